@@ -1,0 +1,142 @@
+"""Every error trialplane raises on purpose, in one tree.
+
+    TrialplaneError                 exit code 3: the platform could not do its work
+    ├── InputError                  exit code 2: the user's input is wrong; nothing was started, nothing was lost
+    │   ├── SpecError               a job file, a flag or `--set`; holds every complaint found, not just the first
+    │   ├── JobNotFound             no such job folder; names the nearest
+    │   ├── RunNotFound             no such run; names the nearest
+    │   ├── RunExists               the name belongs to a run with another spec; shows the difference
+    │   └── EntrypointError         the job's code does not import
+    ├── PolicyError                 a process would break one of the four policies; says what to do
+    │   └── TransportError          a value that may not cross a process boundary, by its path in the tree
+    ├── LedgerError                 the study's database
+    │   ├── LedgerLocked            another controller has this study
+    │   ├── LedgerFenced            another controller took this study over; this one must stop writing
+    │   ├── LedgerCorrupt           the file is no study, or is damaged
+    │   └── LedgerUnavailable       the disk is full or the database is away
+    ├── SlotError                   no slot could be started
+    └── TargetError                 the place where runs live (this machine, a cluster) refused or failed
+
+A message says what happened, to which run or trial, where the log is and what to type next. Foreign errors are mapped
+once, at the border of the room that owns the library, and chained with `from`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Iterable, Sequence
+
+EXIT_OK = 0
+EXIT_RUN_FAILED = 1
+EXIT_BAD_INPUT = 2
+EXIT_PLATFORM = 3
+EXIT_INTERRUPTED = 130
+
+
+class TrialplaneError(Exception):
+    """The root of the tree. `exit_code` is what the command line ends with."""
+
+    exit_code: int = EXIT_PLATFORM
+
+
+class InputError(TrialplaneError):
+    """What the user gave cannot be used; nothing was started."""
+
+    exit_code = EXIT_BAD_INPUT
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class Complaint:
+    """One thing wrong with one field.
+
+    Attributes:
+        field: dotted path in the job file, for example `space.lr.low`.
+        message: what is wrong and what would be right.
+        source: the file, flag or variable it came from.
+        line: 1-based line in `source`, or 0 when there is none.
+    """
+
+    field: str
+    message: str
+    source: str = ""
+    line: int = 0
+
+    def __str__(self) -> str:
+        place = f"{self.source}:{self.line}" if self.line else self.source
+        return f"{place}: {self.field}: {self.message}" if place else f"{self.field}: {self.message}"
+
+
+class SpecError(InputError):
+    """A job that cannot run as written, with every complaint at once."""
+
+    def __init__(self, complaints: Sequence[Complaint]) -> None:
+        self.complaints = tuple(complaints)
+        count = len(self.complaints)
+        head = "1 problem; nothing was started" if count == 1 else f"{count} problems; nothing was started"
+        super().__init__("\n".join([head, *(f"  {complaint}" for complaint in self.complaints)]))
+
+
+class JobNotFound(InputError):
+    """No job of that name."""
+
+
+class RunNotFound(InputError):
+    """No run of that name."""
+
+
+class RunExists(InputError):
+    """The run's name is taken by a run with another spec."""
+
+
+class EntrypointError(InputError):
+    """The job's module or function does not import."""
+
+
+class PolicyError(TrialplaneError):
+    """A process would break one of the four policies."""
+
+
+class TransportError(PolicyError):
+    """A value that may not cross a process boundary."""
+
+
+class LedgerError(TrialplaneError):
+    """The study's database."""
+
+
+class LedgerLocked(LedgerError):
+    """Another controller has this study."""
+
+
+class LedgerFenced(LedgerError):
+    """Another controller has taken this study over."""
+
+
+class LedgerCorrupt(LedgerError):
+    """The file is no study, or is damaged."""
+
+    exit_code = EXIT_BAD_INPUT
+
+
+class LedgerUnavailable(LedgerError):
+    """The disk is full or the database is away; what was told is safe."""
+
+
+class SlotError(TrialplaneError):
+    """No slot could be started."""
+
+
+class TargetError(TrialplaneError):
+    """The place where runs live refused or failed."""
+
+
+def nearest(word: str, candidates: Iterable[str]) -> str:
+    """A phrase naming the candidates nearest to `word`, or all when few, or nothing when there are none."""
+    known = sorted(candidates)
+    close = difflib.get_close_matches(word, known, n=3, cutoff=0.5)
+    if close:
+        return f"did you mean {' or '.join(close)}?"
+    if 0 < len(known) <= 12:
+        return f"there are: {', '.join(known)}"
+    return ""

@@ -1,0 +1,14 @@
+"""Names of the environment variables that trialplane reads and sets, each in one place."""
+
+from __future__ import annotations
+
+HOME = "TRIALPLANE_HOME"  # where runs, the ledger, MLflow's store and the cache live on a laptop
+RUN = "TRIALPLANE_RUN"
+TRIAL = "TRIALPLANE_TRIAL"
+ATTEMPT = "TRIALPLANE_ATTEMPT"
+SEED = "TRIALPLANE_SEED"
+CACHE = "TRIALPLANE_CACHE"  # folder shared by all trials of all runs
+
+MLFLOW_TRACKING_URI = "MLFLOW_TRACKING_URI"
+MLFLOW_RUN_ID = "MLFLOW_RUN_ID"
+MLFLOW_EXPERIMENT_NAME = "MLFLOW_EXPERIMENT_NAME"

@@ -1,0 +1,134 @@
+"""Every path of a run, as properties of one class; nobody else formats a file name.
+
+    <home>/                    TRIALPLANE_HOME, else ~/.trialplane
+      mlflow.db, artifacts/    MLflow's local store
+      cache/                   shared by all trials of all runs: tokenizers, prepared data
+      runs/<run>/
+        job.json               the job as resolved: profile, flags and `--set` applied
+        submission.json        when, by whom, git revision, code hash, versions
+        code/                  the job's folder as submitted
+        ledger.db              the study (Optuna's schema; optuna-dashboard opens it)
+        controller.lock        held while a controller works on the study
+        controller.json        pid, port and start of that controller
+        controller.log
+        status.json            the newest RunStatus
+        spool/                 what the recorder has yet to write to MLflow
+        trials/0007/attempt-1.log
+        arrays/                arrays on their way to MLflow
+        scratch/               work folders of running trials; emptied when they end
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+
+from trialplane.wire import env
+
+
+def home() -> Path:
+    """The folder that holds everything trialplane keeps on this machine."""
+    chosen = os.environ.get(env.HOME)
+    return Path(chosen).expanduser().absolute() if chosen else Path.home() / ".trialplane"
+
+
+def mlflow_db(root: Path) -> Path:
+    """The local MLflow store's database."""
+    return root / "mlflow.db"
+
+
+def mlflow_artifacts(root: Path) -> Path:
+    """The local MLflow store's artifacts."""
+    return root / "artifacts"
+
+
+def mlflow_uri(root: Path) -> str:
+    """The tracking URI of the local MLflow store."""
+    return f"sqlite:///{mlflow_db(root)}"
+
+
+def cache(root: Path) -> Path:
+    """The folder shared by all trials of all runs."""
+    return root / "cache"
+
+
+def runs(root: Path) -> Path:
+    """The folder of all runs."""
+    return root / "runs"
+
+
+def trial_log(trial: int, attempt: int) -> str:
+    """The log of one attempt, relative to the run's folder."""
+    return f"trials/{trial:04d}/attempt-{attempt}.log"
+
+
+@dataclasses.dataclass(frozen=True)
+class RunPaths:
+    """The files of one run below its folder `root`."""
+
+    root: Path
+
+    @classmethod
+    def of(cls, home_: Path, run: str) -> RunPaths:
+        """The paths of the run named `run`."""
+        return cls(runs(home_) / run)
+
+    @property
+    def job(self) -> Path:
+        """The job as resolved, JSON."""
+        return self.root / "job.json"
+
+    @property
+    def submission(self) -> Path:
+        """When, by whom and from what it was submitted, JSON."""
+        return self.root / "submission.json"
+
+    @property
+    def code(self) -> Path:
+        """The job's folder as submitted."""
+        return self.root / "code"
+
+    @property
+    def ledger(self) -> Path:
+        """The study's SQLite file."""
+        return self.root / "ledger.db"
+
+    @property
+    def lock(self) -> Path:
+        """Locked while a controller works on the study."""
+        return self.root / "controller.lock"
+
+    @property
+    def controller(self) -> Path:
+        """Pid, port and start of the controller, JSON."""
+        return self.root / "controller.json"
+
+    @property
+    def controller_log(self) -> Path:
+        """What the controller said."""
+        return self.root / "controller.log"
+
+    @property
+    def status(self) -> Path:
+        """The newest RunStatus, JSON."""
+        return self.root / "status.json"
+
+    @property
+    def spool(self) -> Path:
+        """What the recorder has yet to write."""
+        return self.root / "spool"
+
+    @property
+    def arrays(self) -> Path:
+        """Arrays on their way to MLflow."""
+        return self.root / "arrays"
+
+    @property
+    def scratch(self) -> Path:
+        """Work folders of running trials."""
+        return self.root / "scratch"
+
+    def trial_log(self, trial: int, attempt: int) -> Path:
+        """The log of one attempt."""
+        return self.root / trial_log(trial, attempt)

@@ -1,0 +1,213 @@
+"""The records that cross a process boundary, and their JSON form.
+
+Frozen values without behaviour: what the controller asks of a slot (`TrialRequest`), what a trial says while it runs
+(`TrialReport`) and at its end (`TrialOutcome`), and what a run tells the laptop (`TrialRow`, `RunStatus`). Times are
+seconds since the epoch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+import json
+import math
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from trialplane.wire.states import FailureClass, RunState, TrialState
+
+R = TypeVar("R")
+
+
+@dataclasses.dataclass(frozen=True)
+class TrialRequest:
+    """One attempt at one trial, as a slot gets it.
+
+    Attributes:
+        run: name of the run.
+        trial: logical number, 0 to `trials` - 1; a retry keeps it.
+        attempt: 1 for the first.
+        number: the ledger's number of this attempt; unique, so that a late result of a former attempt can be told.
+        params: the job's fixed parameters and the sampled ones, merged.
+        seed: for this trial's own random numbers; the same in every attempt.
+        metrics: names that the result must hold (objectives and constraints).
+        timeout: seconds this attempt may take, or None.
+        prunable: whether a report waits for the pruner's answer.
+        env: variables set in the trial's process only.
+        retry_of: the ledger number of the attempt before, or None.
+    """
+
+    run: str
+    trial: int
+    attempt: int
+    number: int
+    params: Mapping[str, Any]
+    seed: int
+    metrics: tuple[str, ...]
+    timeout: float | None = None
+    prunable: bool = False
+    env: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    retry_of: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class TrialReport:
+    """Metrics of one step of a running trial."""
+
+    number: int
+    step: int
+    metrics: Mapping[str, float]
+    time: float
+
+
+@dataclasses.dataclass(frozen=True)
+class TrialOutcome:
+    """How one attempt ended.
+
+    Attributes:
+        number: the ledger's number of the attempt.
+        state: COMPLETE, PRUNED or FAILED.
+        failure: why, when FAILED.
+        metrics: the final metrics (COMPLETE), or the last reported ones.
+        message: one line for a person.
+        traceback: the job's, when it raised.
+        exit_code: of the process; negative is the signal that ended it; None when there was no process left to ask.
+        started, ended: seconds since the epoch.
+        node: host or pod that ran it.
+        pid: of the trial process.
+        start_method: "fork" (of the warm template) or "spawn".
+        log: path of the log relative to the run's folder.
+        peak_memory: largest resident set of the process, in bytes.
+        arrays: number of bytes of arrays that came with the result.
+    """
+
+    number: int
+    state: TrialState
+    failure: FailureClass | None = None
+    metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    message: str = ""
+    traceback: str = ""
+    exit_code: int | None = None
+    started: float = 0.0
+    ended: float = 0.0
+    node: str = ""
+    pid: int = 0
+    start_method: str = ""
+    log: str = ""
+    peak_memory: int = 0
+    arrays: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class TrialRow:
+    """One logical trial as the laptop shows it: its newest attempt."""
+
+    trial: int
+    state: TrialState
+    attempt: int
+    number: int
+    values: tuple[float, ...] = ()
+    params: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    failure: FailureClass | None = None
+    message: str = ""
+    feasible: bool = True
+    seconds: float | None = None
+    node: str = ""
+    log: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class RunStatus:
+    """One run as the laptop shows it. `reason` says why it is in `state`, in words.
+
+    `best` is the best feasible trial of a single-objective study, or the first of the Pareto front; `rate` is ended
+    trials per second while slots were ready; `eta` is seconds.
+    """
+
+    run: str
+    job: str
+    state: RunState
+    trials: int
+    parallel: int = 0
+    reason: str = ""
+    complete: int = 0
+    pruned: int = 0
+    failed: int = 0
+    running: int = 0
+    retried: int = 0
+    failures: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    slots_ready: int = 0
+    objectives: tuple[str, ...] = ()
+    best: TrialRow | None = None
+    rate: float | None = None
+    eta: float | None = None
+    created: float = 0.0
+    started: float | None = None
+    ended: float | None = None
+    updated: float = 0.0
+    recorder: str = ""
+
+    @property
+    def ended_trials(self) -> int:
+        """Trials that will not run again."""
+        return self.complete + self.pruned + self.failed
+
+
+def to_json(record: Any) -> str:
+    """A record as one line of strict JSON; NaN and infinities become the strings that `float()` reads."""
+    return json.dumps(to_dict(record), separators=(",", ":"), allow_nan=False)
+
+
+def to_dict(record: Any) -> Any:
+    """A record as plain JSON values."""
+    if dataclasses.is_dataclass(record) and not isinstance(record, type):
+        return {field.name: to_dict(getattr(record, field.name)) for field in dataclasses.fields(record)}
+    if isinstance(record, enum.Enum):
+        return record.value
+    if isinstance(record, Mapping):
+        return {str(key): to_dict(value) for key, value in record.items()}
+    if isinstance(record, (list, tuple)):
+        return [to_dict(value) for value in record]
+    if isinstance(record, float) and not math.isfinite(record):
+        return repr(record)
+    return record
+
+
+def from_json(cls: type[R], text: str | bytes) -> R:
+    """The record of type `cls` that `to_json` wrote. Fields it does not know are dropped, so versions may differ."""
+    return from_dict(cls, json.loads(text))
+
+
+def from_dict(cls: type[R], data: Mapping[str, Any]) -> R:
+    """The record of type `cls` in plain JSON values, as `to_dict` made them."""
+    hints = _hints(cls)
+    return cls(**{key: _restore(hints[key], value) for key, value in data.items() if key in hints})
+
+
+@functools.cache
+def _hints(cls: type) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
+
+
+def _restore(hint: Any, value: Any) -> Any:
+    """`value` as the type that `hint` names: enums, nested records, tuples and mappings of floats."""
+    if value is None:
+        return None
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is types.UnionType:
+        return _restore(next(a for a in arguments if a is not type(None)), value)
+    if origin is tuple:
+        return tuple(_restore(arguments[0], item) for item in value)
+    if origin is Mapping:
+        return {key: _restore(arguments[1], item) for key, item in value.items()}
+    if hint is float:
+        return float(value)
+    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+        return hint(value)
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        return from_dict(hint, value)
+    return value

@@ -1,0 +1,79 @@
+"""States of trials and runs, and the classes of failure with what each one costs."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+
+
+class TrialState(enum.StrEnum):
+    """Where one attempt at a trial stands."""
+
+    WAITING = "WAITING"
+    RUNNING = "RUNNING"
+    COMPLETE = "COMPLETE"
+    PRUNED = "PRUNED"
+    FAILED = "FAILED"
+    LOST = "LOST"  # failed, and tried again under the same trial number
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether the trial will never run again."""
+        return self in (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAILED)
+
+
+class RunState(enum.StrEnum):
+    """Where a run stands."""
+
+    PENDING = "PENDING"
+    RUNNING = "RUNNING"
+    PAUSED = "PAUSED"  # stopped with trials left; `platform resume` goes on
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+    UNKNOWN = "UNKNOWN"
+
+    @classmethod
+    def _missing_(cls, value: object) -> RunState:
+        return cls.UNKNOWN
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether the run will never go on by itself or by `resume`."""
+        return self in (RunState.SUCCEEDED, RunState.FAILED, RunState.CANCELLED)
+
+
+class FailureClass(enum.StrEnum):
+    """Why an attempt did not end with a result."""
+
+    ERROR = "error"  # exception in the job
+    OOM = "oom"  # CUDA out of memory
+    INVALID = "invalid"  # metric missing or NaN at the end
+    CRASHED = "crashed"  # killed by a signal, host out of memory
+    LOST = "lost"  # pod, node, slot or controller lost, or preempted
+    TIMEOUT = "timeout"  # over its time limit
+    STOPPED = "stopped"  # the user stopped the run while it ran
+
+
+@dataclasses.dataclass(frozen=True)
+class FailureRule:
+    """What follows from a failure.
+
+    Attributes:
+        retry: the key in the job's `retries` that says how often, "always", or None for never.
+        counts: whether a trial that finally failed so counts against `budget.max_failed`.
+    """
+
+    retry: str | None
+    counts: bool
+
+
+FAILURE_RULES: dict[FailureClass, FailureRule] = {
+    FailureClass.ERROR: FailureRule(retry=None, counts=True),  # the same code fails the same way
+    FailureClass.OOM: FailureRule(retry=None, counts=True),  # these parameters do not fit the device
+    FailureClass.INVALID: FailureRule(retry=None, counts=True),
+    FailureClass.CRASHED: FailureRule(retry="crashed", counts=True),
+    FailureClass.LOST: FailureRule(retry="lost", counts=False),  # not the trial's fault
+    FailureClass.TIMEOUT: FailureRule(retry=None, counts=True),
+    FailureClass.STOPPED: FailureRule(retry="always", counts=False),  # runs again when the run is resumed
+}
