@@ -54,6 +54,35 @@ class TrialRequest:
 
 
 @dataclasses.dataclass(frozen=True)
+class SlotConfig:
+    """What every trial of a slot has in common.
+
+    Attributes:
+        run: name of the run.
+        code: folder of the job's code.
+        entrypoint: `module:function` in it.
+        preload: modules the template imports before the job's own.
+        root: folder below which trial logs and scratch folders go.
+        cache: folder shared by all trials of all runs.
+        cpus: cores of one trial.
+        gpus: GPUs of one trial.
+        memory: bytes one trial may use, or None for no limit of ours.
+        env: variables set in the template and thus in every trial.
+    """
+
+    run: str
+    code: str
+    entrypoint: str
+    root: str
+    cache: str
+    preload: tuple[str, ...] = ()
+    cpus: int = 1
+    gpus: int = 0
+    memory: int | None = None
+    env: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
 class TrialReport:
     """Metrics of one step of a running trial."""
 
@@ -99,6 +128,20 @@ class TrialOutcome:
     log: str = ""
     peak_memory: int = 0
     arrays: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class TrialEvent:
+    """What a slot says next about its running trial: reports, and its outcome when it has ended.
+
+    `waiting` means that the trial stands still until it is told whether to go on. `arrays` is the file, on the slot's
+    node, that holds the packed arrays of the result.
+    """
+
+    reports: tuple[TrialReport, ...] = ()
+    waiting: bool = False
+    outcome: TrialOutcome | None = None
+    arrays: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)

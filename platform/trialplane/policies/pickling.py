@@ -1,0 +1,86 @@
+"""What is pickled to another process is a recipe, never data.
+
+Rule: an object sent to a spawned process pickles to at most 1 MiB, and a dataset comes back with the length it had.
+Why: a list of 14.7 million strings took 15 s and 5 GB to pickle, and eight workers woke up with an empty dataset.
+Enforced where: `apply()` makes multiprocessing refuse a larger object at the moment it would be sent; `check_dataset`
+proves a dataset before anything starts.
+Test: tests/policies/test_pickling.py.
+"""
+
+from __future__ import annotations
+
+import io
+import multiprocessing.process
+import os
+import pickle
+from multiprocessing import reduction
+from typing import Any
+
+from trialplane import errors
+
+LIMIT = "TRIALPLANE_PICKLE_LIMIT"
+ENV = {LIMIT: str(1 << 20)}
+
+_original_dump = reduction.dump
+
+
+def limit() -> int:
+    """The largest pickle allowed, in bytes."""
+    return int(os.environ.get(LIMIT, ENV[LIMIT]))
+
+
+def apply() -> None:
+    """Makes every `multiprocessing.Process` that starts by spawn refuse an object over the limit."""
+    for name, value in ENV.items():
+        os.environ.setdefault(name, value)
+    reduction.dump = _guarded_dump
+
+
+def check() -> None:
+    """Raises PolicyError when a large object could be sent from this process."""
+    if reduction.dump is not _guarded_dump:
+        raise errors.PolicyError(
+            "multiprocessing would send objects of any size from this process; "
+            "call trialplane.policies.pickling.apply() first, or start through trialplane"
+        )
+
+
+def check_dataset(dataset: Any) -> None:
+    """Raises PolicyError when `dataset` is too large to send, or does not come back with its length.
+
+    Args:
+        dataset: anything picklable; its length is compared when it has one.
+    """
+    name = type(dataset).__name__
+    try:
+        data = pickle.dumps(dataset)
+    except (pickle.PicklingError, TypeError, AttributeError) as error:
+        raise errors.PolicyError(
+            f"{name} cannot be pickled ({error}), so no worker can have it; keep open files and locks out of its state"
+        ) from error
+    _refuse_large(len(data), name)
+    if hasattr(dataset, "__len__"):
+        before, after = len(dataset), len(pickle.loads(data))
+        if before != after:
+            raise errors.PolicyError(
+                f"{name} has {before} items here but {after} after pickling, so workers would see another dataset; "
+                "let __setstate__ restore everything that __len__ and __getitem__ need"
+            )
+
+
+def _guarded_dump(obj: Any, file: Any, protocol: int | None = None) -> None:
+    """`multiprocessing.reduction.dump`, refusing what is over the limit before anything is sent."""
+    buffer = io.BytesIO()
+    _original_dump(obj, buffer, protocol)
+    is_process = isinstance(obj, multiprocessing.process.BaseProcess)
+    _refuse_large(buffer.tell(), f"the arguments of {obj.name}" if is_process else type(obj).__name__)
+    file.write(buffer.getbuffer())
+
+
+def _refuse_large(size: int, name: str) -> None:
+    if size > limit():
+        raise errors.PolicyError(
+            f"{name} would send {size / 2**20:.1f} MiB to another process; the limit is {limit() / 2**20:.1f} MiB. "
+            "Send a recipe instead: keep the path and open (or memory-map) the file on first use, leaving the data "
+            "out of __getstate__"
+        )

@@ -1,0 +1,59 @@
+"""Trial processes run protobuf in pure Python; the controller keeps the fast implementation.
+
+Rule: `PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION=python` is in a trial's environment before its interpreter starts, and never
+in the controller's.
+Why: sentencepiece and transformers both register `sentencepiece_model.proto`. The C implementation (upb) has one pool
+per process and refuses the second: "duplicate file name sentencepiece_model.proto". The pure one forgives it, at a price
+that only a trial can pay: parsing a large Optuna or MLflow reply is two orders of magnitude slower.
+Enforced where: the slot puts `ENV` into the template's environment; images and manifests set the same; the controller is
+started without it.
+Test: tests/runtime/test_protobuf_failure.py, tests/e2e_local/test_isolation.py.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Mapping
+
+from trialplane import errors
+
+VARIABLE = "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"
+ENV = {VARIABLE: "python"}
+
+
+def apply() -> None:
+    """Sets the variable unless the user has; warns when the user's value is another."""
+    chosen = os.environ.setdefault(VARIABLE, ENV[VARIABLE])
+    if chosen != ENV[VARIABLE]:
+        warnings.warn(
+            f"{VARIABLE}={chosen} is set by you and kept: sentencepiece tokenizers may fail in this trial", stacklevel=2
+        )
+
+
+def check() -> None:
+    """Raises PolicyError when this process would run another implementation than the variable's."""
+    chosen = os.environ.get(VARIABLE)
+    if chosen is None:
+        raise errors.PolicyError(
+            f"{VARIABLE} is not set in this process, so sentencepiece tokenizers fail in it; "
+            f"set {VARIABLE}=python before Python starts (trialplane's images and slots do)"
+        )
+    loaded = implementation()
+    if loaded is not None and loaded != chosen:
+        raise errors.PolicyError(
+            f"protobuf was imported as {loaded} before {VARIABLE}={chosen} was set; "
+            "set the variable before Python starts, or apply the policies before any other import"
+        )
+
+
+def implementation() -> str | None:
+    """The implementation this process has loaded ("python", "upb"), or None when protobuf is not imported."""
+    module = sys.modules.get("google.protobuf.internal.api_implementation")
+    return str(module.Type()) if module is not None else None
+
+
+def controller_env(environ: Mapping[str, str]) -> dict[str, str]:
+    """`environ` for the controller: without the slow implementation that trials get."""
+    return {name: value for name, value in environ.items() if (name, value) != (VARIABLE, ENV[VARIABLE])}

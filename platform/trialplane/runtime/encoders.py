@@ -1,0 +1,115 @@
+"""Encoders for jobs: pretrained ones by name, and `tiny-deberta`, which needs neither a hub nor a GPU.
+
+`tiny-deberta` is a true DeBERTa-v2 in DeBERTa-v3's form (relative attention, p2c|c2p, shared keys, no absolute
+positions), two layers deep, with random weights that the seed fixes: small enough to learn a toy task in seconds on one
+core, and real enough to go through the same code as `microsoft/deberta-v3-large`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trialplane import errors
+from trialplane.runtime import tokenizers
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+def load_encoder(name: str, tokenizer: PreTrainedTokenizerBase, *, seed: int, dropout: float) -> PreTrainedModel:
+    """The encoder `name` in float32 on the CPU, without a head.
+
+    Args:
+        name: hub name, local folder, or `tiny-deberta`.
+        tokenizer: the one loaded by the same name; gives the size of the tiny vocabulary.
+        seed: of the weights that are drawn; sets torch's generator.
+        dropout: probability for hidden states and attention, in place of the checkpoint's.
+
+    Raises:
+        InputError: the hub or the folder does not give a model of that name.
+    """
+    tokenizers.quiet()
+    import torch
+    from transformers import AutoConfig, AutoModel
+
+    torch.manual_seed(seed)
+    rates = {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
+    if name == tokenizers.TINY_DEBERTA:
+        return AutoModel.from_config(_tiny_config(tokenizer, rates))
+    try:
+        config = AutoConfig.from_pretrained(name, **rates)
+        return AutoModel.from_pretrained(name, config=config, dtype=torch.float32)
+    except (OSError, ValueError, ImportError) as error:
+        first = str(error).strip().split("\n", 1)[0]
+        raise errors.InputError(
+            f"the encoder {name!r} could not be loaded: {first}; give a local folder or a hub name that this machine "
+            f"reaches or has downloaded (HF_HOME), or the preset {tokenizers.TINY_DEBERTA}"
+        ) from error
+
+
+def _tiny_config(tokenizer: PreTrainedTokenizerBase, rates: dict[str, float]) -> Any:
+    from transformers import DebertaV2Config
+
+    return DebertaV2Config(
+        vocab_size=len(tokenizer),
+        hidden_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=128,
+        max_position_embeddings=256,
+        type_vocab_size=0,
+        relative_attention=True,
+        position_buckets=32,
+        norm_rel_ebd="layer_norm",
+        share_att_key=True,
+        pos_att_type=["p2c", "c2p"],
+        position_biased_input=False,
+        pad_token_id=tokenizer.pad_token_id,
+        # 0.02 suits 768 dimensions; at 64 it leaves attention flat for most of a short training.
+        initializer_range=0.08,
+        **rates,
+    )
+
+
+def parameter_groups(
+    encoders: Iterable[PreTrainedModel], head: torch.nn.Module, *, lr: float, decay: float, head_lr: float, weight: float
+) -> list[dict[str, Any]]:
+    """Parameter groups with a learning rate per layer, as AdamW takes them.
+
+    The top layer of each encoder learns at `lr`, each one below at `decay` times the one above, embeddings slowest,
+    and every parameter outside the encoders at `head_lr`. Biases and norms get no weight decay.
+
+    Args:
+        encoders: all encoders inside `head`.
+        head: the whole model.
+        lr: of the topmost layer.
+        decay: factor from a layer to the one below, in (0, 1].
+        head_lr: of whatever is not part of an encoder.
+        weight: weight decay of matrices.
+    """
+    rates: dict[int, float] = {}
+    for encoder in encoders:
+        depth = int(encoder.config.num_hidden_layers)
+        for name, parameter in encoder.named_parameters():
+            below_top = depth - 1 - _layer(name, depth)
+            rates[id(parameter)] = lr * decay**below_top
+    groups: dict[tuple[float, float], list[torch.nn.Parameter]] = {}
+    for parameter in head.parameters():
+        key = (rates.get(id(parameter), head_lr), weight if parameter.ndim > 1 else 0.0)
+        groups.setdefault(key, []).append(parameter)
+    return [{"params": group, "lr": rate, "weight_decay": decayed} for (rate, decayed), group in groups.items()]
+
+
+def _layer(name: str, depth: int) -> int:
+    """Index of the layer that a parameter belongs to: -1 for embeddings, the top one for what lies above the stack."""
+    if ".layer." in name:
+        return int(name.split(".layer.")[1].split(".")[0])
+    return -1 if "embeddings" in name and "rel_embeddings" not in name else depth - 1
+
+
+def is_local(name: str) -> bool:
+    """Whether `name` needs no hub: the preset, or a folder."""
+    return name == tokenizers.TINY_DEBERTA or Path(name).is_dir()

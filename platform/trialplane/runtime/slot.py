@@ -1,0 +1,341 @@
+"""A slot: runs one trial at a time in a process forked from its warm template, and says what becomes of it.
+
+The slot owns the template, the trial's channel, its time limit and its memory limit. It is driven by requests and
+answers with the next event, so that whoever places slots (a Ray actor) needs no thread per trial:
+
+    slot.start()                    the template is warm, or EntrypointError
+    event = slot.run(request)       until event.outcome is there:
+    event = slot.go_on(prune)         the answer to a report, or the next event
+    slot.kill(failure, message)     from another thread: ends the running trial
+
+It must not know Ray, Optuna or MLflow.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from trialplane import errors, policies
+from trialplane.runtime.template import MAX_MESSAGE
+from trialplane.wire import paths, records
+from trialplane.wire.states import FailureClass, TrialState
+
+FLUSH_INTERVAL = 0.5  # seconds between events of a trial whose reports nobody waits for
+WATCH_INTERVAL = 1.0  # seconds between looks at the trial's memory
+ABORT_GRACE = 2.0  # seconds between SIGABRT, which writes the stacks to the log, and SIGKILL
+
+
+@dataclasses.dataclass
+class _Running:
+    """The trial that runs now."""
+
+    request: records.TrialRequest
+    channel: Connection
+    workdir: Path
+    began: float
+    deadline: float | None
+    pid: int = 0
+    method: str = ""
+    reports: list[records.TrialReport] = dataclasses.field(default_factory=list)
+    said: records.TrialOutcome | None = None
+    arrays: str | None = None
+    killed: tuple[FailureClass, str] | None = None
+    kill_at: float | None = None
+    flush_at: float = 0.0
+
+
+class Slot:
+    """One place for one trial at a time, on this machine."""
+
+    def __init__(self, config: records.SlotConfig, name: str) -> None:
+        self.config = config
+        self.name = name
+        self.node = socket.gethostname()
+        self._log = Path(config.root) / "slots" / f"{name}.log"
+        self._template: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+        self._running: _Running | None = None
+        self._lock = threading.Lock()  # between the trial's thread and a `kill` from another
+
+    def start(self) -> Mapping[str, Any]:
+        """Starts the template and waits until it is warm.
+
+        Returns:
+            `ready` (pid), `seconds` (of the imports), `unclean` (why trials will be spawned; empty when forked).
+
+        Raises:
+            EntrypointError: the job's code does not import.
+            SlotError: the template ended without a word.
+        """
+        self._log.parent.mkdir(parents=True, exist_ok=True)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs, self._log.open("ab") as log:
+            template = subprocess.Popen(
+                [sys.executable, "-m", "trialplane.runtime.template", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                env=self._template_env(),
+                start_new_session=True,
+            )
+        self._template, self._control = template, ours
+        assert template.stdin is not None
+        with template.stdin, contextlib.suppress(BrokenPipeError):
+            template.stdin.write(records.to_json(self.config).encode())
+        data = ours.recv(MAX_MESSAGE)
+        message: dict[str, Any] = json.loads(data) if data else {}
+        if "ready" in message:
+            return message
+        self.close()
+        if "failed" in message:
+            raise errors.EntrypointError(
+                f"the job's code does not import; no trial was started\n  {message['failed']}\n"
+                f"  in {self.config.code}, entrypoint {self.config.entrypoint}\n  traceback: {self._log}"
+            )
+        raise errors.SlotError(f"slot {self.name} on {self.node}: its template ended while importing; see {self._log}")
+
+    def run(self, request: records.TrialRequest) -> records.TrialEvent:
+        """Starts one trial and returns its first event."""
+        assert self._running is None, "a slot runs one trial at a time"
+        if self._template is None or self._template.poll() is not None:
+            self.close()
+            self.start()
+        workdir = Path(self.config.root) / "scratch" / f"{self.name}-{request.number}"
+        ours, theirs = socket.socketpair()
+        with theirs:
+            assert self._control is not None
+            try:
+                socket.send_fds(self._control, [json.dumps({"run": request.number}).encode()], [theirs.fileno()])
+            except OSError:  # the template has just died; the next event says so
+                pass
+        now = time.time()
+        running = _Running(
+            request,
+            Connection(ours.detach()),
+            workdir,
+            began=now,
+            deadline=None if request.timeout is None else time.monotonic() + request.timeout,
+            flush_at=time.monotonic() + FLUSH_INTERVAL,
+        )
+        with self._lock:
+            self._running = running
+        message = {
+            "config": records.to_dict(self.config),
+            "request": records.to_dict(request),
+            "workdir": str(workdir),
+        }
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            running.channel.send_bytes(json.dumps(message).encode())
+        return self._next()
+
+    def go_on(self, prune: bool = False) -> records.TrialEvent:
+        """Answers the report the trial waits on, if it does, and returns its next event."""
+        running = self._require_running()
+        if running.request.prunable:
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                running.channel.send_bytes(json.dumps({"prune": prune}).encode())
+        return self._next()
+
+    def kill(self, failure: FailureClass, message: str) -> None:
+        """Ends the running trial, if there is one, as `failure`. May be called from another thread."""
+        with self._lock:
+            if self._running is not None:
+                self._kill(self._running, failure, message, signal.SIGKILL)
+
+    def close(self) -> None:
+        """Ends the template and whatever runs in it."""
+        if self._control is not None:
+            self._control.close()  # the template kills its trials and ends
+            self._control = None
+        if self._template is not None:
+            try:
+                self._template.wait(timeout=5)
+            except subprocess.TimeoutExpired:
+                self._template.kill()
+                self._template.wait()
+            self._template = None
+
+    def _template_env(self) -> dict[str, str]:
+        threads = str(self.config.cpus)
+        return {
+            "PYTHONHASHSEED": "0",
+            **os.environ,
+            "OMP_NUM_THREADS": threads,
+            "MKL_NUM_THREADS": threads,
+            "OPENBLAS_NUM_THREADS": "1",  # numpy's threads start at import, and no fork survives them
+            "TOKENIZERS_PARALLELISM": "false",
+            "PYTHONUNBUFFERED": "1",
+            # A user's own value of a policy's variable wins; the policy warns.
+            **{name: value for name, value in policies.trial_env().items() if name not in os.environ},
+            **self.config.env,
+        }
+
+    def _require_running(self) -> _Running:
+        assert self._running is not None, "no trial runs in this slot"
+        return self._running
+
+    def _next(self) -> records.TrialEvent:
+        """Waits until the trial has something to say that the controller must hear."""
+        running = self._require_running()
+        assert self._control is not None
+        while True:
+            timeout = self._enforce_limits(running)
+            readable, _, _ = select.select([running.channel, self._control], [], [], timeout)
+            if running.channel in readable and not self._read(running):
+                # The channel is closed: the template's word is all that is left to wait for.
+                select.select([self._control], [], [], self._enforce_limits(running))
+                readable = [self._control] if select.select([self._control], [], [], 0)[0] else []
+            if self._control in readable:
+                data = self._control.recv(MAX_MESSAGE)
+                message = json.loads(data) if data else {"died": True}
+                if "started" in message:
+                    with self._lock:
+                        running.pid, running.method = message["pid"], message["method"]
+                        if running.killed:
+                            self._signal(running, signal.SIGKILL)
+                    self._note(message)
+                else:
+                    return self._end(running, message)
+            if running.reports and (running.request.prunable or time.monotonic() >= running.flush_at):
+                running.flush_at = time.monotonic() + FLUSH_INTERVAL
+                return self._take(running)
+
+    def _take(self, running: _Running) -> records.TrialEvent:
+        reports, running.reports = tuple(running.reports), []
+        return records.TrialEvent(reports, waiting=running.request.prunable)
+
+    def _read(self, running: _Running) -> bool:
+        """Reads one message of the trial; False when its channel is closed."""
+        try:
+            message = json.loads(running.channel.recv_bytes())
+        except (EOFError, ConnectionResetError):
+            return False
+        if "report" in message:
+            running.reports.append(records.from_dict(records.TrialReport, message["report"]))
+        else:
+            running.said = records.from_dict(records.TrialOutcome, message["outcome"])
+            running.arrays = message["arrays"]
+        return True
+
+    def _end(self, running: _Running, message: Mapping[str, Any]) -> records.TrialEvent:
+        """The last event of a trial whose process, or whose template, is gone."""
+        while running.channel.poll(0) and self._read(running):
+            pass
+        running.channel.close()
+        shutil.rmtree(running.workdir, ignore_errors=True)
+        with self._lock:
+            self._running = None
+        outcome = self._outcome(running, message)
+        arrays = running.arrays if outcome.state is TrialState.COMPLETE else None
+        return records.TrialEvent(tuple(running.reports), outcome=outcome, arrays=arrays)
+
+    def _outcome(self, running: _Running, message: Mapping[str, Any]) -> records.TrialOutcome:
+        """What the trial said, unless it was killed or ended without a word."""
+        request = running.request
+        last = running.reports[-1].metrics if running.reports else {}
+        outcome = running.said or records.TrialOutcome(
+            number=request.number, state=TrialState.FAILED, metrics=last, started=running.began
+        )
+        code = message.get("code")
+        if running.said is None:
+            failure, text = running.killed or _unexplained(self, code)
+            outcome = dataclasses.replace(outcome, failure=failure, message=text)
+        return dataclasses.replace(
+            outcome,
+            ended=time.time(),
+            exit_code=code,
+            node=self.node,
+            pid=running.pid,
+            start_method=running.method,
+            log=paths.trial_log(request.trial, request.attempt),
+            peak_memory=message.get("peak_memory", 0),
+        )
+
+    def _enforce_limits(self, running: _Running) -> float | None:
+        """Kills the trial when it is over a limit; returns the seconds until the next look."""
+        now = time.monotonic()
+        waits = []
+        if running.kill_at is not None:
+            if now >= running.kill_at:
+                self._signal(running, signal.SIGKILL)
+                running.kill_at = None
+            else:
+                waits.append(running.kill_at - now)
+        elif running.killed is None:
+            if running.deadline is not None:
+                if now >= running.deadline:
+                    seconds = running.request.timeout
+                    text = f"took longer than its limit of {seconds:g} s; its log ends with the stacks of its threads"
+                    with self._lock:
+                        self._kill(running, FailureClass.TIMEOUT, text, signal.SIGABRT)
+                    running.kill_at = now + ABORT_GRACE
+                    return ABORT_GRACE
+                waits.append(running.deadline - now)
+            if self.config.memory is not None and running.pid:
+                used = session_memory(running.pid)
+                if used > self.config.memory:
+                    text = (
+                        f"used {used / 2**30:.1f} GiB of memory, over its limit of {self.config.memory / 2**30:.1f} GiB; "
+                        "raise resources.memory"
+                    )
+                    with self._lock:
+                        self._kill(running, FailureClass.CRASHED, text, signal.SIGKILL)
+                waits.append(WATCH_INTERVAL)
+        if running.reports:
+            waits.append(max(0.0, running.flush_at - now))
+        return min(waits, default=None)
+
+    def _kill(self, running: _Running, failure: FailureClass, message: str, number: signal.Signals) -> None:
+        if running.killed is None:
+            running.killed = (failure, message)
+            self._signal(running, number)
+
+    def _signal(self, running: _Running, number: signal.Signals) -> None:
+        """Signals the trial's process; it is not reaped before the template has said so, so the pid is its own."""
+        if running.pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(running.pid, number)
+
+    def _note(self, message: Mapping[str, Any]) -> None:
+        if message["reasons"]:
+            with self._log.open("a") as log:
+                log.write(f"attempt {message['started']} was spawned, not forked: {'; '.join(message['reasons'])}\n")
+
+
+def session_memory(session: int) -> int:
+    """Bytes of memory resident in all processes of a session; pages they share with others count."""
+    total = 0
+    for process in Path("/proc").iterdir():
+        if process.name.isdigit():
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                fields = (process / "stat").read_text().rpartition(")")[2].split()
+                if int(fields[3]) == session:
+                    total += int((process / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return total
+
+
+def _unexplained(slot: Slot, code: int | None) -> tuple[FailureClass, str]:
+    """The failure of a process that ended without a word."""
+    if code is None:
+        return FailureClass.LOST, f"the template of slot {slot.name} on {slot.node} died, and the trial with it"
+    if code < 0:
+        name = signal.Signals(-code).name
+        hint = " (by the kernel for want of memory, if nobody else did)" if -code == signal.SIGKILL else ""
+        return FailureClass.CRASHED, f"the process was killed by {name}{hint}"
+    return FailureClass.CRASHED, f"the process ended with exit code {code} without a result"

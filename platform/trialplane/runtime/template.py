@@ -1,0 +1,175 @@
+"""The warm template: a process that imports the job's modules once and then forks one child per trial.
+
+`python -m trialplane.runtime.template FD` is started by the slot and speaks over a SEQPACKET socket, one JSON message a
+packet. From the slot: `{"run": number}` with the trial's channel as a file descriptor. To the slot: `ready` or `failed`
+once, then `started` and `exited` for each trial.
+
+Before each fork the template proves that it is clean (policies.spawn); when it is not, the trial is started by spawn and
+the reason goes along. It adopts what its trials leave behind and kills it, so the `exited` message means that nothing of
+the trial is alive. When the slot goes away the template ends, and its trials with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+import traceback
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from trialplane import policies
+from trialplane.policies import spawn
+from trialplane.runtime import context, trial
+from trialplane.wire import records
+
+_PR_SET_CHILD_SUBREAPER = 36
+MAX_MESSAGE = 60_000  # bytes; a SEQPACKET packet must fit the socket's buffer
+
+
+def main() -> None:
+    """Imports the job, says so, and serves until the slot goes away."""
+    control = socket.socket(fileno=int(sys.argv[1]))
+    config = records.from_json(records.SlotConfig, sys.stdin.buffer.read())
+    policies.apply_all()
+    began = time.monotonic()
+    try:
+        run = trial.import_job(config)
+    except (Exception, SystemExit) as error:  # noqa: BLE001  the border: whatever the job's code raises at import
+        _send(control, {"failed": trial.describe(error), "traceback": traceback.format_exc()[-MAX_MESSAGE // 2 :]})
+        return
+    _send(
+        control,
+        {"ready": os.getpid(), "seconds": time.monotonic() - began, "unclean": spawn.reasons_not_to_fork()},
+    )
+    context.seed_everything(0)  # torch's first seeding reads source files for 10 ms; children find them read
+    gc.collect()
+    gc.freeze()  # the children's collector must not touch, and so copy, every page of ours
+    Template(control, config, run).serve()
+
+
+class Template:
+    """The loop around the trials that are children of this process."""
+
+    def __init__(self, control: socket.socket, config: records.SlotConfig, run: context.Run) -> None:
+        self._control = control
+        self._config = config
+        self._run = run
+        self._running: dict[int, int] = {}  # pid → number of the attempt
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+    def serve(self) -> None:
+        """Starts trials and reports their ends until the slot closes the socket."""
+        wake_read, wake_write = socket.socketpair()
+        wake_read.setblocking(False)
+        wake_write.setblocking(False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(wake_write.fileno(), warn_on_full_buffer=False)
+        while True:
+            readable, _, _ = select.select([self._control, wake_read], [], [])
+            if wake_read in readable:
+                with contextlib.suppress(BlockingIOError):
+                    wake_read.recv(4096)
+                self._reap()
+            if self._control in readable:
+                data, descriptors, _, _ = socket.recv_fds(self._control, MAX_MESSAGE, 1)
+                if not data:
+                    self._end()
+                    return
+                self._start(json.loads(data)["run"], descriptors[0])
+
+    def _start(self, number: int, descriptor: int) -> None:
+        reasons = spawn.reasons_not_to_fork()
+        pid = self._spawn(descriptor) if reasons else self._fork(descriptor)
+        os.close(descriptor)
+        self._running[pid] = number
+        _send(
+            self._control,
+            {"started": number, "pid": pid, "method": "spawn" if reasons else "fork", "reasons": reasons},
+        )
+
+    def _fork(self, descriptor: int) -> int:
+        parent = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            self._control.close()
+            trial.run_forked(self._run, Connection(descriptor), parent)
+        return pid
+
+    def _spawn(self, descriptor: int) -> int:
+        # Reaped by _reap, by pid: the Popen object itself must not wait for it.
+        process = subprocess.Popen(
+            [sys.executable, "-m", "trialplane.runtime.trial", str(descriptor)],
+            pass_fds=[descriptor],
+            stdin=subprocess.DEVNULL,
+        )
+        process.returncode = 0
+        return process.pid
+
+    def _reap(self) -> None:
+        """Collects ended children, kills what ended trials left behind, and reports each trial."""
+        ended: list[tuple[int, int, int]] = []
+        while True:
+            try:
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                break
+            if pid == 0:
+                break
+            if pid in self._running:
+                ended.append((pid, status, usage.ru_maxrss * 1024))
+        for pid, status, peak in ended:
+            number = self._running.pop(pid)
+            orphans = self._kill_orphans() if not self._running else 0
+            _send(
+                self._control,
+                {
+                    "exited": number,
+                    "code": os.waitstatus_to_exitcode(status),
+                    "peak_memory": peak,
+                    "orphans": orphans,
+                },
+            )
+
+    def _kill_orphans(self) -> int:
+        """Kills every child that is no trial, which is what trials left behind; returns how many there were."""
+        killed = 0
+        while orphans := _children():
+            for pid in orphans:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            for pid in orphans:
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(pid, 0)
+            killed += len(orphans)
+        return killed
+
+    def _end(self) -> None:
+        """Kills the trials and what they started."""
+        self._running.clear()
+        self._kill_orphans()
+
+
+def _children() -> list[int]:
+    """Pids of this process's children."""
+    me = os.getpid()
+    return [int(pid) for pid in Path(f"/proc/{me}/task/{me}/children").read_text().split()]
+
+
+def _send(control: socket.socket, message: dict[str, Any]) -> None:
+    control.send(json.dumps(message).encode())
+
+
+if __name__ == "__main__":
+    main()

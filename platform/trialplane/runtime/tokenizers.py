@@ -1,0 +1,192 @@
+"""Tokenizers for jobs: converted from SentencePiece once, then read from `tokenizer.json`.
+
+Converting a DeBERTa or XLM-R `spm.model` needs protobuf, in whose default implementation two generated modules of the
+same message collide (see `policies/protobuf.py`), and takes seconds for a large vocabulary. So the first trial that
+asks for a tokenizer converts it under a file lock and renames the result into the cache; every later one, in any
+process, reads `tokenizer.json`, which needs no protobuf, no SentencePiece and no hub.
+
+A name is a hub name (`microsoft/deberta-v3-base`), a local folder, or the preset `tiny-deberta`, whose SentencePiece
+model is trained from the text the job ships. Must not import optuna or kubernetes; heavy libraries are imported inside
+the functions, so that importing this module starts nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import io
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trialplane import errors
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+TINY_DEBERTA = "tiny-deberta"
+TINY_VOCABULARY = 1200
+
+# The libraries whose versions decide what a conversion writes: a new one makes a new cache entry.
+_CONVERTERS = ("transformers", "tokenizers", "sentencepiece")
+
+# What a tokenizer is read from; the digests of those present are part of a local folder's cache key.
+_TOKENIZER_FILES = (
+    "spm.model",
+    "sentencepiece.bpe.model",
+    "vocab.txt",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "added_tokens.json",
+    "special_tokens_map.json",
+    "config.json",
+)
+
+
+def load_tokenizer(name: str, cache: Path, corpus: Sequence[str] = ()) -> PreTrainedTokenizerBase:
+    """The fast tokenizer `name`, from the cache, converted into it if it is not there yet.
+
+    Args:
+        name: hub name, local folder, or `tiny-deberta`.
+        cache: folder shared by all trials; made when missing.
+        corpus: lines of text that `tiny-deberta` trains its SentencePiece model on; part of its cache key.
+
+    Raises:
+        InputError: the hub or the folder does not give a tokenizer of that name, or the preset got too little text.
+    """
+    quiet()
+    # One tokenizer per process is enough, and its rayon threads would outlive the call.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    from transformers import AutoTokenizer
+
+    entry = cache / "tokenizers" / _key(name, corpus)
+    if not entry.is_dir():
+        with _locked(entry.with_suffix(".lock")):
+            if not entry.is_dir():
+                _fill(entry, name, corpus)
+    return AutoTokenizer.from_pretrained(entry, local_files_only=True)
+
+
+def train_sentencepiece(corpus: Sequence[str], folder: Path) -> Path:
+    """Trains a small unigram model laid out as DeBERTa-v3's, and writes what `from_pretrained` needs to convert it.
+
+    The same text gives the same file, byte for byte.
+
+    Returns:
+        The path of `spm.model` in `folder`, beside `config.json` and `tokenizer_config.json`.
+    """
+    import sentencepiece
+
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(corpus),
+            model_writer=model,
+            model_type="unigram",
+            vocab_size=TINY_VOCABULARY,
+            hard_vocab_limit=False,  # a short text gives fewer pieces instead of an error
+            character_coverage=1.0,
+            num_threads=1,  # more than one makes the scores depend on scheduling
+            minloglevel=2,
+            pad_id=0,
+            bos_id=1,
+            eos_id=2,
+            unk_id=3,
+            pad_piece="[PAD]",
+            bos_piece="[CLS]",
+            eos_piece="[SEP]",
+            unk_piece="[UNK]",
+        )
+    except (RuntimeError, ValueError) as error:
+        raise errors.InputError(
+            f"{TINY_DEBERTA} could not train its tokenizer on the {len(corpus)} lines of text it was given ({error}); "
+            "check that the data file holds text"
+        ) from error
+    path = folder / "spm.model"
+    path.write_bytes(model.getvalue())
+    settings = {"tokenizer_class": "DebertaV2Tokenizer", "do_lower_case": False, "vocab_type": "spm"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    (folder / "config.json").write_text(json.dumps({"model_type": "deberta-v2"}))
+    return path
+
+
+def convert(source: str | Path) -> PreTrainedTokenizerBase:
+    """Loads a tokenizer from its own files, through protobuf where these are SentencePiece models.
+
+    Raises:
+        InputError: there is no such tokenizer, or it cannot be reached.
+    """
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(source)
+    except (OSError, ValueError, ImportError) as error:
+        raise errors.InputError(
+            f"the tokenizer {str(source)!r} could not be loaded: {_first_line(error)}; give a local folder or a hub "
+            f"name that this machine reaches or has downloaded (HF_HOME), or the preset {TINY_DEBERTA}"
+        ) from error
+
+
+def quiet() -> None:
+    """Keeps transformers' progress bars and loading reports out of the trials' logs; its errors stay."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+
+
+def _fill(entry: Path, name: str, corpus: Sequence[str]) -> None:
+    """Converts into a temporary folder beside `entry`, and renames: `entry` is whole or absent at every moment."""
+    scratch = Path(tempfile.mkdtemp(dir=entry.parent, prefix=f".{entry.name}-"))
+    try:
+        if name == TINY_DEBERTA:
+            source = scratch / "source"
+            source.mkdir()
+            train_sentencepiece(corpus, source)
+            tokenizer = convert(source)
+        else:
+            tokenizer = convert(name)
+        made = scratch / "made"
+        tokenizer.save_pretrained(made)
+        if not (made / "tokenizer.json").is_file():
+            raise errors.InputError(f"the tokenizer {name!r} has no fast form; a job needs one that has")
+        made.rename(entry)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Holds an exclusive lock on `path`; the system lets go of it should this process die."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _key(name: str, corpus: Sequence[str]) -> str:
+    """A folder name that changes with whatever changes the tokenizer."""
+    facts: dict[str, Any] = {"name": name, **{library: metadata.version(library) for library in _CONVERTERS}}
+    if name == TINY_DEBERTA:
+        text = hashlib.sha256()
+        for line in corpus:
+            text.update(line.encode() + b"\n")
+        facts |= {"corpus": text.hexdigest(), "vocabulary": TINY_VOCABULARY}
+    elif (folder := Path(name)).is_dir():
+        files = (folder / file for file in _TOKENIZER_FILES)
+        facts |= {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files if file.is_file()}
+    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+    readable = "".join(letter if letter.isalnum() else "-" for letter in Path(name).name)[:40]
+    return f"{readable}-{digest[:16]}"
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().split("\n", 1)[0]
