@@ -111,6 +111,7 @@ class TrialOutcome:
         log: path of the log relative to the run's folder.
         peak_memory: largest resident set of the process, in bytes.
         arrays: number of bytes of arrays that came with the result.
+        retried: whether the trial is tried again; decided by the ledger.
     """
 
     number: int
@@ -128,6 +129,7 @@ class TrialOutcome:
     log: str = ""
     peak_memory: int = 0
     arrays: int = 0
+    retried: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,0 +1,61 @@
+"""The sampler's memory: Optuna's in-memory storage, of which a sampler sees at most a bounded part.
+
+TPE's time to draw grows with the number of trials it looks at (280 ms at 10,000 trials of 10 parameters, measured). What
+it needs of them is the best ones and a fair picture of the rest, so it is shown the best `BEST` and every k-th of the
+others, at most `LIMIT` in all. Which ones depends on the history alone, so that a resumed study sees the same.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Container, Sequence
+from typing import Any
+
+import optuna
+from optuna.study import StudyDirection
+from optuna.trial import FrozenTrial, TrialState
+
+LIMIT = 1500
+BEST = 250
+# Samplers that look at all trials each time; the others need every trial (generations, visited points) or none.
+BOUNDED = frozenset({"tpe", "gp"})
+
+
+class History(optuna.storages.InMemoryStorage):
+    """All trials of one study; `get_all_trials` shows at most `LIMIT` finished ones while `bounded` is set."""
+
+    def __init__(self, directions: Sequence[StudyDirection]) -> None:
+        super().__init__()
+        self.bounded = False
+        self._signs = [-1.0 if direction == StudyDirection.MAXIMIZE else 1.0 for direction in directions]
+        self._order: list[tuple[float, int]] = []  # (loss, number) of finished trials, best first
+
+    def ended(self, trial: FrozenTrial) -> None:
+        """Takes note of a trial that has just finished."""
+        bisect.insort(self._order, (self._loss(trial), trial.number))
+
+    def get_all_trials(
+        self, study_id: int, deepcopy: bool = True, states: Container[TrialState] | None = None
+    ) -> list[FrozenTrial]:
+        """All trials, or the bounded part of them."""
+        if not self.bounded or len(self._order) <= LIMIT:
+            return super().get_all_trials(study_id, deepcopy, states)
+        shown = self._shown()
+        trials: list[Any] = super().get_all_trials(study_id, deepcopy=False)
+        return [
+            trial
+            for trial in trials
+            if (trial.number in shown or not trial.state.is_finished()) and (states is None or trial.state in states)
+        ]
+
+    def _shown(self) -> set[int]:
+        best = {number for _, number in self._order[:BEST]}
+        rest = sorted(number for _, number in self._order[BEST:])
+        stride = -(-len(rest) // (LIMIT - BEST))
+        return best | set(rest[::stride])
+
+    def _loss(self, trial: FrozenTrial) -> float:
+        """Smaller is better; several objectives are summed, infeasible and failed trials come last."""
+        if trial.state != TrialState.COMPLETE or any(excess > 0 for excess in trial.constraints.values()):
+            return float("inf")
+        return sum(sign * value for sign, value in zip(self._signs, trial.values or [], strict=True))

@@ -1,0 +1,432 @@
+"""The ledger: asks Optuna for trials and tells it their ends, each logical trial once.
+
+The study lives twice: in memory (`History`), where samplers and pruners work at once, and in the database (`Storage`),
+where a trial with its parameters is written before it starts and its end before the next decision. On opening, memory is
+filled from the database, and attempts that were running are told as lost and tried again.
+
+A logical trial is what the user asked for: 0 to `trials` - 1. Each attempt at it is one Optuna trial; a retry has the
+same parameters and says in its request which attempt it repeats. This room's only users of Optuna are this module,
+`samplers`, `history` and `storage`.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import copy
+import dataclasses
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.study import StudyDirection
+from optuna.trial import FrozenTrial, TrialState
+
+from trialplane import errors
+from trialplane.controller import history, samplers
+from trialplane.controller.storage import Storage
+from trialplane.spec import space
+from trialplane.spec.job import Job
+from trialplane.wire import labels, records, rows
+from trialplane.wire.records import TrialOutcome, TrialRequest, TrialRow
+from trialplane.wire.states import FAILURE_RULES, FailureClass
+from trialplane.wire.states import TrialState as State
+
+_STATES = {State.COMPLETE: TrialState.COMPLETE, State.PRUNED: TrialState.PRUNED, State.FAILED: TrialState.FAIL}
+
+
+@dataclasses.dataclass
+class Counts:
+    """Logical trials by how they stand; `retried` counts attempts."""
+
+    complete: int = 0
+    pruned: int = 0
+    failed: int = 0
+    running: int = 0
+    retried: int = 0
+    counted_failures: int = 0
+    failures: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+
+    @property
+    def ended(self) -> int:
+        """Logical trials that will not run again."""
+        return self.complete + self.pruned + self.failed
+
+
+@dataclasses.dataclass
+class _Attempt:
+    request: TrialRequest
+    trial: optuna.trial.Trial
+    started: float
+
+
+class _Study(optuna.Study):
+    """A study driven by ask and tell, in which a sampler's wish to stop is noted, not refused."""
+
+    exhausted = False
+
+    def stop(self) -> None:
+        """Called by samplers that have drawn every point there is."""
+        self.exhausted = True
+
+
+class Ledger:
+    """One study, open for this controller alone.
+
+    Args:
+        url: of the database.
+        job: the resolved job.
+        run: name of the run, which names the study.
+        code: folder of the job's code, for spaces and options given as functions.
+        lock: file to lock when the database is SQLite.
+        patience: seconds to wait for a database that is away before giving up.
+        on_wait: called with a message when waiting begins, and with "" when it ends.
+
+    Raises:
+        LedgerError: see `storage.Storage`.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        job: Job,
+        run: str,
+        code: Path,
+        lock: Path,
+        *,
+        patience: float = 600.0,
+        on_wait: Callable[[str], None] = lambda message: None,
+    ) -> None:
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        self.job = job
+        self.run = run
+        self.counts = Counts()
+        self.newest: dict[int, TrialRow] = {}
+        self.best: TrialRow | None = None
+        self._code = samplers.JobCode(code)
+        self._patience = patience
+        self._on_wait = on_wait
+        self._next = 0  # logical number of the next new trial
+        self._open: dict[int, _Attempt] = {}
+        self._again: collections.deque[TrialRequest] = collections.deque()
+        self._used: dict[int, collections.Counter[str]] = collections.defaultdict(collections.Counter)
+        directions = [StudyDirection[objective.direction.upper()] for objective in job.objectives]
+        self._space_function = self._code.function(job.space_function) if job.space_function else None
+        self._memory = history.History(directions)
+        self._study = self._memory_study(directions)
+        self._storage = Storage(url, run, tuple(objective.direction for objective in job.objectives), lock)
+        try:
+            self._saved_attributes: dict[str, Any] = {}
+            self._load()
+        except BaseException:
+            self._storage.close()
+            raise
+
+    def __enter__(self) -> Ledger:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Releases the study; attempts still open will be found by the next controller."""
+        self._storage.close()
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether the sampler has drawn every point there is."""
+        return self._study.exhausted
+
+    def ask(self) -> TrialRequest | None:
+        """The next attempt, written to the database; None when nothing is left to start.
+
+        Raises:
+            EntrypointError: the job's space function fails.
+            LedgerError: the database cannot be written.
+        """
+        if self._again:
+            before = self._again.popleft()
+            attempt = self._repeat(before)
+        elif self._next < self.job.trials and not self.exhausted:
+            attempt = self._draw(self._next)
+            self._next += 1
+        else:
+            return None
+        self._open[attempt.request.number] = attempt
+        self._write(self._storage.begin, attempt.request.number)
+        self.counts.running += 1
+        self._show(rows.row(self.job, attempt.request, self._sampled(attempt.trial), None))
+        return attempt.request
+
+    def report(self, report: records.TrialReport) -> bool:
+        """Takes the metrics of one step; True when the pruner wants the trial to end.
+
+        A report of an attempt that is not running is ignored.
+        """
+        attempt = self._open.get(report.number)
+        objective = self.job.objectives[0].metric
+        if attempt is None or len(self.job.objectives) > 1 or objective not in report.metrics:
+            return False
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # optuna on a step reported twice: the first counts
+            attempt.trial.report(report.metrics[objective], report.step)
+            return bool(attempt.trial.should_prune())
+
+    def tell(self, outcome: TrialOutcome) -> TrialOutcome | None:
+        """Writes how an attempt ended, once.
+
+        Returns:
+            The outcome with `retried` decided, or None when the attempt is not running: a late result of a former
+            attempt, or one told before.
+        """
+        attempt = self._open.get(outcome.number)
+        if attempt is None:
+            return None
+        request = attempt.request
+        retried = outcome.failure is not None and self._may_retry(request.trial, outcome.failure)
+        outcome = dataclasses.replace(outcome, retried=retried, started=outcome.started or attempt.started)
+        self._tell_memory(attempt, outcome)
+        self._write(self._storage.finish, outcome.number, outcome)
+        del self._open[outcome.number]
+        self.counts.running -= 1
+        self._count(request, self._sampled(attempt.trial), outcome)
+        return outcome
+
+    def running(self) -> list[TrialRequest]:
+        """The attempts that were asked and not told."""
+        return [attempt.request for attempt in self._open.values()]
+
+    # Drawing
+
+    def _draw(self, trial: int) -> _Attempt:
+        """A new logical trial: an enqueued point, completed by the sampler, or the sampler's own."""
+        self._study.sampler = samplers.build_sampler(self.job, trial, self._code)
+        if trial < len(self.job.enqueue):
+            self._study.enqueue_trial(dict(self.job.enqueue[trial]))
+        with self._bounded(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # optuna on experimental features and fixed values: the spec has checked
+            drawn = self._study.ask()
+            sampled = self._suggest(drawn)
+        return self._attempt(drawn, trial, 1, None, sampled)
+
+    def _suggest(self, drawn: optuna.trial.Trial) -> dict[str, Any]:
+        if self._space_function:
+            try:
+                self._space_function(drawn)
+            except Exception as error:  # noqa: BLE001  the border: whatever the job's code raises
+                raise errors.EntrypointError(
+                    f"{self.job.space_function} failed for trial {drawn.number}: {type(error).__name__}: {error}"
+                ) from error
+            return drawn.params
+        values: dict[str, Any] = {}
+        for name, parameter in self.job.parameters.items():
+            if space.is_active(parameter, values):
+                values[name] = _suggest_one(drawn, name, parameter)
+        return values
+
+    def _repeat(self, before: TrialRequest) -> _Attempt:
+        """A retry: the same parameters, and the sampler's own attributes, so that it takes the place of the first."""
+        frozen = self._frozen(before.number)
+        again = optuna.trial.create_trial(
+            state=TrialState.RUNNING,
+            params=frozen.params,
+            distributions=frozen.distributions,
+            system_attrs=dict(frozen.system_attrs),
+        )
+        self._study.add_trial(again)
+        number = len(self._memory.get_all_trials(self._study_id, deepcopy=False)) - 1
+        drawn = optuna.trial.Trial(self._study, self._memory.get_trial_id_from_study_id_trial_number(self._study_id, number))
+        return self._attempt(drawn, before.trial, before.attempt + 1, before.number, frozen.params)
+
+    def _attempt(
+        self, drawn: optuna.trial.Trial, trial: int, attempt: int, retry_of: int | None, sampled: dict[str, Any]
+    ) -> _Attempt:
+        request = TrialRequest(
+            run=self.run,
+            trial=trial,
+            attempt=attempt,
+            number=drawn.number,
+            params={**self.job.params, **sampled},
+            seed=samplers.derived_seed(self.job.seed, trial) ^ 0x5EED,  # not the sampler's own
+            metrics=self.job.metrics,
+            timeout=self.job.budget.timeout,
+            prunable=self.job.pruner.name != "none",
+            retry_of=retry_of,
+        )
+        # Only what is drawn goes into the database: the fixed parameters are the job's.
+        drawn.set_user_attr(labels.LEDGER_REQUEST, records.to_dict(dataclasses.replace(request, params=sampled)))
+        return _Attempt(request, drawn, time.time())
+
+    # Ending
+
+    def _may_retry(self, trial: int, failure: FailureClass) -> bool:
+        rule = FAILURE_RULES[failure]
+        if rule.retry is None:
+            return False
+        return rule.retry == "always" or self._used[trial][failure] < getattr(self.job.retries, rule.retry)
+
+    def _tell_memory(self, attempt: _Attempt, outcome: TrialOutcome) -> None:
+        trial, metrics = attempt.trial, outcome.metrics
+        trial.set_user_attr(labels.LEDGER_OUTCOME, records.to_dict(outcome))
+        values = None
+        if outcome.state is State.COMPLETE:
+            values = [metrics[objective.metric] for objective in self.job.objectives]
+            for constraint in self.job.constraints:
+                trial.set_constraint(constraint.metric, constraint.excess(metrics[constraint.metric]))
+        state = _STATES[outcome.state]
+        if outcome.failure is FailureClass.OOM:
+            # For the sampler these parameters are bad, not unknown: it learns from pruned trials, not from failed ones.
+            state = TrialState.PRUNED
+        if outcome.state is State.PRUNED and len(self.job.objectives) > 1:
+            state = TrialState.FAIL  # optuna has no pruning with several objectives
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self._study.tell(trial, values, state)
+        self._memory.ended(self._frozen(outcome.number))
+
+    def _count(self, request: TrialRequest, sampled: dict[str, Any], outcome: TrialOutcome) -> None:
+        """Counts the end of an attempt."""
+        if outcome.failure is not None:
+            self._used[request.trial][outcome.failure] += 1
+        if outcome.retried:
+            self.counts.retried += 1
+            self._again.append(request)
+        elif outcome.state is State.COMPLETE:
+            self.counts.complete += 1
+        elif outcome.state is State.PRUNED:
+            self.counts.pruned += 1
+        else:
+            assert outcome.failure is not None
+            self.counts.failed += 1
+            self.counts.failures[outcome.failure] += 1
+            self.counts.counted_failures += FAILURE_RULES[outcome.failure].counts
+        self._show(rows.row(self.job, request, sampled, outcome))
+
+    def _show(self, row: TrialRow) -> None:
+        self.newest[row.trial] = row
+        if row.state is State.COMPLETE and row.feasible:
+            self.best = rows.best(self.job, [row] if self.best is None else [self.best, row])
+
+    # Memory and database
+
+    def _memory_study(self, directions: list[StudyDirection]) -> _Study:
+        self._study_id = self._memory.create_new_study(directions, self.run)
+        return _Study(
+            self.run,
+            self._memory,
+            sampler=optuna.samplers.RandomSampler(seed=0),
+            pruner=samplers.build_pruner(self.job, self._code),
+        )
+
+    @contextlib.contextmanager
+    def _bounded(self) -> Iterator[None]:
+        self._memory.bounded = self.job.sampler.name in history.BOUNDED
+        try:
+            yield
+        finally:
+            self._memory.bounded = False
+
+    def _frozen(self, number: int) -> FrozenTrial:
+        trial_id = self._memory.get_trial_id_from_study_id_trial_number(self._study_id, number)
+        return self._memory.get_trial(trial_id)
+
+    def _sampled(self, trial: optuna.trial.Trial) -> dict[str, Any]:
+        return dict(trial.params)
+
+    def _write(self, write: Callable[..., None], number: int, outcome: TrialOutcome | None = None) -> None:
+        """Writes one trial to the database, waiting for it while it is away."""
+        frozen = copy.copy(self._frozen(number))
+        if outcome is not None:
+            frozen.state = _STATES[outcome.state]  # the true one, where memory was told another for the sampler's sake
+            if outcome.failure is FailureClass.OOM:
+                frozen.values = None
+        attributes = self._memory.get_study_system_attrs(self._study_id)
+        changed = {key: value for key, value in attributes.items() if self._saved_attributes.get(key) != value}
+        self._patiently(lambda: write(frozen, changed))
+        self._saved_attributes.update(changed)
+
+    def _patiently(self, write: Callable[[], None]) -> None:
+        deadline = time.monotonic() + self._patience
+        pause = 0.1
+        waiting = False
+        while True:
+            try:
+                write()
+                break
+            except errors.LedgerUnavailable as error:
+                if time.monotonic() + pause > deadline:
+                    raise
+                waiting = True
+                self._on_wait(str(error))
+                time.sleep(pause)
+                pause = min(2 * pause, 5.0)
+        if waiting:
+            self._on_wait("")
+
+    def _load(self) -> None:
+        """Fills memory from the database, and ends what a former controller left running."""
+        trials, attributes = self._storage.load()
+        for key, value in attributes.items():
+            self._memory.set_study_system_attr(self._study_id, key, value)
+        self._saved_attributes = dict(attributes)
+        left = []
+        for frozen in trials:
+            if labels.LEDGER_REQUEST not in frozen.user_attrs:
+                raise errors.LedgerCorrupt(
+                    f"trial {frozen.number} of the study {self.run} was not made by trialplane, so it cannot be counted; "
+                    "give the run another name"
+                )
+            request = records.from_dict(TrialRequest, frozen.user_attrs[labels.LEDGER_REQUEST])
+            sampled = dict(request.params)
+            self._next = max(self._next, request.trial + 1)
+            told = frozen.user_attrs.get(labels.LEDGER_OUTCOME)
+            outcome = None if told is None else records.from_dict(TrialOutcome, told)
+            if outcome is not None and outcome.failure is FailureClass.OOM:
+                frozen.state = TrialState.PRUNED
+            self._study.add_trial(frozen)
+            if outcome is None:
+                left.append((request, sampled))
+                continue
+            self._memory.ended(frozen)
+            self._drop_retry(request.retry_of)
+            self._count(request, sampled, outcome)
+        for request, _ in left:
+            self._drop_retry(request.retry_of)
+            self._end_left(request)
+
+    def _drop_retry(self, number: int | None) -> None:
+        """A failed attempt that has its retry already is not tried again."""
+        if number is not None:
+            self._again = collections.deque(r for r in self._again if r.number != number)
+
+    def _end_left(self, request: TrialRequest) -> None:
+        trial_id = self._memory.get_trial_id_from_study_id_trial_number(self._study_id, request.number)
+        drawn = optuna.trial.Trial(self._study, trial_id)
+        self._open[request.number] = _Attempt(request, drawn, time.time())
+        self.counts.running += 1
+        self.tell(
+            TrialOutcome(
+                number=request.number,
+                state=State.FAILED,
+                failure=FailureClass.LOST,
+                message="the controller ended while this attempt ran",
+                ended=time.time(),
+            )
+        )
+
+
+def _suggest_one(
+    drawn: optuna.trial.Trial,
+    name: str,
+    parameter: space.FloatParameter | space.IntParameter | space.CategoricalParameter,
+) -> Any:
+    match parameter:
+        case space.FloatParameter():
+            return drawn.suggest_float(name, parameter.low, parameter.high, step=parameter.step, log=parameter.log)
+        case space.IntParameter():
+            return drawn.suggest_int(name, parameter.low, parameter.high, step=parameter.step, log=parameter.log)
+        case space.CategoricalParameter():
+            return drawn.suggest_categorical(name, list(parameter.choices))

@@ -1,0 +1,124 @@
+"""Samplers and pruners of Optuna from a job's (name, options).
+
+A sampler is made anew for each logical trial with a seed derived from the job's seed and the trial's number. What the
+next trial tries is thus a function of the seed, the trial's number and the history in the ledger, and of nothing that a
+crash could lose: a study stopped and resumed draws what it would have drawn undisturbed. Samplers whose seed fixes a
+whole sequence (QMC, grid) keep one seed; what else they remember they keep in the study's attributes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import sys
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import optuna
+
+from trialplane import errors
+from trialplane.spec import options
+from trialplane.spec.job import Job
+from trialplane.spec.options import Kind
+
+_ONE_SEQUENCE = frozenset({"qmc", "grid"})
+
+
+class JobCode:
+    """Functions of the job's own code, for options and spaces that are given as `module:function`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def function(self, name: str) -> Callable[..., Any]:
+        """The function named `module:function`.
+
+        Raises:
+            EntrypointError: it does not import, is missing, or its module drags torch into the controller.
+        """
+        module, _, attribute = name.partition(":")
+        if str(self._folder) not in sys.path:
+            sys.path.insert(0, str(self._folder))
+        had_torch = "torch" in sys.modules
+        try:
+            function: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
+        except Exception as error:  # noqa: BLE001  the border: whatever the job's code raises at import
+            raise errors.EntrypointError(
+                f"{name} does not import: {type(error).__name__}: {error}; it runs in the controller, from {self._folder}"
+            ) from error
+        if "torch" in sys.modules and not had_torch:
+            raise errors.EntrypointError(
+                f"{name} imports torch, which the controller does not have on a cluster; "
+                f"keep {attribute} in a file of its own that imports only optuna and what is small"
+            )
+        return function
+
+
+def derived_seed(seed: int, trial: int) -> int:
+    """A 32-bit seed for logical trial `trial` of a study seeded with `seed`."""
+    return int.from_bytes(hashlib.sha256(f"{seed}:{trial}".encode()).digest()[:4], "little")
+
+
+def build_sampler(job: Job, trial: int, code: JobCode) -> optuna.samplers.BaseSampler:
+    """The sampler that draws logical trial `trial`."""
+    name = job.sampler.name
+    seed = job.seed if name in _ONE_SEQUENCE else derived_seed(job.seed, trial)
+    sampler: optuna.samplers.BaseSampler = _build(Kind.SAMPLER, name, job.sampler.options, job, seed, code)
+    return sampler
+
+
+def build_pruner(job: Job, code: JobCode) -> optuna.pruners.BasePruner:
+    """The study's pruner."""
+    pruner: optuna.pruners.BasePruner = _build(
+        Kind.PRUNER, job.pruner.name, job.pruner.options, job, job.seed, code
+    )
+    return pruner
+
+
+_MODULES = {
+    Kind.SAMPLER: optuna.samplers,
+    Kind.PRUNER: optuna.pruners,
+    Kind.CROSSOVER: optuna.samplers.nsgaii,
+    Kind.MUTATION: optuna.samplers.nsgaii,
+}
+
+
+def _build(kind: Kind, name: str, given: Mapping[str, Any], job: Job, seed: int, code: JobCode) -> Any:
+    choice = options.TABLES[kind][name]
+    arguments: dict[str, Any] = {}
+    for key, value in given.items():
+        option = choice.options[key]
+        arguments[option.argument or key] = _value(option.kind, value, job, seed, code)
+    if "seed" in choice.platform:
+        arguments["seed"] = seed
+    if "search_space" in choice.platform:
+        arguments["search_space"] = {key: parameter.points() for key, parameter in job.parameters.items()}
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # optuna on experimental and deprecated options: the job asked for them
+            return getattr(_MODULES[kind], choice.cls)(**arguments)
+    except (ValueError, TypeError, ImportError) as error:
+        raise errors.InputError(f"{kind.name.lower()} {name}: {error}") from error
+
+
+def _value(kind: Kind, value: Any, job: Job, seed: int, code: JobCode) -> Any:
+    """One option as Optuna wants it."""
+    if value is None:
+        return None
+    match kind:
+        case Kind.FUNCTION:
+            return code.function(value)
+        case Kind.FACTORY:
+            return code.function(value)()
+        case Kind.POINTS:
+            import numpy as np
+
+            return np.asarray(value, dtype=float)
+        case Kind.SAMPLER | Kind.PRUNER | Kind.CROSSOVER | Kind.MUTATION:
+            nested = {"name": value} if isinstance(value, str) else dict(value)
+            name = nested.pop("name")
+            return _build(kind, name, {**nested.pop("options", {}), **nested}, job, seed, code)
+        case _:
+            return value

@@ -1,0 +1,132 @@
+"""Logical trials from the attempts in a ledger, and their order from best to worst. Pure functions.
+
+The controller's ledger and the laptop's reader share them, so that both count alike.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from trialplane.spec.job import Job
+from trialplane.wire.records import TrialOutcome, TrialRequest, TrialRow
+from trialplane.wire.states import TrialState
+
+
+def row(job: Job, request: TrialRequest, params: Mapping[str, Any], outcome: TrialOutcome | None) -> TrialRow:
+    """One attempt as a row.
+
+    Args:
+        job: says which metrics are objectives and which are constrained.
+        request: of the attempt.
+        params: the sampled parameters.
+        outcome: None while it runs.
+    """
+    if outcome is None:
+        return TrialRow(request.trial, TrialState.RUNNING, request.attempt, request.number, params=params)
+    state = outcome.state
+    if outcome.retried:
+        state = TrialState.LOST
+    metrics = outcome.metrics
+    complete = state is TrialState.COMPLETE
+    return TrialRow(
+        trial=request.trial,
+        state=state,
+        attempt=request.attempt,
+        number=request.number,
+        values=tuple(metrics[objective.metric] for objective in job.objectives) if complete else (),
+        params=params,
+        metrics=metrics,
+        failure=outcome.failure,
+        message=outcome.message,
+        feasible=all(constraint.excess(metrics[constraint.metric]) <= 0 for constraint in job.constraints)
+        if complete
+        else True,
+        seconds=outcome.ended - outcome.started if outcome.ended and outcome.started else None,
+        node=outcome.node,
+        log=outcome.log,
+    )
+
+
+def newest(rows: Iterable[TrialRow]) -> list[TrialRow]:
+    """The newest attempt of each logical trial, in order of trials."""
+    latest: dict[int, TrialRow] = {}
+    for attempt in rows:
+        known = latest.get(attempt.trial)
+        if known is None or attempt.number > known.number:
+            latest[attempt.trial] = attempt
+    return [latest[trial] for trial in sorted(latest)]
+
+
+def ranked(job: Job, rows: Iterable[TrialRow]) -> list[TrialRow]:
+    """Rows from best to worst: feasible results, infeasible ones, pruned, failed, running.
+
+    With several objectives results are ordered by how many fronts lie before them (non-dominated sorting), then by the
+    first objective.
+    """
+    all_rows = list(rows)
+    complete = [r for r in all_rows if r.state is TrialState.COMPLETE and r.feasible]
+    fronts = _fronts(job, complete) if len(job.objectives) > 1 else {}
+
+    def key(r: TrialRow) -> tuple[Any, ...]:
+        kind = _ORDER.index(r.state)
+        values = tuple(losses(job, r)) if r.state is TrialState.COMPLETE else (math.inf,)
+        return (kind, not r.feasible, fronts.get(r.trial, 0), values, r.trial)
+
+    return sorted(all_rows, key=key)
+
+
+def best(job: Job, rows: Iterable[TrialRow]) -> TrialRow | None:
+    """The best feasible result, or None when there is none; with several objectives one of the first front."""
+    order = ranked(job, (r for r in rows if r.state is TrialState.COMPLETE and r.feasible))
+    return order[0] if order else None
+
+
+def front(job: Job, rows: Iterable[TrialRow]) -> list[TrialRow]:
+    """The feasible results that no other beats in every objective; with one objective the best alone."""
+    complete = [r for r in rows if r.state is TrialState.COMPLETE and r.feasible]
+    return [r for r in complete if not any(dominates(losses(job, o), losses(job, r)) for o in complete)]
+
+
+def losses(job: Job, r: TrialRow) -> list[float]:
+    """The values turned so that smaller is better."""
+    return [
+        -value if objective.direction == "maximize" else value
+        for objective, value in zip(job.objectives, r.values, strict=True)
+    ]
+
+
+def dominates(one: Sequence[float], other: Sequence[float]) -> bool:
+    """Whether losses `one` are nowhere larger and somewhere smaller than `other`."""
+    return all(a <= b for a, b in zip(one, other, strict=True)) and any(
+        a < b for a, b in zip(one, other, strict=True)
+    )
+
+
+_ORDER = [
+    TrialState.COMPLETE,
+    TrialState.PRUNED,
+    TrialState.FAILED,
+    TrialState.LOST,
+    TrialState.RUNNING,
+    TrialState.WAITING,
+]
+
+
+def _fronts(job: Job, rows: list[TrialRow]) -> dict[int, int]:
+    """Trial → number of the front it is on, 0 the best."""
+    left = rows
+    ranks: dict[int, int] = {}
+    rank = 0
+    while left:
+        # Of trials with equal first losses only earlier ones can dominate: compare within the sorted order.
+        left = sorted(left, key=lambda r: losses(job, r))
+        first: list[TrialRow] = []
+        rest: list[TrialRow] = []
+        for r in left:
+            beaten = any(dominates(losses(job, f), losses(job, r)) for f in first)
+            (rest if beaten else first).append(r)
+        ranks.update({r.trial: rank for r in first})
+        left, rank = rest, rank + 1
+    return ranks
