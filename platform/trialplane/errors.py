@@ -27,11 +27,21 @@ import dataclasses
 import difflib
 from collections.abc import Iterable, Sequence
 
+# What `platform` and the controller end with; `platform --help` shows this list.
 EXIT_OK = 0
 EXIT_RUN_FAILED = 1
 EXIT_BAD_INPUT = 2
 EXIT_PLATFORM = 3
+EXIT_CANCELLED = 4
 EXIT_INTERRUPTED = 130
+EXIT_CODES = {
+    EXIT_OK: "done",
+    EXIT_RUN_FAILED: "the run failed: too many trials did, or none gave a result",
+    EXIT_BAD_INPUT: "the input is wrong; nothing was started, nothing was lost",
+    EXIT_PLATFORM: "the platform could not do its work",
+    EXIT_CANCELLED: "the run was cancelled",
+    EXIT_INTERRUPTED: "the run was stopped and can be resumed",
+}
 
 
 class TrialplaneError(Exception):

@@ -15,8 +15,8 @@ import optuna
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
-LIMIT = 1500
-BEST = 250
+LIMIT = 1000
+BEST = 200
 # Samplers that look at all trials each time; the others need every trial (generations, visited points) or none.
 BOUNDED = frozenset({"tpe", "gp"})
 

@@ -199,6 +199,14 @@ class Ledger:
         """The attempts that were asked and not told."""
         return [attempt.request for attempt in self._open.values()]
 
+    def attempts(self) -> Iterator[tuple[TrialRequest, TrialOutcome | None]]:
+        """Every attempt there was, in order of numbers, with its outcome unless it runs."""
+        for frozen in self._memory.get_all_trials(self._study_id, deepcopy=False):
+            request = records.from_dict(TrialRequest, frozen.user_attrs[labels.LEDGER_REQUEST])
+            told = frozen.user_attrs.get(labels.LEDGER_OUTCOME)
+            outcome = None if told is None else records.from_dict(TrialOutcome, told)
+            yield dataclasses.replace(request, params={**self.job.params, **request.params}), outcome
+
     # Drawing
 
     def _draw(self, trial: int) -> _Attempt:

@@ -7,8 +7,7 @@ core, and real enough to go through the same code as `microsoft/deberta-v3-large
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from pathlib import Path
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from trialplane import errors
@@ -55,14 +54,14 @@ def _tiny_config(tokenizer: PreTrainedTokenizerBase, rates: dict[str, float]) ->
 
     return DebertaV2Config(
         vocab_size=len(tokenizer),
-        hidden_size=64,
+        hidden_size=48,
         num_hidden_layers=2,
-        num_attention_heads=4,
-        intermediate_size=128,
+        num_attention_heads=2,
+        intermediate_size=96,
         max_position_embeddings=256,
         type_vocab_size=0,
         relative_attention=True,
-        position_buckets=32,
+        position_buckets=8,
         norm_rel_ebd="layer_norm",
         share_att_key=True,
         pos_att_type=["p2c", "c2p"],
@@ -75,30 +74,28 @@ def _tiny_config(tokenizer: PreTrainedTokenizerBase, rates: dict[str, float]) ->
 
 
 def parameter_groups(
-    encoders: Iterable[PreTrainedModel], head: torch.nn.Module, *, lr: float, decay: float, head_lr: float, weight: float
+    rates: Mapping[PreTrainedModel, float], model: torch.nn.Module, *, decay: float, head_lr: float, weight: float
 ) -> list[dict[str, Any]]:
     """Parameter groups with a learning rate per layer, as AdamW takes them.
 
-    The top layer of each encoder learns at `lr`, each one below at `decay` times the one above, embeddings slowest,
+    The top layer of each encoder learns at its rate, each one below at `decay` times the one above, embeddings slowest,
     and every parameter outside the encoders at `head_lr`. Biases and norms get no weight decay.
 
     Args:
-        encoders: all encoders inside `head`.
-        head: the whole model.
-        lr: of the topmost layer.
+        rates: for each encoder inside `model`, the learning rate of its topmost layer.
+        model: the whole model.
         decay: factor from a layer to the one below, in (0, 1].
         head_lr: of whatever is not part of an encoder.
         weight: weight decay of matrices.
     """
-    rates: dict[int, float] = {}
-    for encoder in encoders:
+    rate_of: dict[int, float] = {}
+    for encoder, rate in rates.items():
         depth = int(encoder.config.num_hidden_layers)
         for name, parameter in encoder.named_parameters():
-            below_top = depth - 1 - _layer(name, depth)
-            rates[id(parameter)] = lr * decay**below_top
+            rate_of[id(parameter)] = rate * decay ** (depth - 1 - _layer(name, depth))
     groups: dict[tuple[float, float], list[torch.nn.Parameter]] = {}
-    for parameter in head.parameters():
-        key = (rates.get(id(parameter), head_lr), weight if parameter.ndim > 1 else 0.0)
+    for parameter in model.parameters():
+        key = (rate_of.get(id(parameter), head_lr), weight if parameter.ndim > 1 else 0.0)
         groups.setdefault(key, []).append(parameter)
     return [{"params": group, "lr": rate, "weight_decay": decayed} for (rate, decayed), group in groups.items()]
 
@@ -107,9 +104,4 @@ def _layer(name: str, depth: int) -> int:
     """Index of the layer that a parameter belongs to: -1 for embeddings, the top one for what lies above the stack."""
     if ".layer." in name:
         return int(name.split(".layer.")[1].split(".")[0])
-    return -1 if "embeddings" in name and "rel_embeddings" not in name else depth - 1
-
-
-def is_local(name: str) -> bool:
-    """Whether `name` needs no hub: the preset, or a folder."""
-    return name == tokenizers.TINY_DEBERTA or Path(name).is_dir()
+    return -1 if "embeddings" in name else depth - 1

@@ -1,4 +1,4 @@
-"""Labelled rows for jobs, from CSV or JSON Lines, checked as they are read.
+"""Labelled rows for jobs, from CSV, TSV or JSON Lines, checked as they are read.
 
 Knows nothing of what the columns mean. Standard library only.
 """
@@ -14,16 +14,19 @@ from typing import Any
 
 from trialplane import errors
 
+_DELIMITERS = {".csv": ",", ".tsv": "\t"}
+
 
 def read_rows(path: Path, columns: Sequence[str]) -> list[dict[str, Any]]:
-    """The rows of a `.csv`, `.jsonl` or `.json`-lines file; values of a CSV are strings.
+    """The rows of a `.csv` or `.tsv` file (values are strings), or of JSON lines under any other name.
 
     Raises:
         InputError: no such file, no rows, not the format its name says, or a column of `columns` is missing.
     """
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            rows = list(csv.DictReader(file)) if path.suffix == ".csv" else _json_lines(file, path)
+            delimiter = _DELIMITERS.get(path.suffix.lower())
+            rows = list(csv.DictReader(file, delimiter=delimiter)) if delimiter else _json_lines(file, path)
     except OSError as error:
         raise errors.InputError(f"data file {path}: {error.strerror}; params.data names it") from error
     except UnicodeDecodeError as error:

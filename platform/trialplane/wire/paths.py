@@ -11,6 +11,7 @@
         controller.lock        held while a controller works on the study
         controller.json        pid, port and start of that controller
         controller.log
+        cancelled              there when the user cancelled the run, so that its end is no pause
         status.json            the newest RunStatus
         spool/                 what the recorder has yet to write to MLflow
         trials/0007/attempt-1.log
@@ -110,6 +111,11 @@ class RunPaths:
         return self.root / "controller.log"
 
     @property
+    def cancelled(self) -> Path:
+        """There when the user cancelled the run."""
+        return self.root / "cancelled"
+
+    @property
     def status(self) -> Path:
         """The newest RunStatus, JSON."""
         return self.root / "status.json"
@@ -118,6 +124,20 @@ class RunPaths:
     def spool(self) -> Path:
         """What the recorder has yet to write."""
         return self.root / "spool"
+
+    @property
+    def events(self) -> Path:
+        """The recorder's events, JSON lines."""
+        return self.spool / "events.jsonl"
+
+    @property
+    def written(self) -> Path:
+        """How far the MLflow writer came, JSON lines."""
+        return self.spool / "written.jsonl"
+
+    def trial_store(self, number: int) -> Path:
+        """An MLflow store for one attempt that starts while MLflow is away; the recorder takes it over."""
+        return self.spool / f"attempt-{number}.db"
 
     @property
     def arrays(self) -> Path:

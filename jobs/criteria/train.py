@@ -1,0 +1,167 @@
+"""Labels (post sentence, criterion) pairs: does the sentence meet the criterion?
+
+    platform submit hpo criteria --trials 24 --local                 # a study on this machine
+    platform submit hpo criteria --profile max                       # 800 trials on a cluster, encoders from the hub
+    python jobs/criteria/train.py                                    # one trial alone, defaults of job.yaml
+    python jobs/criteria/train.py --set lr=1e-3 --set epochs=2
+
+Data: CSV or JSONL with the columns post, criterion, label (0 or 1). What ships is synthetic, see jobs/make_synthetic.py.
+Metrics: macro_f1 and pr_auc on the held-out fold, the best epoch's, and its loss.
+"""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from accelerate.utils import set_seed
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+from transformers import get_scheduler
+
+from trialplane.runtime import encoders, pairs, scores, tables, tokenizers
+from trialplane.runtime.context import standalone
+
+COLUMNS = ("post", "criterion", "label")
+
+
+class PairClassifier(nn.Module):
+    """An encoder, its pooled states, a linear layer.
+
+    Pooling `cls` takes the first token's state, `mean` the mean over all, and `pair` the means over the criterion and over
+    the sentence with their product and distance, which shows the head directly whether the two belong together.
+    """
+
+    def __init__(self, encoder, pooling, dropout):
+        super().__init__()
+        self.encoder, self.pooling = encoder, pooling
+        self.dropout = nn.Dropout(dropout)
+        self.head = nn.Linear(encoder.config.hidden_size * (4 if pooling == "pair" else 1), 2)
+
+    def forward(self, ids, mask, segments):
+        """Logits of shape (batch, 2) from ids, attention mask and segments of shape (batch, tokens)."""
+        states = self.encoder(input_ids=ids, attention_mask=mask).last_hidden_state
+        if self.pooling == "cls":
+            pooled = states[:, 0]
+        elif self.pooling == "mean":
+            pooled = mean_over(states, mask)
+        else:
+            asked, said = mean_over(states, segments == pairs.FIRST), mean_over(states, segments == pairs.SECOND)
+            pooled = torch.cat([asked, said, asked * said, (asked - said).abs()], dim=-1)
+        return self.head(self.dropout(pooled))
+
+
+def mean_over(states, mask):
+    """Means of shape (batch, size) over the tokens where the mask is set."""
+    weight = mask.unsqueeze(-1).to(states.dtype)
+    return (states * weight).sum(1) / weight.sum(1).clamp(min=1)
+
+
+def loss_of(logits, labels, positive_weight, gamma):
+    """Weighted cross-entropy; with gamma > 0 focal: what is classified well already counts less."""
+    weight = torch.tensor([1.0, positive_weight], device=logits.device)
+    each = nn.functional.cross_entropy(logits.float(), labels, weight=weight, reduction="none")
+    if gamma > 0:
+        sure = logits.float().softmax(-1).gather(1, labels[:, None]).squeeze(1)
+        each = each * (1 - sure) ** gamma
+    return each.mean()
+
+
+def run(ctx):
+    """One trial."""
+    p = ctx.params
+    torch.set_num_threads(ctx.cpus)
+    set_seed(ctx.seed)
+    accelerator = Accelerator(mixed_precision=p["precision"], gradient_accumulation_steps=p["accumulate"])
+
+    # -------------------------------------------------------------------------------------------------------------
+    # data: tokenized once, as two tensors; each batch is cut to its own longest row
+
+    path = ctx.path("data")
+    rows = tables.read_rows(path, COLUMNS)[: p["max_rows"]]
+    labels = torch.tensor([tables.integer(row, "label", path, 2) for row in rows])
+    tokenizer = tokenizers.load_tokenizer(
+        p["model"], ctx.cache, [text for row in rows for text in (row["post"], row["criterion"])]
+    )
+    coded = pairs.encode(tokenizer, [row["criterion"] for row in rows], [row["post"] for row in rows], p["max_length"])
+    tensors = (*map(torch.from_numpy, (coded.ids, coded.mask, coded.segments)), labels)
+    held_out = torch.tensor([tables.is_validation(row["post"], p["folds"], p["fold"]) for row in rows])
+    training = TensorDataset(*(tensor[~held_out] for tensor in tensors))
+    validation = TensorDataset(*(tensor[held_out] for tensor in tensors))
+
+    # -------------------------------------------------------------------------------------------------------------
+    # model and optimizer
+
+    encoder = encoders.load_encoder(p["model"], tokenizer, seed=ctx.seed, dropout=p["dropout"])
+    model = PairClassifier(encoder, p["pooling"], p["dropout"])
+    optimizer = torch.optim.AdamW(
+        encoders.parameter_groups(
+            {encoder: p["lr"]},
+            model,
+            decay=p["layer_decay"],
+            head_lr=p["lr"] * p["head_lr"],
+            weight=p["weight_decay"],
+        ),
+        fused=True,
+    )
+    loader = DataLoader(training, batch_size=p["batch"], shuffle=True)
+    steps = -(-len(loader) // p["accumulate"]) * p["epochs"]
+    schedule = get_scheduler(p["schedule"], optimizer, int(p["warmup"] * steps), steps)
+    model, optimizer, loader, schedule = accelerator.prepare(model, optimizer, loader, schedule)
+
+    # -------------------------------------------------------------------------------------------------------------
+    # train; score after each epoch
+
+    gamma = p["focal_gamma"] if p["loss"] == "focal" else 0.0
+    best = {}
+    for epoch in range(p["epochs"]):
+        model.train()
+        for ids, mask, parts, label in loader:
+            longest = int(mask.sum(1).max())
+            with accelerator.accumulate(model):
+                logits = model(ids[:, :longest], mask[:, :longest], parts[:, :longest])
+                accelerator.backward(loss_of(logits, label, p["positive_weight"], gamma))
+                if accelerator.sync_gradients:
+                    accelerator.clip_grad_norm_(model.parameters(), p["clip"])
+                optimizer.step()
+                schedule.step()
+                optimizer.zero_grad()
+        logits = predict(model, validation, accelerator.device)
+        metrics, table = evaluate(logits, validation.tensors[3])
+        ctx.report(epoch, **metrics)
+        if not best or metrics["macro_f1"] > best["macro_f1"]:
+            best, best_table = metrics, table
+
+    if os.environ.get("MLFLOW_RUN_ID"):
+        import mlflow
+
+        mlflow.log_dict({"rows": "truth 0, 1", "columns": "predicted 0, 1", "counts": best_table.tolist()}, "confusion.json")
+    return best
+
+
+@torch.no_grad()
+def predict(model, dataset, device):
+    """Logits of all rows, on the CPU."""
+    model.eval()
+    found = []
+    for *batch, _ in DataLoader(dataset, batch_size=256):
+        longest = int(batch[1].sum(1).max())
+        found.append(model(*(part[:, :longest].to(device) for part in batch)).float().cpu())
+    return torch.cat(found)
+
+
+def evaluate(logits, labels):
+    """Metrics and confusion counts."""
+    truth, guess = labels.numpy(), logits.argmax(-1).numpy()
+    metrics = {
+        "macro_f1": scores.macro_f1(truth, guess),
+        "pr_auc": scores.average_precision(truth, logits.softmax(-1)[:, 1].numpy()),
+        "loss": float(nn.functional.cross_entropy(logits, labels)),
+    }
+    return metrics, scores.confusion(truth, guess, 2)
+
+
+if __name__ == "__main__":
+    standalone(__file__, run)

@@ -1,0 +1,181 @@
+"""Finds the spans of a post that are evidence for a criterion, token by token.
+
+    platform submit hpo evidence --trials 24 --local                 # a study on this machine
+    platform submit hpo evidence --profile max                       # 800 trials on a cluster, encoders from the hub
+    python jobs/evidence/train.py                                    # one trial alone, defaults of job.yaml
+    python jobs/evidence/train.py --set lr=1e-3 --set epochs=2
+
+Data: CSV or JSONL with the columns post, criterion, spans ([[start, end], ...] in characters; empty when there is no
+evidence). What ships is synthetic, see jobs/make_synthetic.py.
+Metrics on the held-out fold, the best epoch's: span_f1 (both ends exact); macro_f1 and pr_auc of "this sentence holds
+evidence", a sentence scoring as its best token; loss.
+"""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from accelerate.utils import set_seed
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+from transformers import get_scheduler
+
+from trialplane.runtime import encoders, pairs, scores, spans, tables, tokenizers
+from trialplane.runtime.context import standalone
+
+COLUMNS = ("post", "criterion", "spans")
+
+
+class SpanTagger(nn.Module):
+    """An encoder and a linear layer per token.
+
+    With `condition: product` a token's state is joined by its product with the criterion's mean state, which shows the
+    head directly whether the two belong together; with `none` the encoder's attention has to carry that alone.
+    """
+
+    def __init__(self, encoder, condition, dropout):
+        super().__init__()
+        self.encoder, self.condition = encoder, condition
+        self.dropout = nn.Dropout(dropout)
+        self.head = nn.Linear(encoder.config.hidden_size * (2 if condition == "product" else 1), 3)
+
+    def forward(self, ids, mask, segments):
+        """Logits of shape (batch, tokens, 3) from ids, attention mask and segments of shape (batch, tokens)."""
+        states = self.encoder(input_ids=ids, attention_mask=mask).last_hidden_state
+        if self.condition == "product":
+            asked = (segments == pairs.FIRST).unsqueeze(-1).to(states.dtype)
+            criterion = (states * asked).sum(1, keepdim=True) / asked.sum(1, keepdim=True).clamp(min=1)
+            states = torch.cat([states, states * criterion], dim=-1)
+        return self.head(self.dropout(states))
+
+
+def loss_of(logits, tags, evidence_weight, gamma):
+    """Cross-entropy over the post's tokens, evidence weighted; with gamma > 0 focal."""
+    weight = torch.tensor([1.0, evidence_weight, evidence_weight], device=logits.device)
+    logits, tags = logits.float().flatten(0, 1), tags.flatten()
+    each = nn.functional.cross_entropy(logits, tags, weight=weight, reduction="none", ignore_index=spans.IGNORED)
+    if gamma > 0:
+        sure = logits.softmax(-1).gather(1, tags.clamp(min=0)[:, None]).squeeze(1)
+        each = each * (1 - sure) ** gamma
+    return each.sum() / (tags != spans.IGNORED).sum().clamp(min=1)
+
+
+def run(ctx):
+    """One trial."""
+    p = ctx.params
+    torch.set_num_threads(ctx.cpus)
+    set_seed(ctx.seed)
+    accelerator = Accelerator(mixed_precision=p["precision"], gradient_accumulation_steps=p["accumulate"])
+
+    # -------------------------------------------------------------------------------------------------------------
+    # data: tokenized once, as tensors; each batch is cut to its own longest row
+
+    path = ctx.path("data")
+    rows = tables.read_rows(path, COLUMNS)[: p["max_rows"]]
+    truth = [spans.parse(row, path) for row in rows]
+    tokenizer = tokenizers.load_tokenizer(
+        p["model"], ctx.cache, [text for row in rows for text in (row["post"], row["criterion"])]
+    )
+    coded = pairs.encode(tokenizer, [row["criterion"] for row in rows], [row["post"] for row in rows], p["max_length"])
+    tags = spans.tag(coded, truth)
+    tensors = [torch.from_numpy(array) for array in (coded.ids, coded.mask, coded.segments, tags)]
+    held_out = np.array([tables.is_validation(row["post"], p["folds"], p["fold"]) for row in rows])
+    training = TensorDataset(*(tensor[~held_out] for tensor in tensors))
+    validation = TensorDataset(*(tensor[held_out] for tensor in tensors))
+    asked = np.flatnonzero(held_out)
+    posts, truth = [rows[row]["post"] for row in asked], [truth[row] for row in asked]
+    offsets = coded.offsets[held_out]
+
+    # -------------------------------------------------------------------------------------------------------------
+    # model and optimizer
+
+    encoder = encoders.load_encoder(p["model"], tokenizer, seed=ctx.seed, dropout=p["dropout"])
+    model = SpanTagger(encoder, p["condition"], p["dropout"])
+    optimizer = torch.optim.AdamW(
+        encoders.parameter_groups(
+            {encoder: p["lr"]},
+            model,
+            decay=p["layer_decay"],
+            head_lr=p["lr"] * p["head_lr"],
+            weight=p["weight_decay"],
+        ),
+        fused=True,
+    )
+    loader = DataLoader(training, batch_size=p["batch"], shuffle=True)
+    steps = -(-len(loader) // p["accumulate"]) * p["epochs"]
+    schedule = get_scheduler(p["schedule"], optimizer, int(p["warmup"] * steps), steps)
+    model, optimizer, loader, schedule = accelerator.prepare(model, optimizer, loader, schedule)
+
+    # -------------------------------------------------------------------------------------------------------------
+    # train; score after each epoch
+
+    gamma = p["focal_gamma"] if p["loss"] == "focal" else 0.0
+    best = {}
+    for epoch in range(p["epochs"]):
+        model.train()
+        for batch in loader:
+            longest = int(batch[1].sum(1).max())
+            ids, mask, parts, tag = (part[:, :longest] for part in batch)
+            with accelerator.accumulate(model):
+                accelerator.backward(loss_of(model(ids, mask, parts), tag, p["evidence_weight"], gamma))
+                if accelerator.sync_gradients:
+                    accelerator.clip_grad_norm_(model.parameters(), p["clip"])
+                optimizer.step()
+                schedule.step()
+                optimizer.zero_grad()
+        logits = predict(model, validation, accelerator.device)
+        metrics, found = evaluate(logits, validation.tensors, offsets, posts, truth)
+        ctx.report(epoch, **metrics)
+        if not best or metrics["span_f1"] > best["span_f1"]:
+            best, best_found = metrics, found
+
+    if os.environ.get("MLFLOW_RUN_ID"):
+        import mlflow
+
+        examples = [
+            {"post": post, "true": sorted(gold), "found": sorted(guess)}
+            for post, gold, guess in zip(posts[:50], truth, best_found, strict=False)
+        ]
+        mlflow.log_dict({"held_out": examples}, "spans.json")
+    return best
+
+
+@torch.no_grad()
+def predict(model, dataset, device):
+    """Logits of all rows, (rows, tokens, 3), on the CPU."""
+    model.eval()
+    whole = dataset.tensors[0].shape[1]
+    found = []
+    for batch in DataLoader(dataset, batch_size=256):
+        longest = int(batch[1].sum(1).max())
+        logits = model(*(part[:, :longest].to(device) for part in batch[:3])).float().cpu()
+        found.append(nn.functional.pad(logits, (0, 0, 0, whole - longest)))
+    return torch.cat(found)
+
+
+def evaluate(logits, tensors, offsets, posts, truth):
+    """Metrics, and the spans found in each post."""
+    inside = (tensors[2] == pairs.SECOND).numpy()
+    guess = np.where(inside, logits.argmax(-1).numpy(), spans.IGNORED)
+    chance = np.where(inside, 1 - logits.softmax(-1)[..., spans.OUTSIDE].numpy(), 0.0)
+    found = [spans.decode(guess[row], offsets[row], post) for row, post in enumerate(posts)]
+    sentences = [
+        pair
+        for row, post in enumerate(posts)
+        for pair in spans.sentence_scores(post, truth[row], chance[row], offsets[row])
+    ]
+    holds, score = np.array([held for held, _ in sentences]), np.array([value for _, value in sentences])
+    metrics = {
+        "span_f1": scores.span_f1([set(gold) for gold in truth], found),
+        "macro_f1": scores.macro_f1(holds, score > 0.5),
+        "pr_auc": scores.average_precision(holds, score),
+        "loss": float(loss_of(logits, tensors[3], 1.0, 0.0)),
+    }
+    return metrics, found
+
+
+if __name__ == "__main__":
+    standalone(__file__, run)

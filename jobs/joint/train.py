@@ -1,0 +1,204 @@
+"""Two encoders trained together: one labels (post, criterion), the other finds the evidence, and they are made to agree.
+
+    platform submit hpo joint --trials 24 --local                    # a study on this machine
+    platform submit hpo joint --profile max                          # 800 trials on a cluster, encoders from the hub
+    python jobs/joint/train.py                                       # one trial alone, defaults of job.yaml
+    python jobs/joint/train.py --set lr=1e-3 --set agreement=0.5
+
+Data: CSV or JSONL with the columns post, criterion, label (0 or 1), spans ([[start, end], ...] in characters). What ships
+is synthetic, see jobs/make_synthetic.py.
+The loss is the label's + the tags' + agreement x the gap between the label's chance and the strongest token's. The label
+that counts is the mean of both chances. Metrics on the held-out fold, of the best epoch: score (mean of macro_f1 and
+span_f1, what the study maximizes), macro_f1 and pr_auc of the label, span_f1 (both ends exact), loss.
+"""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from accelerate.utils import set_seed
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+from transformers import get_scheduler
+
+from trialplane.runtime import encoders, pairs, scores, spans, tables, tokenizers
+from trialplane.runtime.context import standalone
+
+COLUMNS = ("post", "criterion", "label", "spans")
+
+
+class TwoEncoders(nn.Module):
+    """A labelling encoder and a tagging one, each over its own tokens of the same texts."""
+
+    def __init__(self, labeller, tagger, dropout):
+        super().__init__()
+        self.labeller, self.tagger = labeller, tagger
+        self.dropout = nn.Dropout(dropout)
+        self.label_head = nn.Linear(labeller.config.hidden_size * 4, 2)
+        self.tag_head = nn.Linear(tagger.config.hidden_size * 2, 3)
+
+    def forward(self, label_inputs, tag_inputs):
+        """Logits of labels (batch, 2) and of tags (batch, tokens, 3) from two (ids, mask, segments)."""
+        ids, mask, segments = label_inputs
+        states = self.labeller(input_ids=ids, attention_mask=mask).last_hidden_state
+        asked, said = mean_over(states, segments == pairs.FIRST), mean_over(states, segments == pairs.SECOND)
+        pooled = torch.cat([asked, said, asked * said, (asked - said).abs()], dim=-1)
+        ids, mask, segments = tag_inputs
+        states = self.tagger(input_ids=ids, attention_mask=mask).last_hidden_state
+        met = torch.cat([states, states * mean_over(states, segments == pairs.FIRST)[:, None]], dim=-1)
+        return self.label_head(self.dropout(pooled)), self.tag_head(self.dropout(met))
+
+
+def mean_over(states, mask):
+    """Means of shape (batch, size) over the tokens where the mask is set."""
+    weight = mask.unsqueeze(-1).to(states.dtype)
+    return (states * weight).sum(1) / weight.sum(1).clamp(min=1)
+
+
+def chances(by_label, by_tag, segments):
+    """The chance that the criterion is met, as the label says it and as the strongest token of the post does: (batch,)."""
+    evidence = 1 - by_tag.float().softmax(-1)[..., spans.OUTSIDE]
+    return by_label.float().softmax(-1)[:, 1], evidence.masked_fill(segments != pairs.SECOND, 0.0).amax(-1)
+
+
+def loss_of(by_label, by_tag, segments, labels, tags, agreement, evidence_weight):
+    """The sum of both tasks' cross-entropies and of the squared gap between their chances."""
+    weight = torch.tensor([1.0, evidence_weight, evidence_weight], device=by_tag.device)
+    tag_loss = nn.functional.cross_entropy(
+        by_tag.float().flatten(0, 1), tags.flatten(), weight=weight, ignore_index=spans.IGNORED
+    )
+    label_chance, tag_chance = chances(by_label, by_tag, segments)
+    gap = ((label_chance - tag_chance) ** 2).mean()
+    return nn.functional.cross_entropy(by_label.float(), labels) + tag_loss + agreement * gap
+
+
+def run(ctx):
+    """One trial."""
+    p = ctx.params
+    torch.set_num_threads(ctx.cpus)
+    set_seed(ctx.seed)
+    accelerator = Accelerator(mixed_precision=p["precision"], gradient_accumulation_steps=p["accumulate"])
+
+    # -------------------------------------------------------------------------------------------------------------
+    # data: tokenized once for each encoder, as tensors; each batch is cut to its own longest row
+
+    path = ctx.path("data")
+    rows = tables.read_rows(path, COLUMNS)[: p["max_rows"]]
+    labels = torch.tensor([tables.integer(row, "label", path, 2) for row in rows])
+    truth = [spans.parse(row, path) for row in rows]
+    corpus = [text for row in rows for text in (row["post"], row["criterion"])]
+    asked, posts = [row["criterion"] for row in rows], [row["post"] for row in rows]
+    names = p["model"], p["model"] if p["evidence_model"] == "same" else p["evidence_model"]
+    label_tokenizer, tag_tokenizer = (tokenizers.load_tokenizer(name, ctx.cache, corpus) for name in names)
+    label_coded = pairs.encode(label_tokenizer, asked, posts, p["max_length"])
+    tag_coded = pairs.encode(tag_tokenizer, asked, posts, p["max_length"])
+    tags = spans.tag(tag_coded, truth)
+    inputs = [array for coded in (label_coded, tag_coded) for array in (coded.ids, coded.mask, coded.segments)]
+    tensors = [*map(torch.from_numpy, [*inputs, tags]), labels]
+    held_out = np.array([tables.is_validation(post, p["folds"], p["fold"]) for post in posts])
+    training = TensorDataset(*(tensor[~held_out] for tensor in tensors))
+    validation = TensorDataset(*(tensor[held_out] for tensor in tensors))
+    posts, truth = ([column[row] for row in np.flatnonzero(held_out)] for column in (posts, truth))
+    offsets = tag_coded.offsets[held_out]
+
+    # -------------------------------------------------------------------------------------------------------------
+    # models and optimizer; the tagger's weights are drawn from another seed
+
+    labeller = encoders.load_encoder(names[0], label_tokenizer, seed=ctx.seed, dropout=p["dropout"])
+    tagger = encoders.load_encoder(names[1], tag_tokenizer, seed=ctx.seed + 1, dropout=p["dropout"])
+    model = TwoEncoders(labeller, tagger, p["dropout"])
+    optimizer = torch.optim.AdamW(
+        encoders.parameter_groups(
+            {labeller: p["lr"], tagger: p["lr"] * p["tagger_lr"]},
+            model,
+            decay=p["layer_decay"],
+            head_lr=p["lr"] * p["head_lr"],
+            weight=p["weight_decay"],
+        ),
+        fused=True,
+    )
+    loader = DataLoader(training, batch_size=p["batch"], shuffle=True)
+    steps = -(-len(loader) // p["accumulate"]) * p["epochs"]
+    schedule = get_scheduler(p["schedule"], optimizer, int(p["warmup"] * steps), steps)
+    model, optimizer, loader, schedule = accelerator.prepare(model, optimizer, loader, schedule)
+
+    # -------------------------------------------------------------------------------------------------------------
+    # train; score after each epoch
+
+    best = {}
+    for epoch in range(p["epochs"]):
+        model.train()
+        for batch in loader:
+            label_inputs, tag_inputs, tag, label = cut(batch)
+            with accelerator.accumulate(model):
+                by_label, by_tag = model(label_inputs, tag_inputs)
+                loss = loss_of(by_label, by_tag, tag_inputs[2], label, tag, p["agreement"], p["evidence_weight"])
+                accelerator.backward(loss)
+                if accelerator.sync_gradients:
+                    accelerator.clip_grad_norm_(model.parameters(), p["clip"])
+                optimizer.step()
+                schedule.step()
+                optimizer.zero_grad()
+        by_label, by_tag = predict(model, validation, accelerator.device)
+        metrics, found = evaluate(by_label, by_tag, validation.tensors, offsets, posts, truth, p["agreement"])
+        ctx.report(epoch, **metrics)
+        if not best or metrics["score"] > best["score"]:
+            best, best_found = metrics, found
+
+    if os.environ.get("MLFLOW_RUN_ID"):
+        import mlflow
+
+        examples = [
+            {"post": post, "true": sorted(gold), "found": sorted(guess)}
+            for post, gold, guess in zip(posts[:50], truth, best_found, strict=False)
+        ]
+        mlflow.log_dict({"held_out": examples}, "spans.json")
+    return best
+
+
+def cut(batch):
+    """A batch without the columns where every row is padding: label inputs, tag inputs, tags, labels."""
+    label_longest, tag_longest = int(batch[1].sum(1).max()), int(batch[4].sum(1).max())
+    label_inputs = [part[:, :label_longest] for part in batch[0:3]]
+    tag_inputs = [part[:, :tag_longest] for part in batch[3:6]]
+    return label_inputs, tag_inputs, batch[6][:, :tag_longest], batch[7]
+
+
+@torch.no_grad()
+def predict(model, dataset, device):
+    """Logits of labels (rows, 2) and of tags (rows, tokens, 3), on the CPU."""
+    model.eval()
+    whole = dataset.tensors[3].shape[1]
+    labels, tags = [], []
+    for batch in DataLoader(dataset, batch_size=256):
+        label_inputs, tag_inputs, _, _ = cut([part.to(device) for part in batch])
+        by_label, by_tag = model(label_inputs, tag_inputs)
+        labels.append(by_label.float().cpu())
+        tags.append(nn.functional.pad(by_tag.float().cpu(), (0, 0, 0, whole - by_tag.shape[1])))
+    return torch.cat(labels), torch.cat(tags)
+
+
+def evaluate(by_label, by_tag, tensors, offsets, posts, truth, agreement):
+    """Metrics, and the spans found in each post."""
+    segments, tags, labels = tensors[5:]
+    label_chance, tag_chance = chances(by_label, by_tag, segments)
+    chance = ((label_chance + tag_chance) / 2).numpy()
+    guess = np.where((segments == pairs.SECOND).numpy(), by_tag.argmax(-1).numpy(), spans.IGNORED)
+    found = [spans.decode(guess[row], offsets[row], post) for row, post in enumerate(posts)]
+    macro_f1 = scores.macro_f1(labels.numpy(), chance > 0.5)
+    span_f1 = scores.span_f1([set(gold) for gold in truth], found)
+    metrics = {
+        "score": (macro_f1 + span_f1) / 2,
+        "macro_f1": macro_f1,
+        "pr_auc": scores.average_precision(labels.numpy(), chance),
+        "span_f1": span_f1,
+        "loss": float(loss_of(by_label, by_tag, segments, labels, tags, agreement, 1.0)),
+    }
+    return metrics, found
+
+
+if __name__ == "__main__":
+    standalone(__file__, run)

@@ -1,0 +1,181 @@
+"""One encoder with two heads: does the post meet the criterion, and which spans are the evidence?
+
+    platform submit hpo share --trials 24 --local                    # a study on this machine
+    platform submit hpo share --profile max                          # 800 trials on a cluster, encoders from the hub
+    python jobs/share/train.py                                       # one trial alone, defaults of job.yaml
+    python jobs/share/train.py --set lr=1e-3 --set span_weight=0.7
+
+Data: CSV or JSONL with the columns post, criterion, label (0 or 1), spans ([[start, end], ...] in characters). What ships
+is synthetic, see jobs/make_synthetic.py.
+The loss is (1 - span_weight) x the label's + span_weight x the tags'. Two objectives pull at it, so the study's answer is a
+Pareto front: macro_f1 of the label and span_f1 (both ends exact) on the held-out fold, of the epoch where their mean was
+best; beside them pr_auc of the label, and loss.
+"""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from accelerate.utils import set_seed
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+from transformers import get_scheduler
+
+from trialplane.runtime import encoders, pairs, scores, spans, tables, tokenizers
+from trialplane.runtime.context import standalone
+
+COLUMNS = ("post", "criterion", "label", "spans")
+
+
+class SharedEncoder(nn.Module):
+    """An encoder under a label head (pooled states) and a tag head (each token's state).
+
+    Both heads see the product of what was said with the criterion's mean state, which shows them directly whether the two
+    belong together.
+    """
+
+    def __init__(self, encoder, dropout):
+        super().__init__()
+        self.encoder = encoder
+        self.dropout = nn.Dropout(dropout)
+        self.label_head = nn.Linear(encoder.config.hidden_size * 2, 2)
+        self.tag_head = nn.Linear(encoder.config.hidden_size * 2, 3)
+
+    def forward(self, ids, mask, segments):
+        """Logits of labels (batch, 2) and of tags (batch, tokens, 3)."""
+        states = self.encoder(input_ids=ids, attention_mask=mask).last_hidden_state
+        criterion = mean_over(states, segments == pairs.FIRST)
+        met = torch.cat([states, states * criterion[:, None]], dim=-1)
+        post = mean_over(met, segments == pairs.SECOND)
+        return self.label_head(self.dropout(post)), self.tag_head(self.dropout(met))
+
+
+def mean_over(states, mask):
+    """Means of shape (batch, size) over the tokens where the mask is set."""
+    weight = mask.unsqueeze(-1).to(states.dtype)
+    return (states * weight).sum(1) / weight.sum(1).clamp(min=1)
+
+
+def loss_of(label_logits, tag_logits, labels, tags, span_weight, evidence_weight):
+    """The joint loss: a weighted mean of both heads' cross-entropies."""
+    weight = torch.tensor([1.0, evidence_weight, evidence_weight], device=tag_logits.device)
+    by_tag = nn.functional.cross_entropy(
+        tag_logits.float().flatten(0, 1), tags.flatten(), weight=weight, ignore_index=spans.IGNORED
+    )
+    return (1 - span_weight) * nn.functional.cross_entropy(label_logits.float(), labels) + span_weight * by_tag
+
+
+def run(ctx):
+    """One trial."""
+    p = ctx.params
+    torch.set_num_threads(ctx.cpus)
+    set_seed(ctx.seed)
+    accelerator = Accelerator(mixed_precision=p["precision"], gradient_accumulation_steps=p["accumulate"])
+
+    # -------------------------------------------------------------------------------------------------------------
+    # data: tokenized once, as tensors; each batch is cut to its own longest row
+
+    path = ctx.path("data")
+    rows = tables.read_rows(path, COLUMNS)[: p["max_rows"]]
+    labels = torch.tensor([tables.integer(row, "label", path, 2) for row in rows])
+    truth = [spans.parse(row, path) for row in rows]
+    tokenizer = tokenizers.load_tokenizer(
+        p["model"], ctx.cache, [text for row in rows for text in (row["post"], row["criterion"])]
+    )
+    coded = pairs.encode(tokenizer, [row["criterion"] for row in rows], [row["post"] for row in rows], p["max_length"])
+    tags = spans.tag(coded, truth)
+    tensors = [*map(torch.from_numpy, (coded.ids, coded.mask, coded.segments, tags)), labels]
+    held_out = np.array([tables.is_validation(row["post"], p["folds"], p["fold"]) for row in rows])
+    training = TensorDataset(*(tensor[~held_out] for tensor in tensors))
+    validation = TensorDataset(*(tensor[held_out] for tensor in tensors))
+    asked = np.flatnonzero(held_out)
+    posts, truth = [rows[row]["post"] for row in asked], [truth[row] for row in asked]
+    offsets = coded.offsets[held_out]
+
+    # -------------------------------------------------------------------------------------------------------------
+    # model and optimizer
+
+    encoder = encoders.load_encoder(p["model"], tokenizer, seed=ctx.seed, dropout=p["dropout"])
+    model = SharedEncoder(encoder, p["dropout"])
+    optimizer = torch.optim.AdamW(
+        encoders.parameter_groups(
+            {encoder: p["lr"]},
+            model,
+            decay=p["layer_decay"],
+            head_lr=p["lr"] * p["head_lr"],
+            weight=p["weight_decay"],
+        ),
+        fused=True,
+    )
+    loader = DataLoader(training, batch_size=p["batch"], shuffle=True)
+    steps = -(-len(loader) // p["accumulate"]) * p["epochs"]
+    schedule = get_scheduler(p["schedule"], optimizer, int(p["warmup"] * steps), steps)
+    model, optimizer, loader, schedule = accelerator.prepare(model, optimizer, loader, schedule)
+
+    # -------------------------------------------------------------------------------------------------------------
+    # train; score after each epoch
+
+    best = {}
+    for epoch in range(p["epochs"]):
+        model.train()
+        for *batch, label in loader:
+            longest = int(batch[1].sum(1).max())
+            ids, mask, parts, tag = (part[:, :longest] for part in batch)
+            with accelerator.accumulate(model):
+                by_label, by_tag = model(ids, mask, parts)
+                accelerator.backward(loss_of(by_label, by_tag, label, tag, p["span_weight"], p["evidence_weight"]))
+                if accelerator.sync_gradients:
+                    accelerator.clip_grad_norm_(model.parameters(), p["clip"])
+                optimizer.step()
+                schedule.step()
+                optimizer.zero_grad()
+        by_label, by_tag = predict(model, validation, accelerator.device)
+        metrics, found = evaluate(by_label, by_tag, validation.tensors, offsets, posts, truth, p["span_weight"])
+        ctx.report(epoch, **metrics)
+        if not best or metrics["macro_f1"] + metrics["span_f1"] > best["macro_f1"] + best["span_f1"]:
+            best, best_found = metrics, found
+
+    if os.environ.get("MLFLOW_RUN_ID"):
+        import mlflow
+
+        examples = [
+            {"post": post, "true": sorted(gold), "found": sorted(guess)}
+            for post, gold, guess in zip(posts[:50], truth, best_found, strict=False)
+        ]
+        mlflow.log_dict({"held_out": examples}, "spans.json")
+    return best
+
+
+@torch.no_grad()
+def predict(model, dataset, device):
+    """Logits of labels (rows, 2) and of tags (rows, tokens, 3), on the CPU."""
+    model.eval()
+    whole = dataset.tensors[0].shape[1]
+    labels, tags = [], []
+    for batch in DataLoader(dataset, batch_size=256):
+        longest = int(batch[1].sum(1).max())
+        by_label, by_tag = model(*(part[:, :longest].to(device) for part in batch[:3]))
+        labels.append(by_label.float().cpu())
+        tags.append(nn.functional.pad(by_tag.float().cpu(), (0, 0, 0, whole - longest)))
+    return torch.cat(labels), torch.cat(tags)
+
+
+def evaluate(by_label, by_tag, tensors, offsets, posts, truth, span_weight):
+    """Metrics, and the spans found in each post."""
+    _, _, segments, tags, labels = tensors
+    guess = np.where((segments == pairs.SECOND).numpy(), by_tag.argmax(-1).numpy(), spans.IGNORED)
+    found = [spans.decode(guess[row], offsets[row], post) for row, post in enumerate(posts)]
+    metrics = {
+        "macro_f1": scores.macro_f1(labels.numpy(), by_label.argmax(-1).numpy()),
+        "pr_auc": scores.average_precision(labels.numpy(), by_label.softmax(-1)[:, 1].numpy()),
+        "span_f1": scores.span_f1([set(gold) for gold in truth], found),
+        "loss": float(loss_of(by_label, by_tag, labels, tags, span_weight, 1.0)),
+    }
+    return metrics, found
+
+
+if __name__ == "__main__":
+    standalone(__file__, run)

@@ -1,0 +1,1 @@
+"""The command `platform`: one module per verb, loaded when the verb is typed."""

@@ -1,0 +1,60 @@
+"""`python -m trialplane.controller --run-dir DIR`: runs the study in that folder to its end.
+
+Ends with the exit codes of `errors`: 0 succeeded, 1 failed, 2 the job's code does not import (no trial was started),
+3 the platform failed, 4 cancelled, 130 paused. SIGTERM and SIGINT stop the run cleanly; it can be resumed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import secrets
+import signal
+import sys
+from pathlib import Path
+
+from trialplane.policies import protobuf
+
+
+def main() -> int:
+    """Runs the study and returns the exit code."""
+    # The controller keeps the fast protobuf; its slots set the trials' own.
+    if os.environ.get(protobuf.VARIABLE) == protobuf.ENV[protobuf.VARIABLE]:
+        del os.environ[protobuf.VARIABLE]
+    # A stop must be heard from the first moment on, also while libraries are imported.
+    stopped: list[int] = []
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda received, _: stopped.append(received))
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the terminal may go away
+    parser = argparse.ArgumentParser(prog="python -m trialplane.controller", description=__doc__)
+    parser.add_argument("--run-dir", type=Path, required=True, help="the run's folder")
+    folder = parser.parse_args().run_dir.absolute()
+    logging.basicConfig(
+        level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr
+    )
+    logging.getLogger("trialplane").setLevel(logging.INFO)
+
+    for name, value in _ray_settings().items():
+        os.environ.setdefault(name, value)
+    from trialplane.controller import session  # after the settings, and seconds of imports
+
+    return session.drive(folder, stopped)
+
+
+def _ray_settings() -> dict[str, str]:
+    """What Ray reads from the environment when it is imported."""
+    return {
+        # A token of this run's own: nothing is written to the home folder, and no other user can send work to this Ray.
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": secrets.token_hex(32),
+        # Trials are children of a slot and have a memory limit of their own; Ray would kill the slot for them.
+        "RAY_memory_monitor_refresh_ms": "0",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        # A trial's GPUs are all its own; a slot without GPUs must not hide those of a job that finds them itself.
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,260 @@
+"""The controller's loop: ask, run, tell, record, until every trial has ended or the budget has.
+
+One thread. Slots answer with events; nothing here waits for MLflow, and for the database only while it is away.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import time
+
+from trialplane.controller import slots
+from trialplane.controller.ledger import Ledger
+from trialplane.controller.recorder import Recorder
+from trialplane.controller.slots import SlotPool, SlotReady, SlotTrial
+from trialplane.controller.status import StatusBoard
+from trialplane.wire import env
+from trialplane.wire.paths import RunPaths
+from trialplane.wire.records import RunStatus, TrialRequest
+from trialplane.wire.states import FailureClass, RunState, TrialState
+
+log = logging.getLogger(__name__)
+
+WAIT = 0.25  # seconds; how soon the loop sees a signal when no slot says anything
+
+
+@dataclasses.dataclass
+class Ending:
+    """How a run is to end.
+
+    Attributes:
+        state: the run's last state.
+        reason: in words.
+        kill: whether running trials are ended at once, or left to finish.
+    """
+
+    state: RunState
+    reason: str
+    kill: bool
+
+
+class Controller:
+    """Drives one study to its end.
+
+    Args:
+        run: the run's files.
+        ledger: the study.
+        pool: the slots.
+        recorder: MLflow's.
+        board: shows the status.
+        base: the status's unchanging part.
+    """
+
+    def __init__(
+        self,
+        run: RunPaths,
+        ledger: Ledger,
+        pool: SlotPool,
+        recorder: Recorder,
+        board: StatusBoard,
+        base: RunStatus,
+    ) -> None:
+        self._run = run
+        self._job = ledger.job
+        self._ledger = ledger
+        self._pool = pool
+        self._recorder = recorder
+        self._board = board
+        self._base = base
+        self._ending: Ending | None = None
+        self._killed = False
+        self._idle: set[int] = set()
+        self._ready: set[int] = set()
+        self._first_ready: float | None = None
+        self._ended_before = ledger.counts.ended
+        self._best_trial = None if ledger.best is None else ledger.best.trial
+        self.ledger_wait = ""
+
+    def stop(self, ending: Ending) -> None:
+        """Ends the run as soon as the loop comes by; the first call counts. May be called by a signal handler."""
+        self._ending = self._ending or ending
+
+    def run(self) -> Ending:
+        """Runs until the end and says how it ended; running trials have been told by then."""
+        while True:
+            self._check_budget()
+            if self._ending is None:
+                self._fill()
+            elif self._ending.kill and not self._killed:
+                self._kill_all(self._ending)
+            if not self._ledger.counts.running and (self._ending or self._nothing_left()):
+                return self._ending or self._finished()
+            for said in self._pool.events(WAIT):
+                self._hear(said)
+            self._recorder.tick()
+            self.show(RunState.RUNNING)
+
+    def show(self, state: RunState, reason: str = "", *, now: bool = False) -> None:
+        """Puts the run's status on the board."""
+        self._board.show(self._status(state, reason), now=now)
+
+    def _fill(self) -> None:
+        """Starts a trial in every idle slot while there are trials to start."""
+        while self._idle:
+            request = self._ledger.ask()
+            if request is None:
+                return
+            slot = self._idle.pop()
+            run_id = self._recorder.run_id()
+            self._recorder.started(request, run_id)
+            self._pool.start(slot, dataclasses.replace(request, env=self._trial_env(request, run_id)))
+
+    def _trial_env(self, request: TrialRequest, run_id: str | None) -> dict[str, str]:
+        """Where the trial's own `mlflow.log_*` calls go."""
+        if run_id is not None:
+            return {env.MLFLOW_RUN_ID: run_id}
+        # MLflow is away: the trial logs into a store of its own, which the recorder takes over later.
+        store = self._run.trial_store(request.number)
+        return {env.MLFLOW_TRACKING_URI: f"sqlite:///{store}", env.MLFLOW_RUN_ID: ""}
+
+    def _hear(self, said: SlotReady | SlotTrial) -> None:
+        if isinstance(said, SlotReady):
+            self._first_ready = self._first_ready or time.time()
+            self._ready.add(said.slot)
+            self._idle.add(said.slot)
+            log.info("slot %d is warm after %.1f s of imports", said.slot, said.seconds)
+            if said.unclean:
+                log.warning("slot %d spawns its trials, which takes longer: %s", said.slot, "; ".join(said.unclean))
+            return
+        prune = False
+        self._recorder.reported(said.event.reports)
+        for report in said.event.reports:
+            prune = self._ledger.report(report)  # the newest one decides
+        if said.event.outcome is None:
+            self._pool.go_on(said.slot, prune)
+            return
+        self._tell(said)
+
+    def _tell(self, said: SlotTrial) -> None:
+        outcome = said.event.outcome
+        assert outcome is not None
+        request = next((r for r in self._ledger.running() if r.number == outcome.number), None)
+        if request is None:
+            log.warning("slot %d came with a late result of attempt %d, which is ignored", said.slot, outcome.number)
+            return
+        arrays = None
+        if said.arrays is not None:
+            arrays = self._run.arrays / f"{outcome.number}.packed"
+            slots.arrays_to_file(said.arrays, arrays)
+        told = self._ledger.tell(outcome)
+        assert told is not None
+        self._recorder.ended(request, told, arrays)
+        if told.failure is FailureClass.LOST:
+            self._ready.discard(said.slot)  # its place gets a new slot, which says when it is warm
+        else:
+            self._idle.add(said.slot)
+        self._log_outcome(request, told.state, told.failure, told.message, told.retried)
+        best = self._ledger.best
+        if best is not None and best.trial != self._best_trial:
+            self._best_trial = best.trial
+            self._recorder.best(
+                self._job.objectives[0].metric, best.values[0], best.trial, self._ledger.counts.ended
+            )
+
+    def _log_outcome(
+        self, request: TrialRequest, state: TrialState, failure: FailureClass | None, message: str, retried: bool
+    ) -> None:
+        name = f"trial {request.trial}" + (f" (attempt {request.attempt})" if request.attempt > 1 else "")
+        if failure is None:
+            log.info("%s: %s", name, state.value)
+        else:
+            log.warning("%s: %s: %s%s", name, failure.value, message, "; it is tried again" if retried else "")
+
+    def _check_budget(self) -> None:
+        """Ends the run when one of its budgets is used up."""
+        budget, counts = self._job.budget, self._ledger.counts
+        asked = f"{counts.ended} of {self._job.trials} trials"
+        if budget.max_failed is not None and counts.counted_failures > budget.max_failed:
+            classes = ", ".join(f"{count} {name}" for name, count in counts.failures.most_common())
+            self.stop(
+                Ending(
+                    RunState.FAILED,
+                    f"{counts.counted_failures} trials failed ({classes}), more than budget.max_failed = "
+                    f"{budget.max_failed}, after {asked}",
+                    kill=True,
+                )
+            )
+        if budget.time is not None and self._base.started and time.time() - self._base.started > budget.time:
+            self.stop(Ending(RunState.SUCCEEDED, f"the time budget of {budget.time:g} s is used, after {asked}", False))
+        best = self._ledger.best
+        if budget.target is not None and best is not None:
+            maximize = self._job.objectives[0].direction == "maximize"
+            if best.values[0] >= budget.target if maximize else best.values[0] <= budget.target:
+                text = f"trial {best.trial} reached the target {budget.target:g} with {best.values[0]:g}, after {asked}"
+                self.stop(Ending(RunState.SUCCEEDED, text, kill=True))
+
+    def _kill_all(self, ending: Ending) -> None:
+        self._killed = True
+        for slot in self._pool.running():
+            self._pool.kill(slot, FailureClass.STOPPED, f"stopped: {ending.reason}")
+
+    def _nothing_left(self) -> bool:
+        counts = self._ledger.counts
+        return counts.ended >= self._job.trials or (self._ledger.exhausted and not counts.running)
+
+    def _finished(self) -> Ending:
+        counts = self._ledger.counts
+        if not counts.complete:
+            classes = ", ".join(f"{count} {name}" for name, count in counts.failures.most_common())
+            return Ending(RunState.FAILED, f"none of {counts.ended} trials completed ({classes or 'all pruned'})", False)
+        if counts.ended < self._job.trials:
+            return Ending(RunState.SUCCEEDED, f"every point of the space was tried, in {counts.ended} trials", False)
+        return Ending(RunState.SUCCEEDED, f"all {counts.ended} trials ended", False)
+
+    def _status(self, state: RunState, reason: str) -> RunStatus:
+        counts, now = self._ledger.counts, time.time()
+        done = counts.ended - self._ended_before
+        rate = None
+        if self._first_ready is not None and done and now > self._first_ready:
+            rate = done / (now - self._first_ready)
+        left = self._job.trials - counts.ended
+        return dataclasses.replace(
+            self._base,
+            state=state,
+            reason=reason or self.ledger_wait,
+            complete=counts.complete,
+            pruned=counts.pruned,
+            failed=counts.failed,
+            running=counts.running,
+            retried=counts.retried,
+            failures=dict(counts.failures),
+            slots_ready=len(self._ready),
+            best=self._ledger.best,
+            rate=rate,
+            eta=left / rate if rate and state is RunState.RUNNING else None,
+            ended=now if state is not RunState.RUNNING else None,
+            updated=now,
+            recorder=self._recorder.away,
+        )
+
+
+def catch_up(ledger: Ledger, recorder: Recorder) -> int:
+    """Adds to the recorder's spool what the ledger holds and the spool lacks, after a crash between the two.
+
+    Returns:
+        How many attempts were caught up.
+    """
+    count = 0
+    for request, outcome in ledger.attempts():
+        missing = False
+        if not recorder.has("started", request.number):
+            recorder.started(request, None)
+            missing = True
+        if outcome is not None and not recorder.has("ended", request.number):
+            recorder.ended(request, outcome)
+            missing = True
+        count += missing
+    return count
+
+

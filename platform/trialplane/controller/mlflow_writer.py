@@ -1,0 +1,384 @@
+"""The process that writes a run's events to MLflow; the only module that knows MLflow.
+
+`python -m trialplane.controller.mlflow_writer RUN_DIR URI` is started by the recorder. It reads counts of wanted run ids
+on its input, and events from the spool; it says `{"id": …}`, `{"done": bytes}` and `{"away": message}` on its output.
+Everything it does can be done twice: metrics carry the time of the event, parameters and tags are the same again, a
+run's id is looked up before one is made. It ends when its input is closed.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import json
+import os
+import select
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import mlflow
+from mlflow.entities import Metric, Param, RunTag
+from mlflow.exceptions import MlflowException
+from mlflow.tracking import MlflowClient
+
+from trialplane.policies import transport
+from trialplane.wire import labels, records
+from trialplane.wire.paths import RunPaths
+from trialplane.wire.records import TrialOutcome, TrialReport, TrialRequest
+from trialplane.wire.states import RunState, TrialState
+
+MAX_LINES = 400  # events written together
+MAX_METRICS = 900  # per call; MLflow takes 1000 entities in all
+MAX_PARAMS = 90
+MAX_LOG = 1 << 20  # bytes of a failed trial's log kept as an artifact
+IDLE = 0.1  # seconds between looks at the spool
+_RESERVED = "RESERVED"
+_STATUS = {TrialState.COMPLETE: "FINISHED", TrialState.PRUNED: "KILLED", TrialState.FAILED: "FAILED"}
+_RUN_STATUS = {RunState.SUCCEEDED: "FINISHED", RunState.FAILED: "FAILED", RunState.CANCELLED: "KILLED"}
+
+
+@dataclasses.dataclass
+class _Batch:
+    """What one MLflow run gets in one go."""
+
+    metrics: list[Metric] = dataclasses.field(default_factory=list)
+    params: dict[str, str] = dataclasses.field(default_factory=dict)
+    tags: dict[str, str] = dataclasses.field(default_factory=dict)
+    name: str = ""
+    status: str = ""
+    end: int | None = None
+    artifacts: list[tuple[str, Path]] = dataclasses.field(default_factory=list)
+
+
+class Writer:
+    """Writes the events of one run.
+
+    Args:
+        run: the run's files.
+        uri: MLflow's tracking URI, unless the run has been written to another before.
+    """
+
+    def __init__(self, run: RunPaths, uri: str) -> None:
+        self._run = run
+        self._submission: dict[str, Any] = json.loads(run.submission.read_text())
+        self._journal = _journal(run.written)
+        self._runs: dict[int, str] = {int(number): run_id for number, run_id in self._journal["run"].items()}
+        self.offset = int(self._journal["offset"].get("", 0))
+        self._parent: str | None = self._journal["parent"].get("")
+        self._experiment: str | None = self._journal["experiment"].get("")
+        self._spares = set(self._journal["spare"].values()) - set(self._runs.values())
+        self._written = run.written.open("a")
+        self._steps: dict[int, int] = collections.defaultdict(int)
+        known = self._journal["uri"].get("")
+        if known is None:
+            self._note("uri", "", uri)
+        mlflow.set_tracking_uri(known or uri)
+        self._client = MlflowClient(known or uri)
+        self._local = (known or uri).startswith("sqlite:")
+
+    def reserve(self) -> str:
+        """The id of a run nobody uses: a spare one from before a crash, or a new one."""
+        self._ensure_parent()
+        if self._spares:
+            return self._spares.pop()
+        assert self._experiment is not None and self._parent is not None
+        tags = {labels.PARENT: self._parent, labels.KIND: "trial", labels.STATE: _RESERVED, labels.RUN: self._run.root.name}
+        run_id: str = self._client.create_run(self._experiment, run_name="reserved", tags=tags).info.run_id
+        self._note("spare", run_id, run_id)
+        return run_id
+
+    def write(self) -> bool:
+        """Writes the next events of the spool; False when there are none."""
+        lines, size = self._next_lines()
+        if not lines:
+            return False
+        batches: dict[str, _Batch] = collections.defaultdict(_Batch)
+        for line in lines:
+            self._take(json.loads(line), batches)
+        for run_id, batch in batches.items():
+            self._send(run_id, batch)
+        self.offset += size
+        self._note("offset", "", self.offset)
+        return True
+
+    def close(self) -> None:
+        """Deletes the runs that were created and never used."""
+        used = set(self._runs.values())
+        for run_id in set(_journal(self._run.written)["spare"].values()) - used:
+            if self._client.get_run(run_id).data.tags.get(labels.STATE) == _RESERVED:
+                self._client.delete_run(run_id)
+
+    def _take(self, event: Mapping[str, Any], batches: dict[str, _Batch]) -> None:
+        """Adds one event to the batch of the MLflow run it belongs to."""
+        match event["kind"]:
+            case "study":
+                self._study(event["facts"], batches)
+            case "started":
+                self._started(records.from_dict(TrialRequest, event["request"]), event["run_id"], batches)
+            case "report":
+                report = records.from_dict(TrialReport, event["report"])
+                self._steps[report.number] = max(self._steps[report.number], report.step)
+                batches[self._runs[report.number]].metrics += _metrics(report.metrics, report.time, report.step)
+            case "ended":
+                self._ended(event, batches)
+            case "best":
+                value = {f"best_{event['metric']}": event["value"], "best_trial": event["trial"]}
+                batches[self._require_parent()].metrics += _metrics(value, event["time"], event["ended"])
+            case "study_ended":
+                state = RunState(event["state"])
+                batch = batches[self._require_parent()]
+                batch.tags |= {labels.STATE: state.value, labels.MESSAGE: event["reason"]}
+                batch.status = _RUN_STATUS.get(state, "SCHEDULED")
+                batch.end = _milliseconds(event["time"]) if state in _RUN_STATUS else None
+
+    def _study(self, facts: Mapping[str, Any], batches: dict[str, _Batch]) -> None:
+        self._ensure_parent()
+        batch = batches[self._require_parent()]
+        batch.tags |= {key: str(value) for key, value in facts["tags"].items()}
+        batch.params |= {key: str(value) for key, value in facts["params"].items()}
+        batch.status = "RUNNING"
+        batch.artifacts.append(("", self._run.job))
+
+    def _started(self, request: TrialRequest, run_id: str | None, batches: dict[str, _Batch]) -> None:
+        if request.number not in self._runs:
+            self._runs[request.number] = run_id or self._find(request.number) or self.reserve()
+            self._note("run", str(request.number), self._runs[request.number])
+        batch = batches[self._runs[request.number]]
+        batch.name = f"trial-{request.trial:04d}" + (f"-attempt-{request.attempt}" if request.attempt > 1 else "")
+        batch.params |= {key: str(value) for key, value in sorted(request.params.items())}
+        batch.tags |= {
+            labels.NUMBER: str(request.number),
+            labels.TRIAL: str(request.trial),
+            labels.ATTEMPT: str(request.attempt),
+            labels.SEED: str(request.seed),
+            labels.STATE: TrialState.RUNNING.value,
+            labels.GIT_REVISION: str(self._submission.get("git_revision", "")),
+            labels.CODE_HASH: str(self._submission.get("code_hash", "")),
+        }
+        if request.retry_of is not None:
+            batch.tags[labels.RETRY_OF] = str(request.retry_of)
+
+    def _ended(self, event: Mapping[str, Any], batches: dict[str, _Batch]) -> None:
+        outcome = records.from_dict(TrialOutcome, event["outcome"])
+        batch = batches[self._runs[outcome.number]]
+        seconds = {"trial_seconds": outcome.ended - outcome.started} if outcome.started else {}
+        batch.metrics += _metrics({**outcome.metrics, **seconds}, outcome.ended, self._steps.pop(outcome.number, 0))
+        batch.status = _STATUS[outcome.state]
+        batch.end = _milliseconds(outcome.ended)
+        batch.tags |= {
+            labels.STATE: TrialState.LOST.value if outcome.retried else outcome.state.value,
+            labels.NODE: outcome.node,
+            labels.START_METHOD: outcome.start_method,
+            **({labels.CLASS: outcome.failure.value} if outcome.failure else {}),
+            **({labels.MESSAGE: outcome.message} if outcome.message else {}),
+        }
+        log = self._run.trial_log(event["trial"], event["attempt"])
+        if outcome.state is TrialState.FAILED and log.exists():
+            batch.artifacts.append(("logs", log))
+        if event["arrays"] is not None:
+            batch.artifacts.append(("arrays", Path(event["arrays"])))
+        store = self._run.trial_store(outcome.number)
+        if store.exists():
+            _adopt(store, batch)
+
+    def _send(self, run_id: str, batch: _Batch) -> None:
+        """Writes one batch, and what ends the run last."""
+        metrics, params, tags = batch.metrics, list(batch.params.items()), batch.tags
+        if batch.name:
+            tags["mlflow.runName"] = batch.name
+        first = True
+        while first or metrics or params:
+            self._client.log_batch(
+                run_id,
+                metrics=metrics[:MAX_METRICS],
+                params=[Param(key, value[:6000]) for key, value in params[:MAX_PARAMS]],
+                tags=[RunTag(key, value[:5000]) for key, value in tags.items()] if first else [],
+            )
+            metrics, params, first = metrics[MAX_METRICS:], params[MAX_PARAMS:], False
+        for folder, file in batch.artifacts:
+            self._send_artifact(run_id, folder, file)
+        if batch.status in ("FINISHED", "FAILED", "KILLED"):
+            self._client.set_terminated(run_id, batch.status, end_time=batch.end)
+        elif batch.status:
+            self._client.update_run(run_id, status=batch.status)
+
+    def _send_artifact(self, run_id: str, folder: str, file: Path) -> None:
+        if folder == "arrays":
+            if file.exists():
+                archive = _as_npz(file)
+                self._client.log_artifact(run_id, str(archive), folder)
+                archive.unlink()
+                file.unlink()
+        elif file.is_dir():
+            self._client.log_artifacts(run_id, str(file), file.name)
+        elif file.stat().st_size <= MAX_LOG:
+            self._client.log_artifact(run_id, str(file), folder or None)
+
+    def _ensure_parent(self) -> None:
+        """Finds or makes the experiment and the study's parent run."""
+        if self._parent is not None:
+            return
+        job = json.loads(self._run.job.read_text())["name"]
+        if self._experiment is None:
+            found = self._client.get_experiment_by_name(job)
+            self._experiment = found.experiment_id if found else self._create_experiment(job)
+            self._note("experiment", "", self._experiment)
+        query = f"tags.`{labels.RUN}` = '{self._run.root.name}' and tags.`{labels.KIND}` = 'study'"
+        runs = self._client.search_runs([self._experiment], query) if self._journal_is_old() else []
+        if runs:
+            self._parent = runs[0].info.run_id
+        else:
+            self._parent = self._client.create_run(
+                self._experiment,
+                start_time=_milliseconds(self._submission.get("submitted", time.time())),
+                run_name=self._run.root.name,
+                tags={labels.KIND: "study", labels.RUN: self._run.root.name, labels.JOB: job},
+            ).info.run_id
+        self._note("parent", "", self._parent)
+
+    def _create_experiment(self, name: str) -> str:
+        # A store in a file of this machine gets its artifacts beside it, not below wherever this process was started.
+        home = self._run.root.parent.parent
+        location = (home / "artifacts" / name).as_uri() if self._local else None
+        try:
+            created: str = self._client.create_experiment(name, artifact_location=location)
+        except MlflowException:  # another run of the same job was faster
+            experiment = self._client.get_experiment_by_name(name)
+            if experiment is None:
+                raise
+            created = experiment.experiment_id
+        return created
+
+    def _journal_is_old(self) -> bool:
+        """Whether a crash may have left a parent run that the journal does not know."""
+        return bool(self._journal["uri"])
+
+    def _find(self, number: int) -> str | None:
+        """The run of an attempt that the journal does not know, after a crash."""
+        if not self._journal_is_old():
+            return None
+        query = f"tags.`{labels.PARENT}` = '{self._require_parent()}' and tags.`{labels.NUMBER}` = '{number}'"
+        runs = self._client.search_runs([self._experiment or ""], query)
+        return runs[0].info.run_id if runs else None
+
+    def _require_parent(self) -> str:
+        self._ensure_parent()
+        assert self._parent is not None
+        return self._parent
+
+    def _next_lines(self) -> tuple[list[bytes], int]:
+        if not self._run.events.exists():
+            return [], 0
+        lines: list[bytes] = []
+        size = 0
+        with self._run.events.open("rb") as spool:
+            spool.seek(self.offset)
+            for line in spool:
+                if not line.endswith(b"\n") or len(lines) >= MAX_LINES:
+                    break
+                lines.append(line)
+                size += len(line)
+        return lines, size
+
+    def _note(self, kind: str, key: str, value: Any) -> None:
+        self._written.write(json.dumps([kind, key, value]) + "\n")
+        self._written.flush()
+
+
+def _journal(file: Path) -> dict[str, dict[str, Any]]:
+    """What a former writer noted: kind → key → newest value."""
+    notes: dict[str, dict[str, Any]] = collections.defaultdict(dict)
+    if file.exists():
+        for line in file.read_text().splitlines():
+            try:
+                kind, key, value = json.loads(line)
+            except ValueError:  # the last line of a writer that was killed
+                continue
+            notes[kind][key] = value
+    return notes
+
+
+def _metrics(values: Mapping[str, float], moment: float, step: int) -> list[Metric]:
+    return [Metric(name, float(value), _milliseconds(moment), step) for name, value in sorted(values.items())]
+
+
+def _milliseconds(moment: float) -> int:
+    return int(moment * 1000)
+
+
+def _as_npz(file: Path) -> Path:
+    """The packed arrays of a result as a file that `numpy.load` opens."""
+    import numpy as np
+
+    tree = transport.unpack(np.fromfile(file, dtype=np.uint8))
+    archive = file.with_name("result.npz")
+    np.savez_compressed(archive, **dict(_leaves(tree, "")))
+    return archive
+
+
+def _leaves(node: Any, path: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(node, Mapping):
+        for key, value in node.items():
+            yield from _leaves(value, f"{path}.{key}" if path else key)
+    elif isinstance(node, list):
+        for index, value in enumerate(node):
+            yield from _leaves(value, f"{path}.{index}")
+    else:
+        yield path, node
+
+
+def _adopt(store: Path, batch: _Batch) -> None:
+    """Takes over what a trial logged into a store of its own because MLflow was away when it started."""
+    client = MlflowClient(f"sqlite:///{store}")
+    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
+    for run in client.search_runs(experiments):
+        batch.params |= run.data.params
+        batch.tags |= {key: value for key, value in run.data.tags.items() if not key.startswith("mlflow.")}
+        for name in run.data.metrics:
+            batch.metrics += client.get_metric_history(run.info.run_id, name)
+        for item in client.list_artifacts(run.info.run_id):
+            folder = Path(client.download_artifacts(run.info.run_id, item.path))
+            batch.artifacts.append(("", folder))
+
+
+def main() -> None:
+    """Serves ids and writes events until the input is closed."""
+    run, uri = RunPaths(Path(sys.argv[1])), sys.argv[2]
+    wanted = 0
+    pause = IDLE
+    open_ = True
+    partial = b""
+    writer: Writer | None = None
+    while open_:
+        if select.select([sys.stdin], [], [], 0 if wanted else pause)[0]:
+            data = os.read(sys.stdin.fileno(), 4096)
+            open_ = bool(data)
+            *lines, partial = (partial + data).split(b"\n")
+            wanted += sum(int(line) for line in lines)
+        try:
+            writer = writer or Writer(run, uri)
+            if wanted:
+                _say({"id": writer.reserve()})
+                wanted -= 1
+                continue
+            pause = 0.0 if writer.write() else IDLE
+            if pause == 0.0:
+                _say({"done": writer.offset})
+            if not open_:
+                writer.close()
+        except (MlflowException, OSError) as error:
+            _say({"away": f"MLflow at {uri} does not take what we write: {str(error).splitlines()[0][:300]}"})
+            pause = min(max(2 * pause, 1.0), 10.0)
+            wanted = 0  # the controller goes on without, and asks again
+
+
+def _say(message: Mapping[str, Any]) -> None:
+    sys.stdout.write(json.dumps(message) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

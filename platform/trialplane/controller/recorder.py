@@ -1,0 +1,223 @@
+"""The controller's end of recording: events go to a spool on disk, and a process of its own writes them to MLflow.
+
+MLflow takes 30 ms of processor time per trial (measured on its SQLite store), which in a thread would be the
+controller's own. So the controller appends one line per event to `spool/events.jsonl` and goes on; the writer process
+(`mlflow_writer`) reads the lines, whether MLflow answers now or in two minutes, and says how far it came. After a crash
+the writer goes on where it was, and the controller adds the events that the ledger has and the spool lacks. So what
+MLflow holds in the end is what the ledger holds, and nothing twice.
+
+The id of a trial's MLflow run must be in the trial's environment before it starts, and MLflow alone makes ids: the
+writer creates runs on request, a few ahead while trials are short.
+"""
+
+from __future__ import annotations
+
+import collections
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from trialplane import errors
+from trialplane.wire import records
+from trialplane.wire.paths import RunPaths
+from trialplane.wire.records import TrialOutcome, TrialReport, TrialRequest
+
+FRESH = 2.0  # seconds; an older spare run would show a start long before its trial's
+ID_WAIT = 10.0  # seconds to wait for a run's id while MLflow answers
+START_WAIT = 60.0  # seconds the writer may take to import MLflow and make its tables
+
+
+class Recorder:
+    """Appends events to the spool and keeps the writer process running.
+
+    Args:
+        run: the run's files.
+        uri: MLflow's tracking URI.
+        spares: how many runs to create ahead.
+    """
+
+    def __init__(self, run: RunPaths, uri: str, spares: int) -> None:
+        self._run = run
+        self._uri = uri
+        run.spool.mkdir(parents=True, exist_ok=True)
+        self._seen: set[tuple[str, int]] = set()  # (kind, number) of events in the spool
+        self._read_spool()
+        self._spool = run.events.open("ab")
+        self._ids: collections.deque[tuple[float, str]] = collections.deque()
+        self._partial = b""
+        self._done = 0  # bytes of the spool that are in MLflow
+        self._heard = False
+        self.away = ""
+        self._wanted = 0
+        self._writer = self._start_writer()
+        self._want(spares)
+
+    def run_id(self) -> str | None:
+        """The id of a new MLflow run for the trial that starts now; None while MLflow is away and no spare is left."""
+        self._listen(0)
+        if self._ids and time.monotonic() - self._ids[-1][0] < FRESH:
+            self._want(1)
+            return self._ids.pop()[1]
+        known = len(self._ids)
+        self._want(1)
+        deadline = time.monotonic() + (ID_WAIT if self._heard else START_WAIT)
+        while len(self._ids) == known and not self.away and time.monotonic() < deadline:
+            self._listen(deadline - time.monotonic())
+        return self._ids.pop()[1] if self._ids else None
+
+    def study(self, facts: Mapping[str, Any]) -> None:
+        """The study starts or goes on: names, parameters and tags of the parent run."""
+        self._append("study", {"facts": facts})
+
+    def started(self, request: TrialRequest, run_id: str | None) -> None:
+        """An attempt starts."""
+        self._append("started", {"request": records.to_dict(request), "run_id": run_id}, request.number)
+
+    def reported(self, reports: Iterable[TrialReport]) -> None:
+        """Metrics of steps."""
+        for report in reports:
+            self._append("report", {"report": records.to_dict(report)})
+
+    def ended(self, request: TrialRequest, outcome: TrialOutcome, arrays: Path | None = None) -> None:
+        """An attempt ended; `arrays` is the file of its packed arrays."""
+        event = {"outcome": records.to_dict(outcome), "trial": request.trial, "attempt": request.attempt}
+        self._append("ended", {**event, "arrays": None if arrays is None else str(arrays)}, request.number)
+
+    def best(self, metric: str, value: float, trial: int, ended: int) -> None:
+        """The study has a new best trial, after `ended` trials."""
+        self._append("best", {"metric": metric, "value": value, "trial": trial, "ended": ended, "time": time.time()})
+
+    def study_ended(self, state: str, reason: str) -> None:
+        """The study ended or pauses."""
+        self._append("study_ended", {"state": state, "reason": reason, "time": time.time()})
+
+    def has(self, kind: str, number: int) -> bool:
+        """Whether the spool holds the event of that kind for that attempt."""
+        return (kind, number) in self._seen
+
+    def tick(self) -> None:
+        """Hears what the writer says; one that died is started again."""
+        self._listen(0)
+
+    @property
+    def behind(self) -> int:
+        """Bytes of the spool that are not in MLflow yet."""
+        return self._spool.tell() - self._done
+
+    def close(self, patience: float) -> bool:
+        """Waits until everything is in MLflow, for at most `patience` seconds while MLflow does not answer.
+
+        Returns:
+            Whether everything was written; the rest stays in the spool and is written at the next `resume`.
+        """
+        deadline = time.monotonic() + patience
+        before = self._done
+        while self.behind and time.monotonic() < deadline:
+            self._listen(0.2)
+            self.tick()
+            if self._done > before:
+                before, deadline = self._done, time.monotonic() + patience
+        complete = not self.behind
+        if self._writer.stdin is not None:
+            self._writer.stdin.close()  # the writer deletes its spare runs and ends
+        try:
+            self._writer.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            self._writer.kill()
+            self._writer.wait()
+        self._spool.close()
+        return complete
+
+    def _append(self, kind: str, event: Mapping[str, Any], number: int | None = None) -> None:
+        if number is not None:
+            self._seen.add((kind, number))
+        line = json.dumps({"kind": kind, **event}, allow_nan=False, default=str).encode() + b"\n"
+        try:
+            self._spool.write(line)
+            self._spool.flush()
+        except OSError as error:
+            raise errors.LedgerUnavailable(
+                f"cannot write {self._run.events}: {error.strerror}; what was told is safe. "
+                f"Make room and type `platform resume {self._run.root.name}`"
+            ) from error
+
+    def _read_spool(self) -> None:
+        """Notes what the spool holds, and cuts off a last line that a crash left unfinished."""
+        if not self._run.events.exists():
+            return
+        with self._run.events.open("r+b") as spool:
+            end = 0
+            for line in spool:
+                if not line.endswith(b"\n"):
+                    break
+                end += len(line)
+                event = json.loads(line)
+                if event["kind"] == "started":
+                    self._seen.add(("started", event["request"]["number"]))
+                elif event["kind"] == "ended":
+                    self._seen.add(("ended", event["outcome"]["number"]))
+            spool.truncate(end)
+
+    def _start_writer(self) -> subprocess.Popen[bytes]:
+        environment = {
+            **os.environ,
+            # The writer has a loop of its own for an MLflow that is away; it must hear that quickly.
+            "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+            "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
+        }
+        with self._run.controller_log.open("ab") as log:
+            writer = subprocess.Popen(
+                [sys.executable, "-m", "trialplane.controller.mlflow_writer", str(self._run.root), self._uri],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=environment,
+                bufsize=0,
+            )
+        wanted, self._wanted = self._wanted, 0
+        self._writer = writer
+        self._want(wanted)
+        return writer
+
+    def _revive(self) -> None:
+        self._ids.clear()  # the next writer finds its spare runs again, and offers them
+        self._partial = b""
+        self._heard = False
+        self._writer = self._start_writer()
+
+    def _want(self, count: int) -> None:
+        """Asks the writer for ids."""
+        self._wanted += count
+        if count and self._writer.stdin is not None:
+            try:
+                self._writer.stdin.write(b"%d\n" % count)
+            except BrokenPipeError:
+                pass  # it died; `tick` starts it again
+
+    def _listen(self, timeout: float) -> None:
+        """Reads what the writer has said, waiting at most `timeout` seconds for it to say something."""
+        stdout = self._writer.stdout
+        assert stdout is not None
+        if not select.select([stdout], [], [], max(0.0, timeout))[0]:
+            return
+        data = os.read(stdout.fileno(), 65536)
+        if not data:  # it died
+            self._writer.wait()
+            self._revive()
+            return
+        *lines, self._partial = (self._partial + data).split(b"\n")
+        for line in lines:
+            message = json.loads(line)
+            self._heard = True
+            if "id" in message:
+                self._wanted -= 1
+                self._ids.append((time.monotonic(), message["id"]))
+            if "done" in message:
+                self._done = message["done"]
+            self.away = message.get("away", "")

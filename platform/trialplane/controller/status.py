@@ -1,0 +1,117 @@
+"""What the outside sees of a running study: `status.json`, and `/status` and `/metrics` over HTTP.
+
+Holds no decisions. The port is loopback's unless the caller says otherwise; neither page tells secrets.
+"""
+
+from __future__ import annotations
+
+import http.server
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import prometheus_client
+
+from trialplane.wire import records
+from trialplane.wire.paths import RunPaths
+from trialplane.wire.records import RunStatus
+
+INTERVAL = 0.5  # seconds between writes of status.json while a run goes on
+
+
+class StatusBoard:
+    """The newest status of a run, on disk and over HTTP.
+
+    Args:
+        run: the run's files.
+        host: address to bind.
+    """
+
+    def __init__(self, run: RunPaths, host: str = "127.0.0.1") -> None:
+        self._run = run
+        self._status: RunStatus | None = None
+        self._written = 0.0
+        self._registry = prometheus_client.CollectorRegistry()
+        labels = [run.root.name]
+        trials = prometheus_client.Gauge(
+            "trialplane_trials", "Logical trials by state.", ["run", "state"], registry=self._registry
+        )
+        self._trials = {
+            state: trials.labels(*labels, state) for state in ("complete", "pruned", "failed", "running")
+        }
+        self._retried = self._gauge("trialplane_attempts_retried", "Attempts that were tried again.")
+        self._asked = self._gauge("trialplane_trials_asked", "Logical trials the run was asked for.")
+        self._slots = self._gauge("trialplane_slots_ready", "Slots whose template is warm.")
+        self._best = self._gauge("trialplane_best_value", "Best value of the first objective.")
+        self._server = http.server.ThreadingHTTPServer((host, 0), _handler(self._page))
+        self._server.daemon_threads = True
+        threading.Thread(target=self._server.serve_forever, name="status", daemon=True).start()
+        self.port = int(self._server.server_address[1])
+        facts = {"pid": os.getpid(), "port": self.port, "host": socket.gethostname(), "started": time.time()}
+        _replace(run.controller, json.dumps(facts))
+
+    def show(self, status: RunStatus, *, now: bool = False) -> None:
+        """Takes the newest status; writes it when the last write is a while ago, or `now`."""
+        self._status = status
+        for state, gauge in self._trials.items():
+            gauge.set(getattr(status, state))
+        self._retried.set(status.retried)
+        self._asked.set(status.trials)
+        self._slots.set(status.slots_ready)
+        if status.best is not None and status.best.values:
+            self._best.set(status.best.values[0])
+        if now or time.monotonic() - self._written >= INTERVAL:
+            self._written = time.monotonic()
+            write_status(self._run, status)
+
+    def close(self) -> None:
+        """Stops serving."""
+        self._server.shutdown()
+        self._server.server_close()
+
+    def _gauge(self, name: str, text: str) -> prometheus_client.Gauge:
+        gauge: prometheus_client.Gauge = prometheus_client.Gauge(name, text, ["run"], registry=self._registry).labels(
+            self._run.root.name
+        )
+        return gauge
+
+    def _page(self, path: str) -> tuple[str, bytes] | None:
+        """Content type and body of a page, or None when there is no such page."""
+        if path == "/status" and self._status is not None:
+            return "application/json", records.to_json(self._status).encode()
+        if path == "/metrics":
+            return prometheus_client.CONTENT_TYPE_LATEST, prometheus_client.generate_latest(self._registry)
+        return None
+
+
+def _handler(page: Callable[[str], tuple[str, bytes] | None]) -> type[http.server.BaseHTTPRequestHandler]:
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            found = page(self.path.partition("?")[0])
+            content_type, body = found or ("text/plain", b"there are /status and /metrics\n")
+            self.send_response(200 if found else 404)
+            self.send_header("Content-Type", content_type)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002  the name is the base class's
+            return
+
+    return Handler
+
+
+def write_status(run: RunPaths, status: RunStatus) -> None:
+    """Writes the run's status.json."""
+    _replace(run.status, records.to_json(status))
+
+
+def _replace(file: Path, text: str) -> None:
+    """Writes a file so that a reader sees the old text or the new one."""
+    partial = file.with_suffix(".partial")
+    partial.write_text(text)
+    partial.replace(file)

@@ -1,0 +1,1 @@
+"""From a spec to what is sent: pure functions, no network."""

@@ -1,0 +1,132 @@
+"""From a resolved job to the one value that says all about a run before it exists: `target.submit(plan(...))` starts it.
+
+Reads the job's folder to pack it; writes nothing and starts nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import re
+import time
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from trialplane.errors import Complaint
+from trialplane.plan import pack as packing
+from trialplane.plan.pack import Pack
+from trialplane.spec.job import Job
+
+# KubeRay makes names of Kubernetes services from a run's name, which leaves 47 of a DNS-1035 label's 63 characters.
+LONGEST_NAME = 47
+_NAME = re.compile(r"[a-z](?:[a-z0-9-]*[a-z0-9])?")
+
+
+@dataclasses.dataclass(frozen=True)
+class Origin:
+    """Where a submission came from.
+
+    Attributes:
+        job_folder: as it was on the user's machine.
+        user: login name.
+        version: of trialplane.
+        command: what the user typed.
+        git_revision: commit of the job's folder, or "" outside of a repository.
+        git_dirty: whether the folder has changes that are not in that commit.
+    """
+
+    job_folder: str
+    user: str
+    version: str
+    command: Sequence[str] = ()
+    git_revision: str = ""
+    git_dirty: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """A run that does not exist yet.
+
+    Attributes:
+        run: its name.
+        job: the resolved job.
+        pack: the job's code.
+        origin: where it came from.
+    """
+
+    run: str
+    job: Job
+    pack: Pack
+    origin: Origin
+
+    def submission(self, submitted: float) -> dict[str, Any]:
+        """The facts of the submission as the run's folder keeps them; `submitted` in seconds since the epoch."""
+        return {
+            "submitted": submitted,
+            "user": self.origin.user,
+            "git_revision": self.origin.git_revision,
+            "git_dirty": self.origin.git_dirty,
+            "code_hash": self.pack.sha256,
+            "spec_hash": spec_hash(self.job),
+            "version": self.origin.version,
+            "job_folder": self.origin.job_folder,
+            "command": list(self.origin.command),
+        }
+
+
+def plan(job: Job, folder: Path, run: str, origin: Origin) -> Plan:
+    """Packs a job's folder for the run named `run`.
+
+    Raises:
+        InputError: the folder cannot be packed.
+    """
+    return Plan(run, job, packing.pack(folder), origin)
+
+
+def spec_hash(job: Job) -> str:
+    """SHA-256 of the resolved job, in hex."""
+    return hashlib.sha256(job.model_dump_json().encode()).hexdigest()
+
+
+def check_name(run: str) -> list[Complaint]:
+    """What is wrong with a run's name; it names Kubernetes objects, folders and studies."""
+    if len(run) > LONGEST_NAME:
+        return [Complaint("name", f"{run!r} has {len(run)} characters, {LONGEST_NAME} at most", "--name")]
+    if not _NAME.fullmatch(run):
+        example = slug(run)
+        message = f"{run!r} must be lower-case letters, digits and -, begin with a letter and not end in -: {example}"
+        return [Complaint("name", message, "--name")]
+    return []
+
+
+def default_name(job: str, taken: Collection[str], now: time.struct_time) -> str:
+    """`<job>-<YYYYmmdd-HHMMSS>`, with a number behind it when that is taken."""
+    stamp = time.strftime("%Y%m%d-%H%M%S", now)
+    room = LONGEST_NAME - len(stamp) - len("--99")
+    name = f"{slug(job)[:room].rstrip('-')}-{stamp}"
+    count = 1
+    candidate = name
+    while candidate in taken:
+        count += 1
+        candidate = f"{name}-{count}"
+    return candidate
+
+
+def slug(text: str) -> str:
+    """`text` with what a run's name may not hold replaced."""
+    plain = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+    return (plain if plain[:1].isalpha() else f"run-{plain}".rstrip("-"))[:LONGEST_NAME].rstrip("-")
+
+
+def code_difference(old: Mapping[str, bytes], new: Mapping[str, bytes]) -> list[str]:
+    """One line for each file that differs: `train.py: changed`."""
+    lines = []
+    for name in sorted({*old, *new}):
+        if name not in new:
+            lines.append(f"{name}: removed")
+        elif name not in old:
+            lines.append(f"{name}: added")
+        elif old[name] != new[name]:
+            lines.append(f"{name}: changed")
+    return lines

@@ -1,0 +1,206 @@
+"""A YAML file as plain data, with the line of every field.
+
+Scalars are read as YAML 1.2 has them: `1e-5` is a number, `on`, `no` and dates are strings. Keys given twice are
+refused, because the second would silently win.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from trialplane.errors import Complaint, SpecError
+
+Place = tuple[str | int, ...]
+
+# Aliases of aliases make a small file endlessly large.
+_MOST_NODES = 100_000
+# The C parser is ten times faster, but a PyYAML built without libyaml lacks it.
+_Parser: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class _Loader(_Parser):  # type: ignore[misc]
+    """A safe loader with the core schema of YAML 1.2."""
+
+    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 - PyYAML's own class attribute
+
+
+_INT = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
+_FLOAT = re.compile(
+    r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"
+)
+_NULL = re.compile(r"~|null|Null|NULL|")
+_BOOL = re.compile(r"true|True|TRUE|false|False|FALSE")
+_Loader.add_implicit_resolver("tag:yaml.org,2002:null", re.compile(f"(?:{_NULL.pattern})$"), ["~", "n", "N", ""])
+_Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(f"(?:{_BOOL.pattern})$"), list("tTfF"))
+_Loader.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(f"(?:{_INT.pattern})$"), list("-+0123456789"))
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(f"(?:{_FLOAT.pattern})$"), list("-+0123456789."))
+_Loader.add_implicit_resolver("tag:yaml.org,2002:merge", re.compile("<<$"), ["<"])
+
+
+@dataclasses.dataclass(frozen=True)
+class Document:
+    """What a file holds.
+
+    Attributes:
+        data: mappings, lists and scalars.
+        lines: 1-based line of each field, by its path.
+        source: how messages name the file.
+    """
+
+    data: Any
+    lines: dict[Place, int]
+    source: str
+
+
+def read(path: Path, source: str = "") -> Document:
+    """The document in a file, which must hold a mapping.
+
+    Raises:
+        SpecError: it cannot be read, is no YAML, is empty, holds no mapping, or has a key twice.
+    """
+    source = source or str(path)
+    try:
+        text = path.read_bytes().decode("utf-8")
+    except FileNotFoundError:
+        raise SpecError([Complaint("file", "does not exist", source)]) from None
+    except UnicodeDecodeError as error:
+        raise SpecError([Complaint("file", f"is not UTF-8 text (byte {error.start})", source)]) from None
+    except OSError as error:
+        raise SpecError([Complaint("file", f"cannot be read: {error.strerror}", source)]) from error
+    document = parse(text, source)
+    if document.data is None:
+        raise SpecError([Complaint("file", "is empty; `platform init` writes one that runs", source)])
+    if not isinstance(document.data, dict):
+        kind = "a list" if isinstance(document.data, list) else "a single value"
+        raise SpecError([Complaint("file", f"holds {kind}; it must hold `field: value` lines", source, 1)])
+    return document
+
+
+def parse(text: str, source: str) -> Document:
+    """The document in a text.
+
+    Raises:
+        SpecError: it is no YAML, or has a key twice.
+    """
+    try:
+        loader = _Loader(text)
+        try:
+            node = loader.get_single_node()
+        finally:
+            loader.dispose()
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f" (column {mark.column + 1})" if mark else ""
+        problem = " ".join(part for part in (error.context, error.problem) if part)
+        line = mark.line + 1 if mark else 0
+        raise SpecError([Complaint("file", f"is not YAML: {problem}{where}", source, line)]) from None
+    except yaml.YAMLError as error:
+        raise SpecError([Complaint("file", f"is not YAML: {error}", source)]) from None
+    builder = _Builder(source)
+    data = None if node is None else builder.build(node, ())
+    if builder.complaints:
+        raise SpecError(builder.complaints)
+    return Document(data, builder.lines, source)
+
+
+def scalar(text: str, source: str) -> Any:
+    """The value that `text` would have in a job file: `0.1`, `[1, 2]`, `bert`.
+
+    Raises:
+        SpecError: it is no YAML.
+    """
+    return parse(text, source).data
+
+
+class _Builder:
+    """Turns nodes into data and notes lines and complaints on the way."""
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self.lines: dict[Place, int] = {}
+        self.complaints: list[Complaint] = []
+        self._above: set[int] = set()
+        self._count = 0
+
+    def build(self, node: Any, place: Place) -> Any:
+        """The data of a node; complaints are kept and None stands in for what is wrong."""
+        line = node.start_mark.line + 1
+        self.lines.setdefault(place, line)
+        self._count += 1
+        if id(node) in self._above or self._count > _MOST_NODES:
+            why = "an alias stands for something that contains it" if id(node) in self._above else "is too large"
+            if not self.complaints:
+                self._complain(place, why, line)
+            return None
+        if isinstance(node, yaml.ScalarNode):
+            return self._scalar(node, place)
+        self._above.add(id(node))
+        try:
+            if isinstance(node, yaml.SequenceNode):
+                return [self.build(item, (*place, index)) for index, item in enumerate(node.value)]
+            return self._mapping(node, place)
+        finally:
+            self._above.discard(id(node))
+
+    def _mapping(self, node: Any, place: Place) -> dict[Any, Any]:
+        pairs = [pair for pair in node.value if pair[0].tag != "tag:yaml.org,2002:merge"]
+        data = self._merged([pair[1] for pair in node.value if pair not in pairs], place)
+        first: dict[str, int] = {}
+        for key_node, value_node in pairs:
+            line = key_node.start_mark.line + 1
+            if not isinstance(key_node, yaml.ScalarNode):
+                self._complain(place, "a key must be a single word", line)
+                continue
+            # A key is what is written: `on: 1` and `1: x` have the keys "on" and "1".
+            key = key_node.value
+            if key in first:
+                self._complain((*place, key), f"is given twice, in lines {first[key]} and {line}; keep one", line)
+                continue
+            if key in data:
+                self._forget((*place, key))
+            first[key] = line
+            data[key] = self.build(value_node, (*place, key))
+            self.lines[(*place, key)] = line
+        return data
+
+    def _merged(self, values: list[Any], place: Place) -> dict[str, Any]:
+        """What `<<` brings in; of several mappings the first wins."""
+        data: dict[str, Any] = {}
+        sources = [item for value in values for item in (value.value if value.id == "sequence" else [value])]
+        for source in reversed(sources):
+            below = self.build(source, place)
+            if isinstance(below, dict):
+                data.update(below)
+            else:
+                self._complain(place, "`<<` needs a mapping", source.start_mark.line + 1)
+        return data
+
+    def _forget(self, place: Place) -> None:
+        for below in [spot for spot in self.lines if spot[: len(place)] == place]:
+            del self.lines[below]
+
+    def _scalar(self, node: Any, place: Place) -> Any:
+        text, tag = node.value, node.tag.removeprefix("tag:yaml.org,2002:")
+        if tag == "str":
+            return text
+        if tag == "null" and _NULL.fullmatch(text):
+            return None
+        if tag == "bool" and _BOOL.fullmatch(text):
+            return text.lower() == "true"
+        if tag == "int" and _INT.fullmatch(text):
+            return int(text, 10 if text.lstrip("+-").isdigit() else 0)
+        if tag == "float" and _FLOAT.fullmatch(text):
+            plain = text.lower().replace(".inf", "inf").replace(".nan", "nan")
+            return float(plain) if not math.isnan(float(plain)) else math.nan
+        self._complain(place, f"{text!r} with the tag {node.tag} cannot be read", node.start_mark.line + 1)
+        return None
+
+    def _complain(self, place: Place, message: str, line: int) -> None:
+        field = ".".join(map(str, place)) or "file"
+        self.complaints.append(Complaint(field, message, self.source, line))

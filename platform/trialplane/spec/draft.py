@@ -1,0 +1,216 @@
+"""A job in the making: the raw data of a job file with overrides laid over it, and where each piece came from.
+
+Merging: mappings merge field by field, everything else replaces. A parameter whose `type` changes and a sampler or
+pruner whose name changes are replaced whole, because the other fields belong to the former one. `null` takes a
+parameter out of the space.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from trialplane.errors import Complaint
+from trialplane.spec.document import Document, Place
+
+_NAMED = ("sampler", "pruner")
+# Where a name is a field of its own and may stand in place of the mapping: `pruner: median`.
+_SHORT = (*_NAMED, "wrapped", "independent_sampler", "crossover", "mutation")
+
+
+@dataclasses.dataclass(frozen=True)
+class Origin:
+    """Where a value came from.
+
+    Attributes:
+        source: the file, flag or variable.
+        line: 1-based line, or 0.
+        within: path in front of the field there, for example `profiles.max.`.
+    """
+
+    source: str
+    line: int = 0
+    within: str = ""
+
+
+class Draft:
+    """Raw data that grows by layers; a later layer wins."""
+
+    def __init__(self, data: Mapping[str, Any], origins: Mapping[Place, Origin]) -> None:
+        self.data: dict[str, Any] = copy.deepcopy(dict(data))
+        self.origins: dict[Place, Origin] = dict(origins)
+        self.complaints: list[Complaint] = []
+
+    @classmethod
+    def of(cls, document: Document, skip: Sequence[str] = ()) -> Draft:
+        """A document without the top-level fields `skip`."""
+        data = {key: value for key, value in document.data.items() if key not in skip}
+        origins = {
+            place: Origin(document.source, line)
+            for place, line in document.lines.items()
+            if not place or place[0] not in skip
+        }
+        return cls(*plural(data, origins))
+
+    def copy(self) -> Draft:
+        """A draft of its own with the same content."""
+        other = Draft(self.data, self.origins)
+        other.complaints = list(self.complaints)
+        return other
+
+    def origin(self, place: Place) -> Origin:
+        """Where the value at `place` came from, or what holds it when it is missing."""
+        for length in range(len(place), -1, -1):
+            found = self.origins.get(place[:length])
+            if found:
+                return found
+        return Origin("")
+
+    def lay(self, data: Mapping[str, Any], origins: Mapping[Place, Origin]) -> None:
+        """Merges a mapping over what is there."""
+        data, present = dict(data), self.data.get("objectives")
+        if "objective" in data and isinstance(present, list) and len(present) == 1 and isinstance(present[0], dict):
+            changed = data.pop("objective")
+            for key, value in changed.items() if isinstance(changed, dict) else [("metric", changed)]:
+                place: Place = ("objectives", 0, key)
+                self.set(place, value, origins.get(("objective", key), Origin("")))
+        data, origins = plural(data, origins)
+        for key, value in data.items():
+            below = {place: origin for place, origin in origins.items() if place[:1] == (key,)}
+            self._put(self.data, (), key, value, below)
+
+    def set(self, place: Place, value: Any, origin: Origin) -> None:
+        """Puts `value` at one place, making the mappings on the way; what cannot be is a complaint."""
+        if place[:1] == ("objective",):
+            place = ("objectives", 0, *place[1:])
+        here: Any = self.data
+        for depth, step in enumerate(place[:-1]):
+            below = self._step(here, place[: depth + 1], step, place, origin)
+            if below is None:
+                return
+            here = below
+        last = place[-1]
+        if isinstance(here, list):
+            if not _is_index(last) or int(last) > len(here):
+                self._refuse(place, f"{last!r} is no place in a list of {len(here)}", origin)
+                return
+            if int(last) == len(here):
+                here.append(None)
+            here[int(last)] = value
+            self._mark((*place[:-1], int(last)), {(): origin})
+        else:
+            self._put(here, place[:-1], str(last), value, {(*place[:-1], str(last)): origin})
+
+    def get(self, place: Place) -> Any:
+        """The value at `place`, or None."""
+        here: Any = self.data
+        for step in place:
+            if isinstance(here, dict) and step in here:
+                here = here[step]
+            elif isinstance(here, list) and _is_index(step) and int(step) < len(here):
+                here = here[int(step)]
+            else:
+                return None
+        return here
+
+    def keep(self, place: Place, indices: Sequence[int]) -> None:
+        """Drops all items of a list but those at `indices`; the rest keep their lines."""
+        items = self.get(place)
+        items[:] = [items[index] for index in indices]
+        size = len(place)
+        old = {spot: origin for spot, origin in self.origins.items() if spot[:size] == place and len(spot) > size}
+        for spot in old:
+            del self.origins[spot]
+        for spot, origin in old.items():
+            if spot[size] in indices:
+                self.origins[(*place, indices.index(int(spot[size])), *spot[size + 1 :])] = origin
+
+    def _step(self, here: Any, so_far: Place, step: str | int, place: Place, origin: Origin) -> Any:
+        """The container below `here`, made when it is not there; None after a complaint."""
+        if isinstance(here, list):
+            if _is_index(step) and int(step) == len(here):
+                here.append({})
+            if not _is_index(step) or int(step) >= len(here):
+                self._refuse(place, f"{step!r} is no place in {'.'.join(map(str, so_far[:-1]))}", origin)
+                return None
+            below, key = here[int(step)], int(step)
+        else:
+            below, key = here.get(step), step  # type: ignore[assignment]
+            if below is None:
+                below = here[step] = [] if so_far == ("objectives",) else {}
+                self._mark(so_far, {so_far: origin})
+        if isinstance(below, str) and step in _SHORT:
+            below = here[key] = {"name": below}
+        if not isinstance(below, (dict, list)):
+            self._refuse(place, f"{'.'.join(map(str, so_far))} is {below!r} and has no fields", origin)
+            return None
+        return below
+
+    def _put(self, here: dict[str, Any], above: Place, key: str, value: Any, origins: Mapping[Place, Origin]) -> None:
+        """Merges `value` into one field of the mapping `here`."""
+        place = (*above, key)
+        if value is None and above == ("space",):
+            here.pop(key, None)
+            self._mark(place, {})
+            return
+        old = here.get(key)
+        if isinstance(old, str) and key in _SHORT and isinstance(value, dict):
+            old = {"name": old}
+        if isinstance(old, dict) and isinstance(value, dict) and not is_another(above, key, old, value):
+            here[key] = old
+            for name, below in value.items():
+                inner = {spot: origin for spot, origin in origins.items() if spot[: len(place) + 1] == (*place, name)}
+                if not inner and place in origins:
+                    inner = {(*place, name): origins[place]}
+                self._put(old, place, name, below, inner)
+            return
+        if key == "name" and above and above[-1] in _SHORT and old != value:
+            here.clear()  # options of the former one would not fit
+        if key == "type" and above[:1] == ("space",) and len(above) == 2 and old != value:
+            here.clear()
+        here[key] = copy.deepcopy(value)
+        self._mark(place, origins)
+
+    def _mark(self, place: Place, origins: Mapping[Place, Origin]) -> None:
+        """Forgets where `place` and all below came from, and notes anew."""
+        for stale in [spot for spot in self.origins if spot[: len(place)] == place]:
+            del self.origins[stale]
+        for spot, origin in origins.items():
+            self.origins[spot or place] = origin
+
+    def _refuse(self, place: Place, message: str, origin: Origin) -> None:
+        self.complaints.append(Complaint(".".join(map(str, place)), message, origin.source, origin.line))
+
+
+def is_another(above: Place, key: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+    """Whether `new` names another type, sampler or pruner than `old`, so that their fields do not mix."""
+    field = "type" if above == ("space",) else "name" if key in _SHORT else ""
+    return bool(field) and field in new and new[field] != old.get(field)
+
+
+def plural(data: dict[str, Any], origins: Mapping[Place, Origin]) -> tuple[dict[str, Any], dict[Place, Origin]]:
+    """`objective: {…}` as `objectives: [{…}]`; both given stays as it is, for the checks to refuse."""
+    if "objective" not in data or "objectives" in data:
+        return data, dict(origins)
+    data = {("objectives" if key == "objective" else key): value for key, value in data.items()}
+    data["objectives"] = [data["objectives"]]
+    moved: dict[Place, Origin] = {}
+    for place, origin in origins.items():
+        if place[:1] == ("objective",):
+            moved[("objectives", 0, *place[1:])] = origin
+            if len(place) == 1:
+                moved[("objectives",)] = origin
+        else:
+            moved[place] = origin
+    return data, moved
+
+
+def path(field: str) -> Place:
+    """`enqueue.0.lr` as its steps."""
+    return tuple(int(step) if _is_index(step) else step for step in field.split("."))
+
+
+def _is_index(step: str | int) -> bool:
+    return isinstance(step, int) or (step.isascii() and step.isdigit())

@@ -1,0 +1,69 @@
+"""Parameters fixed by `--params`: they leave the space, and what depended on them is settled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from trialplane import errors
+from trialplane.errors import Complaint
+from trialplane.spec import space
+from trialplane.spec.draft import Draft, Origin
+
+SOURCE = "--params"
+
+
+def lay(whole: Draft, params: Mapping[str, Any]) -> None:
+    """Fixes values in a draft.
+
+    A parameter of the space leaves it and becomes a fixed one. Conditions on it are settled: a parameter whose
+    condition does not hold leaves as well. A point to try first that has another value is dropped.
+    """
+    searched = whole.data.get("space")
+    known = whole.data.get("params") or {}
+    if not isinstance(known, dict):
+        return  # the complaint about params itself says enough
+    for name, value in params.items():
+        if isinstance(searched, dict) and name in searched:
+            gone = _leave(whole, searched, name)
+            for other in list(searched):
+                if other in searched:
+                    gone |= _settle(whole, searched, other, name, value)
+            _drop_points(whole, name, value, gone)
+        elif name not in known:
+            why = "the space is code, so only names in params can be fixed; " if isinstance(searched, str) else ""
+            hint = errors.nearest(name, [*known, *(searched if isinstance(searched, dict) else ())])
+            whole.complaints.append(Complaint(name, f"there is no such parameter; {why}{hint}".rstrip("; "), SOURCE))
+            continue
+        whole.set(("params", name), value, Origin(SOURCE))
+
+
+def _settle(whole: Draft, searched: dict[str, Any], other: str, name: str, value: Any) -> set[str]:
+    """Takes the condition on `name` from a parameter, or the parameter when it does not hold; gives what left."""
+    conditions = searched[other].get("when") if isinstance(searched[other], dict) else None
+    if not isinstance(conditions, dict) or name not in conditions:
+        return set()
+    allowed = conditions.pop(name)
+    listed = allowed if isinstance(allowed, (list, tuple)) else [allowed]
+    return set() if any(space.same(value, wanted) for wanted in listed) else _leave(whole, searched, other)
+
+
+def _leave(whole: Draft, searched: dict[str, Any], name: str) -> set[str]:
+    whole.set(("space", name), None, Origin(SOURCE))
+    return {name}
+
+
+def _drop_points(whole: Draft, name: str, value: Any, gone: set[str]) -> None:
+    points = whole.data.get("enqueue")
+    if not isinstance(points, list):
+        return
+    kept = []
+    for index, point in enumerate(points):
+        if isinstance(point, dict):
+            if name in point and not space.same(point[name], value):
+                continue
+            points[index] = {key: below for key, below in point.items() if key not in gone}
+            if point and not points[index]:
+                continue
+        kept.append(index)
+    whole.keep(("enqueue",), kept)

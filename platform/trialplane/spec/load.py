@@ -1,0 +1,229 @@
+"""From a name on the command line to a job that can run, or to every complaint at once.
+
+Layers, each winning over those before: the file, the profile, the environment, fixed parameters (`--params`), `--set`,
+and the flags.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from trialplane import errors
+from trialplane.errors import Complaint, JobNotFound, SpecError
+from trialplane.spec import document, draft, entrypoint, fixed, verdict
+from trialplane.spec.document import Document
+from trialplane.spec.draft import Draft, Origin
+from trialplane.spec.faults import Fault
+from trialplane.spec.job import Job
+
+FILE = "job.yaml"
+FOLDER = "jobs"
+
+
+class Flag(NamedTuple):
+    """A value with the flag it came from, where that is not `--` and the field."""
+
+    value: Any
+    source: str
+
+
+def find_job(name_or_path: str, search: Path) -> Path:
+    """The folder of a job.
+
+    Args:
+        name_or_path: a name in the nearest `jobs/` of `search` and its parents, or the path of a folder or job.yaml.
+        search: where to begin, mostly the working directory.
+
+    Raises:
+        JobNotFound: there is none; names what was looked at and the nearest.
+    """
+    place = Path(name_or_path).expanduser()
+    place = place if place.is_absolute() else search / place
+    folders = [folder / FOLDER for folder in (search, *search.absolute().parents) if (folder / FOLDER).is_dir()]
+    plain = name_or_path not in ("", ".", "..") and "/" not in name_or_path
+    candidates = [folders[0] / name_or_path, place] if plain and folders else [place]
+    for candidate in candidates:
+        if candidate.name == FILE and candidate.is_file():
+            return candidate.parent
+        if (candidate / FILE).is_file():
+            return candidate
+    looked = " and ".join(str(candidate / FILE) for candidate in candidates)
+    known = [path.parent.name for path in folders[0].glob(f"*/{FILE}")] if folders else []
+    hint = errors.nearest(name_or_path.rstrip("/").rpartition("/")[2], known)
+    if not known:
+        hint = f"there is no {FOLDER}/ folder here or above; `platform init {place.name or 'NAME'}` makes a job"
+    raise JobNotFound(f"no job {name_or_path!r}: looked at {looked}; {hint}".rstrip("; "))
+
+
+def load_job(
+    folder: Path,
+    *,
+    profile: str | None = None,
+    sets: Sequence[str] = (),
+    overrides: Mapping[str, Any] | None = None,
+    params: Mapping[str, Any] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Job:
+    """The job in a folder, with everything laid over it that a command line can.
+
+    Args:
+        folder: holds job.yaml and the code.
+        profile: name of one of the file's profiles.
+        sets: `field=value` each, value in YAML: `space.lr.high=0.1`.
+        overrides: dotted field → value, or → `Flag`; None stands for a flag that was not given.
+        params: values to fix; a parameter of the space leaves it.
+        environ: variables, of which those in the job's `environment` are read; empty ones are not.
+
+    Raises:
+        SpecError: with every complaint.
+    """
+    source = _shown(folder / FILE)
+    text = document.read(folder / FILE, source)
+    profiles, complaints = _profiles(text)
+    base = Draft.of(text, skip=("profiles",))
+    singular = "objective" in text.data
+    base.data["name"] = text.data.get("name", _name(folder))
+    if "name" in text.data:
+        message = "is the name of the job's folder; drop this line"
+        complaints.append(Complaint("name", message, source, text.lines[("name",)]))
+        base.data["name"] = _name(folder)
+
+    plain = verdict.judge(base, singular)
+    for name in profiles:
+        complaints += _judge_profile(base, text, name, plain, singular)
+    whole = base.copy()
+    if profile is not None and profile in profiles:
+        _lay_profile(whole, text, profile)
+    elif profile is not None:
+        hint = errors.nearest(profile, profiles) or "the job has no profiles"
+        complaints.append(Complaint("profiles", f"there is no profile {profile!r}; {hint}", "--profile"))
+    _lay_environment(whole, environ or {})
+    if params:
+        fixed.lay(whole, params)
+    for given in sets:
+        _lay_set(whole, given)
+    for field, value in (overrides or {}).items():
+        flag = value if isinstance(value, Flag) else Flag(value, "--" + field.replace("_", "-"))
+        if flag.value is not None:
+            whole.set(draft.path(field), flag.value, Origin(flag.source))
+
+    judged = verdict.judge(whole, singular, _settled(text, plain))
+    complaints += judged.complaints
+    if judged.job is not None:
+        complaints += _check_code(whole, judged.job, folder)
+    if complaints or judged.job is None:
+        order = {origin: index for index, origin in enumerate([source, *(c.source for c in complaints)])}
+        raise SpecError(sorted(dict.fromkeys(complaints), key=lambda c: (c.source != source, order[c.source], c.line)))
+    return judged.job
+
+
+def _settled(text: Document, plain: verdict.Verdict) -> list[document.Place]:
+    """Variables that name a field of the file's job; a profile or a fixed parameter may take that field away."""
+    wrong = {one.field for one in plain.complaints}
+    given = text.data.get("environment")
+    names = given if isinstance(given, dict) else {}
+    return [("environment", name) for name in names if f"environment.{name}" not in wrong]
+
+
+def _name(folder: Path) -> str:
+    return folder.absolute().name
+
+
+def _shown(path: Path) -> str:
+    """A path as short as it can be told."""
+    try:
+        return str(path.absolute().relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)
+
+
+def _profiles(text: Document) -> tuple[list[str], list[Complaint]]:
+    """Names of the profiles that are mappings, and complaints about the others."""
+    given = text.data.get("profiles")
+    if given is None:
+        return [], []
+    if not isinstance(given, dict):
+        message = "must be a mapping of names to fields: max: {trials: 800}"
+        return [], [Complaint("profiles", message, text.source, text.lines[("profiles",)])]
+    wrong = [
+        Complaint(f"profiles.{name}", "must be a mapping of fields", text.source, text.lines[("profiles", name)])
+        for name, fields in given.items()
+        if not isinstance(fields, dict)
+    ]
+    return [name for name, fields in given.items() if isinstance(fields, dict)], wrong
+
+
+def _lay_profile(base: Draft, text: Document, name: str) -> None:
+    within = f"profiles.{name}."
+    origins = {
+        place[2:]: Origin(text.source, line, within)
+        for place, line in text.lines.items()
+        if place[:2] == ("profiles", name) and len(place) > 2
+    }
+    base.lay(text.data["profiles"][name], origins)
+
+
+def _judge_profile(base: Draft, text: Document, name: str, plain: verdict.Verdict, singular: bool) -> list[Complaint]:
+    """What is wrong with the job only when a profile is laid over it, chosen or not."""
+    trial = base.copy()
+    _lay_profile(trial, text, name)
+    # A field of the file that is wrong already may be wrong in other words with the profile; once is enough.
+    known_fields = {(one.field, one.line) for one in plain.complaints}
+    found = [
+        one
+        for one in verdict.judge(trial, singular, _settled(text, plain)).complaints
+        if (one.field, one.line) not in known_fields
+    ]
+    return [
+        one
+        if one.field.startswith(f"profiles.{name}.")
+        else Complaint(one.field, f"{one.message} (with profile {name})", one.source, one.line)
+        for one in found
+    ]
+
+
+def _lay_environment(whole: Draft, environ: Mapping[str, str]) -> None:
+    wanted = whole.data.get("environment")
+    for variable, field in wanted.items() if isinstance(wanted, dict) else ():
+        given = environ.get(variable, "")
+        if not given.strip() or not isinstance(field, str):
+            continue
+        place = draft.path(field)
+        old = whole.get(place)
+        try:
+            value = document.scalar(given, variable)
+            if isinstance(old, list) and not isinstance(value, list):
+                value = [document.scalar(part, variable) for part in given.split(",") if part.strip()]
+        except SpecError:
+            value = given  # a plain string that happens to be no YAML
+        if _is_number(old) and not _is_number(value) and value is not None:
+            whole.complaints.append(Complaint(field, f"must be a number like {old}, not {given!r}", variable))
+        else:
+            whole.set(place, value, Origin(variable))
+
+
+def _lay_set(whole: Draft, given: str) -> None:
+    field, equals, text = given.partition("=")
+    source = f"--set {given}"
+    if not equals or not all(field.strip().split(".")):
+        whole.complaints.append(Complaint("--set", "write field=value: --set budget.time=2h", source))
+        return
+    try:
+        value = document.scalar(text, source)
+    except SpecError as error:
+        whole.complaints += [Complaint(field, one.message, source) for one in error.complaints]
+        return
+    whole.set(draft.path(field.strip()), value, Origin(source))
+
+
+def _check_code(whole: Draft, job: Job, folder: Path) -> list[Complaint]:
+    return [
+        complaint or verdict.complaint(whole, Fault(place, message))
+        for place, message, complaint in entrypoint.check(job, folder)
+    ]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -1,0 +1,50 @@
+"""What one trial gets of a machine, and what a run may spend."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from trialplane.spec import faults, values
+
+
+class Resources(faults.Model):
+    """What one trial may use."""
+
+    cpus: values.Integer = Field(default=1, ge=1, description="CPU cores.")
+    memory: values.Quantity = Field(default="2Gi", description="Memory: 512Mi, 2Gi or bytes.")
+    gpus: values.Integer = Field(default=0, ge=0, description="Whole GPUs.")
+    shm: values.Quantity | None = Field(
+        default=None, description="Size of /dev/shm, for data loaders with several workers; counts as memory."
+    )
+
+    @property
+    def memory_bytes(self) -> int:
+        """Memory in bytes."""
+        return values.bytes_of(self.memory)
+
+    @property
+    def shm_bytes(self) -> int | None:
+        """Size of /dev/shm in bytes, or None for the system's own."""
+        return None if self.shm is None else values.bytes_of(self.shm)
+
+
+class Budget(faults.Model):
+    """When a run stops before all its trials have ended."""
+
+    max_failed: values.Integer | None = Field(default=None, ge=0, description="Stop when more trials than this failed.")
+    time: values.Duration | None = Field(
+        default=None, description="Start no trial after this long: seconds, or 90s, 30m, 2h, 1h30m."
+    )
+    target: values.Number | None = Field(
+        default=None, description="Stop when the objective is at least this good; with one objective only."
+    )
+    timeout: values.Duration | None = Field(
+        default=None, description="Longest time for one trial: seconds, or 90s, 30m, 2h, 1h30m."
+    )
+
+
+class Retries(faults.Model):
+    """How often a trial is tried again when its process or its machine failed."""
+
+    crashed: values.Integer = Field(default=1, ge=0, description="After the process was killed or ran out of memory.")
+    lost: values.Integer = Field(default=5, ge=0, description="After the pod, node or slot was lost.")

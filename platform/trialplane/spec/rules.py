@@ -1,0 +1,214 @@
+"""What must hold between the fields of a job; what one model can tell of itself stands in the models."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator
+from typing import Any
+
+from trialplane import errors
+from trialplane.spec import options, space
+from trialplane.spec.faults import Fault
+from trialplane.spec.job import Job
+
+# With more combinations than this in the parameters that conditions ask for, points are not counted.
+_MOST_BRANCHES = 10_000
+
+
+def check(job: Job, broken: Collection[tuple[str | int, ...]] = ()) -> Iterator[Fault]:
+    """Every fault between fields.
+
+    Args:
+        job: the job, with stand-ins for the parts that are broken.
+        broken: the fields (`("trials",)`) and parameters (`("space", "lr")`) that have complaints of their own; what
+            depends on them is not judged.
+    """
+    known = {place[1] for place in broken if place[0] == "space" and len(place) > 1}
+    sound = ("space",) not in broken
+    if sound and not isinstance(job.space, str):
+        yield from _conditions(job, known)
+        yield from _enqueue(job, known)
+    yield from _metrics(job)
+    yield from _several(job, broken)
+    if sound and not known and ("sampler",) not in broken:
+        yield from _finite(job, ("trials",) in broken)
+        yield from _start_point(job)
+    yield from _names(job, broken, known)
+
+
+def _conditions(job: Job, known: Collection[Any]) -> Iterator[Fault]:
+    assert not isinstance(job.space, str)
+    for name, parameter in job.space.items():
+        for other, allowed in parameter.when.items():
+            place = ("space", name, "when", other)
+            if other in known:
+                continue
+            if other not in job.space:
+                yield Fault(place, f"there is no parameter {other!r} in the space; {errors.nearest(other, job.space)}")
+                continue
+            for value in allowed:
+                if not job.space[other].holds(value):
+                    yield Fault(place, f"{other} is never {value!r}; it is {describe(job.space[other])}")
+    circle = space.cycle(job.space)
+    if circle:
+        yield Fault(("space", circle[0], "when"), f"the conditions go round in a circle: {' → '.join(circle)}")
+
+
+def _enqueue(job: Job, known: Collection[Any]) -> Iterator[Fault]:
+    assert not isinstance(job.space, str)
+    for index, point in enumerate(job.enqueue):
+        for name, value in point.items():
+            place = ("enqueue", index, name)
+            if name in known:
+                continue
+            if name not in job.space:
+                yield Fault(place, f"there is no parameter {name!r} in the space; {errors.nearest(name, job.space)}")
+                continue
+            parameter = job.space[name]
+            if not parameter.holds(value):
+                yield Fault(place, f"{value!r} is outside of the space: {name} is {describe(parameter)}")
+            for other, allowed in parameter.when.items():
+                if other in point and not any(space.same(point[other], wanted) for wanted in allowed):
+                    yield Fault(place, f"does not exist with {other}: {point[other]!r}")
+        missing = [name for name in job.space if name not in point]
+        if missing and job.sampler.name == "grid" and not known:
+            yield Fault(
+                ("enqueue", index), f"with the grid sampler a point must be whole; {', '.join(missing)} missing"
+            )
+
+
+def _metrics(job: Job) -> Iterator[Fault]:
+    for field, metrics in (
+        ("objectives", [objective.metric for objective in job.objectives]),
+        ("constraints", [constraint.metric for constraint in job.constraints]),
+    ):
+        for index, metric in enumerate(metrics):
+            if metric in metrics[:index]:
+                yield Fault((field, index, "metric"), f"{metric!r} is listed twice")
+
+
+def _several(job: Job, broken: Collection[Any]) -> Iterator[Fault]:
+    count = len(job.objectives)
+    if count < 2 or ("objectives",) in broken:
+        return
+    if job.budget.target is not None:
+        yield Fault(("budget", "target"), f"needs one objective, and there are {count}; drop the target")
+    if ("pruner",) not in broken and job.pruner.choice.objectives == 1:
+        yield Fault(("pruner",), f"trials cannot be pruned with {count} objectives; write pruner: none")
+    if ("sampler",) not in broken and job.sampler.choice.objectives == 1:
+        able = ", ".join(name for name, choice in options.SAMPLERS.items() if choice.objectives is None)
+        yield Fault(("sampler",), f"{job.sampler.name} cannot handle {count} objectives; these can: {able}")
+
+
+def _finite(job: Job, any_trials: bool) -> Iterator[Fault]:
+    """Grid and brute force try every point once, so there must be an end of points, and enough of them."""
+    name = job.sampler.name
+    if name not in ("grid", "bruteforce"):
+        return
+    if isinstance(job.space, str):
+        if name == "grid":
+            yield Fault(("sampler",), "grid needs the space in the job file, not in code; use bruteforce")
+        return
+    endless = [key for key, parameter in job.space.items() if parameter.count is None]
+    for key in endless:
+        yield Fault(("space", key, "step"), f"is missing; the {name} sampler needs a step or choices")
+    conditional = [key for key, parameter in job.space.items() if parameter.when] if name == "grid" else []
+    for key in conditional:
+        yield Fault(("space", key, "when"), "the grid sampler knows no conditions; use bruteforce")
+    if endless or conditional or any_trials or space.cycle(job.space):
+        return
+    points = count_points(job.parameters)
+    if points is not None and points < job.trials:
+        message = f"{job.trials} is more than the space has points ({points}); write trials: {points} or less"
+        yield Fault(("trials",), message)
+
+
+def _start_point(job: Job) -> Iterator[Fault]:
+    """CMA-ES starts from `x0`; Optuna would fail with a KeyError in the first trial."""
+    start = job.sampler.options.get("x0") if job.sampler.name == "cmaes" else None
+    if start is None or isinstance(job.space, str):
+        return
+    for name, value in start.items():
+        if name not in job.space:
+            message = f"there is no parameter {name!r} in the space; {errors.nearest(name, job.space)}"
+            yield Fault(("sampler", "x0", name), message)
+        elif not job.space[name].holds(value):
+            yield Fault(("sampler", "x0", name), f"{value!r} is outside: {name} is {describe(job.space[name])}")
+
+
+def _names(job: Job, broken: Collection[Any], known: Collection[Any]) -> Iterator[Fault]:
+    if ("params",) not in broken and ("space",) not in broken:
+        names = [*job.params, *(() if isinstance(job.space, str) else job.space), *known]
+        for name in job.inputs:
+            if name not in names:
+                yield Fault(("inputs", name), f"there is no such name in params; {errors.nearest(name, names)}")
+    for variable, field in job.environment.items():
+        first = field.split(".")[0]
+        if (first,) in broken or any(place[0] == first for place in broken):
+            continue
+        complaint = unknown(job, field)
+        if complaint:
+            yield Fault(("environment", variable), complaint)
+
+
+def unknown(job: Job, field: str) -> str:
+    """Why `field` is no dotted path of a field that an override could set, or nothing."""
+    steps = field.split(".")
+    here: Any = job
+    for depth, step in enumerate(steps):
+        if isinstance(here, (str, tuple)) and step.isdigit():
+            names: Collection[str] = [str(index) for index in range(len(here))]
+            below = here[int(step)] if isinstance(here, tuple) and int(step) < len(here) else None
+        elif hasattr(here, "choice"):
+            names = ["name", *here.choice.options]
+            below = here.options.get(step)
+        elif hasattr(type(here), "model_fields"):
+            names = [name for name in type(here).model_fields if not (depth == 0 and name == "name")]
+            below = getattr(here, step, None) if step in names else None
+        elif isinstance(here, dict):
+            # A parameter may hold anything, so what lies below it is not known before.
+            names = here if depth < 2 else [step]
+            below = here.get(step)
+        elif depth > 2 and steps[0] == "params":
+            return ""
+        else:
+            return f"{'.'.join(steps[:depth])} has no fields"
+        if step not in names:
+            return f"there is no field {field!r}: {step!r} is unknown; {errors.nearest(step, names)}"
+        here = below
+    return ""
+
+
+def count_points(parameters: dict[str, space.AnyParameter]) -> int | None:
+    """How many points the space has, following conditions, or None when it has no end or is too large to count.
+
+    Args:
+        parameters: in an order in which conditions come after what they name.
+    """
+    asked = {other for parameter in parameters.values() for other in parameter.when}
+    if any(parameter.count is None for parameter in parameters.values()):
+        return None
+    if math.prod(parameters[name].count or 0 for name in asked if name in parameters) > _MOST_BRANCHES:
+        return None
+    order = list(parameters.items())
+
+    def below(index: int, drawn: dict[str, Any]) -> int:
+        if index == len(order):
+            return 1
+        name, parameter = order[index]
+        if not space.is_active(parameter, drawn):
+            return below(index + 1, drawn)
+        if name in asked:
+            return sum(below(index + 1, {**drawn, name: value}) for value in parameter.points())
+        return (parameter.count or 0) * below(index + 1, drawn)
+
+    return below(0, {})
+
+
+def describe(parameter: space.AnyParameter) -> str:
+    """The range in words."""
+    if isinstance(parameter, space.CategoricalParameter):
+        return f"one of {', '.join(map(repr, parameter.choices))}"
+    kind = "a whole number" if isinstance(parameter, space.IntParameter) else "a number"
+    step = f" in steps of {parameter.step}" if parameter.step not in (None, 1) else ""
+    return f"{kind} from {parameter.low} to {parameter.high}{step}"

@@ -1,0 +1,199 @@
+"""The sampler and the pruner: a name of Optuna's and its options, checked against the tables without Optuna."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+from pydantic import Field, model_validator
+
+from trialplane import errors
+from trialplane.spec import faults, options, values
+from trialplane.spec.faults import Fault
+from trialplane.spec.options import Choice, Kind, Option
+
+_FUNCTION = re.compile(values.FUNCTION)
+
+
+class _Named(faults.Model):
+    kind: ClassVar[Kind]
+
+    name: str = Field(description="Name.")
+    options: dict[str, values.Plain] = Field(default_factory=dict, description="Options, by Optuna's names.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _inline(cls, data: Any) -> Any:
+        """`tpe` and `{name: tpe, n_startup_trials: 8}` as name and options."""
+        return unfold(data)
+
+    @model_validator(mode="after")
+    def _known(self) -> Any:
+        faults.refuse(list(check(type(self).kind, {"name": self.name, **self.options})))
+        return self
+
+    @property
+    def choice(self) -> Choice:
+        """Optuna's class and its options."""
+        return options.TABLES[type(self).kind][self.name]
+
+
+class Sampler(_Named):
+    """Draws the parameters of the next trial."""
+
+    kind: ClassVar[Kind] = Kind.SAMPLER
+
+
+class Pruner(_Named):
+    """Ends trials early that do badly."""
+
+    kind: ClassVar[Kind] = Kind.PRUNER
+
+
+def unfold(data: Any) -> Any:
+    """The short form as `{"name": …, "options": {…}}`; what has another shape is given back for pydantic to refuse."""
+    if isinstance(data, str):
+        return {"name": data, "options": {}}
+    if isinstance(data, Mapping) and isinstance(data.get("options", {}), Mapping):
+        inline = {key: value for key, value in data.items() if key not in ("name", "options")}
+        return {
+            **({"name": data["name"]} if "name" in data else {}),
+            "options": {**data.get("options", {}), **inline},
+        }
+    return data
+
+
+def check(kind: Kind, data: Any) -> Iterator[Fault]:
+    """What is wrong with a sampler, pruner, crossover or mutation in its short form."""
+    table = options.TABLES[kind]
+    flat = unfold(data)
+    if not isinstance(flat, Mapping) or not isinstance(flat.get("name"), str):
+        yield Fault((), f"must be {kind.value}: a name, or a mapping with a name; {errors.nearest('', table)}")
+        return
+    name, given = flat["name"], flat.get("options", {})
+    if not isinstance(given, Mapping):
+        yield Fault(("options",), "must be a mapping; options may as well stand beside the name")
+        return
+    choice = table.get(name)
+    if choice is None:
+        yield Fault(("name",), f"{name!r} is not {kind.value}; {errors.nearest(name, table)}")
+        return
+    for key, value in given.items():
+        if key in choice.platform:
+            yield Fault((key,), f"is set by the platform from the job's `{choice.platform[key]}`; set that instead")
+        elif key not in choice.options:
+            hint = errors.nearest(str(key), choice.options) or "it has no options"
+            yield Fault((key,), f"{name} has no such option; {hint}")
+        else:
+            for fault in _check_value(choice.options[key], value):
+                yield Fault((key, *fault.field), fault.message)
+    for key, option in choice.options.items():
+        if option.required and key not in given:
+            yield Fault((key,), f"is missing; {name} needs {option.kind.value}")
+    if name in _TOGETHER:
+        yield from _TOGETHER[name](given)
+
+
+def functions(kind: Kind, data: Any) -> Iterator[tuple[tuple[str, ...], str]]:
+    """The `module:function` values of a valid sampler or pruner, with their paths."""
+    flat = unfold(data)
+    choice = options.TABLES[kind][flat["name"]]
+    for key, value in flat["options"].items():
+        option = choice.options[key]
+        if value is None:
+            continue
+        if option.kind in (Kind.FUNCTION, Kind.FACTORY):
+            yield (key,), value
+        elif option.kind in options.TABLES:
+            for path, below in functions(option.kind, value):
+                yield (key, *path), below
+
+
+def _check_value(option: Option, value: Any) -> Iterator[Fault]:
+    if value is None and option.nullable:
+        return
+    kind = option.kind
+    if kind in options.TABLES:
+        yield from check(kind, value)
+    elif kind is Kind.TEXT:
+        if value not in option.allowed:
+            yield Fault((), f"{value!r} is not one of {', '.join(option.allowed)}")
+    elif kind is Kind.POINT:
+        if not isinstance(value, Mapping):
+            yield Fault((), f"must be {kind.value}")
+    elif kind is Kind.POINTS:
+        if not isinstance(value, (list, tuple)) or not value or not all(_is_row(row) for row in value):
+            yield Fault((), f"must be {kind.value}")
+    elif kind in (Kind.FUNCTION, Kind.FACTORY):
+        if not isinstance(value, str) or not _FUNCTION.fullmatch(value):
+            yield Fault((), f"must be {kind.value}, for example train:{option.kind.name.lower()}")
+    elif kind is Kind.BOOL:
+        if not isinstance(value, bool):
+            yield Fault((), f"must be {kind.value}, not {value!r}")
+    elif kind is Kind.INT_OR_AUTO and value == "auto":
+        return
+    elif not _is_number(value) or (kind is not Kind.NUMBER and not isinstance(value, int)):
+        yield Fault((), f"must be {kind.value}, not {value!r}")
+    elif option.minimum is not None and value < option.minimum:
+        yield Fault((), f"{value} must be at least {option.minimum:g}")
+    elif option.above is not None and value <= option.above:
+        yield Fault((), f"{value} must be over {option.above:g}")
+    elif option.maximum is not None and value > option.maximum:
+        yield Fault((), f"{value} must be at most {option.maximum:g}")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_row(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and bool(value) and all(_is_number(item) for item in value)
+
+
+def _tpe(given: Mapping[str, Any]) -> Iterator[Fault]:
+    if given.get("group") is True and given.get("multivariate") is not True:
+        yield Fault(("group",), "needs multivariate: true")
+
+
+def _cmaes(given: Mapping[str, Any]) -> Iterator[Fault]:
+    if given.get("source_trials") is not None:
+        for key in ("x0", "sigma0"):
+            if given.get(key) is not None:
+                yield Fault((key,), "cannot stand together with source_trials")
+        if given.get("use_separable_cma"):
+            yield Fault(("use_separable_cma",), "cannot stand together with source_trials")
+    if given.get("lr_adapt") and (given.get("use_separable_cma") or given.get("with_margin")):
+        yield Fault(("lr_adapt",), "cannot stand together with use_separable_cma or with_margin")
+    if given.get("use_separable_cma") and given.get("with_margin"):
+        yield Fault(("with_margin",), "cannot stand together with use_separable_cma")
+    if given.get("restart_strategy") is not None:
+        yield Fault(("restart_strategy",), "was taken out of Optuna; leave it out")
+
+
+def _threshold(given: Mapping[str, Any]) -> Iterator[Fault]:
+    lower, upper = given.get("lower"), given.get("upper")
+    if lower is None and upper is None:
+        yield Fault(("lower",), "is missing; threshold needs lower or upper or both")
+    elif lower is not None and upper is not None and _is_number(lower) and _is_number(upper) and lower > upper:
+        yield Fault(("lower",), f"{lower} is over upper ({upper})")
+
+
+def _bootstrap(key: str, default: str | int) -> Any:
+    def check_bootstrap(given: Mapping[str, Any]) -> Iterator[Fault]:
+        count = given.get("bootstrap_count", 0)
+        if _is_number(count) and count > 0 and given.get(key, default) == "auto":
+            yield Fault(("bootstrap_count",), f"needs a {key} that is a number, not auto")
+
+    return check_bootstrap
+
+
+# What Optuna refuses about several options together.
+_TOGETHER: Mapping[str, Any] = {
+    "tpe": _tpe,
+    "cmaes": _cmaes,
+    "threshold": _threshold,
+    "hyperband": _bootstrap("max_resource", "auto"),
+    "successive_halving": _bootstrap("min_resource", "auto"),
+}

@@ -1,0 +1,170 @@
+"""The job file's JSON schema (draft 2020-12), as users write it, so that an editor completes and checks it.
+
+The models describe the resolved job; this adds what only the file has: short forms, options written beside a
+sampler's name, `objective`, and profiles, in which every field may be left out.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+from trialplane.spec import options, values
+from trialplane.spec.job import Job
+from trialplane.spec.options import Choice, Kind, Option
+
+_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+_PREFIX = "#/$defs/"
+_PARTIAL = "Partial"
+_NAMES = {
+    Kind.SAMPLER: "Sampler",
+    Kind.PRUNER: "Pruner",
+    Kind.CROSSOVER: "Crossover",
+    Kind.MUTATION: "Mutation",
+}
+_SCALAR = {"type": ["string", "number", "boolean", "null"]}
+
+
+def json_schema() -> dict[str, Any]:
+    """The schema of job.yaml."""
+    made = Job.model_json_schema()
+    defs: dict[str, Any] = made.pop("$defs")
+    for kind, name in _NAMES.items():
+        defs[name] = _named(kind)
+    for definition in defs.values():
+        _conditions(definition)
+    root: dict[str, Any] = {
+        "type": "object",
+        "properties": {key: value for key, value in made["properties"].items() if key != "name"},
+        "additionalProperties": False,
+    }
+    root["properties"]["objective"] = {
+        "$ref": f"{_PREFIX}Objective",
+        "description": "What to optimize, when it is one metric; else `objectives`.",
+    }
+    for key in ("sampler", "pruner"):
+        root["properties"][key].pop("default", None)
+    _parameters(root)["additionalProperties"] = False  # a name that does not fit the pattern
+    profile = _partial(root)
+    partials = {_PARTIAL + name: _partial(definition) for name, definition in defs.items()}
+    for kind, name in _NAMES.items():
+        partials[_PARTIAL + name] = _named_partly(kind)
+    # In a profile, null takes a parameter out of the space.
+    _parameters(profile)["patternProperties"] = {
+        pattern: {"anyOf": [parameter, {"type": "null"}]}
+        for pattern, parameter in _parameters(profile)["patternProperties"].items()
+    }
+    root["properties"]["profiles"] = {
+        "type": "object",
+        "additionalProperties": {"$ref": f"{_PREFIX}Profile"},
+        "description": "Named overrides, chosen by --profile; any fields of the job.",
+    }
+    return {
+        "$schema": _DIALECT,
+        "title": "trialplane job",
+        "description": "A job of trialplane: what to run, what to search, and how long.",
+        **root,
+        "required": ["kind"],
+        "oneOf": [{"required": ["objective"]}, {"required": ["objectives"]}],
+        "$defs": {**defs, **partials, "Profile": profile},
+    }
+
+
+def _named(kind: Kind) -> dict[str, Any]:
+    """A name alone, or a mapping with the name and the options of just that one."""
+    table = options.TABLES[kind]
+    alone = [name for name, choice in table.items() if not any(option.required for option in choice.options.values())]
+    if kind is Kind.PRUNER:
+        alone.remove("threshold")  # needs lower or upper
+    return {
+        "description": f"{kind.value[0].upper()}{kind.value[1:]} of Optuna, by name or with its options.",
+        "anyOf": [{"enum": alone}, *(_with_options(name, choice) for name, choice in table.items())],
+    }
+
+
+def _with_options(name: str, choice: Choice) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "title": name,
+        "properties": {"name": {"const": name}, **{key: _option(option) for key, option in choice.options.items()}},
+        "required": ["name", *(key for key, option in choice.options.items() if option.required)],
+        "additionalProperties": False,
+    }
+
+
+def _named_partly(kind: Kind) -> dict[str, Any]:
+    """A name, or any of the options of any of them, since the name may stand in the file below."""
+    table = options.TABLES[kind]
+    every: dict[str, Any] = {}
+    for choice in table.values():
+        for key, option in choice.options.items():
+            every.setdefault(key, []).append(_partial(_option(option)))
+    properties = {key: forms[0] if len(forms) == 1 else {"anyOf": forms} for key, forms in every.items()}
+    return {
+        "anyOf": [
+            {"enum": list(table)},
+            {
+                "type": "object",
+                "properties": {"name": {"enum": list(table)}, **properties},
+                "additionalProperties": False,
+            },
+        ]
+    }
+
+
+def _option(option: Option) -> dict[str, Any]:
+    schema = _plain_option(option)
+    return {"anyOf": [schema, {"type": "null"}]} if option.nullable else schema
+
+
+def _plain_option(option: Option) -> dict[str, Any]:
+    bounds = {
+        key: value
+        for key, value in (
+            ("minimum", option.minimum),
+            ("maximum", option.maximum),
+            ("exclusiveMinimum", option.above),
+        )
+        if value is not None
+    }
+    if option.kind in _NAMES:
+        return {"$ref": _PREFIX + _NAMES[option.kind]}
+    if option.kind in (Kind.FUNCTION, Kind.FACTORY):
+        return {"type": "string", "pattern": f"^{values.FUNCTION}$", "description": option.kind.value}
+    if option.kind is Kind.INT_OR_AUTO:
+        return {"anyOf": [{"type": "integer", **bounds}, {"const": "auto"}]}
+    simple: Mapping[Kind, dict[str, Any]] = {
+        Kind.BOOL: {"type": "boolean"},
+        Kind.INT: {"type": "integer", **bounds},
+        Kind.NUMBER: {"type": "number", **bounds},
+        Kind.TEXT: {"enum": list(option.allowed)},
+        Kind.POINT: {"type": "object", "additionalProperties": _SCALAR},
+        Kind.POINTS: {"type": "array", "items": {"type": "array", "items": {"type": "number"}}},
+    }
+    return simple[option.kind]
+
+
+def _conditions(definition: dict[str, Any]) -> None:
+    """A condition may name one value instead of a list."""
+    when = definition.get("properties", {}).get("when")
+    if when is not None:
+        when["additionalProperties"] = {"anyOf": [_SCALAR, {"type": "array", "items": _SCALAR, "minItems": 1}]}
+
+
+def _partial(schema: Any) -> Any:
+    """A schema with nothing required, referring to partial definitions."""
+    if isinstance(schema, dict):
+        made = {key: _partial(value) for key, value in schema.items() if key not in ("required", "discriminator")}
+        if isinstance(made.get("$ref"), str):
+            made["$ref"] = made["$ref"].replace(_PREFIX, _PREFIX + _PARTIAL)
+        if "oneOf" in made and any("$ref" in form for form in made["oneOf"]):
+            made["anyOf"] = made.pop("oneOf")  # `{high: 1}` fits a float and an int
+        return made
+    return [_partial(item) for item in schema] if isinstance(schema, list) else copy.copy(schema)
+
+
+def _parameters(root: dict[str, Any]) -> dict[str, Any]:
+    """The part of `space` that is a mapping of parameters, and no code."""
+    forms: list[dict[str, Any]] = root["properties"]["space"]["oneOf"]
+    return next(form for form in forms if form["type"] == "object")

@@ -1,0 +1,214 @@
+"""The parameters that a study searches, their conditions, and the order in which they can be drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from trialplane.spec import faults, values
+from trialplane.spec.faults import Fault
+
+
+def _many(value: Any) -> Any:
+    """`{model: bert}` as `{model: [bert]}`."""
+    if isinstance(value, dict):
+        return {key: below if isinstance(below, (list, tuple)) else [below] for key, below in value.items()}
+    return value
+
+
+When = Annotated[dict[str, Annotated[tuple[values.Choice, ...], Field(min_length=1)]], BeforeValidator(_many)]
+
+
+class _Parameter(faults.Model):
+    when: When = Field(
+        default_factory=dict,
+        description="Other parameters with the value, or list of values, for which this parameter exists.",
+    )
+
+
+class FloatParameter(_Parameter):
+    """A real number between two bounds, both included."""
+
+    type: Literal["float"] = Field(description="A real number.")
+    low: values.Number = Field(description="Smallest value.")
+    high: values.Number = Field(description="Largest value.")
+    log: bool = Field(default=False, description="Drawn on a logarithmic scale; low must be over 0.")
+    step: values.Number | None = Field(default=None, description="Distance between values, counted from low.")
+
+    @model_validator(mode="after")
+    def _bounds(self) -> FloatParameter:
+        faults.refuse(list(_interval(self.low, self.high, self.log, self.step, self.log and self.step is not None)))
+        return self
+
+    def holds(self, value: Any) -> bool:
+        """Whether `value` lies in the range, and on a step when there are steps."""
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not self.low <= value <= self.high:
+            return False
+        return self.step is None or _on_step(float(value) - self.low, self.step)
+
+    @property
+    def count(self) -> int | None:
+        """How many values there are, or None when there is no end to them."""
+        if self.low == self.high:
+            return 1
+        return None if self.step is None else int((self.high - self.low) / self.step + 1e-8) + 1
+
+    def points(self) -> list[values.Scalar]:
+        """Every value, for a grid.
+
+        Raises:
+            ValueError: there are endless many.
+        """
+        if self.count is None:
+            raise ValueError("a float without a step has no grid")
+        return [self.low + index * (self.step or 0.0) for index in range(self.count)]
+
+
+class IntParameter(_Parameter):
+    """A whole number between two bounds, both included."""
+
+    type: Literal["int"] = Field(description="A whole number.")
+    low: values.Integer = Field(description="Smallest value.")
+    high: values.Integer = Field(description="Largest value.")
+    log: bool = Field(default=False, description="Drawn on a logarithmic scale; low must be over 0.")
+    step: values.Integer = Field(default=1, description="Distance between values, counted from low.")
+
+    @model_validator(mode="after")
+    def _bounds(self) -> IntParameter:
+        faults.refuse(list(_interval(self.low, self.high, self.log, self.step, self.log and self.step != 1)))
+        return self
+
+    def holds(self, value: Any) -> bool:
+        """Whether `value` lies in the range, and on a step."""
+        if isinstance(value, bool) or not isinstance(value, int):
+            return False
+        return self.low <= value <= self.high and (value - self.low) % self.step == 0
+
+    @property
+    def count(self) -> int | None:
+        """How many values there are."""
+        return (self.high - self.low) // self.step + 1
+
+    def points(self) -> list[values.Scalar]:
+        """Every value, for a grid."""
+        return list(range(self.low, self.high + 1, self.step))
+
+
+class CategoricalParameter(_Parameter):
+    """One of several values without an order."""
+
+    type: Literal["categorical"] = Field(description="One of the choices.")
+    choices: tuple[values.Choice, ...] = Field(description="The values to choose from.")
+
+    @model_validator(mode="after")
+    def _distinct(self) -> CategoricalParameter:
+        found = [] if self.choices else [Fault(("choices",), "is empty; give at least one value")]
+        seen: list[Any] = []
+        for index, choice in enumerate(self.choices):
+            # Optuna compares choices by ==, for which 1, 1.0 and true are one value.
+            if choice in seen:
+                found.append(Fault(("choices", index), f"{choice!r} is listed twice"))
+            seen.append(choice)
+        faults.refuse(found)
+        return self
+
+    def holds(self, value: Any) -> bool:
+        """Whether `value` is one of the choices; true is not 1."""
+        return any(same(value, choice) for choice in self.choices)
+
+    @property
+    def count(self) -> int | None:
+        """How many choices there are."""
+        return len(self.choices)
+
+    def points(self) -> list[values.Scalar]:
+        """Every choice."""
+        return list(self.choices)
+
+
+AnyParameter = FloatParameter | IntParameter | CategoricalParameter
+Parameter = Annotated[AnyParameter, Field(discriminator="type")]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_-]*$")]  # no dots: `--set space.lr.high=1` stays clear
+TYPES: tuple[str, ...] = ("float", "int", "categorical")
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two scalars are the same value; unlike ==, true is not 1, but 1.0 is 1."""
+    return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
+
+
+def is_active(parameter: AnyParameter, drawn: Mapping[str, Any]) -> bool:
+    """Whether `parameter` exists, given the values drawn before it; one whose condition is not drawn does not."""
+    return all(
+        name in drawn and any(same(drawn[name], wanted) for wanted in allowed)
+        for name, allowed in parameter.when.items()
+    )
+
+
+def ordered(
+    space: Mapping[str, AnyParameter],
+) -> list[tuple[str, AnyParameter]]:
+    """The parameters so that each comes after those its `when` names, else in the order they were written.
+
+    Raises:
+        ValueError: the conditions go round in a circle.
+    """
+    circle = cycle(space)
+    if circle:
+        raise ValueError(f"the conditions go round in a circle: {' → '.join(circle)}")
+    done: dict[str, AnyParameter] = {}
+
+    def visit(name: str) -> None:
+        if name not in done:
+            for other in space[name].when:
+                if other in space:
+                    visit(other)
+            done[name] = space[name]
+
+    for name in space:
+        visit(name)
+    return list(done.items())
+
+
+def cycle(space: Mapping[str, AnyParameter]) -> list[str]:
+    """A circle of conditions, its first name repeated at the end, or nothing."""
+    clear: set[str] = set()
+    for start in space:
+        trail: list[str] = []
+
+        def walk(name: str, trail: list[str] = trail) -> list[str]:
+            if name in trail:
+                return [*trail[trail.index(name) :], name]
+            if name in clear or name not in space:
+                return []
+            trail.append(name)
+            for other in space[name].when:
+                circle = walk(other)
+                if circle:
+                    return circle
+            trail.pop()
+            clear.add(name)
+            return []
+
+        circle = walk(start)
+        if circle:
+            return circle
+    return []
+
+
+def _interval(low: float, high: float, log: bool, step: float | None, log_and_step: bool) -> Iterator[Fault]:
+    if low > high:
+        yield Fault(("low",), f"{low} is over high ({high})")
+    if log and low <= 0:
+        yield Fault(("low",), f"{low} must be over 0 with log: true")
+    if log_and_step:
+        yield Fault(("step",), "cannot stand together with log: true; drop one of them")
+    if step is not None and step <= 0:
+        yield Fault(("step",), f"{step} must be over 0")
+
+
+def _on_step(distance: float, step: float) -> bool:
+    ratio = distance / step
+    return abs(ratio - round(ratio)) < 1e-8

@@ -1,0 +1,122 @@
+"""The kinds of scalar a job file holds, each as an annotated type that says in plain words what it wants."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, FiniteFloat, WithJsonSchema
+
+from trialplane.spec import faults
+
+Scalar = str | int | float | bool | None
+
+FUNCTION = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*"
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_BYTES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
+_DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)([smhd]))")
+_QUANTITY = re.compile(r"(\d+(?:\.\d+)?)([kMGT]i?|Ki)?")
+
+
+def _duration(value: Any) -> Any:
+    if isinstance(value, str):
+        parts = _DURATION.findall(value.replace(" ", ""))
+        if not parts or "".join(number + unit for number, unit in parts) != value.replace(" ", ""):
+            raise ValueError(f"{value!r} is no duration; write seconds (90) or 90s, 30m, 2h, 1h30m")
+        return sum(float(number) * _UNITS[unit] for number, unit in parts)
+    if isinstance(value, bool):
+        raise ValueError("write seconds (90) or 90s, 30m, 2h, 1h30m")
+    return value
+
+
+def _quantity(value: Any) -> Any:
+    text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    if not isinstance(text, str) or not _QUANTITY.fullmatch(text):
+        raise ValueError(f"{value!r} is no amount of memory; write 512Mi, 2Gi or bytes")
+    if bytes_of(text) < 1:
+        raise ValueError("must be more than 0")
+    return text
+
+
+def bytes_of(quantity: str) -> int:
+    """The bytes in a Kubernetes quantity such as `2Gi`.
+
+    Raises:
+        ValueError: it is none.
+    """
+    match = _QUANTITY.fullmatch(quantity)
+    if match is None:
+        raise ValueError(f"{quantity!r} is no amount of memory; write 512Mi, 2Gi or bytes")
+    return int(float(match[1]) * _BYTES[match[2] or ""])
+
+
+def _plain(value: Any) -> Any:
+    """Refuses what JSON cannot hold, by its place: dates, sets, NaN; keys that are no strings."""
+    found: list[faults.Fault] = []
+
+    def walk(item: Any, path: tuple[str | int, ...]) -> None:
+        if isinstance(item, dict):
+            for key, below in item.items():
+                if isinstance(key, str):
+                    walk(below, (*path, key))
+                else:
+                    found.append(faults.Fault(path, f"the key {key!r} must be a string; put it in quotes"))
+        elif isinstance(item, (list, tuple)):
+            for index, below in enumerate(item):
+                walk(below, (*path, index))
+        elif isinstance(item, float) and not math.isfinite(item):
+            found.append(faults.Fault(path, f"{item} is not a number that can be written down"))
+        elif item is not None and not isinstance(item, (str, int, float, bool)):
+            found.append(faults.Fault(path, f"a {type(item).__name__} cannot stand in a job; put it in quotes"))
+
+    walk(value, ())
+    faults.refuse(found)
+    return value
+
+
+def _listed(value: Any) -> Any:
+    """Tuples as lists, so that a value equals what its JSON reads back to."""
+    if isinstance(value, dict):
+        return {key: _listed(below) for key, below in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_listed(below) for below in value]
+    return value
+
+
+def _scalar(value: Any) -> Any:
+    if isinstance(value, (dict, list, tuple)):
+        raise ValueError("must be one value: a string, a number, true, false or null")
+    return _plain(value)
+
+
+Integer = Annotated[int, Field(strict=True)]
+Number = Annotated[FiniteFloat, Field(strict=True)]
+Duration = Annotated[
+    float,
+    BeforeValidator(_duration),
+    Field(gt=0, allow_inf_nan=False),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "number", "exclusiveMinimum": 0},
+                {"type": "string", "pattern": r"^\s*(\d+(\.\d+)?\s*[smhd]\s*)+$"},
+            ]
+        }
+    ),
+]
+Quantity = Annotated[
+    str,
+    BeforeValidator(_quantity),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "integer", "minimum": 1},
+                {"type": "string", "pattern": rf"^{_QUANTITY.pattern}$"},
+            ]
+        }
+    ),
+]
+Plain = Annotated[Any, BeforeValidator(lambda value: _listed(_plain(value)))]
+Choice = Annotated[Any, BeforeValidator(_scalar), WithJsonSchema({"type": ["string", "number", "boolean", "null"]})]
+Function = Annotated[str, Field(pattern=f"^{FUNCTION}$")]

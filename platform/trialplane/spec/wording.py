@@ -1,0 +1,137 @@
+"""Pydantic's errors as faults: at the path that a user wrote, in words that say what would be right."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from trialplane import errors
+from trialplane.spec import faults, space
+from trialplane.spec.document import Place
+from trialplane.spec.faults import Fault
+from trialplane.spec.job import Constraint, Input, Job, Objective
+from trialplane.spec.resources import Budget, Resources, Retries
+
+# Parts pydantic puts into a location that are no fields: the forms of a union, and a key as opposed to its value.
+_FORMS = ("parameters", "function")
+_MODELS: Mapping[str, type[faults.Model]] = {"budget": Budget, "resources": Resources, "retries": Retries}
+_ITEMS: Mapping[str, type[faults.Model]] = {"inputs": Input, "objectives": Objective, "constraints": Constraint}
+_UNKNOWN = "there is no such field"
+_MISSING = "is missing"
+_PARAMETERS: Mapping[str, type[faults.Model]] = {
+    "float": space.FloatParameter,
+    "int": space.IntParameter,
+    "categorical": space.CategoricalParameter,
+}
+
+
+def translate(error: ValidationError, data: Mapping[str, Any]) -> list[Fault]:
+    """Every fault in `error`, which came of validating `data` as a job."""
+    found: list[Fault] = []
+    for entry in error.errors(include_url=False):
+        place = _place(entry["loc"])
+        packed = faults.unpack(entry)
+        if packed:
+            found += [Fault((*place, *fault.field), fault.message) for fault in packed]
+        else:
+            found.append(Fault(place, _say(entry, place, data)))
+    # A list whose items are wrong is reported too short as well, because wrong items do not count.
+    wrong = [fault.field for fault in found if fault.message.startswith(_UNKNOWN)]
+    found = [fault for fault in found if not (fault.message == _MISSING and _is_misspelt(fault.field, wrong))]
+    deeper = {fault.field[:1] for fault in found if len(fault.field) > 1}
+    return [fault for fault in found if not (fault.field in deeper and fault.message.startswith("needs at least"))]
+
+
+def _place(loc: tuple[str | int, ...]) -> Place:
+    """A pydantic location as the path that a user wrote."""
+    if loc[:1] == ("space",) and len(loc) > 1 and loc[1] in _FORMS:
+        name, rest = loc[2:3], loc[3:]
+        loc = ("space", *name, *(rest[1:] if rest[:1] and rest[0] in _PARAMETERS else rest))
+    if loc[:1] and loc[0] in ("sampler", "pruner") and loc[1:2] == ("options",):
+        loc = (loc[0], *loc[2:])
+    return tuple(step for step in loc if step != "[key]")
+
+
+def _say(entry: Any, place: Place, data: Mapping[str, Any]) -> str:
+    """A pydantic error in our words."""
+    kind, given, context = entry["type"], entry.get("input"), entry.get("ctx", {})
+    shown = _short(given)
+    if kind == "extra_forbidden":
+        if place == ("name",):
+            return "is the name of the job's folder; drop this line"
+        return f"{_UNKNOWN}; {errors.nearest(str(place[-1]), _fields(place[:-1], data))}"
+    if kind == "missing":
+        return _missing(place)
+    if kind == "union_tag_not_found":
+        return f"has no type; write type: {', '.join(space.TYPES[:-1])} or {space.TYPES[-1]}"
+    if kind == "union_tag_invalid":
+        return f"type {context['tag']!r} is unknown; {errors.nearest(str(context['tag']), space.TYPES)}"
+    if kind == "value_error":
+        return str(context["error"])
+    if kind == "literal_error":
+        return f"{shown} is not {context['expected']}"
+    if kind == "string_pattern_mismatch":
+        return _PATTERNS.get(str(place[0]), f"{shown} must be module:function, for example train:run")
+    bound = {"greater_than": "over", "greater_than_equal": "at least", "less_than": "under"}.get(kind)
+    if bound:
+        limit = next(iter(context.values()))
+        return f"{shown} must be {bound} {limit:g}"
+    if kind == "too_short":
+        return f"needs at least {context['min_length']}, and is empty"
+    wanted = _KINDS.get(kind)
+    return f"must be {wanted}, not {shown}" if wanted else str(entry["msg"])
+
+
+_KINDS = {
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "finite_number": "a number that is not infinite",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+    "string_type": "a string",
+    "tuple_type": "a list",
+    "dict_type": "a mapping",
+    "model_type": "a mapping",
+    "model_attributes_type": "a mapping",
+}
+_PATTERNS = {
+    "name": "the folder's name must be lower-case letters, digits, - and _, at most 63, for it names the job",
+    "space": "a parameter's name is letters, digits, _ and -; a space in code is module:function, as in space:define",
+}
+
+
+def _is_misspelt(place: Place, wrong: Collection[Place]) -> bool:
+    """Whether one of the unknown fields `wrong` is the missing field `place` with an error in it."""
+    beside = [str(other[-1]) for other in wrong if other[:-1] == place[:-1]]
+    return bool(difflib.get_close_matches(str(place[-1]), beside, n=1, cutoff=0.6))
+
+
+def _missing(place: Place) -> str:
+    if place == ("objectives",):
+        return "is missing; write objective: {metric: …, direction: maximize}"
+    if place == ("kind",):
+        return "is missing; write kind: hpo"
+    if len(place) == 3 and place[0] == "space" and place[2] == "choices":
+        return "is missing; write choices: [a, b]"
+    return _MISSING
+
+
+def _fields(place: Place, data: Mapping[str, Any]) -> Collection[str]:
+    """Names of the fields at a place, for the nearest to a misspelt one."""
+    if not place:
+        return [name for name in (*Job.model_fields, "objective", "profiles") if name != "name"]
+    first = str(place[0])
+    if first == "space" and len(place) == 2:
+        raw = data["space"][place[1]]
+        model: type[faults.Model] | None = _PARAMETERS.get(raw.get("type"))
+    else:
+        model = _MODELS.get(first) if len(place) == 1 else _ITEMS.get(first)
+    return list(model.model_fields) if model else ()
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}…"

@@ -1,0 +1,239 @@
+"""Jobs as values: JSON round trips, parameters in order, merging of layers, differences; laws as property tests.
+
+Does not check files and complaints (test_load.py).
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import hypothesis.strategies as st
+import pydantic
+import pytest
+from hypothesis import given, settings
+
+from trialplane.spec import draft, rules, space, values
+from trialplane.spec.difference import difference
+from trialplane.spec.document import Place
+from trialplane.spec.draft import Draft, Origin
+from trialplane.spec.job import Constraint, Job
+from trialplane.spec.sampling import Pruner, Sampler
+
+_names = st.from_regex(r"[a-z][a-z_]{0,5}", fullmatch=True)
+_finite = st.floats(allow_nan=False, allow_infinity=False)
+_scalars = st.none() | st.booleans() | st.integers() | _finite | st.text(max_size=6)
+_json = st.recursive(_scalars, lambda below: st.lists(below, max_size=3) | st.dictionaries(_names, below, max_size=3))
+
+
+@st.composite
+def _parameters(draw: st.DrawFn) -> dict[str, Any]:
+    kind = draw(st.sampled_from(space.TYPES))
+    if kind == "categorical":
+        return {"type": kind, "choices": draw(st.lists(_scalars, min_size=1, max_size=4, unique_by=_by_value))}
+    low = draw(st.integers(1, 50))
+    made: dict[str, Any] = {"type": kind, "low": low, "high": low + draw(st.integers(0, 50))}
+    extra = draw(st.sampled_from([{}, {"log": True}, {"step": 2}]))
+    return {**made, **extra}
+
+
+def _by_value(choice: Any) -> Any:
+    return ("number", float(choice)) if isinstance(choice, (bool, float)) else ("other", choice)
+
+
+@st.composite
+def _spaces(draw: st.DrawFn) -> dict[str, dict[str, Any]]:
+    made: dict[str, dict[str, Any]] = {}
+    for name in draw(st.lists(_names, unique=True, max_size=5)):
+        parameter = draw(_parameters())
+        if made and draw(st.booleans()):
+            parameter["when"] = {draw(st.sampled_from(list(made))): draw(st.lists(_scalars, min_size=1, max_size=2))}
+        made[name] = parameter
+    return dict(draw(st.permutations(list(made.items()))))
+
+
+@st.composite
+def _jobs(draw: st.DrawFn) -> dict[str, Any]:
+    return {
+        "name": "demo",
+        "kind": "hpo",
+        "params": draw(st.dictionaries(_names, _json, max_size=3)),
+        "space": draw(_spaces() | st.just("train:define")),
+        "objectives": [{"metric": "f1", "direction": draw(st.sampled_from(["minimize", "maximize"]))}],
+        "constraints": draw(st.just([]) | st.just([{"metric": "size", "max": 3}])),
+        "sampler": draw(st.sampled_from(["tpe", {"name": "qmc", "qmc_type": "halton"}, {"name": "gp"}])),
+        "pruner": draw(st.sampled_from(["none", {"name": "patient", "patience": 2, "wrapped": {"name": "median"}}])),
+        "budget": draw(st.just({}) | st.just({"time": "1h30m", "target": 0.5})),
+        "resources": draw(st.just({}) | st.just({"memory": 12345678, "shm": "1Gi"})),
+        "enqueue": draw(st.lists(st.dictionaries(_names, _scalars, max_size=3), max_size=2)),
+    }
+
+
+@settings(max_examples=60, deadline=None)
+@given(_jobs())
+def test_a_job_reads_back_from_its_json(data: dict[str, Any]) -> None:
+    try:
+        job = Job.model_validate(data)
+    except pydantic.ValidationError as error:  # 1 and 1.0 in one list of choices
+        assert "listed twice" in str(error)
+        return
+    again = Job.model_validate_json(job.model_dump_json())
+    assert again == job
+    assert again.model_dump_json() == job.model_dump_json()
+    assert difference(job, again) == []
+
+
+@settings(max_examples=40, deadline=None)
+@given(_spaces())
+def test_parameters_come_after_what_they_depend_on(data: dict[str, Any]) -> None:
+    try:
+        made = Job.model_validate({**_BARE, "space": data})
+    except pydantic.ValidationError as error:
+        assert "listed twice" in str(error)
+        return
+    order = list(made.parameters)
+    assert sorted(order) == sorted(data)
+    for name, parameter in made.parameters.items():
+        assert all(order.index(other) < order.index(name) for other in parameter.when if other in order)
+
+
+_BARE: dict[str, Any] = {"name": "demo", "kind": "hpo", "objectives": [{"metric": "f1", "direction": "maximize"}]}
+
+
+def test_order_is_as_written_where_nothing_depends() -> None:
+    made = {name: space.IntParameter(type="int", low=1, high=2) for name in "cab"}
+    assert [name for name, _ in space.ordered(made)] == ["c", "a", "b"]
+    made["c"] = space.IntParameter(type="int", low=1, high=2, when={"b": (1,)})
+    assert [name for name, _ in space.ordered(made)] == ["b", "c", "a"]
+
+
+def test_a_circle_of_conditions_is_found() -> None:
+    made = {name: space.IntParameter(type="int", low=1, high=2, when={on: (1,)}) for name, on in ("ab", "bc", "cb")}
+    assert space.cycle(made) in (["b", "c", "b"], ["c", "b", "c"])
+    with pytest.raises(ValueError, match="circle: b → c → b"):
+        space.ordered(made)
+
+
+def test_conditions() -> None:
+    parameter = space.IntParameter.model_validate(
+        {"type": "int", "low": 1, "high": 2, "when": {"m": ["a", 1], "n": True}}
+    )
+    assert space.is_active(parameter, {"m": "a", "n": True})
+    assert space.is_active(parameter, {"m": 1.0, "n": True})
+    assert not space.is_active(parameter, {"m": "b", "n": True})
+    assert not space.is_active(parameter, {"m": True, "n": True})
+    assert not space.is_active(parameter, {"m": "a", "n": 1})
+    assert not space.is_active(parameter, {"m": "a"})
+
+
+def test_values_in_a_range() -> None:
+    steps = space.FloatParameter(type="float", low=0.0, high=1.0, step=0.1)
+    assert steps.holds(0.3) and steps.holds(1) and not steps.holds(0.35) and not steps.holds(True)
+    assert steps.count == 11 and steps.points()[-1] == pytest.approx(1.0)
+    whole = space.IntParameter(type="int", low=1, high=8, step=3)
+    assert whole.points() == [1, 4, 7] and whole.count == 3
+    assert whole.holds(4) and not whole.holds(5) and not whole.holds(4.0) and not whole.holds("4")
+    words = space.CategoricalParameter(type="categorical", choices=("a", True, None))
+    assert words.holds(True) and words.holds(None) and not words.holds(1)
+    assert space.FloatParameter(type="float", low=0, high=1).count is None
+
+
+def test_points_are_not_counted_for_ever() -> None:
+    big = space.IntParameter(type="int", low=1, high=10**9)
+    asks = space.IntParameter(type="int", low=1, high=2, when={"a": (1,)})
+    assert rules.count_points({"a": big, "b": asks}) is None
+    assert rules.count_points({"a": big, "b": big}) == 10**18
+
+
+def test_constraints_say_how_far_outside() -> None:
+    both = Constraint(metric="size", min=1, max=3)
+    assert [both.excess(value) for value in (0, 1, 2, 3, 5)] == [1, 0, -1, 0, 2]
+    assert Constraint(metric="size", max=3).excess(1) == -2
+
+
+def test_units() -> None:
+    job = Job.model_validate({**_BARE, "resources": {"memory": "1.5Gi", "shm": "64Mi"}, "budget": {"time": "1d 2h"}})
+    assert (job.resources.memory_bytes, job.resources.shm_bytes) == (1536 * 2**20, 64 * 2**20)
+    assert job.budget.time == 26 * 3600
+    with pytest.raises(ValueError, match="amount of memory"):
+        values.bytes_of("2GB")
+
+
+def test_samplers_in_long_and_short_form() -> None:
+    long = Sampler.model_validate({"name": "tpe", "options": {"n_startup_trials": 3}})
+    assert long == Sampler.model_validate({"name": "tpe", "n_startup_trials": 3})
+    assert Sampler.model_validate("gp").choice.cls == "GPSampler"
+    assert Pruner.model_validate("none").choice.cls == "NopPruner"
+
+
+# ------------------------------------------------------------------------------------------------- merging
+
+_trees = st.dictionaries(_names, st.recursive(_scalars, lambda b: st.dictionaries(_names, b, max_size=3)), max_size=4)
+
+
+def _merged(*layers: dict[str, Any]) -> dict[str, Any]:
+    made = Draft({"params": {}}, {(): Origin("file", 1)})
+    for index, layer in enumerate(layers):
+        made.lay({"params": copy.deepcopy(layer)}, {("params",): Origin(f"layer {index}")})
+    return dict(made.data["params"])
+
+
+@settings(max_examples=40, deadline=None)
+@given(_trees, _trees)
+def test_merge_laws(one: dict[str, Any], other: dict[str, Any]) -> None:
+    assert _merged(one, {}) == one == _merged({}, one)
+    both = _merged(one, other)
+    assert _merged(one, one) == one
+    assert _merged(one, other, other) == both
+    assert set(both) == {*one, *other}
+    for key, value in other.items():
+        if not (isinstance(value, dict) and isinstance(one.get(key), dict)):
+            assert both[key] == value
+    assert {key: both[key] for key in one if key not in other} == {k: v for k, v in one.items() if k not in other}
+
+
+@settings(max_examples=40, deadline=None)
+@given(_trees, st.lists(st.tuples(st.lists(_names, min_size=1, max_size=3), _scalars), max_size=4))
+def test_every_value_knows_where_it_came_from(tree: dict[str, Any], sets: list[tuple[list[str], Any]]) -> None:
+    made = Draft({"params": tree}, {(): Origin("file", 1)})
+    for index, (steps, value) in enumerate(sets):
+        before = len(made.complaints)
+        place: Place = ("params", *steps)
+        made.set(place, value, Origin(f"set {index}"))
+        if len(made.complaints) == before:
+            assert made.get(place) == value
+            assert made.origin(place).source == f"set {index}"
+
+
+def test_paths() -> None:
+    assert draft.path("enqueue.0.lr") == ("enqueue", 0, "lr")
+
+
+# ------------------------------------------------------------------------------------------------- differences
+
+
+def test_differences_are_told_by_field() -> None:
+    old = Job.model_validate(
+        {**_BARE, "space": {"lr": {"type": "float", "low": 1, "high": 2}}, "params": {"a": [1], "b": 1}}
+    )
+    new = Job.model_validate(
+        {
+            **_BARE,
+            "description": "words",
+            "space": {"lr": {"type": "float", "low": 1, "high": 3}},
+            "params": {"a": [1, 2], "b": True},
+            "sampler": {"name": "random"},
+            "trials": 800,
+            "enqueue": [{"lr": 2}],
+        }
+    )
+    assert difference(old, new) == [
+        "params.a: [1] → [1, 2]",
+        "params.b: 1 → true",
+        "space.lr.high: 2.0 → 3.0",
+        'sampler.name: "tpe" → "random"',
+        "trials: 20 → 800",
+        "enqueue: [] → (not there)",
+        "enqueue.0.lr: (not there) → 2",
+    ]
+    assert difference(old, old) == []

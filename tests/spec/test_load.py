@@ -1,0 +1,453 @@
+"""Finding and loading jobs: every complaint with its field, source and line, and which layer wins.
+
+Does not check Optuna's own behaviour, data files (test_inputs.py) or the JSON schema (test_schema.py).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trialplane import errors
+from trialplane.spec import load
+from trialplane.spec.job import Job
+
+GOOD = """\
+kind: hpo
+params: {epochs: 3, data: data.csv, model: small}
+environment: {HPO_EPOCHS: params.epochs, HPO_MODEL_CHOICES: space.model.choices}
+space:
+  lr: {type: float, low: 1e-5, high: 1e-2, log: true}
+  layers: {type: int, low: 1, high: 4}
+  model: {type: categorical, choices: [bert, roberta]}
+  heads: {type: int, low: 2, high: 8, step: 2, when: {model: bert}}
+objective: {metric: f1, direction: maximize}
+sampler: {name: tpe, n_startup_trials: 8}
+pruner: median
+budget: {time: 1h30m, timeout: 90}
+enqueue:
+  - {lr: 0.001, model: bert}
+trials: 24
+profiles:
+  max: {trials: 800, sampler: {n_startup_trials: 40}, space: {lr: {high: 0.1}, layers: null}}
+  other: {sampler: random, space: {lr: {type: int, low: 1, high: 2}}, enqueue: []}
+"""
+TRAIN = "import os\n\ndef run(ctx):\n    return {}\n\ndef define(trial):\n    return {}\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    made = tmp_path / "jobs" / "demo"
+    made.mkdir(parents=True)
+    (made / "train.py").write_text(TRAIN)
+    (made / "job.yaml").write_text(GOOD)
+    return made
+
+
+def found(folder: Path, **layers: Any) -> list[tuple[str, str, int, str]]:
+    """The complaints as (field, source, line, message)."""
+    with pytest.raises(errors.SpecError) as caught:
+        load.load_job(folder, **layers)
+    return [(one.field, one.source, one.line, one.message) for one in caught.value.complaints]
+
+
+def test_a_good_job_loads(folder: Path) -> None:
+    job = load.load_job(folder)
+    assert (job.name, job.trials, job.metrics) == ("demo", 24, ("f1",))
+    assert (job.budget.time, job.budget.timeout) == (5400.0, 90.0)
+    assert job.sampler.name == "tpe" and job.sampler.options == {"n_startup_trials": 8}
+    assert job.params["epochs"] == 3 and job.pruner.name == "median"
+    assert Job.model_validate_json(job.model_dump_json()) == job
+
+
+# field, replaced text, new text, line, part of the message
+_FAULTS = [
+    ("space.lr.low", "low: 1e-5", "low: 1.0", 5, "over high (0.01)"),
+    ("space.lr.low", "low: 1e-5", "low: 0", 5, "must be over 0 with log"),
+    ("space.lr.step", "log: true", "log: true, step: 0.1", 5, "together with log"),
+    ("space.lr.low", "low: 1e-5", "low: .nan", 5, "number"),
+    ("space.lr.low", "low: 1e-5", "low: a", 5, "must be a number, not 'a'"),
+    ("space.lr.low", "low: 1e-5, ", "", 5, "is missing"),
+    ("space.lr.hgh", "high: 1e-2", "hgh: 1", 5, "did you mean high"),
+    ("space.layers.step", "high: 4", "high: 4, step: 0", 6, "must be over 0"),
+    ("space.layers.low", "low: 1, high: 4", "low: 1.5, high: 4", 6, "must be a whole number"),
+    ("space.layers", "type: int, low: 1, high: 4", "low: 1", 6, "has no type"),
+    ("space.layers", "type: int, low: 1, high: 4", "type: inte", 6, "did you mean int"),
+    ("space.layers", "{type: int, low: 1, high: 4}", "4", 6, "must be a mapping"),
+    ("space.lay.ers", "layers:", "lay.ers:", 6, "name is letters"),
+    ("space.model.choices", "[bert, roberta]", "[]", 7, "is empty"),
+    ("space.model.choices.2", "[bert, roberta]", "[bert, roberta, bert]", 7, "listed twice"),
+    ("space.model.choices", "choices: [bert, roberta]", "choices: bert", 7, "must be a list"),
+    ("space.heads.when.modle", "{model: bert}", "{modle: bert}", 8, "did you mean model"),
+    ("space.heads.when.model", "{model: bert}", "{model: [bert, xlm]}", 8, "model is never 'xlm'"),
+    ("space.heads.when", "when: {model: bert}", "when: {heads: 2}", 8, "heads → heads"),
+    ("objective.direction", "direction: maximize", "direction: max", 9, "'minimize' or 'maximize'"),
+    ("objective.direction", ", direction: maximize", "", 9, "is missing"),
+    ("objectives", "objective: {metric: f1, direction: maximize}\n", "", 1, "write objective"),
+    ("kind", "kind: hpo", "kind: hpx", 1, "is not 'hpo'"),
+    ("sampler.n_startup_trial", "n_startup_trials: 8", "n_startup_trial: 8", 10, "did you mean n_startup_trials"),
+    ("sampler.n_startup_trials", "n_startup_trials: 8", "n_startup_trials: -1", 10, "at least 0"),
+    ("sampler.n_startup_trials", "n_startup_trials: 8", "n_startup_trials: many", 10, "must be a whole number"),
+    ("sampler.seed", "n_startup_trials: 8", "seed: 8", 10, "set by the platform from the job's `seed`"),
+    ("sampler.constraints_func", "n_startup_trials: 8", "constraints_func: a:b", 10, "job's `constraints`"),
+    ("sampler.name", "name: tpe", "name: tbe", 10, "did you mean tpe"),
+    ("sampler.gamma", "n_startup_trials: 8", "gamma: 3", 10, "module:function"),
+    ("sampler.gamma", "n_startup_trials: 8", "gamma: train:gama", 10, "train.py defines no gama"),
+    ("sampler.group", "n_startup_trials: 8", "group: true", 10, "needs multivariate"),
+    ("sampler.crossover.name", "name: tpe, n_startup_trials: 8", "name: nsgaii, crossover: sbxx", 10, "mean sbx"),
+    ("sampler.crossover.eta", "name: tpe, n_startup_trials: 8", "name: nsgaii, crossover: {name: sbx, eta: a}", 10, ""),
+    (
+        "sampler.independent_sampler.name",
+        "name: tpe, n_startup_trials: 8",
+        "name: gp, independent_sampler: rand",
+        10,
+        "",
+    ),
+    ("sampler.x0.lrr", "name: tpe, n_startup_trials: 8", "name: cmaes, x0: {lrr: 1}", 10, "did you mean lr"),
+    ("sampler", "sampler: {name: tpe, n_startup_trials: 8}", "sampler: 3", 10, "must be a mapping"),
+    ("pruner.name", "pruner: median", "pruner: medain", 11, "did you mean median"),
+    ("pruner.percentile", "pruner: median", "pruner: percentile", 11, "is missing"),
+    ("pruner.wrapped.name", "pruner: median", "pruner: {name: patient, patience: 2, wrapped: x}", 11, "not a pruner"),
+    ("pruner.lower", "pruner: median", "pruner: threshold", 11, "lower or upper"),
+    ("pruner.bootstrap_count", "pruner: median", "pruner: {name: hyperband, bootstrap_count: 2}", 11, "max_resource"),
+    ("budget.time", "time: 1h30m", "time: 1 hour", 12, "is no duration"),
+    ("budget.timeout", "timeout: 90", "timeout: 0s", 12, "must be over 0"),
+    ("enqueue.0.modle", "lr: 0.001, model: bert", "modle: bert", 14, "did you mean model"),
+    ("enqueue.0.lr", "lr: 0.001", "lr: 5", 14, "lr is a number from 1e-05 to 0.01"),
+    ("enqueue.0.heads", "lr: 0.001, model: bert", "heads: 3", 14, "in steps of 2"),
+    ("enqueue.0.heads", "lr: 0.001, model: bert", "heads: 4, model: roberta", 14, "does not exist with model"),
+    ("trials", "trials: 24", "trials: 0", 15, "must be over 0"),
+    ("trials", "trials: 24", "trials: lots", 15, "must be a whole number, not 'lots'"),
+    ("trails", "trials: 24", "trails: 24", 15, "did you mean trials"),
+    ("name", "trials: 24", "name: other", 15, "the job's folder"),
+    ("profiles.max.trails", "{trials: 800", "{trails: 800", 17, "did you mean trials"),
+    ("profiles.max.trials", "{trials: 800", "{trials: -1", 17, "must be over 0"),
+    ("profiles.max.sampler.n_startup_trial", "{n_startup_trials: 40}", "{n_startup_trial: 4}", 17, "n_startup_trials"),
+    (
+        "profiles.other",
+        "other: {sampler: random, space: {lr: {type: int, low: 1, high: 2}}, enqueue: []}",
+        "other: 3",
+        18,
+        "",
+    ),
+    ("environment.HPO_EPOCHS", "params.epochs", "params.epoch", 3, "did you mean epochs"),
+    ("environment.HPO_EPOCHS", "params.epochs", "trails", 3, "did you mean trials"),
+    ("environment.HPO_MODEL_CHOICES", "space.model.choices", "space.model.low", 3, "'low' is unknown"),
+    ("inputs.dta", "trials: 24", "inputs: {dta: {columns: [text]}}", 15, "did you mean data"),
+    ("inputs.data.colums", "trials: 24", "inputs: {data: {colums: [text]}}", 15, "did you mean columns"),
+    ("constraints.0", "trials: 24", "constraints: [{metric: size}]", 15, "needs min or max"),
+    ("constraints.0.min", "trials: 24", "constraints: [{metric: size, min: 2, max: 1}]", 15, "over max"),
+    ("constraints.1.metric", "trials: 24", "constraints: [{metric: a, min: 2}, {metric: a, max: 3}]", 15, "twice"),
+    ("resources.memory", "trials: 24", "resources: {memory: 2 gigs}", 15, "amount of memory"),
+    ("resources.gpu", "trials: 24", "resources: {gpu: 1}", 15, "did you mean gpus"),
+    ("retries.lost", "trials: 24", "retries: {lost: -1}", 15, "at least 0"),
+    ("seed", "trials: 24", "seed: -1", 15, "at least 0"),
+    ("objective", "trials: 24", "objectives: [{metric: f1, direction: maximize}]", 9, "stands beside"),
+    ("entrypoint", "trials: 24", "entrypoint: train:rnu", 15, "defines no rnu; did you mean run"),
+    ("entrypoint", "trials: 24", "entrypoint: trian:run", 15, "did you mean train"),
+    ("entrypoint", "trials: 24", "entrypoint: train", 15, "must be module:function"),
+    ("trials", "trials: 24", "trials: 20\ntrials: 30", 16, "in lines 15 and 16"),
+    ("space.lr", "  layers: {type: int, low: 1, high: 4}", "  lr: {type: int}", 6, "in lines 5 and 6"),
+    ("params.epochs.when", "epochs: 3", "epochs: {when: .inf}", 2, "inf"),
+]
+
+
+@pytest.mark.parametrize(("field", "old", "new", "line", "part"), _FAULTS, ids=[f"{f[0]}-{f[2][:30]}" for f in _FAULTS])
+def test_one_fault_is_one_complaint(folder: Path, field: str, old: str, new: str, line: int, part: str) -> None:
+    assert GOOD.count(old) >= 1
+    (folder / "job.yaml").write_text(GOOD.replace(old, new, 1))
+    complaints = found(folder)
+    match = [one for one in complaints if one[0] == field and part in one[3]]
+    assert match, complaints
+    assert match[0][1:3] == ("jobs/demo/job.yaml", line)
+    # A profile that builds on what is wrong may be wrong by that.
+    assert len([one for one in complaints if one[0] == field or not one[0].startswith("profiles.")]) == 1, complaints
+
+
+_WHOLE = [
+    ("sampler: grid", "space.lr.step", "needs a step or choices"),
+    (
+        "sampler: cmaes\nobjectives: [{metric: a, direction: minimize}, {metric: b, direction: minimize}]",
+        "sampler",
+        "2",
+    ),
+    ("pruner: median\nobjectives: [{metric: a, direction: minimize}, {metric: b, direction: minimize}]", "pruner", "2"),
+    (
+        "budget: {target: 1}\nobjectives: [{metric: a, direction: minimize}, {metric: b, direction: minimize}]",
+        "budget.target",
+        "one objective",
+    ),
+    (
+        "objectives: [{metric: a, direction: minimize}, {metric: a, direction: maximize}]",
+        "objectives.1.metric",
+        "twice",
+    ),
+    ("objectives: []", "objectives", "needs at least 1"),
+    ("space: train:defin", "space", "did you mean define"),
+    ("space: 'train define'", "space", "module:function"),
+    ("space: train:define\nsampler: grid", "sampler", "in code"),
+]
+
+
+@pytest.mark.parametrize(("text", "field", "part"), _WHOLE)
+def test_faults_between_fields(folder: Path, text: str, field: str, part: str) -> None:
+    fields = {
+        "kind": "kind: hpo",
+        "space": "space: {lr: {type: float, low: 0, high: 1}}",
+        "objectives": "objective: {metric: f1, direction: maximize}",
+    }
+    for line in text.splitlines():
+        fields[line.split(":")[0]] = line
+    (folder / "job.yaml").write_text("\n".join(fields.values()))
+    complaints = found(folder)
+    assert [one[0] for one in complaints] == [field]
+    assert part in complaints[0][3]
+
+
+@pytest.mark.parametrize("sampler", ["grid", "bruteforce"])
+def test_too_few_points(folder: Path, sampler: str) -> None:
+    space = "space: {a: {type: int, low: 1, high: 3}, b: {type: categorical, choices: [x, y]}}"
+    head = f"kind: hpo\n{space}\nobjective: {{metric: f1, direction: maximize}}\nsampler: {sampler}\n"
+    (folder / "job.yaml").write_text(head + "trials: 7")
+    assert found(folder) == [
+        ("trials", "jobs/demo/job.yaml", 5, "7 is more than the space has points (6); write trials: 6 or less")
+    ]
+    (folder / "job.yaml").write_text(head + "trials: 6")
+    assert load.load_job(folder).trials == 6
+
+
+def test_brute_force_counts_along_conditions(folder: Path) -> None:
+    (folder / "job.yaml").write_text(
+        "kind: hpo\nsampler: bruteforce\nobjective: {metric: f1, direction: maximize}\ntrials: 5\nspace:\n"
+        "  m: {type: categorical, choices: [x, y]}\n  a: {type: int, low: 1, high: 3, when: {m: x}}\n"
+    )
+    assert "points (4)" in found(folder)[0][3]
+
+
+def test_all_complaints_at_once_sorted_by_line(folder: Path) -> None:
+    text = GOOD.replace("low: 1e-5", "low: 1.0").replace("pruner: median", "pruner: medain")
+    text = text.replace("model: bert}\ntrials: 24", "modle: bert}\ntrails: 24").replace("trials: 800", "trials: 0")
+    (folder / "job.yaml").write_text(text)
+    complaints = found(folder, sets=["parallel=0", "nope"], profile="mxa")
+    assert [(field, line) for field, _, line, _ in complaints] == [
+        ("space.lr.low", 5),
+        ("pruner.name", 11),
+        ("enqueue.0.modle", 14),
+        ("trails", 15),
+        ("profiles.max.trials", 17),
+        ("profiles", 0),
+        ("--set", 0),
+        ("parallel", 0),
+    ]
+
+
+def test_unreadable_files(folder: Path) -> None:
+    file = folder / "job.yaml"
+    for text, part, line in [
+        ("", "is empty", 0),
+        ("# nothing\n", "is empty", 0),
+        ("- a\n", "holds a list", 1),
+        ("word", "a single value", 1),
+        ("kind: hpo\nspace: {a: [\n", "is not YAML", 3),
+        ("kind: hpo\n\ttrials: 3\n", "is not YAML", 2),
+        ("kind: hpo\n---\nkind: hpo\n", "is not YAML", 2),
+        ("kind: !!python/object:os.system x\n", "cannot be read", 1),
+        ("a: &a [*a]\n", "contains it", 1),
+        ("kind: \x00\n", "is not YAML", 0),
+    ]:
+        file.write_text(text)
+        [(_, source, at, message)] = found(folder)
+        assert (source, at) == ("jobs/demo/job.yaml", line), text
+        assert part in message
+    file.write_bytes(b"kind: \xff")
+    assert "UTF-8" in found(folder)[0][3]
+    file.unlink()
+    assert "does not exist" in found(folder)[0][3]
+    file.mkdir()
+    assert "cannot be read" in found(folder)[0][3]
+
+
+def test_an_alias_bomb_is_refused(folder: Path) -> None:
+    rows = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    rows += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 9)]
+    (folder / "job.yaml").write_text("\n".join(rows))
+    assert "too large" in found(folder)[0][3]
+
+
+def test_yaml_is_read_as_its_newer_version(folder: Path) -> None:
+    scalars = "params: {a: 1e-5, b: on, c: 2024-01-01, d: 012, e: 1:30, f: ~, g: 0x10, h: .5, i: 'true', j: True}"
+    (folder / "job.yaml").write_text(GOOD.replace("params: {epochs: 3,", scalars[:-1] + ", epochs: 3,", 1))
+    params = load.load_job(folder).params
+    read = [params[key] for key in "abcdefghij"]
+    assert read == [1e-5, "on", "2024-01-01", 12, "1:30", None, 16, 0.5, "true", True]
+
+
+def test_anchors_and_merge_keys(folder: Path) -> None:
+    text = GOOD.replace(
+        "layers: {type: int, low: 1, high: 4}", "layers: &l {type: int, low: 1, high: 4}\n  b: {<<: *l, high: 9}"
+    )
+    (folder / "job.yaml").write_text(text)
+    assert load.load_job(folder).parameters["b"].high == 9  # type: ignore[union-attr]
+
+
+def test_lines_of_merged_fields(folder: Path) -> None:
+    more = "  max: &max\n    trials: 0\n    parallel: 0\n    enqueue: [{lr: 1}]\n"
+    more += "  super:\n    trials: -1\n    <<: *max\n    enqueue:\n\n    - {lr: 9}\n"
+    (folder / "job.yaml").write_text(GOOD[: GOOD.index("  max:")] + more)
+    assert [(field, line) for field, _, line, _ in found(folder)] == [
+        ("profiles.max.trials", 18),
+        ("profiles.max.parallel", 19),
+        ("profiles.super.parallel", 19),
+        ("profiles.max.enqueue.0.lr", 20),
+        ("profiles.super.trials", 22),
+        ("profiles.super.enqueue.0.lr", 26),
+    ]
+
+
+def test_the_code_must_parse(folder: Path) -> None:
+    (folder / "train.py").write_text("def run(ctx):\n    return (\n\nx = = 2\n")
+    [(field, source, line, message)] = found(folder)
+    assert field == "train" and source.endswith("train.py") and line > 0 and "is not Python" in message
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["from other import run", "run = None", "from other import *", "if True:\n    def run(ctx): ...", "class run: ..."],
+)
+def test_the_entrypoint_may_come_from_elsewhere(folder: Path, code: str) -> None:
+    (folder / "train.py").write_text(code)
+    assert load.load_job(folder).entrypoint == "train:run"
+
+
+# ------------------------------------------------------------------------------------------------- layers
+
+
+def test_each_layer_wins_over_those_before(folder: Path) -> None:
+    environ = {"HPO_EPOCHS": "5"}
+    epochs = "params.epochs"
+    (folder / "job.yaml").write_text(GOOD.replace("max: {", "max: {params: {epochs: 4}, "))
+    assert load.load_job(folder).params["epochs"] == 3
+    assert load.load_job(folder, profile="max").params["epochs"] == 4
+    assert load.load_job(folder, profile="max", environ=environ).params["epochs"] == 5
+    layers: dict[str, Any] = {"profile": "max", "environ": environ, "params": {"epochs": 6}}
+    assert load.load_job(folder, **layers).params["epochs"] == 6
+    assert load.load_job(folder, **layers, sets=[f"{epochs}=7"]).params["epochs"] == 7
+    assert load.load_job(folder, **layers, sets=[f"{epochs}=7"], overrides={epochs: 8}).params["epochs"] == 8
+
+
+def test_profiles_merge_deeply(folder: Path) -> None:
+    job = load.load_job(folder, profile="max")
+    assert (job.trials, job.sampler.name, job.sampler.options) == (800, "tpe", {"n_startup_trials": 40})
+    assert job.parameters["lr"].high == 0.1 and job.parameters["lr"].log  # type: ignore[union-attr]
+    assert "layers" not in job.parameters
+    other = load.load_job(folder, profile="other")
+    assert other.sampler.options == {} and other.parameters["lr"].log is False  # type: ignore[union-attr]
+
+
+def test_a_profile_may_change_a_part_of_the_objective(folder: Path) -> None:
+    (folder / "job.yaml").write_text(GOOD.replace("max: {", "max: {objective: {metric: acc}, "))
+    objective = load.load_job(folder, profile="max").objectives[0]
+    assert (objective.metric, objective.direction) == ("acc", "maximize")
+
+
+def test_sets(folder: Path) -> None:
+    sets = ["space.lr.high=0.1", "enqueue.0.lr=1e-4", "objective.metric=acc", "sampler.n_startup_trials=2"]
+    sets += ["pruner.n_warmup_steps=3", "budget.time=2h", "params.extra={a: [1, 2]}", "enqueue.1={lr: 0.01}"]
+    job = load.load_job(folder, sets=sets)
+    assert job.parameters["lr"].high == 0.1  # type: ignore[union-attr]
+    assert job.enqueue == ({"lr": 1e-4, "model": "bert"}, {"lr": 0.01})
+    assert job.metrics == ("acc",) and job.budget.time == 7200 and job.params["extra"] == {"a": [1, 2]}
+    assert job.sampler.options == {"n_startup_trials": 2}
+    assert (job.pruner.name, job.pruner.options) == ("median", {"n_warmup_steps": 3})
+    assert load.load_job(folder, sets=["sampler.name=random"]).sampler.options == {}
+    assert load.load_job(folder, sets=["space=train:define", "environment={}", "enqueue=[]"]).space_function
+
+
+@pytest.mark.parametrize(
+    ("given", "part"),
+    [
+        ("trials=0", "must be over 0"),
+        ("trails=3", "did you mean trials"),
+        ("space.lr.hi=1", "did you mean high"),
+        ("space.lrr.high=1", "has no type"),
+        ("trials.x=3", "has no fields"),
+        ("enqueue.7.lr=1", "no place"),
+        ("enqueue.x=1", "no place"),
+        ("trials", "write field=value"),
+        ("=3", "write field=value"),
+        ("trials=[1", "is not YAML"),
+        ("sampler.n_startup=1", "did you mean n_startup_trials"),
+    ],
+)
+def test_a_bad_set_is_named(folder: Path, given: str, part: str) -> None:
+    [(_, source, line, message)] = found(folder, sets=[given])
+    assert (source, line) == (f"--set {given}", 0)
+    assert part in message
+
+
+def test_flags_are_named(folder: Path) -> None:
+    assert found(folder, overrides={"trials": 0})[0][:3] == ("trials", "--trials", 0)
+    assert found(folder, overrides={"budget.time": load.Flag("x", "--time")})[0][:3] == ("budget.time", "--time", 0)
+    assert load.load_job(folder, overrides={"trials": None}).trials == 24
+
+
+def test_environment(folder: Path) -> None:
+    environ = {"HPO_EPOCHS": " 7", "HPO_MODEL_CHOICES": "bert,microsoft/deberta-v3-base", "TRIALS": "1"}
+    job = load.load_job(folder, environ=environ)
+    assert job.params["epochs"] == 7 and job.trials == 24
+    assert job.parameters["model"].choices == ("bert", "microsoft/deberta-v3-base")  # type: ignore[union-attr]
+    assert load.load_job(folder, environ={"HPO_EPOCHS": ""}).params["epochs"] == 3
+    assert found(folder, environ={"HPO_EPOCHS": "abc"}) == [
+        ("params.epochs", "HPO_EPOCHS", 0, "must be a number like 3, not 'abc'")
+    ]
+
+
+def test_narrowing_choices_leaves_conditions_alone_but_not_points(folder: Path) -> None:
+    environ = {"HPO_MODEL_CHOICES": "roberta"}
+    [(field, _, line, message)] = found(folder, environ=environ)
+    assert (field, line) == ("enqueue.0.model", 14) and "by HPO_MODEL_CHOICES" in message
+    assert "heads" in load.load_job(folder, environ=environ, sets=["enqueue=[]"]).parameters
+
+
+def test_fixed_parameters_leave_the_space(folder: Path) -> None:
+    job = load.load_job(folder, params={"model": "roberta", "layers": 2, "epochs": 9})
+    assert set(job.parameters) == {"lr"}  # heads existed with bert only
+    assert job.params["model"] == "roberta" and job.params["layers"] == 2 and job.params["epochs"] == 9
+    assert job.enqueue == ()
+    job = load.load_job(folder, params={"model": "bert"})
+    assert job.parameters["heads"].when == {} and job.enqueue == ({"lr": 0.001},)
+    assert load.load_job(folder, params={"lr": 1.0, "model": "bert", "layers": 1, "heads": 2}).parameters == {}
+    assert found(folder, params={"modle": 1})[0][:2] == ("modle", "--params")
+
+
+def test_complaints_after_dropped_points_keep_their_lines(folder: Path) -> None:
+    text = GOOD.replace("  - {lr: 0.001, model: bert}", "  - {model: bert}\n  - {model: roberta}\n  - {lr: 7}")
+    (folder / "job.yaml").write_text(text)
+    assert found(folder, params={"model": "roberta"})[0][:3] == ("enqueue.0.lr", "jobs/demo/job.yaml", 16)
+
+
+# ------------------------------------------------------------------------------------------------- finding
+
+
+def test_find_job(folder: Path) -> None:
+    root = folder.parent.parent
+    (root / "a" / "b").mkdir(parents=True)
+    assert load.find_job("demo", root) == folder
+    assert load.find_job("demo", root / "a" / "b") == folder
+    assert load.find_job("jobs/demo", root).samefile(folder)
+    assert load.find_job("jobs/demo/job.yaml", root).samefile(folder)
+    assert load.find_job(str(folder), Path("/")) == folder
+    assert load.find_job(".", folder).samefile(folder)
+    with pytest.raises(errors.JobNotFound, match=r"no job 'dmo': looked at .*jobs/dmo/job.yaml.*did you mean demo"):
+        load.find_job("dmo", root)
+    with pytest.raises(errors.JobNotFound, match="platform init"):
+        load.find_job("demo", Path("/"))
+
+
+def test_a_folder_name_must_fit(folder: Path) -> None:
+    odd = folder.rename(folder.with_name("My Job"))
+    [(field, *_, message)] = found(odd)
+    assert field == "name" and "lower-case" in message

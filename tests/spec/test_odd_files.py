@@ -1,0 +1,94 @@
+"""Whatever a job file holds, loading ends in a job or in complaints, never in another error.
+
+A good file is damaged at random places, and loaded with layers that touch the same places. Does not check what the
+complaints say (test_load.py).
+"""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+
+from trialplane import errors
+from trialplane.spec import load
+from trialplane.spec.job import Job
+
+GOOD: dict[str, Any] = {
+    "kind": "hpo",
+    "params": {"epochs": 3, "data": "a.csv"},
+    "inputs": {"data": {"columns": ["text"]}},
+    "environment": {"HPO_EPOCHS": "params.epochs", "HPO_MODEL_CHOICES": "space.model.choices"},
+    "space": {
+        "lr": {"type": "float", "low": 0.1, "high": 0.2},
+        "model": {"type": "categorical", "choices": ["bert", "roberta"]},
+        "heads": {"type": "int", "low": 2, "high": 8, "when": {"model": "bert"}},
+    },
+    "objectives": [{"metric": "f1", "direction": "maximize"}],
+    "constraints": [{"metric": "size", "max": 3}],
+    "sampler": {"name": "nsgaii", "crossover": {"name": "sbx", "eta": 2}},
+    "pruner": {"name": "patient", "patience": 2, "wrapped": "median"},
+    "budget": {"time": "1h"},
+    "enqueue": [{"lr": 0.1, "model": "bert"}],
+    "profiles": {"max": {"trials": 800, "space": {"lr": {"high": 1}}, "pruner": {"wrapped": {"n_warmup_steps": 1}}}},
+}
+_SCALARS = [None, 0, -1, 1.5, float("nan"), True, "", "x", "a:b", 10**400]
+_LISTS = [[], [None], [[]]]
+_MAPPINGS = [{}, {"name": None}, {"name": "tpe"}, {"": 1}, {"type": "int"}, {"type": []}, {"when": {"lr": []}}]
+_ODD = st.sampled_from([*_SCALARS, *_LISTS, *_MAPPINGS, {"options": 3}, {"options": {"x": {}}}])
+
+
+def _places(data: Any, above: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    items = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
+    return [place for key, below in items for place in ((*above, key), *_places(below, (*above, key)))]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("jobs") / "demo"
+    made.mkdir()
+    (made / "train.py").write_text("def run(ctx): ...\n")
+    return made
+
+
+_DAMAGE = st.lists(st.tuples(st.sampled_from(_places(GOOD)), _ODD, st.booleans()), max_size=3)
+_FIELDS = [".".join(map(str, place)) for place in _places(GOOD)]
+
+
+@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(_DAMAGE, st.lists(st.tuples(st.sampled_from(_FIELDS), _ODD), max_size=2), st.booleans())
+def test_a_damaged_file_is_complained_about(
+    folder: Path, damage: list[tuple[tuple[Any, ...], Any, bool]], overrides: list[tuple[str, Any]], layers: bool
+) -> None:
+    data = copy.deepcopy(GOOD)
+    for place, odd, rename in damage:
+        here: Any = data
+        for step in place[:-1]:
+            if not isinstance(here, (dict, list)) or (isinstance(here, dict) and step not in here) or here == []:
+                break
+            here = here[step]
+        else:
+            if isinstance(here, dict) and rename:
+                here[f"{place[-1]}x"] = here.pop(place[-1], odd)
+            elif isinstance(here, dict) or (isinstance(here, list) and here):
+                here[place[-1]] = copy.deepcopy(odd)
+    (folder / "job.yaml").write_text(yaml.safe_dump(data))
+    more: dict[str, Any] = {}
+    if layers:
+        more = {
+            "profile": "max",
+            "environ": {"HPO_EPOCHS": "3", "HPO_MODEL_CHOICES": "bert,x"},
+            "params": {"model": "bert"},
+        }
+    try:
+        job = load.load_job(folder, overrides=dict(overrides), **more)
+    except errors.SpecError as error:
+        assert error.complaints and all(one.message and one.source for one in error.complaints)
+        assert all(one.line > 0 for one in error.complaints if one.source.endswith("job.yaml"))
+    else:
+        assert Job.model_validate_json(job.model_dump_json()) == job
