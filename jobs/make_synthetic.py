@@ -71,8 +71,22 @@ FILLERS: dict[str, list[str]] = {
     "place": ["kitchen", "office", "garden", "hall", "park"],
     "blame": ["the divorce", "the move", "that mistake", "the argument", "the lost job"],
 }
-MEETS = ["{c}", "{c}", "lately {c}", "for weeks now {c}", "to be honest, {c}", "I should admit that {c}", "my friends have noticed that {c}"]
-DENIES = ["it is not true that {c}", "I would not say that {c}", "nobody could claim that {c}", "it is over that {c}", "my neighbour says of himself: {c}"]
+MEETS = [
+    "{c}",
+    "{c}",
+    "lately {c}",
+    "for weeks now {c}",
+    "to be honest, {c}",
+    "I should admit that {c}",
+    "my friends have noticed that {c}",
+]
+DENIES = [
+    "it is not true that {c}",
+    "I would not say that {c}",
+    "nobody could claim that {c}",
+    "it is over that {c}",
+    "my neighbour says of himself: {c}",
+]
 NEUTRAL = [
     "the bus was late again", "the weather has been mild in the {place}", "my cousin visited for {number} days", "we repainted the {place}",
     "I moved here {number} years ago", "the dog slept through {meal}", "my appointment is in {number} weeks", "the team won at football", "thanks for reading this",

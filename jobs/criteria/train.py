@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 
-import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.utils import set_seed

@@ -163,9 +163,7 @@ def evaluate(logits, tensors, offsets, posts, truth):
     chance = np.where(inside, 1 - logits.softmax(-1)[..., spans.OUTSIDE].numpy(), 0.0)
     found = [spans.decode(guess[row], offsets[row], post) for row, post in enumerate(posts)]
     sentences = [
-        pair
-        for row, post in enumerate(posts)
-        for pair in spans.sentence_scores(post, truth[row], chance[row], offsets[row])
+        pair for row, post in enumerate(posts) for pair in spans.sentence_scores(post, truth[row], chance[row], offsets[row])
     ]
     holds, score = np.array([held for held, _ in sentences]), np.array([value for _, value in sentences])
     metrics = {

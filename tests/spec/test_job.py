@@ -115,9 +115,7 @@ def test_a_circle_of_conditions_is_found() -> None:
 
 
 def test_conditions() -> None:
-    parameter = space.IntParameter.model_validate(
-        {"type": "int", "low": 1, "high": 2, "when": {"m": ["a", 1], "n": True}}
-    )
+    parameter = space.IntParameter.model_validate({"type": "int", "low": 1, "high": 2, "when": {"m": ["a", 1], "n": True}})
     assert space.is_active(parameter, {"m": "a", "n": True})
     assert space.is_active(parameter, {"m": 1.0, "n": True})
     assert not space.is_active(parameter, {"m": "b", "n": True})

@@ -29,6 +29,13 @@ LEFT JOIN trial_user_attributes AS outcome ON outcome.trial_id = request.trial_i
 WHERE request.key = ?
 ORDER BY request.trial_id
 """
+_ANY = "SELECT 1 FROM trial_user_attributes WHERE key = ? LIMIT 1"
+_ENDED = """
+SELECT 1 FROM trial_user_attributes AS request
+JOIN trial_user_attributes AS outcome ON outcome.trial_id = request.trial_id AND outcome.key = ?
+WHERE request.key = ?
+AND json_extract(request.value_json, '$.trial') = ? AND json_extract(request.value_json, '$.attempt') = ?
+"""
 _ENDS = """
 SELECT outcome.trial_user_attribute_id, outcome.value_json, request.value_json
 FROM trial_user_attributes AS outcome
@@ -70,6 +77,16 @@ def attempts(ledger: Path, run: str, job: Job, alive: bool) -> list[TrialRow]:
             row = dataclasses.replace(row, state=TrialState.LOST, message=INTERRUPTED)
         found.append(row)
     return found
+
+
+def has_attempts(ledger: Path, run: str) -> bool:
+    """Whether any attempt was started; errors as of `attempts`."""
+    return bool(_query(ledger, run, True, _ANY, labels.LEDGER_REQUEST))
+
+
+def has_ended(ledger: Path, run: str, trial: int, attempt: int) -> bool:
+    """Whether one attempt has ended; errors as of `attempts`."""
+    return bool(_query(ledger, run, True, _ENDED, labels.LEDGER_OUTCOME, labels.LEDGER_REQUEST, trial, attempt))
 
 
 def ends(ledger: Path, run: str, after: int) -> list[End]:

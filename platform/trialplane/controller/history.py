@@ -58,4 +58,4 @@ class History(optuna.storages.InMemoryStorage):
         """Smaller is better; several objectives are summed, infeasible and failed trials come last."""
         if trial.state != TrialState.COMPLETE or any(excess > 0 for excess in trial.constraints.values()):
             return float("inf")
-        return sum(sign * value for sign, value in zip(self._signs, trial.values or [], strict=True))
+        return float(sum(sign * value for sign, value in zip(self._signs, trial.values or [], strict=True)))

@@ -224,7 +224,7 @@ class Ledger:
         if self._space_function:
             try:
                 self._space_function(drawn)
-            except Exception as error:  # noqa: BLE001  the border: whatever the job's code raises
+            except Exception as error:
                 raise errors.EntrypointError(
                     f"{self.job.space_function} failed for trial {drawn.number}: {type(error).__name__}: {error}"
                 ) from error

@@ -83,7 +83,7 @@ class Writer:
         """The id of a run nobody uses: a spare one from before a crash, or a new one."""
         self._ensure_parent()
         if self._spares:
-            return self._spares.pop()
+            return str(self._spares.pop())
         assert self._experiment is not None and self._parent is not None
         tags = {labels.PARENT: self._parent, labels.KIND: "trial", labels.STATE: _RESERVED, labels.RUN: self._run.root.name}
         run_id: str = self._client.create_run(self._experiment, run_name="reserved", tags=tags).info.run_id

@@ -13,6 +13,7 @@ writer creates runs on request, a few ahead while trials are short.
 from __future__ import annotations
 
 import collections
+import contextlib
 import json
 import os
 import select
@@ -195,10 +196,8 @@ class Recorder:
         """Asks the writer for ids."""
         self._wanted += count
         if count and self._writer.stdin is not None:
-            try:
+            with contextlib.suppress(BrokenPipeError):  # it died; `_listen` starts it again
                 self._writer.stdin.write(b"%d\n" % count)
-            except BrokenPipeError:
-                pass  # it died; `tick` starts it again
 
     def _listen(self, timeout: float) -> None:
         """Reads what the writer has said, waiting at most `timeout` seconds for it to say something."""

@@ -44,7 +44,7 @@ class JobCode:
         had_torch = "torch" in sys.modules
         try:
             function: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
-        except Exception as error:  # noqa: BLE001  the border: whatever the job's code raises at import
+        except Exception as error:
             raise errors.EntrypointError(
                 f"{name} does not import: {type(error).__name__}: {error}; it runs in the controller, from {self._folder}"
             ) from error
@@ -117,7 +117,7 @@ def _value(kind: Kind, value: Any, job: Job, seed: int, code: JobCode) -> Any:
 
             return np.asarray(value, dtype=float)
         case Kind.SAMPLER | Kind.PRUNER | Kind.CROSSOVER | Kind.MUTATION:
-            nested = {"name": value} if isinstance(value, str) else dict(value)
+            nested: dict[str, Any] = {"name": value} if isinstance(value, str) else dict(value)
             name = nested.pop("name")
             return _build(kind, name, {**nested.pop("options", {}), **nested}, job, seed, code)
         case _:

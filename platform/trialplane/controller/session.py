@@ -163,8 +163,6 @@ def _created(run: RunPaths) -> float:
 
 def _facts(run: RunPaths, job: Job) -> dict[str, Any]:
     """Names, parameters and tags of the study's MLflow run."""
-
-
     submission = json.loads(run.submission.read_text())
     return {
         "tags": {

@@ -22,7 +22,7 @@ import os
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import optuna
 import sqlalchemy as sa
@@ -60,7 +60,7 @@ class Storage:
         LedgerUnavailable: the database is away or the disk is full.
     """
 
-    def __init__(self, url: str, study: str, directions: tuple[str, ...], lock: Path) -> None:
+    def __init__(self, url: str, study: str, directions: tuple[Literal["minimize", "maximize"], ...], lock: Path) -> None:
         self._url = url
         self._name = study
         self._stack = contextlib.ExitStack()

@@ -67,7 +67,7 @@ def pack(tree: Any) -> Array:
     header_tree = _strip(tree, "result", arrays, kinds)
     # ascontiguousarray would turn a 0-d array into a 1-d one.
     arrays = [array if array.flags.c_contiguous else np.ascontiguousarray(array) for array in arrays]
-    entries = []
+    entries: list[dict[str, Any]] = []
     offset = 0  # from the start of the first array
     for array, kind in zip(arrays, kinds, strict=True):
         entries.append({"dtype": kind or array.dtype.str, "shape": array.shape, "offset": offset})
@@ -78,7 +78,7 @@ def pack(tree: Any) -> Array:
     packed[:8] = np.frombuffer(len(header).to_bytes(8, "little"), dtype=np.uint8)
     packed[8 : 8 + len(header)] = np.frombuffer(header, dtype=np.uint8)
     for array, entry in zip(arrays, entries, strict=True):
-        begin = start + int(entry["offset"])
+        begin = start + entry["offset"]
         packed[begin : begin + array.nbytes] = array.reshape(-1).view(np.uint8)
     return packed
 

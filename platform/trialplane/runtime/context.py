@@ -5,18 +5,12 @@ Imports nothing heavy and must not: it is loaded in the template before the job'
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
-import json
-import os
 import random
 import sys
-import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
-
-from trialplane.wire import paths
 
 Result = Mapping[str, Any] | float
 Run = Callable[["Context"], Result]
@@ -92,49 +86,13 @@ def seed_everything(seed: int) -> None:
         torch.manual_seed(seed)
 
 
-def standalone(file: str, run: Run, argv: Sequence[str] | None = None) -> None:
-    """Runs one trial of the job whose `train.py` is `file`, alone: no controller, no ledger.
-
-    Parameters come from job.yaml: the fixed ones, then the first `enqueue` point or the middle of each range, then
-    `--set name=value`.
+def standalone(file: str, run: Run) -> None:
+    """Runs one trial alone, for the last line of a train.py: `if __name__ == "__main__": standalone(__file__, run)`.
 
     Args:
         file: the script's `__file__`; its folder holds job.yaml.
         run: the job's function.
-        argv: arguments instead of the process's own.
     """
-    from trialplane.policies import apply_all
-    from trialplane.spec import load
+    from trialplane.runtime import alone  # a trial of a run needs neither the job file nor what reads it
 
-    parser = argparse.ArgumentParser(description=f"Run one trial of {Path(file).parent.name} alone.")
-    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a parameter's value")
-    parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args(argv)
-
-    apply_all()
-    folder = Path(file).resolve().parent
-    job = load.load_job(folder, environ=os.environ)
-    params = {**job.params, **load.starting_point(job), **load.parse_assignments(arguments.set)}
-    seed_everything(arguments.seed)
-    with tempfile.TemporaryDirectory(prefix="trialplane-") as workdir:
-        context = Context(
-            params=params,
-            seed=arguments.seed,
-            run="standalone",
-            trial=0,
-            attempt=1,
-            cpus=job.resources.cpus,
-            gpus=job.resources.gpus,
-            code=folder,
-            cache=paths.cache(paths.home()),
-            workdir=Path(workdir),
-            _reporter=_print_report,
-        )
-        result = run(context)
-    print(json.dumps(result if isinstance(result, Mapping) else {"value": result}, default=str, indent=2))  # noqa: T201
-
-
-def _print_report(step: int, metrics: Mapping[str, float]) -> bool:
-    shown = "  ".join(f"{name} {value:.4f}" for name, value in metrics.items())
-    print(f"step {step}: {shown}", flush=True)  # noqa: T201
-    return False
+    alone.main(file, run)

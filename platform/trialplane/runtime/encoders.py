@@ -54,10 +54,10 @@ def _tiny_config(tokenizer: PreTrainedTokenizerBase, rates: dict[str, float]) ->
 
     return DebertaV2Config(
         vocab_size=len(tokenizer),
-        hidden_size=48,
+        hidden_size=64,
         num_hidden_layers=2,
         num_attention_heads=2,
-        intermediate_size=96,
+        intermediate_size=128,
         max_position_embeddings=256,
         type_vocab_size=0,
         relative_attention=True,

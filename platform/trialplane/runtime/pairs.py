@@ -36,13 +36,9 @@ class Pairs:
     offsets: npt.NDArray[np.int64]
 
 
-def encode(
-    tokenizer: PreTrainedTokenizerBase, first: Sequence[str], second: Sequence[str], max_length: int
-) -> Pairs:
+def encode(tokenizer: PreTrainedTokenizerBase, first: Sequence[str], second: Sequence[str], max_length: int) -> Pairs:
     """The pairs (first[i], second[i]), the second text cut so that no pair has more than `max_length` tokens."""
-    coded = tokenizer(
-        list(first), list(second), truncation="only_second", max_length=max_length, padding=True
-    ).encodings
+    coded = tokenizer(list(first), list(second), truncation="only_second", max_length=max_length, padding=True).encodings
     segments = [[SPECIAL if part is None else part for part in row.sequence_ids] for row in coded]
     return Pairs(
         ids=np.array([row.ids for row in coded], dtype=np.int64),

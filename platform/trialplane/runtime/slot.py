@@ -120,10 +120,8 @@ class Slot:
         ours, theirs = socket.socketpair()
         with theirs:
             assert self._control is not None
-            try:
+            with contextlib.suppress(OSError):  # the template has just died; the next event says so
                 socket.send_fds(self._control, [json.dumps({"run": request.number}).encode()], [theirs.fileno()])
-            except OSError:  # the template has just died; the next event says so
-                pass
         now = time.time()
         running = _Running(
             request,
@@ -179,6 +177,7 @@ class Slot:
             "OMP_NUM_THREADS": threads,
             "MKL_NUM_THREADS": threads,
             "OPENBLAS_NUM_THREADS": "1",  # numpy's threads start at import, and no fork survives them
+            "JE_ARROW_MALLOC_CONF": "background_thread:false",  # pyarrow's thread likewise
             "TOKENIZERS_PARALLELISM": "false",
             "PYTHONUNBUFFERED": "1",
             # A user's own value of a policy's variable wins; the policy warns.
@@ -196,14 +195,13 @@ class Slot:
         assert self._control is not None
         while True:
             timeout = self._enforce_limits(running)
-            readable, _, _ = select.select([running.channel, self._control], [], [], timeout)
+            readable = _readable([running.channel, self._control], timeout)
             if running.channel in readable and not self._read(running):
                 # The channel is closed: the template's word is all that is left to wait for.
-                select.select([self._control], [], [], self._enforce_limits(running))
-                readable = [self._control] if select.select([self._control], [], [], 0)[0] else []
+                readable = _readable([self._control], self._enforce_limits(running))
             if self._control in readable:
                 data = self._control.recv(MAX_MESSAGE)
-                message = json.loads(data) if data else {"died": True}
+                message: dict[str, Any] = json.loads(data) if data else {}
                 if "started" in message:
                     with self._lock:
                         running.pid, running.method = message["pid"], message["method"]
@@ -316,6 +314,10 @@ class Slot:
         if message["reasons"]:
             with self._log.open("a") as log:
                 log.write(f"attempt {message['started']} was spawned, not forked: {'; '.join(message['reasons'])}\n")
+
+
+def _readable(sources: list[Any], timeout: float | None) -> list[Any]:
+    return select.select(sources, [], [], timeout)[0]
 
 
 def session_memory(session: int) -> int:

@@ -55,6 +55,7 @@ def main() -> None:
     gc.collect()
     gc.freeze()  # the children's collector must not touch, and so copy, every page of ours
     Template(control, config, run).serve()
+    os._exit(0)  # the imported libraries have nothing to tear down that the kernel does not, and some take seconds
 
 
 class Template:

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trialplane import errors
+from trialplane.policies import protobuf
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -128,16 +129,37 @@ def convert(source: str | Path) -> PreTrainedTokenizerBase:
 
     Raises:
         InputError: there is no such tokenizer, or it cannot be reached.
+        PolicyError: protobuf refuses SentencePiece's messages in this process.
     """
     from transformers import AutoTokenizer
 
     try:
         return AutoTokenizer.from_pretrained(source)
     except (OSError, ValueError, ImportError) as error:
+        _blame_protobuf(source)
         raise errors.InputError(
             f"the tokenizer {str(source)!r} could not be loaded: {_first_line(error)}; give a local folder or a hub "
             f"name that this machine reaches or has downloaded (HF_HOME), or the preset {TINY_DEBERTA}"
         ) from error
+
+
+def _blame_protobuf(source: str | Path) -> None:
+    """Raises PolicyError when this process cannot read SentencePiece models at all.
+
+    transformers takes that failure for a file of another kind, and ends in "`tiktoken` is required".
+    """
+    from transformers.convert_slow_tokenizer import import_protobuf
+
+    try:
+        import_protobuf()
+    except (TypeError, KeyError) as error:
+        raise errors.PolicyError(
+            f"the tokenizer {str(source)!r} could not be converted: protobuf says {_first_line(error)!r}, because two "
+            f"copies of SentencePiece's messages were imported into this process; set {protobuf.VARIABLE}="
+            f"{protobuf.ENV[protobuf.VARIABLE]} before Python starts (trialplane's images and slots do)"
+        ) from error
+    except ImportError:  # no protobuf or no SentencePiece: the caller's message says so
+        return
 
 
 def quiet() -> None:

@@ -72,9 +72,7 @@ def _enqueue(job: Job, known: Collection[Any]) -> Iterator[Fault]:
                     yield Fault(place, f"does not exist with {other}: {point[other]!r}")
         missing = [name for name in job.space if name not in point]
         if missing and job.sampler.name == "grid" and not known:
-            yield Fault(
-                ("enqueue", index), f"with the grid sampler a point must be whole; {', '.join(missing)} missing"
-            )
+            yield Fault(("enqueue", index), f"with the grid sampler a point must be whole; {', '.join(missing)} missing")
 
 
 def _metrics(job: Job) -> Iterator[Fault]:

@@ -145,7 +145,9 @@ def _check_value(option: Option, value: Any) -> Iterator[Fault]:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    return abs(value) <= values.LARGEST if isinstance(value, int) else math.isfinite(value)
 
 
 def _is_row(value: Any) -> bool:

@@ -70,10 +70,10 @@ class IntParameter(_Parameter):
     """A whole number between two bounds, both included."""
 
     type: Literal["int"] = Field(description="A whole number.")
-    low: values.Integer = Field(description="Smallest value.")
-    high: values.Integer = Field(description="Largest value.")
+    low: values.Bound = Field(description="Smallest value.")
+    high: values.Bound = Field(description="Largest value.")
     log: bool = Field(default=False, description="Drawn on a logarithmic scale; low must be over 0.")
-    step: values.Integer = Field(default=1, description="Distance between values, counted from low.")
+    step: values.Bound = Field(default=1, description="Distance between values, counted from low.")
 
     @model_validator(mode="after")
     def _bounds(self) -> IntParameter:
@@ -142,8 +142,7 @@ def same(one: Any, other: Any) -> bool:
 def is_active(parameter: AnyParameter, drawn: Mapping[str, Any]) -> bool:
     """Whether `parameter` exists, given the values drawn before it; one whose condition is not drawn does not."""
     return all(
-        name in drawn and any(same(drawn[name], wanted) for wanted in allowed)
-        for name, allowed in parameter.when.items()
+        name in drawn and any(same(drawn[name], wanted) for wanted in allowed) for name, allowed in parameter.when.items()
     )
 
 

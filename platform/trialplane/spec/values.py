@@ -90,7 +90,10 @@ def _scalar(value: Any) -> Any:
     return _plain(value)
 
 
-Integer = Annotated[int, Field(strict=True)]
+LARGEST = 2**53  # Optuna keeps whole numbers as floats, which are exact up to here
+# No lower bound here: a field's own one would not win over it.
+Integer = Annotated[int, Field(strict=True, le=LARGEST)]
+Bound = Annotated[int, Field(strict=True, ge=-LARGEST, le=LARGEST)]
 Number = Annotated[FiniteFloat, Field(strict=True)]
 Duration = Annotated[
     float,

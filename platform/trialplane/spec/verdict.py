@@ -51,10 +51,9 @@ def judge(draft: Draft, singular: bool = False, settled: Collection[Place] = ())
     if partial is not None:
         # A field that has a complaint already gets no second one from the rules that look at several.
         taken = {fault.field for fault in found}
-        found += [
-            fault for fault in rules.check(partial, broken) if fault.field not in taken and fault.field not in settled
-        ]
-    complaints = [*draft.complaints, *(complaint(draft, fault, singular) for fault in _hinted(draft, found))]
+        seen = [fault for fault in rules.check(partial, broken) if fault.field not in (*taken, *settled)]
+        found += _hinted(draft, seen)
+    complaints = [*draft.complaints, *(complaint(draft, fault, singular) for fault in found)]
     return Verdict(None if complaints else job, complaints)
 
 

@@ -75,7 +75,12 @@ def _say(entry: Any, place: Place, data: Mapping[str, Any]) -> str:
         return f"{shown} is not {context['expected']}"
     if kind == "string_pattern_mismatch":
         return _PATTERNS.get(str(place[0]), f"{shown} must be module:function, for example train:run")
-    bound = {"greater_than": "over", "greater_than_equal": "at least", "less_than": "under"}.get(kind)
+    bound = {
+        "greater_than": "over",
+        "greater_than_equal": "at least",
+        "less_than": "under",
+        "less_than_equal": "at most",
+    }.get(kind)
     if bound:
         limit = next(iter(context.values()))
         return f"{shown} must be {bound} {limit:g}"

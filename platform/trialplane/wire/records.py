@@ -229,12 +229,12 @@ def from_json(cls: type[R], text: str | bytes) -> R:
 
 def from_dict(cls: type[R], data: Mapping[str, Any]) -> R:
     """The record of type `cls` in plain JSON values, as `to_dict` made them."""
-    hints = _hints(cls)
+    hints = _hints(cls)  # type: ignore[arg-type]  # classes are hashable
     return cls(**{key: _restore(hints[key], value) for key, value in data.items() if key in hints})
 
 
 @functools.cache
-def _hints(cls: type) -> dict[str, Any]:
+def _hints(cls: Any) -> dict[str, Any]:
     return typing.get_type_hints(cls)
 
 

@@ -1,0 +1,128 @@
+"""The command `platform`: a table of verbs, and what errors look like.
+
+A verb's module is imported when the verb is typed, so that `platform --help` and completion cost almost nothing: this
+module imports click and the standard library only.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+# Verb → module that holds `command`, and what it does.
+VERBS = {
+    "submit": ("trialplane.cli.submit", "Start a run of a job."),
+    "list": ("trialplane.cli.list", "Show all runs, the newest first."),
+    "status": ("trialplane.cli.status", "Show how a run stands."),
+    "logs": ("trialplane.cli.logs", "Show the log of a run or of one of its trials."),
+    "results": ("trialplane.cli.results", "Show the trials of a run, the best first."),
+    "best": ("trialplane.cli.best", "Print the best parameters as `submit --params` takes them."),
+    "cancel": ("trialplane.cli.cancel", "End a run for good."),
+    "resume": ("trialplane.cli.resume", "Go on with a run that stopped."),
+    "ui": ("trialplane.cli.ui", "Show all results in a browser (MLflow)."),
+    "validate": ("trialplane.cli.validate", "Check a job without starting anything."),
+    "init": ("trialplane.cli.init", "Make a new job that runs."),
+    "schema": ("trialplane.cli.schema", "Print the JSON schema of job.yaml."),
+    "completion": ("trialplane.cli.completion", "Print what makes a shell complete `platform`."),
+}
+
+
+class _Verbs(click.Group):
+    """A group that imports a verb when it is needed."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in VERBS:
+            return None
+        command: click.Command = importlib.import_module(VERBS[cmd_name][0]).command
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in VERBS and not args[0].startswith("-"):
+            from trialplane import errors
+
+            ctx.fail(f"there is no verb {args[0]!r}; {errors.nearest(args[0], VERBS) or 'see platform --help'}")
+        return super().resolve_command(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Completes verbs from the table; click's own way would import them all."""
+        if incomplete.startswith("-"):
+            return super().shell_complete(ctx, incomplete)
+        return [CompletionItem(name, help=text) for name, (_, text) in VERBS.items() if name.startswith(incomplete)]
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Verbs"):
+            formatter.write_dl([(name, text) for name, (_, text) in VERBS.items()])
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        from trialplane import errors
+
+        with formatter.section("Exit codes"):
+            formatter.write_dl([(str(code), text) for code, text in errors.EXIT_CODES.items()])
+        with formatter.section("Environment"):
+            formatter.write_dl(
+                [("TRIALPLANE_HOME", "runs, results and caches on this machine; ~/.trialplane"), ("NO_COLOR", "no colours")]
+            )
+
+
+def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        import trialplane
+
+        click.echo(f"platform {trialplane.__version__}")
+        ctx.exit()
+
+
+@click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.option("--version", is_flag=True, expose_value=False, is_eager=True, callback=_version, help="Show the version.")
+def platform() -> None:
+    """Hyper-parameter studies as isolated trials, on this machine or a cluster.
+
+    \b
+    platform init demo                         a job that runs in seconds
+    platform submit hpo demo --local           run it here
+    platform results                           its trials, the best first
+    """
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Runs the command line and ends the process with one of the exit codes in `errors`."""
+    try:
+        code = _run(None if argv is None else list(argv))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Who read our output has seen enough. Python would complain when it flushes the rest.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    sys.exit(code)
+
+
+def _run(argv: list[str] | None) -> int:
+    try:
+        result: Any = platform.main(argv, prog_name="platform", standalone_mode=False)
+        return result if isinstance(result, int) else 0
+    except click.exceptions.Exit as ending:
+        return ending.exit_code
+    except click.Abort:
+        return 130
+    except click.ClickException as error:
+        error.show()
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        raise
+    except Exception as error:  # noqa: BLE001  the outermost border: every error ends in a message
+        from trialplane.cli import failure
+
+        return failure.show(error)

@@ -1,0 +1,142 @@
+"""How data is printed: aligned tables for people, JSON, YAML and CSV for programs. Data goes to stdout, notes to stderr."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import click
+
+from trialplane.errors import TrialplaneError
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def option(*kinds: str) -> Decorator:
+    """The option `--output`, whose first kind is the default."""
+    return click.option(
+        "--output",
+        "-o",
+        "kind",
+        type=click.Choice(kinds),
+        default=kinds[0],
+        show_default=True,
+        help="Format of what is printed.",
+    )
+
+
+def note(text: str) -> None:
+    """A line for the user that is no data."""
+    click.echo(text, err=True)
+
+
+def is_coloured(stream: Any = None) -> bool:
+    """Whether colours are wanted: a terminal, and no NO_COLOR."""
+    stream = stream or sys.stdout
+    return bool(stream.isatty()) and not os.environ.get("NO_COLOR")
+
+
+def paint(text: str, **style: Any) -> str:
+    """`text` in a style where colours are wanted."""
+    return click.style(text, **style) if is_coloured() else text
+
+
+def emit(kind: str, data: Any, table: Callable[[], str]) -> None:
+    """Prints `data` (plain values) as JSON or YAML, or what `table` makes for people."""
+    if kind == "json":
+        click.echo(json.dumps(data, indent=2, ensure_ascii=False))
+    elif kind == "yaml":
+        click.echo(as_yaml(data), nl=False)
+    else:
+        click.echo(table())
+
+
+def as_yaml(data: Any) -> str:
+    """YAML that reads back to the same values, also by YAML 1.2: a string such as "1e-5" gets quotes."""
+    import yaml  # 15 ms that most verbs need not pay
+
+    from trialplane.spec import document
+
+    class Dumper(yaml.SafeDumper):
+        def ignore_aliases(self, data: Any) -> bool:
+            return True
+
+    def represent(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+        try:
+            plain = "\n" in text or document.scalar(text, "") == text
+        except TrialplaneError:
+            plain = True  # PyYAML quotes what is no YAML
+        return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if plain else '"')
+
+    Dumper.add_representer(str, represent)
+    return yaml.dump(data, Dumper=Dumper, sort_keys=False, allow_unicode=True, default_flow_style=False, width=100)
+
+
+def as_csv(header: Sequence[str], lines: Sequence[Sequence[Any]]) -> str:
+    """CSV with a header, numbers in full."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(lines)
+    return buffer.getvalue().rstrip("\n")
+
+
+def as_table(header: Sequence[str], lines: Sequence[Sequence[Any]]) -> str:
+    """Aligned columns; numbers to the right. Cut to the terminal's width, whole where there is no terminal."""
+    shown = [[cell(value) for value in line] for line in lines]
+    widths = [max(len(text) for text in column) for column in zip(header, *shown, strict=True)]
+    right = [
+        all(isinstance(line[i], (int, float)) or line[i] is None for line in lines) and bool(lines)
+        for i in range(len(header))
+    ]
+    made = [
+        "  ".join(
+            text.rjust(width) if is_right else text.ljust(width)
+            for text, width, is_right in zip(line, widths, right, strict=True)
+        ).rstrip()
+        for line in [list(header), *shown]
+    ]
+    if sys.stdout.isatty():
+        room = shutil.get_terminal_size().columns
+        made = [line if len(line) <= room else line[: room - 1] + "…" for line in made]
+    return "\n".join([paint(made[0], bold=True), *made[1:]])
+
+
+def as_fields(fields: Mapping[str, Any]) -> str:
+    """One field a line; empty ones are left out."""
+    shown = {name: cell(value) for name, value in fields.items() if value not in ("", None)}
+    width = max((len(name) for name in shown), default=0)
+    return "\n".join(f"{paint(name.ljust(width), bold=True)}  {text}" for name, text in shown.items())
+
+
+def cell(value: Any) -> str:
+    """A value as people read it: four digits of a number, no line breaks."""
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return " ".join(str(value).split())
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds as `12 s`, `3 m 20 s`, `2 h 5 m`."""
+    if seconds is None:
+        return ""
+    whole = int(seconds + 0.5)
+    if whole < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} m {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} m"
+
+
+def moment(epoch: float | None) -> str:
+    """Seconds since the epoch as local time."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(epoch)) if epoch else ""

@@ -1,0 +1,50 @@
+"""`platform status`: how a run stands."""
+
+from __future__ import annotations
+
+import click
+
+from trialplane.cli import names, output, progress
+from trialplane.wire import records
+from trialplane.wire.records import RunStatus
+
+
+@click.command("status")
+@names.run_argument
+@click.option("--watch", "-w", is_flag=True, help="Show it until nobody works on the run any more.")
+@output.option("table", "json", "yaml")
+def command(run: str | None, watch: bool, kind: str) -> None:
+    """Show how RUN stands, or the newest run."""
+    handle = names.find_run(run)
+    if watch and kind == "table":
+        progress.show(handle)
+        return
+    status = handle.status()
+    while watch and handle.is_active():
+        status = handle.wait()
+    show(status, kind)
+
+
+def show(status: RunStatus, kind: str) -> None:
+    """Prints a status."""
+    output.emit(kind, records.to_dict(status), lambda: output.as_fields(_fields(status)))
+
+
+def _fields(status: RunStatus) -> dict[str, object]:
+    best = status.best
+    return {
+        "run": status.run,
+        "job": status.job,
+        "state": status.state.value,
+        "reason": status.reason,
+        "trials": progress.counts(status),
+        "failures": ", ".join(f"{count} {name}" for name, count in status.failures.items()),
+        "best": progress.best(status),
+        "parameters": "" if best is None else ", ".join(f"{k}={output.cell(v)}" for k, v in best.params.items()),
+        "slots ready": f"{status.slots_ready}/{status.parallel}" if status.slots_ready else "",
+        "speed": "" if status.rate is None else f"{status.rate:.3g} trials/s",
+        "time left": output.duration(status.eta),
+        "submitted": output.moment(status.created),
+        "ended": output.moment(status.ended),
+        "MLflow": status.recorder,
+    }

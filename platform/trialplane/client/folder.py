@@ -1,0 +1,162 @@
+"""The folder of a local run: made whole or not at all, compared with a new submission, changed by `resume`."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from trialplane.client import process
+from trialplane.errors import Complaint, InputError, RunExists, SpecError, TargetError
+from trialplane.plan import pack as packing
+from trialplane.plan import plan as planning
+from trialplane.plan.plan import Plan
+from trialplane.spec import difference, document, draft, verdict
+from trialplane.spec.draft import Draft, Origin
+from trialplane.spec.job import Job
+from trialplane.wire import records
+from trialplane.wire.paths import RunPaths
+from trialplane.wire.records import RunStatus
+from trialplane.wire.states import RunState
+
+# What may change between two lives of a study; everything else would make it another study.
+CHANGEABLE = ("trials", "parallel", "budget", "retries")
+
+
+def create(run: RunPaths, plan: Plan) -> None:
+    """Makes the folder of a run; it appears with everything in it or not at all.
+
+    Raises:
+        RunExists: another submission took the name in the meantime.
+        InputError: the disk is full or cannot be written; nothing is left of the try.
+    """
+    with _written(run.root.parent):
+        run.root.parent.mkdir(parents=True, exist_ok=True)
+        scratch = RunPaths(Path(tempfile.mkdtemp(prefix=f".{plan.run}-", dir=run.root.parent)))
+        try:
+            now = time.time()
+            packing.unpack(plan.pack.data, scratch.code)
+            scratch.job.write_text(plan.job.model_dump_json(), encoding="utf-8")
+            scratch.submission.write_text(json.dumps(plan.submission(now)), encoding="utf-8")
+            scratch.status.write_text(records.to_json(pending(plan.run, plan.job, now)), encoding="utf-8")
+            scratch.root.chmod(0o755)
+            scratch.root.rename(run.root)
+        except OSError as error:
+            if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+                raise RunExists(f"the run {plan.run} was submitted a moment ago; `platform status {plan.run}`") from error
+            raise
+        finally:
+            shutil.rmtree(scratch.root, ignore_errors=True)
+
+
+def discard(run: RunPaths) -> None:
+    """Takes away a run that never started a trial."""
+    with _written(run.root.parent):
+        away = Path(tempfile.mkdtemp(prefix=f".{run.root.name}-", dir=run.root.parent))
+        run.root.rename(away / "old")  # at once, so that no half-deleted run is ever seen
+    shutil.rmtree(away, ignore_errors=True)
+
+
+def pending(run: str, job: Job, created: float) -> RunStatus:
+    """The status of a run whose controller has yet to speak."""
+    return RunStatus(
+        run=run,
+        job=job.name,
+        state=RunState.PENDING,
+        trials=job.trials,
+        parallel=job.parallel,
+        reason="the controller is starting",
+        objectives=tuple(objective.metric for objective in job.objectives),
+        created=created,
+        updated=time.time(),
+    )
+
+
+def load_job(run: RunPaths) -> Job:
+    """The job of a run.
+
+    Raises:
+        TargetError: the file is gone or damaged, or of another version.
+    """
+    try:
+        return Job.model_validate_json(run.job.read_bytes())
+    except (OSError, ValidationError) as error:
+        raise TargetError(f"{run.job} cannot be read: {error}") from error
+
+
+def differences(run: RunPaths, plan: Plan) -> list[str]:
+    """What a new submission has otherwise than the run of its name: fields of the job, files of the code."""
+    found = difference.difference(load_job(run), plan.job)
+    submission = json.loads(run.submission.read_bytes())
+    if submission["code_hash"] != plan.pack.sha256:
+        with tempfile.TemporaryDirectory(prefix="trialplane-") as scratch:
+            packing.unpack(plan.pack.data, Path(scratch) / "code")
+            new = {name: (Path(scratch) / "code" / name).read_bytes() for name in plan.pack.files}
+        old = {name: (run.code / name).read_bytes() for name in packing.pack(run.code).files}
+        found += [f"code: {line}" for line in planning.code_difference(old, new)] or ["code: modes of files changed"]
+    return found
+
+
+def change(run: RunPaths, changes: Mapping[str, Any], sets: Sequence[str], started: int) -> list[str]:
+    """Changes the job of a run that is not active; gives the lines of what changed.
+
+    Args:
+        run: the run's files.
+        changes: dotted field → value, of flags; None stands for a flag that was not given.
+        sets: `field=value` each.
+        started: trials that the run has started; it cannot be asked for fewer.
+
+    Raises:
+        SpecError: a field that makes another study, or a wrong value; all complaints.
+    """
+    old = load_job(run)
+    whole = Draft(old.model_dump(mode="json"), {})
+    given = {field: (value, "--" + field.rpartition(".")[2].replace("_", "-")) for field, value in changes.items()}
+    complaints: list[Complaint] = []
+    for text in sets:
+        field, equals, value = text.partition("=")
+        source = f"--set {text}"
+        if not equals:
+            complaints.append(Complaint("--set", "write field=value: --set budget.max_failed=20", source))
+            continue
+        given[field.strip()] = (document.scalar(value, source), source)
+    for field, (value, source) in given.items():
+        if value is None and not source.startswith("--set"):
+            continue
+        if field.split(".")[0] not in CHANGEABLE:
+            message = (
+                f"cannot change when a run is resumed, as it would be another study ({', '.join(CHANGEABLE)} can); "
+                "submit it under another name"
+            )
+            complaints.append(Complaint(field, message, source))
+            continue
+        whole.set(draft.path(field), value, Origin(source))
+    judged = verdict.judge(whole)
+    complaints += judged.complaints
+    if judged.job is not None and judged.job.trials != old.trials and judged.job.trials < started:
+        complaints.append(Complaint("trials", f"{started} were started already; ask for that many or more", "--trials"))
+    if complaints or judged.job is None:
+        raise SpecError(complaints)
+    lines = difference.difference(old, judged.job)
+    if lines:
+        with _written(run.root):
+            process.replace(run.job, judged.job.model_dump_json())
+    return lines
+
+
+@contextlib.contextmanager
+def _written(folder: Path) -> Iterator[None]:
+    """What the disk refuses, in words."""
+    try:
+        yield
+    except OSError as error:
+        what = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror
+        raise InputError(f"{folder} cannot be written: {what}; nothing was started") from error

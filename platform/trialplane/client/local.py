@@ -1,0 +1,271 @@
+"""This machine as a target: a run is a folder below home, its controller a process of its own session."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from trialplane import errors
+from trialplane.client import folder, process, results, tail
+from trialplane.client.machine import Machine
+from trialplane.client.target import Submitted
+from trialplane.errors import Complaint, InputError, RunExists, RunNotFound, TargetError
+from trialplane.plan.plan import Plan
+from trialplane.spec.job import Job
+from trialplane.wire import paths, records, rows
+from trialplane.wire.paths import RunPaths
+from trialplane.wire.records import RunStatus, TrialRow
+from trialplane.wire.states import RunState
+
+_EXIT_CODES = {
+    RunState.SUCCEEDED: errors.EXIT_OK,
+    RunState.FAILED: errors.EXIT_RUN_FAILED,
+    RunState.CANCELLED: errors.EXIT_CANCELLED,
+    RunState.PAUSED: errors.EXIT_INTERRUPTED,
+}
+
+
+class LocalTarget:
+    """Runs on this machine; see `target.Target` for what each method promises.
+
+    Args:
+        home: the folder of everything, TRIALPLANE_HOME when None.
+    """
+
+    name = "local"
+
+    def __init__(self, home: Path | None = None) -> None:
+        self.home = home or paths.home()
+        self._started: dict[str, int] = {}  # pids of the controllers that this object started
+
+    def check(self, job: Job | None) -> tuple[list[Complaint], list[str]]:
+        """See `Target`."""
+        return Machine.here(self.home).check(self.home, job)
+
+    def describe(self, plan: Plan) -> dict[str, Any]:
+        """See `Target`."""
+        run = RunPaths.of(self.home, plan.run)
+        return {
+            "run": plan.run,
+            "target": self.name,
+            "writes": str(run.root),
+            "starts": f"python -m trialplane.controller --run-dir {run.root}",
+            "code": {"folder": plan.origin.job_folder, "sha256": plan.pack.sha256, "files": list(plan.pack.files)},
+            "job": plan.job.model_dump(mode="json"),
+        }
+
+    def submit(self, plan: Plan) -> Submitted:
+        """See `Target`."""
+        run = RunPaths.of(self.home, plan.run)
+        if run.root.exists():
+            known = self._join(run, plan)
+            if known is not None:
+                return known
+            folder.discard(run)
+        folder.create(run, plan)
+        self._started[plan.run] = process.start(run)
+        return Submitted.NEW
+
+    def _join(self, run: RunPaths, plan: Plan) -> Submitted | None:
+        """Goes on with the run of that name, or None when it never started a trial and may be replaced."""
+        name = plan.run
+        active = process.living(run) is not None
+        if not active and not self._has_started(run):
+            return None
+        other = f"or give this one another name with --name; see it with `platform status {name}`"
+        lines = folder.differences(run, plan)
+        if lines:
+            shown = "\n".join(f"  {line}" for line in lines)
+            raise RunExists(
+                f"the run {name} exists with another spec (there → here):\n{shown}\n"
+                f"`platform resume {name}` goes on with it as it was, {other}"
+            )
+        if active:
+            return Submitted.RUNNING
+        state = self.status(name).state
+        if state is RunState.SUCCEEDED:
+            return Submitted.FINISHED
+        if state in (RunState.FAILED, RunState.CANCELLED):
+            word = "failed" if state is RunState.FAILED else "was cancelled"
+            raise RunExists(f"the run {name} {word}; `platform resume {name}` goes on with it, {other}")
+        self.resume(name, {}, ())
+        return Submitted.RESUMED
+
+    def runs(self) -> list[str]:
+        """See `Target`."""
+        found = paths.runs(self.home)
+        if not found.is_dir():
+            return []
+        names = [path.name for path in found.iterdir() if not path.name.startswith(".") and (path / "job.json").exists()]
+        return sorted(names, key=lambda name: (self._submitted(name), name), reverse=True)
+
+    def job(self, run: str) -> Job:
+        """See `Target`."""
+        return folder.load_job(self._find(run))
+
+    def status(self, run: str) -> RunStatus:
+        """See `Target`."""
+        files = self._find(run)
+        alive = process.living(files) is not None
+        status = self._recorded(files)
+        if alive or status.state not in (RunState.PENDING, RunState.RUNNING):
+            return status
+        # Whoever wrote this is gone; between the two looks it may have ended in good order.
+        status = self._recorded(files)
+        if status.state not in (RunState.PENDING, RunState.RUNNING):
+            return status
+        reason = f"the controller is not running (killed?); `platform resume {run}` goes on"
+        status = dataclasses.replace(
+            status, state=RunState.PAUSED, reason=reason, eta=None, rate=None, running=0, slots_ready=0
+        )
+        if files.ledger.exists():
+            job = folder.load_job(files)
+            found = results.attempts(files.ledger, run, job, alive=False)
+            best = rows.best(job, rows.newest(found))
+            status = dataclasses.replace(status, **results.counts(found), best=best, ended=None)
+        return status
+
+    def is_active(self, run: str) -> bool:
+        """See `Target`."""
+        return process.living(self._find(run)) is not None
+
+    def attempts(self, run: str) -> list[TrialRow]:
+        """See `Target`."""
+        files = self._find(run)
+        if not files.ledger.exists() and self._recorded(files).ended_trials:
+            raise TargetError(f"the ledger of {run} is not in {files.root}; its trials are in MLflow: `platform ui`")
+        return results.attempts(files.ledger, run, folder.load_job(files), alive=self.is_active(run))
+
+    def ends(self, run: str, after: int) -> tuple[int, list[TrialRow]]:
+        """See `Target`."""
+        files = self._find(run)
+        found = results.ends(files.ledger, run, after)
+        if not found:
+            return after, []
+        job = folder.load_job(files)
+        return found[-1].place, [rows.row(job, end.request, end.request.params, end.outcome) for end in found]
+
+    def log(self, run: str, trial: int | None, attempt: int | None, follow: bool) -> Iterator[str]:
+        """See `Target`."""
+        files = self._find(run)
+        if trial is None:
+            file = files.controller_log
+            growing = lambda: self.is_active(run)  # noqa: E731
+        else:
+            attempt = self._newest_attempt(run, trial) if attempt is None else attempt
+            file = files.trial_log(trial, attempt)
+            growing = lambda: self._is_running(run, trial, attempt)  # noqa: E731
+        if follow:
+            return tail.follow(file, growing)
+        if not file.exists():
+            raise InputError(f"there is no log {file} (yet); `platform results {run}` shows the trials")
+        return tail.lines(file)
+
+    def log_place(self, run: str) -> str:
+        """See `Target`."""
+        return str(self._find(run).root)
+
+    def stop(self, run: str, *, now: bool = False) -> None:
+        """See `Target`."""
+        pid = process.living(self._find(run))
+        if pid is not None:
+            process.signal_stop(pid, now=now)
+
+    def cancel(self, run: str, *, now: bool = False) -> None:
+        """See `Target`."""
+        files = self._find(run)
+        status = self.status(run)
+        if status.state.is_ended:
+            raise InputError(f"the run {run} has ended already ({status.state}); nothing was changed")
+        files.cancelled.touch()
+        pid = process.living(files)
+        if pid is not None:
+            process.signal_stop(pid, now=now)
+        if pid is None or now:
+            ended = dataclasses.replace(
+                status, state=RunState.CANCELLED, reason="cancelled by the user", running=0, eta=None, ended=time.time()
+            )
+            process.replace(files.status, records.to_json(ended))
+
+    def resume(self, run: str, changes: Mapping[str, Any], sets: Sequence[str]) -> None:
+        """See `Target`."""
+        files = self._find(run)
+        if process.living(files) is not None:
+            raise InputError(f"the run {run} is running; `platform status {run}` shows it, `platform cancel {run}` ends it")
+        found, _ = self.check(None)
+        if found:
+            raise errors.SpecError(found)
+        status = self.status(run)
+        ledger = results.attempts(files.ledger, run, folder.load_job(files), alive=False)
+        lines = folder.change(files, changes, sets, len({row.trial for row in ledger}))
+        unwritten = files.spool.is_dir() and any(files.spool.iterdir())
+        if status.state is RunState.SUCCEEDED and not lines and not unwritten:
+            raise InputError(
+                f"the run {run} has succeeded and nothing is left to do; `platform resume {run} --trials N` asks for more"
+            )
+        job = folder.load_job(files)
+        files.cancelled.unlink(missing_ok=True)
+        again = dataclasses.replace(
+            status,
+            state=RunState.PENDING,
+            reason="the controller is starting",
+            trials=job.trials,
+            parallel=job.parallel,
+            ended=None,
+            updated=time.time(),
+        )
+        process.replace(files.status, records.to_json(again))
+        self._started[run] = process.start(files)
+
+    def exit_code(self, run: str) -> int:
+        """See `Target`."""
+        pid = self._started.get(run)
+        code = None if pid is None else process.exit_code(pid)
+        if code in (errors.EXIT_BAD_INPUT, errors.EXIT_PLATFORM):
+            return code
+        state = self.status(run).state
+        if state is RunState.PAUSED and code is not None and code > 0 and code != errors.EXIT_INTERRUPTED:
+            return errors.EXIT_PLATFORM  # nobody stopped it: it broke
+        return _EXIT_CODES.get(state, errors.EXIT_PLATFORM)
+
+    def _find(self, run: str) -> RunPaths:
+        files = RunPaths.of(self.home, run)
+        if run and "/" not in run and not run.startswith(".") and files.job.exists():
+            return files
+        known = self.runs()
+        hint = errors.nearest(run, known) if known else "there are none yet; `platform submit hpo NAME --local` starts one"
+        raise RunNotFound(f"there is no run {run!r} in {paths.runs(self.home)}; {hint or '`platform list` shows all'}")
+
+    def _has_started(self, files: RunPaths) -> bool:
+        """Whether a trial was ever started, also by a controller whose ledger is elsewhere."""
+        status = self._recorded(files)
+        return bool(status.ended_trials or status.running or results.has_attempts(files.ledger, files.root.name))
+
+    def _submitted(self, run: str) -> float:
+        try:
+            facts = json.loads(RunPaths.of(self.home, run).submission.read_bytes())
+            return float(facts["submitted"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return 0.0  # a damaged run is still listed, as the oldest
+
+    def _recorded(self, files: RunPaths) -> RunStatus:
+        try:
+            return records.from_json(RunStatus, files.status.read_bytes())
+        except FileNotFoundError:
+            return folder.pending(files.root.name, folder.load_job(files), self._submitted(files.root.name))
+        except (ValueError, TypeError, KeyError) as error:
+            raise TargetError(f"{files.status} is damaged ({error}); delete it, the counts are in the ledger") from error
+
+    def _newest_attempt(self, run: str, trial: int) -> int:
+        mine = [row.attempt for row in self.attempts(run) if row.trial == trial]
+        if not mine:
+            raise InputError(f"the run {run} has started no trial {trial}; `platform results {run}` shows the trials")
+        return max(mine)
+
+    def _is_running(self, run: str, trial: int, attempt: int) -> bool:
+        files = self._find(run)
+        return self.is_active(run) and not results.has_ended(files.ledger, run, trial, attempt)

@@ -1,0 +1,119 @@
+"""What this machine has, and whether a job fits it."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import os
+import re
+import shutil
+from pathlib import Path
+
+from trialplane.errors import Complaint
+from trialplane.spec.job import Job
+from trialplane.wire import env
+
+ENOUGH_SPACE = 200 * 2**20  # Ray's logs, the ledger and a few trials' logs; checkpoints are the job's own
+_NEEDED = ("ray", "optuna", "mlflow", "sqlalchemy")
+
+
+@dataclasses.dataclass(frozen=True)
+class Machine:
+    """A machine as far as starting a run on it goes.
+
+    Attributes:
+        cores: CPU cores this process may use.
+        gpus: NVIDIA GPUs this process may use.
+        memory: bytes, or None where the system does not say.
+        missing: libraries of the `local` extra that are not installed.
+        obstacle: why nothing can be written below home, or "".
+        free: bytes left on home's disk.
+    """
+
+    cores: int
+    gpus: int
+    memory: int | None
+    missing: tuple[str, ...]
+    obstacle: str
+    free: int
+
+    @classmethod
+    def here(cls, home: Path) -> Machine:
+        """This machine, looked at without writing anything."""
+        base = next(folder for folder in (home, *home.parents) if folder.exists())
+        return cls(
+            cores=_cores(),
+            gpus=_gpus(),
+            memory=_memory(),
+            missing=tuple(name for name in _NEEDED if importlib.util.find_spec(name) is None),
+            obstacle=_obstacle(home, base),
+            free=shutil.disk_usage(base).free,
+        )
+
+    def check(self, home: Path, job: Job | None) -> tuple[list[Complaint], list[str]]:
+        """What stands in the way of a run, and warnings; the job may be None when it is wrong itself."""
+        found: list[Complaint] = []
+        if self.missing:
+            message = f"{', '.join(self.missing)} cannot be found; pip install 'trialplane[local]'"
+            found.append(Complaint("--local", message))
+        if self.obstacle:
+            found.append(Complaint(env.HOME, f"{self.obstacle}; set {env.HOME} to a folder you may write", str(home)))
+        elif self.free < ENOUGH_SPACE:
+            message = (
+                f"{self.free // 2**20} MiB are left on the disk and {ENOUGH_SPACE // 2**20} are needed; "
+                f"make room, or set {env.HOME} to a folder on another disk"
+            )
+            found.append(Complaint(env.HOME, message, str(home)))
+        if job is None:
+            return found, []
+        if job.resources.gpus > self.gpus:
+            has = f"has {self.gpus}" if self.gpus else "has none"
+            message = f"a trial asks for {job.resources.gpus}, and this machine {has}; --set resources.gpus={self.gpus}"
+            found.append(Complaint("resources.gpus", message))
+        return found, self._warnings(job)
+
+    def _warnings(self, job: Job) -> list[str]:
+        need, parallel = job.resources, job.parallel
+        found = []
+        if need.cpus * parallel > self.cores:
+            found.append(
+                f"{parallel} trials with {need.cpus} cores each share the {self.cores} cores of this machine and get slower"
+            )
+        if self.memory is not None and need.memory_bytes * parallel > self.memory:
+            found.append(
+                f"{parallel} trials may use {need.memory} each, more than this machine's {self.memory / 2**30:.0f} GiB"
+            )
+        if need.gpus and self.gpus >= need.gpus and need.gpus * parallel > self.gpus:
+            found.append(f"{self.gpus // need.gpus} trials run at a time, not {parallel}: this machine has {self.gpus} GPUs")
+        return found
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _gpus() -> int:
+    """NVIDIA's device files, without loading the driver; `CUDA_VISIBLE_DEVICES` may hide some."""
+    devices = Path("/dev")
+    there = sum(re.fullmatch(r"nvidia\d+", path.name) is not None for path in devices.glob("nvidia*"))
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return there
+    return min(there, len([one for one in visible.split(",") if one.strip() and one.strip() != "-1"]))
+
+
+def _memory() -> int | None:
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError):
+        return None
+
+
+def _obstacle(home: Path, base: Path) -> str:
+    if not base.is_dir():
+        return f"{base} is not a folder"
+    if not os.access(base, os.W_OK | os.X_OK):
+        return "cannot be written" if base == home else f"cannot be made: {base} cannot be written"
+    return ""

@@ -1,0 +1,114 @@
+"""A run as a live handle: what it does now, and what can be done to it."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from trialplane.client.target import Target
+from trialplane.errors import TargetError
+from trialplane.spec.job import Job
+from trialplane.wire import rows
+from trialplane.wire.records import RunStatus, TrialRow
+
+POLL = 0.25  # seconds; the controller writes its status twice a second
+
+
+@dataclasses.dataclass(frozen=True)
+class RunHandle:
+    """One run at one target.
+
+    Attributes:
+        name: the run's name.
+        target: where it lives.
+    """
+
+    name: str
+    target: Target
+
+    @property
+    def job(self) -> Job:
+        """The job as resolved."""
+        return self.target.job(self.name)
+
+    def status(self) -> RunStatus:
+        """The newest status."""
+        return self.target.status(self.name)
+
+    def is_active(self) -> bool:
+        """Whether a controller works on it."""
+        return self.target.is_active(self.name)
+
+    def watch(self) -> Iterator[RunStatus]:
+        """The status a few times a second, whether it changed or not, until nobody works on the run any more."""
+        while True:
+            active = self.is_active()  # asked first, so that the last status is the last word
+            yield self.status()
+            if not active:
+                return
+            time.sleep(POLL)
+
+    def wait(self, timeout: float | None = None) -> RunStatus:
+        """The status once nobody works on the run any more: ended, or paused.
+
+        Raises:
+            TimeoutError: it took longer than `timeout` seconds.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        for status in self.watch():
+            last = status
+            if deadline is not None and time.monotonic() > deadline and self.is_active():
+                raise TimeoutError(f"the run {self.name} is {status.state} after {timeout:g} s")
+        return last
+
+    def logs(self, trial: int | None = None, attempt: int | None = None, *, follow: bool = False) -> Iterator[str]:
+        """Lines of the controller's log, or of a trial's newest attempt, or of the attempt named."""
+        return self.target.log(self.name, trial, attempt, follow)
+
+    def attempts(self) -> list[TrialRow]:
+        """Every attempt, in the order they started."""
+        return self.target.attempts(self.name)
+
+    def rows(self) -> list[TrialRow]:
+        """The newest attempt of each trial, best first."""
+        return rows.ranked(self.job, rows.newest(self.attempts()))
+
+    def best(self) -> list[TrialRow]:
+        """The best trial, or with several objectives those that no other beats; empty while none has a result."""
+        job = self.job
+        found = rows.newest(self.attempts())
+        if len(job.objectives) > 1:
+            return rows.ranked(job, rows.front(job, found))
+        best = rows.best(job, found)
+        return [] if best is None else [best]
+
+    def stop(self, *, now: bool = False) -> None:
+        """Ends the controller cleanly, so that `resume` goes on; `now` kills it and its trials."""
+        self.target.stop(self.name, now=now)
+
+    def cancel(self, *, now: bool = False, patience: float = 60.0) -> RunStatus:
+        """Ends the run for good and waits until it has.
+
+        Raises:
+            TargetError: it has not ended after `patience` seconds.
+        """
+        self.target.cancel(self.name, now=now)
+        try:
+            return self.wait(patience)
+        except TimeoutError as error:
+            raise TargetError(f"{error}; `platform cancel {self.name} --now` kills it") from error
+
+    def resume(self, *, changes: Mapping[str, Any] | None = None, sets: Sequence[str] = ()) -> None:
+        """Goes on with a run that stopped, longer or wider when `changes` (dotted field → value) say so."""
+        self.target.resume(self.name, changes or {}, sets)
+
+    @property
+    def exit_code(self) -> int:
+        """How it ended, as an exit code of `errors`."""
+        return self.target.exit_code(self.name)
+
+    def log_place(self) -> str:
+        """Where its logs are."""
+        return self.target.log_place(self.name)

@@ -1,0 +1,150 @@
+"""The platform as a Python object: `Platform().submit("criteria", overrides={"trials": 24}).wait()`.
+
+The command line is a thin layer over this.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import getpass
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import trialplane
+from trialplane.client.local import LocalTarget
+from trialplane.client.run import RunHandle
+from trialplane.client.target import Submitted, Target
+from trialplane.errors import Complaint, RunNotFound, SpecError
+from trialplane.plan import plan as planning
+from trialplane.plan.plan import Origin, Plan
+from trialplane.spec import inputs, load
+from trialplane.spec.job import Job
+
+
+@dataclasses.dataclass(frozen=True)
+class Prepared:
+    """A plan that nothing stands in the way of, with what the user should know before it starts."""
+
+    plan: Plan
+    warnings: tuple[str, ...]
+
+
+class Platform:
+    """Submits runs to one target and finds them again.
+
+    Args:
+        target: where runs live; this machine when None.
+    """
+
+    def __init__(self, target: Target | None = None) -> None:
+        self.target = target or LocalTarget()
+
+    def prepare(
+        self,
+        job: str | Path,
+        *,
+        name: str | None = None,
+        profile: str | None = None,
+        sets: Sequence[str] = (),
+        overrides: Mapping[str, Any] | None = None,
+        params: Mapping[str, Any] | None = None,
+        command: Sequence[str] = (),
+        complaints: Sequence[Complaint] = (),
+    ) -> Prepared:
+        """Checks everything that can be checked and packs the code; starts and writes nothing.
+
+        Args:
+            job: name of a job, or the path of its folder.
+            name: of the run; made from the job and the time when None.
+            profile, sets, overrides, params: see `load.load_job`.
+            command: what the user typed, for the record.
+            complaints: found by the caller, shown with the others.
+
+        Raises:
+            JobNotFound: there is no such job.
+            SpecError: all complaints, of the job, its data, the run's name and the target.
+            InputError: the code cannot be packed.
+        """
+        folder = load.find_job(str(job), Path.cwd())
+        found = list(complaints)
+        resolved: Job | None = None
+        try:
+            resolved = load.load_job(
+                folder, profile=profile, sets=sets, overrides=overrides, params=params, environ=os.environ
+            )
+            found += inputs.check_inputs(resolved, folder)
+        except SpecError as error:
+            found += error.complaints
+        if name is None:
+            name = planning.default_name(folder.absolute().name, self.target.runs(), time.localtime())
+        else:
+            found += planning.check_name(name)
+        obstacles, warnings = self.target.check(resolved)
+        found += obstacles
+        if found or resolved is None:
+            raise SpecError(found)
+        return Prepared(planning.plan(resolved, folder, name, _origin(folder, command)), tuple(warnings))
+
+    def start(self, plan: Plan) -> tuple[RunHandle, Submitted]:
+        """Starts a plan; says what became of it.
+
+        Raises:
+            RunExists: the name is taken by a run with another spec.
+        """
+        became = self.target.submit(plan)
+        return RunHandle(plan.run, self.target), became
+
+    def submit(self, job: str | Path, **options: Any) -> RunHandle:
+        """`prepare` and `start` in one; the options are those of `prepare`."""
+        return self.start(self.prepare(job, **options).plan)[0]
+
+    def list(self) -> list[RunHandle]:
+        """All runs, the newest first."""
+        return [RunHandle(name, self.target) for name in self.target.runs()]
+
+    def get(self, run: str | None = None) -> RunHandle:
+        """The run of that name, or the newest.
+
+        Raises:
+            RunNotFound: there is none.
+        """
+        if run is None:
+            names = self.target.runs()
+            if not names:
+                raise RunNotFound("there are no runs yet; `platform submit hpo NAME --local` starts one")
+            run = names[0]
+        self.target.is_active(run)  # raises for a name that is none
+        return RunHandle(run, self.target)
+
+
+def _origin(folder: Path, command: Sequence[str]) -> Origin:
+    revision = _git(folder, "rev-parse", "HEAD")
+    return Origin(
+        job_folder=str(folder.absolute()),
+        user=_user(),
+        version=trialplane.__version__,
+        command=tuple(command or sys.argv),
+        git_revision=revision,
+        git_dirty=bool(revision and _git(folder, "status", "--porcelain", "--", ".")),
+    )
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # a container may run under a number without a name
+        return str(os.getuid())
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    """What git says about a folder, or "" where there is no git, no repository or no commit."""
+    try:
+        done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.strip()

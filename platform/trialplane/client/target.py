@@ -1,0 +1,103 @@
+"""The port: a place where runs live. `local.LocalTarget` is this machine.
+
+A target starts runs, reads them and ends them; the handle (`run.RunHandle`), the SDK and the command line know nothing
+else of a place.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+from trialplane.errors import Complaint
+from trialplane.plan.plan import Plan
+from trialplane.spec.job import Job
+from trialplane.wire.records import RunStatus, TrialRow
+
+
+class Submitted(enum.Enum):
+    """What became of a submission."""
+
+    NEW = "new"
+    RESUMED = "resumed"  # the same spec under the same name was unfinished: it goes on
+    RUNNING = "running"  # it is running already
+    FINISHED = "finished"  # it has succeeded before; nothing was started
+
+
+class Target(Protocol):
+    """A place where runs live.
+
+    Contract:
+        - Methods that read never write, also not a lock file, and work while a controller writes.
+        - A run is named by its name alone. A method that gets the name of no run raises `RunNotFound` with the nearest.
+        - Reads give what was durable at that moment. The order of `attempts` is the order in which they started.
+        - What the place refuses is a `TargetError` (its fault) or an `InputError` (the user's), with what to do.
+        - Everything may be called from several threads.
+    """
+
+    name: str
+
+    def check(self, job: Job | None) -> tuple[list[Complaint], list[str]]:
+        """What stands in the way of a run here, and warnings about what will be slow; starts and writes nothing.
+
+        Args:
+            job: the resolved job, or None when it is wrong: then only what every run needs is looked at.
+        """
+
+    def describe(self, plan: Plan) -> dict[str, Any]:
+        """What `submit` would write and start, as plain values for people."""
+
+    def submit(self, plan: Plan) -> Submitted:
+        """Starts a run, or goes on with the one of that name and spec. It goes on when the caller ends.
+
+        Raises:
+            RunExists: the name belongs to a run with another spec or other code, or to one that failed or was cancelled.
+        """
+
+    def runs(self) -> list[str]:
+        """Names of all runs, the newest first."""
+
+    def job(self, run: str) -> Job:
+        """The job of a run, as resolved when it was submitted or changed by `resume`."""
+
+    def status(self, run: str) -> RunStatus:
+        """The newest status, with the truth about whether anybody works on the run: no dead run is RUNNING."""
+
+    def is_active(self, run: str) -> bool:
+        """Whether a controller works on the run, or is being started."""
+
+    def attempts(self, run: str) -> list[TrialRow]:
+        """Every attempt that started."""
+
+    def ends(self, run: str, after: int) -> tuple[int, list[TrialRow]]:
+        """The attempts that ended since the place `after` (0 at first), and the place to ask from next time."""
+
+    def log(self, run: str, trial: int | None, attempt: int | None, follow: bool) -> Iterator[str]:
+        """Lines of the controller's log, or of a trial's attempt (the newest when None), with their ends of line.
+
+        With `follow` the iterator goes on until the run, or the attempt, has ended. A log that does not exist and will
+        not is an `InputError`.
+        """
+
+    def log_place(self, run: str) -> str:
+        """Where the logs are, for messages."""
+
+    def stop(self, run: str, *, now: bool = False) -> None:
+        """Asks the controller to end cleanly, so that `resume` goes on; `now` kills it and its trials instead.
+
+        Returns at once; a run that is not active is left as it is.
+        """
+
+    def cancel(self, run: str, *, now: bool = False) -> None:
+        """As `stop`, but the run ends as CANCELLED."""
+
+    def resume(self, run: str, changes: Mapping[str, Any], sets: Sequence[str]) -> None:
+        """Starts the controller of a run that stopped, with changes of how long and how wide it goes.
+
+        Raises:
+            InputError: the run is active or has succeeded with nothing left, or a change is not among those allowed.
+        """
+
+    def exit_code(self, run: str) -> int:
+        """How the run ended, as an exit code of `errors`."""

@@ -1,0 +1,66 @@
+"""Loads a job's `train.py` as a module of its own and runs single trials of it in this process."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from pathlib import Path
+
+import pytest
+
+from trialplane.runtime.context import Context
+from trialplane.spec import load
+
+JOBS = Path(__file__).parents[2] / "jobs"
+
+
+def _middle(parameter):
+    """A plain value of a parameter: the last choice (the richer one in all four jobs), or the middle of the range."""
+    if parameter.type == "categorical":
+        return parameter.choices[-1]
+    if parameter.log:
+        return math.sqrt(parameter.low * parameter.high)
+    return (parameter.low + parameter.high) / 2
+
+
+class Trials:
+    """Runs trials of one job; `reports` holds what the last one reported."""
+
+    def __init__(self, name, cache, workdir):
+        self.folder, self.cache, self.workdir = JOBS / name, cache, workdir
+        self.job = load.load_job(self.folder, environ={})
+        spec = importlib.util.spec_from_file_location(f"job_{name}", self.folder / "train.py")
+        self.train = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(self.train)
+        self.reports = []
+
+    def __call__(self, seed=0, **params):
+        self.reports = []
+        space = {name: _middle(parameter) for name, parameter in self.job.parameters.items()}
+        context = Context(
+            params={**self.job.params, **space, **params},
+            seed=seed,
+            run="test",
+            trial=0,
+            attempt=1,
+            cpus=1,
+            gpus=0,
+            code=self.folder,
+            cache=self.cache,
+            workdir=self.workdir,
+            _reporter=lambda step, metrics: self.reports.append((step, dict(metrics))),
+        )
+        return self.train.run(context)
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory):
+    """One cache for the session, as trials share one."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def trials(cache, tmp_path, monkeypatch):
+    """`trials("criteria")` gives a callable that runs one trial and returns its metrics."""
+    monkeypatch.delenv("MLFLOW_RUN_ID", raising=False)
+    return lambda name: Trials(name, cache, tmp_path)

@@ -1,0 +1,171 @@
+"""Each job runs a small trial on the tiny encoder: metrics, reports, determinism, bad data, profiles, folder size.
+
+Not checked: hub encoders, GPUs, and studies through the controller (tests/e2e_local). Scores are only compared with each
+other; how good they get is the benchmark's matter.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import os
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from trialplane import errors
+from trialplane.runtime import encoders
+from trialplane.spec import load
+
+JOBS = Path(__file__).parents[2] / "jobs"
+METRICS = {
+    "criteria": {"macro_f1", "pr_auc", "loss"},
+    "evidence": {"span_f1", "macro_f1", "pr_auc", "loss"},
+    "share": {"macro_f1", "pr_auc", "span_f1", "loss"},
+    "joint": {"score", "macro_f1", "pr_auc", "span_f1", "loss"},
+}
+SMALL = {"max_rows": 60, "epochs": 1}
+FOUR = pytest.mark.parametrize("name", sorted(METRICS))
+
+# Run in a new interpreter, with what a slot gives its template.
+IMPORT_ALL = """
+import importlib, importlib.util, os, sys
+from pathlib import Path
+from trialplane.spec import load
+for folder in map(Path, sys.argv[1:]):
+    for module in load.load_job(folder, environ={}).preload:
+        importlib.import_module(module)
+    spec = importlib.util.spec_from_file_location(folder.name, folder / "train.py")
+    spec.loader.exec_module(importlib.util.module_from_spec(spec))
+from trialplane.policies import spawn
+print(spawn.reasons_not_to_fork())
+"""
+
+
+@FOUR
+def test_a_trial_returns_finite_metrics_and_reports_each_epoch(trials, name):
+    trial = trials(name)
+    metrics = trial(max_rows=60, epochs=2)
+    assert set(metrics) == METRICS[name]
+    assert set(trial.job.metrics) <= set(metrics)
+    assert all(math.isfinite(value) for value in metrics.values())
+    assert all(isinstance(value, float) for value in metrics.values())
+    assert [step for step, _ in trial.reports] == [0, 1]
+    assert metrics in [reported for _, reported in trial.reports]
+
+
+@FOUR
+def test_the_same_seed_and_parameters_give_the_same_metrics(trials, name):
+    trial = trials(name)
+    first = trial(seed=3, **SMALL)
+    assert trial(seed=3, **SMALL) == first
+    assert trial(seed=4, **SMALL) != first
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_criteria_pools_in_other_ways(trials, pooling):
+    assert math.isfinite(trials("criteria")(pooling=pooling, loss="focal", focal_gamma=2.0, **SMALL)["macro_f1"])
+
+
+def test_evidence_without_condition(trials):
+    metrics = trials("evidence")(condition="none", loss="focal", focal_gamma=2.0, **SMALL)
+    assert math.isfinite(metrics["span_f1"])
+
+
+def test_joint_takes_two_different_encoders(trials, tmp_path):
+    trial = trials("joint")
+    tokenizer = trial.train.tokenizers.load_tokenizer("tiny-deberta", trial.cache, ["I feel sad", "I lie awake"])
+    folder = tmp_path / "encoder"
+    tokenizer.save_pretrained(folder)
+    encoders.load_encoder("tiny-deberta", tokenizer, seed=0, dropout=0.0).save_pretrained(folder)
+    assert math.isfinite(trial(evidence_model=str(folder), **SMALL)["score"])
+
+
+@pytest.mark.slow
+def test_a_good_learning_rate_beats_a_bad_one(trials):
+    trial = trials("criteria")
+    plain = {"pooling": "pair", "batch": 32, "head_lr": 1.0, "layer_decay": 1.0, "dropout": 0.0, "positive_weight": 1.0}
+    good = trial(lr=4e-3, warmup=0.1, epochs=3, loss="cross_entropy", **plain)
+    bad = trial(lr=5e-5, warmup=0.1, epochs=3, loss="cross_entropy", **plain)
+    assert good["macro_f1"] > bad["macro_f1"] + 0.15
+    assert good["pr_auc"] > bad["pr_auc"] + 0.15
+
+
+@FOUR
+def test_data_without_a_column_names_file_and_column(trials, tmp_path, name):
+    file = tmp_path / "mine.jsonl"
+    file.write_text(json.dumps({"post": "a", "label": 1}) + "\n")
+    with pytest.raises(errors.InputError, match=r"mine\.jsonl: row 1 has no criterion"):
+        trials(name)(data=str(file))
+
+
+def test_a_label_that_is_none_names_file_and_value(trials, tmp_path):
+    file = tmp_path / "mine.csv"
+    file.write_text("post,criterion,label\nI feel sad,depressed mood,maybe\n")
+    with pytest.raises(errors.InputError, match=r"mine\.csv: label is 'maybe'"):
+        trials("criteria")(data=str(file))
+
+
+def test_artifacts_land_in_the_trials_run(trials, monkeypatch):
+    mlflow = pytest.importorskip("mlflow")
+    logged = {}
+    monkeypatch.setenv("MLFLOW_RUN_ID", "0" * 32)
+    monkeypatch.setattr(mlflow, "log_dict", lambda value, name: logged.update({name: json.dumps(value)}))
+    trials("criteria")(**SMALL)
+    trials("evidence")(**SMALL)
+    assert set(logged) == {"confusion.json", "spans.json"}
+
+
+@FOUR
+@pytest.mark.parametrize(("profile", "count"), [("max", 800), ("supermax", 2000)])
+def test_profiles_search_the_hub_encoders(name, profile, count):
+    job = load.load_job(JOBS / name, profile=profile, environ={})
+    assert job.trials == count
+    assert job.resources.gpus == 1
+    assert "microsoft/deberta-v3-large" in job.parameters["model"].choices
+
+
+@FOUR
+def test_the_original_variables_are_honoured(name):
+    environ = {"HPO_EPOCHS": "7", "HPO_MODEL_CHOICES": "roberta-base,bert-base-uncased"}
+    job = load.load_job(JOBS / name, environ=environ)
+    assert job.params["epochs"] == 7
+    assert job.parameters["model"].choices == ("roberta-base", "bert-base-uncased")
+
+
+@FOUR
+def test_the_folder_fits_a_config_map(name):
+    files = [path for path in (JOBS / name).iterdir() if path.is_file()]
+    assert sum(path.stat().st_size for path in files) < 400_000
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        for path in files:
+            archive.add(path, path.name)
+    assert packed.tell() < 100_000
+
+
+def test_importing_the_jobs_leaves_a_process_that_may_be_forked():
+    environ = {
+        **os.environ,
+        "OPENBLAS_NUM_THREADS": "1",
+        "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+        "JE_ARROW_MALLOC_CONF": "background_thread:false",
+        "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION": "python",
+    }
+    command = [sys.executable, "-c", IMPORT_ALL, *(str(JOBS / name) for name in METRICS)]
+    ended = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
+    assert ended.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_job_runs_alone_and_says_little(tmp_path):
+    environ = {**os.environ, "TRIALPLANE_HOME": str(tmp_path)}
+    command = [sys.executable, JOBS / "criteria" / "train.py", "--set", "max_rows=60", "--set", "epochs=1"]
+    ended = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert set(json.loads(ended.stdout[ended.stdout.index("{") :])) == METRICS["criteria"]
+    assert len(ended.stdout.splitlines()) < 10
+    assert len(ended.stderr.splitlines()) < 5, ended.stderr
