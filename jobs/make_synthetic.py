@@ -26,42 +26,104 @@ WRONG_LABELS = 1 / 30
 # criterion -> (clauses that meet it, clauses of the same matter that do not)
 CRITERIA: dict[str, tuple[list[str], list[str]]] = {
     "depressed mood": (
-        ["I feel sad {often}", "I feel empty {often}", "I am close to tears {often}", "everything looks grey to me {often}", "a heavy sadness sits on me {often}"],
+        [
+            "I feel sad {often}",
+            "I feel empty {often}",
+            "I am close to tears {often}",
+            "everything looks grey to me {often}",
+            "a heavy sadness sits on me {often}",
+        ],
         ["my mood is bright {often}", "I am in good spirits {often}", "I laughed a lot {often}"],
     ),
     "loss of interest": (
-        ["I have given up {hobby}", "{hobby} means nothing to me now", "I used to love {hobby} and cannot be bothered", "nothing draws me to {hobby} any more", "even {hobby} leaves me cold"],
+        [
+            "I have given up {hobby}",
+            "{hobby} means nothing to me now",
+            "I used to love {hobby} and cannot be bothered",
+            "nothing draws me to {hobby} any more",
+            "even {hobby} leaves me cold",
+        ],
         ["I look forward to {hobby}", "{hobby} still makes me happy", "I took up {hobby} again with pleasure"],
     ),
     "appetite or weight change": (
-        ["I skip {meal} without noticing", "food tastes of nothing, even {meal}", "I lost {number} kilos without a diet", "I eat far too much at {meal}", "I have to force myself through {meal}"],
-        ["I cooked and enjoyed {meal}", "my weight has been steady for {number} months", "I was hungry for {meal} and ate well"],
+        [
+            "I skip {meal} without noticing",
+            "food tastes of nothing, even {meal}",
+            "I lost {number} kilos without a diet",
+            "I eat far too much at {meal}",
+            "I have to force myself through {meal}",
+        ],
+        [
+            "I cooked and enjoyed {meal}",
+            "my weight has been steady for {number} months",
+            "I was hungry for {meal} and ate well",
+        ],
     ),
     "sleep trouble": (
-        ["I lie awake until {hour}", "I wake at {hour} and stay awake", "I barely sleep {often}", "I sleep past {hour} and am still sleepy", "falling asleep takes me until {hour}"],
+        [
+            "I lie awake until {hour}",
+            "I wake at {hour} and stay awake",
+            "I barely sleep {often}",
+            "I sleep past {hour} and am still sleepy",
+            "falling asleep takes me until {hour}",
+        ],
         ["I sleep through until {hour}", "I go to bed rested at {hour}", "I sleep soundly {often}"],
     ),
     "restless or slowed": (
-        ["I pace the {place} {often}", "I cannot sit still in the {place}", "I move as if under water {often}", "my hands fidget {often}", "others say that I speak and walk slowly {often}"],
+        [
+            "I pace the {place} {often}",
+            "I cannot sit still in the {place}",
+            "I move as if under water {often}",
+            "my hands fidget {often}",
+            "others say that I speak and walk slowly {often}",
+        ],
         ["I sat calmly in the {place}", "I move about the {place} with ease", "I read quietly in the {place} {often}"],
     ),
     "loss of energy": (
-        ["I am worn out {often}", "crossing the {place} tires me", "I have no strength left after {meal}", "a small task drains me {often}", "my body feels heavy as lead {often}"],
+        [
+            "I am worn out {often}",
+            "crossing the {place} tires me",
+            "I have no strength left after {meal}",
+            "a small task drains me {often}",
+            "my body feels heavy as lead {often}",
+        ],
         ["I have plenty of energy {often}", "I ran around the {place} and felt fresh", "I feel strong {often}"],
     ),
     "worthlessness or guilt": (
-        ["I feel like a burden {often}", "I blame myself for {blame}", "I feel guilty about {blame}", "I think that I am worth nothing {often}", "I cannot forgive myself for {blame}"],
+        [
+            "I feel like a burden {often}",
+            "I blame myself for {blame}",
+            "I feel guilty about {blame}",
+            "I think that I am worth nothing {often}",
+            "I cannot forgive myself for {blame}",
+        ],
         ["I am proud of how I handled {blame}", "I know that {blame} was not my fault", "I feel valued {often}"],
     ),
     "trouble concentrating": (
-        ["I read the same page {number} times", "my thoughts drift off {often}", "I cannot decide on {meal}", "I lose the thread in talks {often}", "I forget what I came to the {place} for"],
+        [
+            "I read the same page {number} times",
+            "my thoughts drift off {often}",
+            "I cannot decide on {meal}",
+            "I lose the thread in talks {often}",
+            "I forget what I came to the {place} for",
+        ],
         ["I finished {number} chapters in one go", "my mind is clear {often}", "I decided quickly about {meal}"],
     ),
     "thoughts of death": (
-        ["I think about death {often}", "life does not seem worth the effort {often}", "I wonder {often} whether I want to go on", "dark thoughts about the end come {often}", "I wish {often} that I could simply disappear"],
-        ["I want to live and see the {place} again", "I am glad to be alive {often}", "I make plans for the next {number} years"],
+        [
+            "I think about death {often}",
+            "life does not seem worth the effort {often}",
+            "I wonder {often} whether I want to go on",
+            "dark thoughts about the end come {often}",
+            "I wish {often} that I could simply disappear",
+        ],
+        [
+            "I want to live and see the {place} again",
+            "I am glad to be alive {often}",
+            "I make plans for the next {number} years",
+        ],
     ),
-}  # fmt: skip
+}
 FILLERS: dict[str, list[str]] = {
     "often": ["every day", "most days", "all week", "these days", "since spring", "in the evening", "at work"],
     "hobby": ["painting", "football", "the choir", "gardening", "my guitar", "hiking", "chess"],
@@ -88,9 +150,16 @@ DENIES = [
     "my neighbour says of himself: {c}",
 ]
 NEUTRAL = [
-    "the bus was late again", "the weather has been mild in the {place}", "my cousin visited for {number} days", "we repainted the {place}",
-    "I moved here {number} years ago", "the dog slept through {meal}", "my appointment is in {number} weeks", "the team won at football", "thanks for reading this",
-]  # fmt: skip
+    "the bus was late again",
+    "the weather has been mild in the {place}",
+    "my cousin visited for {number} days",
+    "we repainted the {place}",
+    "I moved here {number} years ago",
+    "the dog slept through {meal}",
+    "my appointment is in {number} weeks",
+    "the team won at football",
+    "thanks for reading this",
+]
 JOINTS = [", and ", ", but ", " while "]
 
 

@@ -14,7 +14,7 @@ import torch
 from transformers import BertConfig, BertModel
 
 from trialplane import errors
-from trialplane.runtime import encoders, tokenizers
+from trialplane.runtime import encoders, tiny_deberta, tokenizers
 
 CORPUS = ["I lie awake until three", "food tastes of nothing", "I feel sad every day", "the bus was late again"]
 
@@ -44,7 +44,7 @@ def bert(tmp_path):
 
 
 def test_the_cached_tokenizer_is_the_converted_one(cache, tiny, tmp_path):
-    tokenizers.train_sentencepiece(CORPUS, tmp_path)
+    tiny_deberta.train_sentencepiece(CORPUS, tmp_path)
     converted = tokenizers.convert(tmp_path)
     again = tokenizers.load_tokenizer("tiny-deberta", cache, CORPUS)
     for text in [*CORPUS, "I  feel\tlate, unknown ∂ word"]:

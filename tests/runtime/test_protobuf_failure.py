@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from trialplane.policies import protobuf
-from trialplane.runtime import tokenizers
+from trialplane.runtime import tiny_deberta
 
 BUNDLED = "transformers.utils.sentencepiece_model_pb2_new"
 LEGACY = "transformers.utils.sentencepiece_model_pb2"
@@ -52,7 +52,7 @@ print(json.dumps({**answer, "implementation": protobuf.implementation()}))
 def source(tmp_path_factory):
     """A folder with an unconverted DeBERTa-v2 tokenizer."""
     folder = tmp_path_factory.mktemp("source")
-    tokenizers.train_sentencepiece(CORPUS, folder)
+    tiny_deberta.train_sentencepiece(CORPUS, folder)
     return folder
 
 

@@ -53,7 +53,7 @@ def test_a_missing_file_is_named(tmp_path):
 
 @pytest.mark.parametrize("value", ["2", "-1", "yes", None])
 def test_a_label_out_of_range_is_refused(tmp_path, value):
-    with pytest.raises(errors.InputError, match="label is .*; it must be an integer from 0 to 1"):
+    with pytest.raises(errors.InputError, match=r"label is .*; it must be an integer from 0 to 1"):
         tables.integer({"label": value}, "label", tmp_path / "a.csv", 2)
 
 

@@ -45,9 +45,7 @@ class _Verbs(click.Group):
         command: click.Command = importlib.import_module(VERBS[cmd_name][0]).command
         return command
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in VERBS and not args[0].startswith("-"):
             from trialplane import errors
 
@@ -92,7 +90,7 @@ def platform() -> None:
     platform init demo                         a job that runs in seconds
     platform submit hpo demo --local           run it here
     platform results                           its trials, the best first
-    """
+    """  # noqa: D301  \b is click's mark
 
 
 def main(argv: Sequence[str] | None = None) -> None:

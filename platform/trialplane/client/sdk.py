@@ -61,7 +61,10 @@ class Platform:
         Args:
             job: name of a job, or the path of its folder.
             name: of the run; made from the job and the time when None.
-            profile, sets, overrides, params: see `load.load_job`.
+            profile: name of one of the job's profiles.
+            sets: `field=value` each.
+            overrides: dotted field → value, or → `load.Flag`; None stands for a flag that was not given.
+            params: values to fix; a parameter of the space leaves it.
             command: what the user typed, for the record.
             complaints: found by the caller, shown with the others.
 

@@ -171,6 +171,7 @@ class Recorder:
             # The writer has a loop of its own for an MLflow that is away; it must hear that quickly.
             "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
             "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
+            "MLFLOW_DISABLE_TELEMETRY": "true",
         }
         with self._run.controller_log.open("ab") as log:
             writer = subprocess.Popen(

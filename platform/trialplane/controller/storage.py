@@ -19,6 +19,7 @@ import io
 import json
 import math
 import os
+import time
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -32,6 +33,7 @@ from optuna.trial import FrozenTrial, TrialState
 from trialplane import errors
 from trialplane.wire import labels
 
+LOCK_PATIENCE = 0.5  # seconds; a `platform status` that looks whether the lock is held holds it for a moment itself
 _TABLES = (
     "studies",
     "study_user_attributes",
@@ -237,11 +239,12 @@ class Storage:
         """Takes the lock on the study, or raises LedgerLocked."""
         if self._engine.dialect.name == "sqlite":
             handle = self._stack.enter_context(_open_lock(file))
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                handle.seek(0)
-                raise self._locked(f"pid {handle.read().strip() or 'unknown'}") from error
+            deadline = time.monotonic() + LOCK_PATIENCE
+            while not _try_lock(handle):
+                if time.monotonic() > deadline:
+                    handle.seek(0)
+                    raise self._locked(f"pid {handle.read().strip() or 'unknown'}")
+                time.sleep(0.02)
             handle.seek(0)
             handle.truncate()
             handle.write(f"{os.getpid()}\n")
@@ -312,6 +315,14 @@ def _open_lock(file: Path) -> io.TextIOWrapper:
         return file.open("a+")
     except OSError as error:
         raise errors.LedgerUnavailable(f"cannot write {file}: {error.strerror}") from error
+
+
+def _try_lock(handle: io.TextIOWrapper) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _insert(connection: sa.Connection, table: sa.Table, rows: list[dict[str, Any]]) -> None:

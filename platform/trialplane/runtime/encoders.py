@@ -1,8 +1,6 @@
-"""Encoders for jobs: pretrained ones by name, and `tiny-deberta`, which needs neither a hub nor a GPU.
+"""Encoders for jobs: pretrained ones by name or folder, and the preset of `tiny_deberta.py`; learning rates per layer.
 
-`tiny-deberta` is a true DeBERTa-v2 in DeBERTa-v3's form (relative attention, p2c|c2p, shared keys, no absolute
-positions), two layers deep, with random weights that the seed fixes: small enough to learn a toy task in seconds on one
-core, and real enough to go through the same code as `microsoft/deberta-v3-large`.
+Heavy libraries are imported inside the functions. Must not import optuna or kubernetes.
 """
 
 from __future__ import annotations
@@ -11,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from trialplane import errors
-from trialplane.runtime import tokenizers
+from trialplane.runtime import tiny_deberta, tokenizers
 
 if TYPE_CHECKING:
     import torch
@@ -36,8 +34,8 @@ def load_encoder(name: str, tokenizer: PreTrainedTokenizerBase, *, seed: int, dr
 
     torch.manual_seed(seed)
     rates = {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
-    if name == tokenizers.TINY_DEBERTA:
-        return AutoModel.from_config(_tiny_config(tokenizer, rates))
+    if name == tiny_deberta.NAME:
+        return AutoModel.from_config(tiny_deberta.config(tokenizer, dropout))
     try:
         config = AutoConfig.from_pretrained(name, **rates)
         return AutoModel.from_pretrained(name, config=config, dtype=torch.float32)
@@ -45,32 +43,8 @@ def load_encoder(name: str, tokenizer: PreTrainedTokenizerBase, *, seed: int, dr
         first = str(error).strip().split("\n", 1)[0]
         raise errors.InputError(
             f"the encoder {name!r} could not be loaded: {first}; give a local folder or a hub name that this machine "
-            f"reaches or has downloaded (HF_HOME), or the preset {tokenizers.TINY_DEBERTA}"
+            f"reaches or has downloaded (HF_HOME), or the preset {tiny_deberta.NAME}"
         ) from error
-
-
-def _tiny_config(tokenizer: PreTrainedTokenizerBase, rates: dict[str, float]) -> Any:
-    from transformers import DebertaV2Config
-
-    return DebertaV2Config(
-        vocab_size=len(tokenizer),
-        hidden_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=128,
-        max_position_embeddings=256,
-        type_vocab_size=0,
-        relative_attention=True,
-        position_buckets=8,
-        norm_rel_ebd="layer_norm",
-        share_att_key=True,
-        pos_att_type=["p2c", "c2p"],
-        position_biased_input=False,
-        pad_token_id=tokenizer.pad_token_id,
-        # 0.02 suits 768 dimensions; at 64 it leaves attention flat for most of a short training.
-        initializer_range=0.08,
-        **rates,
-    )
 
 
 def parameter_groups(

@@ -178,6 +178,7 @@ class Slot:
             "MKL_NUM_THREADS": threads,
             "OPENBLAS_NUM_THREADS": "1",  # numpy's threads start at import, and no fork survives them
             "JE_ARROW_MALLOC_CONF": "background_thread:false",  # pyarrow's thread likewise
+            "MLFLOW_DISABLE_TELEMETRY": "true",  # a thread again, and a call home
             "TOKENIZERS_PARALLELISM": "false",
             "PYTHONUNBUFFERED": "1",
             # A user's own value of a policy's variable wins; the policy warns.

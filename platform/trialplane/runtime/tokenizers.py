@@ -5,7 +5,7 @@ same message collide (see `policies/protobuf.py`), and takes seconds for a large
 asks for a tokenizer converts it under a file lock and renames the result into the cache; every later one, in any
 process, reads `tokenizer.json`, which needs no protobuf, no SentencePiece and no hub.
 
-A name is a hub name (`microsoft/deberta-v3-base`), a local folder, or the preset `tiny-deberta`, whose SentencePiece
+A name is a hub name (`microsoft/deberta-v3-base`), a local folder, or the preset of `tiny_deberta.py`, whose SentencePiece
 model is trained from the text the job ships. Must not import optuna or kubernetes; heavy libraries are imported inside
 the functions, so that importing this module starts nothing.
 """
@@ -15,13 +15,10 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
-import io
 import json
 import os
-import re
 import shutil
 import tempfile
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -29,12 +26,10 @@ from typing import TYPE_CHECKING, Any
 
 from trialplane import errors
 from trialplane.policies import protobuf
+from trialplane.runtime import tiny_deberta
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-TINY_DEBERTA = "tiny-deberta"
-TINY_VOCABULARY = 1200
 
 # The libraries whose versions decide what a conversion writes: a new one makes a new cache entry.
 _CONVERTERS = ("transformers", "tokenizers", "sentencepiece")
@@ -78,52 +73,6 @@ def load_tokenizer(name: str, cache: Path, corpus: Sequence[str] = ()) -> PreTra
     return AutoTokenizer.from_pretrained(entry, local_files_only=True)
 
 
-def train_sentencepiece(corpus: Sequence[str], folder: Path) -> Path:
-    """Trains a small unigram model laid out as DeBERTa-v3's, and writes what `from_pretrained` needs to convert it.
-
-    The same text gives the same file, byte for byte.
-
-    Returns:
-        The path of `spm.model` in `folder`, beside `config.json` and `tokenizer_config.json`.
-    """
-    import sentencepiece
-
-    seeds = folder / "seeds.tsv"
-    seeds.write_text(_seed_pieces(corpus))
-    model = io.BytesIO()
-    try:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(corpus),
-            model_writer=model,
-            model_type="unigram",
-            vocab_size=TINY_VOCABULARY,
-            seed_sentencepieces_file=str(seeds),
-            hard_vocab_limit=False,  # a short text gives fewer pieces instead of an error
-            character_coverage=1.0,
-            num_threads=1,  # more than one makes the scores depend on scheduling
-            minloglevel=2,
-            pad_id=0,
-            bos_id=1,
-            eos_id=2,
-            unk_id=3,
-            pad_piece="[PAD]",
-            bos_piece="[CLS]",
-            eos_piece="[SEP]",
-            unk_piece="[UNK]",
-        )
-    except (RuntimeError, ValueError) as error:
-        raise errors.InputError(
-            f"{TINY_DEBERTA} could not train its tokenizer on the {len(corpus)} lines of text it was given ({error}); "
-            "check that the data file holds text"
-        ) from error
-    path = folder / "spm.model"
-    path.write_bytes(model.getvalue())
-    settings = {"tokenizer_class": "DebertaV2Tokenizer", "do_lower_case": False, "vocab_type": "spm"}
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    (folder / "config.json").write_text(json.dumps({"model_type": "deberta-v2"}))
-    return path
-
-
 def convert(source: str | Path) -> PreTrainedTokenizerBase:
     """Loads a tokenizer from its own files, through protobuf where these are SentencePiece models.
 
@@ -139,7 +88,7 @@ def convert(source: str | Path) -> PreTrainedTokenizerBase:
         _blame_protobuf(source)
         raise errors.InputError(
             f"the tokenizer {str(source)!r} could not be loaded: {_first_line(error)}; give a local folder or a hub "
-            f"name that this machine reaches or has downloaded (HF_HOME), or the preset {TINY_DEBERTA}"
+            f"name that this machine reaches or has downloaded (HF_HOME), or the preset {tiny_deberta.NAME}"
         ) from error
 
 
@@ -170,31 +119,14 @@ def quiet() -> None:
     logging.set_verbosity_error()
 
 
-def _seed_pieces(corpus: Sequence[str]) -> str:
-    """The corpus's words and the beginnings of words that others share, as `piece<tab>count` lines, most frequent first.
-
-    SentencePiece looks for seeds that repeat across different words, so that in a text of few hundred distinct words most
-    whole words are none, and rows become twice as long.
-    """
-    words = Counter(word for line in corpus for word in re.findall(r"\w+", line))
-    pieces: Counter[str] = Counter()
-    for word, count in words.items():
-        for end in range(2, len(word)):
-            pieces["\u2581" + word[:end]] += count
-            pieces[word[end - 1 :]] += count
-        pieces["\u2581" + word] += count
-    most = sorted(pieces.items(), key=lambda item: (-item[1], item[0]))
-    return "".join(f"{piece}\t{count}\n" for piece, count in most)
-
-
 def _fill(entry: Path, name: str, corpus: Sequence[str]) -> None:
     """Converts into a temporary folder beside `entry`, and renames: `entry` is whole or absent at every moment."""
     scratch = Path(tempfile.mkdtemp(dir=entry.parent, prefix=f".{entry.name}-"))
     try:
-        if name == TINY_DEBERTA:
+        if name == tiny_deberta.NAME:
             source = scratch / "source"
             source.mkdir()
-            train_sentencepiece(corpus, source)
+            tiny_deberta.train_sentencepiece(corpus, source)
             tokenizer = convert(source)
         else:
             tokenizer = convert(name)
@@ -219,11 +151,11 @@ def _locked(path: Path) -> Iterator[None]:
 def _key(name: str, corpus: Sequence[str]) -> str:
     """A folder name that changes with whatever changes the tokenizer."""
     facts: dict[str, Any] = {"name": name, **{library: metadata.version(library) for library in _CONVERTERS}}
-    if name == TINY_DEBERTA:
+    if name == tiny_deberta.NAME:
         text = hashlib.sha256()
         for line in corpus:
             text.update(line.encode() + b"\n")
-        facts |= {"corpus": text.hexdigest(), "vocabulary": TINY_VOCABULARY}
+        facts |= {"corpus": text.hexdigest(), "vocabulary": tiny_deberta.VOCABULARY}
     elif (folder := Path(name)).is_dir():
         files = (folder / file for file in _TOKENIZER_FILES)
         facts |= {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files if file.is_file()}

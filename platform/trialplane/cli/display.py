@@ -1,0 +1,86 @@
+"""The live display on a terminal, drawn by rich, whose only importer this is."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from trialplane.cli import output, progress
+from trialplane.wire.records import RunStatus
+from trialplane.wire.states import RunState
+
+_STYLES = {
+    RunState.RUNNING: "green",
+    RunState.SUCCEEDED: "bold green",
+    RunState.FAILED: "bold red",
+    RunState.CANCELLED: "red",
+    RunState.PAUSED: "yellow",
+}
+
+
+class Display:
+    """A bar, the counts and the best trial, redrawn in place; see `progress.View`.
+
+    Args:
+        stream: a terminal.
+    """
+
+    def __init__(self, stream: Any) -> None:
+        self._console = Console(file=stream, highlight=False)
+        self._live = Live(console=self._console, auto_refresh=False, transient=True)
+
+    def __enter__(self) -> Display:
+        self._live.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self._live.stop()
+
+    def update(self, status: RunStatus) -> None:
+        """See `progress.View`."""
+        self._live.update(draw(status), refresh=True)
+
+    def say(self, text: str) -> None:
+        """See `progress.View`."""
+        self._console.print(Text(text))
+
+
+def draw(status: RunStatus) -> Group:
+    """A status as what rich draws."""
+    head = Text.assemble((status.run, "bold"), "  ", (status.state.value, _STYLES.get(status.state, "")))
+    if status.reason:
+        head.append(f"  {status.reason}", "dim")
+    bar = Table.grid(padding=(0, 1))
+    share = status.ended_trials / status.trials if status.trials else 0.0
+    bar.add_row(
+        ProgressBar(total=max(status.trials, 1), completed=status.ended_trials, width=36),
+        f"{status.ended_trials}/{status.trials}",
+        f"{share:.0%}",
+    )
+    shown: list[Any] = [head, bar]
+    marks = [
+        (f"{status.complete} complete", "green" if status.complete else "dim"),
+        (f"{status.running} running", "" if status.running else "dim"),
+        (f"{status.pruned} pruned", "" if status.pruned else "dim"),
+        (f"{status.failed} failed", "red" if status.failed else "dim"),
+    ]
+    if status.retried:
+        marks.append((f"{status.retried} tried again", "yellow"))
+    shown.append(Text("  ").join(Text(*mark) for mark in marks))
+    speed = [
+        "" if status.rate is None else f"{status.rate:.3g} trials/s",
+        "" if status.eta is None else f"{output.duration(status.eta)} left",
+        f"{status.slots_ready}/{status.parallel} slots ready",
+        status.recorder,
+    ]
+    shown.append(Text("  ".join(part for part in speed if part), "dim"))
+    if status.best is not None and status.best.values:
+        params = ", ".join(f"{name}={output.cell(value)}" for name, value in status.best.params.items())
+        shown.append(Text.assemble((progress.best(status), "bold"), f"  {params}"))
+    return Group(*shown)

@@ -1,0 +1,73 @@
+"""A run in the foreground: shown until it ends, stopped cleanly by the first Ctrl-C and at once by the second.
+
+The run is not a child that dies with the terminal: when the terminal goes away it goes on, as with `--detach`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+from trialplane.cli import output, progress
+from trialplane.cli import status as status_verb
+from trialplane.client.run import RunHandle
+
+
+def attend(handle: RunHandle, kind: str) -> int:
+    """Shows a run until it ends and gives its exit code; with `kind` json or yaml the last status goes to stdout."""
+    stream = sys.stdout if kind == "table" else sys.stderr
+    try:
+        with _signals() as received, progress.view(stream) as shown:
+            stops = 0
+            for status in progress.follow(handle, shown):
+                last = status
+                while stops < len(received):
+                    stops += 1
+                    _stop(handle, shown, stops)
+    except BrokenPipeError:
+        output.note(f"nobody reads this any more; the run {handle.name} goes on: `platform status {handle.name}`")
+        raise
+    progress.summary(handle, last, stream)
+    if kind != "table":
+        status_verb.show(last, kind)
+    return handle.exit_code
+
+
+def detached(handle: RunHandle, kind: str) -> int:
+    """Says how to find a run that goes on by itself."""
+    name = handle.name
+    if kind != "table":
+        status_verb.show(handle.status(), kind)
+        return 0
+    output.note(f"{name} runs in the background: `platform status {name} --watch`, `platform logs {name} -f`,")
+    output.note(f"`platform cancel {name}`. Its logs are in {handle.log_place()}")
+    return 0
+
+
+def _stop(handle: RunHandle, shown: progress.View, times: int) -> None:
+    if times == 1:
+        shown.say(f"stopping {handle.name}; `platform resume {handle.name}` goes on. Again Ctrl-C kills it at once")
+        handle.stop()
+    else:
+        shown.say(f"killed; what has ended is kept, `platform resume {handle.name}` goes on")
+        handle.stop(now=True)
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[list[int]]:
+    """SIGINT and SIGTERM as a list that grows, instead of as exceptions in the middle of something."""
+    received: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+
+    before: dict[int, Any] = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,165 @@
+"""What a user sees of a run that goes on: a live display on a terminal, plain lines elsewhere. Only looks at the run."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import time
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any, Protocol
+
+import click
+
+from trialplane.cli import output
+from trialplane.client.run import RunHandle
+from trialplane.wire.records import RunStatus, TrialRow
+from trialplane.wire.states import RunState
+
+MOST_FAILURES = 20  # shown one by one; the rest is in `platform results`
+_PAUSE = 1.0  # seconds between plain lines
+
+
+class View(Protocol):
+    """Where the progress goes."""
+
+    def __enter__(self) -> View:
+        """Begins to show."""
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        """Ends to show."""
+
+    def update(self, status: RunStatus) -> None:
+        """Shows a status."""
+
+    def say(self, text: str) -> None:
+        """Shows a line that stays."""
+
+
+class Plain:
+    """A line for each change, not more than one a second.
+
+    Args:
+        stream: where to.
+    """
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self._last = ""
+        self._time = 0.0
+
+    def __enter__(self) -> Plain:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return
+
+    def update(self, status: RunStatus) -> None:
+        """See `View`."""
+        text = line(status)
+        if text == self._last or time.monotonic() - self._time < _PAUSE:
+            return
+        self._last, self._time = text, time.monotonic()
+        left = f"; {output.duration(status.eta)} left" if status.eta is not None else ""
+        self.say(text + left)
+
+    def say(self, text: str) -> None:
+        """See `View`."""
+        click.echo(text, file=self._stream)
+        self._stream.flush()
+
+
+def view(stream: Any) -> View:
+    """The view that fits a stream."""
+    if stream.isatty():
+        from trialplane.cli.display import Display  # rich, 40 ms
+
+        return Display(stream)
+    return Plain(stream)
+
+
+def show(handle: RunHandle, stream: Any = None) -> RunStatus:
+    """Shows a run until nobody works on it any more; gives its last status."""
+    with view(stream or sys.stdout) as shown:
+        for status in follow(handle, shown):
+            last = status
+    summary(handle, last, stream)
+    return last
+
+
+def follow(handle: RunHandle, shown: View) -> Iterator[RunStatus]:
+    """Shows each status and each failure, and gives the statuses."""
+    place, _ = handle.target.ends(handle.name, 0)
+    before, told = None, 0
+    for status in handle.watch():
+        now = (status.ended_trials, status.retried)
+        if now != before:
+            before = now
+            place, rows = handle.target.ends(handle.name, place)
+            for row in rows:
+                if row.failure is None:
+                    continue
+                told += 1
+                if told <= MOST_FAILURES:
+                    shown.say(failure(handle.name, row))
+                elif told == MOST_FAILURES + 1:
+                    shown.say(f"more trials fail; `platform results {handle.name}` shows all")
+        shown.update(status)
+        yield status
+
+
+def failure(run: str, row: TrialRow) -> str:
+    """One line about an attempt that failed."""
+    again = "; it is tried again" if row.state.value == "LOST" else f"; `platform logs {run} {row.trial}`"
+    return f"trial {row.trial}: {row.failure}: {output.cell(row.message)[:200]}{again}"
+
+
+def line(status: RunStatus) -> str:
+    """A status in one line, without what changes all the time."""
+    if status.state in (RunState.PENDING, RunState.PAUSED) or not (status.ended_trials or status.running):
+        slots = f" ({status.slots_ready}/{status.parallel} slots ready)" if status.state is RunState.RUNNING else ""
+        return f"{status.state}: {status.reason or 'the slots are warming up'}{slots}"
+    parts = [counts(status), best(status), status.recorder]
+    return "; ".join(part for part in parts if part)
+
+
+def counts(status: RunStatus) -> str:
+    """How many trials stand how."""
+    text = f"{status.ended_trials}/{status.trials} ended: {status.complete} complete, {status.pruned} pruned"
+    text += f", {status.failed} failed"
+    if status.running:
+        text += f"; {status.running} running"
+    if status.retried:
+        text += f"; {status.retried} attempts tried again"
+    return text
+
+
+def best(status: RunStatus) -> str:
+    """The best values and their trial."""
+    if status.best is None or not status.best.values:
+        return ""
+    values = " ".join(
+        f"{name} {output.cell(value)}" for name, value in zip(status.objectives, status.best.values, strict=False)
+    )
+    more = ", one of several: `platform best` shows all" if len(status.objectives) > 1 else ""
+    return f"best {values} (trial {status.best.trial}{more})"
+
+
+def summary(handle: RunHandle, status: RunStatus, stream: Any = None) -> None:
+    """How the run ended, and what to type next."""
+    say = functools.partial(click.echo, file=stream)
+    name = handle.name
+    took = status.ended - status.started if status.ended and status.started else None
+    say(f"{name} {status.state}: {status.reason}" if status.reason else f"{name} {status.state}")
+    say(counts(status) + (f" in {output.duration(took)}" if took else ""))
+    if status.best is not None and status.best.values:
+        say(best(status))
+        for key, value in status.best.params.items():
+            say(f"  {key} = {output.cell(value)}")
+    say(f"logs are in {handle.log_place()}: `platform logs {name}`, `platform logs {name} TRIAL`")
+    if status.ended_trials:
+        say(f"see them all: `platform results {name}`, `platform ui`")
+    if status.best is not None:
+        say(f"use the best: `platform best {name} > best.yaml`, `platform submit hpo {status.job} --params best.yaml --local`")
+    if status.state is RunState.PAUSED:
+        say(f"go on with it: `platform resume {name}`")

@@ -1,0 +1,68 @@
+"""`platform results`: the trials of a run, the best first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from trialplane.cli import names, output
+from trialplane.spec.job import Job
+from trialplane.wire import records
+from trialplane.wire.records import TrialRow
+
+
+@click.command("results")
+@names.run_argument
+@click.option("--limit", type=click.IntRange(1), help="Show so many only.")
+@click.option("--all-attempts", is_flag=True, help="Also attempts that were tried again, in the order they started.")
+@output.option("table", "json", "yaml", "csv")
+def command(run: str | None, limit: int | None, all_attempts: bool, kind: str) -> None:
+    """Show the trials of RUN, or of the newest run, the best first."""
+    handle = names.find_run(run)
+    found = (handle.attempts() if all_attempts else handle.rows())[:limit]
+    if not found and kind == "table":
+        output.note(f"{handle.name} has started no trial yet; `platform status {handle.name}`")
+        return
+    job = handle.job
+    if kind == "csv":
+        click.echo(output.as_csv(*_full(found)))
+        return
+    output.emit(kind, [records.to_dict(row) for row in found], lambda: _table(job, found))
+
+
+def _table(job: Job, found: list[TrialRow]) -> str:
+    objectives = [objective.metric for objective in job.objectives]
+    params = list(dict.fromkeys(name for row in found for name in row.params))
+    messages = [_message(row) for row in found]
+    attempts = any(row.attempt > 1 for row in found)
+    header = ["trial", *(["attempt"] if attempts else []), "state", *objectives, *params, "time"]
+    lines: list[list[Any]] = []
+    for row, message in zip(found, messages, strict=True):
+        values = [row.metrics.get(name) for name in objectives]
+        line: list[Any] = [row.trial, *([row.attempt] if attempts else []), row.state.value, *values]
+        line += [row.params.get(name) for name in params]
+        line.append(output.duration(row.seconds))
+        lines.append([*line, message] if any(messages) else line)
+    return output.as_table([*header, "message"] if any(messages) else header, lines)
+
+
+def _message(row: TrialRow) -> str:
+    parts = [row.failure.value if row.failure else "", output.cell(row.message), "" if row.feasible else "infeasible"]
+    return ": ".join(part for part in parts if part)
+
+
+def _full(found: list[TrialRow]) -> tuple[list[str], list[list[Any]]]:
+    """Every field of every row; parameters and metrics get columns of their own."""
+    params = list(dict.fromkeys(name for row in found for name in row.params))
+    metrics = list(dict.fromkeys(name for row in found for name in row.metrics))
+    plain = ("trial", "attempt", "number", "state", "feasible", "failure", "message", "seconds", "node", "log")
+    lines = [
+        [
+            *(getattr(row, name) for name in plain),
+            *(row.metrics.get(name) for name in metrics),
+            *(row.params.get(name) for name in params),
+        ]
+        for row in found
+    ]
+    return [*plain, *(f"metrics.{name}" for name in metrics), *(f"params.{name}" for name in params)], lines

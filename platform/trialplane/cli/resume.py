@@ -1,0 +1,34 @@
+"""`platform resume`: a run that stopped goes on."""
+
+from __future__ import annotations
+
+import click
+
+from trialplane.cli import foreground, names, output
+
+
+@click.command("resume")
+@names.run_argument
+@click.option("--trials", type=int, help="Trials that must end, those of before included.")
+@click.option("--parallel", type=int, help="Trials at the same time.")
+@click.option("--max-failed", type=int, help="Stop when more trials than this failed.")
+@click.option("--set", "sets", multiple=True, metavar="FIELD=VALUE", help="trials, parallel, budget.… or retries.…")
+@click.option("--detach", is_flag=True, help="Return at once; the run goes on in the background.")
+@output.option("table", "json", "yaml")
+def command(
+    run: str | None,
+    trials: int | None,
+    parallel: int | None,
+    max_failed: int | None,
+    sets: tuple[str, ...],
+    detach: bool,
+    kind: str,
+) -> int:
+    """Go on with RUN, or the newest run, with the code and the spec it was submitted with.
+
+    How long and how wide it goes may change; another space, sampler or code is another study, under another name.
+    """
+    handle = names.find_run(run)
+    handle.resume(changes={"trials": trials, "parallel": parallel, "budget.max_failed": max_failed}, sets=sets)
+    output.note(f"{handle.name} goes on")
+    return foreground.detached(handle, kind) if detach else foreground.attend(handle, kind)

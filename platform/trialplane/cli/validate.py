@@ -1,0 +1,39 @@
+"""`platform validate`: everything about a job that can be checked without running it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from trialplane.cli import names, output
+from trialplane.errors import SpecError
+from trialplane.spec import inputs, load
+
+
+@click.command("validate")
+@names.job_argument
+@click.option("--profile", metavar="NAME", help="A profile of job.yaml, for example max.")
+@click.option("--set", "sets", multiple=True, metavar="FIELD=VALUE", help="Any field: --set budget.time=2h. Repeatable.")
+@output.option("table", "json", "yaml")
+def command(job: str, profile: str | None, sets: tuple[str, ...], kind: str) -> None:
+    """Check the job NAME, or the job in a folder: its fields, its profiles, its code and its data files.
+
+    Says nothing but the job in short when all is well; json and yaml print the resolved job.
+    """
+    folder = load.find_job(job, Path.cwd())
+    resolved = load.load_job(folder, profile=profile, sets=sets, environ=os.environ)
+    complaints = inputs.check_inputs(resolved, folder)
+    if complaints:
+        raise SpecError(complaints)
+    searched = resolved.space_function or f"{len(resolved.parameters)} parameters"
+    goals = ", ".join(f"{objective.direction} {objective.metric}" for objective in resolved.objectives)
+    output.emit(
+        kind,
+        resolved.model_dump(mode="json"),
+        lambda: (
+            f"{resolved.name} is valid: {resolved.trials} trials, {resolved.parallel} at a time, {searched}, {goals}, "
+            f"sampler {resolved.sampler.name}, pruner {resolved.pruner.name}"
+        ),
+    )

@@ -1,0 +1,113 @@
+"""The preset `tiny-deberta`: an encoder and a tokenizer that need neither a hub nor a GPU.
+
+A true DeBERTa-v2 in DeBERTa-v3's form (relative attention, p2c|c2p, shared keys, no absolute positions), two layers deep,
+with random weights that the seed fixes, and a SentencePiece model trained from the text at hand: small enough to learn a
+toy task in seconds on one core, and real enough to go through the same code as `microsoft/deberta-v3-large`.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trialplane import errors
+
+if TYPE_CHECKING:
+    from transformers import DebertaV2Config, PreTrainedTokenizerBase
+
+NAME = "tiny-deberta"
+VOCABULARY = 1200
+
+
+def config(tokenizer: PreTrainedTokenizerBase, dropout: float) -> DebertaV2Config:
+    """The encoder's shape for this tokenizer; `dropout` is that of hidden states and of attention."""
+    from transformers import DebertaV2Config
+
+    return DebertaV2Config(
+        vocab_size=len(tokenizer),
+        hidden_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=128,
+        max_position_embeddings=256,
+        type_vocab_size=0,
+        relative_attention=True,
+        position_buckets=8,
+        norm_rel_ebd="layer_norm",
+        share_att_key=True,
+        pos_att_type=["p2c", "c2p"],
+        position_biased_input=False,
+        pad_token_id=tokenizer.pad_token_id,
+        # 0.02 suits 768 dimensions; at 64 it leaves attention flat for most of a short training.
+        initializer_range=0.08,
+        hidden_dropout_prob=dropout,
+        attention_probs_dropout_prob=dropout,
+    )
+
+
+def train_sentencepiece(corpus: Sequence[str], folder: Path) -> Path:
+    """Trains a small unigram model laid out as DeBERTa-v3's, and writes what `from_pretrained` needs to convert it.
+
+    The same text gives the same file, byte for byte.
+
+    Returns:
+        The path of `spm.model` in `folder`, beside `config.json` and `tokenizer_config.json`.
+    """
+    import sentencepiece
+
+    seeds = folder / "seeds.tsv"
+    seeds.write_text(_seed_pieces(corpus))
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(corpus),
+            model_writer=model,
+            model_type="unigram",
+            vocab_size=VOCABULARY,
+            seed_sentencepieces_file=str(seeds),
+            hard_vocab_limit=False,  # a short text gives fewer pieces instead of an error
+            character_coverage=1.0,
+            num_threads=1,  # more than one makes the scores depend on scheduling
+            minloglevel=2,
+            pad_id=0,
+            bos_id=1,
+            eos_id=2,
+            unk_id=3,
+            pad_piece="[PAD]",
+            bos_piece="[CLS]",
+            eos_piece="[SEP]",
+            unk_piece="[UNK]",
+        )
+    except (RuntimeError, ValueError) as error:
+        raise errors.InputError(
+            f"{NAME} could not train its tokenizer on the {len(corpus)} lines of text it was given ({error}); "
+            "check that the data file holds text"
+        ) from error
+    path = folder / "spm.model"
+    path.write_bytes(model.getvalue())
+    settings = {"tokenizer_class": "DebertaV2Tokenizer", "do_lower_case": False, "vocab_type": "spm"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    (folder / "config.json").write_text(json.dumps({"model_type": "deberta-v2"}))
+    return path
+
+
+def _seed_pieces(corpus: Sequence[str]) -> str:
+    """The corpus's words and the beginnings of words that others share, as `piece<tab>count` lines, most frequent first.
+
+    SentencePiece looks for seeds that repeat across different words, so that in a text of few hundred distinct words most
+    whole words are none, and rows become twice as long.
+    """
+    words = Counter(word for line in corpus for word in re.findall(r"\w+", line))
+    pieces: Counter[str] = Counter()
+    for word, count in words.items():
+        for end in range(2, len(word)):
+            pieces["\u2581" + word[:end]] += count
+            pieces[word[end - 1 :]] += count
+        pieces["\u2581" + word] += count
+    most = sorted(pieces.items(), key=lambda item: (-item[1], item[0]))
+    return "".join(f"{piece}\t{count}\n" for piece, count in most)

@@ -1,0 +1,230 @@
+"""A real study on this machine: submitted through the SDK, with its controller, slots, templates and trials as processes."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trialplane.client.run import RunHandle
+from trialplane.client.sdk import Platform
+from trialplane.wire import env, paths
+from trialplane.wire.paths import RunPaths
+
+# Says what it does by files, so that a test can wait for a moment; takes about a tenth of a second per trial.
+JOB = """
+import time
+import mlflow
+
+def run(ctx):
+    for step in range(3):
+        time.sleep(ctx.params["pause"])
+        ctx.report(step, score=ctx.params["x"] * (step + 1))
+    mlflow.log_metric("from_the_job", ctx.params["x"])
+    return {"score": ctx.params["x"]}
+"""
+
+SPEC = """
+kind: hpo
+preload: [mlflow]
+params: {pause: 0.03}
+space:
+  x: {type: float, low: 0.0, high: 1.0}
+  kind: {type: categorical, choices: [a, b]}
+  y: {type: int, low: 1, high: 4, when: {kind: b}}
+objectives: [{metric: score, direction: maximize}]
+trials: 24
+parallel: 2
+seed: 3
+retries: {crashed: 5, lost: 9}
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Process:
+    """One process of a run."""
+
+    pid: int
+    parent: int
+    command: str
+
+
+class Study:
+    """A job in a folder and what becomes of it.
+
+    Args:
+        root: an empty folder.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.home = root / "home"
+        self.job = root / "jobs" / "toy"
+        self.write(JOB, SPEC)
+        self.platform = Platform()
+        self.handles: list[RunHandle] = []
+
+    def write(self, code: str, spec: str) -> None:
+        self.job.mkdir(parents=True, exist_ok=True)
+        (self.job / "train.py").write_text(code)
+        (self.job / "job.yaml").write_text(spec)
+
+    def submit(self, name: str = "toy", **overrides: Any) -> RunHandle:
+        handle = self.platform.submit(self.job, name=name, overrides=overrides)
+        self.handles.append(handle)
+        return handle
+
+    def files(self, name: str = "toy") -> RunPaths:
+        return RunPaths.of(self.home, name)
+
+    def ended(self, name: str = "toy") -> int:
+        """Logical trials ended, by the status file."""
+        return self.platform.get(name).status().ended_trials
+
+    def attempts(self, name: str = "toy") -> list[tuple[int, str, int, int, str | None, bool]]:
+        """Of each attempt in the ledger: number, Optuna's state, trial, attempt, failure class, retried."""
+        connection = sqlite3.connect(f"file:{self.files(name).ledger}?mode=ro", uri=True)
+        rows = connection.execute(
+            """
+            select t.number, t.state,
+                json_extract(r.value_json, '$.trial'), json_extract(r.value_json, '$.attempt'),
+                json_extract(o.value_json, '$.failure'), coalesce(json_extract(o.value_json, '$.retried'), 0)
+            from trials t
+            join trial_user_attributes r on r.trial_id = t.trial_id and r.key = 'trialplane:request'
+            left join trial_user_attributes o on o.trial_id = t.trial_id and o.key = 'trialplane:outcome'
+            order by t.number
+            """
+        ).fetchall()
+        connection.close()
+        return [(number, state, trial, attempt, failure, bool(retried)) for number, state, trial, attempt, failure, retried in rows]
+
+    def mlflow_runs(self, name: str = "toy") -> list[dict[str, Any]]:
+        """The trials' runs in MLflow, as tags with params, metrics and status."""
+        from mlflow.tracking import MlflowClient
+
+        client = MlflowClient(os.environ.get(env.MLFLOW_TRACKING_URI) or paths.mlflow_uri(self.home))
+        experiment = client.get_experiment_by_name("toy")
+        assert experiment is not None
+        found = client.search_runs(
+            [experiment.experiment_id], f"tags.`trialplane.kind` = 'trial' and tags.`trialplane.run` = '{name}'", max_results=1000
+        )
+        return [
+            {
+                "tags": run.data.tags,
+                "params": run.data.params,
+                "metrics": run.data.metrics,
+                "status": run.info.status,
+                "history": {m: [(p.step, p.value) for p in client.get_metric_history(run.info.run_id, m)] for m in run.data.metrics},
+            }
+            for run in found
+        ]
+
+    def check_exact(self, trials: int, name: str = "toy") -> None:
+        """As many logical trials ended as were asked for, none twice, in the ledger and in MLflow alike."""
+        attempts = self.attempts(name)
+        final = [(trial, number) for number, _, trial, _, _, retried in attempts if not retried]
+        assert sorted(trial for trial, _ in final) == list(range(trials))
+        assert all(state != "RUNNING" for _, state, *_ in attempts)
+        by_trial: dict[int, list[int]] = {}
+        for _, _, trial, attempt, _, _ in attempts:
+            by_trial.setdefault(trial, []).append(attempt)
+        assert all(seen == list(range(1, len(seen) + 1)) for seen in by_trial.values()), by_trial
+
+        runs = self.mlflow_runs(name)
+        recorded = sorted((int(r["tags"]["trialplane.number"]), r["tags"]["trialplane.state"]) for r in runs)
+        lost = {number for number, *_, retried in attempts if retried}
+        states = {"COMPLETE": "COMPLETE", "PRUNED": "PRUNED", "FAIL": "FAILED"}
+        assert recorded == sorted((n, "LOST" if n in lost else states[state]) for n, state, *_ in attempts)
+        for run in runs:
+            if run["tags"]["trialplane.state"] == "COMPLETE":
+                steps = [step for step, _ in run["history"]["score"]]
+                assert steps == [0, 1, 2, 2], "three reports and the result, each once"
+                assert run["history"]["from_the_job"] == [(0, pytest.approx(float(run["params"]["x"])))]
+
+    def processes(self, name: str = "toy") -> list[Process]:
+        """The controller and everything below it."""
+        pid = self.controller(name)
+        everyone = _all_processes()
+        known = {pid} if pid else set()
+        found: list[Process] = [p for p in everyone if p.pid == pid]
+        grown = True
+        while grown:
+            new = [p for p in everyone if p.parent in known and p.pid not in known]
+            grown = bool(new)
+            known |= {p.pid for p in new}
+            found += new
+        return found
+
+    def controller(self, name: str = "toy") -> int | None:
+        from trialplane.client import process
+
+        return process.living(self.files(name))
+
+    def templates(self, name: str = "toy") -> list[Process]:
+        everyone = self.processes(name)
+        mine = [p for p in everyone if "trialplane.runtime.template" in p.command]
+        return [p for p in mine if p.parent not in {t.pid for t in mine}]
+
+    def trials(self, name: str = "toy") -> list[Process]:
+        everyone = self.processes(name)
+        templates = {p.pid for p in self.templates(name)}
+        return [p for p in everyone if p.parent in templates]
+
+    def slot_workers(self, name: str = "toy") -> list[Process]:
+        parents = {p.parent for p in self.templates(name)}
+        return [p for p in self.processes(name) if p.pid in parents]
+
+    def close(self) -> None:
+        for handle in self.handles:
+            pid = self.controller(handle.name)
+            if pid is not None:
+                everyone = [p.pid for p in self.processes(handle.name)]
+                os.killpg(pid, signal.SIGKILL)
+                wait_until(lambda pids=everyone: not any(alive(p) for p in pids), "the run's processes are gone")
+
+
+def _all_processes() -> list[Process]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                stat = (entry / "stat").read_text().rpartition(")")[2].split()
+                command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            except (OSError, IndexError):
+                continue
+            if stat[0] != "Z":
+                found.append(Process(int(entry.name), int(stat[1]), command))
+    return found
+
+
+def alive(pid: int) -> bool:
+    """Whether a process is there and no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (OSError, IndexError):
+        return False
+
+
+def wait_until(condition: Callable[[], Any], what: str, timeout: float = 120.0) -> Any:
+    """Waits for something another process does; gives what the condition gave."""
+    deadline = time.monotonic() + timeout
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"waited {timeout:g} s in vain until {what}"
+        time.sleep(0.01)
+    return value
+
+
+@pytest.fixture
+def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Study]:
+    monkeypatch.setenv(env.HOME, str(tmp_path / "home"))
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    monkeypatch.delenv(env.MLFLOW_TRACKING_URI, raising=False)
+    made = Study(tmp_path)
+    yield made
+    made.close()
