@@ -241,7 +241,7 @@ def posts(count: int, seed: int) -> str:
 def files() -> dict[Path, str]:
     """Every file this script makes, with its text."""
     return {
-        JOBS / "criteria" / "synthetic.csv": pairs(1200, seed=1),
+        JOBS / "criteria" / "synthetic.csv": pairs(1500, seed=1),
         JOBS / "evidence" / "synthetic.jsonl": posts(800, seed=2),
         JOBS / "share" / "synthetic.jsonl": posts(800, seed=3),
         JOBS / "joint" / "synthetic.jsonl": posts(600, seed=4),

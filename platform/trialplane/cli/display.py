@@ -82,5 +82,5 @@ def draw(status: RunStatus) -> Group:
     shown.append(Text("  ".join(part for part in speed if part), "dim"))
     if status.best is not None and status.best.values:
         params = ", ".join(f"{name}={output.cell(value)}" for name, value in status.best.params.items())
-        shown.append(Text.assemble((progress.best(status), "bold"), f"  {params}"))
+        shown.append(Text.assemble((f"best {progress.best(status)}", "bold"), f"  {params}"))
     return Group(*shown)

@@ -14,7 +14,7 @@ import click
 from trialplane.cli import output
 from trialplane.client.run import RunHandle
 from trialplane.wire.records import RunStatus, TrialRow
-from trialplane.wire.states import RunState
+from trialplane.wire.states import FailureClass, RunState
 
 MOST_FAILURES = 20  # shown one by one; the rest is in `platform results`
 _PAUSE = 1.0  # seconds between plain lines
@@ -97,7 +97,7 @@ def follow(handle: RunHandle, shown: View) -> Iterator[RunStatus]:
             before = now
             place, rows = handle.target.ends(handle.name, place)
             for row in rows:
-                if row.failure is None:
+                if row.failure in (None, FailureClass.STOPPED):
                     continue
                 told += 1
                 if told <= MOST_FAILURES:
@@ -111,7 +111,15 @@ def follow(handle: RunHandle, shown: View) -> Iterator[RunStatus]:
 def failure(run: str, row: TrialRow) -> str:
     """One line about an attempt that failed."""
     again = "; it is tried again" if row.state.value == "LOST" else f"; `platform logs {run} {row.trial}`"
-    return f"trial {row.trial}: {row.failure}: {output.cell(row.message)[:200]}{again}"
+    return f"trial {row.trial}: {reason(row)[:200]}{again}"
+
+
+def reason(row: TrialRow) -> str:
+    """Why an attempt failed, in words that begin with the class; empty for others."""
+    if row.failure is None:
+        return output.cell(row.message)
+    message = output.cell(row.message)
+    return message if message.startswith(row.failure.value) else f"{row.failure}: {message}"
 
 
 def line(status: RunStatus) -> str:
@@ -119,7 +127,7 @@ def line(status: RunStatus) -> str:
     if status.state in (RunState.PENDING, RunState.PAUSED) or not (status.ended_trials or status.running):
         slots = f" ({status.slots_ready}/{status.parallel} slots ready)" if status.state is RunState.RUNNING else ""
         return f"{status.state}: {status.reason or 'the slots are warming up'}{slots}"
-    parts = [counts(status), best(status), status.recorder]
+    parts = [counts(status), f"best {best(status)}" if best(status) else "", status.recorder]
     return "; ".join(part for part in parts if part)
 
 
@@ -142,7 +150,7 @@ def best(status: RunStatus) -> str:
         f"{name} {output.cell(value)}" for name, value in zip(status.objectives, status.best.values, strict=False)
     )
     more = ", one of several: `platform best` shows all" if len(status.objectives) > 1 else ""
-    return f"best {values} (trial {status.best.trial}{more})"
+    return f"{values} (trial {status.best.trial}{more})"
 
 
 def summary(handle: RunHandle, status: RunStatus, stream: Any = None) -> None:
@@ -153,13 +161,14 @@ def summary(handle: RunHandle, status: RunStatus, stream: Any = None) -> None:
     say(f"{name} {status.state}: {status.reason}" if status.reason else f"{name} {status.state}")
     say(counts(status) + (f" in {output.duration(took)}" if took else ""))
     if status.best is not None and status.best.values:
-        say(best(status))
+        say(f"best {best(status)}")
         for key, value in status.best.params.items():
             say(f"  {key} = {output.cell(value)}")
     say(f"logs are in {handle.log_place()}: `platform logs {name}`, `platform logs {name} TRIAL`")
     if status.ended_trials:
         say(f"see them all: `platform results {name}`, `platform ui`")
     if status.best is not None:
-        say(f"use the best: `platform best {name} > best.yaml`, `platform submit hpo {status.job} --params best.yaml --local`")
+        again = f"platform submit hpo {status.job} --params best.yaml --local"
+        say(f"use the best: `platform best {name} > best.yaml`, `{again}`")
     if status.state is RunState.PAUSED:
         say(f"go on with it: `platform resume {name}`")

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from trialplane.cli import names, output
+from trialplane.cli import names, output, progress
 from trialplane.spec.job import Job
 from trialplane.wire import records
 from trialplane.wire.records import TrialRow
@@ -48,8 +48,7 @@ def _table(job: Job, found: list[TrialRow]) -> str:
 
 
 def _message(row: TrialRow) -> str:
-    parts = [row.failure.value if row.failure else "", output.cell(row.message), "" if row.feasible else "infeasible"]
-    return ": ".join(part for part in parts if part)
+    return ": ".join(part for part in (progress.reason(row), "" if row.feasible else "infeasible") if part)
 
 
 def _full(found: list[TrialRow]) -> tuple[list[str], list[list[Any]]]:

@@ -202,7 +202,7 @@ class LocalTarget:
         status = self.status(run)
         ledger = results.attempts(files.ledger, run, folder.load_job(files), alive=False)
         lines = folder.change(files, changes, sets, len({row.trial for row in ledger}))
-        unwritten = files.spool.is_dir() and any(files.spool.iterdir())
+        unwritten = status.recorder or "platform resume" in status.reason  # MLflow lacks the rest of a run that is done
         if status.state is RunState.SUCCEEDED and not lines and not unwritten:
             raise InputError(
                 f"the run {run} has succeeded and nothing is left to do; `platform resume {run} --trials N` asks for more"

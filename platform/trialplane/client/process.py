@@ -15,6 +15,7 @@ from trialplane.errors import TargetError
 from trialplane.policies import protobuf
 from trialplane.wire.paths import RunPaths
 
+PROGRAM = ("-m", "trialplane.controller")
 # A controller imports for a second or two before it takes the study's lock; on a busy machine for longer.
 STARTING = 60.0
 
@@ -28,7 +29,7 @@ def start(run: RunPaths) -> int:
     Raises:
         TargetError: the system does not start it.
     """
-    command = [sys.executable, "-m", "trialplane.controller", "--run-dir", str(run.root)]
+    command = [sys.executable, *PROGRAM, "--run-dir", str(run.root)]
     try:
         with run.controller_log.open("ab") as log:
             child = subprocess.Popen(

@@ -119,7 +119,7 @@ def counts(found: Iterable[TrialRow]) -> dict[str, Any]:
         "pruned": states.count(TrialState.PRUNED),
         "failed": len(failed),
         "failures": failures,
-        "retried": sum(row.attempt > 1 for row in all_rows),
+        "retried": sum(row.state is TrialState.LOST and row.failure is not None for row in all_rows),
         "running": 0,
     }
 

@@ -1,0 +1,18 @@
+"""Runs with many finished trials, made once per length by the ledger's own code with a random sampler."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.benchmarks.workplace import Workplace
+
+from trialplane.wire.paths import RunPaths
+
+
+def of(place: Workplace, trials: int) -> Path:
+    """The folder of a run with `trials` finished trials of ten parameters, as a controller that was killed leaves it."""
+    run = RunPaths.of(place.home, f"history-{trials}")
+    if not run.ledger.exists():
+        place.say(f"making a history of {trials:,} trials")
+        place.call("history", {"folder": str(run.root), "trials": trials}, timeout=120 + 0.1 * trials)
+    return run.root

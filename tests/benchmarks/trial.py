@@ -1,0 +1,84 @@
+"""Wall time of one isolated trial that imports torch and transformers, two at a time, with the ledger on disk.
+
+Ours is counted from the first slot's readiness to the last outcome told (and, in a second row, to the last line in
+MLflow), over all trials. The peers are counted in their steady state: from the end of their first two trials, which carry
+the start of everything, to the end of the last, over the trials in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tests.benchmarks import runs
+from tests.benchmarks.rows import Goal, Row
+from tests.benchmarks.workplace import MeasurementFailed, Workplace
+
+PARALLEL = 2
+
+
+def measure(place: Workplace) -> Iterator[Row]:
+    """Ours and the three peers, one after the other, round by round."""
+    trials = place.size(200, 12)
+    told: list[float] = []
+    recorded: list[float] = []
+    peers: dict[str, list[float]] = {"fresh": [], "reused": [], "subprocess": []}
+    failures: dict[str, str] = {}
+    warm_up(place)
+    for number in range(place.repeats(3)):
+        place.say(f"trial: round {number + 1}, ours")
+        told_once, recorded_once = _ours(place, f"trial-{number}", trials)
+        told.append(told_once)
+        recorded.append(recorded_once)
+        for name, samples in peers.items():
+            if name in failures:
+                continue
+            place.say(f"trial: round {number + 1}, {name}")
+            try:
+                samples.append(_peer(place, name, number))
+            except MeasurementFailed as error:
+                place.say(str(error))
+                failures[name] = str(error).splitlines()[-1]
+    what = f"one of {trials} isolated trials"
+    names = {
+        "fresh": ("Ray Tune + OptunaSearch, fresh actors", 200.0),
+        "reused": ("Ray Tune + OptunaSearch, reuse_actors (not isolated)", 10.0),
+        "subprocess": ("Optuna n_jobs=2, a subprocess each, SQLite", None),
+    }
+    yield Row("trial", f"{what}, until told", "ms", tuple(told), goal=Goal(value=30))
+    yield Row("trial", f"{what}, until in MLflow too", "ms", tuple(recorded), goal=Goal(value=30))
+    for name, (peer, times) in names.items():
+        goal = None if times is None else Goal(times=times)
+        yield Row("trial", what, "ms", tuple(told), peer, tuple(peers[name]), goal, note=failures.get(name, ""))
+
+
+def warm_up(place: Workplace) -> None:
+    """One short run, so that MLflow's tables and compiled modules are there."""
+    if not place.home.exists():
+        place.say("warm-up: one short run of the controller")
+        _ours(place, "warm-up", 4)
+
+
+def _ours(place: Workplace, name: str, trials: int) -> tuple[float, float]:
+    """Milliseconds per trial until the last was told, and until the last was recorded."""
+    run = runs.heavy(place.home, name, trials)
+    answer = place.call("controller", {"folder": str(run.root)}, timeout=120 + 1.0 * trials)
+    if answer["complete"] != trials:
+        raise MeasurementFailed(f"{answer['complete']} of {trials} trials completed; see {run.controller_log}")
+    start = answer["ready"][0]
+    return (1000 * (answer["told"][-1] - start) / trials, 1000 * (answer["recorded"][0] - start) / trials)
+
+
+def _peer(place: Workplace, name: str, number: int) -> float:
+    """Milliseconds per trial of one peer in its steady state."""
+    storage = place.scratch / f"{name}-{number}"
+    if name == "subprocess":
+        trials = place.size(8, 4)
+        answer = place.call("subprocesses", {"trials": trials, "storage": f"sqlite:///{storage}.db"}, timeout=600)
+    else:
+        trials = place.size(8, 4) if name == "fresh" else place.size(30, 6)
+        arguments = {"trials": trials, "storage": str(storage), "reuse": name == "reused"}
+        answer = place.call("tune", arguments, timeout=900)
+    if answer["complete"] != trials or len(answer["ends"]) != trials:
+        raise MeasurementFailed(f"{name}: {answer['complete']} of {trials} trials completed")
+    ends = answer["ends"]
+    return float(1000 * (ends[-1] - ends[PARALLEL - 1]) / (trials - PARALLEL))

@@ -1,0 +1,139 @@
+"""Bad input ends with exit code 2 and all complaints, and nothing is made below home.
+
+One row for each kind. Not checked here: what else can be wrong in a job file (tests/spec), what the controller finds
+(tests/study), and machines without room (tests/client/test_machine.py).
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections import namedtuple
+from pathlib import Path
+
+import pytest
+
+JOB = Path("jobs/demo/job.yaml")
+TRAIN = Path("jobs/demo/train.py")
+
+
+def edit(old, new):
+    def do():
+        text = JOB.read_text()
+        assert old in text
+        JOB.write_text(text.replace(old, new))
+
+    return do
+
+
+def nothing():
+    pass
+
+
+SUBMIT = ("submit", "hpo", "demo", "--local")
+
+
+@pytest.mark.parametrize(
+    ("prepare", "words", "said"),
+    [
+        (nothing, ("submit", "hpo", "dmo", "--local"), ["no job 'dmo'", "did you mean demo?"]),
+        (nothing, ("submit", "hpo", "demo"), ["--local"]),
+        (nothing, ("submit", "train", "demo"), ["No such command 'train'"]),
+        (nothing, ("sbmit",), ["did you mean submit"]),
+        (nothing, (*SUBMIT, "--trails", "3"), ["No such option", "--trials"]),
+        (nothing, (*SUBMIT, "--trials", "many"), ["'many' is not a valid integer"]),
+        (nothing, (*SUBMIT, "--trials", "0"), ["--trials: trials"]),
+        (nothing, (*SUBMIT, "--name", "My_Run"), ["--name", "my-run"]),
+        (nothing, (*SUBMIT, "--profile", "max"), ["no profile 'max'"]),
+        (nothing, (*SUBMIT, "--sampler", "tpee"), ["--sampler", "tpe"]),
+        (nothing, (*SUBMIT, "--timeout", "soon"), ["--timeout", "30m"]),
+        (nothing, (*SUBMIT, "--set", "trial"), ["--set", "field=value"]),
+        (nothing, (*SUBMIT, "--set", "resources.gpus=99"), ["resources.gpus", "asks for 99"]),
+        (nothing, (*SUBMIT, "--params", "no.yaml"), ["no.yaml", "does not exist"]),
+        (lambda: Path("p.yaml").write_text("l: 1\n"), (*SUBMIT, "--params", "p.yaml"), ["no such parameter"]),
+        (lambda: Path("p.yaml").write_text("a: 1\n---\nb: 2\n"), (*SUBMIT, "--params", "p.yaml"), ["p.yaml", "YAML"]),
+        (edit("trials: 6", "trails: 6"), SUBMIT, ["job.yaml:7: trails", "did you mean trials"]),
+        (edit("low: 0.0", "low: 2.0"), SUBMIT, ["job.yaml:3: space.lr"]),
+        (edit("high: 1.0", "high: 1.0, log: true"), SUBMIT, ["space.lr", "log"]),
+        (edit('["1e-5", "on", plain]', "[]"), SUBMIT, ["space.name.choices"]),
+        (edit("high: 1.0", "high: 1.0, when: {nme: x}"), SUBMIT, ["nme", "did you mean name?"]),
+        (edit("sampler: random", "inputs: {data: {columns: [x]}}\nparams: {data: no.csv}"), SUBMIT, ["no.csv"]),
+        (lambda: TRAIN.write_text("def run(:\n"), SUBMIT, ["train.py:1", "is not Python"]),
+        (lambda: TRAIN.write_text("def rum(ctx): ...\n"), SUBMIT, ["defines no run", "did you mean rum?"]),
+        (TRAIN.unlink, SUBMIT, ["there is no train.py"]),
+        (lambda: JOB.write_text("kind: [\n"), SUBMIT, ["job.yaml", "is not YAML"]),
+        (lambda: JOB.write_text(""), SUBMIT, ["is empty"]),
+        (lambda: Path("jobs/demo/big.bin").write_bytes(random_bytes()), SUBMIT, ["KiB", ".jobignore", "big.bin"]),
+        (lambda: Path("jobs/demo/out").symlink_to("/etc"), SUBMIT, ["is a link out of the folder"]),
+        (lambda: shutil.rmtree("jobs"), SUBMIT, ["platform init demo"]),
+        (nothing, ("validate", "dmo"), ["did you mean demo?"]),
+        (edit("low: 0.0", "low: 2.0"), ("validate", "demo"), ["space.lr"]),
+        (nothing, ("status",), ["there are no runs yet"]),
+        (nothing, ("status", "x"), ["there is no run 'x'"]),
+        (nothing, ("results", "x"), ["there is no run 'x'"]),
+        (nothing, ("logs", "x"), ["there is no run 'x'"]),
+        (nothing, ("logs", "--attempt", "2"), ["needs a TRIAL"]),
+        (nothing, ("best", "x"), ["there is no run 'x'"]),
+        (nothing, ("cancel", "x"), ["there is no run 'x'"]),
+        (nothing, ("resume", "x"), ["there is no run 'x'"]),
+        (nothing, ("ui",), ["nothing is recorded"]),
+        (nothing, ("init", "Bad Name"), ["no name for a job"]),
+        (nothing, ("init", "demo"), ["is there already"]),
+        (nothing, ("completion", "tcsh"), ["'tcsh' is not one of"]),
+    ],
+)
+def test_bad_input(platform, home, prepare, words, said):
+    prepare()
+    result = platform(*words)
+    assert result.exit_code == 2, result.output
+    for text in said:
+        assert text in result.stderr
+    assert result.stdout == ""
+    assert "Traceback" not in result.stderr
+    assert not home.exists()
+
+
+def test_all_complaints_together(platform, home):
+    edit("low: 0.0", "low: 2.0")()
+    edit("trials: 6", "trails: 6")()
+    result = platform("submit", "hpo", "demo", "--name", "My_Run", "--parallel", "0", "--params", "no.yaml")
+    assert result.exit_code == 2
+    for text in ("space.lr", "trails", "my-run", "--parallel", "no.yaml", "--local", "problems; nothing was started"):
+        assert text in result.stderr
+    assert not home.exists()
+
+
+def test_a_home_that_cannot_be_made(platform, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("TRIALPLANE_HOME", str(tmp_path / "file" / "home"))
+    result = platform(*SUBMIT)
+    assert result.exit_code == 2
+    assert "TRIALPLANE_HOME" in result.stderr
+
+
+def test_a_full_disk(platform, home, monkeypatch):
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr("shutil.disk_usage", lambda path: usage(2**40, 2**40, 2**20))
+    result = platform(*SUBMIT)
+    assert result.exit_code == 2
+    assert "1 MiB are left" in result.stderr
+    assert not home.exists()
+
+
+def test_libraries_that_are_not_installed(platform, home, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    result = platform(*SUBMIT)
+    assert result.exit_code == 2
+    assert "pip install 'trialplane[local]'" in result.stderr
+    assert not home.exists()
+
+
+def test_a_dry_run_checks_the_same(platform, home):
+    result = platform(*SUBMIT, "--dry-run", "--trials", "0")
+    assert result.exit_code == 2
+    assert not home.exists()
+
+
+def random_bytes():
+    import random
+
+    return random.Random(0).randbytes(2 * 2**20)

@@ -1,0 +1,195 @@
+"""What is shown of a run that goes on, from recorded statuses, and what Ctrl-C does, with a double of the controller.
+
+Not checked here: a real study (tests/study).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tests.client.conftest import complete, failed
+from trialplane.cli import progress
+from trialplane.client.run import RunHandle
+from trialplane.wire.paths import RunPaths
+from trialplane.wire.records import RunStatus, TrialRow
+from trialplane.wire.states import FailureClass, RunState, TrialState
+
+BEST = TrialRow(7, TrialState.COMPLETE, 1, 9, values=(0.81234,), params={"lr": 0.001, "model": "bert"})
+START = RunStatus("a", "demo", RunState.PENDING, trials=24, parallel=2, objectives=("f1",), reason="is starting")
+WARMING = dataclasses.replace(START, state=RunState.RUNNING, reason="", slots_ready=1)
+HALF = dataclasses.replace(WARMING, complete=9, pruned=2, failed=1, running=2, best=BEST, eta=75.0, rate=0.2, slots_ready=2)
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_a_line_says_what_matters():
+    assert progress.line(START) == "PENDING: is starting"
+    assert progress.line(WARMING) == "RUNNING: the slots are warming up (1/2 slots ready)"
+    assert progress.line(HALF) == "12/24 ended: 9 complete, 2 pruned, 1 failed; 2 running; best f1 0.8123 (trial 7)"
+
+
+def test_plain_lines_appear_when_something_changed():
+    stream = io.StringIO()
+    view = progress.Plain(stream)
+    view._time = -10.0
+    for status in (HALF, HALF, dataclasses.replace(HALF, eta=70.0)):
+        view.update(status)
+        view._time -= 10.0  # as if time had passed
+    assert stream.getvalue().count("\n") == 1
+    assert stream.getvalue().endswith("1 m 15 s left\n")
+
+
+def test_plain_lines_are_not_more_than_one_a_second():
+    stream = io.StringIO()
+    view = progress.Plain(stream)
+    view._time = -10.0
+    for done in range(100):
+        view.update(dataclasses.replace(HALF, complete=done))
+    assert stream.getvalue().count("\n") < 20
+
+
+def test_a_terminal_gets_the_live_display_and_others_lines():
+    assert type(progress.view(Terminal())).__name__ == "Display"
+    assert isinstance(progress.view(io.StringIO()), progress.Plain)
+
+
+@pytest.mark.parametrize("status", [START, WARMING, HALF, dataclasses.replace(HALF, state=RunState.SUCCEEDED)])
+def test_the_live_display_holds_the_same_facts(status, monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "200")
+    stream = Terminal()
+    with progress.view(stream) as shown:
+        shown.say("trial 3: error: [brackets] are no markup")
+        shown.update(status)
+    raw = stream.getvalue()
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", raw)
+    assert "[brackets] are no markup" in text
+    assert f"{status.ended_trials}/24" in text
+    assert status.state.value in text
+    assert "\x1b[3" not in raw  # no colours
+    if status.best:
+        assert "best f1 0.8123 (trial 7)  lr=0.001, model=bert" in text
+
+
+def test_failures_are_told_once_as_they_happen(runs, held):
+    """Ends of before are not told again, a stopped attempt is no failure, and only so many are told one by one."""
+    run = runs.make("a", tell=failed, asks=1, trials=40, **{"budget.max_failed": 50})
+    runs.say(run, RunState.RUNNING, failed=1)
+    shown = progress.Plain(stream := io.StringIO())
+    statuses = progress.follow(RunHandle("a", runs.target), shown)
+    next(statuses)
+    assert "trial 0" not in stream.getvalue()
+    with pytest.raises(StopIteration):
+        next(statuses)  # nobody works on it
+
+    def tell(request):
+        return failed(request, FailureClass.STOPPED if request.trial == 1 else FailureClass.ERROR, "bad <news>")
+
+    statuses = progress.follow(RunHandle("a", Alive(runs.target)), shown)
+    next(statuses)
+    runs.drive(run, tell, 30)
+    runs.say(run, RunState.RUNNING, failed=30)
+    next(statuses)
+    text = stream.getvalue()
+    assert text.count("error: bad <news>; `platform logs a ") == progress.MOST_FAILURES
+    assert "more trials fail" in text
+    assert "stopped" not in text
+
+
+def test_the_summary_says_what_to_type_next(runs):
+    run = runs.make("a", tell=complete)
+    status = runs.say(run, RunState.PAUSED, complete=6, best=BEST, started=10.0, ended=100.0)
+    stream = io.StringIO()
+    progress.summary(RunHandle("a", runs.target), status, stream)
+    text = stream.getvalue()
+    for words in ("in 1 m 30 s", "lr = 0.001", "platform results a", "platform best a", "platform resume a", str(run.root)):
+        assert words in text
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_signal_stops_and_says_how_to_resume(workplace, home, double, number):
+    child = foreground()
+    double(RunPaths.of(home, "x"))
+    child.send_signal(number)
+    out, err = child.communicate(timeout=60)
+    assert child.returncode == 130, err
+    assert "stopping x; `platform resume x`" in out
+    assert "x PAUSED: stopped" in out
+
+
+def test_the_second_signal_kills(workplace, home, double, monkeypatch):
+    child = foreground()
+    run = RunPaths.of(home, "x")
+    double(run)
+    pid = int(run.lock.read_text())
+    os.kill(pid, signal.SIGSTOP)  # a controller that does not answer
+    child.send_signal(signal.SIGINT)
+    assert child.stdout is not None
+    while "stopping" not in child.stdout.readline():
+        pass
+    child.send_signal(signal.SIGINT)
+    out, err = child.communicate(timeout=60)
+    assert child.returncode == 130, err
+    assert "killed" in out
+    assert "is not running (killed?)" in out
+
+
+def test_the_run_goes_on_without_its_terminal(workplace, home, double, runs):
+    ours, theirs = pty.openpty()
+    child = foreground(theirs)
+    os.close(theirs)
+    run = RunPaths.of(home, "x")
+    double(run)
+    while not select.select([ours], [], [], 0.1)[0]:
+        pass
+    os.close(ours)
+    child.kill()
+    child.communicate(timeout=60)
+    assert runs.target.is_active("x")
+    runs.target.stop("x")
+    RunHandle("x", runs.target).wait(60)
+
+
+def foreground(terminal: int | None = None) -> subprocess.Popen[str]:
+    """`platform submit hpo demo --local --name x` with the double as controller, in a process of its own."""
+    script = (
+        "import sys\n"
+        "from trialplane.client import process\n"
+        f"process.PROGRAM = ({double_program()!r},)\n"
+        "from trialplane.cli import main\n"
+        "main.main(['submit', 'hpo', 'demo', '--local', '--name', 'x'])\n"
+    )
+    out = subprocess.PIPE if terminal is None else terminal
+    return subprocess.Popen([sys.executable, "-c", script], stdout=out, stderr=subprocess.PIPE, text=True)
+
+
+def double_program() -> str:
+    from tests.client import controller_double
+
+    return str(controller_double.__file__)
+
+
+class Alive:
+    """A target on which somebody works for ever."""
+
+    def __init__(self, target):
+        self._target = target
+
+    def is_active(self, run):
+        return True
+
+    def __getattr__(self, name):
+        return getattr(self._target, name)

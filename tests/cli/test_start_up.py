@@ -1,0 +1,122 @@
+"""What a laptop verb imports, in processes of its own: nothing heavy ever, and for `--help` and completion next to nothing.
+
+Not checked here: how long that takes, which tests/benchmarks measures.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.client.conftest import complete
+from trialplane.wire.states import RunState
+
+HEAVY = {"torch", "ray", "numpy", "optuna", "mlflow", "transformers", "sqlalchemy", "kubernetes", "pandas", "scipy"}
+SHOW_MODULES = """
+import json, sys
+from trialplane.cli import main
+try:
+    main.main(json.loads(sys.argv[1]))
+except SystemExit as ending:
+    print(json.dumps([ending.code, sorted(sys.modules)]), file=sys.stderr)
+"""
+
+
+def loaded(*words: str, **environ: str) -> set[str]:
+    """The modules that a process has loaded after `platform …`, which must succeed."""
+    done = subprocess.run(
+        [sys.executable, "-c", SHOW_MODULES, json.dumps(words)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **environ},
+        check=False,
+    )
+    code, modules = json.loads(done.stderr.splitlines()[-1])
+    assert code == 0, done.stderr
+    return set(modules)
+
+
+@pytest.fixture
+def one_run(runs):
+    run = runs.make("a", tell=complete)
+    runs.say(run, RunState.SUCCEEDED)
+    run.controller_log.write_text("hello\n")
+    return run
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--help",),
+        ("list",),
+        ("status",),
+        ("results",),
+        ("best",),
+        ("logs",),
+        ("validate", "demo"),
+        ("schema",),
+        ("submit", "hpo", "demo", "--local", "--dry-run"),
+        ("submit", "hpo", "demo", "--local", "--name", "a"),
+    ],
+    ids=" ".join,
+)
+def test_laptop_verbs_load_nothing_heavy(one_run, words):
+    assert not {name.partition(".")[0] for name in loaded(*words)} & HEAVY
+
+
+def test_help_loads_no_verb_and_no_library_but_click():
+    modules = loaded("--help")
+    assert not {"pydantic", "yaml", "rich"} & modules
+    assert {name for name in modules if name.startswith("trialplane")} == {
+        "trialplane",
+        "trialplane.cli",
+        "trialplane.cli.main",
+        "trialplane.errors",
+    }
+
+
+def test_rich_is_for_the_live_display_only(one_run):
+    assert "rich" not in loaded("submit", "hpo", "demo", "--local", "--dry-run")
+
+
+@pytest.mark.parametrize(
+    ("typed", "word", "wanted"),
+    [("platform ", "1", "submit"), ("platform status ", "2", "a"), ("platform submit hpo ", "3", "demo")],
+)
+def test_completion_completes_verbs_runs_and_jobs(one_run, typed, word, wanted):
+    done = subprocess.run(
+        [sys.executable, "-c", "from trialplane.cli import main; main.main()"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "_PLATFORM_COMPLETE": "bash_complete", "COMP_WORDS": typed, "COMP_CWORD": word},
+        check=False,
+    )
+    assert f"plain,{wanted}" in done.stdout.splitlines()
+
+
+def test_completing_verbs_imports_none(one_run):
+    script = (
+        "import sys, atexit\n"
+        "atexit.register(lambda: print(sorted(m for m in sys.modules if m.startswith('trialplane.')), file=sys.stderr))\n"
+        "from trialplane.cli import main; main.main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "_PLATFORM_COMPLETE": "bash_complete", "COMP_WORDS": "platform s", "COMP_CWORD": "1"},
+        check=False,
+    )
+    assert "plain,status" in done.stdout
+    assert done.stderr.strip() == "['trialplane.cli', 'trialplane.cli.main']"
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(one_run):
+    command = f'{sys.executable} -c "from trialplane.cli import main; main.main()" schema | head -c 20; echo ${{PIPESTATUS[0]}}'
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    assert done.stdout.endswith("0\n")

@@ -1,0 +1,241 @@
+"""Each verb on runs whose ledgers the controller's code wrote: what goes to stdout, to stderr, and the exit code.
+
+Not checked here: bad input (test_bad_input.py), the progress display (test_progress.py), and what a verb imports
+(test_start_up.py).
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.client.conftest import complete, failed
+from trialplane.client import folder
+from trialplane.spec import load
+from trialplane.wire.paths import RunPaths
+from trialplane.wire.states import RunState
+
+
+def mixed(request):
+    return failed(request, message="two\nlines") if request.trial == 1 else complete(request)
+
+
+@pytest.fixture
+def run(runs):
+    """A run named a that has succeeded with one failed trial."""
+    made = runs.make("a", tell=mixed)
+    runs.say(made, RunState.SUCCEEDED, complete=5, failed=1, ended=60.0, started=1.0)
+    return made
+
+
+# Reading
+
+
+def test_results_are_best_first(platform, run):
+    lines = platform("results").stdout.splitlines()
+    assert lines[0].split() == ["trial", "state", "loss", "lr", "name", "time", "message"]
+    losses = [float(line.split()[2]) for line in lines[1:6]]
+    assert losses == sorted(losses)
+    assert lines[6].endswith("error: two lines")
+
+
+def test_results_as_data(platform, run):
+    rows = json.loads(platform("results", "a", "--output", "json").stdout)
+    assert [row["state"] for row in rows] == ["COMPLETE"] * 5 + ["FAILED"]
+    assert yaml.safe_load(platform("results", "-o", "yaml").stdout)[0]["trial"] == rows[0]["trial"]
+    table = list(csv.DictReader(io.StringIO(platform("results", "-o", "csv").stdout)))
+    assert float(table[0]["metrics.loss"]) == rows[0]["metrics"]["loss"]  # in full, not in four digits
+    assert table[5]["message"] == "two\nlines"
+
+
+def test_results_can_be_cut(platform, run):
+    assert len(platform("results", "--limit", "2").stdout.splitlines()) == 3
+    assert len(platform("results", "--all-attempts").stdout.splitlines()) == 7
+
+
+def test_results_of_a_run_without_trials(platform, runs):
+    runs.make("a")
+    result = platform("results")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert "no trial yet" in result.stderr
+    assert json.loads(platform("results", "-o", "json").stdout) == []
+
+
+def test_best_is_what_submit_takes(platform, run):
+    best = platform("best").stdout
+    assert best.startswith("# a, trial ")
+    Path("best.yaml").write_text(best)
+    result = platform("submit", "hpo", "demo", "--local", "--dry-run", "--params", "best.yaml", "-o", "json")
+    job = json.loads(result.stdout)["job"]
+    best_row = json.loads(platform("best", "-o", "json").stdout)[0]
+    assert job["params"] == best_row["params"]
+    assert isinstance(job["params"]["name"], str)  # also where it looks like a number
+    assert job["space"] == {}
+
+
+@pytest.mark.parametrize("trial", ["0", "2", "5"])
+def test_the_parameters_of_any_trial(platform, run, trial):
+    assert platform("best", "--trial", trial).stdout.startswith(f"# a, trial {trial}: ")
+
+
+def test_best_of_several_objectives_is_the_front(platform, runs, workplace):
+    text = Path("jobs/demo/job.yaml").read_text().replace(
+        "direction: minimize}", "direction: minimize}, {metric: lr, direction: maximize}"
+    )
+    Path("jobs/demo/job.yaml").write_text(text)
+    runs.make("a", tell=lambda r: two_metrics(r))
+    result = platform("best")
+    assert len(list(yaml.safe_load_all(result.stdout))) == 6  # loss is lr: none beats another
+    assert "--trial" in result.stderr
+
+
+def test_best_without_a_result(platform, runs):
+    runs.make("a", tell=failed, asks=1)
+    result = platform("best")
+    assert result.exit_code == 2
+    assert "no result" in result.stderr
+
+
+def test_status(platform, run):
+    text = platform("status").stdout
+    assert "SUCCEEDED" in text
+    assert "6/6 ended: 5 complete, 0 pruned, 1 failed" in text
+    assert json.loads(platform("status", "a", "-o", "json").stdout)["complete"] == 5
+
+
+def test_status_of_a_killed_run(platform, runs):
+    runs.say(runs.make("a", tell=complete, asks=2), RunState.RUNNING)
+    text = platform("status").stdout
+    assert "PAUSED" in text
+    assert "2/6 ended" in text
+    assert "platform resume a" in text
+
+
+def test_list(platform, runs, run):
+    runs.make("b")
+    lines = platform("list").stdout.splitlines()
+    assert [line.split()[0] for line in lines] == ["run", "b", "a"]
+    assert [entry["run"] for entry in json.loads(platform("list", "-o", "json", "--limit", "1").stdout)] == ["b"]
+
+
+def test_list_of_nothing(platform):
+    assert json.loads(platform("list", "-o", "json").stdout) == []
+    assert "no runs yet" in platform("list").stderr
+
+
+def test_logs(platform, run):
+    run.controller_log.write_text("the controller said\n")
+    for trial in (0, 3):
+        run.trial_log(trial, 1).parent.mkdir(parents=True)
+        run.trial_log(trial, 1).write_text(f"trial {trial}\n")
+    assert platform("logs").stdout == "the controller said\n"
+    assert platform("logs", "a", "3").stdout == "trial 3\n"
+    assert platform("logs", "3").stdout == "trial 3\n"
+    assert platform("logs", "a", "0", "--attempt", "1", "-f").stdout == "trial 0\n"
+
+
+def test_a_corrupt_ledger(platform, run):
+    run.ledger.write_bytes(b"not a database, whatever it was before" * 100)
+    for verb in ("results", "best", "resume"):
+        result = platform(verb, "a")
+        assert result.exit_code == 2
+        assert "is damaged" in result.stderr
+    assert run.ledger.exists()
+
+
+# Starting
+
+
+def test_a_dry_run_shows_everything_and_makes_nothing(platform, home):
+    result = platform("submit", "hpo", "demo", "--local", "--dry-run", "--trials", "9", "--name", "x")
+    shown = yaml.safe_load(result.stdout)
+    assert result.exit_code == 0
+    assert (shown["run"], shown["job"]["trials"]) == ("x", 9)
+    assert shown["code"]["files"] == ["job.yaml", "train.py"]
+    assert shown["writes"] == str(home / "runs" / "x")
+    assert not home.exists()
+
+
+def test_flags_reach_the_job(platform):
+    words = "--parallel 3 --seed 5 --timeout 90s --max-failed 2 --sampler qmc --pruner hyperband".split()
+    result = platform("submit", "hpo", "demo", "--local", "--dry-run", *words, "--set", "retries.lost=9", "-o", "json")
+    job = json.loads(result.stdout)["job"]
+    assert (job["parallel"], job["seed"], job["sampler"]["name"], job["pruner"]["name"]) == (3, 5, "qmc", "hyperband")
+    assert (job["budget"]["timeout"], job["budget"]["max_failed"], job["retries"]["lost"]) == (90.0, 2, 9)
+
+
+def test_submit_detached_returns_at_once(platform, runs, double, home):
+    result = platform("submit", "hpo", "demo", "--local", "--detach", "--name", "x")
+    assert result.exit_code == 0
+    assert "platform status x --watch" in result.stderr
+    double(RunPaths.of(home, "x"))
+    again = platform("submit", "hpo", "demo", "--local", "--detach", "--name", "x")
+    assert "is running: it goes on" in again.stderr
+    assert platform("cancel", "x").exit_code == 0
+    assert json.loads(platform("status", "x", "-o", "json").stdout)["state"] == "CANCELLED"
+
+
+def test_submitting_a_finished_run_starts_nothing(platform, run):
+    before = run.status.read_bytes()
+    result = platform("submit", "hpo", "demo", "--local", "--name", "a")
+    assert result.exit_code == 0
+    assert "nothing was started" in result.stderr
+    assert run.status.read_bytes() == before
+
+
+def test_another_spec_under_the_same_name(platform, run):
+    result = platform("submit", "hpo", "demo", "--local", "--name", "a", "--trials", "7")
+    assert result.exit_code == 2
+    assert "trials: 6 → 7" in result.stderr
+
+
+def test_resume_with_more_trials(platform, runs, run, double):
+    result = platform("resume", "a", "--trials", "8", "--set", "budget.max_failed=20", "--detach", "-o", "json")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["trials"] == 8
+    assert folder.load_job(run).budget.max_failed == 20
+    double(run)
+
+
+def test_warnings_are_notes(platform):
+    result = platform("submit", "hpo", "demo", "--local", "--dry-run", "--parallel", "4000")
+    assert result.exit_code == 0
+    assert "note: 4000 trials" in result.stderr
+
+
+# Around
+
+
+def test_init_makes_a_job_that_is_valid_and_runs(platform, workplace, monkeypatch, capsys):
+    assert platform("init", "mine").exit_code == 0
+    assert "is valid" in platform("validate", "mine").stdout
+    names: dict = {"__name__": "mine"}
+    exec((workplace / "jobs" / "mine" / "train.py").read_text(), names)
+    job = load.load_job(workplace / "jobs" / "mine")
+    params = {**job.params, "lr": 0.01, "layers": 3, "optimizer": "sgd", "momentum": 0.9}
+    context = type("Context", (), {"params": params, "report": lambda *_, **__: None})()
+    assert names["run"](context)["loss"] < 0.2
+
+
+def test_validate_prints_the_resolved_job(platform):
+    assert json.loads(platform("validate", "demo", "-o", "json", "--set", "trials=9").stdout)["trials"] == 9
+
+
+def test_schema_is_json_schema(platform):
+    assert "properties" in json.loads(platform("schema").stdout)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion(platform, shell):
+    assert "_PLATFORM_COMPLETE" in platform("completion", shell).stdout
+
+
+def two_metrics(request):
+    import dataclasses
+
+    return dataclasses.replace(complete(request), metrics={"loss": request.params["lr"], "lr": request.params["lr"]})

@@ -1,0 +1,168 @@
+"""A home of its own, a folder with one job, and runs whose ledgers the real controller's code has written."""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trialplane.client import folder, process
+from trialplane.client.local import LocalTarget
+from trialplane.controller.ledger import Ledger
+from trialplane.plan import plan as planning
+from trialplane.plan.plan import Origin
+from trialplane.spec import load
+from trialplane.wire import env, records
+from trialplane.wire.paths import RunPaths
+from trialplane.wire.records import RunStatus, TrialOutcome, TrialRequest
+from trialplane.wire.states import FailureClass, RunState, TrialState
+
+JOB = """\
+kind: hpo
+space:
+  lr: {type: float, low: 0.0, high: 1.0}
+  name: {type: categorical, choices: ["1e-5", "on", plain]}
+objectives: [{metric: loss, direction: minimize}]
+sampler: random
+trials: 6
+resources: {memory: 1Mi}
+"""
+TRAIN = "def run(ctx):\n    return {'loss': ctx.params['lr']}\n"
+ORIGIN = Origin(job_folder="/jobs/demo", user="ann", version="1")
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch) -> Path:
+    """TRIALPLANE_HOME, which does not exist yet."""
+    chosen = tmp_path / "home"
+    monkeypatch.setenv(env.HOME, str(chosen))
+    monkeypatch.delenv(env.LEDGER, raising=False)
+    return chosen
+
+
+@pytest.fixture
+def workplace(tmp_path, home, monkeypatch) -> Path:
+    """The working directory, with the job demo."""
+    place = tmp_path / "work"
+    (place / "jobs" / "demo").mkdir(parents=True)
+    (place / "jobs" / "demo" / "job.yaml").write_text(JOB)
+    (place / "jobs" / "demo" / "train.py").write_text(TRAIN)
+    monkeypatch.chdir(place)
+    return place
+
+
+Tell = Callable[[TrialRequest], TrialOutcome | None]
+
+
+def complete(request: TrialRequest) -> TrialOutcome:
+    """The outcome of a trial that does what TRAIN says."""
+    return TrialOutcome(
+        request.number,
+        TrialState.COMPLETE,
+        metrics={"loss": request.params["lr"]},
+        started=10.0,
+        ended=12.0,
+        log=f"trials/{request.trial:04d}/attempt-{request.attempt}.log",
+    )
+
+
+def failed(request: TrialRequest, failure: FailureClass = FailureClass.ERROR, message: str = "went wrong") -> TrialOutcome:
+    """The outcome of a trial that failed."""
+    return TrialOutcome(request.number, TrialState.FAILED, failure=failure, message=message, started=10.0, ended=11.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Runs:
+    """Makes runs below a home."""
+
+    home: Path
+    jobs: Path
+
+    @property
+    def target(self) -> LocalTarget:
+        return LocalTarget(self.home)
+
+    def make(self, name: str, *, tell: Tell | None = None, asks: int | None = None, **overrides: Any) -> RunPaths:
+        """A run as submitted; with `tell` also a ledger in which `asks` attempts (all, when None) have that outcome.
+
+        An attempt for which `tell` gives None stays running.
+        """
+        source = self.jobs / "demo"
+        plan = planning.plan(load.load_job(source, overrides=overrides), source, name, ORIGIN)
+        run = RunPaths.of(self.home, name)
+        folder.create(run, plan)
+        if tell is not None:
+            self.drive(run, tell, asks)
+        return run
+
+    def drive(self, run: RunPaths, tell: Tell, asks: int | None = None) -> None:
+        """Works on the ledger of a run as a controller would, and goes away."""
+        job = folder.load_job(run)
+        with Ledger(f"sqlite:///{run.ledger}", job, run.root.name, run.code, run.lock) as ledger:
+            count = 0
+            while asks is None or count < asks:
+                request = ledger.ask()
+                if request is None:
+                    break
+                count += 1
+                outcome = tell(request)
+                if outcome is not None:
+                    ledger.tell(outcome)
+
+    def say(self, run: RunPaths, state: RunState, **fields: Any) -> RunStatus:
+        """Writes a status.json as a controller would."""
+        job = folder.load_job(run)
+        status = dataclasses.replace(folder.pending(run.root.name, job, 1.0), state=state, reason="", **fields)
+        run.status.write_text(records.to_json(status))
+        return status
+
+
+@pytest.fixture
+def runs(workplace, home) -> Runs:
+    """Makes runs of the job demo."""
+    return Runs(home, workplace / "jobs")
+
+
+@pytest.fixture
+def held() -> Iterator[Callable[[RunPaths], None]]:
+    """Holds the lock of a run, as its controller does, in the name of this process."""
+    handles = []
+
+    def hold(run: RunPaths) -> None:
+        handle = run.lock.open("a+")
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        handle.seek(0)
+        handle.truncate()
+        handle.write(f"{os.getpid()}\n")
+        handle.flush()
+        handles.append(handle)
+
+    yield hold
+    for handle in handles:
+        handle.close()
+
+
+@pytest.fixture
+def double(monkeypatch) -> Iterator[Callable[[RunPaths], None]]:
+    """Controllers are doubles that work on nothing; the value waits until the one of a run listens."""
+    monkeypatch.setattr(process, "PROGRAM", (str(Path(__file__).with_name("controller_double.py")),))
+
+    def ready(run: RunPaths) -> None:
+        deadline = time.monotonic() + 60
+        while not (run.root / "ready").exists():
+            assert time.monotonic() < deadline, run.controller_log.read_text()
+            time.sleep(0.02)
+
+    yield ready
+    for pid, child in list(process._children.items()):
+        if child.poll() is None:
+            os.killpg(pid, signal.SIGKILL)
+            child.wait()
+        del process._children[pid]

@@ -1,0 +1,298 @@
+"""The local target: what is written when, who is believed to be alive, and what becomes of a name that is taken.
+
+Controllers are doubles (controller_double.py) with the real one's lock, signals and exit codes. Not checked here: real
+studies (tests/study), and messages as the command line shows them (tests/cli).
+"""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+
+from tests.client.conftest import ORIGIN, complete, failed
+from trialplane.client import folder, process
+from trialplane.client.run import RunHandle
+from trialplane.client.sdk import Platform
+from trialplane.client.target import Submitted
+from trialplane.errors import InputError, RunExists, RunNotFound, SpecError, TargetError
+from trialplane.plan import plan as planning
+from trialplane.spec import load
+from trialplane.wire import records
+from trialplane.wire.paths import RunPaths
+from trialplane.wire.states import FailureClass, RunState
+
+
+def planned(runs, name, **overrides):
+    source = runs.jobs / "demo"
+    return planning.plan(load.load_job(source, overrides=overrides), source, name, ORIGIN)
+
+
+# A new run
+
+
+def test_a_submitted_run_has_everything_in_its_folder(runs, home, double):
+    assert runs.target.submit(planned(runs, "a")) is Submitted.NEW
+    run = RunPaths.of(home, "a")
+    double(run)
+    assert folder.load_job(run) == planned(runs, "a").job
+    assert (run.code / "train.py").exists()
+    facts = json.loads(run.submission.read_bytes())
+    assert facts["code_hash"] == planned(runs, "a").pack.sha256
+    assert abs(facts["submitted"] - time.time()) < 600
+    assert runs.target.status("a").state is RunState.RUNNING
+    assert [path.name for path in run.root.parent.iterdir()] == ["a"]
+
+
+def test_nothing_of_a_failed_try_is_left(runs, home):
+    home.mkdir()
+    (home / "runs").write_text("a file in the way")
+    with pytest.raises(InputError, match="nothing was started"):
+        runs.target.submit(planned(runs, "a"))
+    assert (home / "runs").read_text() == "a file in the way"
+
+
+def test_a_controller_that_is_starting_counts_as_alive(runs, home, double):
+    runs.target.submit(planned(runs, "a"))
+    assert runs.target.is_active("a")  # long before it holds the lock
+    assert runs.target.status("a").state in (RunState.PENDING, RunState.RUNNING)
+
+
+# A name that is taken
+
+
+def test_the_same_spec_goes_on(runs, home, double):
+    run = runs.make("a", tell=complete, asks=3)
+    runs.say(run, RunState.PAUSED)
+    assert runs.target.submit(planned(runs, "a")) is Submitted.RESUMED
+    double(run)
+    assert runs.target.submit(planned(runs, "a")) is Submitted.RUNNING
+
+
+def test_a_finished_run_is_left_as_it_is(runs):
+    run = runs.make("a", tell=complete)
+    runs.say(run, RunState.SUCCEEDED)
+    before = run.status.read_bytes()
+    assert runs.target.submit(planned(runs, "a")) is Submitted.FINISHED
+    assert run.status.read_bytes() == before
+
+
+def test_another_spec_is_refused_with_the_difference(runs):
+    run = runs.make("a", tell=complete, asks=3)
+    runs.say(run, RunState.PAUSED)
+    before = run.job.read_bytes()
+    with pytest.raises(RunExists) as caught:
+        runs.target.submit(planned(runs, "a", trials=7))
+    assert all(word in str(caught.value) for word in ("trials: 6 → 7", "platform resume a", "--name"))
+    assert run.job.read_bytes() == before
+
+
+def test_other_code_is_refused_with_the_files(runs):
+    run = runs.make("a", tell=complete, asks=3)
+    runs.say(run, RunState.PAUSED)
+    (runs.jobs / "demo" / "train.py").write_text("def run(ctx):\n    return 1.0\n")
+    with pytest.raises(RunExists, match=r"code: train\.py: changed"):
+        runs.target.submit(planned(runs, "a"))
+
+
+@pytest.mark.parametrize("state", [RunState.FAILED, RunState.CANCELLED])
+def test_a_run_that_ended_badly_is_not_taken_up_silently(runs, state):
+    run = runs.make("a", tell=complete, asks=3)
+    runs.say(run, state)
+    with pytest.raises(RunExists, match="platform resume a"):
+        runs.target.submit(planned(runs, "a"))
+
+
+def test_a_run_that_never_started_a_trial_is_replaced(runs, double):
+    run = runs.make("a", tell=complete, asks=0)
+    runs.say(run, RunState.FAILED)
+    assert runs.target.submit(planned(runs, "a", trials=7)) is Submitted.NEW
+    assert folder.load_job(run).trials == 7
+
+
+def test_a_run_whose_ledger_is_elsewhere_is_not_replaced(runs):
+    run = runs.make("a")
+    runs.say(run, RunState.PAUSED, complete=2)
+    with pytest.raises(RunExists):
+        runs.target.submit(planned(runs, "a", trials=7))
+
+
+# Who is alive
+
+
+def test_a_killed_controller_leaves_a_paused_run_with_exact_counts(runs):
+    run = runs.make("a", tell=lambda r: None if r.trial == 3 else complete(r), asks=4)
+    runs.say(run, RunState.RUNNING, complete=1, running=1, slots_ready=2, eta=3.0)
+    status = runs.target.status("a")
+    assert (status.state, status.complete, status.running, status.eta) == (RunState.PAUSED, 3, 0, None)
+    assert "platform resume a" in status.reason
+    assert status.best is not None
+
+
+def test_the_status_is_the_controllers_while_it_holds_the_lock(runs, held):
+    run = runs.make("a", tell=complete, asks=3)
+    held(run)
+    told = runs.say(run, RunState.RUNNING, complete=1)
+    assert runs.target.status("a") == told
+
+
+def test_looking_never_writes(runs):
+    run = runs.make("a")
+    before = sorted(path.name for path in run.root.iterdir())
+    runs.target.status("a")
+    runs.target.attempts("a")
+    runs.target.is_active("a")
+    assert sorted(path.name for path in run.root.iterdir()) == before
+
+
+def test_a_stale_pid_is_nobody(runs):
+    run = runs.make("a")
+    run.lock.write_text("999999999\n")
+    run.controller.write_text(json.dumps({"pid": 999999999, "started": time.time()}))
+    assert process.living(run) is None
+
+
+def test_a_damaged_status_says_what_to_do(runs):
+    run = runs.make("a")
+    run.status.write_text("{")
+    with pytest.raises(TargetError, match="delete it"):
+        runs.target.status("a")
+    run.status.unlink()
+    assert runs.target.status("a").state is RunState.PAUSED
+
+
+# Ending and going on
+
+
+def test_stop_pauses_and_resume_goes_on(runs, home, double):
+    handle, _ = Platform(runs.target).start(planned(runs, "a"))
+    run = RunPaths.of(home, "a")
+    double(run)
+    handle.stop()
+    assert handle.wait(60).state is RunState.PAUSED
+    assert handle.exit_code == 130
+    (run.root / "ready").unlink()
+    handle.resume(changes={"trials": 9, "budget.max_failed": None}, sets=["budget.time=2h"])
+    double(run)
+    job = handle.job
+    assert (job.trials, job.budget.time) == (9, 7200.0)
+    assert handle.status().trials == 9
+
+
+def test_cancel_is_the_controllers_to_say(runs, home, double):
+    handle, _ = Platform(runs.target).start(planned(runs, "a"))
+    double(RunPaths.of(home, "a"))
+    assert handle.cancel(patience=60).state is RunState.CANCELLED
+    assert handle.exit_code == 4
+    with pytest.raises(InputError, match="ended already"):
+        handle.cancel()
+
+
+def test_cancel_now_kills(runs, home, double):
+    handle, _ = Platform(runs.target).start(planned(runs, "a"))
+    double(RunPaths.of(home, "a"))
+    assert handle.cancel(now=True, patience=60).state is RunState.CANCELLED
+
+
+def test_cancel_without_a_controller(runs):
+    run = runs.make("a", tell=complete, asks=3)
+    runs.say(run, RunState.RUNNING)
+    status = RunHandle("a", runs.target).cancel()
+    assert (status.state, status.complete) == (RunState.CANCELLED, 3)
+    assert run.cancelled.exists()
+
+
+def test_a_cancelled_run_can_be_resumed(runs, double):
+    run = runs.make("a", tell=complete, asks=3)
+    runs.say(run, RunState.CANCELLED)
+    run.cancelled.touch()
+    runs.target.resume("a", {}, ())
+    assert not run.cancelled.exists()
+    double(run)
+
+
+def test_a_killed_controller_is_an_interrupted_run(runs, home, double):
+    handle, _ = Platform(runs.target).start(planned(runs, "a"))
+    double(RunPaths.of(home, "a"))
+    handle.stop(now=True)
+    assert handle.wait(60).state is RunState.PAUSED
+    assert handle.exit_code == 130
+
+
+def test_a_running_run_is_not_resumed(runs, held):
+    run = runs.make("a", tell=complete, asks=3)
+    held(run)
+    with pytest.raises(InputError, match="is running"):
+        runs.target.resume("a", {}, ())
+
+
+def test_a_finished_run_needs_more_to_do(runs):
+    run = runs.make("a", tell=complete)
+    runs.say(run, RunState.SUCCEEDED)
+    with pytest.raises(InputError, match="--trials N"):
+        runs.target.resume("a", {}, ())
+
+
+def test_resume_refuses_what_makes_another_study_and_all_at_once(runs):
+    run = runs.make("a", tell=complete, asks=4)
+    runs.say(run, RunState.PAUSED)
+    before = run.job.read_bytes()
+    with pytest.raises(SpecError) as caught:
+        runs.target.resume("a", {"trials": 2, "parallel": 0}, ["space.lr.high=2", "sampler=tpe", "budget.tim=3", "x"])
+    fields = {complaint.field for complaint in caught.value.complaints}
+    assert {"parallel", "space.lr.high", "sampler", "budget.tim", "--set"} <= fields
+    assert run.job.read_bytes() == before
+    with pytest.raises(SpecError, match="4 were started already"):
+        runs.target.resume("a", {"trials": 2}, ())
+
+
+# Names and logs
+
+
+def test_an_unknown_run_names_the_nearest(runs):
+    runs.make("criteria-1")
+    with pytest.raises(RunNotFound, match="did you mean criteria-1"):
+        runs.target.status("critria-1")
+    for odd in ("", "..", "../runs/criteria-1", ".hidden"):
+        with pytest.raises(RunNotFound):
+            runs.target.status(odd)
+
+
+def test_runs_are_listed_newest_first_and_damaged_ones_last(runs):
+    for name in ("a", "b", "c"):
+        runs.make(name)
+    RunPaths.of(runs.home, "b").submission.write_text("{")
+    (runs.home / "runs" / ".partly").mkdir()
+    assert runs.target.runs() == ["c", "a", "b"]
+
+
+def test_logs_are_those_of_the_newest_attempt_or_the_one_named(runs):
+    run = runs.make("a", tell=lambda r: failed(r, FailureClass.LOST) if r.attempt == 1 else complete(r), asks=12)
+    for attempt in (1, 2):
+        file = run.trial_log(3, attempt)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"attempt {attempt}\nno end of line")
+    assert list(runs.target.log("a", 3, None, False)) == ["attempt 2\n", "no end of line"]
+    assert list(runs.target.log("a", 3, 1, True)) == ["attempt 1\n", "no end of line"]
+    with pytest.raises(InputError, match="no trial 77"):
+        runs.target.log("a", 77, None, False)
+    with pytest.raises(InputError, match="no log"):
+        runs.target.log("a", 4, None, False)
+
+
+def test_a_followed_log_ends_with_its_run(runs, home, double):
+    handle, _ = Platform(runs.target).start(planned(runs, "a"))
+    double(RunPaths.of(home, "a"))
+    lines = handle.logs(follow=True)
+    assert next(lines) == "the double is here\n"
+    handle.stop()
+    assert list(lines) == []
+
+
+def test_records_of_a_run_survive_json(runs):
+    run = runs.make("a", tell=complete)
+    for row in runs.target.attempts("a"):
+        assert records.from_json(type(row), records.to_json(row)) == row
+    assert runs.target.ends("a", 0)[1] == runs.target.attempts("a")
+    assert run.root.name == "a"

@@ -1,0 +1,95 @@
+"""Whether a job fits a machine, on machines made up for it, and what this one is found to be.
+
+Not checked here: that a GPU is really usable; the driver is not asked.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from trialplane.client.machine import ENOUGH_SPACE, Machine
+from trialplane.spec.job import Job
+
+HOME = Path("/some/home")
+MACHINE = Machine(cores=4, gpus=0, memory=8 * 2**30, missing=(), obstacle="", free=2**40)
+
+
+def job(parallel=1, **resources):
+    return Job.model_validate(
+        {
+            "name": "demo",
+            "kind": "hpo",
+            "objectives": [{"metric": "loss", "direction": "minimize"}],
+            "parallel": parallel,
+            "resources": resources,
+        }
+    )
+
+
+def check(wanted, **has):
+    complaints, warnings = dataclasses.replace(MACHINE, **has).check(HOME, wanted)
+    return [f"{complaint}" for complaint in complaints], warnings
+
+
+def test_a_job_that_fits_is_silent():
+    assert check(job(parallel=2, cpus=2)) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("wanted", "has", "said"),
+    [
+        (job(gpus=1), {}, "resources.gpus: a trial asks for 1, and this machine has none; --set resources.gpus=0"),
+        (job(gpus=4), {"gpus": 2}, "resources.gpus: a trial asks for 4, and this machine has 2; --set resources.gpus=2"),
+        (job(), {"missing": ("ray", "optuna")}, "ray, optuna cannot be found; pip install 'trialplane[local]'"),
+        (job(), {"obstacle": "cannot be written"}, "cannot be written; set TRIALPLANE_HOME to a folder"),
+        (job(), {"free": ENOUGH_SPACE - 1}, "199 MiB are left on the disk and 200 are needed"),
+    ],
+)
+def test_what_stands_in_the_way_is_a_complaint(wanted, has, said):
+    (complaint,), _ = check(wanted, **has)
+    assert said in complaint
+
+
+def test_all_of_it_at_once():
+    complaints, _ = check(job(gpus=1), missing=("ray",), free=0)
+    assert len(complaints) == 3
+
+
+def test_without_a_job_only_the_machine_is_looked_at():
+    assert check(None) == ([], [])
+    assert len(check(None, free=0)[0]) == 1
+
+
+@pytest.mark.parametrize(
+    ("wanted", "has", "said"),
+    [
+        (job(parallel=3, cpus=2), {}, "share the 4 cores"),
+        (job(parallel=5, memory="2Gi"), {"cores": 8}, "more than this machine's 8 GiB"),
+        (job(parallel=4, gpus=1), {"gpus": 2}, "2 trials run at a time, not 4"),
+    ],
+)
+def test_what_gets_slow_is_a_warning(wanted, has, said):
+    complaints, (warning,) = check(wanted, **has)
+    assert complaints == []
+    assert said in warning
+
+
+def test_this_machine(tmp_path):
+    here = Machine.here(tmp_path / "not" / "there")
+    assert here.cores >= 1
+    assert here.free > 0
+    assert here.obstacle == ""
+    assert not (tmp_path / "not").exists()
+
+
+def test_a_home_below_a_file_is_no_home(tmp_path):
+    (tmp_path / "file").write_text("")
+    assert "not a folder" in Machine.here(tmp_path / "file" / "home").obstacle
+
+
+def test_hidden_gpus_do_not_count(tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert Machine.here(tmp_path).gpus == 0

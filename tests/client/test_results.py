@@ -1,0 +1,156 @@
+"""The laptop reads a ledger that the controller's own code has written: rows, ends, damage, and a killed writer's log.
+
+Not checked here: how the controller decides (tests/controller), and how rows are printed (tests/cli).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.client.conftest import complete, failed
+from trialplane.client import folder, results
+from trialplane.errors import LedgerCorrupt
+from trialplane.wire import rows
+from trialplane.wire.states import FailureClass, TrialState
+
+
+def read(run, alive=False):
+    return results.attempts(run.ledger, run.root.name, folder.load_job(run), alive)
+
+
+def files(run):
+    return sorted(path.name for path in run.root.iterdir())
+
+
+def test_no_ledger_is_no_attempts(runs):
+    assert read(runs.make("a")) == []
+
+
+def test_every_attempt_is_a_row(runs):
+    run = runs.make("a", tell=complete)
+    found = read(run)
+    assert [row.trial for row in found] == list(range(6))
+    assert all(row.state is TrialState.COMPLETE and row.values == (row.params["lr"],) for row in found)
+    assert found[0].seconds == 2.0
+
+
+def test_a_retry_is_an_attempt_of_its_own(runs):
+    run = runs.make("a", tell=lambda r: failed(r, FailureClass.LOST) if r.attempt == 1 and r.trial == 2 else complete(r))
+    found = read(run)
+    assert len(found) == 7
+    assert [(row.attempt, row.state) for row in found if row.trial == 2] == [
+        (1, TrialState.LOST),
+        (2, TrialState.COMPLETE),
+    ]
+    counts = results.counts(found)
+    assert (counts["complete"], counts["failed"], counts["retried"], counts["running"]) == (6, 0, 1, 0)
+
+
+def test_what_runs_is_running_while_a_controller_lives_and_lost_after(runs):
+    run = runs.make("a", tell=lambda r: complete(r) if r.trial < 2 else None, asks=3)
+    assert read(run, alive=True)[2].state is TrialState.RUNNING
+    left = read(run, alive=False)[2]
+    assert left.state is TrialState.LOST
+    assert "interrupted" in left.message
+
+
+def test_counts_are_those_of_the_controller(runs):
+    def tell(request):
+        if request.trial == 0:
+            return failed(request)
+        if request.trial == 1:
+            return failed(request, FailureClass.TIMEOUT)
+        return complete(request)
+
+    counts = results.counts(read(runs.make("a", tell=tell)))
+    assert counts["complete"] == 4
+    assert counts["failed"] == 2
+    assert counts["failures"] == {"error": 1, "timeout": 1}
+
+
+def test_ends_are_given_once(runs):
+    run = runs.make("a", tell=lambda r: complete(r) if r.trial < 2 else None, asks=3)
+    first = results.ends(run.ledger, "a", 0)
+    assert [end.request.trial for end in first] == [0, 1]
+    assert results.ends(run.ledger, "a", first[-1].place) == []
+    runs.drive(run, complete)
+    later = results.ends(run.ledger, "a", first[-1].place)
+    assert [end.request.trial for end in later] == [2, 2, 3, 4, 5]  # lost, tried again, and the rest
+
+
+def test_has_ended_tells_attempts_apart(runs):
+    run = runs.make("a", tell=lambda r: failed(r, FailureClass.LOST) if r.attempt == 1 else None, asks=1)
+    assert results.has_ended(run.ledger, "a", 0, 1)
+    assert not results.has_ended(run.ledger, "a", 0, 2)
+
+
+def test_reading_leaves_no_file_behind(runs):
+    run = runs.make("a", tell=complete)
+    before = files(run)
+    read(run)
+    assert files(run) == before
+
+
+def test_a_killed_writers_log_is_read(runs, tmp_path):
+    """The last transactions of a `kill -9` are in the write-ahead log only."""
+    run = runs.make("a", tell=complete)
+    script = (
+        "import os, sqlite3, sys\n"
+        "c = sqlite3.connect(sys.argv[1], isolation_level=None)\n"
+        "c.execute('PRAGMA wal_autocheckpoint=0')\n"
+        "c.execute(\"UPDATE trial_user_attributes SET value_json = replace(value_json, '\\\"COMPLETE\\\"', '\\\"PRUNED\\\"')\")\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    subprocess.run([sys.executable, "-c", script, str(run.ledger)], check=False)
+    log = Path(f"{run.ledger}-wal")
+    assert log.stat().st_size > 0
+    assert {row.state for row in read(run)} == {TrialState.PRUNED}
+    # And where the shared index of that log is gone as well, as after a copy.
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for file in (run.ledger, log):
+        shutil.copy(file, copy)
+    found = results.attempts(copy / "ledger.db", "a", folder.load_job(run), False)
+    assert {row.state for row in found} == {TrialState.PRUNED}
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda file: file.write_bytes(b"this is no database at all, but long enough to look like one" * 20),
+        lambda file: os.truncate(file, file.stat().st_size // 2 + 100),
+        lambda file: sqlite_do(file, "DROP TABLE trial_user_attributes"),
+        lambda file: sqlite_do(file, "UPDATE trial_user_attributes SET value_json = '{broken'"),
+        lambda file: sqlite_do(file, "UPDATE trial_user_attributes SET value_json = '[1]'"),
+    ],
+    ids=["no database", "cut in half", "a table is gone", "no JSON", "another record"],
+)
+def test_a_damaged_ledger_says_what_to_do(runs, damage):
+    run = runs.make("a", tell=complete)
+    damage(run.ledger)
+    with pytest.raises(LedgerCorrupt, match="move .* away") as caught:
+        read(run)
+    assert caught.value.exit_code == 2
+    assert str(run.ledger) in str(caught.value)
+
+
+def test_rows_are_ranked_as_the_controller_ranks(runs):
+    run = runs.make("a", tell=complete)
+    job = folder.load_job(run)
+    best = rows.best(job, read(run))
+    assert best is not None
+    assert best.values[0] == min(row.values[0] for row in read(run))
+
+
+def sqlite_do(file, statement):
+    connection = sqlite3.connect(file)
+    with connection:
+        connection.execute(statement)
+    connection.close()
