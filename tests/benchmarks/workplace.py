@@ -25,7 +25,15 @@ from trialplane.wire import env
 ROOT = Path(__file__).resolve().parents[2]  # of the repository
 STOP_GRACE = 20.0  # seconds between SIGTERM and SIGKILL
 # Variables of the user's that would send a benchmark's results to the user's own places.
-_FOREIGN = (env.LEDGER, env.MLFLOW_TRACKING_URI, env.MLFLOW_RUN_ID, env.MLFLOW_EXPERIMENT_NAME, protobuf.VARIABLE)
+# PYTHONDONTWRITEBYTECODE would make each process compile our modules anew, which those of an installed package are not.
+_FOREIGN = (
+    "PYTHONDONTWRITEBYTECODE",
+    env.LEDGER,
+    env.MLFLOW_TRACKING_URI,
+    env.MLFLOW_RUN_ID,
+    env.MLFLOW_EXPERIMENT_NAME,
+    protobuf.VARIABLE,
+)
 
 
 class MeasurementFailed(Exception):

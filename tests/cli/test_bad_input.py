@@ -6,6 +6,7 @@ One row for each kind. Not checked here: what else can be wrong in a job file (t
 
 from __future__ import annotations
 
+import random
 import shutil
 from collections import namedtuple
 from pathlib import Path
@@ -134,6 +135,4 @@ def test_a_dry_run_checks_the_same(platform, home):
 
 
 def random_bytes():
-    import random
-
     return random.Random(0).randbytes(2 * 2**20)

@@ -16,8 +16,9 @@ import subprocess
 import sys
 
 import pytest
-
+from tests.client import controller_double
 from tests.client.conftest import complete, failed
+
 from trialplane.cli import progress
 from trialplane.client.run import RunHandle
 from trialplane.wire.paths import RunPaths
@@ -96,7 +97,8 @@ def test_failures_are_told_once_as_they_happen(runs, held):
         next(statuses)  # nobody works on it
 
     def tell(request):
-        return failed(request, FailureClass.STOPPED if request.trial == 1 else FailureClass.ERROR, "bad <news>")
+        stopped = (request.trial, request.attempt) == (1, 1)
+        return failed(request, FailureClass.STOPPED if stopped else FailureClass.ERROR, "bad <news>")
 
     statuses = progress.follow(RunHandle("a", Alive(runs.target)), shown)
     next(statuses)
@@ -130,7 +132,7 @@ def test_the_first_signal_stops_and_says_how_to_resume(workplace, home, double, 
     assert "x PAUSED: stopped" in out
 
 
-def test_the_second_signal_kills(workplace, home, double, monkeypatch):
+def test_the_second_signal_kills(workplace, home, double):
     child = foreground()
     run = RunPaths.of(home, "x")
     double(run)
@@ -168,18 +170,12 @@ def foreground(terminal: int | None = None) -> subprocess.Popen[str]:
     script = (
         "import sys\n"
         "from trialplane.client import process\n"
-        f"process.PROGRAM = ({double_program()!r},)\n"
+        f"process.PROGRAM = ({str(controller_double.__file__)!r},)\n"
         "from trialplane.cli import main\n"
         "main.main(['submit', 'hpo', 'demo', '--local', '--name', 'x'])\n"
     )
     out = subprocess.PIPE if terminal is None else terminal
     return subprocess.Popen([sys.executable, "-c", script], stdout=out, stderr=subprocess.PIPE, text=True)
-
-
-def double_program() -> str:
-    from tests.client import controller_double
-
-    return str(controller_double.__file__)
 
 
 class Alive:

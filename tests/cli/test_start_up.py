@@ -11,8 +11,8 @@ import subprocess
 import sys
 
 import pytest
-
 from tests.client.conftest import complete
+
 from trialplane.wire.states import RunState
 
 HEAVY = {"torch", "ray", "numpy", "optuna", "mlflow", "transformers", "sqlalchemy", "kubernetes", "pandas", "scipy"}
@@ -116,7 +116,9 @@ def test_completing_verbs_imports_none(one_run):
 
 
 def test_a_reader_that_has_seen_enough_is_no_error(one_run):
-    command = f'{sys.executable} -c "from trialplane.cli import main; main.main()" schema | head -c 20; echo ${{PIPESTATUS[0]}}'
+    command = (
+        f'{sys.executable} -c "from trialplane.cli import main; main.main()" schema | head -c 20; echo ${{PIPESTATUS[0]}}'
+    )
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     assert done.stderr == ""
     assert done.stdout.endswith("0\n")

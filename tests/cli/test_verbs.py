@@ -7,14 +7,15 @@ Not checked here: bad input (test_bad_input.py), the progress display (test_prog
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import json
 from pathlib import Path
 
 import pytest
 import yaml
-
 from tests.client.conftest import complete, failed
+
 from trialplane.client import folder
 from trialplane.spec import load
 from trialplane.wire.paths import RunPaths
@@ -84,11 +85,13 @@ def test_the_parameters_of_any_trial(platform, run, trial):
 
 
 def test_best_of_several_objectives_is_the_front(platform, runs, workplace):
-    text = Path("jobs/demo/job.yaml").read_text().replace(
-        "direction: minimize}", "direction: minimize}, {metric: lr, direction: maximize}"
+    text = (
+        Path("jobs/demo/job.yaml")
+        .read_text()
+        .replace("direction: minimize}", "direction: minimize}, {metric: lr, direction: maximize}")
     )
     Path("jobs/demo/job.yaml").write_text(text)
-    runs.make("a", tell=lambda r: two_metrics(r))
+    runs.make("a", tell=two_metrics)
     result = platform("best")
     assert len(list(yaml.safe_load_all(result.stdout))) == 6  # loss is lr: none beats another
     assert "--trial" in result.stderr
@@ -162,7 +165,8 @@ def test_a_dry_run_shows_everything_and_makes_nothing(platform, home):
 
 
 def test_flags_reach_the_job(platform):
-    words = "--parallel 3 --seed 5 --timeout 90s --max-failed 2 --sampler qmc --pruner hyperband".split()
+    words = ["--parallel", "3", "--seed", "5", "--timeout", "90s", "--max-failed", "2"]
+    words += ["--sampler", "qmc", "--pruner", "hyperband"]
     result = platform("submit", "hpo", "demo", "--local", "--dry-run", *words, "--set", "retries.lost=9", "-o", "json")
     job = json.loads(result.stdout)["job"]
     assert (job["parallel"], job["seed"], job["sampler"]["name"], job["pruner"]["name"]) == (3, 5, "qmc", "hyperband")
@@ -211,7 +215,7 @@ def test_warnings_are_notes(platform):
 # Around
 
 
-def test_init_makes_a_job_that_is_valid_and_runs(platform, workplace, monkeypatch, capsys):
+def test_init_makes_a_job_that_is_valid_and_runs(platform, workplace):
     assert platform("init", "mine").exit_code == 0
     assert "is valid" in platform("validate", "mine").stdout
     names: dict = {"__name__": "mine"}
@@ -236,6 +240,4 @@ def test_completion(platform, shell):
 
 
 def two_metrics(request):
-    import dataclasses
-
     return dataclasses.replace(complete(request), metrics={"loss": request.params["lr"], "lr": request.params["lr"]})

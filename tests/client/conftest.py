@@ -5,12 +5,15 @@ from __future__ import annotations
 import dataclasses
 import fcntl
 import os
+import shutil
 import signal
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import optuna
 import pytest
 
 from trialplane.client import folder, process
@@ -84,6 +87,7 @@ class Runs:
 
     home: Path
     jobs: Path
+    empty: Path  # a ledger without studies; Optuna takes half a second to make one
 
     @property
     def target(self) -> LocalTarget:
@@ -105,6 +109,8 @@ class Runs:
     def drive(self, run: RunPaths, tell: Tell, asks: int | None = None) -> None:
         """Works on the ledger of a run as a controller would, and goes away."""
         job = folder.load_job(run)
+        if not run.ledger.exists():
+            shutil.copy(self.empty, run.ledger)
         with Ledger(f"sqlite:///{run.ledger}", job, run.root.name, run.code, run.lock) as ledger:
             count = 0
             while asks is None or count < asks:
@@ -124,10 +130,20 @@ class Runs:
         return status
 
 
+@pytest.fixture(scope="session")
+def empty_ledger(tmp_path_factory) -> Path:
+    """A database with Optuna's tables and nothing in them."""
+    file = tmp_path_factory.mktemp("ledger") / "empty.db"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        optuna.storages.RDBStorage(f"sqlite:///{file}").engine.dispose()
+    return file
+
+
 @pytest.fixture
-def runs(workplace, home) -> Runs:
+def runs(workplace, home, empty_ledger) -> Runs:
     """Makes runs of the job demo."""
-    return Runs(home, workplace / "jobs")
+    return Runs(home, workplace / "jobs", empty_ledger)
 
 
 @pytest.fixture

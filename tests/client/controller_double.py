@@ -24,7 +24,8 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--run-dir", type=Path, required=True)
     run = RunPaths(parser.parse_args().run_dir)
-    print("the double is here", flush=True)
+    sys.stdout.write("the double is here\n")
+    sys.stdout.flush()
     with run.lock.open("a+") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         lock.truncate(0)

@@ -10,8 +10,8 @@ import json
 import time
 
 import pytest
-
 from tests.client.conftest import ORIGIN, complete, failed
+
 from trialplane.client import folder, process
 from trialplane.client.run import RunHandle
 from trialplane.client.sdk import Platform

@@ -13,8 +13,8 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from tests.client.conftest import complete, failed
+
 from trialplane.client import folder, results
 from trialplane.errors import LedgerCorrupt
 from trialplane.wire import rows
@@ -101,13 +101,13 @@ def test_reading_leaves_no_file_behind(runs):
 def test_a_killed_writers_log_is_read(runs, tmp_path):
     """The last transactions of a `kill -9` are in the write-ahead log only."""
     run = runs.make("a", tell=complete)
-    script = (
-        "import os, sqlite3, sys\n"
-        "c = sqlite3.connect(sys.argv[1], isolation_level=None)\n"
-        "c.execute('PRAGMA wal_autocheckpoint=0')\n"
-        "c.execute(\"UPDATE trial_user_attributes SET value_json = replace(value_json, '\\\"COMPLETE\\\"', '\\\"PRUNED\\\"')\")\n"
-        "os.kill(os.getpid(), 9)\n"
-    )
+    script = """
+import os, sqlite3, sys
+c = sqlite3.connect(sys.argv[1], isolation_level=None)
+c.execute("PRAGMA wal_autocheckpoint=0")
+c.execute("UPDATE trial_user_attributes SET value_json = replace(value_json, 'COMPLETE', 'PRUNED')")
+os.kill(os.getpid(), 9)
+"""
     subprocess.run([sys.executable, "-c", script, str(run.ledger)], check=False)
     log = Path(f"{run.ledger}-wal")
     assert log.stat().st_size > 0
@@ -135,7 +135,7 @@ def test_a_killed_writers_log_is_read(runs, tmp_path):
 def test_a_damaged_ledger_says_what_to_do(runs, damage):
     run = runs.make("a", tell=complete)
     damage(run.ledger)
-    with pytest.raises(LedgerCorrupt, match="move .* away") as caught:
+    with pytest.raises(LedgerCorrupt, match=r"move .* away") as caught:
         read(run)
     assert caught.value.exit_code == 2
     assert str(run.ledger) in str(caught.value)

@@ -3,7 +3,7 @@
 Each case is a process of its own, since protobuf's descriptor pool belongs to the process. The trigger is a job that also
 reads SentencePiece models itself through the messages bundled with transformers, before its tokenizer is converted:
 transformers 5 converts through sentencepiece's own copy of the same file, so that alone no longer fails.
-Not checked here: that slots set the variable, and parallel trials (tests/e2e_local).
+Not checked here: that slots set the variable, and parallel trials (tests/study/test_tokenizers.py).
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ import signal
 import time
 
 import pytest
-
 from tests.study.conftest import Study, alive, wait_until
+
 from trialplane import errors
 from trialplane.wire.states import RunState
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -17,6 +19,7 @@ from trialplane.wire import paths
 
 _HOST = "127.0.0.1"  # MLflow's UI asks nobody for a password
 _FIRST_PORT = 5000
+_PATIENCE = 10.0  # seconds for MLflow to end
 
 
 @click.command("ui")
@@ -35,15 +38,30 @@ def command(port: int | None) -> int:
     server = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", paths.mlflow_uri(home)]
     server += ["--default-artifact-root", str(paths.mlflow_artifacts(home)), "--workers", "1"]
     output.note(f"http://{_HOST}:{port} shows the results in {home} in a few seconds; Ctrl-C ends it")
-    child = subprocess.Popen([*server, "--host", _HOST, "--port", str(port)], env=environ)
-    try:
-        code = child.wait()
-    except KeyboardInterrupt:  # the terminal has told the server as well
-        child.wait()
-        return 0
+    code = _serve([*server, "--host", _HOST, "--port", str(port)], environ)
     if code:
         raise TargetError(f"MLflow ended with exit code {code}; what it said is above")
     return 0
+
+
+def _serve(server: list[str], environ: dict[str, str]) -> int:
+    """Runs MLflow until it ends, or until the user has had enough: then its exit code does not matter."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
+    # A session of its own: a Ctrl-C that reached it as well would make it print tracebacks.
+    child = subprocess.Popen(server, env=environ, start_new_session=True)
+    try:
+        return child.wait()
+    except KeyboardInterrupt:
+        return 0
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGTERM)
+        try:
+            child.wait(_PATIENCE)
+        except subprocess.TimeoutExpired:
+            os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
 
 
 def _first_free() -> int:

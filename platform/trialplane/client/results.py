@@ -67,16 +67,18 @@ def attempts(ledger: Path, run: str, job: Job, alive: bool) -> list[TrialRow]:
         LedgerCorrupt: the file is no ledger or is damaged.
         LedgerUnavailable: it cannot be read.
     """
-    found = []
-    for request_json, outcome_json in _query(ledger, run, alive, _ATTEMPTS, labels.LEDGER_OUTCOME, labels.LEDGER_REQUEST):
-        with _intact(ledger, run):
-            request = records.from_dict(TrialRequest, json.loads(request_json))
-            outcome = None if outcome_json is None else records.from_dict(TrialOutcome, json.loads(outcome_json))
-            row = rows.row(job, request, request.params, outcome)
-        if outcome is None and not alive:
-            row = dataclasses.replace(row, state=TrialState.LOST, message=INTERRUPTED)
-        found.append(row)
-    return found
+    texts = _query(ledger, run, alive, _ATTEMPTS, labels.LEDGER_OUTCOME, labels.LEDGER_REQUEST)
+    with _intact(ledger, run):
+        return [_row(job, request, outcome, alive) for request, outcome in texts]
+
+
+def _row(job: Job, request_json: str, outcome_json: str | None, alive: bool) -> TrialRow:
+    request = records.from_dict(TrialRequest, json.loads(request_json))
+    outcome = None if outcome_json is None else records.from_dict(TrialOutcome, json.loads(outcome_json))
+    row = rows.row(job, request, request.params, outcome)
+    if outcome is None and not alive:
+        return dataclasses.replace(row, state=TrialState.LOST, message=INTERRUPTED)
+    return row
 
 
 def has_attempts(ledger: Path, run: str) -> bool:

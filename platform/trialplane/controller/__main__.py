@@ -51,6 +51,8 @@ def _ray_settings() -> dict[str, str]:
         # Trials are children of a slot and have a memory limit of their own; Ray would kill the slot for them.
         "RAY_memory_monitor_refresh_ms": "0",
         "RAY_USAGE_STATS_ENABLED": "0",
+        # Ray's agents outlive a killed controller by this many seconds; a minute is the default.
+        "RAY_gcs_rpc_server_reconnect_timeout_s": "5",
         # A trial's GPUs are all its own; a slot without GPUs must not hide those of a job that finds them itself.
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     }

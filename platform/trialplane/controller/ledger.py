@@ -137,8 +137,8 @@ class Ledger:
 
     @property
     def exhausted(self) -> bool:
-        """Whether the sampler has drawn every point there is."""
-        return self._study.exhausted
+        """Whether the sampler has drawn every point there is, and none of them is to be tried again."""
+        return not self._again and (self._study.exhausted or samplers.grid_is_drawn(self.job, self._study))
 
     def ask(self) -> TrialRequest | None:
         """The next attempt, written to the database; None when nothing is left to start.
@@ -404,6 +404,7 @@ class Ledger:
         for request, _ in left:
             self._drop_retry(request.retry_of)
             self._end_left(request)
+        samplers.stop_if_exhausted(self.job, self._study, self._code)
 
     def _drop_retry(self, number: int | None) -> None:
         """A failed attempt that has its retry already is not tried again."""

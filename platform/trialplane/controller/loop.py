@@ -116,7 +116,10 @@ class Controller:
             return {env.MLFLOW_RUN_ID: run_id}
         # MLflow is away: the trial logs into a store of its own, which the recorder takes over later.
         store = self._run.trial_store(request.number)
-        return {env.MLFLOW_TRACKING_URI: f"sqlite:///{store}", env.MLFLOW_RUN_ID: ""}
+        return {
+            env.MLFLOW_TRACKING_URI: f"sqlite:///{store}",
+            env.MLFLOW_ARTIFACT_ROOT: store.with_suffix(".artifacts").as_uri(),
+        }
 
     def _hear(self, said: SlotReady | SlotTrial) -> None:
         if isinstance(said, SlotReady):

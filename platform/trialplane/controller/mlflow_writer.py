@@ -3,12 +3,14 @@
 `python -m trialplane.controller.mlflow_writer RUN_DIR URI` is started by the recorder. It reads counts of wanted run ids
 on its input, and events from the spool; it says `{"id": …}`, `{"done": bytes}` and `{"away": message}` on its output.
 Everything it does can be done twice: metrics carry the time of the event, parameters and tags are the same again, a
-run's id is looked up before one is made. It ends when its input is closed.
+run's id is looked up before one is made. It ends when it is told so and has written everything, or at once when its
+input is closed.
 """
 
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import json
 import os
@@ -34,6 +36,7 @@ MAX_LINES = 400  # events written together
 MAX_METRICS = 900  # per call; MLflow takes 1000 entities in all
 MAX_PARAMS = 90
 MAX_LOG = 1 << 20  # bytes of a failed trial's log kept as an artifact
+END = b"end"  # on the input: no event will follow
 IDLE = 0.1  # seconds between looks at the spool
 _RESERVED = "RESERVED"
 _STATUS = {TrialState.COMPLETE: "FINISHED", TrialState.PRUNED: "KILLED", TrialState.FAILED: "FAILED"}
@@ -345,19 +348,22 @@ def _adopt(store: Path, batch: _Batch) -> None:
 
 
 def main() -> None:
-    """Serves ids and writes events until the input is closed."""
+    """Serves ids and writes events until told to end."""
+    os.dup2(2, 1)
     run, uri = RunPaths(Path(sys.argv[1])), sys.argv[2]
     wanted = 0
     pause = IDLE
-    open_ = True
+    ending = False
     partial = b""
     writer: Writer | None = None
-    while open_:
+    while True:
         if select.select([sys.stdin], [], [], 0 if wanted else pause)[0]:
             data = os.read(sys.stdin.fileno(), 4096)
-            open_ = bool(data)
+            if not data:  # the controller is gone; the next one's writer goes on, with the spare runs too
+                return
             *lines, partial = (partial + data).split(b"\n")
-            wanted += sum(int(line) for line in lines)
+            ending = ending or END in lines
+            wanted += sum(int(line) for line in lines if line != END)
         try:
             writer = writer or Writer(run, uri)
             if wanted:
@@ -367,8 +373,9 @@ def main() -> None:
             pause = 0.0 if writer.write() else IDLE
             if pause == 0.0:
                 _say({"done": writer.offset})
-            if not open_:
+            elif ending:
                 writer.close()
+                return
         except (MlflowException, OSError) as error:
             _say({"away": f"MLflow at {uri} does not take what we write: {str(error).splitlines()[0][:300]}"})
             pause = min(max(2 * pause, 1.0), 10.0)
@@ -376,9 +383,12 @@ def main() -> None:
 
 
 def _say(message: Mapping[str, Any]) -> None:
-    sys.stdout.write(json.dumps(message) + "\n")
-    sys.stdout.flush()
+    with contextlib.suppress(BrokenPipeError):  # the controller is gone, and so is our input: the loop ends by itself
+        os.write(_ANSWERS, json.dumps(message).encode() + b"\n")
 
+
+# MLflow prints to the standard output when it feels like it: the answers get the pipe, the output goes to the log.
+_ANSWERS = os.dup(1)
 
 if __name__ == "__main__":
     main()

@@ -125,8 +125,12 @@ class Recorder:
             if self._done > before:
                 before, deadline = self._done, time.monotonic() + patience
         complete = not self.behind
-        if self._writer.stdin is not None:
-            self._writer.stdin.close()  # the writer deletes its spare runs and ends
+        stdin = self._writer.stdin
+        assert stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            stdin.write(b"end\n" if complete else b"")  # then it deletes its spare runs, and ends
+        if not complete:
+            stdin.close()
         try:
             self._writer.wait(timeout=10)
         except subprocess.TimeoutExpired:
@@ -172,6 +176,8 @@ class Recorder:
             "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
             "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
             "MLFLOW_DISABLE_TELEMETRY": "true",
+            "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+            "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
         }
         with self._run.controller_log.open("ab") as log:
             writer = subprocess.Popen(

@@ -8,8 +8,10 @@ whole sequence (QMC, grid) keep one seed; what else they remember they keep in t
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import importlib
+import math
 import sys
 import warnings
 from collections.abc import Callable, Mapping
@@ -17,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import optuna
+from optuna.distributions import BaseDistribution
+from optuna.trial import FrozenTrial
 
 from trialplane import errors
 from trialplane.spec import options
@@ -66,6 +70,8 @@ def build_sampler(job: Job, trial: int, code: JobCode) -> optuna.samplers.BaseSa
     name = job.sampler.name
     seed = job.seed if name in _ONE_SEQUENCE else derived_seed(job.seed, trial)
     sampler: optuna.samplers.BaseSampler = _build(Kind.SAMPLER, name, job.sampler.options, job, seed, code)
+    if isinstance(sampler, _ByLogicalNumber):
+        sampler.logical = trial
     return sampler
 
 
@@ -77,6 +83,52 @@ def build_pruner(job: Job, code: JobCode) -> optuna.pruners.BasePruner:
     return pruner
 
 
+def grid_is_drawn(job: Job, study: optuna.Study) -> bool:
+    """Whether every point of a grid has been drawn; Optuna's sampler would draw one that still runs a second time."""
+    if job.sampler.name != "grid":
+        return False
+    drawn = {trial.system_attrs.get("grid_id") for trial in study.get_trials(deepcopy=False)} - {None}
+    return len(drawn) >= math.prod(len(parameter.points()) for parameter in job.parameters.values())
+
+
+def stop_if_exhausted(job: Job, study: optuna.Study, code: JobCode) -> None:
+    """Calls `study.stop` when a former controller saw the last point tried: brute force knows it by its last trial."""
+    ended = [trial for trial in study.get_trials(deepcopy=False) if trial.state.is_finished()]
+    if job.sampler.name == "bruteforce" and ended:
+        build_sampler(job, 0, code).after_trial(study, ended[-1], ended[-1].state, ended[-1].values)
+
+
+class _ByLogicalNumber(optuna.samplers.BaseSampler):
+    """Shows a sampler that looks at a trial's number the logical one: each retry takes a number of Optuna's."""
+
+    logical: int | None = None
+
+    def before_trial(self, study: optuna.Study, trial: FrozenTrial) -> None:
+        super().before_trial(study, self._shown(trial))
+
+    def sample_relative(
+        self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        drawn: dict[str, Any] = super().sample_relative(study, self._shown(trial), search_space)  # type: ignore[safe-super]
+        return drawn
+
+    def _shown(self, trial: FrozenTrial) -> FrozenTrial:
+        if self.logical is None:
+            return trial
+        shown = copy.copy(trial)
+        shown.number = self.logical
+        return shown
+
+
+class _Grid(_ByLogicalNumber, optuna.samplers.GridSampler):
+    """Its first points are numbered like the trials."""
+
+
+class _CmaEs(_ByLogicalNumber, optuna.samplers.CmaEsSampler):
+    """It adds the number to its seed."""
+
+
+_OURS = {"GridSampler": _Grid, "CmaEsSampler": _CmaEs}
 _MODULES = {
     Kind.SAMPLER: optuna.samplers,
     Kind.PRUNER: optuna.pruners,
@@ -98,7 +150,7 @@ def _build(kind: Kind, name: str, given: Mapping[str, Any], job: Job, seed: int,
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # optuna on experimental and deprecated options: the job asked for them
-            return getattr(_MODULES[kind], choice.cls)(**arguments)
+            return (_OURS.get(choice.cls) or getattr(_MODULES[kind], choice.cls))(**arguments)
     except (ValueError, TypeError, ImportError) as error:
         raise errors.InputError(f"{kind.name.lower()} {name}: {error}") from error
 

@@ -52,15 +52,16 @@ def drive(folder: Path, stopped: list[int]) -> int:
         return error.exit_code  # the status is the other controller's
     except errors.TrialplaneError as error:
         log.error("%s", error)
-        before = records.from_json(RunStatus, run.status.read_text()) if run.status.exists() else base
         resumable = isinstance(error, (errors.LedgerError, errors.SlotError)) and not isinstance(
             error, errors.LedgerCorrupt
         )
         state = RunState.PAUSED if resumable else RunState.FAILED
-        failed = dataclasses.replace(before, state=state, reason=str(error), running=0, eta=None, ended=time.time())
-        with contextlib.suppress(OSError):  # a full disk is what the error is about
-            write_status(run, failed)
+        _show_failure(run, base, state, str(error))
         return error.exit_code
+    except Exception as error:
+        log.exception("the controller failed")
+        _show_failure(run, base, RunState.PAUSED, f"the controller failed: {type(error).__name__}: {error}; see {run.controller_log}")
+        return errors.EXIT_PLATFORM
     return {
         RunState.SUCCEEDED: errors.EXIT_OK,
         RunState.CANCELLED: errors.EXIT_CANCELLED,
@@ -128,6 +129,13 @@ def _drive(run: RunPaths, job: Job, base: RunStatus, stopped: list[int], stack: 
         log.warning("%s", reason)
     controller.show(ending.state, reason, now=True)
     return ending.state
+
+
+def _show_failure(run: RunPaths, base: RunStatus, state: RunState, reason: str) -> None:
+    """Puts an error into the run's last status."""
+    before = records.from_json(RunStatus, run.status.read_text()) if run.status.exists() else base
+    with contextlib.suppress(OSError):  # a full disk may be what the error is about
+        write_status(run, dataclasses.replace(before, state=state, reason=reason, running=0, eta=None, ended=time.time()))
 
 
 def _on_signals(controller: loop.Controller, run: RunPaths, stopped: list[int]) -> None:

@@ -66,6 +66,7 @@ class Storage:
         self._url = url
         self._name = study
         self._stack = contextlib.ExitStack()
+        self._epoch: str | None = None
         try:
             self._engine = _engine(url)
             self._stack.callback(self._engine.dispose)
@@ -230,9 +231,7 @@ class Storage:
                 .values(value_json=self._epoch)
             )
             if fenced.rowcount != 1:
-                raise errors.LedgerFenced(
-                    f"another controller has taken over the study {self._name} in {self._shown}; this one stops"
-                )
+                raise self._fenced()
             yield connection
 
     def _lock(self, file: Path) -> None:
@@ -251,16 +250,33 @@ class Storage:
             handle.flush()
             return
         key = int.from_bytes(hashlib.sha256(self._name.encode()).digest()[:8], "big", signed=True)
-        with self._mapped():
-            connection = self._stack.enter_context(self._engine.connect())
-            connection = connection.execution_options(isolation_level="AUTOCOMMIT")
-            if not connection.execute(sa.select(sa.func.pg_try_advisory_lock(key))).scalar():
-                raise self._locked("on another connection")
+        # The lock belongs to the one connection that also writes: where that breaks, the next one locks first.
+        sa.event.listen(self._engine, "connect", lambda connection, _: self._lock_connection(connection, key))
+        with self._mapped(), self._engine.connect():
+            return
+
+    def _lock_connection(self, connection: Any, key: int) -> None:
+        deadline = time.monotonic() + LOCK_PATIENCE  # a controller that has just ended may still be connected
+        while True:
+            with connection.cursor() as cursor:
+                cursor.execute("SELECT pg_try_advisory_lock(%s)", (key,))
+                (locked,) = cursor.fetchone()
+            connection.commit()  # the lock stays, it is the session's
+            if locked:
+                return
+            if time.monotonic() > deadline:
+                raise self._locked("on another connection") if self._epoch is None else self._fenced()
+            time.sleep(0.02)
 
     def _locked(self, holder: str) -> errors.LedgerLocked:
         return errors.LedgerLocked(
             f"another controller ({holder}) is working on the run {self._name}; "
             f"see it with `platform status {self._name}`, end it with `platform cancel {self._name}`"
+        )
+
+    def _fenced(self) -> errors.LedgerFenced:
+        return errors.LedgerFenced(
+            f"another controller has taken over the study {self._name} in {self._shown}; this one stops"
         )
 
     @property
@@ -273,8 +289,10 @@ class Storage:
         try:
             yield
         except (sa.exc.SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
-            text = str(error.__cause__ or error).strip()
-            if isinstance(error, sa.exc.DatabaseError) and any(
+            # Optuna wraps what SQLAlchemy has wrapped already.
+            cause = error.__cause__ if isinstance(error, optuna.exceptions.StorageInternalError) else error
+            text = str(getattr(cause, "orig", None) or cause).strip()
+            if isinstance(cause, sa.exc.DatabaseError) and any(
                 sign in text for sign in ("malformed", "not a database", "no such table", "no such column")
             ):
                 raise errors.LedgerCorrupt(
@@ -295,7 +313,9 @@ def _engine(url: str) -> sa.Engine:
         engine = sa.create_engine(made, connect_args={"timeout": 30})
         sa.event.listen(engine, "connect", _tune_sqlite)
         return engine
-    return sa.create_engine(made, pool_pre_ping=True, connect_args={"connect_timeout": 10})
+    return sa.create_engine(
+        made, pool_pre_ping=True, pool_size=1, max_overflow=0, connect_args={"connect_timeout": 10}
+    )
 
 
 def _tune_sqlite(connection: Any, _: Any) -> None:

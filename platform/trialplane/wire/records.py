@@ -14,7 +14,7 @@ import json
 import math
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from trialplane.wire.states import FailureClass, RunState, TrialState
@@ -229,30 +229,39 @@ def from_json(cls: type[R], text: str | bytes) -> R:
 
 def from_dict(cls: type[R], data: Mapping[str, Any]) -> R:
     """The record of type `cls` in plain JSON values, as `to_dict` made them."""
-    hints = _hints(cls)  # type: ignore[arg-type]  # classes are hashable
-    return cls(**{key: _restore(hints[key], value) for key, value in data.items() if key in hints})
+    readers = _readers(cls)  # type: ignore[arg-type]  # classes are hashable
+    return cls(
+        **{
+            key: value if value is None or (read := readers[key]) is None else read(value)
+            for key, value in data.items()
+            if key in readers
+        }
+    )
+
+
+_Reader = Callable[[Any], Any] | None
 
 
 @functools.cache
-def _hints(cls: Any) -> dict[str, Any]:
-    return typing.get_type_hints(cls)
+def _readers(cls: Any) -> dict[str, _Reader]:
+    """What turns the JSON value of each field into the field's type; None where they are the same."""
+    hints = typing.get_type_hints(cls)
+    return {field.name: _reader(hints[field.name]) for field in dataclasses.fields(cls)}
 
 
-def _restore(hint: Any, value: Any) -> Any:
-    """`value` as the type that `hint` names: enums, nested records, tuples and mappings of floats."""
-    if value is None:
-        return None
+def _reader(hint: Any) -> _Reader:
+    """For enums, nested records, tuples and mappings of floats. A ledger holds thousands, so it is made once a type."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is types.UnionType:
-        return _restore(next(a for a in arguments if a is not type(None)), value)
+        return _reader(next(a for a in arguments if a is not type(None)))
     if origin is tuple:
-        return tuple(_restore(arguments[0], item) for item in value)
+        item = _reader(arguments[0])
+        return tuple if item is None else lambda value: tuple(map(item, value))
     if origin is Mapping:
-        return {key: _restore(arguments[1], item) for key, item in value.items()}
-    if hint is float:
-        return float(value)
-    if isinstance(hint, type) and issubclass(hint, enum.Enum):
-        return hint(value)
+        below = _reader(arguments[1])
+        return None if below is None else lambda value: {key: below(each) for key, each in value.items()}
+    if hint is float or (isinstance(hint, type) and issubclass(hint, enum.Enum)):
+        return hint
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
-        return from_dict(hint, value)
-    return value
+        return functools.partial(from_dict, hint)
+    return None

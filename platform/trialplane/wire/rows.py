@@ -5,7 +5,10 @@ The controller's ledger and the laptop's reader share them, so that both count a
 
 from __future__ import annotations
 
+import bisect
+import functools
 import math
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -86,7 +89,8 @@ def best(job: Job, rows: Iterable[TrialRow]) -> TrialRow | None:
 def front(job: Job, rows: Iterable[TrialRow]) -> list[TrialRow]:
     """The feasible results that no other beats in every objective; with one objective the best alone."""
     complete = [r for r in rows if r.state is TrialState.COMPLETE and r.feasible]
-    return [r for r in complete if not any(dominates(losses(job, o), losses(job, r)) for o in complete)]
+    ranks = _fronts(job, complete)
+    return [r for r in complete if ranks[r.trial] == 0]
 
 
 def losses(job: Job, r: TrialRow) -> list[float]:
@@ -114,19 +118,25 @@ _ORDER = [
 ]
 
 
-def _fronts(job: Job, rows: list[TrialRow]) -> dict[int, int]:
-    """Trial → number of the front it is on, 0 the best."""
-    left = rows
+def _fronts(job: Job, rows: Iterable[TrialRow]) -> dict[int, int]:
+    """Trial → number of the front it is on, 0 the best.
+
+    Efficient non-dominated sort with binary search (Zhang, Tian, Cheng, Jin 2015): what a front does not beat, no later
+    front beats.
+    """
+    fronts: list[list[tuple[float, ...]]] = []
     ranks: dict[int, int] = {}
-    rank = 0
-    while left:
-        # Of trials with equal first losses only earlier ones can dominate: compare within the sorted order.
-        left = sorted(left, key=lambda r: losses(job, r))
-        first: list[TrialRow] = []
-        rest: list[TrialRow] = []
-        for r in left:
-            beaten = any(dominates(losses(job, f), losses(job, r)) for f in first)
-            (rest if beaten else first).append(r)
-        ranks.update({r.trial: rank for r in first})
-        left, rank = rest, rank + 1
+    for loss, trial in sorted((tuple(losses(job, r)), r.trial) for r in rows):
+        rank = bisect.bisect_left(fronts, True, key=functools.partial(_spares, loss))
+        if rank == len(fronts):
+            fronts.append([])
+        fronts[rank].append(loss)
+        ranks[trial] = rank
     return ranks
+
+
+def _spares(loss: tuple[float, ...], front: list[tuple[float, ...]]) -> bool:
+    """Whether no member of a front, whose first losses are not larger, dominates `loss`."""
+    # With up to two objectives the newest member has the smallest second loss.
+    members = front[-1:] if len(loss) <= 2 else reversed(front)
+    return not any(member != loss and all(map(operator.le, member, loss)) for member in members)

@@ -1,0 +1,51 @@
+"""The benchmarks run: every figure at its small size gives complete rows, in the table and as JSON.
+
+Checked is the structure, never a time and never whether a goal is met. What the figures mean is in README.md.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+# Figure → units of its rows, and how many there are.
+FIGURES = {
+    "trial": ({"ms", "s"}, 8),
+    "overhead": ({"%"}, 2),
+    "cli": ({"ms"}, 5),
+    "ask": ({"ms", "MiB", "s"}, 7),
+    "ledger": ({"ms"}, 4),
+    "search": ({"", "s"}, 8),
+}
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+@pytest.mark.parametrize("figure", FIGURES)
+def test_a_figure_gives_complete_rows(figure: str, tmp_path: Path) -> None:
+    file = tmp_path / "figures.json"
+    command = [sys.executable, "-m", "tests.benchmarks", "--quick", "--only", figure, "--json", str(file)]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=850)
+    assert ended.returncode == 0, ended.stderr
+    document = json.loads(file.read_text())
+    assert document["failures"] == {}
+    assert {"cpu", "cores", "python", "libraries"} <= document["machine"].keys()
+    rows = document["figures"]
+    units, count = FIGURES[figure]
+    assert len(rows) == count
+    assert {row["unit"] for row in rows} == units
+    for row in rows:
+        assert row["figure"] == figure
+        assert row["what"] in ended.stdout
+        samples = row["ours"]["samples"]
+        assert row["ours"]["min"] <= row["ours"]["median"] <= row["ours"]["max"]
+        assert len(samples) == row["ours"]["n"] >= 1
+        assert (row["met"] is None) == (row["goal"] is None), row
+        if row["peer"] is not None:
+            assert row["peer"]["n"] >= 1, row
+            assert row["ratio"] == pytest.approx(row["peer"][row["statistic"]] / row["ours"][row["statistic"]])

@@ -1,0 +1,155 @@
+"""Optuna's own view of a ledger: `optuna.load_study` on the same URL sees the same trials, with nothing of ours needed.
+
+Not checked here: optuna-dashboard itself, which reads what `load_study` reads.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+from collections.abc import Sequence
+
+import optuna
+import pytest
+from optuna.trial import FrozenTrial, TrialState
+from tests.contracts.conftest import Backend, ask, complete, drive, failed, make_job, report
+
+from trialplane.wire import records
+from trialplane.wire.states import FailureClass
+from trialplane.wire.states import TrialState as State
+
+
+def load(backend: Backend) -> optuna.Study:
+    return optuna.load_study(study_name="toy", storage=backend.url)
+
+
+def trials(backend: Backend) -> Sequence[FrozenTrial]:
+    return load(backend).get_trials()
+
+
+def test_the_same_trials_parameters_values_reports_and_times(backend: Backend) -> None:
+    job = make_job(pruner="median", trials=3)
+    before = datetime.datetime.now()
+    with backend.open(job) as ledger:
+        requests = []
+        for _ in range(3):
+            request = ask(ledger)
+            requests.append(request)
+            for step in range(2):
+                ledger.report(report(request, step, score=step + float(request.params["x"])))
+            ledger.tell(complete(request))
+    after = datetime.datetime.now()
+    study = load(backend)
+    assert [direction.name for direction in study.directions] == ["MAXIMIZE"]
+    seen = study.get_trials()
+    assert [trial.number for trial in seen] == [0, 1, 2]
+    for trial, request in zip(seen, requests, strict=True):
+        x = request.params["x"]
+        assert trial.state is TrialState.COMPLETE
+        assert {"epochs": 2, **trial.params} == request.params
+        assert trial.distributions == {
+            "x": optuna.distributions.FloatDistribution(0.0, 1.0),
+            "layers": optuna.distributions.IntDistribution(1, 4),
+            "kind": optuna.distributions.CategoricalDistribution(("a", "b", None, 3)),
+        }
+        assert trial.values == [x]
+        assert trial.intermediate_values == {0: x, 1: x + 1}
+        assert trial.datetime_start is not None
+        assert trial.datetime_complete is not None
+        assert before <= trial.datetime_start <= trial.datetime_complete <= after
+    assert study.best_value == max(request.params["x"] for request in requests)
+
+
+def test_a_running_trial_is_there_with_its_parameters(backend: Backend) -> None:
+    request = ask(backend.open(make_job()))
+    (trial,) = trials(backend)
+    assert trial.state is TrialState.RUNNING
+    assert trial.params == {key: value for key, value in request.params.items() if key != "epochs"}
+    assert trial.datetime_complete is None
+
+
+def test_pruned_is_pruned(backend: Backend) -> None:
+    ledger = backend.open(make_job(pruner="median", trials=1))
+    request = ask(ledger)
+    ledger.report(report(request, 4, score=0.125))
+    ledger.tell(records.TrialOutcome(request.number, State.PRUNED, metrics={"score": 0.125}))
+    (trial,) = trials(backend)
+    assert trial.state is TrialState.PRUNED
+    assert trial.value == 0.125, "Optuna's own rule: a pruned trial is worth its last report"
+    assert load(backend).trials_dataframe()["state"].tolist() == ["PRUNED"]
+
+
+@pytest.mark.parametrize("failure", list(FailureClass))
+def test_every_failure_is_a_failed_trial_without_a_value(backend: Backend, failure: FailureClass) -> None:
+    """Also out of memory, which the sampler is told otherwise."""
+    job = make_job(pruner="median", trials=1)
+    with backend.open(job) as ledger:
+        request = ask(ledger)
+        ledger.report(report(request, 0, score=0.5))
+        ledger.tell(failed(request, failure, "what happened"))
+    trial = trials(backend)[0]
+    assert (trial.state, trial.values) == (TrialState.FAIL, None)
+    assert trial.user_attrs["trialplane:outcome"]["failure"] == failure.value
+    assert trial.user_attrs["trialplane:outcome"]["message"] == "what happened"
+    backend.open(job).close()
+    assert trials(backend)[0].state is TrialState.FAIL, "also after another controller has read it"
+
+
+def test_a_retry_is_a_trial_of_its_own_with_the_same_parameters(backend: Backend) -> None:
+    with backend.open(make_job(trials=1)) as ledger:
+        drive(ledger, lambda r: failed(r, FailureClass.LOST) if r.attempt == 1 else complete(r))
+    first, second = trials(backend)
+    assert (first.state, second.state) == (TrialState.FAIL, TrialState.COMPLETE)
+    assert (first.params, first.distributions) == (second.params, second.distributions)
+    assert second.user_attrs["trialplane:request"]["retry_of"] == 0
+
+
+def test_constraints(backend: Backend) -> None:
+    job = make_job(constraints=[{"metric": "size", "max": 10}, {"metric": "speed", "min": 2}], trials=2)
+    sizes = iter([5.0, 12.5])
+    with backend.open(job) as ledger:
+        drive(ledger, lambda r: complete(r, score=1.0, size=next(sizes), speed=3.0))
+    assert [trial.constraints for trial in trials(backend)] == [
+        {"size": -5.0, "speed": -1.0},
+        {"size": 2.5, "speed": -1.0},
+    ]
+
+
+def test_several_objectives_have_their_front(backend: Backend) -> None:
+    objectives = [{"metric": "score", "direction": "maximize"}, {"metric": "cost", "direction": "minimize"}]
+    values = iter([(0.5, 5.0), (0.9, 9.0), (0.4, 6.0)])
+    with backend.open(make_job(objectives=objectives, sampler="nsgaii", trials=3)) as ledger:
+        drive(ledger, lambda r: complete(r, **dict(zip(("score", "cost"), next(values), strict=True))))
+    study = load(backend)
+    assert [trial.values for trial in study.get_trials()] == [[0.5, 5.0], [0.9, 9.0], [0.4, 6.0]]
+    assert {trial.number for trial in study.best_trials} == {0, 1}
+
+
+def test_values_that_are_no_finite_numbers(backend: Backend) -> None:
+    """Databases do not agree on infinities and NaN; Optuna has its own way of storing them."""
+    job = make_job(pruner="median", trials=2)
+    scores = iter([math.inf, -math.inf])
+    with backend.open(job) as ledger:
+        request = ask(ledger)
+        for step, value in enumerate((math.nan, math.inf, -math.inf, 1.0)):
+            ledger.report(report(request, step, score=value))
+        ledger.tell(complete(request, score=next(scores)))
+        drive(ledger, lambda r: complete(r, score=next(scores)))
+        best = ledger.best
+    first, second = trials(backend)
+    assert (first.value, second.value) == (math.inf, -math.inf)
+    reports = first.intermediate_values
+    assert math.isnan(reports.pop(0))
+    assert reports == {1: math.inf, 2: -math.inf, 3: 1.0}
+    assert backend.open(job).best == best
+
+
+def test_the_study_goes_on_in_optuna_itself(backend: Backend) -> None:
+    """Who leaves the platform keeps the study."""
+    with backend.open(make_job(trials=3)) as ledger:
+        drive(ledger)
+    study = load(backend)
+    study.enqueue_trial({"x": 1.0, "layers": 2, "kind": None})
+    study.optimize(lambda trial: trial.suggest_float("x", 0.0, 1.0), n_trials=1)
+    assert study.best_value == 1.0
+    assert len(study.trials) == 4

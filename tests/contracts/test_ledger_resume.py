@@ -1,0 +1,100 @@
+"""A study that was stopped and goes on draws what it would have drawn undisturbed, at one trial at a time.
+
+Not checked here: several trials at once, whose order depends on which ends first.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from tests.contracts.conftest import Backend, ask, complete, drive, make_job, points
+
+from trialplane.spec.job import Job
+from trialplane.wire.records import TrialOutcome, TrialRequest
+
+MIXED = {
+    "lr": {"type": "float", "low": 1e-5, "high": 1e-1, "log": True},
+    "x": {"type": "float", "low": 0.0, "high": 1.0},
+    "layers": {"type": "int", "low": 1, "high": 6},
+    "kind": {"type": "categorical", "choices": ["a", "b", "c"]},
+}
+NUMBERS = {"x": MIXED["x"], "y": {"type": "float", "low": -1.0, "high": 1.0}}
+STEPS = {"x": {"type": "float", "low": 0.0, "high": 1.0, "step": 0.1}, "layers": {"type": "int", "low": 1, "high": 3}}
+CASES: dict[str, dict[str, Any]] = {
+    "tpe": {"sampler": {"name": "tpe", "n_startup_trials": 5}, "space": MIXED},
+    "tpe-multivariate": {"sampler": {"name": "tpe", "n_startup_trials": 5, "multivariate": True, "group": True}, "space": MIXED},
+    "cmaes": {"sampler": {"name": "cmaes", "n_startup_trials": 4, "popsize": 4}, "space": NUMBERS},
+    "nsgaii": {"sampler": {"name": "nsgaii", "population_size": 4}, "space": MIXED},
+    "nsgaiii": {"sampler": {"name": "nsgaiii", "population_size": 4}, "space": MIXED},
+    "qmc": {"sampler": {"name": "qmc", "warn_independent_sampling": False}, "space": NUMBERS},
+    "random": {"sampler": "random", "space": MIXED},
+    "grid": {"sampler": "grid", "space": STEPS},
+    "bruteforce": {"sampler": "bruteforce", "space": STEPS},
+    "gp": {"sampler": {"name": "gp", "n_startup_trials": 4}, "space": NUMBERS},
+}
+
+
+def end(request: TrialRequest) -> TrialOutcome:
+    params: Mapping[str, Any] = request.params
+    return complete(request, score=float(params["x"]) - float(params.get("y", 0.0)) ** 2 + 0.1 * float(params.get("layers", 0)))
+
+
+def whole(sqlite: Backend, job: Job) -> list[Mapping[str, Any]]:
+    """What the study draws undisturbed."""
+    place = dataclasses.replace(sqlite, url=f"sqlite:///{sqlite.folder}/whole.db")
+    with place.open(job, lock=sqlite.folder / "whole.lock") as ledger:
+        return points(drive(ledger, end))
+
+
+def assert_same(drawn: list[Mapping[str, Any]], wanted: list[Mapping[str, Any]]) -> None:
+    """Equal but for the last digits of what several threads of a BLAS sum up."""
+    assert len(drawn) == len(wanted)
+    for one, other in zip(drawn, wanted, strict=True):
+        assert one.keys() == other.keys()
+        for name, value in one.items():
+            assert value == (pytest.approx(other[name], rel=1e-6) if isinstance(value, float) else other[name]), (drawn, wanted)
+
+
+@pytest.mark.parametrize("running", [False, True], ids=["between trials", "while one runs"])
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n == "gp" else n for n in CASES])
+def test_a_stop_changes_nothing_in_what_is_drawn(sqlite: Backend, name: str, running: bool) -> None:
+    trials = 9 if name == "gp" else 16
+    job = make_job(**CASES[name], trials=trials)
+    wanted = whole(sqlite, job)
+    drawn: list[Mapping[str, Any]] = []
+    for count in (3, 4, trials - 7):  # before the sampler knows anything, and when it does
+        with sqlite.open(job) as ledger:
+            drawn += points(drive(ledger, end, count))
+            if running and ledger.counts.ended < trials:
+                left = ask(ledger)
+                assert_same([left.params], [wanted[len(drawn)]])
+    assert_same(drawn, wanted)
+
+
+def test_a_stop_changes_nothing_on_either_database(backend: Backend) -> None:
+    """Values come back from the database as they went in, to the last bit."""
+    job = make_job(**CASES["tpe"], trials=14)
+    wanted = whole(backend, job)
+    drawn = []
+    for count in (6, 8):
+        with backend.open(job) as ledger:
+            drawn += points(drive(ledger, end, count))
+    assert drawn == wanted
+
+
+def test_another_seed_draws_other_points(sqlite: Backend) -> None:
+    wanted = whole(sqlite, make_job(**CASES["tpe"], trials=4))
+    with sqlite.open(make_job(**CASES["tpe"], trials=4, seed=8)) as ledger:
+        assert points(drive(ledger, end)) != wanted
+
+
+def test_more_trials_later_are_those_that_more_trials_at_once_would_have_been(sqlite: Backend) -> None:
+    wanted = whole(sqlite, make_job(**CASES["tpe"], trials=14))
+    drawn = []
+    for trials in (6, 14):
+        with sqlite.open(make_job(**CASES["tpe"], trials=trials)) as ledger:
+            drawn += points(drive(ledger, end))
+    assert drawn == wanted

@@ -1,0 +1,111 @@
+"""MLflow goes away in the middle of a study: the study does not stop, and in the end MLflow holds all of it, once.
+
+Not checked here: the recorder and its spool by themselves (tests/controller/test_recorder.py).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.study.conftest import Study, wait_until
+
+from trialplane.wire import env
+from trialplane.wire.states import RunState
+
+# Logs to MLflow only while it answers at the trial's start: a job that must log would wait for MLflow by itself.
+JOB = """
+import time
+
+def run(ctx):
+    for step in range(3):
+        time.sleep(0.03)
+        ctx.report(step, score=ctx.params["x"] * (step + 1))
+    if ctx.trial == 13:
+        import mlflow  # this one starts while MLflow is away, and logs all the same
+        mlflow.log_metric("from_the_job", ctx.params["x"])
+        mlflow.log_text("kept", "note.txt")
+    return {"score": ctx.params["x"]}
+"""
+
+SPEC = """
+kind: hpo
+space: {x: {type: float, low: 0.0, high: 1.0}}
+objectives: [{metric: score, direction: maximize}]
+trials: 40
+parallel: 2
+"""
+
+
+class Server:
+    """An MLflow server on loopback that can be stopped and started again."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.uri = f"http://127.0.0.1:{self.port}"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(self.port), "--workers", "1"]
+        command += ["--backend-store-uri", f"sqlite:///{self._folder}/server.db", "--artifacts-destination", str(self._folder / "a")]
+        environment = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
+        environment.pop(env.MLFLOW_TRACKING_URI, None)
+        with (self._folder / "server.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+        wait_until(self.answers, "MLflow answers")
+
+    def answers(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.uri}/health", timeout=2) as reply:
+                return bool(reply.status == 200)
+        except (urllib.error.URLError, OSError):
+            return False
+
+    def stop(self) -> None:
+        if self._process is not None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+            self._process = None
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    made = Server(tmp_path)
+    yield made
+    made.stop()
+
+
+@pytest.mark.slow
+def test_a_study_outlives_an_outage_of_mlflow(study: Study, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    server.start()
+    monkeypatch.setenv(env.MLFLOW_TRACKING_URI, server.uri)
+    study.write(JOB, SPEC)
+    run = study.submit()
+    wait_until(lambda: study.ended() >= 3, "three trials have ended")
+    server.stop()
+    wait_until(lambda: study.ended() >= 20, "the study goes on without MLflow")
+    server.start()
+    status = run.wait(150)
+    assert status.state is RunState.SUCCEEDED, status.reason
+    assert status.complete == 40
+    assert "MLflow" not in status.reason, "everything was written in the end"
+    recorded = study.mlflow_runs()
+    assert sorted(int(r["tags"]["trialplane.trial"]) for r in recorded) == list(range(40))
+    for one in recorded:
+        assert [step for step, _ in one["history"]["score"]] == [0, 1, 2, 2], "three reports and the result, each once"
+        assert one["status"] == "FINISHED"
+    (logged,) = [one for one in recorded if "from_the_job" in one["metrics"]]
+    assert logged["tags"]["trialplane.trial"] == "13"
