@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from trialplane import errors
-from trialplane.runtime import encoders
+from trialplane.runtime.text import encoders
 from trialplane.spec import load
 
 JOBS = Path(__file__).parents[2] / "jobs"

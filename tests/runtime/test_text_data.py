@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from trialplane import errors
-from trialplane.runtime import pairs, scores, spans, tables, tokenizers
+from trialplane.runtime.text import pairs, scores, spans, tables, tokenizers
 
 CORPUS = ["I lie awake until three.", "Food tastes of nothing.", "sleep trouble", "The bus was late again!"]
 

@@ -29,10 +29,20 @@ class History(optuna.storages.InMemoryStorage):
         self.bounded = False
         self._signs = [-1.0 if direction == StudyDirection.MAXIMIZE else 1.0 for direction in directions]
         self._order: list[tuple[float, int]] = []  # (loss, number) of finished trials, best first
+        self._unfinished: set[int] = set()
+        self._view: list[int] | None = None  # numbers of the finished trials shown; made again after each end
 
     def ended(self, trial: FrozenTrial) -> None:
         """Takes note of a trial that has just finished."""
         bisect.insort(self._order, (self._loss(trial), trial.number))
+        self._unfinished.discard(trial.number)
+        self._view = None
+
+    def create_new_trial(self, study_id: int, template_trial: FrozenTrial | None = None) -> int:
+        """A trial, which is unfinished until `ended` says otherwise."""
+        trial_id = super().create_new_trial(study_id, template_trial)
+        self._unfinished.add(self.get_trial_number_from_id(trial_id))
+        return trial_id
 
     def get_all_trials(
         self, study_id: int, deepcopy: bool = True, states: Container[TrialState] | None = None
@@ -40,19 +50,14 @@ class History(optuna.storages.InMemoryStorage):
         """All trials, or the bounded part of them."""
         if not self.bounded or len(self._order) <= LIMIT:
             return super().get_all_trials(study_id, deepcopy, states)
-        shown = self._shown()
+        if self._view is None:
+            best = [number for _, number in self._order[:BEST]]
+            rest = sorted(number for _, number in self._order[BEST:])
+            stride = -(-len(rest) // (LIMIT - BEST))
+            self._view = sorted(best + rest[::stride])
         trials: list[Any] = super().get_all_trials(study_id, deepcopy=False)
-        return [
-            trial
-            for trial in trials
-            if (trial.number in shown or not trial.state.is_finished()) and (states is None or trial.state in states)
-        ]
-
-    def _shown(self) -> set[int]:
-        best = {number for _, number in self._order[:BEST]}
-        rest = sorted(number for _, number in self._order[BEST:])
-        stride = -(-len(rest) // (LIMIT - BEST))
-        return best | set(rest[::stride])
+        shown = (trials[number] for number in sorted({*self._view, *self._unfinished}))
+        return [trial for trial in shown if states is None or trial.state in states]
 
     def _loss(self, trial: FrozenTrial) -> float:
         """Smaller is better; several objectives are summed, infeasible and failed trials come last."""

@@ -6,7 +6,7 @@ filled from the database, and attempts that were running are told as lost and tr
 
 A logical trial is what the user asked for: 0 to `trials` - 1. Each attempt at it is one Optuna trial; a retry has the
 same parameters and says in its request which attempt it repeats. This room's only users of Optuna are this module,
-`samplers`, `history` and `storage`.
+`samplers`, `history`, `storage` and `reading`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import collections
 import contextlib
 import copy
 import dataclasses
+import gc
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -27,33 +28,15 @@ from optuna.trial import FrozenTrial, TrialState
 
 from trialplane import errors
 from trialplane.controller import history, samplers
+from trialplane.controller.counts import Counts
 from trialplane.controller.storage import Storage
-from trialplane.spec import space
 from trialplane.spec.job import Job
 from trialplane.wire import labels, records, rows
 from trialplane.wire.records import TrialOutcome, TrialRequest, TrialRow
-from trialplane.wire.states import FAILURE_RULES, FailureClass
+from trialplane.wire.states import FailureClass
 from trialplane.wire.states import TrialState as State
 
 _STATES = {State.COMPLETE: TrialState.COMPLETE, State.PRUNED: TrialState.PRUNED, State.FAILED: TrialState.FAIL}
-
-
-@dataclasses.dataclass
-class Counts:
-    """Logical trials by how they stand; `retried` counts attempts."""
-
-    complete: int = 0
-    pruned: int = 0
-    failed: int = 0
-    running: int = 0
-    retried: int = 0
-    counted_failures: int = 0
-    failures: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
-
-    @property
-    def ended(self) -> int:
-        """Logical trials that will not run again."""
-        return self.complete + self.pruned + self.failed
 
 
 @dataclasses.dataclass
@@ -112,7 +95,6 @@ class Ledger:
         self._next = 0  # logical number of the next new trial
         self._open: dict[int, _Attempt] = {}
         self._again: collections.deque[TrialRequest] = collections.deque()
-        self._used: dict[int, collections.Counter[str]] = collections.defaultdict(collections.Counter)
         directions = [StudyDirection[objective.direction.upper()] for objective in job.objectives]
         self._space_function = self._code.function(job.space_function) if job.space_function else None
         self._memory = history.History(directions)
@@ -186,7 +168,9 @@ class Ledger:
         if attempt is None:
             return None
         request = attempt.request
-        retried = outcome.failure is not None and self._may_retry(request.trial, outcome.failure)
+        retried = outcome.failure is not None and self.counts.may_retry(
+            request.trial, outcome.failure, self.job.retries
+        )
         outcome = dataclasses.replace(outcome, retried=retried, started=outcome.started or attempt.started)
         self._tell_memory(attempt, outcome)
         self._write(self._storage.finish, outcome.number, outcome)
@@ -217,23 +201,8 @@ class Ledger:
         with self._bounded(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # optuna on experimental features and fixed values: the spec has checked
             drawn = self._study.ask()
-            sampled = self._suggest(drawn)
+            sampled = samplers.suggest(drawn, self.job, self._space_function)
         return self._attempt(drawn, trial, 1, None, sampled)
-
-    def _suggest(self, drawn: optuna.trial.Trial) -> dict[str, Any]:
-        if self._space_function:
-            try:
-                self._space_function(drawn)
-            except Exception as error:
-                raise errors.EntrypointError(
-                    f"{self.job.space_function} failed for trial {drawn.number}: {type(error).__name__}: {error}"
-                ) from error
-            return drawn.params
-        values: dict[str, Any] = {}
-        for name, parameter in self.job.parameters.items():
-            if space.is_active(parameter, values):
-                values[name] = _suggest_one(drawn, name, parameter)
-        return values
 
     def _repeat(self, before: TrialRequest) -> _Attempt:
         """A retry: the same parameters, and the sampler's own attributes, so that it takes the place of the first."""
@@ -270,12 +239,6 @@ class Ledger:
 
     # Ending
 
-    def _may_retry(self, trial: int, failure: FailureClass) -> bool:
-        rule = FAILURE_RULES[failure]
-        if rule.retry is None:
-            return False
-        return rule.retry == "always" or self._used[trial][failure] < getattr(self.job.retries, rule.retry)
-
     def _tell_memory(self, attempt: _Attempt, outcome: TrialOutcome) -> None:
         trial, metrics = attempt.trial, outcome.metrics
         trial.set_user_attr(labels.LEDGER_OUTCOME, records.to_dict(outcome))
@@ -297,20 +260,9 @@ class Ledger:
 
     def _count(self, request: TrialRequest, sampled: dict[str, Any], outcome: TrialOutcome) -> None:
         """Counts the end of an attempt."""
-        if outcome.failure is not None:
-            self._used[request.trial][outcome.failure] += 1
+        self.counts.add(request.trial, outcome)
         if outcome.retried:
-            self.counts.retried += 1
             self._again.append(request)
-        elif outcome.state is State.COMPLETE:
-            self.counts.complete += 1
-        elif outcome.state is State.PRUNED:
-            self.counts.pruned += 1
-        else:
-            assert outcome.failure is not None
-            self.counts.failed += 1
-            self.counts.failures[outcome.failure] += 1
-            self.counts.counted_failures += FAILURE_RULES[outcome.failure].counts
         self._show(rows.row(self.job, request, sampled, outcome))
 
     def _show(self, row: TrialRow) -> None:
@@ -376,6 +328,13 @@ class Ledger:
 
     def _load(self) -> None:
         """Fills memory from the database, and ends what a former controller left running."""
+        gc.disable()  # thousands of objects are made and none is garbage: the collector takes half of the time
+        try:
+            self._fill()
+        finally:
+            gc.enable()
+
+    def _fill(self) -> None:
         trials, attributes = self._storage.load()
         for key, value in attributes.items():
             self._memory.set_study_system_attr(self._study_id, key, value)
@@ -425,17 +384,3 @@ class Ledger:
                 ended=time.time(),
             )
         )
-
-
-def _suggest_one(
-    drawn: optuna.trial.Trial,
-    name: str,
-    parameter: space.FloatParameter | space.IntParameter | space.CategoricalParameter,
-) -> Any:
-    match parameter:
-        case space.FloatParameter():
-            return drawn.suggest_float(name, parameter.low, parameter.high, step=parameter.step, log=parameter.log)
-        case space.IntParameter():
-            return drawn.suggest_int(name, parameter.low, parameter.high, step=parameter.step, log=parameter.log)
-        case space.CategoricalParameter():
-            return drawn.suggest_categorical(name, list(parameter.choices))

@@ -23,7 +23,7 @@ from optuna.distributions import BaseDistribution
 from optuna.trial import FrozenTrial
 
 from trialplane import errors
-from trialplane.spec import options
+from trialplane.spec import options, space
 from trialplane.spec.job import Job
 from trialplane.spec.options import Kind
 
@@ -174,3 +174,38 @@ def _value(kind: Kind, value: Any, job: Job, seed: int, code: JobCode) -> Any:
             return _build(kind, name, {**nested.pop("options", {}), **nested}, job, seed, code)
         case _:
             return value
+
+
+def suggest(drawn: optuna.trial.Trial, job: Job, function: Callable[..., Any] | None) -> dict[str, Any]:
+    """The parameters of a trial, by the job's space or by its space function.
+
+    Raises:
+        EntrypointError: the function raised.
+    """
+    if function is not None:
+        try:
+            function(drawn)
+        except Exception as error:
+            raise errors.EntrypointError(
+                f"{job.space_function} failed for trial {drawn.number}: {type(error).__name__}: {error}"
+            ) from error
+        return drawn.params
+    values: dict[str, Any] = {}
+    for name, parameter in job.parameters.items():
+        if space.is_active(parameter, values):
+            values[name] = _suggest_one(drawn, name, parameter)
+    return values
+
+
+def _suggest_one(
+    drawn: optuna.trial.Trial,
+    name: str,
+    parameter: space.FloatParameter | space.IntParameter | space.CategoricalParameter,
+) -> Any:
+    match parameter:
+        case space.FloatParameter():
+            return drawn.suggest_float(name, parameter.low, parameter.high, step=parameter.step, log=parameter.log)
+        case space.IntParameter():
+            return drawn.suggest_int(name, parameter.low, parameter.high, step=parameter.step, log=parameter.log)
+        case space.CategoricalParameter():
+            return drawn.suggest_categorical(name, list(parameter.choices))

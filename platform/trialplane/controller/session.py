@@ -60,7 +60,8 @@ def drive(folder: Path, stopped: list[int]) -> int:
         return error.exit_code
     except Exception as error:
         log.exception("the controller failed")
-        _show_failure(run, base, RunState.PAUSED, f"the controller failed: {type(error).__name__}: {error}; see {run.controller_log}")
+        reason = f"the controller failed: {type(error).__name__}: {error}; see {run.controller_log}"
+        _show_failure(run, base, RunState.PAUSED, reason)
         return errors.EXIT_PLATFORM
     return {
         RunState.SUCCEEDED: errors.EXIT_OK,

@@ -31,6 +31,7 @@ from optuna.distributions import distribution_to_json
 from optuna.trial import FrozenTrial, TrialState
 
 from trialplane import errors
+from trialplane.controller import reading
 from trialplane.wire import labels
 
 LOCK_PATIENCE = 0.5  # seconds; a `platform status` that looks whether the lock is held holds it for a moment itself
@@ -67,6 +68,7 @@ class Storage:
         self._name = study
         self._stack = contextlib.ExitStack()
         self._epoch: str | None = None
+        self._ids: dict[int, int] = {}  # number of an attempt → its id in the database
         try:
             self._engine = _engine(url)
             self._stack.callback(self._engine.dispose)
@@ -101,20 +103,18 @@ class Storage:
     def load(self) -> tuple[list[FrozenTrial], dict[str, Any]]:
         """All attempts in order of their numbers, and the study's system attributes."""
         with self._mapped():
-            trials = self._rdb.get_all_trials(self.study_id, deepcopy=False)
-            return sorted(trials, key=lambda trial: trial.number), self._rdb.get_study_system_attrs(self.study_id)
+            attributes = self._rdb.get_study_system_attrs(self.study_id)
+            with self._engine.connect() as connection:
+                trials = reading.trials(connection, self._tables, self.study_id)
+            self._ids = {trial.number: trial._trial_id for trial in trials}
+            return trials, attributes
 
     def begin(self, trial: FrozenTrial, study_attributes: Mapping[str, Any]) -> None:
         """Writes an attempt that is about to start: its parameters and attributes, in one transaction."""
         tables = self._tables
         with self._transaction() as connection:
-            found = connection.execute(
-                sa.select(tables["trials"].c.trial_id).where(
-                    tables["trials"].c.study_id == self.study_id, tables["trials"].c.number == trial.number
-                )
-            ).scalar()
-            if found is not None:  # the commit of a try before succeeded, but its answer was lost
-                return
+            if trial.number in self._ids and self._row(connection, trial.number) is not None:
+                return  # the commit of a try before succeeded, but its answer was lost
             trial_id = connection.execute(
                 sa.insert(tables["trials"])
                 .values(
@@ -125,6 +125,7 @@ class Storage:
                 )
                 .returning(tables["trials"].c.trial_id)
             ).scalar_one()
+            self._ids[trial.number] = trial_id
             _insert(
                 connection,
                 tables["trial_params"],
@@ -148,11 +149,8 @@ class Storage:
         """
         tables = self._tables
         with self._transaction() as connection:
-            row = connection.execute(
-                sa.select(tables["trials"].c.trial_id, tables["trials"].c.state).where(
-                    tables["trials"].c.study_id == self.study_id, tables["trials"].c.number == trial.number
-                )
-            ).one()
+            row = self._row(connection, trial.number)
+            assert row is not None, f"attempt {trial.number} was never begun"
             if row.state != TrialState.RUNNING.name:
                 return
             connection.execute(
@@ -180,6 +178,12 @@ class Storage:
                 connection.execute(sa.delete(tables[table]).where(tables[table].c.trial_id == row.trial_id))
             self._write_attributes(connection, row.trial_id, trial)
             self._write_study_attributes(connection, study_attributes)
+
+    def _row(self, connection: sa.Connection, number: int) -> sa.Row[Any, Any] | None:
+        """Id and state of an attempt; by its id, as Optuna's schema has no index for its number."""
+        table = self._tables["trials"]
+        mine = (table.c.trial_id == self._ids[number]) & (table.c.study_id == self.study_id) & (table.c.number == number)
+        return connection.execute(sa.select(table.c.trial_id, table.c.state).where(mine)).one_or_none()
 
     def _write_attributes(self, connection: sa.Connection, trial_id: int, trial: FrozenTrial) -> None:
         for table, attributes in (

@@ -87,7 +87,7 @@ def seed_everything(seed: int) -> None:
 
 
 def standalone(file: str, run: Run) -> None:
-    """Runs one trial alone, for the last line of a train.py: `if __name__ == "__main__": standalone(__file__, run)`.
+    """Runs one trial without the platform; the last line of a train.py that can be run by itself.
 
     Args:
         file: the script's `__file__`; its folder holds job.yaml.

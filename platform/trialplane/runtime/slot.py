@@ -52,6 +52,7 @@ class _Running:
     pid: int = 0
     method: str = ""
     reports: list[records.TrialReport] = dataclasses.field(default_factory=list)
+    last: Mapping[str, float] = dataclasses.field(default_factory=dict)  # metrics of the newest report
     said: records.TrialOutcome | None = None
     arrays: str | None = None
     killed: tuple[FailureClass, str] | None = None
@@ -227,6 +228,7 @@ class Slot:
             return False
         if "report" in message:
             running.reports.append(records.from_dict(records.TrialReport, message["report"]))
+            running.last = running.reports[-1].metrics
         else:
             running.said = records.from_dict(records.TrialOutcome, message["outcome"])
             running.arrays = message["arrays"]
@@ -237,6 +239,8 @@ class Slot:
         while running.channel.poll(0) and self._read(running):
             pass
         running.channel.close()
+        if not message and running.pid:  # the template is gone and cannot kill what the trial started
+            _kill_session(running.pid)
         shutil.rmtree(running.workdir, ignore_errors=True)
         with self._lock:
             self._running = None
@@ -247,9 +251,8 @@ class Slot:
     def _outcome(self, running: _Running, message: Mapping[str, Any]) -> records.TrialOutcome:
         """What the trial said, unless it was killed or ended without a word."""
         request = running.request
-        last = running.reports[-1].metrics if running.reports else {}
         outcome = running.said or records.TrialOutcome(
-            number=request.number, state=TrialState.FAILED, metrics=last, started=running.began
+            number=request.number, state=TrialState.FAILED, metrics=running.last, started=running.began
         )
         code = message.get("code")
         if running.said is None:
@@ -324,13 +327,28 @@ def _readable(sources: list[Any], timeout: float | None) -> list[Any]:
 def session_memory(session: int) -> int:
     """Bytes of memory resident in all processes of a session; pages they share with others count."""
     total = 0
+    for process in _session(session):
+        with contextlib.suppress(OSError, IndexError):
+            total += int((process / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return total
+
+
+def _kill_session(session: int) -> None:
+    """Kills all processes of a session."""
+    for process in _session(session):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(process.name), signal.SIGKILL)
+
+
+def _session(session: int) -> list[Path]:
+    """The folders in /proc of all processes of a session."""
+    found = []
     for process in Path("/proc").iterdir():
         if process.name.isdigit():
-            with contextlib.suppress(OSError, ValueError, IndexError):
-                fields = (process / "stat").read_text().rpartition(")")[2].split()
-                if int(fields[3]) == session:
-                    total += int((process / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    return total
+            with contextlib.suppress(OSError, IndexError):
+                if int((process / "stat").read_text().rpartition(")")[2].split()[3]) == session:
+                    found.append(process)
+    return found
 
 
 def _unexplained(slot: Slot, code: int | None) -> tuple[FailureClass, str]:

@@ -34,6 +34,7 @@ from trialplane.runtime import context, trial
 from trialplane.wire import env, records
 
 _PR_SET_CHILD_SUBREAPER = 36
+TRACKER_GRACE = 2.0  # seconds
 MAX_MESSAGE = 60_000  # bytes; a SEQPACKET packet must fit the socket's buffer
 
 
@@ -146,16 +147,25 @@ class Template:
             )
 
     def _kill_orphans(self) -> int:
-        """Kills every child that is no trial, which is what trials left behind; returns how many there were."""
+        """Kills every child that is no trial, which is what trials left behind; returns how many there were.
+
+        multiprocessing's resource trackers get a moment to end by themselves, as they do once nobody else is left: they
+        remove the shared memory and the semaphores that their processes did not.
+        """
         killed = 0
+        deadline = time.monotonic() + TRACKER_GRACE
         while orphans := _children():
-            for pid in orphans:
+            trackers = [pid for pid in orphans if _is_tracker(pid)] if time.monotonic() < deadline else []
+            others = [pid for pid in orphans if pid not in trackers]
+            for pid in others:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            for pid in orphans:
+            for pid in others:
                 with contextlib.suppress(ChildProcessError):
                     os.waitpid(pid, 0)
-            killed += len(orphans)
+            killed += len(others)
+            if trackers and not others:
+                _wait_for_end(trackers[0], deadline - time.monotonic())
         return killed
 
     def _end(self) -> None:
@@ -177,6 +187,24 @@ def _children() -> list[int]:
     """Pids of this process's children."""
     me = os.getpid()
     return [int(pid) for pid in Path(f"/proc/{me}/task/{me}/children").read_text().split()]
+
+
+def _is_tracker(pid: int) -> bool:
+    """Whether a process is one of multiprocessing's resource trackers."""
+    try:
+        return b"multiprocessing.resource_tracker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:  # it has just ended
+        return False
+
+
+def _wait_for_end(pid: int, seconds: float) -> None:
+    """Waits until a child has ended, for at most so long, and collects it."""
+    descriptor = os.pidfd_open(pid)
+    try:
+        if select.select([descriptor], [], [], max(0.0, seconds))[0]:
+            os.waitpid(pid, 0)
+    finally:
+        os.close(descriptor)
 
 
 def _send(control: socket.socket, message: dict[str, Any]) -> None:

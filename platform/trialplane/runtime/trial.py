@@ -34,6 +34,8 @@ from trialplane.wire import env, paths, records
 from trialplane.wire.states import FailureClass, TrialState
 
 _PR_SET_PDEATHSIG = 1
+# Code of ours, and of Python's library: an error's place is the last line of the job's own before it.
+_NOT_THE_JOBS = (str(Path(__file__).parent.parent), str(Path(os.__file__).parent), "<frozen ")
 
 
 def import_job(config: records.SlotConfig) -> context.Run:
@@ -42,11 +44,11 @@ def import_job(config: records.SlotConfig) -> context.Run:
     Raises:
         whatever the job's code raises at import; AttributeError when it lacks the function.
     """
+    if config.code not in sys.path:
+        sys.path.insert(0, config.code)
     for name in config.preload:
         importlib.import_module(name)
     module, _, function = config.entrypoint.partition(":")
-    if config.code not in sys.path:
-        sys.path.insert(0, config.code)
     run: context.Run = getattr(importlib.import_module(module), function)
     return run
 
@@ -60,11 +62,17 @@ def die_with_parent(parent: int) -> None:
 
 def run_forked(run: context.Run, channel: Connection, parent: int) -> None:
     """Runs one trial in this freshly forked child of the template, and ends the process."""
+    _run_and_end(run, channel, parent)
+
+
+def _run_and_end(run: context.Run | None, channel: Connection, parent: int) -> None:
+    """Runs one trial and ends the process, whatever threads and processes the job has forgotten."""
     code = 1
-    atexit._clear()  # what the template's imports registered is the template's; torch's alone takes 40 ms
+    atexit._clear()  # what was registered so far is not the job's; torch's alone takes 40 ms
     try:
         die_with_parent(parent)
-        os.setsid()
+        with contextlib.suppress(PermissionError):  # started as a session leader already
+            os.setsid()
         code = _serve(run, channel)
     except BaseException:  # noqa: BLE001  nothing may unwind into the template's loop
         traceback.print_exc()
@@ -192,6 +200,9 @@ def _split(result: Mapping[str, Any]) -> tuple[dict[str, float], dict[str, Any]]
     metrics: dict[str, float] = {}
     arrays: dict[str, Any] = {}
     for name, value in result.items():
+        if isinstance(value, (str, bytes)) or getattr(value, "ndim", 0):  # float() would take some of these
+            arrays[str(name)] = value
+            continue
         try:
             metrics[str(name)] = float(value)  # numpy's and torch's scalars too
         except (TypeError, ValueError, RuntimeError):
@@ -227,7 +238,7 @@ def _raised(
 def describe(error: BaseException) -> str:
     """An error in one line, with the file and line of the user's code it came from."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if "/site-packages/" not in frame.filename and __file__ != frame.filename]
+    own = [frame for frame in frames if not frame.filename.startswith(_NOT_THE_JOBS) and "/site-packages/" not in frame.filename]
     where = f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""
     text = str(error).strip()
     first = text.splitlines()[0] if text else ""
@@ -264,7 +275,4 @@ class _ChannelReporter:
 
 if __name__ == "__main__":
     policies.apply_all()
-    die_with_parent(os.getppid())
-    with contextlib.suppress(PermissionError):  # started as a session leader already
-        os.setsid()
-    sys.exit(_serve(None, Connection(int(sys.argv[1]))))
+    _run_and_end(None, Connection(int(sys.argv[1])), os.getppid())

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from trialplane import errors
-from trialplane.runtime import tiny_deberta, tokenizers
+from trialplane.runtime.text import tiny_deberta, tokenizers
 
 if TYPE_CHECKING:
     import torch

@@ -15,8 +15,8 @@ import numpy as np
 from numpy import typing as npt
 
 from trialplane import errors
-from trialplane.runtime.pairs import SECOND, Pairs
-from trialplane.runtime.scores import Span
+from trialplane.runtime.text.pairs import SECOND, Pairs
+from trialplane.runtime.text.scores import Span
 
 OUTSIDE, BEGIN, INSIDE = 0, 1, 2
 IGNORED = -100  # what torch's cross-entropy leaves out

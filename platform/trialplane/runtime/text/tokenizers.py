@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from trialplane import errors
 from trialplane.policies import protobuf
-from trialplane.runtime import tiny_deberta
+from trialplane.runtime.text import tiny_deberta
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
