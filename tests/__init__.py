@@ -1,0 +1,1 @@
+"""Tests of trialplane; they mirror the rooms. `python -m tests` runs everything."""

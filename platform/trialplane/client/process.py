@@ -13,6 +13,7 @@ from pathlib import Path
 
 from trialplane.errors import TargetError
 from trialplane.policies import protobuf
+from trialplane.wire import env
 from trialplane.wire.paths import RunPaths
 
 PROGRAM = ("-m", "trialplane.controller")
@@ -29,12 +30,14 @@ def start(run: RunPaths) -> int:
     Raises:
         TargetError: the system does not start it.
     """
+    environ = protobuf.controller_env(os.environ)
+    environ.pop(env.LEDGER, None)  # a local run's ledger is the file that `results` reads
     command = [sys.executable, *PROGRAM, "--run-dir", str(run.root)]
     try:
         with run.controller_log.open("ab") as log:
             child = subprocess.Popen(
                 command,
-                env=protobuf.controller_env(os.environ),
+                env=environ,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

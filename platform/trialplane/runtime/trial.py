@@ -200,7 +200,7 @@ def _split(result: Mapping[str, Any]) -> tuple[dict[str, float], dict[str, Any]]
     metrics: dict[str, float] = {}
     arrays: dict[str, Any] = {}
     for name, value in result.items():
-        if isinstance(value, (str, bytes)) or getattr(value, "ndim", 0):  # float() would take some of these
+        if isinstance(value, (str, bytes)) or getattr(value, "ndim", 0) > 0:  # float() would take some of these
             arrays[str(name)] = value
             continue
         try:

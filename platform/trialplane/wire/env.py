@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 HOME = "TRIALPLANE_HOME"  # where runs, the ledger, MLflow's store and the cache live on a laptop
-LEDGER = "TRIALPLANE_LEDGER"  # database URL of the study, instead of a SQLite file in the run's folder
+LEDGER = "TRIALPLANE_LEDGER"  # the controller's database, where it is not a file in the run's folder: a cluster's
 RUN = "TRIALPLANE_RUN"
 TRIAL = "TRIALPLANE_TRIAL"
 ATTEMPT = "TRIALPLANE_ATTEMPT"

@@ -1,0 +1,386 @@
+"""The recorder and its writer process against real MLflow stores: what ends up there, once, whatever happens in between.
+
+Not checked here: that a controller uses it so (tests/study).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import mlflow
+import numpy as np
+import pytest
+from mlflow.tracking import MlflowClient
+
+from tests.controller.conftest import FACTS, Place, Server, outcome, play, request, wait_until
+from trialplane.controller import loop
+from trialplane.policies import transport
+from trialplane.wire.records import TrialReport
+from trialplane.wire.states import FailureClass, RunState, TrialState
+
+pytestmark = pytest.mark.slow
+
+
+def assert_whole(place: Place, trials: int) -> None:
+    """Every trial that `play` played is there, once, with every metric once."""
+    runs = place.runs()
+    assert sorted(int(run.data.tags["trialplane.number"]) for run in runs) == list(range(trials))
+    for run in runs:
+        assert place.history(run) == {
+            "score": [(0, 0.0), (1, 0.25), (2, 0.5)] if trials < 0 else [(0, 0.0), (1, 0.25), (2, 0.5), (2, 0.5)],
+            "loss": [(0, 1.0), (1, 1.0), (2, 0.25), (2, 1.0)],
+            "trial_seconds": [(2, 3.0)],
+        }
+        assert (run.info.status, run.info.end_time) == ("FINISHED", 2_003_000)
+    (parent,) = place.runs("study")
+    assert {run.data.tags["mlflow.parentRunId"] for run in runs} == {parent.info.run_id}
+
+
+def test_a_study_in_mlflow(place: Place) -> None:
+    recorder = place.recorder(spares=3)
+    recorder.study(FACTS)
+    ids = [play(recorder, 0)]
+    # A retry, one that failed with a log, one that was pruned, one with arrays.
+    ids.append(recorder.run_id())
+    retry = request(1, trial=7, attempt=2, retry_of=0, params={"b": 1, "a": None, "text": "x" * 7000})
+    recorder.started(retry, ids[-1])
+    log = place.run.trial_log(7, 2)
+    log.parent.mkdir(parents=True)
+    log.write_text("Traceback: all of it")
+    failure = {"state": TrialState.FAILED, "failure": FailureClass.CRASHED, "message": "killed", "node": "pod-1", "metrics": {}}
+    recorder.ended(retry, outcome(1, **failure, retried=True))
+    recorder.started(request(2), recorder.run_id())
+    recorder.ended(request(2), outcome(2, state=TrialState.PRUNED, metrics={"score": 0.1}, start_method="fork"))
+    recorder.started(request(3), recorder.run_id())
+    packed = place.run.arrays / "3.packed"
+    packed.parent.mkdir()
+    transport.pack({"logits": np.arange(6.0).reshape(2, 3), "parts": {"ids": [np.array([1, 2])]}}).tofile(packed)
+    recorder.ended(request(3), outcome(3), packed)
+    recorder.best("score", 0.5, 0, 1)
+    recorder.study_ended(RunState.SUCCEEDED, "all 4 trials ended")
+    assert recorder.close(60)
+
+    (parent,) = place.runs("study")
+    assert parent.info.run_name == "toy-1"
+    assert (parent.info.status, parent.info.start_time) == ("FINISHED", 1_000_000)
+    assert parent.data.params == {"trials": "24", "sampler": "tpe"}
+    wanted = {"trialplane.seed": "7", "trialplane.state": "SUCCEEDED", "trialplane.message": "all 4 trials ended"}
+    assert wanted.items() <= parent.data.tags.items()
+    assert parent.data.metrics == {"best_score": 0.5, "best_trial": 0.0}
+    assert [item.path for item in place.client.list_artifacts(parent.info.run_id)] == ["job.json"]
+
+    first = place.trial(0)
+    assert first.info.run_id == ids[0], "the id that the trial had in its environment"
+    assert first.info.run_name == "trial-0000"
+    assert first.data.params == {"x": "0.0", "kind": "a"}
+    tags = {
+        "trialplane.state": "COMPLETE",
+        "trialplane.attempt": "1",
+        "trialplane.seed": "5",
+        "trialplane.git_revision": "abc",
+        "trialplane.code_hash": "def",
+    }
+    assert tags.items() <= first.data.tags.items()
+    assert place.history(first)["score"] == [(0, 0.0), (1, 0.25), (2, 0.5), (2, 0.5)]
+
+    second = place.trial(1)
+    assert second.info.run_name == "trial-0007-attempt-2"
+    assert second.info.status == "FAILED"
+    tags = {
+        "trialplane.state": "LOST",
+        "trialplane.class": "crashed",
+        "trialplane.message": "killed",
+        "trialplane.node": "pod-1",
+        "trialplane.retry_of": "0",
+        "trialplane.trial": "7",
+    }
+    assert tags.items() <= second.data.tags.items()
+    assert len(second.data.params["text"]) == 6000
+    assert [item.path for item in place.client.list_artifacts(second.info.run_id, "logs")] == ["logs/attempt-2.log"]
+
+    third = place.trial(2)
+    assert (third.info.status, third.data.tags["trialplane.state"]) == ("KILLED", "PRUNED")
+    assert third.data.tags["trialplane.start_method"] == "fork"
+
+    folder = place.client.download_artifacts(place.trial(3).info.run_id, "arrays")
+    (archive,) = Path(folder).iterdir()
+    with np.load(archive) as arrays:
+        np.testing.assert_array_equal(arrays["logits"], np.arange(6.0).reshape(2, 3))
+        np.testing.assert_array_equal(arrays["parts.ids.0"], [1, 2])
+    assert not packed.exists()
+    assert len(place.runs()) == 4, "spare runs are deleted"
+
+
+def test_spare_runs_are_deleted_at_once_too(place: Place) -> None:
+    """Also when the recorder is closed while the writer still makes them."""
+    recorder = place.recorder(spares=5)
+    recorder.study(FACTS)
+    assert recorder.run_id() is not None
+    recorder._want(4)
+    assert recorder.close(30)
+    assert place.runs() == []
+
+
+def test_many_metrics_and_params_go_in_several_calls(place: Place) -> None:
+    recorder = place.recorder()
+    recorder.study(FACTS)
+    recorder.started(request(0, params={f"p{index:03}": index for index in range(250)}), recorder.run_id())
+    steps = 1500
+    recorder.reported([TrialReport(0, step, {"score": 1.0, "loss": 2.0}, 2000.0) for step in range(steps)])
+    recorder.ended(request(0), outcome(0, metrics={"score": float("nan"), "loss": float("inf")}))
+    assert recorder.close(60)
+    run = place.trial(0)
+    assert len(run.data.params) == 250
+    history = place.client.get_metric_history(run.info.run_id, "loss")
+    assert sorted(metric.step for metric in history) == [*range(steps), steps - 1]
+
+
+def test_a_killed_writer_loses_and_doubles_nothing(place: Place) -> None:
+    rng = random.Random(3)
+    recorder = place.recorder(spares=2)
+    recorder.study(FACTS)
+    ids = []
+    trials, kills = 24, set(rng.sample(range(1, 23), 5))
+    for number in range(trials):
+        ids.append(play(recorder, number))
+        if number in kills:
+            wait_until(lambda: recorder.tick() or recorder._heard, "the writer is at work")
+            time.sleep(rng.uniform(0, 0.1))  # the random moment itself
+            victim = recorder._writer
+            os.kill(victim.pid, signal.SIGKILL)
+            wait_until(lambda victim=victim: recorder.tick() or recorder._writer is not victim, "there is a new writer")
+    known = [run_id for run_id in ids if run_id is not None]
+    assert len(known) == len(set(known)), "no two trials had one run"
+    assert recorder.close(90)
+    assert_whole(place, trials)
+    by_number = {int(run.data.tags["trialplane.number"]): run.info.run_id for run in place.runs()}
+    assert all(by_number[number] == run_id for number, run_id in enumerate(ids) if run_id is not None)
+
+
+def test_a_writer_killed_between_the_last_report_and_the_end_knows_the_step(place: Place) -> None:
+    recorder = place.recorder()
+    recorder.study(FACTS)
+    recorder.started(request(0), recorder.run_id())
+    recorder.reported([TrialReport(0, step, {"score": 1.0}, 2000.0) for step in range(5)])
+    wait_until(lambda: recorder.tick() or not recorder.behind, "the reports are in MLflow")
+    victim = recorder._writer
+    os.kill(victim.pid, signal.SIGKILL)
+    wait_until(lambda: recorder.tick() or recorder._writer is not victim, "there is a new writer")
+    recorder.ended(request(0), outcome(0))
+    assert recorder.close(60)
+    assert place.history(place.trial(0))["score"] == [*((step, 1.0) for step in range(4)), (4, 0.5), (4, 1.0)]
+
+
+def test_a_run_given_to_a_trial_is_not_given_again(place: Place) -> None:
+    """The writer dies after it gave an id and before it saw the trial's start."""
+    recorder = place.recorder(spares=1)
+    recorder.study(FACTS)
+    wait_until(lambda: recorder.tick() or len(recorder._ids) > 0, "a spare run is there")
+    os.kill(recorder._writer.pid, signal.SIGSTOP)  # sees nothing of what follows
+    first = recorder.run_id()
+    recorder.started(request(0), first)
+    assert first is not None
+    victim = recorder._writer
+    os.kill(victim.pid, signal.SIGKILL)
+    wait_until(lambda: recorder.tick() or recorder._writer is not victim, "there is a new writer")
+    second = recorder.run_id()
+    assert second != first
+    recorder.started(request(1), second)
+    for number in (0, 1):
+        recorder.ended(request(number), outcome(number))
+    assert recorder.close(60)
+    assert place.trial(0).info.run_id == first
+    assert place.trial(1).info.run_id == second
+
+
+def test_a_server_that_is_away_for_a_while(place: Place, server: Server) -> None:
+    recorder = place.recorder(server.uri, spares=2)
+    recorder.study(FACTS)
+    for number in range(4):
+        assert play(recorder, number) is not None
+    server.stop()
+    for number in range(4, 12):
+        play(recorder, number)
+    wait_until(lambda: recorder.tick() or recorder.away, "the recorder knows it")
+    assert server.uri in recorder.away
+    began = time.monotonic()
+    while recorder.run_id() is not None:  # spares that are left
+        pass
+    play(recorder, 12)
+    assert time.monotonic() - began < 60, "a trial does not wait for an MLflow that is away"
+    server.start()
+    for number in range(13, 16):
+        play(recorder, number)
+    assert recorder.close(90)
+    assert recorder.away == ""
+    assert_whole(place, 16)
+
+
+def test_a_server_that_stays_away_until_the_next_life(place: Place, server: Server) -> None:
+    recorder = place.recorder(server.uri)
+    recorder.study(FACTS)
+    for number in range(2):
+        play(recorder, number)
+    wait_until(lambda: recorder.tick() or not recorder.behind, "all is written so far")
+    server.stop()
+    for number in range(2, 4):
+        play(recorder, number)
+    assert recorder.close(0.5) is False
+    server.start()
+    recorder = place.recorder(server.uri)
+    recorder.study(FACTS)
+    for number in range(4, 6):
+        play(recorder, number)
+    assert recorder.close(60)
+    assert_whole(place, 6)
+
+
+def test_the_next_life_writes_what_was_left_and_goes_on(place: Place) -> None:
+    """The controller is killed: its recorder is never closed, and the spool ends in half a line."""
+    first = place.recorder(spares=2)
+    first.study(FACTS)
+    for number in range(3):
+        play(first, number)
+    first.started(request(3), first.run_id())
+    os.kill(first._writer.pid, signal.SIGKILL)
+    first._writer.wait()
+    first._spool.close()
+    with place.run.events.open("ab") as spool:
+        spool.write(b'{"kind":"ended","outcome":{"number":3,"st')
+    with place.run.written.open("ab") as written:
+        written.write(b'["offset","",1')
+    second = place.recorder(spares=2)
+    assert second.has("started", 3)
+    assert not second.has("ended", 3)
+    assert not second.has("started", 4)
+    second.study(FACTS)
+    second.reported([TrialReport(3, step, {"score": step / 4, "loss": 1.0}, 2000.0 + step) for step in range(3)])
+    second.ended(request(3), outcome(3, metrics={"score": 0.5, "loss": 0.25}))
+    play(second, 4)
+    assert second.close(60)
+    assert_whole(place, 5)
+
+
+def test_a_study_that_goes_on_with_more_trials(place: Place) -> None:
+    """MLflow refuses another value of a parameter; that must not stop the writer for ever."""
+    for life, trials in enumerate((24, 48)):
+        recorder = place.recorder()
+        recorder.study({**FACTS, "params": {**FACTS["params"], "trials": trials}})
+        play(recorder, life)
+        assert recorder.close(20)
+    (parent,) = place.runs("study")
+    assert parent.data.tags["trialplane.param.trials"] == "48"
+    assert_whole(place, 2)
+
+
+def test_a_trial_that_logged_a_parameter_of_ours_with_another_value(place: Place) -> None:
+    recorder = place.recorder()
+    recorder.study(FACTS)
+    run_id = recorder.run_id()
+    assert run_id is not None
+    place.client.log_param(run_id, "x", "1e-05")
+    place.client.log_param(run_id, "of_the_job", "yes")
+    recorder.started(request(0), run_id)
+    recorder.ended(request(0), outcome(0))
+    play(recorder, 1)
+    assert recorder.close(20)
+    first = place.trial(0)
+    assert first.data.params == {"x": "1e-05", "of_the_job": "yes", "kind": "a"}
+    assert first.data.tags["trialplane.param.x"] == "0.0"
+    assert place.trial(1).info.status == "FINISHED"
+
+
+def test_a_run_that_somebody_deletes_does_not_stop_the_others(place: Place) -> None:
+    recorder = place.recorder()
+    recorder.study(FACTS)
+    run_id = recorder.run_id()
+    assert run_id is not None
+    recorder.started(request(0), run_id)
+    wait_until(lambda: recorder.tick() or not recorder.behind, "the start is in MLflow")
+    place.client.delete_run(run_id)
+    recorder.ended(request(0), outcome(0))
+    play(recorder, 1)
+    assert recorder.close(20)
+    assert place.trial(1).info.status == "FINISHED"
+    assert run_id in place.run.controller_log.read_text(), "the log says what could not be written"
+
+
+def test_what_a_trial_logged_while_mlflow_was_away_is_taken_over(place: Place, tmp_path: Path) -> None:
+    store = place.run.trial_store(0)
+    recorder = place.recorder()
+    uri = f"sqlite:///{store}"
+    own = MlflowClient(uri)
+    run = own.create_run(own.create_experiment("any", artifact_location=(tmp_path / "own").as_uri()))
+    own.log_param(run.info.run_id, "of_the_job", "yes")
+    own.set_tag(run.info.run_id, "note", "mine")
+    for step in range(3):
+        own.log_metric(run.info.run_id, "inner", step * 2.0, step=step)
+    own.log_text(run.info.run_id, "hello", "note.txt")
+    own.log_text(run.info.run_id, "below", "folder/deep.txt")
+    recorder.study(FACTS)
+    recorder.started(request(0), None)
+    recorder.ended(request(0), outcome(0))
+    assert recorder.close(60)
+    taken = place.trial(0)
+    assert taken.data.params == {"x": "0.0", "kind": "a", "of_the_job": "yes"}
+    assert taken.data.tags["note"] == "mine"
+    assert place.history(taken)["inner"] == [(0, 0.0), (1, 2.0), (2, 4.0)]
+    assert {item.path for item in place.client.list_artifacts(taken.info.run_id)} == {"note.txt", "folder"}
+    assert [item.path for item in place.client.list_artifacts(taken.info.run_id, "folder")] == ["folder/deep.txt"]
+
+
+def test_the_spool_catches_up_with_the_ledger(place: Place) -> None:
+    """The controller died after it had told the ledger and before the recorder."""
+    recorder = place.recorder()
+    recorder.study(FACTS)
+    recorder.started(request(0), recorder.run_id())
+    recorder.ended(request(0), outcome(0))
+    recorder.started(request(1), recorder.run_id())
+    attempts: list[tuple[Any, Any]] = [
+        (request(0), outcome(0)),
+        (request(1), outcome(1, state=TrialState.FAILED, failure=FailureClass.LOST, metrics={}, started=0.0)),
+        (request(2), outcome(2)),
+        (request(3), None),
+    ]
+    ledger: Any = SimpleNamespace(attempts=lambda: iter(attempts))
+    assert loop.catch_up(ledger, recorder) == 3
+    assert loop.catch_up(ledger, recorder) == 0
+    assert recorder.close(60)
+    states = {int(run.data.tags["trialplane.number"]): run.data.tags["trialplane.state"] for run in place.runs()}
+    assert states == {0: "COMPLETE", 1: "FAILED", 2: "COMPLETE", 3: "RUNNING"}
+
+
+def test_a_trial_writes_into_the_run_whose_id_it_has(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = place.recorder()
+    recorder.study(FACTS)
+    run_id = recorder.run_id()
+    assert run_id is not None
+    recorder.started(request(0), run_id)
+    monkeypatch.setenv("MLFLOW_RUN_ID", run_id)
+    mlflow.set_tracking_uri(place.uri)
+    try:
+        with mlflow.start_run():
+            mlflow.log_metric("from_the_job", 2.5)
+    finally:
+        mlflow.set_tracking_uri(None)
+    recorder.ended(request(0), outcome(0))
+    assert recorder.close(60)
+    run = place.trial(0)
+    assert run.data.metrics["from_the_job"] == 2.5
+    assert run.info.end_time == 2_003_000
+
+
+def test_the_spool_is_lines_of_strict_json(place: Place) -> None:
+    recorder = place.recorder()
+    recorder.study(FACTS)
+    recorder.started(request(0), None)
+    recorder.reported([TrialReport(0, 0, {"score": float("nan")}, 1.0)])
+    lines = place.run.events.read_text().splitlines()
+    assert [json.loads(line, parse_constant=pytest.fail)["kind"] for line in lines] == ["study", "started", "report"]
