@@ -100,7 +100,19 @@ class Postgres:
             os.chown(self._root, self._account.pw_uid, self._account.pw_gid)
         self._server: subprocess.Popen[bytes] | None = None
         self._count = itertools.count()
-        command = ["initdb", "-D", str(self._data), "-U", "trialplane", "-A", "trust", "--no-sync", "--locale=C", "-E", "UTF8"]
+        command = [
+            "initdb",
+            "-D",
+            str(self._data),
+            "-U",
+            "trialplane",
+            "-A",
+            "trust",
+            "--no-sync",
+            "--locale=C",
+            "-E",
+            "UTF8",
+        ]
         done = self._popen(command)
         assert done.wait() == 0, self._log.read_text()
         self.start()
@@ -142,7 +154,9 @@ class Postgres:
 
     def start(self) -> None:
         # fsync off: these tests kill the client and stop the server, but never cut the power.
-        self._server = self._popen(["postgres", "-D", str(self._data), "-k", str(self._root), "-c", "listen_addresses=", "-F"])
+        self._server = self._popen(
+            ["postgres", "-D", str(self._data), "-k", str(self._root), "-c", "listen_addresses=", "-F"]
+        )
         wait_until(self._answers, f"PostgreSQL answers; its log is {self._log}")
 
     def stop(self) -> None:
@@ -362,7 +376,9 @@ def ask(ledger: Ledger) -> TrialRequest:
     return request
 
 
-def drive(ledger: Ledger, tell: Callable[[TrialRequest], TrialOutcome] = complete, count: int | None = None) -> list[TrialRequest]:
+def drive(
+    ledger: Ledger, tell: Callable[[TrialRequest], TrialOutcome] = complete, count: int | None = None
+) -> list[TrialRequest]:
     """Asks and tells, one after the other, until nothing is left or `count` attempts ended; gives the attempts."""
     attempts: list[TrialRequest] = []
     while (count is None or len(attempts) < count) and (request := ledger.ask()) is not None:

@@ -42,7 +42,11 @@ def test_exactly_as_many_trials_as_asked_whatever_happens_to_attempts(backend: B
         if not ledger.running():
             break
         request = rng.choice(ledger.running())
-        ways = [complete(request), TrialOutcome(request.number, TrialState.PRUNED), *(failed(request, f) for f in FailureClass)]
+        ways = [
+            complete(request),
+            TrialOutcome(request.number, TrialState.PRUNED),
+            *(failed(request, f) for f in FailureClass),
+        ]
         told = ledger.tell(rng.choice(ways))
         assert told is not None
         final[request.trial] += not told.retried

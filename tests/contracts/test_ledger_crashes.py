@@ -97,7 +97,9 @@ def take_over(backend: Backend, postgres: Postgres, job: Job) -> Ledger:
     if backend.kind == "sqlite":  # a file system without working locks
         return backend.open(job, lock=backend.folder / "other.lock")
     holders = "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted"
-    postgres.execute(f"SELECT pg_terminate_backend(pid) FROM ({holders}) AS holders", backend.url.split("/")[3].split("?")[0])
+    postgres.execute(
+        f"SELECT pg_terminate_backend(pid) FROM ({holders}) AS holders", backend.url.split("/")[3].split("?")[0]
+    )
     return open_when_free(backend, job)
 
 
@@ -122,9 +124,7 @@ def test_a_controller_that_lost_its_lock_cannot_tell(backend: Backend, postgres:
 
 
 @pytest.mark.parametrize("moment", ["ask", "tell"])
-def test_a_database_that_goes_away_is_waited_for(
-    place, postgres: Postgres, moment: str
-) -> None:
+def test_a_database_that_goes_away_is_waited_for(place, postgres: Postgres, moment: str) -> None:
     backend = Backend("postgres", postgres.new_database(), place)
     backend.code.mkdir()
     job = make_job(trials=4)

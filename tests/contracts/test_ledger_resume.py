@@ -25,7 +25,10 @@ NUMBERS = {"x": MIXED["x"], "y": {"type": "float", "low": -1.0, "high": 1.0}}
 STEPS = {"x": {"type": "float", "low": 0.0, "high": 1.0, "step": 0.1}, "layers": {"type": "int", "low": 1, "high": 3}}
 CASES: dict[str, dict[str, Any]] = {
     "tpe": {"sampler": {"name": "tpe", "n_startup_trials": 5}, "space": MIXED},
-    "tpe-multivariate": {"sampler": {"name": "tpe", "n_startup_trials": 5, "multivariate": True, "group": True}, "space": MIXED},
+    "tpe-multivariate": {
+        "sampler": {"name": "tpe", "n_startup_trials": 5, "multivariate": True, "group": True},
+        "space": MIXED,
+    },
     "cmaes": {"sampler": {"name": "cmaes", "n_startup_trials": 4, "popsize": 4}, "space": NUMBERS},
     "nsgaii": {"sampler": {"name": "nsgaii", "population_size": 4}, "space": MIXED},
     "nsgaiii": {"sampler": {"name": "nsgaiii", "population_size": 4}, "space": MIXED},
@@ -39,7 +42,9 @@ CASES: dict[str, dict[str, Any]] = {
 
 def end(request: TrialRequest) -> TrialOutcome:
     params: Mapping[str, Any] = request.params
-    return complete(request, score=float(params["x"]) - float(params.get("y", 0.0)) ** 2 + 0.1 * float(params.get("layers", 0)))
+    return complete(
+        request, score=float(params["x"]) - float(params.get("y", 0.0)) ** 2 + 0.1 * float(params.get("layers", 0))
+    )
 
 
 def whole(sqlite: Backend, job: Job) -> list[Mapping[str, Any]]:
@@ -55,7 +60,10 @@ def assert_same(drawn: list[Mapping[str, Any]], wanted: list[Mapping[str, Any]])
     for one, other in zip(drawn, wanted, strict=True):
         assert one.keys() == other.keys()
         for name, value in one.items():
-            assert value == (pytest.approx(other[name], rel=1e-6) if isinstance(value, float) else other[name]), (drawn, wanted)
+            assert value == (pytest.approx(other[name], rel=1e-6) if isinstance(value, float) else other[name]), (
+                drawn,
+                wanted,
+            )
 
 
 @pytest.mark.parametrize("running", [False, True], ids=["between trials", "while one runs"])

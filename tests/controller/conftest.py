@@ -102,7 +102,9 @@ class Place:
         experiment = self.client.get_experiment_by_name("toy")
         if experiment is None:
             return []
-        return list(self.client.search_runs([experiment.experiment_id], f"tags.`trialplane.kind` = '{kind}'", max_results=5000))
+        return list(
+            self.client.search_runs([experiment.experiment_id], f"tags.`trialplane.kind` = '{kind}'", max_results=5000)
+        )
 
     def trial(self, number: int) -> Any:
         (found,) = [run for run in self.runs() if run.data.tags.get("trialplane.number") == str(number)]

@@ -18,8 +18,8 @@ import mlflow
 import numpy as np
 import pytest
 from mlflow.tracking import MlflowClient
-
 from tests.controller.conftest import FACTS, Place, Server, outcome, play, request, wait_until
+
 from trialplane.controller import loop
 from trialplane.policies import transport
 from trialplane.wire.records import TrialReport
@@ -54,7 +54,13 @@ def test_a_study_in_mlflow(place: Place) -> None:
     log = place.run.trial_log(7, 2)
     log.parent.mkdir(parents=True)
     log.write_text("Traceback: all of it")
-    failure = {"state": TrialState.FAILED, "failure": FailureClass.CRASHED, "message": "killed", "node": "pod-1", "metrics": {}}
+    failure = {
+        "state": TrialState.FAILED,
+        "failure": FailureClass.CRASHED,
+        "message": "killed",
+        "node": "pod-1",
+        "metrics": {},
+    }
     recorder.ended(retry, outcome(1, **failure, retried=True))
     recorder.started(request(2), recorder.run_id())
     recorder.ended(request(2), outcome(2, state=TrialState.PRUNED, metrics={"score": 0.1}, start_method="fork"))

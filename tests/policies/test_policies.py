@@ -10,8 +10,8 @@ import sys
 import threading
 
 import pytest
-
 from tests.policies.conftest import Program
+
 from trialplane import policies
 from trialplane.policies import pickling, protobuf, spawn, transport
 
@@ -19,7 +19,7 @@ NAMES = ["protobuf", "spawn", "pickling", "transport"]
 
 
 def test_one_shape() -> None:
-    assert policies.ALL == (protobuf, spawn, pickling, transport)
+    assert (protobuf, spawn, pickling, transport) == policies.ALL
     for policy in policies.ALL:
         text = policy.__doc__ or ""
         assert all(f"{part}:" in text for part in ("Rule", "Why", "Enforced where", "Test")), policy.__name__
@@ -101,7 +101,8 @@ def test_a_start_method_that_the_job_chose_is_kept_and_told(program: Program) ->
     code = (
         "import multiprocessing\nmultiprocessing.set_start_method('fork')\n"
         "from trialplane import errors\nfrom trialplane.policies import spawn\nspawn.apply()\n"
-        "try:\n    spawn.check()\nexcept errors.PolicyError as error:\n    print(multiprocessing.get_start_method(), error)\n"
+        "try:\n    spawn.check()\n"
+        "except errors.PolicyError as error:\n    print(multiprocessing.get_start_method(), error)\n"
     )
     assert program(code).startswith("fork multiprocessing starts workers by fork:")
 

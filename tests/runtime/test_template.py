@@ -13,8 +13,8 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from tests.runtime.conftest import Bench, alive, wait_until
+
 from trialplane.wire.records import TrialOutcome
 from trialplane.wire.states import FailureClass, TrialState
 
@@ -53,9 +53,12 @@ def manual_seed(seed): ...
 """
 
 
-
 def test_modules_are_imported_once(tmp_path: Path) -> None:
-    with Bench(tmp_path, {"train": PLAIN, "slow_library": "import os\nprint('imported by', os.getpid())\n"}, preload=("slow_library",)) as bench:
+    with Bench(
+        tmp_path,
+        {"train": PLAIN, "slow_library": "import os\nprint('imported by', os.getpid())\n"},
+        preload=("slow_library",),
+    ) as bench:
         outcomes = [bench.outcome("imported here") for _ in range(3)]
         assert [outcome.metrics for outcome in outcomes] == [{"score": 0.0}] * 3
         assert {outcome.start_method for outcome in outcomes} == {"fork"}

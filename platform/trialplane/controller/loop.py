@@ -5,13 +5,15 @@ One thread. Slots answer with events; nothing here waits for MLflow, and for the
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import logging
+import statistics
 import time
 
 from trialplane.controller import slots
 from trialplane.controller.ledger import Ledger
-from trialplane.controller.recorder import Recorder
+from trialplane.controller.recorder import ID_WAIT, Recorder
 from trialplane.controller.slots import SlotPool, SlotReady, SlotTrial
 from trialplane.controller.status import StatusBoard
 from trialplane.wire import env
@@ -74,6 +76,8 @@ class Controller:
         self._first_ready: float | None = None
         self._ended_before = ledger.counts.ended
         self._best_trial = None if ledger.best is None else ledger.best.trial
+        self._durations: collections.deque[float] = collections.deque(maxlen=20)  # seconds, of the last trials
+        self._logs_itself = False
         self.ledger_wait = ""
 
     def stop(self, ending: Ending) -> None:
@@ -106,15 +110,25 @@ class Controller:
             if request is None:
                 return
             slot = self._idle.pop()
-            run_id = self._recorder.run_id()
+            run_id = self._recorder.run_id(self._id_patience())
             self._recorder.started(request, run_id)
             self._pool.start(slot, dataclasses.replace(request, env=self._trial_env(request, run_id)))
+
+    def _id_patience(self) -> float:
+        """Seconds worth waiting for the id of a trial's MLflow run before the trial starts.
+
+        A job that has imported MLflow will use it. Another may still import it while it runs, and is well served by a
+        store of its own; a wait may then cost at most a fiftieth of a trial.
+        """
+        if self._logs_itself or not self._durations:
+            return ID_WAIT
+        return 0.02 * statistics.median(self._durations)
 
     def _trial_env(self, request: TrialRequest, run_id: str | None) -> dict[str, str]:
         """Where the trial's own `mlflow.log_*` calls go."""
         if run_id is not None:
             return {env.MLFLOW_RUN_ID: run_id}
-        # MLflow is away: the trial logs into a store of its own, which the recorder takes over later.
+        # MLflow is away or slow: the trial logs into a store of its own, which the recorder takes over later.
         store = self._run.trial_store(request.number)
         return {
             env.MLFLOW_TRACKING_URI: f"sqlite:///{store}",
@@ -126,6 +140,7 @@ class Controller:
             self._first_ready = self._first_ready or time.time()
             self._ready.add(said.slot)
             self._idle.add(said.slot)
+            self._logs_itself = self._logs_itself or said.mlflow
             log.info("slot %d is warm after %.1f s of imports", said.slot, said.seconds)
             if said.unclean:
                 log.warning("slot %d spawns its trials, which takes longer: %s", said.slot, "; ".join(said.unclean))
@@ -153,6 +168,7 @@ class Controller:
         told = self._ledger.tell(outcome)
         assert told is not None
         self._recorder.ended(request, told, arrays)
+        self._durations.append(told.ended - told.started)
         if told.failure is FailureClass.LOST:
             self._ready.discard(said.slot)  # its place gets a new slot, which says when it is warm
         else:

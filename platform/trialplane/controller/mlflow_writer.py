@@ -11,22 +11,22 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import dataclasses
 import json
 import os
 import select
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import mlflow
-from mlflow.entities import Metric, Param, RunTag
+from mlflow.entities import Param, RunTag
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
-from trialplane.policies import transport
+from trialplane.controller import journal, npz
+from trialplane.controller.batch import Batch, adopt, metrics_of, milliseconds
 from trialplane.wire import labels, records
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import TrialOutcome, TrialReport, TrialRequest
@@ -35,25 +35,16 @@ from trialplane.wire.states import RunState, TrialState
 MAX_LINES = 400  # events written together
 MAX_METRICS = 900  # per call; MLflow takes 1000 entities in all
 MAX_PARAMS = 90
+MAX_VALUE = 6000  # characters of a parameter
 MAX_LOG = 1 << 20  # bytes of a failed trial's log kept as an artifact
 END = b"end"  # on the input: no event will follow
+NICENESS = 10  # trials and the controller come first; what is left is written when they are done
 IDLE = 0.1  # seconds between looks at the spool
 _RESERVED = "RESERVED"
+_GONE = "RESOURCE_DOES_NOT_EXIST"
+_PERMANENT = frozenset({"INVALID_PARAMETER_VALUE", _GONE})  # a parameter with another value; a deleted run
 _STATUS = {TrialState.COMPLETE: "FINISHED", TrialState.PRUNED: "KILLED", TrialState.FAILED: "FAILED"}
 _RUN_STATUS = {RunState.SUCCEEDED: "FINISHED", RunState.FAILED: "FAILED", RunState.CANCELLED: "KILLED"}
-
-
-@dataclasses.dataclass
-class _Batch:
-    """What one MLflow run gets in one go."""
-
-    metrics: list[Metric] = dataclasses.field(default_factory=list)
-    params: dict[str, str] = dataclasses.field(default_factory=dict)
-    tags: dict[str, str] = dataclasses.field(default_factory=dict)
-    name: str = ""
-    status: str = ""
-    end: int | None = None
-    artifacts: list[tuple[str, Path]] = dataclasses.field(default_factory=list)
 
 
 class Writer:
@@ -67,17 +58,17 @@ class Writer:
     def __init__(self, run: RunPaths, uri: str) -> None:
         self._run = run
         self._submission: dict[str, Any] = json.loads(run.submission.read_text())
-        self._journal = _journal(run.written)
-        self._runs: dict[int, str] = {int(number): run_id for number, run_id in self._journal["run"].items()}
-        self.offset = int(self._journal["offset"].get("", 0))
-        self._parent: str | None = self._journal["parent"].get("")
-        self._experiment: str | None = self._journal["experiment"].get("")
-        self._spares = set(self._journal["spare"].values()) - set(self._runs.values())
-        self._written = run.written.open("a")
-        self._steps: dict[int, int] = collections.defaultdict(int)
-        known = self._journal["uri"].get("")
+        self._journal = journal.Journal(run.written)
+        notes = self._journal.notes
+        self._new = not notes["uri"]  # else a crash may have left runs that the journal does not know
+        self._runs: dict[int, str] = {int(number): run_id for number, run_id in notes["run"].items()}
+        self.offset = int(notes["offset"].get("", 0))
+        self._parent: str | None = notes["parent"].get("")
+        self._experiment: str | None = notes["experiment"].get("")
+        self._spares = set(notes["spare"].values()) - {""} - set(self._runs.values()) - journal.given(run.events)
+        known = notes["uri"].get("")
         if known is None:
-            self._note("uri", "", uri)
+            self._journal.note("uri", "", uri)
         mlflow.set_tracking_uri(known or uri)
         self._client = MlflowClient(known or uri)
         self._local = (known or uri).startswith("sqlite:")
@@ -90,31 +81,39 @@ class Writer:
         assert self._experiment is not None and self._parent is not None
         tags = {labels.PARENT: self._parent, labels.KIND: "trial", labels.STATE: _RESERVED, labels.RUN: self._run.root.name}
         run_id: str = self._client.create_run(self._experiment, run_name="reserved", tags=tags).info.run_id
-        self._note("spare", run_id, run_id)
+        self._journal.note("spare", run_id, run_id)
         return run_id
 
-    def write(self) -> bool:
-        """Writes the next events of the spool; False when there are none."""
+    def write(self, between: Callable[[], None] = lambda: None) -> bool:
+        """Writes the next events of the spool; False when there are none.
+
+        Args:
+            between: called before each MLflow run is written to, so that nobody waits long for an id.
+        """
         lines, size = self._next_lines()
         if not lines:
             return False
-        batches: dict[str, _Batch] = collections.defaultdict(_Batch)
+        batches: dict[str, Batch] = collections.defaultdict(Batch)
         for line in lines:
             self._take(json.loads(line), batches)
         for run_id, batch in batches.items():
+            between()
             self._send(run_id, batch)
         self.offset += size
-        self._note("offset", "", self.offset)
+        self._journal.note("offset", "", self.offset)
         return True
 
     def close(self) -> None:
         """Deletes the runs that were created and never used."""
-        used = set(self._runs.values())
-        for run_id in set(_journal(self._run.written)["spare"].values()) - used:
-            if self._client.get_run(run_id).data.tags.get(labels.STATE) == _RESERVED:
-                self._client.delete_run(run_id)
+        if self._experiment is None:
+            return
+        reserved = f"tags.`{labels.PARENT}` = '{self._parent}' and tags.`{labels.STATE}` = '{_RESERVED}'"
+        while found := self._client.search_runs([self._experiment], reserved):
+            for run in found:
+                self._journal.note("spare", run.info.run_id, "")  # first, so that no successor gives a deleted run away
+                self._client.delete_run(run.info.run_id)
 
-    def _take(self, event: Mapping[str, Any], batches: dict[str, _Batch]) -> None:
+    def _take(self, event: Mapping[str, Any], batches: dict[str, Batch]) -> None:
         """Adds one event to the batch of the MLflow run it belongs to."""
         match event["kind"]:
             case "study":
@@ -123,21 +122,20 @@ class Writer:
                 self._started(records.from_dict(TrialRequest, event["request"]), event["run_id"], batches)
             case "report":
                 report = records.from_dict(TrialReport, event["report"])
-                self._steps[report.number] = max(self._steps[report.number], report.step)
-                batches[self._runs[report.number]].metrics += _metrics(report.metrics, report.time, report.step)
+                batches[self._runs[report.number]].metrics += metrics_of(report.metrics, report.time, report.step)
             case "ended":
                 self._ended(event, batches)
             case "best":
                 value = {f"best_{event['metric']}": event["value"], "best_trial": event["trial"]}
-                batches[self._require_parent()].metrics += _metrics(value, event["time"], event["ended"])
+                batches[self._require_parent()].metrics += metrics_of(value, event["time"], event["ended"])
             case "study_ended":
                 state = RunState(event["state"])
                 batch = batches[self._require_parent()]
                 batch.tags |= {labels.STATE: state.value, labels.MESSAGE: event["reason"]}
                 batch.status = _RUN_STATUS.get(state, "SCHEDULED")
-                batch.end = _milliseconds(event["time"]) if state in _RUN_STATUS else None
+                batch.end = milliseconds(event["time"]) if state in _RUN_STATUS else None
 
-    def _study(self, facts: Mapping[str, Any], batches: dict[str, _Batch]) -> None:
+    def _study(self, facts: Mapping[str, Any], batches: dict[str, Batch]) -> None:
         self._ensure_parent()
         batch = batches[self._require_parent()]
         batch.tags |= {key: str(value) for key, value in facts["tags"].items()}
@@ -145,10 +143,10 @@ class Writer:
         batch.status = "RUNNING"
         batch.artifacts.append(("", self._run.job))
 
-    def _started(self, request: TrialRequest, run_id: str | None, batches: dict[str, _Batch]) -> None:
+    def _started(self, request: TrialRequest, run_id: str | None, batches: dict[str, Batch]) -> None:
         if request.number not in self._runs:
             self._runs[request.number] = run_id or self._find(request.number) or self.reserve()
-            self._note("run", str(request.number), self._runs[request.number])
+            self._journal.note("run", str(request.number), self._runs[request.number])
         batch = batches[self._runs[request.number]]
         batch.name = f"trial-{request.trial:04d}" + (f"-attempt-{request.attempt}" if request.attempt > 1 else "")
         batch.params |= {key: str(value) for key, value in sorted(request.params.items())}
@@ -164,13 +162,13 @@ class Writer:
         if request.retry_of is not None:
             batch.tags[labels.RETRY_OF] = str(request.retry_of)
 
-    def _ended(self, event: Mapping[str, Any], batches: dict[str, _Batch]) -> None:
+    def _ended(self, event: Mapping[str, Any], batches: dict[str, Batch]) -> None:
         outcome = records.from_dict(TrialOutcome, event["outcome"])
         batch = batches[self._runs[outcome.number]]
         seconds = {"trial_seconds": outcome.ended - outcome.started} if outcome.started else {}
-        batch.metrics += _metrics({**outcome.metrics, **seconds}, outcome.ended, self._steps.pop(outcome.number, 0))
+        batch.metrics += metrics_of({**outcome.metrics, **seconds}, outcome.ended, event["step"])
         batch.status = _STATUS[outcome.state]
-        batch.end = _milliseconds(outcome.ended)
+        batch.end = milliseconds(outcome.ended)
         batch.tags |= {
             labels.STATE: TrialState.LOST.value if outcome.retried else outcome.state.value,
             labels.NODE: outcome.node,
@@ -185,9 +183,28 @@ class Writer:
             batch.artifacts.append(("arrays", Path(event["arrays"])))
         store = self._run.trial_store(outcome.number)
         if store.exists():
-            _adopt(store, batch)
+            adopt(store, batch)
 
-    def _send(self, run_id: str, batch: _Batch) -> None:
+    def _send(self, run_id: str, batch: Batch) -> None:
+        """Writes one batch; what MLflow will never take is left out, or the rest would wait for it for ever."""
+        try:
+            self._send_whole(run_id, batch)
+        except MlflowException as error:
+            if error.error_code not in _PERMANENT:
+                raise
+            if error.error_code != _GONE and self._give_way(run_id, batch):
+                self._send(run_id, batch)
+            else:
+                sys.stderr.write(f"MLflow does not take what belongs into its run {run_id}, so it is left out: {error}\n")
+
+    def _give_way(self, run_id: str, batch: Batch) -> bool:
+        """Makes tags of parameters that the run has with other values, which MLflow does not change; False without any."""
+        there = self._client.get_run(run_id).data.params
+        clashes = [key for key, value in batch.params.items() if there.get(key, value[:MAX_VALUE]) != value[:MAX_VALUE]]
+        batch.tags |= {labels.PARAM + key: batch.params.pop(key) for key in clashes}
+        return bool(clashes)
+
+    def _send_whole(self, run_id: str, batch: Batch) -> None:
         """Writes one batch, and what ends the run last."""
         metrics, params, tags = batch.metrics, list(batch.params.items()), batch.tags
         if batch.name:
@@ -197,7 +214,7 @@ class Writer:
             self._client.log_batch(
                 run_id,
                 metrics=metrics[:MAX_METRICS],
-                params=[Param(key, value[:6000]) for key, value in params[:MAX_PARAMS]],
+                params=[Param(key, value[:MAX_VALUE]) for key, value in params[:MAX_PARAMS]],
                 tags=[RunTag(key, value[:5000]) for key, value in tags.items()] if first else [],
             )
             metrics, params, first = metrics[MAX_METRICS:], params[MAX_PARAMS:], False
@@ -211,7 +228,7 @@ class Writer:
     def _send_artifact(self, run_id: str, folder: str, file: Path) -> None:
         if folder == "arrays":
             if file.exists():
-                archive = _as_npz(file)
+                archive = npz.convert(file)
                 self._client.log_artifact(run_id, str(archive), folder)
                 archive.unlink()
                 file.unlink()
@@ -228,19 +245,19 @@ class Writer:
         if self._experiment is None:
             found = self._client.get_experiment_by_name(job)
             self._experiment = found.experiment_id if found else self._create_experiment(job)
-            self._note("experiment", "", self._experiment)
+            self._journal.note("experiment", "", self._experiment)
         query = f"tags.`{labels.RUN}` = '{self._run.root.name}' and tags.`{labels.KIND}` = 'study'"
-        runs = self._client.search_runs([self._experiment], query) if self._journal_is_old() else []
+        runs = self._client.search_runs([self._experiment], query) if not self._new else []
         if runs:
             self._parent = runs[0].info.run_id
         else:
             self._parent = self._client.create_run(
                 self._experiment,
-                start_time=_milliseconds(self._submission.get("submitted", time.time())),
+                start_time=milliseconds(self._submission.get("submitted", time.time())),
                 run_name=self._run.root.name,
                 tags={labels.KIND: "study", labels.RUN: self._run.root.name, labels.JOB: job},
             ).info.run_id
-        self._note("parent", "", self._parent)
+        self._journal.note("parent", "", self._parent)
 
     def _create_experiment(self, name: str) -> str:
         # A store in a file of this machine gets its artifacts beside it, not below wherever this process was started.
@@ -255,13 +272,9 @@ class Writer:
             created = experiment.experiment_id
         return created
 
-    def _journal_is_old(self) -> bool:
-        """Whether a crash may have left a parent run that the journal does not know."""
-        return bool(self._journal["uri"])
-
     def _find(self, number: int) -> str | None:
         """The run of an attempt that the journal does not know, after a crash."""
-        if not self._journal_is_old():
+        if self._new:
             return None
         query = f"tags.`{labels.PARENT}` = '{self._require_parent()}' and tags.`{labels.NUMBER}` = '{number}'"
         runs = self._client.search_runs([self._experiment or ""], query)
@@ -286,100 +299,62 @@ class Writer:
                 size += len(line)
         return lines, size
 
-    def _note(self, kind: str, key: str, value: Any) -> None:
-        self._written.write(json.dumps([kind, key, value]) + "\n")
-        self._written.flush()
 
+class _Input:
+    """What the controller asks for on the standard input."""
 
-def _journal(file: Path) -> dict[str, dict[str, Any]]:
-    """What a former writer noted: kind → key → newest value."""
-    notes: dict[str, dict[str, Any]] = collections.defaultdict(dict)
-    if file.exists():
-        for line in file.read_text().splitlines():
-            try:
-                kind, key, value = json.loads(line)
-            except ValueError:  # the last line of a writer that was killed
-                continue
-            notes[kind][key] = value
-    return notes
+    def __init__(self) -> None:
+        self.wanted = 0  # ids
+        self.ending = False
+        self.closed = False
+        self._partial = b""
 
-
-def _metrics(values: Mapping[str, float], moment: float, step: int) -> list[Metric]:
-    return [Metric(name, float(value), _milliseconds(moment), step) for name, value in sorted(values.items())]
-
-
-def _milliseconds(moment: float) -> int:
-    return int(moment * 1000)
-
-
-def _as_npz(file: Path) -> Path:
-    """The packed arrays of a result as a file that `numpy.load` opens."""
-    import numpy as np
-
-    tree = transport.unpack(np.fromfile(file, dtype=np.uint8))
-    archive = file.with_name("result.npz")
-    np.savez_compressed(archive, **dict(_leaves(tree, "")))
-    return archive
-
-
-def _leaves(node: Any, path: str) -> Iterator[tuple[str, Any]]:
-    if isinstance(node, Mapping):
-        for key, value in node.items():
-            yield from _leaves(value, f"{path}.{key}" if path else key)
-    elif isinstance(node, list):
-        for index, value in enumerate(node):
-            yield from _leaves(value, f"{path}.{index}")
-    else:
-        yield path, node
-
-
-def _adopt(store: Path, batch: _Batch) -> None:
-    """Takes over what a trial logged into a store of its own because MLflow was away when it started."""
-    client = MlflowClient(f"sqlite:///{store}")
-    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
-    for run in client.search_runs(experiments):
-        batch.params |= run.data.params
-        batch.tags |= {key: value for key, value in run.data.tags.items() if not key.startswith("mlflow.")}
-        for name in run.data.metrics:
-            batch.metrics += client.get_metric_history(run.info.run_id, name)
-        for item in client.list_artifacts(run.info.run_id):
-            folder = Path(client.download_artifacts(run.info.run_id, item.path))
-            batch.artifacts.append(("", folder))
+    def listen(self, timeout: float) -> None:
+        """Takes what has been asked for, waiting at most `timeout` seconds."""
+        if not select.select([sys.stdin], [], [], timeout)[0]:
+            return
+        data = os.read(sys.stdin.fileno(), 4096)
+        self.closed = not data
+        *lines, self._partial = (self._partial + data).split(b"\n")
+        self.ending = self.ending or END in lines
+        self.wanted += sum(int(line) for line in lines if line != END)
 
 
 def main() -> None:
     """Serves ids and writes events until told to end."""
     os.dup2(2, 1)
+    os.nice(NICENESS)
     run, uri = RunPaths(Path(sys.argv[1])), sys.argv[2]
-    wanted = 0
+    asked = _Input()
     pause = IDLE
-    ending = False
-    partial = b""
     writer: Writer | None = None
+
+    def serve() -> None:
+        if not asked.closed:
+            asked.listen(0)
+        while asked.wanted and writer is not None:
+            _say({"id": writer.reserve()})
+            asked.wanted -= 1
+
     while True:
-        if select.select([sys.stdin], [], [], 0 if wanted else pause)[0]:
-            data = os.read(sys.stdin.fileno(), 4096)
-            if not data:  # the controller is gone; the next one's writer goes on, with the spare runs too
-                return
-            *lines, partial = (partial + data).split(b"\n")
-            ending = ending or END in lines
-            wanted += sum(int(line) for line in lines if line != END)
+        asked.listen(0 if asked.wanted else pause)
+        if asked.closed:  # the controller is gone; the next one's writer goes on, with the spare runs too
+            return
         try:
-            writer = writer or Writer(run, uri)
-            if wanted:
-                _say({"id": writer.reserve()})
-                wanted -= 1
-                continue
-            pause = 0.0 if writer.write() else IDLE
+            if writer is None:
+                writer = Writer(run, uri)
+                _say({"done": writer.offset})
+            serve()
+            pause = 0.0 if writer.write(serve) else IDLE
             if pause == 0.0:
                 _say({"done": writer.offset})
-            elif ending:
+            elif asked.ending:
                 writer.close()
                 return
         except (MlflowException, OSError) as error:
             _say({"away": f"MLflow at {uri} does not take what we write: {str(error).splitlines()[0][:300]}"})
             pause = min(max(2 * pause, 1.0), 10.0)
-            wanted = 0  # the controller goes on without, and asks again
+            asked.wanted = 0  # the controller goes on without, and asks again
 
 
 def _say(message: Mapping[str, Any]) -> None:

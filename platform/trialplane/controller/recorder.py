@@ -40,7 +40,7 @@ class Recorder:
     Args:
         run: the run's files.
         uri: MLflow's tracking URI.
-        spares: how many runs to create ahead.
+        spares: how many runs to have ready for trials that start in quick succession, and for an outage.
     """
 
     def __init__(self, run: RunPaths, uri: str, spares: int) -> None:
@@ -48,6 +48,7 @@ class Recorder:
         self._uri = uri
         run.spool.mkdir(parents=True, exist_ok=True)
         self._seen: set[tuple[str, int]] = set()  # (kind, number) of events in the spool
+        self._steps: dict[int, int] = {}  # number → last step reported, of attempts that have not ended
         self._read_spool()
         self._spool = run.events.open("ab")
         self._ids: collections.deque[tuple[float, str]] = collections.deque()
@@ -55,21 +56,33 @@ class Recorder:
         self._done = 0  # bytes of the spool that are in MLflow
         self._heard = False
         self.away = ""
-        self._wanted = 0
+        self._wanted = 0  # ids asked for and not given
+        self._spares = spares
+        self._asked = 0.0  # when an id was last asked for
         self._writer = self._start_writer()
         self._want(spares)
 
-    def run_id(self) -> str | None:
-        """The id of a new MLflow run for the trial that starts now; None while MLflow is away and no spare is left."""
+    def run_id(self, patience: float = ID_WAIT) -> str | None:
+        """The id of a new MLflow run for the trial that starts now; None when there is none in time.
+
+        While trials start in quick succession runs are created ahead; a trial that starts after a pause gets one made now.
+        While MLflow is away an older spare one serves.
+
+        Args:
+            patience: seconds to wait for an id.
+        """
         self._listen(0)
-        if self._ids and time.monotonic() - self._ids[-1][0] < FRESH:
-            self._want(1)
-            return self._ids.pop()[1]
+        now = time.monotonic()
+        fresh = sum(now - made < FRESH for made, _ in self._ids)
+        ahead = self._spares - fresh if now - self._asked < FRESH else 1 - fresh
+        self._asked = now
+        self._want(max(0, ahead - self._wanted))
         known = len(self._ids)
-        self._want(1)
-        deadline = time.monotonic() + (ID_WAIT if self._heard else START_WAIT)
-        while len(self._ids) == known and not self.away and time.monotonic() < deadline:
+        deadline = now + (patience if self._heard else START_WAIT)
+        while not fresh and len(self._ids) <= known and not self.away and time.monotonic() < deadline:
             self._listen(deadline - time.monotonic())
+        if len(self._ids) <= known and not fresh and not self.away:
+            return None  # MLflow is slow, and a spare run of long ago would show a start long before the trial's
         return self._ids.pop()[1] if self._ids else None
 
     def study(self, facts: Mapping[str, Any]) -> None:
@@ -83,11 +96,13 @@ class Recorder:
     def reported(self, reports: Iterable[TrialReport]) -> None:
         """Metrics of steps."""
         for report in reports:
+            self._note_step(report.number, report.step)
             self._append("report", {"report": records.to_dict(report)})
 
     def ended(self, request: TrialRequest, outcome: TrialOutcome, arrays: Path | None = None) -> None:
         """An attempt ended; `arrays` is the file of its packed arrays."""
         event = {"outcome": records.to_dict(outcome), "trial": request.trial, "attempt": request.attempt}
+        event["step"] = self._steps.pop(request.number, 0)  # the writer may have been killed since it saw the reports
         self._append("ended", {**event, "arrays": None if arrays is None else str(arrays)}, request.number)
 
     def best(self, metric: str, value: float, trial: int, ended: int) -> None:
@@ -165,9 +180,15 @@ class Recorder:
                 event = json.loads(line)
                 if event["kind"] == "started":
                     self._seen.add(("started", event["request"]["number"]))
+                elif event["kind"] == "report":
+                    self._note_step(event["report"]["number"], event["report"]["step"])
                 elif event["kind"] == "ended":
                     self._seen.add(("ended", event["outcome"]["number"]))
+                    self._steps.pop(event["outcome"]["number"], None)
             spool.truncate(end)
+
+    def _note_step(self, number: int, step: int) -> None:
+        self._steps[number] = max(step, self._steps.get(number, 0))
 
     def _start_writer(self) -> subprocess.Popen[bytes]:
         environment = {
@@ -194,6 +215,9 @@ class Recorder:
         return writer
 
     def _revive(self) -> None:
+        for pipe in (self._writer.stdin, self._writer.stdout):
+            assert pipe is not None
+            pipe.close()
         self._ids.clear()  # the next writer finds its spare runs again, and offers them
         self._partial = b""
         self._heard = False
@@ -227,3 +251,7 @@ class Recorder:
             if "done" in message:
                 self._done = message["done"]
             self.away = message.get("away", "")
+            if self.away:
+                self._wanted = 0  # it asks nothing of an MLflow that is away; we ask again
+            if self.away:
+                self._wanted = 0  # the writer has dropped what it was asked for

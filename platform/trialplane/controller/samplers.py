@@ -77,9 +77,7 @@ def build_sampler(job: Job, trial: int, code: JobCode) -> optuna.samplers.BaseSa
 
 def build_pruner(job: Job, code: JobCode) -> optuna.pruners.BasePruner:
     """The study's pruner."""
-    pruner: optuna.pruners.BasePruner = _build(
-        Kind.PRUNER, job.pruner.name, job.pruner.options, job, job.seed, code
-    )
+    pruner: optuna.pruners.BasePruner = _build(Kind.PRUNER, job.pruner.name, job.pruner.options, job, job.seed, code)
     return pruner
 
 

@@ -88,7 +88,7 @@ def _drive(run: RunPaths, job: Job, base: RunStatus, stopped: list[int], stack: 
     stack.callback(board.close)
     board.show(dataclasses.replace(base, **_counts(ledger), reason="the slots are warming up"), now=True)
     uri = os.environ.get(env.MLFLOW_TRACKING_URI) or paths.mlflow_uri(home)
-    recorder = Recorder(run, uri, spares=job.parallel)
+    recorder = Recorder(run, uri, spares=max(8, 2 * job.parallel))
     recorder.study(_facts(run, job))
     caught = loop.catch_up(ledger, recorder)
     if caught:

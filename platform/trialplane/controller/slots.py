@@ -27,11 +27,15 @@ MAX_START_FAILURES = 3  # in a row, over all slots; then something is wrong with
 
 @dataclasses.dataclass(frozen=True)
 class SlotReady:
-    """A slot's template is warm. `unclean` says why its trials are spawned, not forked."""
+    """A slot's template is warm.
+
+    `unclean` says why its trials are spawned, not forked; `mlflow` whether the job has imported MLflow.
+    """
 
     slot: int
     seconds: float
     unclean: tuple[str, ...]
+    mlflow: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,7 +152,7 @@ class SlotPool:
             else:
                 if call == "start":
                     self._start_failures = 0
-                    yield SlotReady(place.index, answer["seconds"], tuple(answer["unclean"]))
+                    yield SlotReady(place.index, answer["seconds"], tuple(answer["unclean"]), answer["mlflow"])
                 else:
                     event, arrays = answer
                     if event.outcome is not None:

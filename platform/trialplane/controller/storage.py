@@ -193,19 +193,14 @@ class Storage:
             _insert(
                 connection,
                 self._tables[table],
-                [
-                    {"trial_id": trial_id, "key": key, "value_json": json.dumps(value)}
-                    for key, value in attributes.items()
-                ],
+                [{"trial_id": trial_id, "key": key, "value_json": json.dumps(value)} for key, value in attributes.items()],
             )
 
     def _write_study_attributes(self, connection: sa.Connection, attributes: Mapping[str, Any]) -> None:
         table = self._tables["study_system_attributes"]
         for key, value in attributes.items():
             connection.execute(sa.delete(table).where(table.c.study_id == self.study_id, table.c.key == key))
-            connection.execute(
-                sa.insert(table).values(study_id=self.study_id, key=key, value_json=json.dumps(value))
-            )
+            connection.execute(sa.insert(table).values(study_id=self.study_id, key=key, value_json=json.dumps(value)))
 
     def _next_epoch(self) -> str:
         """Counts the study's epoch up by one: from now on every older controller is fenced."""
@@ -215,9 +210,7 @@ class Storage:
             before = connection.execute(sa.select(table.c.value_json).where(mine)).scalar()
             epoch = json.dumps(1 + json.loads(before or "0"))
             connection.execute(sa.delete(table).where(mine))
-            connection.execute(
-                sa.insert(table).values(study_id=self.study_id, key=labels.LEDGER_EPOCH, value_json=epoch)
-            )
+            connection.execute(sa.insert(table).values(study_id=self.study_id, key=labels.LEDGER_EPOCH, value_json=epoch))
         return epoch
 
     @contextlib.contextmanager
@@ -317,9 +310,7 @@ def _engine(url: str) -> sa.Engine:
         engine = sa.create_engine(made, connect_args={"timeout": 30})
         sa.event.listen(engine, "connect", _tune_sqlite)
         return engine
-    return sa.create_engine(
-        made, pool_pre_ping=True, pool_size=1, max_overflow=0, connect_args={"connect_timeout": 10}
-    )
+    return sa.create_engine(made, pool_pre_ping=True, pool_size=1, max_overflow=0, connect_args={"connect_timeout": 10})
 
 
 def _tune_sqlite(connection: Any, _: Any) -> None:

@@ -77,7 +77,8 @@ class Slot:
         """Starts the template and waits until it is warm.
 
         Returns:
-            `ready` (pid), `seconds` (of the imports), `unclean` (why trials will be spawned; empty when forked).
+            `ready` (pid), `seconds` (of the imports), `unclean` (why trials will be spawned; empty when forked), `mlflow`
+            (whether the job has imported it).
 
         Raises:
             EntrypointError: the job's code does not import.

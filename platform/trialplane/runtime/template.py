@@ -52,7 +52,12 @@ def main() -> None:
         return
     _send(
         control,
-        {"ready": os.getpid(), "seconds": time.monotonic() - began, "unclean": spawn.reasons_not_to_fork()},
+        {
+            "ready": os.getpid(),
+            "seconds": time.monotonic() - began,
+            "unclean": spawn.reasons_not_to_fork(),
+            "mlflow": "mlflow" in sys.modules,
+        },
     )
     context.seed_everything(0)  # torch's first seeding reads source files for 10 ms; children find them read
     gc.collect()

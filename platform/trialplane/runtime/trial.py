@@ -189,9 +189,7 @@ def _complete(
         packed = transport.pack(arrays)
         file, size = str(workdir.with_suffix(".arrays")), packed.nbytes
         packed.tofile(file)
-    complete = records.TrialOutcome(
-        number=request.number, state=TrialState.COMPLETE, metrics=metrics, arrays=size
-    )
+    complete = records.TrialOutcome(number=request.number, state=TrialState.COMPLETE, metrics=metrics, arrays=size)
     return complete, file
 
 
@@ -210,14 +208,10 @@ def _split(result: Mapping[str, Any]) -> tuple[dict[str, float], dict[str, Any]]
     return metrics, arrays
 
 
-def _raised(
-    request: records.TrialRequest, error: BaseException, last: Mapping[str, float]
-) -> records.TrialOutcome:
+def _raised(request: records.TrialRequest, error: BaseException, last: Mapping[str, float]) -> records.TrialOutcome:
     """The outcome for what the job raised."""
     if isinstance(error, context.Pruned) or _is_optuna_pruned(error):
-        return records.TrialOutcome(
-            number=request.number, state=TrialState.PRUNED, metrics=last, message=str(error)
-        )
+        return records.TrialOutcome(number=request.number, state=TrialState.PRUNED, metrics=last, message=str(error))
     traceback.print_exception(error)
     torch = sys.modules.get("torch")
     failure = FailureClass.ERROR
@@ -238,7 +232,8 @@ def _raised(
 def describe(error: BaseException) -> str:
     """An error in one line, with the file and line of the user's code it came from."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not frame.filename.startswith(_NOT_THE_JOBS) and "/site-packages/" not in frame.filename]
+    files = (*_NOT_THE_JOBS, "/site-packages/")
+    own = [frame for frame in frames if not any(part in frame.filename for part in files)]
     where = f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""
     text = str(error).strip()
     first = text.splitlines()[0] if text else ""

@@ -17,6 +17,7 @@ NODE = "trialplane.node"
 SEED = "trialplane.seed"
 START_METHOD = "trialplane.start_method"
 RETRY_OF = "trialplane.retry_of"
+PARAM = "trialplane.param."  # and a parameter's name: its newer value, where MLflow keeps the first
 GIT_REVISION = "trialplane.git_revision"
 CODE_HASH = "trialplane.code_hash"
 SPEC_HASH = "trialplane.spec_hash"

@@ -1,0 +1,12 @@
+"""What every test of this project starts with: an environment without the user's own settings of the platform."""
+
+from __future__ import annotations
+
+import os
+
+# Ray reads it when it is imported, and would otherwise ask for a token in the home folder.
+os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+# A user's own stores and limits are none of the tests' business.
+for _name in [name for name in os.environ if name.startswith(("TRIALPLANE_", "MLFLOW_"))]:
+    del os.environ[_name]
+os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"

@@ -1,0 +1,159 @@
+"""The architecture of platform/README.md, checked: who may import whom, how long a file may be, and that `import platform`
+is the standard library's everywhere.
+
+Not checked here: how long the command line takes to start (tests/cli).
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from trialplane import errors
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "platform" / "trialplane"
+MAX_LINES = 400  # the wish is 200
+SOURCES = sorted(file for folder in ("platform", "jobs", "tests") for file in (ROOT / folder).rglob("*.py"))
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+
+def run(*command: str, cwd: Path = ROOT, **env: str) -> str:
+    done = subprocess.run(command, cwd=cwd, env={**os.environ, **env}, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def name_of(file: Path) -> str:
+    return str(file.relative_to(ROOT))
+
+
+def imports_of(file: Path) -> set[str]:
+    """Top-level names of everything a module imports, wherever in it the import stands."""
+    found = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module.partition(".")[0])
+    return found
+
+
+def importers(library: str) -> set[str]:
+    return {str(file.relative_to(PACKAGE)) for file in MODULES if library in imports_of(file)}
+
+
+def test_rooms_are_layered() -> None:
+    """The contracts of pyproject.toml, by import-linter."""
+    program = "import sys; from importlinter.cli import lint_imports_command; sys.exit(lint_imports_command())"
+    said = run(sys.executable, "-c", program, "--no-cache", PYTHONPATH=str(ROOT / "platform"))
+    assert "0 broken" in said
+    assert "4 kept" in said
+
+
+@pytest.mark.parametrize("file", SOURCES, ids=name_of)
+def test_no_file_is_long(file: Path) -> None:
+    count = len(file.read_text().splitlines())
+    assert count <= MAX_LINES, f"{name_of(file)} has {count} lines; a file has one subject, and 200 lines where it can"
+
+
+@pytest.mark.parametrize("file", SOURCES, ids=name_of)
+def test_every_file_says_what_it_is_for(file: Path) -> None:
+    text = file.read_text()
+    assert not text or ast.get_docstring(ast.parse(text)), f"{name_of(file)} has no docstring"
+
+
+def test_a_heavy_library_has_one_owner() -> None:
+    ledger = {
+        "controller/ledger.py",
+        "controller/samplers.py",
+        "controller/history.py",
+        "controller/storage.py",
+        "controller/reading.py",
+    }
+    assert importers("ray") == {"controller/slots.py"}
+    assert importers("mlflow") == {"controller/mlflow_writer.py", "controller/batch.py"}
+    assert importers("optuna") <= ledger
+    assert importers("sqlalchemy") <= ledger
+    assert importers("kubernetes") <= {"client/kubernetes.py"}
+
+
+def test_no_module_is_named_like_one_of_the_standard_library() -> None:
+    """`platform/` itself is no package: it is a folder of sources, like `src/`."""
+    names = {file.stem for file in MODULES if file.parent == PACKAGE} | {folder.name for folder in PACKAGE.iterdir()}
+    assert not names & sys.stdlib_module_names
+
+
+def test_no_module_is_a_drawer() -> None:
+    assert not {file.stem for file in MODULES} & {"utils", "util", "common", "helpers", "base", "misc"}
+
+
+def test_the_source_root_is_no_package() -> None:
+    assert not (ROOT / "platform" / "__init__.py").exists()
+    assert [path.name for path in (ROOT / "platform").iterdir() if path.is_dir() and path.name != "__pycache__"] == [
+        "trialplane"
+    ]
+
+
+@pytest.mark.parametrize("how", ["-c", "-m"])
+def test_import_platform_is_the_standard_librarys_from_the_repository(tmp_path: Path, how: str) -> None:
+    """With the repository's root first on the path, as `python -c` and `python -m` put it."""
+    code = "import platform, sys; print(platform.__file__, bool(platform.python_version()), sys.path[0])"
+    if how == "-m":
+        (tmp_path / "says.py").write_text(code)
+        said = run(sys.executable, "-m", "says", PYTHONPATH=f"{ROOT}{os.pathsep}{tmp_path}")
+    else:
+        said = run(sys.executable, "-c", code)
+    file, works, *_ = said.split()
+    assert Path(file) == Path(os.__file__).parent / "platform.py"
+    assert works == "True"
+
+
+@pytest.mark.slow
+def test_an_installed_wheel_brings_the_package_and_the_command_and_nothing_else(tmp_path: Path) -> None:
+    offline = ["--no-deps", "--no-build-isolation", "--no-index", "-q"]
+    run(sys.executable, "-m", "pip", "wheel", *offline, "--wheel-dir", str(tmp_path), str(ROOT))
+    (wheel,) = tmp_path.glob("trialplane-*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {name.partition("/")[0].partition("-")[0] for name in names} == {"trialplane"}
+    packed = {name for name in names if name.endswith(".py")}
+    assert packed == {str(file.relative_to(ROOT / "platform")) for file in MODULES}
+    target = tmp_path / "site"
+    run(sys.executable, "-m", "pip", "install", "--no-deps", "--no-index", "-q", "--target", str(target), str(wheel))
+    code = "import platform, trialplane; print(platform.__file__); print(trialplane.__file__)"
+    standard, ours = run(sys.executable, "-c", code, cwd=tmp_path, PYTHONPATH=str(target)).split()
+    assert Path(standard) == Path(os.__file__).parent / "platform.py"
+    assert Path(ours) == target / "trialplane" / "__init__.py"
+    assert (target / "bin" / "platform").exists()
+
+
+def every_error(cls: type[errors.TrialplaneError] = errors.TrialplaneError) -> list[type[errors.TrialplaneError]]:
+    return [cls, *(below for child in cls.__subclasses__() for below in every_error(child))]
+
+
+def test_the_tree_of_errors_is_the_one_in_its_docstring() -> None:
+    """Every error, each below its parent."""
+    parents: dict[str, str] = {}
+    path: list[str] = []
+    for line in (errors.__doc__ or "").splitlines():
+        words = line.replace("│", " ").replace("├──", "   ").replace("└──", "   ").split()
+        if words and words[0] in vars(errors):
+            depth = (len(line) - len(line.lstrip(" │├└─"))) // 4 - 1
+            path[depth:] = [words[0]]
+            parents[words[0]] = path[depth - 1] if depth else ""
+    assert parents == {
+        cls.__name__: cls.__bases__[0].__name__ if cls is not errors.TrialplaneError else "" for cls in every_error()
+    }
+    assert all(cls.__module__ == errors.__name__ for cls in every_error()), "one tree, in one file"
+    assert all(cls.__doc__ for cls in every_error())
+
+
+def test_every_error_ends_in_a_documented_exit_code() -> None:
+    assert {cls.exit_code for cls in every_error()} <= set(errors.EXIT_CODES)
+    assert errors.LedgerCorrupt.exit_code == errors.EXIT_BAD_INPUT
