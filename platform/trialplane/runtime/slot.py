@@ -58,6 +58,7 @@ class _Running:
     killed: tuple[FailureClass, str] | None = None
     kill_at: float | None = None
     flush_at: float = 0.0
+    watch_at: float = 0.0  # when to look at its memory next
 
 
 class Slot:
@@ -132,6 +133,7 @@ class Slot:
             began=now,
             deadline=None if request.timeout is None else time.monotonic() + request.timeout,
             flush_at=time.monotonic() + FLUSH_INTERVAL,
+            watch_at=time.monotonic() + WATCH_INTERVAL,
         )
         with self._lock:
             self._running = running
@@ -290,7 +292,10 @@ class Slot:
                     running.kill_at = now + ABORT_GRACE
                     return ABORT_GRACE
                 waits.append(running.deadline - now)
-            if self.config.memory is not None and running.pid:
+            if self.config.memory is not None:
+                waits.append(max(0.0, running.watch_at - now))
+            if self.config.memory is not None and running.pid and now >= running.watch_at:
+                running.watch_at = now + WATCH_INTERVAL
                 used = session_memory(running.pid)
                 if used > self.config.memory:
                     text = (
@@ -299,7 +304,6 @@ class Slot:
                     )
                     with self._lock:
                         self._kill(running, FailureClass.CRASHED, text, signal.SIGKILL)
-                waits.append(WATCH_INTERVAL)
         if running.reports:
             waits.append(max(0.0, running.flush_at - now))
         return min(waits, default=None)
