@@ -102,7 +102,10 @@ class Study:
             """
         ).fetchall()
         connection.close()
-        return [(number, state, trial, attempt, failure, bool(retried)) for number, state, trial, attempt, failure, retried in rows]
+        return [
+            (number, state, trial, attempt, failure, bool(retried))
+            for number, state, trial, attempt, failure, retried in rows
+        ]
 
     def mlflow_runs(self, name: str = "toy") -> list[dict[str, Any]]:
         """The trials' runs in MLflow, as tags with params, metrics and status."""
@@ -112,7 +115,9 @@ class Study:
         experiment = client.get_experiment_by_name("toy")
         assert experiment is not None
         found = client.search_runs(
-            [experiment.experiment_id], f"tags.`trialplane.kind` = 'trial' and tags.`trialplane.run` = '{name}'", max_results=1000
+            [experiment.experiment_id],
+            f"tags.`trialplane.kind` = 'trial' and tags.`trialplane.run` = '{name}'",
+            max_results=1000,
         )
         return [
             {
@@ -120,7 +125,9 @@ class Study:
                 "params": run.data.params,
                 "metrics": run.data.metrics,
                 "status": run.info.status,
-                "history": {m: [(p.step, p.value) for p in client.get_metric_history(run.info.run_id, m)] for m in run.data.metrics},
+                "history": {
+                    m: [(p.step, p.value) for p in client.get_metric_history(run.info.run_id, m)] for m in run.data.metrics
+                },
             }
             for run in found
         ]

@@ -97,7 +97,13 @@ def test_each_trial_is_a_run_in_mlflow(shell: Shell) -> None:
     for run in trials:
         assert {"macro_f1", "pr_auc"} <= set(run.data.metrics)
         assert {"lr", "model"} <= set(run.data.params)
-        tags = {"trialplane.attempt", "trialplane.node", "trialplane.git_revision", "trialplane.code_hash", "trialplane.seed"}
+        tags = {
+            "trialplane.attempt",
+            "trialplane.node",
+            "trialplane.git_revision",
+            "trialplane.code_hash",
+            "trialplane.seed",
+        }
         assert tags <= set(run.data.tags)
         if run.data.tags["trialplane.state"] == "COMPLETE":
             assert client.list_artifacts(run.info.run_id), "what the job logged by plain mlflow.log_*"
@@ -138,7 +144,9 @@ def test_the_ui_shows_the_study(shell: Shell) -> None:
             said += line
         address = "http://127.0.0.1:" + said.split("http://127.0.0.1:")[1].split()[0].rstrip("/.;,")
         request = urllib.request.Request(
-            f"{address}/api/2.0/mlflow/experiments/search", data=b'{"max_results": 10}', headers={"Content-Type": "application/json"}
+            f"{address}/api/2.0/mlflow/experiments/search",
+            data=b'{"max_results": 10}',
+            headers={"Content-Type": "application/json"},
         )
         deadline_tries = 200
         while True:

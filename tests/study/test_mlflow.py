@@ -57,8 +57,24 @@ class Server:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(self.port), "--workers", "1"]
-        command += ["--backend-store-uri", f"sqlite:///{self._folder}/server.db", "--artifacts-destination", str(self._folder / "a")]
+        command = [
+            sys.executable,
+            "-m",
+            "mlflow",
+            "server",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(self.port),
+            "--workers",
+            "1",
+        ]
+        command += [
+            "--backend-store-uri",
+            f"sqlite:///{self._folder}/server.db",
+            "--artifacts-destination",
+            str(self._folder / "a"),
+        ]
         environment = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
         environment.pop(env.MLFLOW_TRACKING_URI, None)
         with (self._folder / "server.log").open("ab") as log:

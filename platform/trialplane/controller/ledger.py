@@ -168,9 +168,7 @@ class Ledger:
         if attempt is None:
             return None
         request = attempt.request
-        retried = outcome.failure is not None and self.counts.may_retry(
-            request.trial, outcome.failure, self.job.retries
-        )
+        retried = outcome.failure is not None and self.counts.may_retry(request.trial, outcome.failure, self.job.retries)
         outcome = dataclasses.replace(outcome, retried=retried, started=outcome.started or attempt.started)
         self._tell_memory(attempt, outcome)
         self._write(self._storage.finish, outcome.number, outcome)

@@ -177,9 +177,7 @@ class Controller:
         best = self._ledger.best
         if best is not None and best.trial != self._best_trial:
             self._best_trial = best.trial
-            self._recorder.best(
-                self._job.objectives[0].metric, best.values[0], best.trial, self._ledger.counts.ended
-            )
+            self._recorder.best(self._job.objectives[0].metric, best.values[0], best.trial, self._ledger.counts.ended)
 
     def _log_outcome(
         self, request: TrialRequest, state: TrialState, failure: FailureClass | None, message: str, retried: bool
@@ -275,5 +273,3 @@ def catch_up(ledger: Ledger, recorder: Recorder) -> int:
             missing = True
         count += missing
     return count
-
-

@@ -52,9 +52,7 @@ def drive(folder: Path, stopped: list[int]) -> int:
         return error.exit_code  # the status is the other controller's
     except errors.TrialplaneError as error:
         log.error("%s", error)
-        resumable = isinstance(error, (errors.LedgerError, errors.SlotError)) and not isinstance(
-            error, errors.LedgerCorrupt
-        )
+        resumable = isinstance(error, (errors.LedgerError, errors.SlotError)) and not isinstance(error, errors.LedgerCorrupt)
         state = RunState.PAUSED if resumable else RunState.FAILED
         _show_failure(run, base, state, str(error))
         return error.exit_code
@@ -191,4 +189,3 @@ def _facts(run: RunPaths, job: Job) -> dict[str, Any]:
             "objectives": ", ".join(f"{o.direction} {o.metric}" for o in job.objectives),
         },
     }
-

@@ -254,4 +254,3 @@ def arrays_to_file(arrays: Any, file: Path) -> None:
     partial = file.with_suffix(".partial")
     arrays.tofile(partial)
     partial.replace(file)
-

@@ -40,9 +40,7 @@ class StatusBoard:
         trials = prometheus_client.Gauge(
             "trialplane_trials", "Logical trials by state.", ["run", "state"], registry=self._registry
         )
-        self._trials = {
-            state: trials.labels(*labels, state) for state in ("complete", "pruned", "failed", "running")
-        }
+        self._trials = {state: trials.labels(*labels, state) for state in ("complete", "pruned", "failed", "running")}
         self._retried = self._gauge("trialplane_attempts_retried", "Attempts that were tried again.")
         self._asked = self._gauge("trialplane_trials_asked", "Logical trials the run was asked for.")
         self._slots = self._gauge("trialplane_slots_ready", "Slots whose template is warm.")

@@ -103,9 +103,7 @@ def losses(job: Job, r: TrialRow) -> list[float]:
 
 def dominates(one: Sequence[float], other: Sequence[float]) -> bool:
     """Whether losses `one` are nowhere larger and somewhere smaller than `other`."""
-    return all(a <= b for a, b in zip(one, other, strict=True)) and any(
-        a < b for a, b in zip(one, other, strict=True)
-    )
+    return all(a <= b for a, b in zip(one, other, strict=True)) and any(a < b for a, b in zip(one, other, strict=True))
 
 
 _ORDER = [
