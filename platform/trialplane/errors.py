@@ -150,3 +150,9 @@ def nearest(word: str, candidates: Iterable[str]) -> str:
     if 0 < len(known) <= 12:
         return f"there are: {', '.join(known)}"
     return ""
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says, in one line; its class when it says nothing."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

@@ -111,6 +111,14 @@ def test_a_home_that_cannot_be_made(platform, tmp_path, monkeypatch):
     assert "TRIALPLANE_HOME" in result.stderr
 
 
+@pytest.mark.parametrize("words", [SUBMIT, ("list",), ("status",), ("status", "x"), ("ui",), (*SUBMIT, "--name", "x")])
+def test_a_home_in_a_closed_folder(platform, closed, words):
+    result = platform(*words)
+    assert result.exit_code == 2, result.stderr
+    assert "is closed to you" in result.stderr
+    assert "set TRIALPLANE_HOME" in result.stderr
+
+
 def test_a_full_disk(platform, home, monkeypatch):
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr("shutil.disk_usage", lambda path: usage(2**40, 2**40, 2**20))

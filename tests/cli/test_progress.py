@@ -20,6 +20,7 @@ from tests.client import controller_double
 from tests.client.conftest import complete, failed
 
 from trialplane.cli import progress
+from trialplane.client import process
 from trialplane.client.run import RunHandle
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import RunStatus, TrialRow
@@ -130,6 +131,25 @@ def test_the_first_signal_stops_and_says_how_to_resume(workplace, home, double, 
     assert child.returncode == 130, err
     assert "stopping x; `platform resume x`" in out
     assert "x PAUSED: stopped" in out
+
+
+def test_a_signal_while_the_run_is_started_is_not_lost(platform, double, monkeypatch, home):
+    start = process.start
+
+    def interrupted(run):
+        pid = start(run)
+        double(run)
+        os.kill(os.getpid(), signal.SIGINT)
+        return pid
+
+    monkeypatch.setattr(process, "start", interrupted)
+    result = platform("submit", "hpo", "demo", "--local", "--name", "x")
+    assert result.exit_code == 130
+    assert "stopping x" in result.stdout
+    assert "x PAUSED" in result.stdout
+    (RunPaths.of(home, "x").root / "ready").unlink()
+    result = platform("resume", "x")
+    assert (result.exit_code, "stopping x" in result.stdout) == (130, True)
 
 
 def test_the_second_signal_kills(workplace, home, double):

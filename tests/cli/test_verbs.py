@@ -218,6 +218,11 @@ def test_warnings_are_notes(platform):
 def test_init_makes_a_job_that_is_valid_and_runs(platform, workplace):
     assert platform("init", "mine").exit_code == 0
     assert "is valid" in platform("validate", "mine").stdout
+    file = workplace / "jobs" / "job.schema.json"
+    assert file.read_text() == platform("schema").stdout
+    file.write_text("{}")
+    assert platform("init", "yours").exit_code == 0
+    assert file.read_text() == "{}"  # what is there is the user's
     names: dict = {"__name__": "mine"}
     exec((workplace / "jobs" / "mine" / "train.py").read_text(), names)
     job = load.load_job(workplace / "jobs" / "mine")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import fcntl
 import os
 import shutil
@@ -20,7 +21,7 @@ from trialplane.client import folder, process
 from trialplane.client.local import LocalTarget
 from trialplane.controller.ledger import Ledger
 from trialplane.plan import plan as planning
-from trialplane.plan.plan import Origin
+from trialplane.plan.plan import Provenance
 from trialplane.spec import load
 from trialplane.wire import env, records
 from trialplane.wire.paths import RunPaths
@@ -38,7 +39,7 @@ trials: 6
 resources: {memory: 1Mi}
 """
 TRAIN = "def run(ctx):\n    return {'loss': ctx.params['lr']}\n"
-ORIGIN = Origin(job_folder="/jobs/demo", user="ann", version="1")
+ORIGIN = Provenance(job_folder="/jobs/demo", user="ann", version="1")
 
 
 @pytest.fixture
@@ -59,6 +60,23 @@ def workplace(tmp_path, home, monkeypatch) -> Path:
     (place / "jobs" / "demo" / "train.py").write_text(TRAIN)
     monkeypatch.chdir(place)
     return place
+
+
+@pytest.fixture
+def closed(tmp_path, monkeypatch) -> Path:
+    """A folder that this user may not look into; root may look into all, so the system's refusal is made here."""
+    folder = tmp_path / "closed"
+    folder.mkdir()
+    stat = Path.stat
+
+    def refused(self, **options):
+        if folder in self.parents:
+            raise PermissionError(errno.EACCES, "Permission denied", str(self))
+        return stat(self, **options)
+
+    monkeypatch.setattr(Path, "stat", refused)
+    monkeypatch.setenv(env.HOME, str(folder / "home"))
+    return folder
 
 
 Tell = Callable[[TrialRequest], TrialOutcome | None]

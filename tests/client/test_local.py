@@ -12,7 +12,7 @@ import time
 import pytest
 from tests.client.conftest import ORIGIN, complete, failed
 
-from trialplane.client import folder, process
+from trialplane.client import folder, process, results
 from trialplane.client.run import RunHandle
 from trialplane.client.sdk import Platform
 from trialplane.client.target import Submitted
@@ -130,6 +130,32 @@ def test_a_killed_controller_leaves_a_paused_run_with_exact_counts(runs):
     assert status.best is not None
 
 
+@pytest.mark.parametrize("state", [RunState.FAILED, RunState.CANCELLED, RunState.PAUSED, RunState.SUCCEEDED])
+def test_the_counts_of_a_run_that_ended_early_are_the_ledgers(runs, state):
+    """A controller that broke told its counts before it broke."""
+    run = runs.make("a", tell=complete, asks=4)
+    told = runs.say(run, state, complete=1, running=2, ended=70.0)
+    status = runs.target.status("a")
+    assert (status.state, status.complete, status.running, status.ended) == (state, 4, 0, told.ended)
+    assert status.best is not None
+
+
+def test_a_whole_run_is_not_counted_again(runs, monkeypatch):
+    run = runs.make("a", tell=complete)
+    told = runs.say(run, RunState.SUCCEEDED, complete=6)
+    monkeypatch.delattr(results, "attempts")
+    assert runs.target.status("a") == told
+
+
+def test_a_ledger_that_cannot_be_counted_spoils_no_status(runs):
+    run = runs.make("a", tell=complete, asks=2)
+    runs.say(run, RunState.FAILED, complete=2)
+    run.ledger.write_bytes(b"not a database, whatever it was before" * 100)
+    status = runs.target.status("a")
+    assert (status.state, status.complete) == (RunState.FAILED, 2)
+    assert "is damaged" in status.reason
+
+
 def test_the_status_is_the_controllers_while_it_holds_the_lock(runs, held):
     run = runs.make("a", tell=complete, asks=3)
     held(run)
@@ -232,6 +258,69 @@ def test_a_finished_run_needs_more_to_do(runs):
     runs.say(run, RunState.SUCCEEDED)
     with pytest.raises(InputError, match="--trials N"):
         runs.target.resume("a", {}, ())
+
+
+@pytest.mark.parametrize(
+    ("budget", "said"),
+    [
+        ({"budget.time": 50.0}, "budget.time (50 s) was used up after 3 of 6 trials; `platform resume a --set budget.time="),
+        (
+            {"budget.target": 2.0},
+            "reached budget.target (2) after 3 of 6 trials; `platform resume a --set budget.target=null`",
+        ),
+        ({}, "every point of the space was tried, in 3 of 6 trials"),
+    ],
+)
+def test_a_budget_that_ended_a_run_is_named(runs, budget, said):
+    run = runs.make("a", tell=complete, asks=3, **budget)
+    runs.say(run, RunState.SUCCEEDED, started=10.0, ended=60.5)
+    before = run.job.read_bytes()
+    with pytest.raises(InputError) as caught:
+        runs.target.resume("a", {}, ())
+    assert said in str(caught.value)
+    assert run.job.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("budget", "changes", "sets"),
+    [
+        ({"budget.time": 50.0}, {}, ["budget.time=2h"]),
+        ({"budget.time": 50.0}, {"trials": 9}, []),
+        ({"budget.target": 2.0}, {}, ["budget.target=null"]),
+        ({"budget.target": 2.0}, {}, ["budget.target=-1"]),
+    ],
+)
+def test_with_a_longer_budget_it_goes_on(runs, double, budget, changes, sets):
+    run = runs.make("a", tell=complete, asks=3, **budget)
+    runs.say(run, RunState.SUCCEEDED, started=10.0, ended=60.5)
+    runs.target.resume("a", changes, sets)
+    double(run)
+
+
+def test_more_trials_do_not_lift_a_target(runs):
+    run = runs.make("a", tell=complete, asks=3, **{"budget.target": 2.0})
+    runs.say(run, RunState.SUCCEEDED)
+    before = run.job.read_bytes()
+    with pytest.raises(InputError, match=r"budget\.target=null"):
+        runs.target.resume("a", {"trials": 9}, ())
+    assert run.job.read_bytes() == before
+
+
+def test_results_that_mlflow_lacks_are_something_to_do(runs, double):
+    run = runs.make("a", tell=complete)
+    runs.say(run, RunState.SUCCEEDED, complete=6, unrecorded=True)
+    runs.target.resume("a", {}, ())
+    double(run)
+
+
+def test_a_resumed_run_must_fit_the_machine(runs, monkeypatch):
+    monkeypatch.setattr("trialplane.client.machine._gpus", lambda: 2)
+    run = runs.make("a", tell=complete, asks=3, **{"resources.gpus": 1})
+    runs.say(run, RunState.PAUSED)
+    before = run.job.read_bytes()
+    with pytest.raises(SpecError, match="2 run at a time"):
+        runs.target.resume("a", {"parallel": 3}, ())
+    assert run.job.read_bytes() == before
 
 
 def test_resume_refuses_what_makes_another_study_and_all_at_once(runs):

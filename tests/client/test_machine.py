@@ -43,6 +43,11 @@ def test_a_job_that_fits_is_silent():
     [
         (job(gpus=1), {}, "resources.gpus: a trial asks for 1, and this machine has none; --set resources.gpus=0"),
         (job(gpus=4), {"gpus": 2}, "resources.gpus: a trial asks for 4, and this machine has 2; --set resources.gpus=2"),
+        (
+            job(parallel=4, gpus=1),
+            {"gpus": 2},
+            "parallel: 4 trials with 1 GPUs each do not fit this machine, which has 2: 2 run at a time; --parallel 2",
+        ),
         (job(), {"missing": ("ray", "optuna")}, "ray, optuna cannot be found; pip install 'trialplane[local]'"),
         (job(), {"obstacle": "cannot be written"}, "cannot be written; set TRIALPLANE_HOME to a folder"),
         (job(), {"free": ENOUGH_SPACE - 1}, "199 MiB are left on the disk and 200 are needed"),
@@ -68,7 +73,6 @@ def test_without_a_job_only_the_machine_is_looked_at():
     [
         (job(parallel=3, cpus=2), {}, "share the 4 cores"),
         (job(parallel=5, memory="2Gi"), {"cores": 8}, "more than this machine's 8 GiB"),
-        (job(parallel=4, gpus=1), {"gpus": 2}, "2 trials run at a time, not 4"),
     ],
 )
 def test_what_gets_slow_is_a_warning(wanted, has, said):
@@ -88,6 +92,16 @@ def test_this_machine(tmp_path):
 def test_a_home_below_a_file_is_no_home(tmp_path):
     (tmp_path / "file").write_text("")
     assert "not a folder" in Machine.here(tmp_path / "file" / "home").obstacle
+
+
+def test_fewer_trials_than_parallel_need_fewer_gpus():
+    few = job(parallel=4, gpus=1).model_copy(update={"trials": 2})
+    assert check(few, gpus=2)[0] == []
+
+
+def test_a_home_in_a_closed_folder(closed, tmp_path):
+    here = Machine.here(tmp_path / "closed" / "a" / "home")
+    assert here.obstacle == f"cannot be looked at: {tmp_path / 'closed'} is closed to you"
 
 
 def test_hidden_gpus_do_not_count(tmp_path, monkeypatch):

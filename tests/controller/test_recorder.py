@@ -134,6 +134,15 @@ def test_spare_runs_are_deleted_at_once_too(place: Place) -> None:
     assert place.runs() == []
 
 
+def test_a_deleted_spare_run_is_not_given_away(place: Place) -> None:
+    for count in (2, 3):
+        recorder = place.recorder(spares=count)
+        recorder.study(FACTS)
+        wait_until(lambda r=recorder, n=count: r.tick() or len(r._ids) == n, "the spare runs are there")
+        assert {place.client.get_run(run_id).info.lifecycle_stage for _, run_id in recorder._ids} == {"active"}
+        assert recorder.close(30)
+
+
 def test_many_metrics_and_params_go_in_several_calls(place: Place) -> None:
     recorder = place.recorder()
     recorder.study(FACTS)
@@ -383,10 +392,9 @@ def test_a_trial_writes_into_the_run_whose_id_it_has(place: Place, monkeypatch: 
     assert run.info.end_time == 2_003_000
 
 
-def test_the_spool_is_lines_of_strict_json(place: Place) -> None:
+def test_the_spool_is_strict_json(place: Place) -> None:
     recorder = place.recorder()
-    recorder.study(FACTS)
     recorder.started(request(0), None)
     recorder.reported([TrialReport(0, 0, {"score": float("nan")}, 1.0)])
     lines = place.run.events.read_text().splitlines()
-    assert [json.loads(line, parse_constant=pytest.fail)["kind"] for line in lines] == ["study", "started", "report"]
+    assert [json.loads(line, parse_constant=pytest.fail)["kind"] for line in lines] == ["started", "report"]

@@ -11,11 +11,11 @@ import time
 import pytest
 
 from trialplane.plan import plan as planning
-from trialplane.plan.plan import Origin
+from trialplane.plan.plan import Provenance
 from trialplane.spec.job import Job
 
 JOB = Job.model_validate({"name": "demo", "kind": "hpo", "objectives": [{"metric": "loss", "direction": "minimize"}]})
-ORIGIN = Origin(job_folder="/jobs/demo", user="ann", version="1", command=("platform", "submit"), git_revision="abc")
+ORIGIN = Provenance(job_folder="/jobs/demo", user="ann", version="1", command=("platform", "submit"), git_revision="abc")
 NOON = time.struct_time((2026, 5, 1, 12, 30, 9, 4, 121, 0))
 
 

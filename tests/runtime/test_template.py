@@ -136,33 +136,46 @@ def test_a_template_killed_between_trials_is_replaced(tmp_path: Path) -> None:
         assert bench.outcome("imported here").state is TrialState.COMPLETE
 
 
-def test_a_killed_slot_leaves_nothing_alive(tmp_path: Path) -> None:
-    """The slot is a process of its own here, as it is below Ray."""
+PROGRAM = """
+import sys
+from trialplane.runtime.slot import Slot
+from trialplane.wire.records import SlotConfig, TrialRequest
+
+root, file = sys.argv[1:]
+config = SlotConfig(run="toy", code=root + "/code", entrypoint="train:run", root=root + "/run", cache=root)
+slot = Slot(config, "0-1")
+print(slot.start()["ready"], flush=True)
+slot.run(TrialRequest("toy", 0, 1, 0, {"what": "hangs", "file": file}, 1, ("score",)))
+print("reported", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("template_too", [False, True])
+def test_a_killed_slot_leaves_nothing_alive(tmp_path: Path, template_too: bool) -> None:
+    """The slot is a process of its own here, as it is below Ray. Without both, the kernel alone ends the trial."""
     code = tmp_path / "code"
     code.mkdir()
     (code / "train.py").write_text(PLAIN)
     file = tmp_path / "pids"
-    program = (
-        "import sys\n"
-        "from trialplane.runtime.slot import Slot\n"
-        "from trialplane.wire.records import SlotConfig, TrialRequest\n"
-        "root, file = sys.argv[1:]\n"
-        "config = SlotConfig(run='toy', code=root + '/code', entrypoint='train:run', root=root + '/run', cache=root)\n"
-        "slot = Slot(config, '0-1')\n"
-        "print(slot.start()['ready'], flush=True)\n"
-        "slot.run(TrialRequest('toy', 0, 1, 0, {'what': 'hangs', 'file': file}, 1, ('score',)))\n"
-        "print('reported', flush=True)\n"
-        "sys.stdin.read()\n"
-    )
-    command = [sys.executable, "-c", program, str(tmp_path), str(file)]
+    command = [sys.executable, "-c", PROGRAM, str(tmp_path), str(file)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as slot:
         assert slot.stdout is not None
         template = int(slot.stdout.readline())
         assert slot.stdout.readline() == "reported\n"
-        pids = [template, *(int(pid) for pid in file.read_text().split())]
-        assert all(alive(pid) for pid in pids)
+        trial, child = (int(pid) for pid in file.read_text().split())
+        assert alive(trial)
+        if template_too:
+            os.kill(template, signal.SIGSTOP)  # so that it cannot notice that its slot is gone
         slot.kill()
-    wait_until(lambda: not any(alive(pid) for pid in pids), "template, trial and what it started are gone")
+        slot.wait()
+        if template_too:
+            os.kill(template, signal.SIGKILL)
+    wait_until(lambda: not alive(template) and not alive(trial), "template and trial are gone")
+    if template_too:
+        os.kill(child, signal.SIGKILL)  # nobody was left to know of it; in a pod it ends with the pod
+    else:
+        wait_until(lambda: not alive(child), "what the trial started is gone")
 
 
 def test_the_environment_of_trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,57 +1,18 @@
-"""Finding and loading jobs: every complaint with its field, source and line, and which layer wins.
+"""Loading a job file: every complaint with its field, source and line.
 
-Does not check Optuna's own behaviour, data files (test_inputs.py) or the JSON schema (test_schema.py).
+Does not check which layer wins (test_layers.py), Optuna's own behaviour, data files (test_inputs.py) or the JSON schema
+(test_schema.py).
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
+from tests.spec.conftest import GOOD, found
 
-from trialplane import errors
 from trialplane.spec import load
 from trialplane.spec.job import Job
-
-GOOD = """\
-kind: hpo
-params: {epochs: 3, data: data.csv, model: small}
-environment: {HPO_EPOCHS: params.epochs, HPO_MODEL_CHOICES: space.model.choices}
-space:
-  lr: {type: float, low: 1e-5, high: 1e-2, log: true}
-  layers: {type: int, low: 1, high: 4}
-  model: {type: categorical, choices: [bert, roberta]}
-  heads: {type: int, low: 2, high: 8, step: 2, when: {model: bert}}
-objective: {metric: f1, direction: maximize}
-sampler: {name: tpe, n_startup_trials: 8}
-pruner: median
-budget: {time: 1h30m, timeout: 90}
-enqueue:
-  - {lr: 0.001, model: bert}
-trials: 24
-profiles:
-  max: {trials: 800, sampler: {n_startup_trials: 40}, space: {lr: {high: 0.1}, layers: null}}
-  other: {sampler: random, space: {lr: {type: int, low: 1, high: 2}}, enqueue: []}
-"""
-TRAIN = "import os\n\ndef run(ctx):\n    return {}\n\ndef define(trial):\n    return {}\n"
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    made = tmp_path / "jobs" / "demo"
-    made.mkdir(parents=True)
-    (made / "train.py").write_text(TRAIN)
-    (made / "job.yaml").write_text(GOOD)
-    return made
-
-
-def found(folder: Path, **layers: Any) -> list[tuple[str, str, int, str]]:
-    """The complaints as (field, source, line, message)."""
-    with pytest.raises(errors.SpecError) as caught:
-        load.load_job(folder, **layers)
-    return [(one.field, one.source, one.line, one.message) for one in caught.value.complaints]
 
 
 def test_a_good_job_loads(folder: Path) -> None:
@@ -156,6 +117,12 @@ _FAULTS = [
     ("entrypoint", "trials: 24", "entrypoint: train", 15, "must be module:function"),
     ("trials", "trials: 24", "trials: 20\ntrials: 30", 16, "in lines 15 and 16"),
     ("space.lr", "  layers: {type: int, low: 1, high: 4}", "  lr: {type: int}", 6, "in lines 5 and 6"),
+    ("params.a,b", "epochs: 3", "epochs: 3, 'a,b': 1", 2, "is no name for MLflow"),
+    ("params.a//b", "epochs: 3", "epochs: 3, a//b: 1", 2, "may not be empty"),
+    (f"space.{'x' * 251}", "layers:", f"{'x' * 251}:", 6, "250 at most"),
+    ("objective.metric", "metric: f1", "metric: 'f1 (dev)'", 9, "is no name for MLflow"),
+    ("objective.metric", "metric: f1", "metric: /f1", 9, "begin or end with /"),
+    ("constraints.0.metric", "trials: 24", "constraints: [{metric: 'a=b', min: 2}]", 15, "is no name for MLflow"),
     ("params.epochs.when", "epochs: 3", "epochs: {when: .inf}", 2, "inf"),
 ]
 
@@ -325,139 +292,3 @@ def test_the_code_must_parse(folder: Path) -> None:
 def test_the_entrypoint_may_come_from_elsewhere(folder: Path, code: str) -> None:
     (folder / "train.py").write_text(code)
     assert load.load_job(folder).entrypoint == "train:run"
-
-
-# ------------------------------------------------------------------------------------------------- layers
-
-
-def test_each_layer_wins_over_those_before(folder: Path) -> None:
-    environ = {"HPO_EPOCHS": "5"}
-    epochs = "params.epochs"
-    (folder / "job.yaml").write_text(GOOD.replace("max: {", "max: {params: {epochs: 4}, "))
-    assert load.load_job(folder).params["epochs"] == 3
-    assert load.load_job(folder, profile="max").params["epochs"] == 4
-    assert load.load_job(folder, profile="max", environ=environ).params["epochs"] == 5
-    layers: dict[str, Any] = {"profile": "max", "environ": environ, "params": {"epochs": 6}}
-    assert load.load_job(folder, **layers).params["epochs"] == 6
-    assert load.load_job(folder, **layers, sets=[f"{epochs}=7"]).params["epochs"] == 7
-    assert load.load_job(folder, **layers, sets=[f"{epochs}=7"], overrides={epochs: 8}).params["epochs"] == 8
-
-
-def test_profiles_merge_deeply(folder: Path) -> None:
-    job = load.load_job(folder, profile="max")
-    assert (job.trials, job.sampler.name, job.sampler.options) == (800, "tpe", {"n_startup_trials": 40})
-    assert job.parameters["lr"].high == 0.1 and job.parameters["lr"].log  # type: ignore[union-attr]
-    assert "layers" not in job.parameters
-    other = load.load_job(folder, profile="other")
-    assert other.sampler.options == {} and other.parameters["lr"].log is False  # type: ignore[union-attr]
-
-
-def test_a_profile_may_change_a_part_of_the_objective(folder: Path) -> None:
-    (folder / "job.yaml").write_text(GOOD.replace("max: {", "max: {objective: {metric: acc}, "))
-    objective = load.load_job(folder, profile="max").objectives[0]
-    assert (objective.metric, objective.direction) == ("acc", "maximize")
-
-
-def test_sets(folder: Path) -> None:
-    sets = ["space.lr.high=0.1", "enqueue.0.lr=1e-4", "objective.metric=acc", "sampler.n_startup_trials=2"]
-    sets += ["pruner.n_warmup_steps=3", "budget.time=2h", "params.extra={a: [1, 2]}", "enqueue.1={lr: 0.01}"]
-    job = load.load_job(folder, sets=sets)
-    assert job.parameters["lr"].high == 0.1  # type: ignore[union-attr]
-    assert job.enqueue == ({"lr": 1e-4, "model": "bert"}, {"lr": 0.01})
-    assert job.metrics == ("acc",) and job.budget.time == 7200 and job.params["extra"] == {"a": [1, 2]}
-    assert job.sampler.options == {"n_startup_trials": 2}
-    assert (job.pruner.name, job.pruner.options) == ("median", {"n_warmup_steps": 3})
-    assert load.load_job(folder, sets=["sampler.name=random"]).sampler.options == {}
-    assert load.load_job(folder, sets=["space=train:define", "environment={}", "enqueue=[]"]).space_function
-
-
-@pytest.mark.parametrize(
-    ("given", "part"),
-    [
-        ("trials=0", "must be over 0"),
-        ("trails=3", "did you mean trials"),
-        ("space.lr.hi=1", "did you mean high"),
-        ("space.lrr.high=1", "has no type"),
-        ("trials.x=3", "has no fields"),
-        ("enqueue.7.lr=1", "no place"),
-        ("enqueue.x=1", "no place"),
-        ("trials", "write field=value"),
-        ("=3", "write field=value"),
-        ("trials=[1", "is not YAML"),
-        ("space.heads.when.model=[]", "needs at least 1"),
-        ("space.layers.high=1e400", "whole number"),
-        (f"space.layers.high={10**30}", "at most"),
-        (f"sampler.n_startup_trials={10**30}", "a whole number"),
-        ("sampler={name: nsgaii, crossover: {name: sbx, options: 3}}", "must be a mapping"),
-        ("sampler.n_startup=1", "did you mean n_startup_trials"),
-    ],
-)
-def test_a_bad_set_is_named(folder: Path, given: str, part: str) -> None:
-    [(_, source, line, message)] = found(folder, sets=[given])
-    assert (source, line) == (f"--set {given}", 0)
-    assert part in message
-
-
-def test_flags_are_named(folder: Path) -> None:
-    assert found(folder, overrides={"trials": 0})[0][:3] == ("trials", "--trials", 0)
-    assert found(folder, overrides={"budget.time": load.Flag("x", "--time")})[0][:3] == ("budget.time", "--time", 0)
-    assert load.load_job(folder, overrides={"trials": None}).trials == 24
-
-
-def test_environment(folder: Path) -> None:
-    environ = {"HPO_EPOCHS": " 7", "HPO_MODEL_CHOICES": "bert,microsoft/deberta-v3-base", "TRIALS": "1"}
-    job = load.load_job(folder, environ=environ)
-    assert job.params["epochs"] == 7 and job.trials == 24
-    assert job.parameters["model"].choices == ("bert", "microsoft/deberta-v3-base")  # type: ignore[union-attr]
-    assert load.load_job(folder, environ={"HPO_EPOCHS": ""}).params["epochs"] == 3
-    assert found(folder, environ={"HPO_EPOCHS": "abc"}) == [
-        ("params.epochs", "HPO_EPOCHS", 0, "must be a number like 3, not 'abc'")
-    ]
-
-
-def test_narrowing_choices_leaves_conditions_alone_but_not_points(folder: Path) -> None:
-    environ = {"HPO_MODEL_CHOICES": "roberta"}
-    [(field, _, line, message)] = found(folder, environ=environ)
-    assert (field, line) == ("enqueue.0.model", 14) and "by HPO_MODEL_CHOICES" in message
-    assert "heads" in load.load_job(folder, environ=environ, sets=["enqueue=[]"]).parameters
-
-
-def test_fixed_parameters_leave_the_space(folder: Path) -> None:
-    job = load.load_job(folder, params={"model": "roberta", "layers": 2, "epochs": 9})
-    assert set(job.parameters) == {"lr"}  # heads existed with bert only
-    assert job.params["model"] == "roberta" and job.params["layers"] == 2 and job.params["epochs"] == 9
-    assert job.enqueue == ()
-    job = load.load_job(folder, params={"model": "bert"})
-    assert job.parameters["heads"].when == {} and job.enqueue == ({"lr": 0.001},)
-    assert load.load_job(folder, params={"lr": 1.0, "model": "bert", "layers": 1, "heads": 2}).parameters == {}
-    assert found(folder, params={"modle": 1})[0][:2] == ("modle", "--params")
-
-
-def test_complaints_after_dropped_points_keep_their_lines(folder: Path) -> None:
-    text = GOOD.replace("  - {lr: 0.001, model: bert}", "  - {model: bert}\n  - {model: roberta}\n  - {lr: 7}")
-    (folder / "job.yaml").write_text(text)
-    assert found(folder, params={"model": "roberta"})[0][:3] == ("enqueue.0.lr", "jobs/demo/job.yaml", 16)
-
-
-# ------------------------------------------------------------------------------------------------- finding
-
-
-def test_find_job(folder: Path) -> None:
-    root = folder.parent.parent
-    (root / "a" / "b").mkdir(parents=True)
-    assert load.find_job("demo", root) == folder
-    assert load.find_job("demo", root / "a" / "b") == folder
-    assert load.find_job("jobs/demo", root).samefile(folder)
-    assert load.find_job("jobs/demo/job.yaml", root).samefile(folder)
-    assert load.find_job(str(folder), Path("/")) == folder
-    assert load.find_job(".", folder).samefile(folder)
-    with pytest.raises(errors.JobNotFound, match=r"no job 'dmo': looked at .*jobs/dmo/job.yaml.*did you mean demo"):
-        load.find_job("dmo", root)
-    with pytest.raises(errors.JobNotFound, match="platform init"):
-        load.find_job("demo", Path("/"))
-
-
-def test_a_folder_name_must_fit(folder: Path) -> None:
-    odd = folder.rename(folder.with_name("My Job"))
-    [(field, *_, message)] = found(odd)
-    assert field == "name" and "lower-case" in message

@@ -5,12 +5,14 @@ Does not check the wording of an editor's messages, nor what only the loader can
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
 
+from trialplane.plan import pack
 from trialplane.spec import document, load, options, schema
 from trialplane.spec.job import Job
 
@@ -112,6 +114,19 @@ def test_every_option_of_every_sampler_is_offered() -> None:
     shapes = schema.json_schema()["$defs"]["Sampler"]["anyOf"][1:]
     offered = {shape["title"]: set(shape["properties"]) - {"name"} for shape in shapes}
     assert offered == {name: set(choice.options) for name, choice in options.SAMPLERS.items()}
+
+
+def test_the_shipped_schema_is_this_one() -> None:
+    """`platform schema > jobs/job.schema.json` makes it anew."""
+    text = json.dumps(schema.json_schema(), indent=2, ensure_ascii=False)
+    assert (JOBS / "job.schema.json").read_text() == f"{text}\n"
+
+
+@pytest.mark.parametrize("file", SHIPPED, ids=[file.parent.name for file in SHIPPED])
+def test_shipped_jobs_name_the_schema_and_do_not_carry_it(file: Path) -> None:
+    first = file.read_text().splitlines()[0]
+    assert first == "# yaml-language-server: $schema=../job.schema.json"
+    assert "job.schema.json" not in pack.pack(file.parent).files
 
 
 def test_every_field_is_described() -> None:

@@ -107,3 +107,43 @@ def test_a_run_stopped_and_resumed_goes_on_and_draws_the_same_parameters(study: 
     study.check_exact(16, "stopped")
     drawn = [{row.trial: row.params for row in run.rows()} for run in (undisturbed, stopped)]
     assert drawn[0] == drawn[1]
+
+
+@pytest.mark.slow
+def test_a_template_killed_in_mid_trial_does_not_cost_its_slot(study: Study) -> None:
+    run = study.submit(parallel=1, trials=4, **{"params.pause": 0.4})
+    for _ in range(2):
+        wait_until(study.trials, "a trial runs")
+        (template,) = study.templates()
+        os.kill(template.pid, signal.SIGKILL)
+        wait_until(lambda pid=template.pid: not alive(pid), "the template is gone")
+    assert run.wait(100).state is RunState.SUCCEEDED
+    study.check_exact(4)
+    assert [failure for *_, failure, _ in study.attempts() if failure] == ["lost", "lost"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", ["before the lock", "while Ray starts", "while slots warm up", "while a trial runs"])
+def test_a_run_can_be_stopped_at_any_moment(study: Study, moment: str) -> None:
+    run = study.submit(trials=4, **{"params.pause": 0.5})
+
+    def there() -> bool:
+        commands = [p.command for p in study.processes()]
+        return {
+            "before the lock": True,
+            "while Ray starts": any("gcs_server" in c for c in commands),
+            "while slots warm up": bool(study.templates()),
+            "while a trial runs": bool(study.trials()),
+        }[moment]
+
+    wait_until(there, moment)
+    everyone = [p.pid for p in study.processes()]
+    run.stop()
+    status = run.wait(60)
+    assert status.state is RunState.PAUSED, status.reason
+    assert "resume" in status.reason
+    assert run.exit_code == errors.EXIT_INTERRUPTED
+    wait_until(lambda: not any(alive(pid) for pid in everyone), "nothing of the run is left", timeout=30)
+    run.resume()
+    assert run.wait(100).state is RunState.SUCCEEDED
+    study.check_exact(4)

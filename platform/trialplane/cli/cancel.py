@@ -1,4 +1,4 @@
-"""`platform cancel`: a run ends for good."""
+"""`platform cancel`: a run ends, and what it has is kept."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trialplane.cli import names, output
 def command(run: str | None, now: bool) -> None:
     """Cancel RUN, or the newest run; trials that have ended are kept.
 
-    To go on later, stop it with Ctrl-C instead. `platform resume` goes on with a cancelled run as well.
+    `platform resume` goes on with it all the same; submitting it again under its name does not.
     """
     handle = names.find_run(run)
     status = handle.cancel(now=now)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import Any
 
@@ -17,11 +17,17 @@ from trialplane.cli import status as status_verb
 from trialplane.client.run import RunHandle
 
 
-def attend(handle: RunHandle, kind: str) -> int:
-    """Shows a run until it ends and gives its exit code; with `kind` json or yaml the last status goes to stdout."""
+def attend(handle: RunHandle, kind: str, received: Sequence[int]) -> int:
+    """Shows a run until it ends and gives its exit code.
+
+    Args:
+        handle: the run.
+        kind: with json or yaml the last status goes to stdout.
+        received: of `signals`, entered before the run was started.
+    """
     stream = sys.stdout if kind == "table" else sys.stderr
     try:
-        with _signals() as received, progress.view(stream) as shown:
+        with progress.view(stream) as shown:
             stops = 0
             for status in progress.follow(handle, shown):
                 last = status
@@ -58,8 +64,11 @@ def _stop(handle: RunHandle, shown: progress.View, times: int) -> None:
 
 
 @contextlib.contextmanager
-def _signals() -> Iterator[list[int]]:
-    """SIGINT and SIGTERM as a list that grows, instead of as exceptions in the middle of something."""
+def signals() -> Iterator[list[int]]:
+    """SIGINT and SIGTERM as a list that grows, instead of as exceptions in the middle of something.
+
+    Entered before a run is started: a Ctrl-C in between must not leave a run behind that nobody was told of.
+    """
     received: list[int] = []
 
     def note(number: int, frame: FrameType | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -9,9 +10,11 @@ import click
 
 from trialplane.cli import output
 from trialplane.errors import InputError
-from trialplane.spec import job, load
+from trialplane.spec import job, load, schema
 
+_SCHEMA = "job.schema.json"
 _JOB = """\
+# yaml-language-server: $schema=../job.schema.json
 # `platform validate {name}` checks this file; `platform schema` prints its schema for editors.
 kind: hpo
 description: Finds the lowest point of a valley, as a stand-in for a model to train.
@@ -71,7 +74,7 @@ if __name__ == "__main__":
 @click.command("init")
 @click.argument("name")
 def command(name: str) -> None:
-    """Make jobs/NAME with a job.yaml and a train.py that run as they are."""
+    """Make jobs/NAME with a job.yaml and a train.py that run as they are, and jobs/job.schema.json for editors."""
     if not re.fullmatch(job.NAME, name):
         raise InputError(f"{name!r} is no name for a job: use lower-case letters, digits, - and _, 63 at most")
     here = Path.cwd()
@@ -83,6 +86,9 @@ def command(name: str) -> None:
         folder.mkdir(parents=True)
         (folder / load.FILE).write_text(_JOB.format(name=name), encoding="utf-8")
         (folder / "train.py").write_text(_TRAIN.format(name=name), encoding="utf-8")
+        if not (folder.parent / _SCHEMA).exists():
+            text = json.dumps(schema.json_schema(), indent=2, ensure_ascii=False)
+            (folder.parent / _SCHEMA).write_text(f"{text}\n", encoding="utf-8")
     except OSError as error:
         raise InputError(f"{folder} cannot be written: {error.strerror}") from error
     click.echo(folder)

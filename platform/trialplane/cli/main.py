@@ -24,7 +24,7 @@ VERBS = {
     "logs": ("trialplane.cli.logs", "Show the log of a run or of one of its trials."),
     "results": ("trialplane.cli.results", "Show the trials of a run, the best first."),
     "best": ("trialplane.cli.best", "Print the best parameters as `submit --params` takes them."),
-    "cancel": ("trialplane.cli.cancel", "End a run for good."),
+    "cancel": ("trialplane.cli.cancel", "End a run; its results are kept."),
     "resume": ("trialplane.cli.resume", "Go on with a run that stopped."),
     "ui": ("trialplane.cli.ui", "Show all results in a browser (MLflow)."),
     "validate": ("trialplane.cli.validate", "Check a job without starting anything."),

@@ -16,8 +16,11 @@ if TYPE_CHECKING:
 def complete_run(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Names of runs on this machine, the newest first."""
     folder = paths.runs(paths.home())
-    found = [path for path in folder.glob("[!.]*") if path.name.startswith(incomplete)] if folder.is_dir() else []
-    return [path.name for path in sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)]
+    try:
+        found = [path for path in folder.glob("[!.]*") if path.name.startswith(incomplete)] if folder.is_dir() else []
+        return [path.name for path in sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)]
+    except OSError:  # the verb itself says what is wrong with home
+        return []
 
 
 def complete_job(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:

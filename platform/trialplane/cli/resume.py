@@ -29,6 +29,7 @@ def command(
     How long and how wide it goes may change; another space, sampler or code is another study, under another name.
     """
     handle = names.find_run(run)
-    handle.resume(changes={"trials": trials, "parallel": parallel, "budget.max_failed": max_failed}, sets=sets)
-    output.note(f"{handle.name} goes on")
-    return foreground.detached(handle, kind) if detach else foreground.attend(handle, kind)
+    with foreground.signals() as received:
+        handle.resume(changes={"trials": trials, "parallel": parallel, "budget.max_failed": max_failed}, sets=sets)
+        output.note(f"{handle.name} goes on")
+        return foreground.detached(handle, kind) if detach else foreground.attend(handle, kind, received)

@@ -14,8 +14,8 @@ def command(kind: str) -> None:
     """Print the JSON schema of job.yaml.
 
     \b
-    platform schema > jobs/schema.json
+    platform schema > jobs/job.schema.json
     and as first line of job.yaml, for editors with a YAML language server:
-    # yaml-language-server: $schema=../schema.json
+    # yaml-language-server: $schema=../job.schema.json
     """  # noqa: D301  \b is click's mark
     output.emit(kind, schema.json_schema(), str)

@@ -79,14 +79,15 @@ def hpo(job: str, local: bool, name: str | None, detach: bool, dry_run: bool, ki
         described = platform.target.describe(prepared.plan)
         output.emit(kind, described, lambda: output.as_yaml(described).rstrip())
         return 0
-    handle, became = platform.start(prepared.plan)
-    if became in _NOTES:
-        output.note(_NOTES[became].format(handle.name))
-    if became is Submitted.FINISHED:
-        return handle.exit_code
-    if became is Submitted.NEW:
-        output.note(f"{handle.name} is starting")
-    return foreground.detached(handle, kind) if detach else foreground.attend(handle, kind)
+    with foreground.signals() as received:
+        handle, became = platform.start(prepared.plan)
+        if became in _NOTES:
+            output.note(_NOTES[became].format(handle.name))
+        if became is Submitted.FINISHED:
+            return handle.exit_code
+        if became is Submitted.NEW:
+            output.note(f"{handle.name} is starting")
+        return foreground.detached(handle, kind) if detach else foreground.attend(handle, kind, received)
 
 
 def _params(file: Path | None) -> tuple[list[Complaint], dict[str, Any]]:

@@ -13,6 +13,7 @@ import sys
 import click
 
 from trialplane.cli import output
+from trialplane.client import folder
 from trialplane.errors import InputError, TargetError
 from trialplane.policies import protobuf
 from trialplane.wire import paths
@@ -27,7 +28,9 @@ _PATIENCE = 10.0  # seconds for MLflow to end
 def command(port: int | None) -> int:
     """Show all results in a browser, until Ctrl-C; only this machine can reach it."""
     home = paths.home()
-    if not paths.mlflow_db(home).exists():
+    with folder.seen(home):
+        is_there = paths.mlflow_db(home).exists()
+    if not is_there:
         raise InputError(f"nothing is recorded in {home} yet; `platform submit hpo NAME --local` starts a run")
     if importlib.util.find_spec("mlflow") is None:
         raise InputError("mlflow is not installed; pip install 'trialplane[local]'")

@@ -22,7 +22,7 @@ from trialplane.plan.plan import Plan
 from trialplane.spec import difference, document, draft, verdict
 from trialplane.spec.draft import Draft, Origin
 from trialplane.spec.job import Job
-from trialplane.wire import records
+from trialplane.wire import env, records
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import RunStatus
 from trialplane.wire.states import RunState
@@ -105,8 +105,8 @@ def differences(run: RunPaths, plan: Plan) -> list[str]:
     return found
 
 
-def change(run: RunPaths, changes: Mapping[str, Any], sets: Sequence[str], started: int) -> list[str]:
-    """Changes the job of a run that is not active; gives the lines of what changed.
+def changed(run: RunPaths, changes: Mapping[str, Any], sets: Sequence[str], started: int) -> Job:
+    """The job of a run with changes of how long and how wide it goes; writes nothing.
 
     Args:
         run: the run's files.
@@ -145,11 +145,24 @@ def change(run: RunPaths, changes: Mapping[str, Any], sets: Sequence[str], start
         complaints.append(Complaint("trials", f"{started} were started already; ask for that many or more", "--trials"))
     if complaints or judged.job is None:
         raise SpecError(complaints)
-    lines = difference.difference(old, judged.job)
-    if lines:
-        with _written(run.root):
-            process.replace(run.job, judged.job.model_dump_json())
-    return lines
+    return judged.job
+
+
+def keep(run: RunPaths, job: Job) -> None:
+    """Writes the changed job of a run that is not active."""
+    with _written(run.root):
+        process.replace(run.job, job.model_dump_json())
+
+
+@contextlib.contextmanager
+def seen(home: Path) -> Iterator[None]:
+    """A home that this user may not look into, in words."""
+    try:
+        yield
+    except PermissionError as error:
+        raise InputError(
+            f"{error.filename or home} is closed to you; set {env.HOME} to a folder of your own, or have it opened"
+        ) from error
 
 
 @contextlib.contextmanager

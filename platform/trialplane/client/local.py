@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from trialplane import errors
-from trialplane.client import folder, process, results, tail
+from trialplane.client import ending, folder, process, results, tail
 from trialplane.client.machine import Machine
 from trialplane.client.target import Submitted
-from trialplane.errors import Complaint, InputError, RunExists, RunNotFound, TargetError
+from trialplane.errors import Complaint, InputError, LedgerError, RunExists, RunNotFound, TargetError
 from trialplane.plan.plan import Plan
 from trialplane.spec.job import Job
 from trialplane.wire import paths, records, rows
@@ -54,7 +54,7 @@ class LocalTarget:
             "target": self.name,
             "writes": str(run.root),
             "starts": f"python -m trialplane.controller --run-dir {run.root}",
-            "code": {"folder": plan.origin.job_folder, "sha256": plan.pack.sha256, "files": list(plan.pack.files)},
+            "code": {"folder": plan.provenance.job_folder, "sha256": plan.pack.sha256, "files": list(plan.pack.files)},
             "job": plan.job.model_dump(mode="json"),
         }
 
@@ -98,9 +98,10 @@ class LocalTarget:
     def runs(self) -> list[str]:
         """See `Target`."""
         found = paths.runs(self.home)
-        if not found.is_dir():
-            return []
-        names = [path.name for path in found.iterdir() if not path.name.startswith(".") and (path / "job.json").exists()]
+        with folder.seen(self.home):
+            if not found.is_dir():
+                return []
+            names = [path.name for path in found.iterdir() if not path.name.startswith(".") and (path / "job.json").exists()]
         return sorted(names, key=lambda name: (self._submitted(name), name), reverse=True)
 
     def job(self, run: str) -> Job:
@@ -111,23 +112,28 @@ class LocalTarget:
         """See `Target`."""
         files = self._find(run)
         alive = process.living(files) is not None
-        status = self._recorded(files)
-        if alive or status.state not in (RunState.PENDING, RunState.RUNNING):
+        status = self._recorded(files)  # read after the look, so that one that has just ended has said so
+        if alive:
             return status
-        # Whoever wrote this is gone; between the two looks it may have ended in good order.
-        status = self._recorded(files)
-        if status.state not in (RunState.PENDING, RunState.RUNNING):
-            return status
-        reason = f"the controller is not running (killed?); `platform resume {run}` goes on"
-        status = dataclasses.replace(
-            status, state=RunState.PAUSED, reason=reason, eta=None, rate=None, running=0, slots_ready=0
-        )
-        if files.ledger.exists():
-            job = folder.load_job(files)
-            found = results.attempts(files.ledger, run, job, alive=False)
-            best = rows.best(job, rows.newest(found))
-            status = dataclasses.replace(status, **results.counts(found), best=best, ended=None)
-        return status
+        if status.state in (RunState.PENDING, RunState.RUNNING):
+            reason = f"the controller is not running (killed?); `platform resume {run}` goes on"
+            status = dataclasses.replace(
+                status, state=RunState.PAUSED, reason=reason, eta=None, rate=None, running=0, slots_ready=0, ended=None
+            )
+        # A controller that failed told its last counts before; one that succeeded with all trials told all.
+        whole = status.state is RunState.SUCCEEDED and status.ended_trials == status.trials
+        return status if whole or not files.ledger.exists() else self._recounted(files, status)
+
+    def _recounted(self, files: RunPaths, status: RunStatus) -> RunStatus:
+        """A status with the counts and the best of the ledger."""
+        job = folder.load_job(files)
+        try:
+            found = results.attempts(files.ledger, files.root.name, job, alive=False)
+        except LedgerError as error:  # the rest of the status may say why; and one such run must not spoil the list
+            text = str(error).splitlines()[0]
+            reason = status.reason if text in status.reason else f"{status.reason}; {text}".removeprefix("; ")
+            return dataclasses.replace(status, reason=reason)
+        return dataclasses.replace(status, **results.counts(found), best=rows.best(job, rows.newest(found)))
 
     def is_active(self, run: str) -> bool:
         """See `Target`."""
@@ -200,14 +206,17 @@ class LocalTarget:
         if found:
             raise errors.SpecError(found)
         status = self.status(run)
-        ledger = results.attempts(files.ledger, run, folder.load_job(files), alive=False)
-        lines = folder.change(files, changes, sets, len({row.trial for row in ledger}))
-        unwritten = status.recorder or "platform resume" in status.reason  # MLflow lacks the rest of a run that is done
-        if status.state is RunState.SUCCEEDED and not lines and not unwritten:
-            raise InputError(
-                f"the run {run} has succeeded and nothing is left to do; `platform resume {run} --trials N` asks for more"
-            )
-        job = folder.load_job(files)
+        old = folder.load_job(files)
+        ledger = results.attempts(files.ledger, run, old, alive=False)
+        job = folder.changed(files, changes, sets, len({row.trial for row in ledger}))
+        found, _ = self.check(job)
+        if found:
+            raise errors.SpecError(found)
+        why = "" if status.unrecorded else ending.nothing_to_do(status, old, job)
+        if why:
+            raise InputError(why)
+        if job != old:
+            folder.keep(files, job)
         files.cancelled.unlink(missing_ok=True)
         again = dataclasses.replace(
             status,
@@ -234,8 +243,9 @@ class LocalTarget:
 
     def _find(self, run: str) -> RunPaths:
         files = RunPaths.of(self.home, run)
-        if run and "/" not in run and not run.startswith(".") and files.job.exists():
-            return files
+        with folder.seen(self.home):
+            if run and "/" not in run and not run.startswith(".") and files.job.exists():
+                return files
         known = self.runs()
         hint = errors.nearest(run, known) if known else "there are none yet; `platform submit hpo NAME --local` starts one"
         raise RunNotFound(f"there is no run {run!r} in {paths.runs(self.home)}; {hint or '`platform list` shows all'}")
@@ -257,6 +267,8 @@ class LocalTarget:
             return records.from_json(RunStatus, files.status.read_bytes())
         except FileNotFoundError:
             return folder.pending(files.root.name, folder.load_job(files), self._submitted(files.root.name))
+        except OSError as error:
+            raise TargetError(f"{files.status} cannot be read: {error.strerror}") from error
         except (ValueError, TypeError, KeyError) as error:
             raise TargetError(f"{files.status} is damaged ({error}); delete it, the counts are in the ledger") from error
 

@@ -40,13 +40,13 @@ class Machine:
     @classmethod
     def here(cls, home: Path) -> Machine:
         """This machine, looked at without writing anything."""
-        base = next(folder for folder in (home, *home.parents) if folder.exists())
+        base, unseen = _base(home)
         return cls(
             cores=_cores(),
             gpus=_gpus(),
             memory=_memory(),
             missing=tuple(name for name in _NEEDED if importlib.util.find_spec(name) is None),
-            obstacle=_obstacle(home, base),
+            obstacle=unseen or _obstacle(home, base),
             free=shutil.disk_usage(base).free,
         )
 
@@ -70,6 +70,13 @@ class Machine:
             has = f"has {self.gpus}" if self.gpus else "has none"
             message = f"a trial asks for {job.resources.gpus}, and this machine {has}; --set resources.gpus={self.gpus}"
             found.append(Complaint("resources.gpus", message))
+        elif min(job.parallel, job.trials) * job.resources.gpus > self.gpus:
+            fit = self.gpus // job.resources.gpus
+            message = (
+                f"{job.parallel} trials with {job.resources.gpus} GPUs each do not fit this machine, which has {self.gpus}: "
+                f"{fit} run at a time; --parallel {fit}"
+            )
+            found.append(Complaint("parallel", message))
         return found, self._warnings(job)
 
     def _warnings(self, job: Job) -> list[str]:
@@ -83,8 +90,6 @@ class Machine:
             found.append(
                 f"{parallel} trials may use {need.memory} each, more than this machine's {self.memory / 2**30:.0f} GiB"
             )
-        if need.gpus and self.gpus >= need.gpus and need.gpus * parallel > self.gpus:
-            found.append(f"{self.gpus // need.gpus} trials run at a time, not {parallel}: this machine has {self.gpus} GPUs")
         return found
 
 
@@ -109,6 +114,18 @@ def _memory() -> int | None:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError):
         return None
+
+
+def _base(home: Path) -> tuple[Path, str]:
+    """The nearest folder that exists, and why what is below it cannot be seen, or ""."""
+    unseen = ""
+    for folder in (home, *home.parents):
+        try:
+            if folder.exists():
+                return folder, unseen
+        except PermissionError:
+            unseen = f"cannot be looked at: {folder.parent} is closed to you"
+    return Path("/"), unseen
 
 
 def _obstacle(home: Path, base: Path) -> str:

@@ -89,7 +89,7 @@ class RunHandle:
         self.target.stop(self.name, now=now)
 
     def cancel(self, *, now: bool = False, patience: float = 60.0) -> RunStatus:
-        """Ends the run for good and waits until it has.
+        """Ends the run as CANCELLED and waits until it has.
 
         Raises:
             TargetError: it has not ended after `patience` seconds.

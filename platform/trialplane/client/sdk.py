@@ -21,7 +21,7 @@ from trialplane.client.run import RunHandle
 from trialplane.client.target import Submitted, Target
 from trialplane.errors import Complaint, RunNotFound, SpecError
 from trialplane.plan import plan as planning
-from trialplane.plan.plan import Origin, Plan
+from trialplane.plan.plan import Plan, Provenance
 from trialplane.spec import inputs, load
 from trialplane.spec.job import Job
 
@@ -91,7 +91,7 @@ class Platform:
         found += obstacles
         if found or resolved is None:
             raise SpecError(found)
-        return Prepared(planning.plan(resolved, folder, name, _origin(folder, command)), tuple(warnings))
+        return Prepared(planning.plan(resolved, folder, name, _provenance(folder, command)), tuple(warnings))
 
     def start(self, plan: Plan) -> tuple[RunHandle, Submitted]:
         """Starts a plan; says what became of it.
@@ -125,9 +125,9 @@ class Platform:
         return RunHandle(run, self.target)
 
 
-def _origin(folder: Path, command: Sequence[str]) -> Origin:
+def _provenance(folder: Path, command: Sequence[str]) -> Provenance:
     revision = _git(folder, "rev-parse", "HEAD")
-    return Origin(
+    return Provenance(
         job_folder=str(folder.absolute()),
         user=_user(),
         version=trialplane.__version__,

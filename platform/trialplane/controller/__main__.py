@@ -10,10 +10,10 @@ import argparse
 import logging
 import os
 import secrets
-import signal
 import sys
 from pathlib import Path
 
+from trialplane.controller import stopping
 from trialplane.policies import protobuf
 
 
@@ -24,9 +24,7 @@ def main() -> int:
         del os.environ[protobuf.VARIABLE]
     # A stop must be heard from the first moment on, also while libraries are imported.
     stopped: list[int] = []
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda received, _: stopped.append(received))
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the terminal may go away
+    stopping.hear(stopped)
     parser = argparse.ArgumentParser(prog="python -m trialplane.controller", description=__doc__)
     parser.add_argument("--run-dir", type=Path, required=True, help="the run's folder")
     folder = parser.parse_args().run_dir.absolute()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+from typing import Any
 
 from trialplane.spec.resources import Retries
 from trialplane.wire.records import TrialOutcome
@@ -29,6 +30,17 @@ class Counts:
     def ended(self) -> int:
         """Logical trials that will not run again."""
         return self.complete + self.pruned + self.failed
+
+    def shown(self) -> dict[str, Any]:
+        """The fields of `RunStatus` that count."""
+        return {
+            "complete": self.complete,
+            "pruned": self.pruned,
+            "failed": self.failed,
+            "running": self.running,
+            "retried": self.retried,
+            "failures": dict(self.failures),
+        }
 
     def may_retry(self, trial: int, failure: FailureClass, retries: Retries) -> bool:
         """Whether an attempt at `trial` that failed so is tried again, after those counted so far."""

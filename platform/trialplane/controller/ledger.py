@@ -66,7 +66,8 @@ class Ledger:
         code: folder of the job's code, for spaces and options given as functions.
         lock: file to lock when the database is SQLite.
         patience: seconds to wait for a database that is away before giving up.
-        on_wait: called with a message when waiting begins, and with "" when it ends.
+        on_wait: called with a message while it waits, and with "" when it ends.
+        give_up: asked while it waits; True ends the waiting at once.
 
     Raises:
         LedgerError: see `storage.Storage`.
@@ -82,6 +83,7 @@ class Ledger:
         *,
         patience: float = 600.0,
         on_wait: Callable[[str], None] = lambda message: None,
+        give_up: Callable[[], bool] = lambda: False,
     ) -> None:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self.job = job
@@ -92,6 +94,7 @@ class Ledger:
         self._code = samplers.JobCode(code)
         self._patience = patience
         self._on_wait = on_wait
+        self._give_up = give_up
         self._next = 0  # logical number of the next new trial
         self._open: dict[int, _Attempt] = {}
         self._again: collections.deque[TrialRequest] = collections.deque()
@@ -154,7 +157,10 @@ class Ledger:
             return False
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # optuna on a step reported twice: the first counts
-            attempt.trial.report(report.metrics[objective], report.step)
+            try:
+                attempt.trial.report(report.metrics[objective], report.step)
+            except ValueError:  # a step that Optuna does not take; MLflow may
+                return False
             return bool(attempt.trial.should_prune())
 
     def tell(self, outcome: TrialOutcome) -> TrialOutcome | None:
@@ -315,7 +321,7 @@ class Ledger:
                 write()
                 break
             except errors.LedgerUnavailable as error:
-                if time.monotonic() + pause > deadline:
+                if self._give_up() or time.monotonic() + pause > deadline:
                     raise
                 waiting = True
                 self._on_wait(str(error))

@@ -1,6 +1,7 @@
 """The controller's loop: ask, run, tell, record, until every trial has ended or the budget has.
 
-One thread. Slots answer with events; nothing here waits for MLflow, and for the database only while it is away.
+One thread. Slots answer with events. The loop waits for the database only while it is away, and for MLflow only for the id
+of a trial's run, as long as `_id_patience` says.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import dataclasses
 import logging
 import statistics
 import time
+from collections.abc import Callable
 
 from trialplane.controller import slots
 from trialplane.controller.ledger import Ledger
@@ -51,6 +53,7 @@ class Controller:
         recorder: MLflow's.
         board: shows the status.
         base: the status's unchanging part.
+        wanted: says how the user wants the run to end, or None; asked all the time.
     """
 
     def __init__(
@@ -61,6 +64,7 @@ class Controller:
         recorder: Recorder,
         board: StatusBoard,
         base: RunStatus,
+        wanted: Callable[[], Ending | None] = lambda: None,
     ) -> None:
         self._run = run
         self._job = ledger.job
@@ -69,8 +73,8 @@ class Controller:
         self._recorder = recorder
         self._board = board
         self._base = base
+        self._wanted = wanted
         self._ending: Ending | None = None
-        self._killed = False
         self._idle: set[int] = set()
         self._ready: set[int] = set()
         self._first_ready: float | None = None
@@ -78,10 +82,9 @@ class Controller:
         self._best_trial = None if ledger.best is None else ledger.best.trial
         self._durations: collections.deque[float] = collections.deque(maxlen=20)  # seconds, of the last trials
         self._logs_itself = False
-        self.ledger_wait = ""
 
-    def stop(self, ending: Ending) -> None:
-        """Ends the run as soon as the loop comes by; the first call counts. May be called by a signal handler."""
+    def _stop(self, ending: Ending) -> None:
+        """Ends the run as soon as the loop comes by; the first call counts."""
         self._ending = self._ending or ending
 
     def run(self) -> Ending:
@@ -90,8 +93,8 @@ class Controller:
             self._check_budget()
             if self._ending is None:
                 self._fill()
-            elif self._ending.kill and not self._killed:
-                self._kill_all(self._ending)
+            elif self._ending.kill:
+                self._kill_all(self._ending)  # each time: a trial that is just being started hears nothing yet
             if not self._ledger.counts.running and (self._ending or self._nothing_left()):
                 return self._ending or self._finished()
             for said in self._pool.events(WAIT):
@@ -163,14 +166,14 @@ class Controller:
             return
         arrays = None
         if said.arrays is not None:
-            arrays = self._run.arrays / f"{outcome.number}.packed"
+            arrays = self._run.packed(outcome.number)
             slots.arrays_to_file(said.arrays, arrays)
         told = self._ledger.tell(outcome)
         assert told is not None
         self._recorder.ended(request, told, arrays)
         self._durations.append(told.ended - told.started)
-        if told.failure is FailureClass.LOST:
-            self._ready.discard(said.slot)  # its place gets a new slot, which says when it is warm
+        if said.replaced:
+            self._ready.discard(said.slot)  # the new slot says when it is warm
         else:
             self._idle.add(said.slot)
         self._log_outcome(request, told.state, told.failure, told.message, told.retried)
@@ -189,12 +192,15 @@ class Controller:
             log.warning("%s: %s: %s%s", name, failure.value, message, "; it is tried again" if retried else "")
 
     def _check_budget(self) -> None:
-        """Ends the run when one of its budgets is used up."""
+        """Ends the run when the user wants it, or when one of its budgets is used up."""
+        wanted = self._wanted()
+        if wanted is not None:
+            self._stop(wanted)
         budget, counts = self._job.budget, self._ledger.counts
         asked = f"{counts.ended} of {self._job.trials} trials"
         if budget.max_failed is not None and counts.counted_failures > budget.max_failed:
             classes = ", ".join(f"{count} {name}" for name, count in counts.failures.most_common())
-            self.stop(
+            self._stop(
                 Ending(
                     RunState.FAILED,
                     f"{counts.counted_failures} trials failed ({classes}), more than budget.max_failed = "
@@ -202,17 +208,17 @@ class Controller:
                     kill=True,
                 )
             )
-        if budget.time is not None and self._base.started and time.time() - self._base.started > budget.time:
-            self.stop(Ending(RunState.SUCCEEDED, f"the time budget of {budget.time:g} s is used, after {asked}", False))
+        if budget.time is not None and self._first_ready and time.time() - self._first_ready > budget.time:
+            text = f"the time budget of {budget.time:g} s is used, after {asked}"
+            self._stop(Ending(RunState.SUCCEEDED if counts.complete else RunState.FAILED, text, kill=False))
         best = self._ledger.best
         if budget.target is not None and best is not None:
             maximize = self._job.objectives[0].direction == "maximize"
             if best.values[0] >= budget.target if maximize else best.values[0] <= budget.target:
                 text = f"trial {best.trial} reached the target {budget.target:g} with {best.values[0]:g}, after {asked}"
-                self.stop(Ending(RunState.SUCCEEDED, text, kill=True))
+                self._stop(Ending(RunState.SUCCEEDED, text, kill=True))
 
     def _kill_all(self, ending: Ending) -> None:
-        self._killed = True
         for slot in self._pool.running():
             self._pool.kill(slot, FailureClass.STOPPED, f"stopped: {ending.reason}")
 
@@ -239,13 +245,8 @@ class Controller:
         return dataclasses.replace(
             self._base,
             state=state,
-            reason=reason or self.ledger_wait,
-            complete=counts.complete,
-            pruned=counts.pruned,
-            failed=counts.failed,
-            running=counts.running,
-            retried=counts.retried,
-            failures=dict(counts.failures),
+            reason=reason,
+            **counts.shown(),
             slots_ready=len(self._ready),
             best=self._ledger.best,
             rate=rate,

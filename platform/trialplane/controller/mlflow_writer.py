@@ -1,4 +1,4 @@
-"""The process that writes a run's events to MLflow; the only module that knows MLflow.
+"""The process that writes a run's events to MLflow; it is known here and in `batch`.
 
 `python -m trialplane.controller.mlflow_writer RUN_DIR URI` is started by the recorder. It reads counts of wanted run ids
 on its input, and events from the spool; it says `{"id": …}`, `{"done": bytes}` and `{"away": message}` on its output.
@@ -16,33 +16,27 @@ import os
 import select
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import mlflow
-from mlflow.entities import Param, RunTag
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
-from trialplane.controller import journal, npz
-from trialplane.controller.batch import Batch, adopt, metrics_of, milliseconds
-from trialplane.wire import labels, records
+from trialplane import errors
+from trialplane.controller import journal
+from trialplane.controller.batch import Batch, Sender, adopt, describe, milliseconds, say
+from trialplane.wire import labels, paths, records
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import TrialOutcome, TrialReport, TrialRequest
 from trialplane.wire.states import RunState, TrialState
 
 MAX_LINES = 400  # events written together
-MAX_METRICS = 900  # per call; MLflow takes 1000 entities in all
-MAX_PARAMS = 90
-MAX_VALUE = 6000  # characters of a parameter
-MAX_LOG = 1 << 20  # bytes of a failed trial's log kept as an artifact
 END = b"end"  # on the input: no event will follow
 NICENESS = 10  # trials and the controller come first; what is left is written when they are done
 IDLE = 0.1  # seconds between looks at the spool
 _RESERVED = "RESERVED"
-_GONE = "RESOURCE_DOES_NOT_EXIST"
-_PERMANENT = frozenset({"INVALID_PARAMETER_VALUE", _GONE})  # a parameter with another value; a deleted run
 _STATUS = {TrialState.COMPLETE: "FINISHED", TrialState.PRUNED: "KILLED", TrialState.FAILED: "FAILED"}
 _RUN_STATUS = {RunState.SUCCEEDED: "FINISHED", RunState.FAILED: "FAILED", RunState.CANCELLED: "KILLED"}
 
@@ -71,6 +65,7 @@ class Writer:
             self._journal.note("uri", "", uri)
         mlflow.set_tracking_uri(known or uri)
         self._client = MlflowClient(known or uri)
+        self._sender = Sender(self._client)
         self._local = (known or uri).startswith("sqlite:")
 
     def reserve(self) -> str:
@@ -95,23 +90,31 @@ class Writer:
             return False
         batches: dict[str, Batch] = collections.defaultdict(Batch)
         for line in lines:
-            self._take(json.loads(line), batches)
+            with _skipping(f"an event is left out of MLflow: {line[:300].decode(errors='replace').strip()}"):
+                self._take(json.loads(line), batches)
         for run_id, batch in batches.items():
             between()
-            self._send(run_id, batch)
+            with _skipping(f"what belongs into MLflow's run {run_id} now is left out"):
+                self._sender.send(run_id, batch)
         self.offset += size
         self._journal.note("offset", "", self.offset)
         return True
 
     def close(self) -> None:
-        """Deletes the runs that were created and never used."""
+        """Deletes the runs that were created and never used; never one that a trial of the spool has."""
         if self._experiment is None:
             return
         reserved = f"tags.`{labels.PARENT}` = '{self._parent}' and tags.`{labels.STATE}` = '{_RESERVED}'"
-        while found := self._client.search_runs([self._experiment], reserved):
-            for run in found:
-                self._journal.note("spare", run.info.run_id, "")  # first, so that no successor gives a deleted run away
-                self._client.delete_run(run.info.run_id)
+        used = journal.given(self._run.events) | set(self._runs.values())
+        unused: list[str] = []
+        token: str | None = ""
+        while token is not None:
+            page = self._client.search_runs([self._experiment], reserved, page_token=token or None)
+            unused += [run.info.run_id for run in page if run.info.run_id not in used]
+            token = page.token or None
+        for run_id in unused:
+            self._journal.note("spare", run_id, "")  # first, so that no successor gives a deleted run away
+            self._client.delete_run(run_id)
 
     def _take(self, event: Mapping[str, Any], batches: dict[str, Batch]) -> None:
         """Adds one event to the batch of the MLflow run it belongs to."""
@@ -122,24 +125,24 @@ class Writer:
                 self._started(records.from_dict(TrialRequest, event["request"]), event["run_id"], batches)
             case "report":
                 report = records.from_dict(TrialReport, event["report"])
-                batches[self._runs[report.number]].metrics += metrics_of(report.metrics, report.time, report.step)
+                batches[self._runs[report.number]].add_metrics(report.metrics, report.time, report.step)
             case "ended":
                 self._ended(event, batches)
             case "best":
-                value = {f"best_{event['metric']}": event["value"], "best_trial": event["trial"]}
-                batches[self._require_parent()].metrics += metrics_of(value, event["time"], event["ended"])
+                value = {f"best_{event['metric']}": float(event["value"]), "best_trial": event["trial"]}
+                batches[self._require_parent()].add_metrics(value, event["time"], event["ended"])
             case "study_ended":
                 state = RunState(event["state"])
                 batch = batches[self._require_parent()]
-                batch.tags |= {labels.STATE: state.value, labels.MESSAGE: event["reason"]}
+                batch.add_tags({labels.STATE: state.value, labels.MESSAGE: event["reason"]})
                 batch.status = _RUN_STATUS.get(state, "SCHEDULED")
                 batch.end = milliseconds(event["time"]) if state in _RUN_STATUS else None
 
     def _study(self, facts: Mapping[str, Any], batches: dict[str, Batch]) -> None:
         self._ensure_parent()
         batch = batches[self._require_parent()]
-        batch.tags |= {key: str(value) for key, value in facts["tags"].items()}
-        batch.params |= {key: str(value) for key, value in facts["params"].items()}
+        batch.add_tags(facts["tags"])
+        batch.add_params(facts["params"])
         batch.status = "RUNNING"
         batch.artifacts.append(("", self._run.job))
 
@@ -148,34 +151,38 @@ class Writer:
             self._runs[request.number] = run_id or self._find(request.number) or self.reserve()
             self._journal.note("run", str(request.number), self._runs[request.number])
         batch = batches[self._runs[request.number]]
-        batch.name = f"trial-{request.trial:04d}" + (f"-attempt-{request.attempt}" if request.attempt > 1 else "")
-        batch.params |= {key: str(value) for key, value in sorted(request.params.items())}
-        batch.tags |= {
-            labels.NUMBER: str(request.number),
-            labels.TRIAL: str(request.trial),
-            labels.ATTEMPT: str(request.attempt),
-            labels.SEED: str(request.seed),
-            labels.STATE: TrialState.RUNNING.value,
-            labels.GIT_REVISION: str(self._submission.get("git_revision", "")),
-            labels.CODE_HASH: str(self._submission.get("code_hash", "")),
-        }
-        if request.retry_of is not None:
-            batch.tags[labels.RETRY_OF] = str(request.retry_of)
+        name = f"trial-{request.trial:04d}" + (f"-attempt-{request.attempt}" if request.attempt > 1 else "")
+        batch.add_tags(
+            {
+                "mlflow.runName": name,
+                labels.NUMBER: request.number,
+                labels.TRIAL: request.trial,
+                labels.ATTEMPT: request.attempt,
+                labels.SEED: request.seed,
+                labels.STATE: TrialState.RUNNING.value,
+                labels.GIT_REVISION: self._submission.get("git_revision", ""),
+                labels.CODE_HASH: self._submission.get("code_hash", ""),
+                **({} if request.retry_of is None else {labels.RETRY_OF: request.retry_of}),
+            }
+        )
+        batch.add_params(dict(sorted(request.params.items())))
 
     def _ended(self, event: Mapping[str, Any], batches: dict[str, Batch]) -> None:
         outcome = records.from_dict(TrialOutcome, event["outcome"])
         batch = batches[self._runs[outcome.number]]
         seconds = {"trial_seconds": outcome.ended - outcome.started} if outcome.started else {}
-        batch.metrics += metrics_of({**outcome.metrics, **seconds}, outcome.ended, event["step"])
+        batch.add_metrics({**outcome.metrics, **seconds}, outcome.ended, event["step"])
         batch.status = _STATUS[outcome.state]
         batch.end = milliseconds(outcome.ended)
-        batch.tags |= {
-            labels.STATE: TrialState.LOST.value if outcome.retried else outcome.state.value,
-            labels.NODE: outcome.node,
-            labels.START_METHOD: outcome.start_method,
-            **({labels.CLASS: outcome.failure.value} if outcome.failure else {}),
-            **({labels.MESSAGE: outcome.message} if outcome.message else {}),
-        }
+        batch.add_tags(
+            {
+                labels.STATE: TrialState.LOST.value if outcome.retried else outcome.state.value,
+                labels.NODE: outcome.node,
+                labels.START_METHOD: outcome.start_method,
+                **({labels.CLASS: outcome.failure.value} if outcome.failure else {}),
+                **({labels.MESSAGE: outcome.message} if outcome.message else {}),
+            }
+        )
         log = self._run.trial_log(event["trial"], event["attempt"])
         if outcome.state is TrialState.FAILED and log.exists():
             batch.artifacts.append(("logs", log))
@@ -183,59 +190,10 @@ class Writer:
             batch.artifacts.append(("arrays", Path(event["arrays"])))
         store = self._run.trial_store(outcome.number)
         if store.exists():
-            adopt(store, batch)
-
-    def _send(self, run_id: str, batch: Batch) -> None:
-        """Writes one batch; what MLflow will never take is left out, or the rest would wait for it for ever."""
-        try:
-            self._send_whole(run_id, batch)
-        except MlflowException as error:
-            if error.error_code not in _PERMANENT:
-                raise
-            if error.error_code != _GONE and self._give_way(run_id, batch):
-                self._send(run_id, batch)
-            else:
-                sys.stderr.write(f"MLflow does not take what belongs into its run {run_id}, so it is left out: {error}\n")
-
-    def _give_way(self, run_id: str, batch: Batch) -> bool:
-        """Makes tags of parameters that the run has with other values, which MLflow does not change; False without any."""
-        there = self._client.get_run(run_id).data.params
-        clashes = [key for key, value in batch.params.items() if there.get(key, value[:MAX_VALUE]) != value[:MAX_VALUE]]
-        batch.tags |= {labels.PARAM + key: batch.params.pop(key) for key in clashes}
-        return bool(clashes)
-
-    def _send_whole(self, run_id: str, batch: Batch) -> None:
-        """Writes one batch, and what ends the run last."""
-        metrics, params, tags = batch.metrics, list(batch.params.items()), batch.tags
-        if batch.name:
-            tags["mlflow.runName"] = batch.name
-        first = True
-        while first or metrics or params:
-            self._client.log_batch(
-                run_id,
-                metrics=metrics[:MAX_METRICS],
-                params=[Param(key, value[:MAX_VALUE]) for key, value in params[:MAX_PARAMS]],
-                tags=[RunTag(key, value[:5000]) for key, value in tags.items()] if first else [],
-            )
-            metrics, params, first = metrics[MAX_METRICS:], params[MAX_PARAMS:], False
-        for folder, file in batch.artifacts:
-            self._send_artifact(run_id, folder, file)
-        if batch.status in ("FINISHED", "FAILED", "KILLED"):
-            self._client.set_terminated(run_id, batch.status, end_time=batch.end)
-        elif batch.status:
-            self._client.update_run(run_id, status=batch.status)
-
-    def _send_artifact(self, run_id: str, folder: str, file: Path) -> None:
-        if folder == "arrays":
-            if file.exists():
-                archive = npz.convert(file)
-                self._client.log_artifact(run_id, str(archive), folder)
-                archive.unlink()
-                file.unlink()
-        elif file.is_dir():
-            self._client.log_artifacts(run_id, str(file), file.name)
-        elif file.stat().st_size <= MAX_LOG:
-            self._client.log_artifact(run_id, str(file), folder or None)
+            try:
+                adopt(store, batch)
+            except Exception as error:  # noqa: BLE001 - the file is what a killed trial left; MLflow's being away is not it
+                say(f"what a trial logged into {store} cannot be read, so it is left out of MLflow: {describe(error)}")
 
     def _ensure_parent(self) -> None:
         """Finds or makes the experiment and the study's parent run."""
@@ -262,7 +220,7 @@ class Writer:
     def _create_experiment(self, name: str) -> str:
         # A store in a file of this machine gets its artifacts beside it, not below wherever this process was started.
         home = self._run.root.parent.parent
-        location = (home / "artifacts" / name).as_uri() if self._local else None
+        location = (paths.mlflow_artifacts(home) / name).as_uri() if self._local else None
         try:
             created: str = self._client.create_experiment(name, artifact_location=location)
         except MlflowException:  # another run of the same job was faster
@@ -298,6 +256,20 @@ class Writer:
                 lines.append(line)
                 size += len(line)
         return lines, size
+
+
+@contextlib.contextmanager
+def _skipping(what: str) -> Iterator[None]:
+    """Logs an error that nobody thought of and goes on, or the next writer would die of the same event, and the next.
+
+    What MLflow or a disk may do better in a minute is raised: it is tried again.
+    """
+    try:
+        yield
+    except (MlflowException, OSError):
+        raise
+    except Exception as error:  # noqa: BLE001 - the border of the process
+        say(f"{what}; {describe(error)}")
 
 
 class _Input:
@@ -351,8 +323,10 @@ def main() -> None:
             elif asked.ending:
                 writer.close()
                 return
-        except (MlflowException, OSError) as error:
-            _say({"away": f"MLflow at {uri} does not take what we write: {str(error).splitlines()[0][:300]}"})
+        except Exception as error:  # noqa: BLE001 - the border of the process: the next one would do no better
+            if not isinstance(error, (MlflowException, OSError)):
+                say(f"the MLflow writer failed and tries again; {describe(error)}")
+            _say({"away": f"MLflow at {uri} does not take what we write: {errors.first_line(error)[:300]}"})
             pause = min(max(2 * pause, 1.0), 10.0)
             asked.wanted = 0  # the controller goes on without, and asks again
 

@@ -20,7 +20,7 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from trialplane.wire.records import TrialOutcome, TrialReport, TrialRequest
 
 FRESH = 2.0  # seconds; an older spare run would show a start long before its trial's
 ID_WAIT = 10.0  # seconds to wait for a run's id while MLflow answers
+END_WAIT = 10.0  # seconds the writer may take to delete its spare runs
 START_WAIT = 60.0  # seconds the writer may take to import MLflow and make its tables
 
 
@@ -56,6 +57,7 @@ class Recorder:
         self._done = 0  # bytes of the spool that are in MLflow
         self._heard = False
         self.away = ""
+        self._complete: bool | None = None  # what `close` answered
         self._wanted = 0  # ids asked for and not given
         self._spares = spares
         self._asked = 0.0  # when an id was last asked for
@@ -91,17 +93,19 @@ class Recorder:
 
     def started(self, request: TrialRequest, run_id: str | None) -> None:
         """An attempt starts."""
-        self._append("started", {"request": records.to_dict(request), "run_id": run_id}, request.number)
+        self._append("started", {"request": request, "run_id": run_id}, request.number)
 
     def reported(self, reports: Iterable[TrialReport]) -> None:
         """Metrics of steps."""
         for report in reports:
             self._note_step(report.number, report.step)
-            self._append("report", {"report": records.to_dict(report)})
+            self._append("report", {"report": report})
 
     def ended(self, request: TrialRequest, outcome: TrialOutcome, arrays: Path | None = None) -> None:
-        """An attempt ended; `arrays` is the file of its packed arrays."""
-        event = {"outcome": records.to_dict(outcome), "trial": request.trial, "attempt": request.attempt}
+        """An attempt ended; `arrays` is the file of its packed arrays, by default the one that a former controller left."""
+        if arrays is None and outcome.arrays and (left := self._run.packed(outcome.number)).exists():
+            arrays = left
+        event: dict[str, Any] = {"outcome": outcome, "trial": request.trial, "attempt": request.attempt}
         event["step"] = self._steps.pop(request.number, 0)  # the writer may have been killed since it saw the reports
         self._append("ended", {**event, "arrays": None if arrays is None else str(arrays)}, request.number)
 
@@ -126,15 +130,24 @@ class Recorder:
         """Bytes of the spool that are not in MLflow yet."""
         return self._spool.tell() - self._done
 
-    def close(self, patience: float) -> bool:
-        """Waits until everything is in MLflow, for at most `patience` seconds while MLflow does not answer.
+    def close(self, patience: float, stopped: Callable[[], bool] = lambda: False) -> bool:
+        """Waits until everything is in MLflow and ends the writer; a second call only answers the same again.
+
+        Args:
+            patience: seconds to wait while MLflow does not answer.
+            stopped: whether to wait no longer.
 
         Returns:
             Whether everything was written; the rest stays in the spool and is written at the next `resume`.
         """
+        if self._complete is None:
+            self._complete = self._close(patience, stopped)
+        return self._complete
+
+    def _close(self, patience: float, stopped: Callable[[], bool]) -> bool:
         deadline = time.monotonic() + patience
         before = self._done
-        while self.behind and time.monotonic() < deadline:
+        while self.behind and time.monotonic() < deadline and not stopped():
             self._listen(0.2)
             self.tick()
             if self._done > before:
@@ -146,10 +159,12 @@ class Recorder:
             stdin.write(b"end\n" if complete else b"")  # then it deletes its spare runs, and ends
         if not complete:
             stdin.close()
-        try:
-            self._writer.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            self._writer.kill()
+        deadline = time.monotonic() + END_WAIT
+        while self._writer.poll() is None and time.monotonic() < deadline and not stopped():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._writer.wait(timeout=0.2)
+        if self._writer.poll() is None:
+            self._writer.kill()  # at any moment: the next one goes on where it was
             self._writer.wait()
         self._spool.close()
         return complete
@@ -157,7 +172,7 @@ class Recorder:
     def _append(self, kind: str, event: Mapping[str, Any], number: int | None = None) -> None:
         if number is not None:
             self._seen.add((kind, number))
-        line = json.dumps({"kind": kind, **event}, allow_nan=False, default=str).encode() + b"\n"
+        line = json.dumps({"kind": kind, **records.to_dict(event)}, allow_nan=False, default=str).encode() + b"\n"
         try:
             self._spool.write(line)
             self._spool.flush()
@@ -252,6 +267,4 @@ class Recorder:
                 self._done = message["done"]
             self.away = message.get("away", "")
             if self.away:
-                self._wanted = 0  # it asks nothing of an MLflow that is away; we ask again
-            if self.away:
-                self._wanted = 0  # the writer has dropped what it was asked for
+                self._wanted = 0  # the writer has dropped what it was asked for; we ask again

@@ -40,11 +40,15 @@ class SlotReady:
 
 @dataclasses.dataclass(frozen=True)
 class SlotTrial:
-    """The trial of a slot has something to say; `arrays` holds the packed arrays of its result."""
+    """The trial of a slot has something to say.
+
+    `arrays` holds the packed arrays of its result; `replaced` says that the slot is gone and a new one is on its way.
+    """
 
     slot: int
     event: TrialEvent
     arrays: Any = None
+    replaced: bool = False
 
 
 class _Actor:
@@ -145,24 +149,28 @@ class SlotPool:
             place, call = self._pending.pop(reference)
             try:
                 answer = ray.get(reference)
-            except ray.exceptions.RayActorError as error:
-                yield from self._lost(place, call, error)
+                arrays = ray.get(answer[1][0]) if call == "trial" and answer[1] is not None else None
             except ray.exceptions.RayTaskError as error:
                 yield from self._failed(place, call, error)
+            except ray.exceptions.RayError as error:  # the actor died, or the arrays' owner with it
+                yield from self._lost(place, call, error)
             else:
                 if call == "start":
                     self._start_failures = 0
                     yield SlotReady(place.index, answer["seconds"], tuple(answer["unclean"]), answer["mlflow"])
                 else:
-                    event, arrays = answer
+                    event = answer[0]
                     if event.outcome is not None:
                         place.running = None
-                    yield SlotTrial(place.index, event, None if arrays is None else ray.get(arrays[0]))
+                    yield SlotTrial(place.index, event, arrays)
 
     def close(self) -> None:
         """Ends all slots."""
-        closing = [place.actor.close.remote() for place in self._places]
-        ray.wait(closing, num_returns=len(closing), timeout=10)
+        starting = {place.index for place, call in self._pending.values() if call == "start"}
+        # A slot that still imports hears nothing; its template ends with it.
+        closing = [place.actor.close.remote() for place in self._places if place.index not in starting]
+        if closing:
+            ray.wait(closing, num_returns=len(closing), timeout=10)
         for place in self._places:
             ray.kill(place.actor)
 
@@ -185,7 +193,7 @@ class SlotPool:
             self._count_start_failure(error)
         self._open(place)
         if request is not None:
-            message = f"slot {place.index} was lost with its trial: {str(error).splitlines()[0]}"
+            message = f"slot {place.index} was lost with its trial: {errors.first_line(error)}"
             yield SlotTrial(
                 place.index,
                 TrialEvent(
@@ -197,6 +205,7 @@ class SlotPool:
                         ended=time.time(),
                     )
                 ),
+                replaced=True,
             )
 
     def _failed(self, place: _Place, call: str, error: ray.exceptions.RayTaskError) -> Iterator[SlotTrial]:
@@ -215,7 +224,7 @@ class SlotPool:
             ) from error
 
 
-def connect(parallel: int, cpus: int, gpus: int) -> None:
+def connect(parallel: int, gpus: int) -> None:
     """Starts a Ray of this process's own on this machine, with one slot resource per parallel trial.
 
     Ray reads its settings when it is imported: see `__main__`.
@@ -235,7 +244,7 @@ def connect(parallel: int, cpus: int, gpus: int) -> None:
             object_store_memory=max(80 << 20, min(free // 2, 1 << 30)),
         )
     except (RuntimeError, ConnectionError, OSError, ValueError) as error:
-        raise errors.SlotError(f"Ray does not start on this machine: {str(error).splitlines()[0]}") from error
+        raise errors.SlotError(f"Ray does not start on this machine: {errors.first_line(error)}") from error
     have = int(ray.cluster_resources().get("GPU", 0))
     if have < gpus * parallel:
         raise errors.SlotError(

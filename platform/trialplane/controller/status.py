@@ -49,8 +49,11 @@ class StatusBoard:
         self._server.daemon_threads = True
         threading.Thread(target=self._server.serve_forever, name="status", daemon=True).start()
         self.port = int(self._server.server_address[1])
+
+    def publish(self) -> None:
+        """Says where it is; only for the controller that has the study's lock."""
         facts = {"pid": os.getpid(), "port": self.port, "host": socket.gethostname(), "started": time.time()}
-        _replace(run.controller, json.dumps(facts))
+        _replace(self._run.controller, json.dumps(facts))
 
     def show(self, status: RunStatus, *, now: bool = False) -> None:
         """Takes the newest status; writes it when the last write is a while ago, or `now`."""

@@ -24,7 +24,7 @@ _NAME = re.compile(r"[a-z](?:[a-z0-9-]*[a-z0-9])?")
 
 
 @dataclasses.dataclass(frozen=True)
-class Origin:
+class Provenance:
     """Where a submission came from.
 
     Attributes:
@@ -52,36 +52,36 @@ class Plan:
         run: its name.
         job: the resolved job.
         pack: the job's code.
-        origin: where it came from.
+        provenance: where it came from.
     """
 
     run: str
     job: Job
     pack: Pack
-    origin: Origin
+    provenance: Provenance
 
     def submission(self, submitted: float) -> dict[str, Any]:
         """The facts of the submission as the run's folder keeps them; `submitted` in seconds since the epoch."""
         return {
             "submitted": submitted,
-            "user": self.origin.user,
-            "git_revision": self.origin.git_revision,
-            "git_dirty": self.origin.git_dirty,
+            "user": self.provenance.user,
+            "git_revision": self.provenance.git_revision,
+            "git_dirty": self.provenance.git_dirty,
             "code_hash": self.pack.sha256,
             "spec_hash": spec_hash(self.job),
-            "version": self.origin.version,
-            "job_folder": self.origin.job_folder,
-            "command": list(self.origin.command),
+            "version": self.provenance.version,
+            "job_folder": self.provenance.job_folder,
+            "command": list(self.provenance.command),
         }
 
 
-def plan(job: Job, folder: Path, run: str, origin: Origin) -> Plan:
+def plan(job: Job, folder: Path, run: str, provenance: Provenance) -> Plan:
     """Packs a job's folder for the run named `run`.
 
     Raises:
         InputError: the folder cannot be packed.
     """
-    return Plan(run, job, packing.pack(folder), origin)
+    return Plan(run, job, packing.pack(folder), provenance)
 
 
 def spec_hash(job: Job) -> str:

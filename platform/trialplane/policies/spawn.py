@@ -5,7 +5,7 @@ Why: "Cannot re-initialize CUDA in forked subprocess" is the kind outcome; a loc
 not have is the unkind one: a hang.
 Enforced where: `apply()` makes spawn the start method of multiprocessing in every trial; the template asks
 `reasons_not_to_fork()` before each fork and starts the trial by spawn when there is one.
-Test: tests/policies/test_spawn.py, tests/runtime/test_template.py.
+Test: tests/policies/test_policies.py, tests/runtime/test_template.py.
 """
 
 from __future__ import annotations

@@ -65,7 +65,10 @@ class Context:
 
         Raises:
             Pruned: the pruner wants this trial to end. Do not catch it.
+            ValueError: the step is negative, or larger than a database keeps.
         """
+        if not 0 <= step < 2**31:
+            raise ValueError(f"ctx.report(step={step}): a step is a whole number from 0 to {2**31 - 1}")
         values = {name: float(value) for name, value in metrics.items()}
         if self._reporter(int(step), values):
             raise Pruned(f"pruned at step {step}")

@@ -33,6 +33,7 @@ from typing import Any
 from trialplane import errors, policies
 from trialplane.runtime.template import MAX_MESSAGE
 from trialplane.wire import paths, records
+from trialplane.wire.paths import RunPaths
 from trialplane.wire.states import FailureClass, TrialState
 
 FLUSH_INTERVAL = 0.5  # seconds between events of a trial whose reports nobody waits for
@@ -50,6 +51,7 @@ class _Running:
     began: float
     deadline: float | None
     pid: int = 0
+    handle: int | None = None  # descriptor of the process (pidfd): unlike its pid it is never another's
     method: str = ""
     reports: list[records.TrialReport] = dataclasses.field(default_factory=list)
     last: Mapping[str, float] = dataclasses.field(default_factory=dict)  # metrics of the newest report
@@ -68,7 +70,8 @@ class Slot:
         self.config = config
         self.name = name
         self.node = socket.gethostname()
-        self._log = Path(config.root) / "slots" / f"{name}.log"
+        self._paths = RunPaths(Path(config.root))
+        self._log = self._paths.slot_log(name)
         self._template: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._running: _Running | None = None
@@ -119,7 +122,7 @@ class Slot:
         if self._template is None or self._template.poll() is not None:
             self.close()
             self.start()
-        workdir = Path(self.config.root) / "scratch" / f"{self.name}-{request.number}"
+        workdir = self._paths.scratch / f"{self.name}-{request.number}"
         ours, theirs = socket.socketpair()
         with theirs:
             assert self._control is not None
@@ -205,11 +208,12 @@ class Slot:
                 # The channel is closed: the template's word is all that is left to wait for.
                 readable = _readable([self._control], self._enforce_limits(running))
             if self._control in readable:
-                data = self._control.recv(MAX_MESSAGE)
+                data, descriptors, _, _ = socket.recv_fds(self._control, MAX_MESSAGE, 1)
                 message: dict[str, Any] = json.loads(data) if data else {}
                 if "started" in message:
                     with self._lock:
                         running.pid, running.method = message["pid"], message["method"]
+                        running.handle = descriptors[0]
                         if running.killed:
                             self._signal(running, signal.SIGKILL)
                     self._note(message)
@@ -242,6 +246,10 @@ class Slot:
         while running.channel.poll(0) and self._read(running):
             pass
         running.channel.close()
+        if running.handle is not None:
+            with self._lock:
+                os.close(running.handle)
+                running.handle = None
         if not message and running.pid:  # the template is gone and cannot kill what the trial started
             _kill_session(running.pid)
         shutil.rmtree(running.workdir, ignore_errors=True)
@@ -314,10 +322,10 @@ class Slot:
             self._signal(running, number)
 
     def _signal(self, running: _Running, number: signal.Signals) -> None:
-        """Signals the trial's process; it is not reaped before the template has said so, so the pid is its own."""
-        if running.pid:
+        """Signals the trial's process, if it has started and not ended."""
+        if running.handle is not None:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(running.pid, number)
+                signal.pidfd_send_signal(running.handle, number)
 
     def _note(self, message: Mapping[str, Any]) -> None:
         if message["reasons"]:

@@ -22,8 +22,10 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import traceback
+from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -44,12 +46,15 @@ def main() -> None:
     config = records.from_json(records.SlotConfig, sys.stdin.buffer.read())
     policies.apply_all()
     began = time.monotonic()
-    try:
-        run = trial.import_job(config)
-        _warm_mlflow()
-    except (Exception, SystemExit) as error:  # noqa: BLE001  the border: whatever the job's code raises at import
-        _send(control, {"failed": trial.describe(error), "traceback": traceback.format_exc()[-MAX_MESSAGE // 2 :]})
-        return
+    with _ending_with(control):
+        try:
+            run = trial.import_job(config)
+            _warm_mlflow()
+        except (Exception, SystemExit) as error:  # noqa: BLE001  the border: whatever the job's code raises at import
+            traceback.print_exc()  # into the slot's log
+            sys.stderr.flush()
+            _send(control, {"failed": trial.describe(error)})
+            os._exit(0)
     _send(
         control,
         {
@@ -74,6 +79,7 @@ class Template:
         self._config = config
         self._run = run
         self._running: dict[int, int] = {}  # pid → number of the attempt
+        self._own = set(_children())  # what the job's imports started is no trial's: it stays
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
     def serve(self) -> None:
@@ -101,10 +107,11 @@ class Template:
         pid = self._spawn(descriptor) if reasons else self._fork(descriptor)
         os.close(descriptor)
         self._running[pid] = number
-        _send(
-            self._control,
-            {"started": number, "pid": pid, "method": "spawn" if reasons else "fork", "reasons": reasons},
-        )
+        # The slot signals the process by a descriptor: by the time it does, the pid may be somebody else's.
+        handle = os.pidfd_open(pid)
+        message = {"started": number, "pid": pid, "method": "spawn" if reasons else "fork", "reasons": reasons}
+        socket.send_fds(self._control, [json.dumps(message).encode()], [handle])
+        os.close(handle)
 
     def _fork(self, descriptor: int) -> int:
         parent = os.getpid()
@@ -113,15 +120,16 @@ class Template:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             self._control.close()
-            trial.run_forked(self._run, Connection(descriptor), parent)
+            trial.run_and_end(self._run, Connection(descriptor), parent)
         return pid
 
     def _spawn(self, descriptor: int) -> int:
         # Reaped by _reap, by pid: the Popen object itself must not wait for it.
         process = subprocess.Popen(
-            [sys.executable, "-m", "trialplane.runtime.trial", str(descriptor)],
+            [sys.executable, "-m", "trialplane.runtime.trial", str(descriptor), str(os.getpid())],
             pass_fds=[descriptor],
             stdin=subprocess.DEVNULL,
+            start_new_session=True,  # from its first moment on, so that it can be found and killed
         )
         process.returncode = 0
         return process.pid
@@ -159,7 +167,7 @@ class Template:
         """
         killed = 0
         deadline = time.monotonic() + TRACKER_GRACE
-        while orphans := _children():
+        while orphans := [pid for pid in _children() if pid not in self._own]:
             trackers = [pid for pid in orphans if _is_tracker(pid)] if time.monotonic() < deadline else []
             others = [pid for pid in orphans if pid not in trackers]
             for pid in others:
@@ -176,6 +184,7 @@ class Template:
     def _end(self) -> None:
         """Kills the trials and what they started."""
         self._running.clear()
+        self._own.clear()
         self._kill_orphans()
 
 
@@ -186,6 +195,28 @@ def _warm_mlflow() -> None:
         for name in ("mlflow.store.tracking.sqlalchemy_store", "alembic.command") if database else ():
             with contextlib.suppress(ImportError):
                 importlib.import_module(name)
+
+
+@contextlib.contextmanager
+def _ending_with(control: socket.socket) -> Iterator[None]:
+    """Ends this process when the slot goes away while it imports; the thread that watches is gone afterwards."""
+    stop_read, stop_write = socket.socketpair()
+
+    def watch() -> None:
+        readable, _, _ = select.select([control, stop_read], [], [])
+        if control in readable:  # nothing is sent before we are ready: the slot has gone away
+            os._exit(1)
+
+    watcher = threading.Thread(target=watch, name="watch-slot")
+    watcher.start()
+    try:
+        yield
+    finally:
+        stop_write.close()
+        watcher.join()
+        while Path(f"/proc/self/task/{watcher.native_id}").exists():  # its last moments come after the join
+            time.sleep(0.001)
+        stop_read.close()
 
 
 def _children() -> list[int]:

@@ -1,8 +1,8 @@
 """One trial process, from the moment it exists to its last message.
 
-`run_forked` is called in a child of the template; `python -m trialplane.runtime.trial FD` is the same by spawn. Both read
-their request from the channel, run the job's function, send one outcome and end. Must not import anything heavy: what
-the job needs is imported by the template or by the job.
+`run_and_end` is called in a child of the template; `python -m trialplane.runtime.trial FD PARENT` is the same by
+spawn. Both read their request from the channel, run the job's function, send one outcome and end. Must not import anything
+heavy: what the job needs is imported by the template or by the job.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from typing import Any
 from trialplane import policies
 from trialplane.policies import transport
 from trialplane.runtime import context
-from trialplane.wire import env, paths, records
+from trialplane.wire import env, records
+from trialplane.wire.paths import RunPaths
 from trialplane.wire.states import FailureClass, TrialState
 
 _PR_SET_PDEATHSIG = 1
@@ -60,13 +61,14 @@ def die_with_parent(parent: int) -> None:
         os._exit(1)
 
 
-def run_forked(run: context.Run, channel: Connection, parent: int) -> None:
-    """Runs one trial in this freshly forked child of the template, and ends the process."""
-    _run_and_end(run, channel, parent)
+def run_and_end(run: context.Run | None, channel: Connection, parent: int) -> None:
+    """Runs one trial and ends the process, whatever threads and processes the job has forgotten.
 
-
-def _run_and_end(run: context.Run | None, channel: Connection, parent: int) -> None:
-    """Runs one trial and ends the process, whatever threads and processes the job has forgotten."""
+    Args:
+        run: the job's function in a fork of the template; None in a new interpreter, which imports it.
+        channel: to the slot.
+        parent: pid of the template.
+    """
     code = 1
     atexit._clear()  # what was registered so far is not the job's; torch's alone takes 40 ms
     try:
@@ -99,7 +101,7 @@ def _serve(run: context.Run | None, channel: Connection) -> int:
 
 def _enter(config: records.SlotConfig, request: records.TrialRequest, workdir: Path) -> None:
     """Makes this process the trial's own: log, environment, folder, limits, random numbers."""
-    log = Path(config.root) / paths.trial_log(request.trial, request.attempt)
+    log = RunPaths(Path(config.root)).trial_log(request.trial, request.attempt)
     log.parent.mkdir(parents=True, exist_ok=True)
     workdir.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as file, Path(os.devnull).open("rb") as nothing:
@@ -212,7 +214,8 @@ def _raised(request: records.TrialRequest, error: BaseException, last: Mapping[s
     """The outcome for what the job raised."""
     if isinstance(error, context.Pruned) or _is_optuna_pruned(error):
         return records.TrialOutcome(number=request.number, state=TrialState.PRUNED, metrics=last, message=str(error))
-    traceback.print_exception(error)
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # the job may have closed or replaced its streams
+        traceback.print_exception(error)
     torch = sys.modules.get("torch")
     failure = FailureClass.ERROR
     if torch is not None and isinstance(error, torch.OutOfMemoryError):
@@ -270,4 +273,4 @@ class _ChannelReporter:
 
 if __name__ == "__main__":
     policies.apply_all()
-    _run_and_end(None, Connection(int(sys.argv[1])), os.getppid())
+    run_and_end(None, Connection(int(sys.argv[1])), int(sys.argv[2]))

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from trialplane import errors
-from trialplane.spec import options, space
+from trialplane.spec import naming, options, space
 from trialplane.spec.faults import Fault
 from trialplane.spec.job import Job
 
@@ -29,6 +29,8 @@ def check(job: Job, broken: Collection[tuple[str | int, ...]] = ()) -> Iterator[
         yield from _conditions(job, known)
         yield from _enqueue(job, known)
     yield from _metrics(job)
+    for field, names in (("params", job.params), ("space", () if isinstance(job.space, str) else job.space)):
+        yield from (Fault((field, name), why) for name in names if (why := naming.complaint(name)))
     yield from _several(job, broken)
     if sound and not known and ("sampler",) not in broken:
         yield from _finite(job, ("trials",) in broken)
@@ -81,7 +83,10 @@ def _metrics(job: Job) -> Iterator[Fault]:
         ("constraints", [constraint.metric for constraint in job.constraints]),
     ):
         for index, metric in enumerate(metrics):
-            if metric in metrics[:index]:
+            why = naming.complaint(metric)
+            if why:
+                yield Fault((field, index, "metric"), why)
+            elif metric in metrics[:index]:
                 yield Fault((field, index, "metric"), f"{metric!r} is listed twice")
 
 

@@ -1,22 +1,25 @@
 """Every path of a run, as properties of one class; nobody else formats a file name.
 
+```
 <home>/                    TRIALPLANE_HOME, else ~/.trialplane
-mlflow.db, artifacts/    MLflow's local store
-cache/                   shared by all trials of all runs: tokenizers, prepared data
-runs/<run>/
-job.json               the job as resolved: profile, flags and `--set` applied
-submission.json        when, by whom, git revision, code hash, versions
-code/                  the job's folder as submitted
-ledger.db              the study (Optuna's schema; optuna-dashboard opens it)
-controller.lock        held while a controller works on the study
-controller.json        pid, port and start of that controller
-controller.log
-cancelled              there when the user cancelled the run, so that its end is no pause
-status.json            the newest RunStatus
-spool/                 what the recorder has yet to write to MLflow
-trials/0007/attempt-1.log
-arrays/                arrays on their way to MLflow
-scratch/               work folders of running trials; emptied when they end
+  mlflow.db, artifacts/    MLflow's local store
+  cache/                   shared by all trials of all runs: tokenizers, prepared data
+  runs/<run>/
+    job.json               the job as resolved: profile, flags and `--set` applied
+    submission.json        when, by whom, git revision, code hash, versions
+    code/                  the job's folder as submitted
+    ledger.db              the study (Optuna's schema; optuna-dashboard opens it)
+    controller.lock        held while a controller works on the study
+    controller.json        pid, port and start of that controller
+    controller.log
+    cancelled              there when the user cancelled the run, so that its end is no pause
+    status.json            the newest RunStatus
+    spool/                 what the recorder has yet to write to MLflow
+    trials/0007/attempt-1.log
+    slots/0-1.log          what a slot's template said
+    arrays/                arrays on their way to MLflow
+    scratch/               work folders of running trials; emptied when they end
+```
 """
 
 from __future__ import annotations
@@ -143,6 +146,14 @@ class RunPaths:
     def arrays(self) -> Path:
         """Arrays on their way to MLflow."""
         return self.root / "arrays"
+
+    def packed(self, number: int) -> Path:
+        """The packed arrays of one attempt's result."""
+        return self.arrays / f"{number}.packed"
+
+    def slot_log(self, slot: str) -> Path:
+        """What the template of a slot said."""
+        return self.root / "slots" / f"{slot}.log"
 
     @property
     def scratch(self) -> Path:

@@ -170,7 +170,8 @@ class RunStatus:
     """One run as the laptop shows it. `reason` says why it is in `state`, in words.
 
     `best` is the best feasible trial of a single-objective study, or the first of the Pareto front; `rate` is ended
-    trials per second while slots were ready; `eta` is seconds.
+    trials per second while slots were ready; `eta` is seconds; `recorder` says why MLflow is away; `unrecorded` is whether
+    MLflow lacks results that a resume would write.
     """
 
     run: str
@@ -195,6 +196,7 @@ class RunStatus:
     ended: float | None = None
     updated: float = 0.0
     recorder: str = ""
+    unrecorded: bool = False
 
     @property
     def ended_trials(self) -> int:

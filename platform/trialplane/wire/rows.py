@@ -10,11 +10,13 @@ import functools
 import math
 import operator
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from trialplane.spec.job import Job
 from trialplane.wire.records import TrialOutcome, TrialRequest, TrialRow
 from trialplane.wire.states import TrialState
+
+if TYPE_CHECKING:  # the value is the caller's: this room itself needs no pydantic
+    from trialplane.spec.job import Job
 
 
 def row(job: Job, request: TrialRequest, params: Mapping[str, Any], outcome: TrialOutcome | None) -> TrialRow:

@@ -39,7 +39,7 @@ class RunState(enum.StrEnum):
 
     @property
     def is_ended(self) -> bool:
-        """Whether the run will never go on by itself or by `resume`."""
+        """Whether the run came to an end and will not go on by itself; `resume` may still go on with it."""
         return self in (RunState.SUCCEEDED, RunState.FAILED, RunState.CANCELLED)
 
 

@@ -87,7 +87,7 @@ def convert(source: str | Path) -> PreTrainedTokenizerBase:
     except (OSError, ValueError, ImportError) as error:
         _blame_protobuf(source)
         raise errors.InputError(
-            f"the tokenizer {str(source)!r} could not be loaded: {_first_line(error)}; give a local folder or a hub "
+            f"the tokenizer {str(source)!r} could not be loaded: {errors.first_line(error)}; give a local folder or a hub "
             f"name that this machine reaches or has downloaded (HF_HOME), or the preset {tiny_deberta.NAME}"
         ) from error
 
@@ -103,7 +103,7 @@ def _blame_protobuf(source: str | Path) -> None:
         import_protobuf()
     except (TypeError, KeyError) as error:
         raise errors.PolicyError(
-            f"the tokenizer {str(source)!r} could not be converted: protobuf says {_first_line(error)!r}, because two "
+            f"the tokenizer {str(source)!r} could not be converted: protobuf says {errors.first_line(error)!r}, because two "
             f"copies of SentencePiece's messages were imported into this process; set {protobuf.VARIABLE}="
             f"{protobuf.ENV[protobuf.VARIABLE]} before Python starts (trialplane's images and slots do)"
         ) from error
@@ -162,7 +162,3 @@ def _key(name: str, corpus: Sequence[str]) -> str:
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
     readable = "".join(letter if letter.isalnum() else "-" for letter in Path(name).name)[:40]
     return f"{readable}-{digest[:16]}"
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().split("\n", 1)[0]

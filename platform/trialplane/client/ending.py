@@ -1,0 +1,53 @@
+"""Why a run that succeeded has nothing to do, and what to type so that it has. Pure."""
+
+from __future__ import annotations
+
+from trialplane.spec.job import Job
+from trialplane.wire.records import RunStatus
+from trialplane.wire.states import RunState
+
+
+def nothing_to_do(status: RunStatus, old: Job, job: Job) -> str:
+    """Why a resumed run would end again at once, and what to type; "" when it goes on.
+
+    Args:
+        status: of the run, with exact counts.
+        old: its job.
+        job: its job with the changes asked for.
+    """
+    if status.state is not RunState.SUCCEEDED:
+        return ""
+    done = f"the run {status.run} has succeeded"
+    resume = f"`platform resume {status.run}"
+    counts = f"{status.ended_trials} of {job.trials} trials"
+    if _is_reached(status, job):
+        return (
+            f"{done}: it reached budget.target ({job.budget.target:g}) after {counts}; "
+            f"{resume} --set budget.target=null` goes on without a target, or set a better one"
+        )
+    if job != old:
+        return ""
+    if status.ended_trials >= job.trials:
+        return f"{done} and nothing is left to do; {resume} --trials N` asks for more than {job.trials}"
+    if _is_late(status, job):
+        return (
+            f"{done}: budget.time ({job.budget.time:g} s) was used up after {counts}; "
+            f"{resume} --set budget.time=2h` goes on for that long, budget.time=null without end"
+        )
+    return (
+        f"{done}: every point of the space was tried, in {counts}; a larger space is another study, under another name. "
+        f"{resume} --trials N` looks for more points all the same"
+    )
+
+
+def _is_reached(status: RunStatus, job: Job) -> bool:
+    if job.budget.target is None or status.best is None or not status.best.values:
+        return False
+    value = status.best.values[0]
+    return value >= job.budget.target if job.objectives[0].direction == "maximize" else value <= job.budget.target
+
+
+def _is_late(status: RunStatus, job: Job) -> bool:
+    if job.budget.time is None or status.started is None or status.ended is None:
+        return False
+    return status.ended - status.started >= job.budget.time
