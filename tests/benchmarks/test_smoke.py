@@ -1,6 +1,7 @@
 """The benchmarks run: every figure at its small size gives complete rows, in the table and as JSON.
 
-Checked is the structure, never a time and never whether a goal is met. What the figures mean is in README.md.
+Checked is the structure, never a time and never whether a goal is met. What the figures mean is in README.md. Not checked:
+the figures whose peers take minutes even at a small size (trial, overhead, search).
 """
 
 from __future__ import annotations
@@ -15,12 +16,9 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 # Figure → units of its rows, and how many there are.
 FIGURES = {
-    "trial": ({"ms", "s"}, 8),
-    "overhead": ({"%"}, 2),
     "cli": ({"ms"}, 5),
     "ask": ({"ms", "MiB", "s"}, 7),
     "ledger": ({"ms"}, 4),
-    "search": ({"", "s"}, 8),
 }
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

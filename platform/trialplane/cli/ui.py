@@ -49,7 +49,8 @@ def command(port: int | None) -> int:
 
 def _serve(server: list[str], environ: dict[str, str]) -> int:
     """Runs MLflow until it ends, or until the user has had enough: then its exit code does not matter."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    # SIGINT too: a shell that starts this in the background has it ignored.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
     # A session of its own: a Ctrl-C that reached it as well would make it print tracebacks.
     child = subprocess.Popen(server, env=environ, start_new_session=True)
