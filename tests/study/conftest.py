@@ -168,6 +168,10 @@ class Study:
             found += new
         return found
 
+    def pids(self, name: str = "toy") -> list[int]:
+        """Pids of `processes` but Ray's agents, which outlive a killed Ray by a minute."""
+        return [p.pid for p in self.processes(name) if "Agent" not in p.command]
+
     def controller(self, name: str = "toy") -> int | None:
         from trialplane.client import process
 

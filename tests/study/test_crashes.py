@@ -62,7 +62,7 @@ def test_a_killed_controller_is_resumed_and_nothing_is_lost_or_done_twice(study:
         target = study.ended() + rng.randrange(2, 6)
         wait_until(lambda target=target: study.ended() >= target, f"{target} trials have ended")
         pid = study.controller()
-        everyone = [p.pid for p in study.processes()]
+        everyone = study.pids()
         assert pid
         os.kill(pid, signal.SIGKILL)
         wait_until(lambda pids=everyone: not any(alive(p) for p in pids), "everything below the controller is gone too")
@@ -83,15 +83,15 @@ def test_a_killed_controller_is_resumed_and_nothing_is_lost_or_done_twice(study:
 def test_a_second_controller_is_refused(study: Study) -> None:
     from trialplane.client import process
 
-    run = study.submit(trials=8)
-    wait_until(lambda: study.ended() >= 1, "the first controller is at work")
+    run = study.submit(trials=6, **{"params.pause": 1.5})  # so that the first is still at work when the second looks
+    wait_until(study.trials, "the first controller is at work")
     first = study.controller()
     second = process.start(study.files())
     code = wait_until(lambda: (process.exit_code(second) is not None) and (process.exit_code(second),), "it gives up")
     assert code == (errors.LedgerLocked.exit_code,)
-    assert str(first) in study.files().controller_log.read_text().splitlines()[-1]
+    assert f"another controller (pid {first})" in study.files().controller_log.read_text()
     assert run.wait(100).state is RunState.SUCCEEDED
-    study.check_exact(8)
+    study.check_exact(6)
 
 
 @pytest.mark.slow
@@ -137,7 +137,7 @@ def test_a_run_can_be_stopped_at_any_moment(study: Study, moment: str) -> None:
         }[moment]
 
     wait_until(there, moment)
-    everyone = [p.pid for p in study.processes()]
+    everyone = study.pids()
     run.stop()
     status = run.wait(60)
     assert status.state is RunState.PAUSED, status.reason
