@@ -264,6 +264,9 @@ class _ChannelReporter:
 
     def __call__(self, step: int, metrics: Mapping[str, float]) -> bool:
         self.last = metrics
+        shown = "  ".join(f"{name} {value:.6g}" for name, value in metrics.items())
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # the job may have closed or replaced its streams
+            print(f"step {step}: {shown}", flush=True)  # noqa: T201  into the trial's log
         report = records.TrialReport(self._request.number, step, metrics, time.time())
         self._channel.send_bytes(json.dumps({"report": records.to_dict(report)}).encode())
         if not self._request.prunable:
