@@ -130,7 +130,7 @@ class LocalTarget:
         try:
             found = results.attempts(files.ledger, files.root.name, job, alive=False)
         except LedgerError as error:  # the rest of the status may say why; and one such run must not spoil the list
-            text = str(error).splitlines()[0]
+            text = errors.first_line(error)
             reason = status.reason if text in status.reason else f"{status.reason}; {text}".removeprefix("; ")
             return dataclasses.replace(status, reason=reason)
         return dataclasses.replace(status, **results.counts(found), best=rows.best(job, rows.newest(found)))

@@ -288,16 +288,17 @@ class Storage:
         except (sa.exc.SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
             # Optuna wraps what SQLAlchemy has wrapped already.
             cause = error.__cause__ if isinstance(error, optuna.exceptions.StorageInternalError) else error
-            text = str(getattr(cause, "orig", None) or cause).strip()
+            said = getattr(cause, "orig", None) or cause or error
+            text, line = str(said), errors.first_line(said)
             if isinstance(cause, sa.exc.DatabaseError) and any(
                 sign in text for sign in ("malformed", "not a database", "no such table", "no such column")
             ):
                 raise errors.LedgerCorrupt(
-                    f"the ledger {self._shown} is damaged or not a study ({text.splitlines()[0]}); nothing was changed. "
+                    f"the ledger {self._shown} is damaged or not a study ({line}); nothing was changed. "
                     "Put a good copy in its place, or move the run's folder away and submit under the same name"
                 ) from error
             raise errors.LedgerUnavailable(
-                f"the ledger {self._shown} cannot be used now: {text.splitlines()[0]}; what was told is safe. "
+                f"the ledger {self._shown} cannot be used now: {line}; what was told is safe. "
                 f"When the disk has room and the database answers, type `platform resume {self._name}`"
             ) from error
         except (RuntimeError, AssertionError) as error:  # optuna: the tables are of another version
