@@ -1,0 +1,119 @@
+"""What the chart installed in a namespace, as the laptop reads it: images, services, secrets, volumes, defaults.
+
+The chart writes it into the ConfigMap `wire.cluster.SITE`; `plan` needs nothing else of a cluster.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from trialplane.errors import TargetError
+
+
+class _Part(BaseModel):
+    # A newer chart may say more than this laptop knows.
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class Images(_Part):
+    """The two images and how they are pulled."""
+
+    controller: str
+    trial: str
+    pull_policy: str = "IfNotPresent"
+    pull_secrets: tuple[str, ...] = ()
+
+
+class Service(_Part):
+    """A service of the chart in the same namespace; `secret` names the Secret with its credentials, or is ""."""
+
+    service: str = ""
+    port: int = 0
+    secret: str = ""
+
+
+class Mlflow(Service):
+    """MLflow: `url` as pods reach it; `service` is "" when it is not the chart's; `secret` has username and password."""
+
+    url: str
+
+
+class Secret(_Part):
+    """One key of a Secret."""
+
+    name: str
+    key: str
+
+
+class Volume(_Part):
+    """A PersistentVolumeClaim; "" is none."""
+
+    claim: str = ""
+
+
+class Controller(_Part):
+    """What the head pod gets of a node."""
+
+    cpus: str = "1"
+    memory: str = "2Gi"
+
+
+class Site(_Part):
+    """Everything `plan` and the laptop must know of an installed chart.
+
+    Attributes:
+        version: of the chart.
+        release: its name.
+        namespace: where it is; filled in by who reads it.
+        images: of the pods.
+        mlflow: the tracking server.
+        gateway: serves ledgers and logs to the laptop; its Secret's key `token` allows changes.
+        ledger: the database's URL.
+        runs: for the runs' folders in head pods; without it they are lost with the pod.
+        data: mounted read-only at `wire.cluster.DATA` in trial pods.
+        controller_account, trial_account: service accounts; neither token is mounted.
+        controller: resources of a head pod.
+        overcommit: by how much CPU limits exceed requests; 1 except on a laptop's cluster.
+        priority_class, queue: used where the job names none.
+        node_selector, tolerations: added to those of every job's trial pods.
+        env: variables for all pods of runs, a proxy's for example.
+    """
+
+    version: str
+    release: str
+    namespace: str = ""
+    images: Images
+    mlflow: Mlflow
+    gateway: Service
+    ledger: Secret
+    runs: Volume = Volume()
+    data: Volume = Volume()
+    controller_account: str
+    trial_account: str
+    controller: Controller = Controller()
+    overcommit: float = Field(default=1.0, ge=1)
+    priority_class: str = ""
+    queue: str = ""
+    node_selector: dict[str, str] = Field(default_factory=dict)
+    tolerations: tuple[dict[str, Any], ...] = ()
+    env: dict[str, str] = Field(default_factory=dict)
+
+    @classmethod
+    def read(cls, text: str, namespace: str) -> Site:
+        """The site in the ConfigMap's JSON.
+
+        Raises:
+            TargetError: the chart is of a version that this one does not understand.
+        """
+        try:
+            data: Mapping[str, Any] = json.loads(text)
+            return cls.model_validate({**data, "namespace": namespace})
+        except (ValidationError, ValueError) as error:
+            raise TargetError(
+                f"what the chart in namespace {namespace} says of itself cannot be read: {error}\n"
+                "Upgrade it with `helm upgrade` to the version of this `platform`"
+            ) from error

@@ -1,0 +1,50 @@
+"""Names that the laptop, the chart and the pods agree on in a cluster: labels, objects, ports and mount paths.
+
+The chart's templates repeat some of them; `tests/charts` compares.
+"""
+
+from __future__ import annotations
+
+GROUP = "trialplane.io"
+
+# Labels of every object of a run, and of the chart's pods.
+RUN = f"{GROUP}/run"
+JOB = f"{GROUP}/job"
+ROLE = f"{GROUP}/role"
+MANAGED_BY = "app.kubernetes.io/managed-by"
+MANAGER = "trialplane"  # the value of MANAGED_BY on objects of a run, and the field manager of what the laptop applies
+# Annotations of a run's RayJob.
+CODE_HASH = f"{GROUP}/code-hash"
+SPEC_HASH = f"{GROUP}/spec-hash"
+
+# Values of ROLE.
+CONTROLLER = "controller"  # the head pod
+TRIAL = "trial"  # a worker pod, and the pod of `platform doctor`
+SUBMITTER = "submitter"
+
+# The one object by which the laptop finds what the chart installed in a namespace: a ConfigMap of this name.
+SITE = "trialplane"
+SITE_KEY = "site.json"
+
+# Ports.
+STATUS_PORT = 8090  # of the controller: /status and /metrics
+GATEWAY_PORT = 8080
+
+# Where things lie in the pods of a run.
+HOME = "/var/lib/trialplane"  # TRIALPLANE_HOME; the run's folder is RunPaths.of(HOME, run), in all pods alike
+SPEC_MOUNT = "/etc/trialplane/run"  # job.json and submission.json
+CODE_MOUNT = "/etc/trialplane/code"  # code.tar.gz
+CODE_KEY = "code.tar.gz"
+DATA = "/data"  # the data volume, when there is one
+
+TOKEN_HEADER = "X-Trialplane-Token"  # of requests to the gateway that change something
+
+
+def code_map(run: str) -> str:
+    """Name of the ConfigMap that holds a run's code; the one with its spec is named as the run."""
+    return f"{run}-code"
+
+
+def head_service(run: str) -> str:
+    """Name of the service of a run's head pod, as KubeRay makes it."""
+    return f"{run}-head-svc"
