@@ -6,7 +6,8 @@ import os
 
 # Ray reads it when it is imported, and would otherwise ask for a token in the home folder.
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")
-# A user's own stores and limits are none of the tests' business.
+# A user's own stores and limits are none of the tests' business; which cluster the tests may use is.
 for _name in [name for name in os.environ if name.startswith(("TRIALPLANE_", "MLFLOW_"))]:
-    del os.environ[_name]
+    if not _name.startswith("TRIALPLANE_E2E_"):
+        del os.environ[_name]
 os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"

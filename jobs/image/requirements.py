@@ -1,0 +1,44 @@
+"""Lists what the images install of pyproject.toml, so that layers of dependencies do not change with the code.
+
+    python requirements.py pyproject.toml FOLDER
+
+writes into FOLDER: `shared.txt` (what both images have), `controller.txt` and `trial.txt` (the rest of each) and
+`torch.txt` (torch alone). The kubernetes client is left out: only a laptop talks to an API server.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+LAPTOP_ONLY = {"kubernetes"}
+
+
+def name(requirement: str) -> str:
+    """The distribution a requirement is about, normalized."""
+    found = re.match(r"[A-Za-z0-9._-]+", requirement)
+    assert found, f"pyproject.toml holds a requirement without a name: {requirement!r}"
+    return re.sub(r"[-_.]+", "-", found.group()).lower()
+
+
+def lists(pyproject: str) -> dict[str, list[str]]:
+    """The requirements of each layer, sorted.
+
+    Args:
+        pyproject: the text of pyproject.toml.
+    """
+    project = tomllib.loads(pyproject)["project"]
+    base = {r for r in project["dependencies"] if name(r) not in LAPTOP_ONLY}
+    controller = set(project["optional-dependencies"]["controller"])
+    runtime = set(project["optional-dependencies"]["runtime"])
+    shared = base | (controller & runtime)
+    torch = {r for r in runtime if name(r) == "torch"}
+    parts = {"shared": shared, "controller": controller - shared, "trial": runtime - shared - torch, "torch": torch}
+    return {part: sorted(requirements) for part, requirements in parts.items()}
+
+
+if __name__ == "__main__":
+    for part, requirements in lists(Path(sys.argv[1]).read_text()).items():
+        Path(sys.argv[2], f"{part}.txt").write_text("".join(f"{r}\n" for r in requirements))

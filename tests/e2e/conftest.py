@@ -1,0 +1,166 @@
+"""A real cluster: the chart installed in a namespace of its own, `platform` and `kubectl` as their users type them.
+
+`TRIALPLANE_E2E_CONTEXT` names a kubeconfig context with KubeRay's operator and the two images
+(`trialplane/controller:dev`, `trialplane/trial:dev`); without it these tests are skipped.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sysconfig
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PLATFORM = Path(sysconfig.get_path("scripts")) / "platform"
+CHART = ROOT / "charts" / "platform"
+CONTEXT = os.environ.get("TRIALPLANE_E2E_CONTEXT", "")
+NAMESPACE = os.environ.get("TRIALPLANE_E2E_NAMESPACE", "trialplane-e2e")
+RELEASE = "platform"
+POLL = 1.0  # seconds; the cluster is asked, it tells nobody by itself
+
+# Says what it does in its log; a step takes as long as the test wants.
+JOB = """
+import time
+
+def run(ctx):
+    for step in range(3):
+        time.sleep(ctx.params["pause"])
+        print("step", step, flush=True)
+        ctx.report(step, score=ctx.params["x"] * (step + 1))
+    return {"score": ctx.params["x"]}
+"""
+SPEC = """
+kind: hpo
+params: {pause: 0.3}
+space:
+  x: {type: float, low: 0.0, high: 1.0}
+objectives: [{metric: score, direction: maximize}]
+trials: 6
+parallel: 2
+seed: 3
+retries: {crashed: 5, lost: 9}
+resources: {cpus: 1, memory: 512Mi}
+"""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.e2e)
+            item.add_marker(pytest.mark.timeout(900))
+            if not CONTEXT:
+                item.add_marker(pytest.mark.skip(reason="TRIALPLANE_E2E_CONTEXT names no cluster"))
+
+
+class Cluster:
+    """One namespace, from outside."""
+
+    def __init__(self, namespace: str, home: Path) -> None:
+        self.namespace = namespace
+        self.home = home
+        self.environ = {**os.environ, "TRIALPLANE_HOME": str(home), "COLUMNS": "200"}
+
+    def command(self, *words: str) -> list[str]:
+        """A verb of `platform` with this cluster named."""
+        return [str(PLATFORM), *words, "--context", CONTEXT, "--namespace", self.namespace]
+
+    def platform(self, *words: str, code: int = 0, cwd: Path = ROOT, timeout: float = 600) -> str:
+        """What a verb prints to stdout; stderr too when it should fail."""
+        done = subprocess.run(
+            self.command(*words), cwd=cwd, env=self.environ, capture_output=True, text=True, timeout=timeout, check=False
+        )
+        assert done.returncode == code, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done.stdout if code == 0 else done.stdout + done.stderr
+
+    def said(self, *words: str, **options: Any) -> Any:
+        """What a verb prints as JSON."""
+        return json.loads(self.platform(*words, "--output", "json", **options))
+
+    def kubectl(self, *words: str, stdin: str | None = None, code: int = 0) -> str:
+        done = subprocess.run(
+            ["kubectl", "--context", CONTEXT, "--namespace", self.namespace, *words],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=180,
+            check=False,
+        )
+        assert done.returncode == code, f"kubectl {words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done.stdout if code == 0 else done.stdout + done.stderr
+
+    def objects(self, kind: str, **labels: str) -> list[dict[str, Any]]:
+        chosen = ",".join(f"trialplane.io/{name}={value}" for name, value in labels.items())
+        found: list[dict[str, Any]] = json.loads(self.kubectl("get", kind, "-l", chosen, "-o", "json"))["items"]
+        return found
+
+    def running(self, **labels: str) -> list[str]:
+        """Names of pods that run and are not being deleted."""
+        return [
+            pod["metadata"]["name"]
+            for pod in self.objects("pods", **labels)
+            if pod["status"].get("phase") == "Running" and "deletionTimestamp" not in pod["metadata"]
+        ]
+
+    def status(self, run: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.said("status", run)
+        return found
+
+    def ended(self, run: str) -> int:
+        status = self.status(run)
+        return int(status["complete"]) + int(status["pruned"]) + int(status["failed"])
+
+    def until(self, what: str, holds: Callable[[], Any], patience: float = 300) -> Any:
+        """Waits for something that a cluster does in its own time."""
+        deadline = time.monotonic() + patience
+        while True:
+            found = holds()
+            if found:
+                return found
+            assert time.monotonic() < deadline, f"after {patience:g} s: no {what}"
+            time.sleep(POLL)
+
+    def job(self, folder: Path, code: str = JOB, spec: str = SPEC) -> str:
+        """Writes a job; gives its folder as `submit` takes it."""
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "train.py").write_text(code)
+        (folder / "job.yaml").write_text(spec)
+        return str(folder)
+
+    def check_exact(self, run: str, trials: int) -> list[dict[str, Any]]:
+        """As many logical trials ended as were asked for, each once; gives the attempts."""
+        rows: list[dict[str, Any]] = self.said("results", run)
+        assert sorted(row["trial"] for row in rows) == list(range(trials))
+        assert {row["state"] for row in rows} <= {"COMPLETE", "PRUNED"}
+        return rows
+
+
+def helm(*words: str, timeout: float = 600) -> str:
+    done = subprocess.run(
+        ["helm", "--kube-context", CONTEXT, *words], cwd=ROOT, capture_output=True, text=True, timeout=timeout, check=False
+    )
+    assert done.returncode == 0, f"helm {words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def install(namespace: str, *more: str) -> str:
+    """Installs or upgrades the chart as the README says."""
+    words = ["upgrade", "--install", RELEASE, str(CHART), "--namespace", namespace, "--create-namespace", "--wait"]
+    return helm(*words, "--timeout", "8m", "--values", str(CHART / "values-kind.yaml"), *more)
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """The chart in a namespace; both are left standing when TRIALPLANE_E2E_KEEP is set."""
+    install(NAMESPACE)
+    yield Cluster(NAMESPACE, tmp_path_factory.mktemp("home"))
+    if not os.environ.get("TRIALPLANE_E2E_KEEP"):
+        helm("uninstall", RELEASE, "--namespace", NAMESPACE, "--wait")
+        subprocess.run(["kubectl", "--context", CONTEXT, "delete", "namespace", NAMESPACE, "--wait=false"], check=True)

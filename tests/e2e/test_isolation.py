@@ -1,0 +1,140 @@
+"""What the cluster refuses by policy, and what a trial's pod can and cannot do.
+
+Not checked here: the decisions of `platform doctor` one by one (tests/client/test_doctor.py).
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.e2e.conftest import SPEC, Cluster
+
+
+@pytest.fixture(scope="module")
+def trial_pod(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A worker pod of a run that goes on while the module's tests look at it."""
+    folder = tmp_path_factory.mktemp("slow") / "jobs" / "toy"
+    job = cluster.job(folder, spec=SPEC.replace("0.3", "100").replace("trials: 6", "trials: 2"))
+    cluster.platform("submit", "hpo", job, "--name", "open", "--parallel", "1", "--detach")
+    cluster.until("trial", lambda: cluster.status("open")["running"] == 1)
+    (pod,) = cluster.objects("pods", run="open", role="trial")
+    yield pod
+    cluster.platform("cancel", "open", "--now")
+
+
+def again(pod: dict[str, Any]) -> dict[str, Any]:
+    """The pod as a manifest of another one."""
+    meta = pod["metadata"]
+    spec = copy.deepcopy(pod["spec"])
+    for name in ("nodeName", "tolerations"):
+        spec.pop(name, None)
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "again", "namespace": meta["namespace"], "labels": meta["labels"]},
+        "spec": spec,
+    }
+
+
+def refused(cluster: Cluster, manifest: dict[str, Any]) -> str:
+    return cluster.kubectl("create", "--dry-run=server", "-f", "-", stdin=json.dumps(manifest), code=1)
+
+
+def test_the_pod_as_it_is_would_be_let_in(cluster: Cluster, trial_pod: dict[str, Any]) -> None:
+    cluster.kubectl("create", "--dry-run=server", "-f", "-", stdin=json.dumps(again(trial_pod)))
+
+
+def test_a_pod_without_a_policys_variable_is_refused_by_name(cluster: Cluster, trial_pod: dict[str, Any]) -> None:
+    from trialplane import policies
+
+    for name in policies.trial_env():
+        manifest = again(trial_pod)
+        (container,) = manifest["spec"]["containers"]
+        container["env"] = [entry for entry in container["env"] if entry["name"] != name]
+        assert name in refused(cluster, manifest)
+
+
+def test_a_pod_with_a_token_a_host_path_or_privilege_is_refused(cluster: Cluster, trial_pod: dict[str, Any]) -> None:
+    token = again(trial_pod)
+    token["spec"]["automountServiceAccountToken"] = True
+    assert "token" in refused(cluster, token)
+    path = again(trial_pod)
+    path["spec"]["volumes"].append({"name": "host", "hostPath": {"path": "/"}})
+    assert "host" in refused(cluster, path).lower()
+    privileged = again(trial_pod)
+    privileged["spec"]["containers"][0]["securityContext"] = {"privileged": True}
+    assert "privileged" in refused(cluster, privileged).lower()
+
+
+PROBE = """
+import json, os, socket
+def reaches(host, port):
+    try:
+        socket.create_connection((host, int(port)), timeout=4).close()
+        return True
+    except OSError:
+        return False
+def writes(path):
+    try:
+        open(path, "w").close()
+        return True
+    except OSError:
+        return False
+print(json.dumps({
+    "postgresql": reaches(%r, 5432),
+    "api": reaches(os.environ["KUBERNETES_SERVICE_HOST"], os.environ["KUBERNETES_SERVICE_PORT"]),
+    "gateway": reaches(%r, 8080),
+    "mlflow": reaches(%r, 5000),
+    "token": os.path.exists("/var/run/secrets/kubernetes.io/serviceaccount/token"),
+    "root": os.getuid() == 0,
+    "writes_root": writes("/here") or writes("/usr/here") or writes("/opt/here"),
+    "writes_tmp": writes("/tmp/here"),
+    "ledger": any("LEDGER" in name for name in os.environ),
+}))
+"""
+
+
+def test_a_trial_is_a_stranger(cluster: Cluster, trial_pod: dict[str, Any]) -> None:
+    services = {item["metadata"]["name"] for item in json.loads(cluster.kubectl("get", "services", "-o", "json"))["items"]}
+
+    def service(part: str) -> str:
+        return next(name for name in sorted(services) if part in name)
+
+    code = PROBE % (service("postgresql"), service("gateway"), service("mlflow"))
+    said = cluster.kubectl("exec", trial_pod["metadata"]["name"], "-c", "ray-worker", "--", "python", "-c", code)
+    assert json.loads(said.splitlines()[-1]) == {
+        "postgresql": False,
+        "api": False,
+        "gateway": False,
+        "mlflow": True,
+        "token": False,
+        "root": False,
+        "writes_root": False,
+        "writes_tmp": True,
+        "ledger": False,
+    }
+
+
+def test_doctor_finds_nothing_broken(cluster: Cluster) -> None:
+    found = cluster.said("doctor")
+    bad = [line for line in found if line["level"] == "fail"]
+    assert not bad, bad
+    assert len(found) > 15
+
+
+def test_helm_test_passes(cluster: Cluster) -> None:
+    from tests.e2e.conftest import RELEASE, helm
+
+    assert "Succeeded" in helm("test", RELEASE, "--namespace", cluster.namespace, "--timeout", "4m")
+
+
+def test_what_would_be_applied_is_what_the_cluster_takes(cluster: Cluster, tmp_path: Path) -> None:
+    job = cluster.job(tmp_path / "jobs" / "toy")
+    manifests = cluster.platform("submit", "hpo", job, "--name", "dry", "--dry-run")
+    out = cluster.kubectl("apply", "--server-side", "--dry-run=server", "-f", "-", stdin=manifests)
+    assert "rayjob.ray.io/dry" in out
+    assert not cluster.objects("rayjobs", run="dry")
