@@ -48,6 +48,7 @@ def home(tmp_path, monkeypatch) -> Path:
     chosen = tmp_path / "home"
     monkeypatch.setenv(env.HOME, str(chosen))
     monkeypatch.delenv(env.LEDGER, raising=False)
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "no-kubeconfig"))  # the user's clusters are none of the tests' business
     return chosen
 
 

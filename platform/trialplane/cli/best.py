@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from trialplane.cli import names, output
+from trialplane.client.places import Place
 from trialplane.client.run import RunHandle
 from trialplane.errors import InputError
 from trialplane.wire import records
@@ -13,14 +14,15 @@ from trialplane.wire.records import TrialRow
 
 @click.command("best")
 @names.run_argument
+@names.place_options()
 @click.option("--trial", type=click.IntRange(0), help="The parameters of this trial instead.")
 @output.option("yaml", "json")
-def command(run: str | None, trial: int | None, kind: str) -> None:
+def command(run: str | None, place: Place, trial: int | None, kind: str) -> None:
     """Print the best parameters of RUN, or of the newest run.
 
     With several objectives these are the trials that no other beats in all of them; choose one with --trial.
     """
-    handle = names.find_run(run)
+    handle = names.find_run(run, place)
     found = _chosen(handle, trial)
     if kind == "json":
         output.emit(kind, [records.to_dict(row) for row in found], str)

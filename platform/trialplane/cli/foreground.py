@@ -1,6 +1,7 @@
-"""A run in the foreground: shown until it ends, stopped cleanly by the first Ctrl-C and at once by the second.
+"""A run in the foreground: shown until it ends.
 
-The run is not a child that dies with the terminal: when the terminal goes away it goes on, as with `--detach`.
+On this machine the first Ctrl-C stops it cleanly, the second at once. One on a cluster lives there, and Ctrl-C only ends
+to show it. A local run is no child that dies with the terminal either: it goes on, as with `--detach`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import Any
 
+from trialplane import errors
 from trialplane.cli import output, progress
 from trialplane.cli import status as status_verb
 from trialplane.client.run import RunHandle
@@ -31,6 +33,8 @@ def attend(handle: RunHandle, kind: str, received: Sequence[int]) -> int:
             stops = 0
             for status in progress.follow(handle, shown):
                 last = status
+                if received and handle.target.remote:
+                    return _left(handle, shown)
                 while stops < len(received):
                     stops += 1
                     _stop(handle, shown, stops)
@@ -49,9 +53,17 @@ def detached(handle: RunHandle, kind: str) -> int:
     if kind != "table":
         status_verb.show(handle.status(), kind)
         return 0
-    output.note(f"{name} runs in the background: `platform status {name} --watch`, `platform logs {name} -f`,")
+    where = "on the cluster" if handle.target.remote else "in the background"
+    output.note(f"{name} runs {where}: `platform status {name} --watch`, `platform logs {name} -f`,")
     output.note(f"`platform cancel {name}`. Its logs are in {handle.log_place()}")
     return 0
+
+
+def _left(handle: RunHandle, shown: progress.View) -> int:
+    name = handle.name
+    shown.say(f"{name} goes on in {handle.log_place()}: `platform status {name} --watch` shows it again,")
+    shown.say(f"`platform pause {name}` and `platform cancel {name}` end it")
+    return errors.EXIT_INTERRUPTED
 
 
 def _stop(handle: RunHandle, shown: progress.View, times: int) -> None:

@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+from concurrent import futures
+
 import click
 
-from trialplane.cli import output
+from trialplane.cli import names, output
+from trialplane.client import sdk
+from trialplane.client.places import Place
+from trialplane.client.run import RunHandle
 from trialplane.client.sdk import Platform
 from trialplane.wire import records
 from trialplane.wire.records import RunStatus
 
+_AT_ONCE = 8
+
 
 @click.command("list")
+@names.place_options()
 @click.option("--limit", type=click.IntRange(1), help="Show so many only.")
 @output.option("table", "json", "yaml")
-def command(limit: int | None, kind: str) -> None:
-    """Show all runs, the newest first."""
-    show([handle.status() for handle in Platform().list()[:limit]], kind)
-
-
-def show(statuses: list[RunStatus], kind: str) -> None:
-    """Prints runs."""
-    if not statuses and kind == "table":
-        output.note("there are no runs yet; `platform submit hpo NAME --local` starts one")
+def command(place: Place, limit: int | None, kind: str) -> None:
+    """Show all runs of a place, the newest first."""
+    target = place.target()
+    handles = Platform(target).list()[:limit]
+    if not handles and kind == "table":
+        output.note(sdk.nothing_yet(target))
         return
+    with futures.ThreadPoolExecutor(_AT_ONCE) as pool:  # on a cluster each is a few requests
+        statuses = list(pool.map(RunHandle.status, handles)) if target.remote else [one.status() for one in handles]
     output.emit(kind, [records.to_dict(status) for status in statuses], lambda: _table(statuses))
 
 

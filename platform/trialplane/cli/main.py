@@ -25,9 +25,14 @@ VERBS = {
     "results": ("trialplane.cli.results", "Show the trials of a run, the best first."),
     "best": ("trialplane.cli.best", "Print the best parameters as `submit --params` takes them."),
     "cancel": ("trialplane.cli.cancel", "End a run; its results are kept."),
+    "pause": ("trialplane.cli.pause", "Stop a run so that `resume` goes on."),
     "resume": ("trialplane.cli.resume", "Go on with a run that stopped."),
+    "scale": ("trialplane.cli.scale", "Change how many trials of a run go at the same time."),
+    "delete": ("trialplane.cli.delete", "Forget a run, its ledger and its logs."),
     "ui": ("trialplane.cli.ui", "Show all results in a browser (MLflow)."),
     "validate": ("trialplane.cli.validate", "Check a job without starting anything."),
+    "doctor": ("trialplane.cli.doctor", "Check this machine and the cluster, and say what to do."),
+    "image": ("trialplane.cli.image", "Build, push or load the images of a cluster's pods."),
     "init": ("trialplane.cli.init", "Make a new job that runs."),
     "schema": ("trialplane.cli.schema", "Print the JSON schema of job.yaml."),
     "completion": ("trialplane.cli.completion", "Print what makes a shell complete `platform`."),
@@ -74,7 +79,12 @@ class _Verbs(click.Group):
             formatter.write_dl([(str(code), text) for code, text in errors.EXIT_CODES.items()])
         with formatter.section("Environment"):
             formatter.write_dl(
-                [("TRIALPLANE_HOME", "runs, results and caches on this machine; ~/.trialplane"), ("NO_COLOR", "no colours")]
+                [
+                    ("TRIALPLANE_HOME", "runs, results and caches on this machine; ~/.trialplane"),
+                    ("TRIALPLANE_CONTEXT", "the cluster, as a context of the kubeconfig; --context wins"),
+                    ("TRIALPLANE_NAMESPACE", "the namespace in it; --namespace wins"),
+                    ("NO_COLOR", "no colours"),
+                ]
             )
 
 
@@ -95,6 +105,7 @@ def platform() -> None:
     platform init demo                         a job that runs in seconds
     platform submit hpo demo --local           run it here
     platform results                           its trials, the best first
+    platform submit hpo demo -n team           run it on a cluster
     """  # noqa: D301  \b is click's mark
 
 

@@ -1,12 +1,16 @@
-"""Arguments that name runs and jobs, with shell completion from the folders, nothing imported."""
+"""Arguments and options that name places, runs and jobs; completion reads files of this machine and imports nothing."""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from trialplane.client import places
+from trialplane.client.places import Place
 from trialplane.wire import paths
 
 if TYPE_CHECKING:
@@ -14,11 +18,12 @@ if TYPE_CHECKING:
 
 
 def complete_run(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Names of runs on this machine, the newest first."""
+    """Names of runs on this machine, the newest first, and of those submitted from here; no cluster is asked."""
     folder = paths.runs(paths.home())
     try:
-        found = [path for path in folder.glob("[!.]*") if path.name.startswith(incomplete)] if folder.is_dir() else []
-        return [path.name for path in sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)]
+        found = list(folder.glob("[!.]*")) if folder.is_dir() else []
+        here = [path.name for path in sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)]
+        return [name for name in dict.fromkeys([*here, *places.recall().runs]) if name.startswith(incomplete)]
     except OSError:  # the verb itself says what is wrong with home
         return []
 
@@ -35,12 +40,39 @@ run_argument = click.argument("run", required=False, shell_complete=complete_run
 job_argument = click.argument("job", metavar="NAME", shell_complete=complete_job)
 
 
-def find_run(run: str | None) -> RunHandle:
-    """The run of that name, or the newest.
+def place_options(*, submits: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The options `--local`, `--context` and `--namespace`, as one argument `place` of the verb.
+
+    Args:
+        submits: whether the verb makes a run; see `places`.
+    """
+
+    def decorate(verb: Callable[..., Any]) -> Callable[..., Any]:
+        @click.option("--namespace", "-n", metavar="NAME", help="The cluster's namespace; the context's when left out.")
+        @click.option("--context", metavar="NAME", help="A cluster: context of the kubeconfig.")
+        @click.option("--local", is_flag=True, help="This machine.")
+        @functools.wraps(verb)
+        def with_place(*args: Any, local: bool, context: str | None, namespace: str | None, **given: Any) -> Any:
+            return verb(*args, place=places.chosen(local, context, namespace, submits=submits), **given)
+
+        return with_place
+
+    return decorate
+
+
+def find_run(run: str | None, place: Place) -> RunHandle:
+    """The run of that name, or the newest, in a place.
 
     Raises:
-        RunNotFound: there is none.
+        RunNotFound: there is none; names another place that has it.
     """
     from trialplane.client.sdk import Platform  # needs pydantic, which completion should not wait for
+    from trialplane.errors import RunNotFound
 
-    return Platform().get(run)
+    try:
+        return Platform(place.target()).get(run)
+    except RunNotFound as error:
+        flags = "" if run is None else places.elsewhere(run, place)
+        if not flags:
+            raise
+        raise RunNotFound(f"{error}\nThere is a run {run} elsewhere: add {flags}") from error

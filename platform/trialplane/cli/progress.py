@@ -13,6 +13,7 @@ import click
 
 from trialplane.cli import output
 from trialplane.client.run import RunHandle
+from trialplane.errors import TargetError
 from trialplane.wire.records import RunStatus, TrialRow
 from trialplane.wire.states import FailureClass, RunState
 
@@ -89,13 +90,13 @@ def show(handle: RunHandle, stream: Any = None) -> RunStatus:
 
 def follow(handle: RunHandle, shown: View) -> Iterator[RunStatus]:
     """Shows each status and each failure, and gives the statuses."""
-    place, _ = handle.target.ends(handle.name, 0)
+    place, _ = _ends(handle, 0)
     before, told = None, 0
     for status in handle.watch():
         now = (status.ended_trials, status.retried)
         if now != before:
             before = now
-            place, rows = handle.target.ends(handle.name, place)
+            place, rows = _ends(handle, place)
             for row in rows:
                 if row.failure in (None, FailureClass.STOPPED):
                     continue
@@ -106,6 +107,16 @@ def follow(handle: RunHandle, shown: View) -> Iterator[RunStatus]:
                     shown.say(f"more trials fail; `platform results {handle.name}` shows all")
         shown.update(status)
         yield status
+
+
+def _ends(handle: RunHandle, place: int) -> tuple[int, list[TrialRow]]:
+    """Ends since a place; none while those who know them are away, for the status says so."""
+    try:
+        return handle.target.ends(handle.name, place)
+    except TargetError:
+        if not handle.target.remote:
+            raise
+        return place, []
 
 
 def failure(run: str, row: TrialRow) -> str:
@@ -164,11 +175,12 @@ def summary(handle: RunHandle, status: RunStatus, stream: Any = None) -> None:
         say(f"best {best(status)}")
         for key, value in status.best.params.items():
             say(f"  {key} = {output.cell(value)}")
+    local = "" if handle.target.remote else " --local"
     say(f"logs are in {handle.log_place()}: `platform logs {name}`, `platform logs {name} TRIAL`")
     if status.ended_trials:
         say(f"see them all: `platform results {name}`, `platform ui`")
     if status.best is not None:
-        again = f"platform submit hpo {status.job} --params best.yaml --local"
+        again = f"platform submit hpo {status.job} --params best.yaml{local}"
         say(f"use the best: `platform best {name} > best.yaml`, `{again}`")
     if status.state is RunState.PAUSED:
         say(f"go on with it: `platform resume {name}`")

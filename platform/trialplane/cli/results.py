@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from trialplane.cli import names, output, progress
+from trialplane.client.places import Place
 from trialplane.spec.job import Job
 from trialplane.wire import records
 from trialplane.wire.records import TrialRow
@@ -14,12 +15,13 @@ from trialplane.wire.records import TrialRow
 
 @click.command("results")
 @names.run_argument
+@names.place_options()
 @click.option("--limit", type=click.IntRange(1), help="Show so many only.")
 @click.option("--all-attempts", is_flag=True, help="Also attempts that were tried again, in the order they started.")
 @output.option("table", "json", "yaml", "csv")
-def command(run: str | None, limit: int | None, all_attempts: bool, kind: str) -> None:
+def command(run: str | None, place: Place, limit: int | None, all_attempts: bool, kind: str) -> None:
     """Show the trials of RUN, or of the newest run, the best first."""
-    handle = names.find_run(run)
+    handle = names.find_run(run, place)
     found = (handle.attempts() if all_attempts else handle.rows())[:limit]
     if not found and kind == "table":
         output.note(f"{handle.name} has started no trial yet; `platform status {handle.name}`")

@@ -5,10 +5,12 @@ from __future__ import annotations
 import click
 
 from trialplane.cli import foreground, names, output
+from trialplane.client.places import Place
 
 
 @click.command("resume")
 @names.run_argument
+@names.place_options()
 @click.option("--trials", type=int, help="Trials that must end, those of before included.")
 @click.option("--parallel", type=int, help="Trials at the same time.")
 @click.option("--max-failed", type=int, help="Stop when more trials than this failed.")
@@ -17,6 +19,7 @@ from trialplane.cli import foreground, names, output
 @output.option("table", "json", "yaml")
 def command(
     run: str | None,
+    place: Place,
     trials: int | None,
     parallel: int | None,
     max_failed: int | None,
@@ -28,7 +31,7 @@ def command(
 
     How long and how wide it goes may change; another space, sampler or code is another study, under another name.
     """
-    handle = names.find_run(run)
+    handle = names.find_run(run, place)
     with foreground.signals() as received:
         handle.resume(changes={"trials": trials, "parallel": parallel, "budget.max_failed": max_failed}, sets=sets)
         output.note(f"{handle.name} goes on")

@@ -5,17 +5,19 @@ from __future__ import annotations
 import click
 
 from trialplane.cli import names, output, progress
+from trialplane.client.places import Place
 from trialplane.wire import records
 from trialplane.wire.records import RunStatus
 
 
 @click.command("status")
 @names.run_argument
+@names.place_options()
 @click.option("--watch", "-w", is_flag=True, help="Show it until nobody works on the run any more.")
 @output.option("table", "json", "yaml")
-def command(run: str | None, watch: bool, kind: str) -> None:
+def command(run: str | None, place: Place, watch: bool, kind: str) -> None:
     """Show how RUN stands, or the newest run."""
-    handle = names.find_run(run)
+    handle = names.find_run(run, place)
     if watch and kind == "table":
         progress.show(handle)
         return

@@ -9,9 +9,12 @@ from typing import Any
 import click
 
 from trialplane.cli import foreground, names, output
+from trialplane.client import places
+from trialplane.client.places import Place
 from trialplane.client.sdk import Platform
 from trialplane.client.target import Submitted
 from trialplane.errors import Complaint, SpecError
+from trialplane.plan import render
 from trialplane.spec import document
 from trialplane.spec.load import Flag
 
@@ -30,7 +33,7 @@ def command() -> None:
 
 @command.command("hpo")
 @names.job_argument
-@click.option("--local", is_flag=True, help="Run on this machine.")
+@names.place_options(submits=True)
 @click.option("--trials", type=int, help="Trials that must end.")
 @click.option("--parallel", type=int, help="Trials at the same time.")
 @click.option("--profile", metavar="NAME", help="A profile of job.yaml, for example max.")
@@ -45,16 +48,18 @@ def command() -> None:
 @click.option("--detach", is_flag=True, help="Return at once; the run goes on in the background.")
 @click.option("--dry-run", is_flag=True, help="Show what would be started, with the resolved job; start nothing.")
 @output.option("table", "json", "yaml")
-def hpo(job: str, local: bool, name: str | None, detach: bool, dry_run: bool, kind: str, **given: Any) -> int:
+def hpo(job: str, place: Place, name: str | None, detach: bool, dry_run: bool, kind: str, **given: Any) -> int:
     """Search good hyper-parameters for the job NAME (in jobs/NAME) or the job in a folder.
 
-    Stays in the foreground and shows the progress. Ctrl-C stops the run cleanly, a second one kills it; `platform
-    resume` goes on with it in both cases. A run goes on when the terminal goes away.
+    Without --local it runs on a cluster: where --context and --namespace, else TRIALPLANE_CONTEXT and
+    TRIALPLANE_NAMESPACE, else the kubeconfig say. The other verbs then look there too.
+
+    Stays in the foreground and shows the progress. With --local, Ctrl-C stops the run cleanly, a second one kills it;
+    `platform resume` goes on with it in both cases. On a cluster Ctrl-C only ends to show it: the run goes on, and
+    `platform pause` or `cancel` ends it. A run goes on when the terminal goes away.
     """
-    platform = Platform()
+    platform = Platform(place.target())
     complaints, params = _params(given["params"])
-    if not local:
-        complaints.append(Complaint("--local", "must be given: this version runs on this machine only, not on a cluster"))
     prepared = platform.prepare(
         job,
         name=name,
@@ -77,10 +82,14 @@ def hpo(job: str, local: bool, name: str | None, detach: bool, dry_run: bool, ki
         output.note(f"note: {warning}")
     if dry_run:
         described = platform.target.describe(prepared.plan)
-        output.emit(kind, described, lambda: output.as_yaml(described).rstrip())
+        if place.local or kind == "json":
+            output.emit(kind, described, lambda: output.as_yaml(described).rstrip())
+        else:  # as `kubectl apply --server-side -f -` takes it
+            click.echo(render.as_yaml(described["items"]), nl=False)
         return 0
     with foreground.signals() as received:
         handle, became = platform.start(prepared.plan)
+        places.remember(platform.target.place, handle.name)
         if became in _NOTES:
             output.note(_NOTES[became].format(handle.name))
         if became is Submitted.FINISHED:

@@ -1,4 +1,4 @@
-"""The folder of a local run: made whole or not at all, compared with a new submission, changed by `resume`."""
+"""The folder of a local run: made whole or not at all, compared with a new submission, kept when `resume` changed it."""
 
 from __future__ import annotations
 
@@ -8,27 +8,20 @@ import json
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from pydantic import ValidationError
 
-from trialplane.client import process
-from trialplane.errors import Complaint, InputError, RunExists, SpecError, TargetError
+from trialplane.client import changes, process
+from trialplane.errors import InputError, RunExists, TargetError
 from trialplane.plan import pack as packing
-from trialplane.plan import plan as planning
 from trialplane.plan.plan import Plan
-from trialplane.spec import difference, document, draft, verdict
-from trialplane.spec.draft import Draft, Origin
 from trialplane.spec.job import Job
 from trialplane.wire import env, records
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import RunStatus
 from trialplane.wire.states import RunState
-
-# What may change between two lives of a study; everything else would make it another study.
-CHANGEABLE = ("trials", "parallel", "budget", "retries")
 
 
 def create(run: RunPaths, plan: Plan) -> None:
@@ -58,7 +51,7 @@ def create(run: RunPaths, plan: Plan) -> None:
 
 
 def discard(run: RunPaths) -> None:
-    """Takes away a run that never started a trial."""
+    """Takes away a run on which nobody works."""
     with _written(run.root.parent):
         away = Path(tempfile.mkdtemp(prefix=f".{run.root.name}-", dir=run.root.parent))
         run.root.rename(away / "old")  # at once, so that no half-deleted run is ever seen
@@ -93,59 +86,9 @@ def load_job(run: RunPaths) -> Job:
 
 
 def differences(run: RunPaths, plan: Plan) -> list[str]:
-    """What a new submission has otherwise than the run of its name: fields of the job, files of the code."""
-    found = difference.difference(load_job(run), plan.job)
-    submission = json.loads(run.submission.read_bytes())
-    if submission["code_hash"] != plan.pack.sha256:
-        with tempfile.TemporaryDirectory(prefix="trialplane-") as scratch:
-            packing.unpack(plan.pack.data, Path(scratch) / "code")
-            new = {name: (Path(scratch) / "code" / name).read_bytes() for name in plan.pack.files}
-        old = {name: (run.code / name).read_bytes() for name in packing.pack(run.code).files}
-        found += [f"code: {line}" for line in planning.code_difference(old, new)] or ["code: modes of files changed"]
-    return found
-
-
-def changed(run: RunPaths, changes: Mapping[str, Any], sets: Sequence[str], started: int) -> Job:
-    """The job of a run with changes of how long and how wide it goes; writes nothing.
-
-    Args:
-        run: the run's files.
-        changes: dotted field → value, of flags; None stands for a flag that was not given.
-        sets: `field=value` each.
-        started: trials that the run has started; it cannot be asked for fewer.
-
-    Raises:
-        SpecError: a field that makes another study, or a wrong value; all complaints.
-    """
-    old = load_job(run)
-    whole = Draft(old.model_dump(mode="json"), {})
-    given = {field: (value, "--" + field.rpartition(".")[2].replace("_", "-")) for field, value in changes.items()}
-    complaints: list[Complaint] = []
-    for text in sets:
-        field, equals, value = text.partition("=")
-        source = f"--set {text}"
-        if not equals:
-            complaints.append(Complaint("--set", "write field=value: --set budget.max_failed=20", source))
-            continue
-        given[field.strip()] = (document.scalar(value, source), source)
-    for field, (value, source) in given.items():
-        if value is None and not source.startswith("--set"):
-            continue
-        if field.split(".")[0] not in CHANGEABLE:
-            message = (
-                f"cannot change when a run is resumed, as it would be another study ({', '.join(CHANGEABLE)} can); "
-                "submit it under another name"
-            )
-            complaints.append(Complaint(field, message, source))
-            continue
-        whole.set(draft.path(field), value, Origin(source))
-    judged = verdict.judge(whole)
-    complaints += judged.complaints
-    if judged.job is not None and judged.job.trials != old.trials and judged.job.trials < started:
-        complaints.append(Complaint("trials", f"{started} were started already; ask for that many or more", "--trials"))
-    if complaints or judged.job is None:
-        raise SpecError(complaints)
-    return judged.job
+    """What a new submission has otherwise than the run of its name."""
+    code = {name: (run.code / name).read_bytes() for name in packing.pack(run.code).files}
+    return changes.differences(load_job(run), json.loads(run.submission.read_bytes())["code_hash"], code, plan)
 
 
 def keep(run: RunPaths, job: Job) -> None:

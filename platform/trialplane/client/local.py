@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from trialplane import errors
-from trialplane.client import ending, folder, process, results, tail
+from trialplane.client import changes as changing
+from trialplane.client import ending, folder, places, process, results, tail
 from trialplane.client.machine import Machine
 from trialplane.client.target import Submitted
 from trialplane.errors import Complaint, InputError, LedgerError, RunExists, RunNotFound, TargetError
@@ -37,6 +38,10 @@ class LocalTarget:
     """
 
     name = "local"
+    remote = False
+    poll = 0.25  # the controller writes its status twice a second
+    flags = "--local"
+    place = places.HERE
 
     def __init__(self, home: Path | None = None) -> None:
         self.home = home or paths.home()
@@ -76,14 +81,9 @@ class LocalTarget:
         active = process.living(run) is not None
         if not active and not self._has_started(run):
             return None
-        other = f"or give this one another name with --name; see it with `platform status {name}`"
         lines = folder.differences(run, plan)
         if lines:
-            shown = "\n".join(f"  {line}" for line in lines)
-            raise RunExists(
-                f"the run {name} exists with another spec (there → here):\n{shown}\n"
-                f"`platform resume {name}` goes on with it as it was, {other}"
-            )
+            raise RunExists(changing.refusal(name, lines))
         if active:
             return Submitted.RUNNING
         state = self.status(name).state
@@ -91,7 +91,7 @@ class LocalTarget:
             return Submitted.FINISHED
         if state in (RunState.FAILED, RunState.CANCELLED):
             word = "failed" if state is RunState.FAILED else "was cancelled"
-            raise RunExists(f"the run {name} {word}; `platform resume {name}` goes on with it, {other}")
+            raise RunExists(f"the run {name} {word}; `platform resume {name}` goes on with it, {changing.other_name(name)}")
         self.resume(name, {}, ())
         return Submitted.RESUMED
 
@@ -171,6 +171,11 @@ class LocalTarget:
             raise InputError(f"there is no log {file} (yet); `platform results {run}` shows the trials")
         return tail.lines(file)
 
+    def submitter_log(self, run: str, follow: bool) -> Iterator[str]:
+        """See `Target`."""
+        self._find(run)
+        raise InputError(f"a run on this machine has no submitter; `platform logs {run}` is what its controller said")
+
     def log_place(self, run: str) -> str:
         """See `Target`."""
         return str(self._find(run).root)
@@ -197,6 +202,23 @@ class LocalTarget:
             )
             process.replace(files.status, records.to_json(ended))
 
+    def release(self, run: str) -> None:
+        """See `Target`: a controller that has ended holds nothing."""
+        self._find(run)
+
+    def scale(self, run: str, parallel: int, *, now: bool = False) -> bool:
+        """See `Target`: Ray gives a laptop's run its room when it starts."""
+        active = self.is_active(run)
+        goes_on = f"`platform resume {run} --parallel {parallel}` goes on with so many at a time"
+        raise InputError(f"first `platform pause {run}`: {goes_on}" if active else f"nobody works on {run}; {goes_on}")
+
+    def delete(self, run: str) -> None:
+        """See `Target`."""
+        files = self._find(run)
+        if process.living(files) is not None:
+            raise InputError(f"the run {run} is active; `platform cancel {run}` ends it first")
+        folder.discard(files)
+
     def resume(self, run: str, changes: Mapping[str, Any], sets: Sequence[str]) -> None:
         """See `Target`."""
         files = self._find(run)
@@ -208,7 +230,7 @@ class LocalTarget:
         status = self.status(run)
         old = folder.load_job(files)
         ledger = results.attempts(files.ledger, run, old, alive=False)
-        job = folder.changed(files, changes, sets, len({row.trial for row in ledger}))
+        job = changing.changed(old, changes, sets, len({row.trial for row in ledger}))
         found, _ = self.check(job)
         if found:
             raise errors.SpecError(found)

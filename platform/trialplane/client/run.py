@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from trialplane.client.target import Target
-from trialplane.errors import TargetError
+from trialplane.errors import InputError, RunNotFound, TargetError
 from trialplane.spec.job import Job
 from trialplane.wire import rows
 from trialplane.wire.records import RunStatus, TrialRow
-
-POLL = 0.25  # seconds; the controller writes its status twice a second
+from trialplane.wire.states import RunState
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +48,7 @@ class RunHandle:
             yield self.status()
             if not active:
                 return
-            time.sleep(POLL)
+            time.sleep(self.target.poll)
 
     def wait(self, timeout: float | None = None) -> RunStatus:
         """The status once nobody works on the run any more: ended, or paused.
@@ -88,17 +88,59 @@ class RunHandle:
         """Ends the controller cleanly, so that `resume` goes on; `now` kills it and its trials."""
         self.target.stop(self.name, now=now)
 
+    def pause(self, *, now: bool = False, patience: float = 60.0) -> RunStatus:
+        """`stop`, and waits until nobody works on the run and nothing is held for it.
+
+        Raises:
+            InputError: nobody works on it.
+            TargetError: it has not stopped after `patience` seconds.
+        """
+        before = self.status()
+        if not self.is_active():
+            raise InputError(f"nobody works on {self.name}, which is {before.state}; `platform resume {self.name}` goes on")
+        self.target.stop(self.name, now=now)
+        return self._ended(dataclasses.replace(before, state=RunState.PAUSED), "pause", patience)
+
     def cancel(self, *, now: bool = False, patience: float = 60.0) -> RunStatus:
-        """Ends the run as CANCELLED and waits until it has.
+        """Ends the run as CANCELLED and waits until it has, and nothing is held for it.
 
         Raises:
             TargetError: it has not ended after `patience` seconds.
         """
+        before = self.status()
         self.target.cancel(self.name, now=now)
+        return self._ended(dataclasses.replace(before, state=RunState.CANCELLED), "cancel", patience)
+
+    def _ended(self, otherwise: RunStatus, verb: str, patience: float) -> RunStatus:
+        """The last status; `otherwise` for a run that had never started and of which nothing is left."""
         try:
-            return self.wait(patience)
+            last = self.wait(patience)
+            self.target.release(self.name)
+            return last
         except TimeoutError as error:
-            raise TargetError(f"{error}; `platform cancel {self.name} --now` kills it") from error
+            raise TargetError(f"{error}; `platform {verb} {self.name} --now` kills it") from error
+        except RunNotFound:
+            return dataclasses.replace(otherwise, reason="it had not started; nothing of it is left", running=0)
+
+    def scale(self, parallel: int, *, now: bool = False) -> Iterator[RunStatus]:
+        """Changes how many trials run at a time; gives statuses until that is done.
+
+        With fewer than before it waits for trials to end, unless `now`: then those are tried again.
+        """
+        while not self.target.scale(self.name, parallel, now=now):
+            yield self.status()
+            time.sleep(self.target.poll)
+
+    def delete(self) -> None:
+        """Cancels the run if somebody works on it, and forgets it; what is in MLflow stays there."""
+        if self.is_active():
+            self.cancel()
+        with contextlib.suppress(RunNotFound):  # it had never started
+            self.target.delete(self.name)
+
+    def submitter_log(self, *, follow: bool = False) -> Iterator[str]:
+        """Lines of what the place itself said while it started the controller."""
+        return self.target.submitter_log(self.name, follow)
 
     def resume(self, *, changes: Mapping[str, Any] | None = None, sets: Sequence[str] = ()) -> None:
         """Goes on with a run that stopped, longer or wider when `changes` (dotted field → value) say so."""

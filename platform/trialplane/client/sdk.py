@@ -19,7 +19,7 @@ import trialplane
 from trialplane.client.local import LocalTarget
 from trialplane.client.run import RunHandle
 from trialplane.client.target import Submitted, Target
-from trialplane.errors import Complaint, RunNotFound, SpecError
+from trialplane.errors import Complaint, InputError, RunNotFound, SpecError
 from trialplane.plan import plan as planning
 from trialplane.plan.plan import Plan, Provenance
 from trialplane.spec import inputs, load
@@ -42,7 +42,7 @@ class Platform:
     """
 
     def __init__(self, target: Target | None = None) -> None:
-        self.target = target or LocalTarget()
+        self.target: Target = target or LocalTarget()
 
     def prepare(
         self,
@@ -83,14 +83,16 @@ class Platform:
             found += inputs.check_inputs(resolved, folder)
         except SpecError as error:
             found += error.complaints
-        if name is None:
-            name = planning.default_name(folder.absolute().name, self.target.runs(), time.localtime())
-        else:
+        if name is not None:
             found += planning.check_name(name)
-        obstacles, warnings = self.target.check(resolved)
-        found += obstacles
+        try:
+            obstacles, warnings = self.target.check(resolved)
+            found += obstacles
+        except InputError as error:  # about the place as such: no such context, or nothing to find it by
+            found.append(Complaint("--context", str(error)))
         if found or resolved is None:
             raise SpecError(found)
+        name = name or planning.default_name(folder.absolute().name, self.target.runs(), time.localtime())
         return Prepared(planning.plan(resolved, folder, name, _provenance(folder, command)), tuple(warnings))
 
     def start(self, plan: Plan) -> tuple[RunHandle, Submitted]:
@@ -119,10 +121,15 @@ class Platform:
         if run is None:
             names = self.target.runs()
             if not names:
-                raise RunNotFound("there are no runs yet; `platform submit hpo NAME --local` starts one")
+                raise RunNotFound(nothing_yet(self.target))
             run = names[0]
         self.target.is_active(run)  # raises for a name that is none
         return RunHandle(run, self.target)
+
+
+def nothing_yet(target: Target) -> str:
+    """What a place without runs says."""
+    return f"there are no runs yet; `platform submit hpo NAME{'' if target.remote else ' --local'}` starts one"
 
 
 def _provenance(folder: Path, command: Sequence[str]) -> Provenance:

@@ -1,4 +1,4 @@
-"""The port: a place where runs live. `local.LocalTarget` is this machine.
+"""The port: a place where runs live. `local.LocalTarget` is this machine, `kubernetes.KubernetesTarget` a namespace.
 
 A target starts runs, reads them and ends them; the handle (`run.RunHandle`), the SDK and the command line know nothing
 else of a place.
@@ -10,6 +10,7 @@ import enum
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
+from trialplane.client.places import Place
 from trialplane.errors import Complaint
 from trialplane.plan.plan import Plan
 from trialplane.spec.job import Job
@@ -34,9 +35,26 @@ class Target(Protocol):
         - Reads give what was durable at that moment. The order of `attempts` is the order in which they started.
         - What the place refuses is a `TargetError` (its fault) or an `InputError` (the user's), with what to do.
         - Everything may be called from several threads.
+
+    Attributes:
+        name: of the kind of place.
+        remote: whether runs live elsewhere: then Ctrl-C in the foreground leaves them alone, and looking costs requests.
+        poll: seconds between two looks at a run.
+        place: to find it again.
+        flags: what a command line needs to name this place: `--local`, `--context lab --namespace team`.
     """
 
     name: str
+    remote: bool
+    poll: float
+
+    @property
+    def place(self) -> Place:
+        """See above."""
+
+    @property
+    def flags(self) -> str:
+        """See above."""
 
     def check(self, job: Job | None) -> tuple[list[Complaint], list[str]]:
         """What stands in the way of a run here, and warnings about what will be slow; starts and writes nothing.
@@ -80,6 +98,9 @@ class Target(Protocol):
         not is an `InputError`.
         """
 
+    def submitter_log(self, run: str, follow: bool) -> Iterator[str]:
+        """Lines of what the place itself said while it started the controller; an `InputError` where nothing does."""
+
     def log_place(self, run: str) -> str:
         """Where the logs are, for messages."""
 
@@ -90,7 +111,36 @@ class Target(Protocol):
         """
 
     def cancel(self, run: str, *, now: bool = False) -> None:
-        """As `stop`, but the run ends as CANCELLED."""
+        """As `stop`, but the run ends as CANCELLED.
+
+        Where a run never came to start nothing of it may be left: its name is free again.
+
+        Raises:
+            InputError: it has ended already.
+        """
+
+    def release(self, run: str) -> None:
+        """Frees what a run that nobody works on still holds of the place: nothing here, its pods on a cluster.
+
+        Returns when that is done. What the run knows is kept.
+        """
+
+    def scale(self, run: str, parallel: int, *, now: bool = False) -> bool:
+        """Asks the controller of an active run for so many trials at a time; no running trial is lost.
+
+        With fewer than before it takes until trials end: called again and again it gives True when it is done. `now` takes
+        the room away at once, and the trials in it are tried again.
+
+        Raises:
+            InputError: the run is not active, or the place cannot do it.
+        """
+
+    def delete(self, run: str) -> None:
+        """Forgets a run that nobody works on, its ledger and its logs; what is in MLflow stays there.
+
+        Raises:
+            InputError: it is active.
+        """
 
     def resume(self, run: str, changes: Mapping[str, Any], sets: Sequence[str]) -> None:
         """Starts the controller of a run that stopped, with changes of how long and how wide it goes.

@@ -1,5 +1,8 @@
 """`python -m trialplane.controller --run-dir DIR`: runs the study in that folder to its end.
 
+With `--submitted DIR`, as in a cluster, the folder is made from what is mounted there: `run/job.json`,
+`run/submission.json` and `code/code.tar.gz`. Where RAY_ADDRESS then names a Ray cluster the controller joins that.
+
 Ends with the exit codes of `errors`: 0 succeeded, 1 failed, 2 the job's code does not import (no trial was started),
 3 the platform failed, 4 cancelled, 130 paused. SIGTERM and SIGINT stop the run cleanly; it can be resumed.
 """
@@ -13,8 +16,11 @@ import secrets
 import sys
 from pathlib import Path
 
-from trialplane.controller import stopping
+from trialplane import errors
+from trialplane.controller import arrival, stopping
+from trialplane.controller.setting import Setting
 from trialplane.policies import protobuf
+from trialplane.wire.paths import RunPaths
 
 
 def main() -> int:
@@ -27,21 +33,39 @@ def main() -> int:
     stopping.hear(stopped)
     parser = argparse.ArgumentParser(prog="python -m trialplane.controller", description=__doc__)
     parser.add_argument("--run-dir", type=Path, required=True, help="the run's folder")
-    folder = parser.parse_args().run_dir.absolute()
-    logging.basicConfig(
-        level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr
-    )
-    logging.getLogger("trialplane").setLevel(logging.INFO)
-
-    for name, value in _ray_settings().items():
+    parser.add_argument("--submitted", type=Path, help="the folder that the submission is mounted in")
+    arguments = parser.parse_args()
+    run = RunPaths(arguments.run_dir.absolute())
+    try:
+        setting = Setting.of(os.environ, arguments.submitted)
+        if setting.submitted is not None:
+            arrival.take_in(setting.submitted, run)
+    except errors.InputError as error:
+        sys.stderr.write(f"{error}\n")
+        return error.exit_code
+    _log_to(run.controller_log if setting.submitted is not None else None)
+    for name, value in _ray_settings(setting).items():
         os.environ.setdefault(name, value)
     from trialplane.controller import session  # after the settings, and seconds of imports
 
-    return session.drive(folder, stopped)
+    return session.drive(run.root, stopped, setting)
 
 
-def _ray_settings() -> dict[str, str]:
+def _log_to(file: Path | None) -> None:
+    """Logs to the standard error, which a laptop's controller has as its file; in a cluster to a file and for Ray."""
+    handlers: list[logging.Handler] = [logging.StreamHandler(sys.stderr if file is None else sys.stdout)]
+    if file is not None:
+        handlers.append(logging.FileHandler(file))
+    logging.basicConfig(
+        level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s", datefmt="%H:%M:%S", handlers=handlers
+    )
+    logging.getLogger("trialplane").setLevel(logging.INFO)
+
+
+def _ray_settings(setting: Setting) -> dict[str, str]:
     """What Ray reads from the environment when it is imported."""
+    if setting.in_cluster:
+        return {}  # the pods'
     return {
         # A token of this run's own: nothing is written to the home folder, and no other user can send work to this Ray.
         "RAY_AUTH_MODE": "token",

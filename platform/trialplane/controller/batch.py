@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import posixpath
 import re
 import sqlite3
 import sys
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,7 +31,7 @@ MAX_TAGS = 90
 MAX_KEY = 250  # characters of a name
 MAX_VALUE = 6000  # characters of a parameter
 MAX_TAG = 5000  # characters of a tag
-MAX_LOG = 1 << 20  # bytes of a failed trial's log kept as an artifact
+MAX_LOG = 1 << 20  # bytes of a log kept as an artifact; of a longer one the end
 MAX_STEP = 2**63 - 1
 _REFUSED = "INVALID_PARAMETER_VALUE"  # a name, a parameter with another value, a run that somebody deleted
 _GONE = "RESOURCE_DOES_NOT_EXIST"
@@ -188,11 +190,22 @@ class Sender:
                 self._client.log_artifacts(run_id, str(file), file.name)
             elif file.stat().st_size <= MAX_LOG:
                 self._client.log_artifact(run_id, str(file), folder or None)
+            else:
+                self._send_end(run_id, folder, file)
         except Exception as error:
             away = isinstance(error, OSError) and not isinstance(error, (FileNotFoundError, PermissionError))
             if away or (isinstance(error, MlflowException) and error.error_code != _REFUSED):
                 raise
             say(f"{file} cannot be put into MLflow's run {run_id}, so it stays where it is: {describe(error)}")
+
+    def _send_end(self, run_id: str, folder: str, file: Path) -> None:
+        """Writes the end of a file that is too long."""
+        with tempfile.TemporaryDirectory(dir=file.parent) as scratch:
+            end = Path(scratch) / file.name
+            with file.open("rb") as whole:
+                whole.seek(-MAX_LOG, os.SEEK_END)
+                end.write_bytes(b"[trialplane: the beginning of this log is left out]\n" + whole.read())
+            self._client.log_artifact(run_id, str(end), folder or None)
 
 
 def describe(error: BaseException) -> str:

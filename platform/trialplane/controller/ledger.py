@@ -18,7 +18,7 @@ import dataclasses
 import gc
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +29,12 @@ from optuna.trial import FrozenTrial, TrialState
 from trialplane import errors
 from trialplane.controller import history, samplers
 from trialplane.controller.counts import Counts
+from trialplane.controller.locking import LOCK_PATIENCE
+from trialplane.controller.patience import Patience
 from trialplane.controller.storage import Storage
 from trialplane.spec.job import Job
 from trialplane.wire import labels, records, rows
-from trialplane.wire.records import TrialOutcome, TrialRequest, TrialRow
+from trialplane.wire.records import TrialOutcome, TrialRequest, TrialRow, Wish
 from trialplane.wire.states import FailureClass
 from trialplane.wire.states import TrialState as State
 
@@ -66,6 +68,7 @@ class Ledger:
         code: folder of the job's code, for spaces and options given as functions.
         lock: file to lock when the database is SQLite.
         patience: seconds to wait for a database that is away before giving up.
+        lock_patience: seconds to wait for a former controller to let go of the study, on PostgreSQL.
         on_wait: called with a message while it waits, and with "" when it ends.
         give_up: asked while it waits; True ends the waiting at once.
 
@@ -82,6 +85,7 @@ class Ledger:
         lock: Path,
         *,
         patience: float = 600.0,
+        lock_patience: float = LOCK_PATIENCE,
         on_wait: Callable[[str], None] = lambda message: None,
         give_up: Callable[[], bool] = lambda: False,
     ) -> None:
@@ -92,9 +96,7 @@ class Ledger:
         self.newest: dict[int, TrialRow] = {}
         self.best: TrialRow | None = None
         self._code = samplers.JobCode(code)
-        self._patience = patience
-        self._on_wait = on_wait
-        self._give_up = give_up
+        self._patiently = Patience(patience, on_wait, give_up)
         self._next = 0  # logical number of the next new trial
         self._open: dict[int, _Attempt] = {}
         self._again: collections.deque[TrialRequest] = collections.deque()
@@ -102,7 +104,8 @@ class Ledger:
         self._space_function = self._code.function(job.space_function) if job.space_function else None
         self._memory = history.History(directions)
         self._study = self._memory_study(directions)
-        self._storage = Storage(url, run, tuple(objective.direction for objective in job.objectives), lock)
+        wanted = tuple(objective.direction for objective in job.objectives)
+        self._storage = Storage(url, run, wanted, lock, lock_patience=lock_patience, give_up=give_up)
         try:
             self._saved_attributes: dict[str, Any] = {}
             self._load()
@@ -124,6 +127,11 @@ class Ledger:
     def exhausted(self) -> bool:
         """Whether the sampler has drawn every point there is, and none of them is to be tried again."""
         return not self._again and (self._study.exhausted or samplers.grid_is_drawn(self.job, self._study))
+
+    @property
+    def unstarted(self) -> int:
+        """How many attempts `ask` would give now, if the sampler draws as many points as there are trials."""
+        return len(self._again) + self.job.trials - self._next
 
     def ask(self) -> TrialRequest | None:
         """The next attempt, written to the database; None when nothing is left to start.
@@ -194,6 +202,23 @@ class Ledger:
             told = frozen.user_attrs.get(labels.LEDGER_OUTCOME)
             outcome = None if told is None else records.from_dict(TrialOutcome, told)
             yield dataclasses.replace(request, params={**self.job.params, **request.params}), outcome
+
+    def describe(self, attributes: Mapping[str, Any], *, patient: bool = True) -> None:
+        """Writes what there is to know about the run into the study's attributes.
+
+        Args:
+            attributes: by name, JSON values.
+            patient: whether to wait for a database that is away; else it is left out.
+        """
+        if patient:
+            self._patiently(lambda: self._storage.describe(attributes))
+        elif not self._patiently.waiting:
+            with contextlib.suppress(errors.LedgerUnavailable):
+                self._storage.describe(attributes)
+
+    def wish(self) -> Wish:
+        """What the user wants of the run, as the gateway wrote it; LedgerUnavailable when the database is away."""
+        return records.from_dict(Wish, self._storage.described(labels.LEDGER_WISH) or {})
 
     # Drawing
 
@@ -311,24 +336,6 @@ class Ledger:
         changed = {key: value for key, value in attributes.items() if self._saved_attributes.get(key) != value}
         self._patiently(lambda: write(frozen, changed))
         self._saved_attributes.update(changed)
-
-    def _patiently(self, write: Callable[[], None]) -> None:
-        deadline = time.monotonic() + self._patience
-        pause = 0.1
-        waiting = False
-        while True:
-            try:
-                write()
-                break
-            except errors.LedgerUnavailable as error:
-                if self._give_up() or time.monotonic() + pause > deadline:
-                    raise
-                waiting = True
-                self._on_wait(str(error))
-                time.sleep(pause)
-                pause = min(2 * pause, 5.0)
-        if waiting:
-            self._on_wait("")
 
     def _load(self) -> None:
         """Fills memory from the database, and ends what a former controller left running."""

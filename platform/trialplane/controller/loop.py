@@ -13,7 +13,7 @@ import statistics
 import time
 from collections.abc import Callable
 
-from trialplane.controller import slots
+from trialplane.controller import arrival, slots
 from trialplane.controller.ledger import Ledger
 from trialplane.controller.recorder import ID_WAIT, Recorder
 from trialplane.controller.slots import SlotPool, SlotReady, SlotTrial
@@ -54,6 +54,8 @@ class Controller:
         board: shows the status.
         base: the status's unchanging part.
         wanted: says how the user wants the run to end, or None; asked all the time.
+        parallel: says how many slots the user wants; asked all the time. None keeps the pool as it is.
+        keeps_mlflow: whether trials log by themselves into stores of their own, also while MLflow answers.
     """
 
     def __init__(
@@ -65,6 +67,9 @@ class Controller:
         board: StatusBoard,
         base: RunStatus,
         wanted: Callable[[], Ending | None] = lambda: None,
+        *,
+        parallel: Callable[[], int] | None = None,
+        keeps_mlflow: bool = False,
     ) -> None:
         self._run = run
         self._job = ledger.job
@@ -74,6 +79,9 @@ class Controller:
         self._board = board
         self._base = base
         self._wanted = wanted
+        self._parallel = parallel
+        self._keeps_mlflow = keeps_mlflow
+        self._is_dry = False  # nothing is left to start, unless a running trial is tried again
         self._ending: Ending | None = None
         self._idle: set[int] = set()
         self._ready: set[int] = set()
@@ -95,6 +103,8 @@ class Controller:
                 self._fill()
             elif self._ending.kill:
                 self._kill_all(self._ending)  # each time: a trial that is just being started hears nothing yet
+            if self._parallel is not None:
+                self._fit(self._parallel())
             if not self._ledger.counts.running and (self._ending or self._nothing_left()):
                 return self._ending or self._finished()
             for said in self._pool.events(WAIT):
@@ -106,11 +116,27 @@ class Controller:
         """Puts the run's status on the board."""
         self._board.show(self._status(state, reason), now=now)
 
+    def _fit(self, parallel: int) -> None:
+        """Has as many slots as the user wants and trials can use.
+
+        Towards the end of a study that are as many as run: a trial that is tried again finds the slot it had, or its
+        successor. The others' GPUs are free for somebody else.
+        """
+        self._base = dataclasses.replace(self._base, parallel=parallel)
+        left = 0 if self._is_dry or self._ending else self._ledger.unstarted
+        size = max(1, min(parallel, left + self._ledger.counts.running))
+        if size != self._pool.size:
+            log.info("%d slots instead of %d", size, self._pool.size)
+            gone = self._pool.resize(size)
+            self._idle -= gone
+            self._ready -= gone
+
     def _fill(self) -> None:
         """Starts a trial in every idle slot while there are trials to start."""
         while self._idle:
             request = self._ledger.ask()
             if request is None:
+                self._is_dry = True
                 return
             slot = self._idle.pop()
             run_id = self._recorder.run_id(self._id_patience())
@@ -129,14 +155,11 @@ class Controller:
 
     def _trial_env(self, request: TrialRequest, run_id: str | None) -> dict[str, str]:
         """Where the trial's own `mlflow.log_*` calls go."""
-        if run_id is not None:
+        if run_id is not None and not self._keeps_mlflow:
             return {env.MLFLOW_RUN_ID: run_id}
-        # MLflow is away or slow: the trial logs into a store of its own, which the recorder takes over later.
-        store = self._run.trial_store(request.number)
-        return {
-            env.MLFLOW_TRACKING_URI: f"sqlite:///{store}",
-            env.MLFLOW_ARTIFACT_ROOT: store.with_suffix(".artifacts").as_uri(),
-        }
+        # MLflow is away or slow: the trial logs into a store of its own, which the recorder takes over later. A slot that
+        # shares no folder with us puts its own in this one's place.
+        return env.own_mlflow(self._run.trial_store(request.number))
 
     def _hear(self, said: SlotReady | SlotTrial) -> None:
         if isinstance(said, SlotReady):
@@ -149,6 +172,8 @@ class Controller:
                 log.warning("slot %d spawns its trials, which takes longer: %s", said.slot, "; ".join(said.unclean))
             return
         prune = False
+        if said.event.log:
+            arrival.add_to_log(self._run, said.request, said.event.log)
         self._recorder.reported(said.event.reports)
         for report in said.event.reports:
             prune = self._ledger.report(report)  # the newest one decides
@@ -168,12 +193,15 @@ class Controller:
         if said.arrays is not None:
             arrays = self._run.packed(outcome.number)
             slots.arrays_to_file(said.arrays, arrays)
-        told = self._ledger.tell(outcome)
+        if said.store is not None:
+            arrival.unpack_store(self._run, outcome.number, said.store)
+        told = self._ledger.tell(dataclasses.replace(outcome, step=self._recorder.last_step(outcome.number)))
         assert told is not None
+        self._is_dry = False
         self._recorder.ended(request, told, arrays)
         self._durations.append(told.ended - told.started)
-        if said.replaced:
-            self._ready.discard(said.slot)  # the new slot says when it is warm
+        if said.gone:
+            self._ready.discard(said.slot)  # when there is a new one it says when it is warm
         else:
             self._idle.add(said.slot)
         self._log_outcome(request, told.state, told.failure, told.message, told.retried)
@@ -248,6 +276,7 @@ class Controller:
             reason=reason,
             **counts.shown(),
             slots_ready=len(self._ready),
+            nodes=self._pool.nodes if self._parallel is not None else (),
             best=self._ledger.best,
             rate=rate,
             eta=left / rate if rate and state is RunState.RUNNING else None,

@@ -1,7 +1,7 @@
 """The process that writes a run's events to MLflow; it is known here and in `batch`.
 
-`python -m trialplane.controller.mlflow_writer RUN_DIR URI` is started by the recorder. It reads counts of wanted run ids
-on its input, and events from the spool; it says `{"id": …}`, `{"done": bytes}` and `{"away": message}` on its output.
+`python -m trialplane.controller.mlflow_writer RUN_DIR URI [--look]` is started by the recorder. It reads counts of wanted
+run ids on its input, and events from the spool; it says `{"id": …}`, `{"done": bytes}` and `{"away": message}` on its output.
 Everything it does can be done twice: metrics carry the time of the event, parameters and tags are the same again, a
 run's id is looked up before one is made. It ends when it is told so and has written everything, or at once when its
 input is closed.
@@ -25,7 +25,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
 from trialplane import errors
-from trialplane.controller import journal
+from trialplane.controller import found, journal
 from trialplane.controller.batch import Batch, Sender, adopt, describe, milliseconds, say
 from trialplane.wire import labels, paths, records
 from trialplane.wire.paths import RunPaths
@@ -47,14 +47,17 @@ class Writer:
     Args:
         run: the run's files.
         uri: MLflow's tracking URI, unless the run has been written to another before.
+        look: whether a former writer may have been here whose journal is lost.
     """
 
-    def __init__(self, run: RunPaths, uri: str) -> None:
+    def __init__(self, run: RunPaths, uri: str, look: bool) -> None:
         self._run = run
         self._submission: dict[str, Any] = json.loads(run.submission.read_text())
         self._journal = journal.Journal(run.written)
         notes = self._journal.notes
-        self._new = not notes["uri"]  # else a crash may have left runs that the journal does not know
+        self._look = look and not notes["uri"]
+        self._new = not notes["uri"] and not look  # else a crash may have left runs that the journal does not know
+        self._whole: set[int] = set()  # attempts that a former writer has finished, as MLflow says
         self._runs: dict[int, str] = {int(number): run_id for number, run_id in notes["run"].items()}
         self.offset = int(notes["offset"].get("", 0))
         self._parent: str | None = notes["parent"].get("")
@@ -121,6 +124,8 @@ class Writer:
         match event["kind"]:
             case "study":
                 self._study(event["facts"], batches)
+            case "started" | "report" | "ended" if _number(event) in self._whole:
+                return
             case "started":
                 self._started(records.from_dict(TrialRequest, event["request"]), event["run_id"], batches)
             case "report":
@@ -137,6 +142,8 @@ class Writer:
                 batch.add_tags({labels.STATE: state.value, labels.MESSAGE: event["reason"]})
                 batch.status = _RUN_STATUS.get(state, "SCHEDULED")
                 batch.end = milliseconds(event["time"]) if state in _RUN_STATUS else None
+                if event.get("keep_log"):
+                    batch.artifacts.append(("logs", self._run.controller_log))
 
     def _study(self, facts: Mapping[str, Any], batches: dict[str, Batch]) -> None:
         self._ensure_parent()
@@ -184,7 +191,7 @@ class Writer:
             }
         )
         log = self._run.trial_log(event["trial"], event["attempt"])
-        if outcome.state is TrialState.FAILED and log.exists():
+        if (outcome.state is TrialState.FAILED or event.get("keep_log")) and log.exists():
             batch.artifacts.append(("logs", log))
         if event["arrays"] is not None:
             batch.artifacts.append(("arrays", Path(event["arrays"])))
@@ -201,8 +208,8 @@ class Writer:
             return
         job = json.loads(self._run.job.read_text())["name"]
         if self._experiment is None:
-            found = self._client.get_experiment_by_name(job)
-            self._experiment = found.experiment_id if found else self._create_experiment(job)
+            known = self._client.get_experiment_by_name(job)
+            self._experiment = known.experiment_id if known else self._create_experiment(job)
             self._journal.note("experiment", "", self._experiment)
         query = f"tags.`{labels.RUN}` = '{self._run.root.name}' and tags.`{labels.KIND}` = 'study'"
         runs = self._client.search_runs([self._experiment], query) if not self._new else []
@@ -215,6 +222,11 @@ class Writer:
                 run_name=self._run.root.name,
                 tags={labels.KIND: "study", labels.RUN: self._run.root.name, labels.JOB: job},
             ).info.run_id
+        if self._look and runs:
+            before = found.attempts(self._client, self._experiment or "", self._parent or "")
+            self._runs, self._whole = before.runs, before.whole
+            for number, run_id in before.runs.items():
+                self._journal.note("run", str(number), run_id)
         self._journal.note("parent", "", self._parent)
 
     def _create_experiment(self, name: str) -> str:
@@ -258,6 +270,12 @@ class Writer:
         return lines, size
 
 
+def _number(event: Mapping[str, Any]) -> int:
+    """The ledger's number of the attempt that an event is about."""
+    record = {"started": "request", "report": "report", "ended": "outcome"}[event["kind"]]
+    return int(event[record]["number"])
+
+
 @contextlib.contextmanager
 def _skipping(what: str) -> Iterator[None]:
     """Logs an error that nobody thought of and goes on, or the next writer would die of the same event, and the next.
@@ -296,7 +314,7 @@ def main() -> None:
     """Serves ids and writes events until told to end."""
     os.dup2(2, 1)
     os.nice(NICENESS)
-    run, uri = RunPaths(Path(sys.argv[1])), sys.argv[2]
+    run, uri, look = RunPaths(Path(sys.argv[1])), sys.argv[2], "--look" in sys.argv[3:]
     asked = _Input()
     pause = IDLE
     writer: Writer | None = None
@@ -314,7 +332,7 @@ def main() -> None:
             return
         try:
             if writer is None:
-                writer = Writer(run, uri)
+                writer = Writer(run, uri, look)
                 _say({"done": writer.offset})
             serve()
             pause = 0.0 if writer.write(serve) else IDLE

@@ -42,11 +42,14 @@ class Recorder:
         run: the run's files.
         uri: MLflow's tracking URI.
         spares: how many runs to have ready for trials that start in quick succession, and for an outage.
+        keeps_folder: whether the run's folder outlives this controller. In a pod it may not: then MLflow is asked what it
+            has of a former controller's, and keeps all logs.
     """
 
-    def __init__(self, run: RunPaths, uri: str, spares: int) -> None:
+    def __init__(self, run: RunPaths, uri: str, spares: int, *, keeps_folder: bool = True) -> None:
         self._run = run
         self._uri = uri
+        self._keeps_folder = keeps_folder
         run.spool.mkdir(parents=True, exist_ok=True)
         self._seen: set[tuple[str, int]] = set()  # (kind, number) of events in the spool
         self._steps: dict[int, int] = {}  # number → last step reported, of attempts that have not ended
@@ -106,7 +109,9 @@ class Recorder:
         if arrays is None and outcome.arrays and (left := self._run.packed(outcome.number)).exists():
             arrays = left
         event: dict[str, Any] = {"outcome": outcome, "trial": request.trial, "attempt": request.attempt}
-        event["step"] = self._steps.pop(request.number, 0)  # the writer may have been killed since it saw the reports
+        # The writer may have been killed since it saw the reports.
+        event["step"] = max(outcome.step, self._steps.pop(request.number, 0))
+        event["keep_log"] = not self._keeps_folder
         self._append("ended", {**event, "arrays": None if arrays is None else str(arrays)}, request.number)
 
     def best(self, metric: str, value: float, trial: int, ended: int) -> None:
@@ -115,7 +120,12 @@ class Recorder:
 
     def study_ended(self, state: str, reason: str) -> None:
         """The study ended or pauses."""
-        self._append("study_ended", {"state": state, "reason": reason, "time": time.time()})
+        event = {"state": state, "reason": reason, "time": time.time(), "keep_log": not self._keeps_folder}
+        self._append("study_ended", event)
+
+    def last_step(self, number: int) -> int:
+        """The last step that an attempt reported, 0 without one."""
+        return self._steps.get(number, 0)
 
     def has(self, kind: str, number: int) -> bool:
         """Whether the spool holds the event of that kind for that attempt."""
@@ -215,9 +225,10 @@ class Recorder:
             "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
             "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
         }
+        command = [sys.executable, "-m", "trialplane.controller.mlflow_writer", str(self._run.root), self._uri]
         with self._run.controller_log.open("ab") as log:
             writer = subprocess.Popen(
-                [sys.executable, "-m", "trialplane.controller.mlflow_writer", str(self._run.root), self._uri],
+                command if self._keeps_folder else [*command, "--look"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

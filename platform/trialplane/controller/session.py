@@ -5,6 +5,7 @@ Turns every ending, errors included, into the run's last status and an exit code
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import dataclasses
 import json
@@ -17,42 +18,46 @@ from pathlib import Path
 from typing import Any
 
 from trialplane import errors
-from trialplane.controller import loop, slots, stopping
+from trialplane.controller import arrival, loop, slots, stopping
 from trialplane.controller.ledger import Ledger
 from trialplane.controller.loop import Ending
+from trialplane.controller.patience import Patience
 from trialplane.controller.recorder import Recorder
+from trialplane.controller.setting import Setting
 from trialplane.controller.status import StatusBoard, write_status
+from trialplane.controller.wishes import Wishes
 from trialplane.spec.job import Job
-from trialplane.wire import env, labels, paths
+from trialplane.wire import env, labels, paths, records
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import RunStatus, SlotConfig
 from trialplane.wire.states import RunState
 
 log = logging.getLogger(__name__)
 
+LOCK_PATIENCE = 120.0  # seconds for a lost head's connection to be noticed by PostgreSQL, in a cluster
+OPEN_PATIENCE = 600.0  # seconds for a database that is away when the controller starts, in a cluster
 
-def drive(folder: Path, stopped: list[int]) -> int:
+
+def drive(folder: Path, stopped: list[int], setting: Setting) -> int:
     """Runs the study in `folder`; a signal's number in `stopped` stops it."""
     run = RunPaths(folder)
     job = Job.model_validate_json(run.job.read_text())
-    session = Session(run, job, stopped)
+    session = Session(run, job, stopped, setting)
     try:
         state = session.run()
     except errors.LedgerLocked as error:
         log.error("%s", error)
         return error.exit_code  # the status is the other controller's
-    except errors.TrialplaneError as error:
-        log.error("%s", error)
-        resumable = isinstance(error, (errors.LedgerError, errors.SlotError)) and not isinstance(error, errors.LedgerCorrupt)
-        session.show_last(RunState.PAUSED if resumable else RunState.FAILED, str(error))
+    except Exception as error:
+        if isinstance(error, errors.TrialplaneError):
+            log.error("%s", error)
+        else:
+            log.exception("the controller failed")
+        with contextlib.suppress(OSError):  # a full disk may be what the error is about
+            write_status(run, session.last_status(error))
         if isinstance(error, errors.EntrypointError) and session.has_begun:
             return errors.EXIT_RUN_FAILED  # it was no input that could have been refused before anything started
-        return error.exit_code
-    except Exception as error:
-        log.exception("the controller failed")
-        reason = f"the controller failed: {type(error).__name__}: {errors.first_line(error)}; see {run.controller_log}"
-        session.show_last(RunState.PAUSED, reason)
-        return errors.EXIT_PLATFORM
+        return error.exit_code if isinstance(error, errors.TrialplaneError) else errors.EXIT_PLATFORM
     return {
         RunState.SUCCEEDED: errors.EXIT_OK,
         RunState.CANCELLED: errors.EXIT_CANCELLED,
@@ -67,12 +72,14 @@ class Session:
         run: the run's files.
         job: the resolved job.
         stopped: numbers of the signals received so far.
+        setting: where it works.
     """
 
-    def __init__(self, run: RunPaths, job: Job, stopped: list[int]) -> None:
+    def __init__(self, run: RunPaths, job: Job, stopped: list[int], setting: Setting) -> None:
         self._run = run
         self._job = job
         self._stopped = stopped
+        self._setting = setting
         self._ledger: Ledger | None = None
         self._base = RunStatus(
             run=run.root.name,
@@ -93,27 +100,55 @@ class Session:
 
     def run(self) -> RunState:
         """Opens everything in order, runs the loop, and closes everything in the opposite order."""
-        run, job = self._run, self._job
+        run, setting = self._run, self._setting
         uri = os.environ.get(env.MLFLOW_TRACKING_URI) or paths.mlflow_uri(run.root.parent.parent)
         with contextlib.ExitStack() as stack:
-            board = StatusBoard(run)
+            board = StatusBoard(run, setting.status, self._tell)
             stack.callback(board.close)
-            ledger = stack.enter_context(
-                Ledger(
-                    os.environ.get(env.LEDGER) or f"sqlite:///{run.ledger}",
-                    job,
-                    run.root.name,
-                    run.code,
-                    run.lock,
-                    on_wait=lambda message: board.show(self._status(RunState.RUNNING, message), now=True),
-                    give_up=lambda: bool(self._stopped),
-                )
-            )
-            self._ledger = ledger
+            self._ledger = stack.enter_context(self._open(board))
             board.publish()
-            board.show(self._status(RunState.PENDING, "the slots are warming up"), now=True)
-            shutil.rmtree(run.scratch, ignore_errors=True)  # of a controller that was killed
-            recorder = Recorder(run, uri, spares=max(8, 2 * job.parallel))
+            try:
+                return self._study(self._ledger, board, uri)
+            except Exception as error:
+                with contextlib.suppress(errors.LedgerError):  # it may be what failed
+                    self._tell(self.last_status(error))
+                raise
+
+    def last_status(self, error: Exception) -> RunStatus:
+        """The status after an error, with the counts as they are."""
+        if not isinstance(error, errors.TrialplaneError):
+            reason = f"the controller failed: {type(error).__name__}: {errors.first_line(error)}"
+            return self._status(RunState.PAUSED, f"{reason}; see {self._run.controller_log}")
+        resumable = isinstance(error, (errors.LedgerError, errors.SlotError)) and not isinstance(error, errors.LedgerCorrupt)
+        return self._status(RunState.PAUSED if resumable else RunState.FAILED, str(error))
+
+    def _open(self, board: StatusBoard) -> Ledger:
+        """Opens the ledger; a database of its own machine may still be starting, as after a node's end."""
+        run = self._run
+
+        def wait(message: str) -> None:
+            board.show(self._status(RunState.RUNNING if self._ledger else RunState.PENDING, message), now=True)
+
+        def give_up() -> bool:
+            return bool(self._stopped)
+
+        def opened() -> Ledger:
+            url = self._setting.ledger or f"sqlite:///{run.ledger}"
+            remote: dict[str, float] = {"lock_patience": LOCK_PATIENCE} if self._setting.ledger else {}
+            return Ledger(url, self._job, run.root.name, run.code, run.lock, on_wait=wait, give_up=give_up, **remote)
+
+        return Patience(OPEN_PATIENCE if self._setting.ledger else 0.0, wait, give_up)(opened)
+
+    def _study(self, ledger: Ledger, board: StatusBoard, uri: str) -> RunState:
+        """Works on the study, and records how that ended."""
+        run, job = self._run, self._job
+        remote = bool(self._setting.ledger)
+        if remote:
+            ledger.describe(self._description())
+        board.show(self._status(RunState.PENDING, "the slots are warming up"), now=True)
+        shutil.rmtree(run.scratch, ignore_errors=True)  # of a controller that was killed
+        with contextlib.ExitStack() as stack:
+            recorder = Recorder(run, uri, max(8, 2 * job.parallel), keeps_folder=not self._setting.in_cluster)
             stack.callback(recorder.close, 5.0)
             recorder.study(_facts(run, job))
             caught = loop.catch_up(ledger, recorder)
@@ -134,25 +169,28 @@ class Session:
                 log.warning("%s", text)
                 last = dataclasses.replace(last, reason=f"{ending.reason}; {text}", unrecorded=True)
             board.show(last, now=True)
+            if remote:
+                ledger.describe({labels.LEDGER_STATUS: records.to_dict(last)})  # again, and patiently: it is all that stays
             return ending.state
-
-    def show_last(self, state: RunState, reason: str) -> None:
-        """Puts an error into the run's last status, with the counts as they are."""
-        with contextlib.suppress(OSError):  # a full disk may be what the error is about
-            write_status(self._run, self._status(state, reason))
 
     def _work(self, ledger: Ledger, recorder: Recorder, board: StatusBoard, uri: str) -> Ending:
         """Starts the slots, runs the loop, and ends the slots."""
-        run, job = self._run, self._job
+        run, job, setting = self._run, self._job, self._setting
+        wishes = Wishes(run, self._stopped, ledger if setting.ledger else None, job.parallel)
+        wanted = wishes.ending()
+        if wanted is not None:
+            return wanted
         with contextlib.ExitStack() as stack:
-            if not self._stopped:
-                try:
+            try:
+                if setting.in_cluster:
+                    slots.join(setting.ray)
+                else:
                     slots.connect(job.parallel, job.resources.gpus)
-                except SystemExit:  # what Ray's own handler makes of SIGTERM while it starts
-                    self._stopped.append(signal.SIGTERM)
-                stack.callback(slots.disconnect)
-                stopping.hear(self._stopped)
-            wanted = self._wanted()
+            except SystemExit:  # what Ray's own handler makes of SIGTERM while it starts
+                self._stopped.append(signal.SIGTERM)
+            stack.callback(slots.disconnect)
+            stopping.hear(self._stopped)
+            wanted = wishes.ending()
             if wanted is not None:
                 return wanted
             config = SlotConfig(
@@ -166,24 +204,47 @@ class Session:
                 gpus=job.resources.gpus,
                 memory=job.resources.memory_bytes,
                 env={env.MLFLOW_TRACKING_URI: uri, env.MLFLOW_EXPERIMENT_NAME: job.name},
+                pack=str(arrival.archive(setting.submitted)) if setting.in_cluster and setting.submitted else "",
+                ship=setting.in_cluster,
             )
-            pool = slots.SlotPool(config, min(job.parallel, job.trials))
+            size = max(1, min(wishes.parallel(), ledger.unstarted)) if setting.in_cluster else min(job.parallel, job.trials)
+            pool = slots.SlotPool(config, size, slots.START_PATIENCE if setting.in_cluster else 0.0)
             stack.callback(pool.close)
-            return loop.Controller(run, ledger, pool, recorder, board, self._base, self._wanted).run()
-
-    def _wanted(self) -> Ending | None:
-        """How the user wants the run to end, once a signal has come."""
-        if not self._stopped:
-            return None
-        if self._run.cancelled.exists():
-            return Ending(RunState.CANCELLED, "cancelled by the user", kill=True)
-        return Ending(RunState.PAUSED, f"stopped; `platform resume {self._run.root.name}` goes on", kill=True)
+            return loop.Controller(
+                run,
+                ledger,
+                pool,
+                recorder,
+                board,
+                self._base,
+                wishes.ending,
+                parallel=wishes.parallel if setting.in_cluster else None,
+                keeps_mlflow=setting.has_credentials,
+            ).run()
 
     def _recorded(self, recorder: Recorder, ending: Ending) -> bool:
         """Waits until MLflow has everything, or another signal comes; says whether it has."""
         signals = len(self._stopped)
-        patience = 5.0 if ending.state in (RunState.PAUSED, RunState.CANCELLED) else 120.0
+        cut_short = ending.state in (RunState.PAUSED, RunState.CANCELLED)
+        # A pod's disk goes with the pod, and what MLflow lacks with it; a laptop's user wants the prompt back.
+        patience = (60.0 if cut_short else 600.0) if self._setting.in_cluster else (5.0 if cut_short else 120.0)
         return recorder.close(patience, stopped=lambda: len(self._stopped) > signals)
+
+    def _description(self) -> dict[str, Any]:
+        """What the ledger alone must say of the run when nothing else of it is left."""
+        described = {
+            labels.LEDGER_JOB: json.loads(self._run.job.read_text()),
+            labels.LEDGER_SUBMISSION: json.loads(self._run.submission.read_text()),
+        }
+        if self._setting.submitted is not None:
+            code = arrival.archive(self._setting.submitted).read_bytes()
+            described[labels.LEDGER_CODE] = base64.b64encode(code).decode()
+        return described
+
+    def _tell(self, status: RunStatus) -> None:
+        """Keeps the newest status in a database that outlives the run's folder."""
+        if self._setting.ledger and self._ledger is not None:
+            self._ledger.describe({labels.LEDGER_STATUS: records.to_dict(status)}, patient=False)
 
     def _status(self, state: RunState, reason: str) -> RunStatus:
         """The status outside of the loop: nothing runs."""

@@ -2,53 +2,61 @@
 
 A slot actor runs one trial at a time and answers each call with the trial's next event, so the pool has at most one call
 under way per slot and `events` waits for whichever answers first. An actor that dies has lost its trial; the pool says
-so and puts a new actor in its place.
+so and puts a new actor in its place. In a cluster an actor waits for its pod, for as long as that takes.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import importlib
+import itertools
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import ray
 
 from trialplane import errors
+from trialplane.controller.starting import StartFailures
 from trialplane.wire.records import SlotConfig, TrialEvent, TrialOutcome, TrialRequest
 from trialplane.wire.states import FailureClass, TrialState
 
 SLOT_RESOURCE = "trial_slot"
-MAX_START_FAILURES = 3  # in a row, over all slots; then something is wrong with the place, not with a slot
+MAX_START_FAILURES = 3  # in a row, over all slots
+START_PATIENCE = 600.0  # seconds for which a cluster may give no slot that starts, and only ones that fail
 
 
 @dataclasses.dataclass(frozen=True)
 class SlotReady:
     """A slot's template is warm.
 
-    `unclean` says why its trials are spawned, not forked; `mlflow` whether the job has imported MLflow.
+    `unclean` says why its trials are spawned, not forked; `mlflow` whether the job has imported MLflow; `node` is its
+    host or pod.
     """
 
     slot: int
     seconds: float
     unclean: tuple[str, ...]
     mlflow: bool
+    node: str
 
 
 @dataclasses.dataclass(frozen=True)
 class SlotTrial:
     """The trial of a slot has something to say.
 
-    `arrays` holds the packed arrays of its result; `replaced` says that the slot is gone and a new one is on its way.
+    `arrays` holds the packed arrays of its result, `store` the packed MLflow store of its own; `gone` says that the slot
+    is no more, and that a new one is on its way unless the pool has become smaller.
     """
 
     slot: int
+    request: TrialRequest
     event: TrialEvent
     arrays: Any = None
-    replaced: bool = False
+    store: Any = None
+    gone: bool = False
 
 
 class _Actor:
@@ -61,11 +69,11 @@ class _Actor:
     def start(self) -> dict[str, Any]:
         return dict(self._slot.start())
 
-    def run(self, request: TrialRequest) -> tuple[TrialEvent, Any]:
-        return self._with_arrays(self._slot.run(request))
+    def run(self, request: TrialRequest) -> tuple[TrialEvent, dict[str, Any]]:
+        return self._with_files(self._slot.run(request))
 
-    def go_on(self, prune: bool) -> tuple[TrialEvent, Any]:
-        return self._with_arrays(self._slot.go_on(prune))
+    def go_on(self, prune: bool) -> tuple[TrialEvent, dict[str, Any]]:
+        return self._with_files(self._slot.go_on(prune))
 
     @ray.method(concurrency_group="control")  # type: ignore[untyped-decorator]
     def kill(self, failure: FailureClass, message: str) -> None:
@@ -74,45 +82,90 @@ class _Actor:
     def close(self) -> None:
         self._slot.close()
 
-    def _with_arrays(self, event: TrialEvent) -> tuple[TrialEvent, Any]:
-        """The event, and the result's arrays as a reference into the object store."""
-        if event.arrays is None:
-            return event, None
+    def _with_files(self, event: TrialEvent) -> tuple[TrialEvent, dict[str, Any]]:
+        """The event, and the files it names as references into the object store, which Ray hands out as they are."""
+        files = {name: Path(file) for name in ("arrays", "store") if (file := getattr(event, name)) is not None}
+        if not files:
+            return event, {}
         import numpy as np
 
-        file = Path(event.arrays)
-        reference = ray.put(np.fromfile(file, dtype=np.uint8))
-        file.unlink()
-        return event, [reference]  # in a list, so that Ray hands out the reference and not the array
+        references = {name: ray.put(np.fromfile(file, dtype=np.uint8)) for name, file in files.items()}
+        for file in files.values():
+            file.unlink()
+        return event, references
 
 
 @dataclasses.dataclass
 class _Place:
-    """One slot as the pool sees it: its actor now, and the trial in it."""
+    """One slot as the pool sees it.
+
+    Attributes:
+        index: its number; free again when the slot has gone for good.
+        actor: None while it waits to be tried again, until `again`.
+        node: where its template is warm, or "".
+        running: the trial in it.
+        leaving: whether it goes when its trial has ended.
+    """
 
     index: int
-    actor: Any
+    actor: Any = None
+    again: float = 0.0
+    node: str = ""
     running: TrialRequest | None = None
+    leaving: bool = False
 
 
 class SlotPool:
-    """`size` slots, replaced when they die.
+    """Slots, replaced when they die.
 
     Args:
         config: what all slots share.
         size: how many.
+        patience: seconds for which slots may do nothing but fail to start: 0 on one machine.
     """
 
-    def __init__(self, config: SlotConfig, size: int) -> None:
+    def __init__(self, config: SlotConfig, size: int, patience: float = 0.0) -> None:
         self._config = config
         self._pending: dict[Any, tuple[_Place, str]] = {}  # reference of a call → place and what was called
-        self._places: list[_Place] = []
-        self._start_failures = 0
+        self._places: dict[int, _Place] = {}
+        self._failures = StartFailures(MAX_START_FAILURES, patience)
         self._generation = 0
-        for index in range(size):
-            place = _Place(index, None)
-            self._places.append(place)
-            self._open(place)
+        self.resize(size)
+
+    @property
+    def size(self) -> int:
+        """How many slots there are or will be; those that leave do not count."""
+        return sum(not place.leaving for place in self._places.values())
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The hosts or pods that have a slot."""
+        return tuple(sorted({place.node for place in self._places.values() if place.node}))
+
+    def resize(self, size: int) -> set[int]:
+        """Makes it `size` slots: more at once; fewer by ending those that start, then idle ones.
+
+        A slot that runs a trial goes when the trial has ended.
+
+        Returns:
+            The slots that are gone now.
+        """
+        gone = set()
+        for place in sorted(self._places.values(), key=lambda place: (place.running is not None, bool(place.node))):
+            surplus = self.size - size
+            if surplus > 0 and not place.leaving:
+                if place.running is None:
+                    self._remove(place)
+                    gone.add(place.index)
+                else:
+                    place.leaving = True
+            elif surplus < 0 and place.leaving:
+                place.leaving = False
+        while self.size < size:
+            index = next(number for number in itertools.count() if number not in self._places)
+            self._places[index] = _Place(index)
+            self._open(self._places[index])
+        return gone
 
     def start(self, slot: int, request: TrialRequest) -> None:
         """Starts a trial in a slot that is ready and idle."""
@@ -132,7 +185,7 @@ class SlotPool:
 
     def running(self) -> dict[int, TrialRequest]:
         """Slot → the attempt in it."""
-        return {place.index: place.running for place in self._places if place.running is not None}
+        return {place.index: place.running for place in self._places.values() if place.running is not None}
 
     def events(self, timeout: float) -> Iterator[SlotReady | SlotTrial]:
         """What slots say, waiting at most `timeout` seconds for the first.
@@ -141,6 +194,9 @@ class SlotPool:
             EntrypointError: the job's code does not import.
             SlotError: slots fail to start, again and again.
         """
+        for place in self._places.values():
+            if place.actor is None and time.monotonic() >= place.again:
+                self._open(place)
         if not self._pending:
             time.sleep(timeout)
             return
@@ -149,30 +205,30 @@ class SlotPool:
             place, call = self._pending.pop(reference)
             try:
                 answer = ray.get(reference)
-                arrays = ray.get(answer[1][0]) if call == "trial" and answer[1] is not None else None
+                files = {name: ray.get(part) for name, part in answer[1].items()} if call == "trial" else {}
             except ray.exceptions.RayTaskError as error:
                 yield from self._failed(place, call, error)
-            except ray.exceptions.RayError as error:  # the actor died, or the arrays' owner with it
+            except ray.exceptions.RayError as error:  # the actor died, or the files' owner with it
                 yield from self._lost(place, call, error)
             else:
                 if call == "start":
-                    self._start_failures = 0
-                    yield SlotReady(place.index, answer["seconds"], tuple(answer["unclean"]), answer["mlflow"])
+                    self._failures.success()
+                    place.node = answer["node"]
+                    unclean = tuple(answer["unclean"])
+                    yield SlotReady(place.index, answer["seconds"], unclean, answer["mlflow"], place.node)
                 else:
-                    event = answer[0]
-                    if event.outcome is not None:
-                        place.running = None
-                    yield SlotTrial(place.index, event, arrays)
+                    yield self._said(place, answer[0], files)
 
     def close(self) -> None:
         """Ends all slots."""
         starting = {place.index for place, call in self._pending.values() if call == "start"}
+        actors = {place.index: place.actor for place in self._places.values() if place.actor is not None}
         # A slot that still imports hears nothing; its template ends with it.
-        closing = [place.actor.close.remote() for place in self._places if place.index not in starting]
+        closing = [actor.close.remote() for index, actor in actors.items() if index not in starting]
         if closing:
             ray.wait(closing, num_returns=len(closing), timeout=10)
-        for place in self._places:
-            ray.kill(place.actor)
+        for actor in actors.values():
+            ray.kill(actor)
 
     def _open(self, place: _Place) -> None:
         """Puts a new actor in a place and starts its template."""
@@ -187,26 +243,43 @@ class SlotPool:
         place.actor = actor.remote(self._config, f"{place.index}-{self._generation}")
         self._pending[place.actor.start.remote()] = (place, "start")
 
+    def _remove(self, place: _Place) -> None:
+        """Ends a slot that runs nothing, for good; its template ends with it, and its pod is free."""
+        del self._places[place.index]
+        self._pending = {call: (of, what) for call, (of, what) in self._pending.items() if of is not place}
+        if place.actor is not None:
+            ray.kill(place.actor)
+
+    def _said(self, place: _Place, event: TrialEvent, files: Mapping[str, Any]) -> SlotTrial:
+        request = place.running
+        assert request is not None
+        if event.outcome is not None:
+            place.running = None
+            if place.leaving:
+                self._remove(place)
+        gone = place.index not in self._places
+        return SlotTrial(place.index, request, event, files.get("arrays"), files.get("store"), gone)
+
     def _lost(self, place: _Place, call: str, error: Exception) -> Iterator[SlotTrial]:
         request, place.running = place.running, None
-        if call == "start":
-            self._count_start_failure(error)
-        self._open(place)
+        node, place.node = place.node, ""
+        place.actor = None
+        if place.leaving:
+            self._remove(place)
+        elif call == "start":
+            self._start_failed(place, error)
+        else:
+            self._open(place)
         if request is not None:
-            message = f"slot {place.index} was lost with its trial: {errors.first_line(error)}"
-            yield SlotTrial(
-                place.index,
-                TrialEvent(
-                    outcome=TrialOutcome(
-                        number=request.number,
-                        state=TrialState.FAILED,
-                        failure=FailureClass.LOST,
-                        message=message,
-                        ended=time.time(),
-                    )
-                ),
-                replaced=True,
+            outcome = TrialOutcome(
+                number=request.number,
+                state=TrialState.FAILED,
+                failure=FailureClass.LOST,
+                message=f"slot {place.index} was lost with its trial: {errors.first_line(error)}",
+                ended=time.time(),
+                node=node,
             )
+            yield SlotTrial(place.index, request, TrialEvent(outcome=outcome), gone=True)
 
     def _failed(self, place: _Place, call: str, error: ray.exceptions.RayTaskError) -> Iterator[SlotTrial]:
         """A call raised: the job's code does not import, or the slot itself is broken and is replaced."""
@@ -216,12 +289,14 @@ class SlotPool:
         ray.kill(place.actor)
         yield from self._lost(place, call, cause or error)
 
-    def _count_start_failure(self, error: Exception) -> None:
-        self._start_failures += 1
-        if self._start_failures >= MAX_START_FAILURES:
+    def _start_failed(self, place: _Place, error: Exception) -> None:
+        if self._failures.failure(time.monotonic()):
             raise errors.SlotError(
-                f"{self._start_failures} slots in a row could not be started: {error}; see {self._config.root}/slots"
+                f"{self._failures.count} slots in a row could not be started: {error}; see {self._config.root}/slots"
             ) from error
+        place.again = time.monotonic() + self._failures.pause
+        if not self._failures.pause:
+            self._open(place)
 
 
 def connect(parallel: int, gpus: int) -> None:
@@ -252,8 +327,20 @@ def connect(parallel: int, gpus: int) -> None:
         )
 
 
+def join(address: str) -> None:
+    """Joins the Ray of a cluster, whose pods bring the slots.
+
+    Raises:
+        SlotError: it does not answer.
+    """
+    try:
+        ray.init(address=address, log_to_driver=False, configure_logging=False)
+    except (RuntimeError, ConnectionError, OSError, ValueError) as error:
+        raise errors.SlotError(f"the Ray at {address} cannot be joined: {errors.first_line(error)}") from error
+
+
 def disconnect() -> None:
-    """Ends the Ray that `connect` started."""
+    """Ends the Ray that `connect` started, or leaves the one that was joined."""
     ray.shutdown()
 
 

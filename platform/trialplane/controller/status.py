@@ -21,6 +21,7 @@ from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import RunStatus
 
 INTERVAL = 0.5  # seconds between writes of status.json while a run goes on
+TELL_INTERVAL = 10.0  # seconds between writes of the status to wherever else it is kept
 
 
 class StatusBoard:
@@ -28,13 +29,21 @@ class StatusBoard:
 
     Args:
         run: the run's files.
-        host: address to bind.
+        address: host and port to bind; port 0 is a free one.
+        tell: gets the status too, when it is shown `now` and every `TELL_INTERVAL` seconds.
     """
 
-    def __init__(self, run: RunPaths, host: str = "127.0.0.1") -> None:
+    def __init__(
+        self,
+        run: RunPaths,
+        address: tuple[str, int] = ("127.0.0.1", 0),
+        tell: Callable[[RunStatus], None] = lambda status: None,
+    ) -> None:
         self._run = run
         self._status: RunStatus | None = None
         self._written = 0.0
+        self._tell = tell
+        self._told = 0.0
         self._registry = prometheus_client.CollectorRegistry()
         labels = [run.root.name]
         trials = prometheus_client.Gauge(
@@ -45,7 +54,7 @@ class StatusBoard:
         self._asked = self._gauge("trialplane_trials_asked", "Logical trials the run was asked for.")
         self._slots = self._gauge("trialplane_slots_ready", "Slots whose template is warm.")
         self._best = self._gauge("trialplane_best_value", "Best value of the first objective.")
-        self._server = http.server.ThreadingHTTPServer((host, 0), _handler(self._page))
+        self._server = http.server.ThreadingHTTPServer(address, _handler(self._page))
         self._server.daemon_threads = True
         threading.Thread(target=self._server.serve_forever, name="status", daemon=True).start()
         self.port = int(self._server.server_address[1])
@@ -68,6 +77,9 @@ class StatusBoard:
         if now or time.monotonic() - self._written >= INTERVAL:
             self._written = time.monotonic()
             write_status(self._run, status)
+        if now or time.monotonic() - self._told >= TELL_INTERVAL:
+            self._told = time.monotonic()
+            self._tell(status)
 
     def close(self) -> None:
         """Stops serving."""

@@ -13,15 +13,10 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import fcntl
-import hashlib
-import io
 import json
 import math
-import os
-import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,10 +26,9 @@ from optuna.distributions import distribution_to_json
 from optuna.trial import FrozenTrial, TrialState
 
 from trialplane import errors
-from trialplane.controller import reading
+from trialplane.controller import locking, reading
 from trialplane.wire import labels
 
-LOCK_PATIENCE = 0.5  # seconds; a `platform status` that looks whether the lock is held holds it for a moment itself
 _TABLES = (
     "studies",
     "study_user_attributes",
@@ -56,6 +50,8 @@ class Storage:
         study: the study's name; made when it is not there.
         directions: "minimize" or "maximize" per objective.
         lock: file to lock when the database is SQLite.
+        lock_patience: seconds to wait for a former controller to let go, on PostgreSQL.
+        give_up: asked while it waits; True ends the waiting at once.
 
     Raises:
         LedgerLocked: another controller has the study.
@@ -63,7 +59,16 @@ class Storage:
         LedgerUnavailable: the database is away or the disk is full.
     """
 
-    def __init__(self, url: str, study: str, directions: tuple[Literal["minimize", "maximize"], ...], lock: Path) -> None:
+    def __init__(
+        self,
+        url: str,
+        study: str,
+        directions: tuple[Literal["minimize", "maximize"], ...],
+        lock: Path,
+        *,
+        lock_patience: float = locking.LOCK_PATIENCE,
+        give_up: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._url = url
         self._name = study
         self._stack = contextlib.ExitStack()
@@ -72,7 +77,7 @@ class Storage:
         try:
             self._engine = _engine(url)
             self._stack.callback(self._engine.dispose)
-            self._lock(lock)
+            self._lock(lock, lock_patience, give_up)
             with self._mapped():
                 self._rdb = _optuna_storage(url)
                 self._stack.callback(self._rdb.engine.dispose)
@@ -179,6 +184,24 @@ class Storage:
             self._write_attributes(connection, row.trial_id, trial)
             self._write_study_attributes(connection, study_attributes)
 
+    def describe(self, attributes: Mapping[str, Any]) -> None:
+        """Writes user attributes of the study, in one transaction."""
+        table = self._tables["study_user_attributes"]
+        with self._transaction() as connection:
+            for key, value in attributes.items():
+                mine = (table.c.study_id == self.study_id) & (table.c.key == key)
+                text = json.dumps(value)
+                if not connection.execute(sa.update(table).where(mine).values(value_json=text)).rowcount:
+                    connection.execute(sa.insert(table).values(study_id=self.study_id, key=key, value_json=text))
+
+    def described(self, key: str) -> Any:
+        """A user attribute of the study, or None."""
+        table = self._tables["study_user_attributes"]
+        query = sa.select(table.c.value_json).where(table.c.study_id == self.study_id, table.c.key == key)
+        with self._mapped(), self._engine.connect() as connection:
+            text = connection.execute(query).scalar()
+        return None if text is None else json.loads(text)
+
     def _row(self, connection: sa.Connection, number: int) -> sa.Row[Any, Any] | None:
         """Id and state of an attempt; by its id, as Optuna's schema has no index for its number."""
         table = self._tables["trials"]
@@ -231,45 +254,23 @@ class Storage:
                 raise self._fenced()
             yield connection
 
-    def _lock(self, file: Path) -> None:
+    def _lock(self, file: Path, patience: float, give_up: Callable[[], bool]) -> None:
         """Takes the lock on the study, or raises LedgerLocked."""
         if self._engine.dialect.name == "sqlite":
-            handle = self._stack.enter_context(_open_lock(file))
-            deadline = time.monotonic() + LOCK_PATIENCE
-            while not _try_lock(handle):
-                if time.monotonic() > deadline:
-                    handle.seek(0)
-                    raise self._locked(f"pid {handle.read().strip() or 'unknown'}")
-                time.sleep(0.02)
-            handle.seek(0)
-            handle.truncate()
-            handle.write(f"{os.getpid()}\n")
-            handle.flush()
+            self._stack.enter_context(locking.lock_file(file, self._name))
             return
-        key = int.from_bytes(hashlib.sha256(self._name.encode()).digest()[:8], "big", signed=True)
-        # The lock belongs to the one connection that also writes: where that breaks, the next one locks first.
-        sa.event.listen(self._engine, "connect", lambda connection, _: self._lock_connection(connection, key))
+        locking.AdvisoryLock(self._engine, self._name, patience=patience, taken=self._taken, give_up=give_up)
         with self._mapped(), self._engine.connect():
             return
 
-    def _lock_connection(self, connection: Any, key: int) -> None:
-        deadline = time.monotonic() + LOCK_PATIENCE  # a controller that has just ended may still be connected
-        while True:
-            with connection.cursor() as cursor:
-                cursor.execute("SELECT pg_try_advisory_lock(%s)", (key,))
-                (locked,) = cursor.fetchone()
-            connection.commit()  # the lock stays, it is the session's
-            if locked:
-                return
-            if time.monotonic() > deadline:
-                raise self._locked("on another connection") if self._epoch is None else self._fenced()
-            time.sleep(0.02)
-
-    def _locked(self, holder: str) -> errors.LedgerLocked:
-        return errors.LedgerLocked(
-            f"another controller ({holder}) is working on the run {self._name}; "
-            f"see it with `platform status {self._name}`, end it with `platform cancel {self._name}`"
-        )
+    def _taken(self, cursor: Any) -> errors.LedgerFenced | None:
+        """What to raise on a new connection, when another controller has counted the epoch up since ours broke."""
+        if self._epoch is None:
+            return None
+        query = "SELECT value_json FROM study_user_attributes WHERE study_id = %s AND key = %s"
+        cursor.execute(query, (self.study_id, labels.LEDGER_EPOCH))
+        found = cursor.fetchone()
+        return None if found is not None and found[0] == self._epoch else self._fenced()
 
     def _fenced(self) -> errors.LedgerFenced:
         return errors.LedgerFenced(
@@ -311,7 +312,7 @@ def _engine(url: str) -> sa.Engine:
         engine = sa.create_engine(made, connect_args={"timeout": 30})
         sa.event.listen(engine, "connect", _tune_sqlite)
         return engine
-    return sa.create_engine(made, pool_pre_ping=True, pool_size=1, max_overflow=0, connect_args={"connect_timeout": 10})
+    return sa.create_engine(made, pool_pre_ping=True, pool_size=1, max_overflow=0, connect_args=locking.CONNECT)
 
 
 def _tune_sqlite(connection: Any, _: Any) -> None:
@@ -324,21 +325,6 @@ def _optuna_storage(url: str) -> optuna.storages.RDBStorage:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         return optuna.storages.RDBStorage(url)
-
-
-def _open_lock(file: Path) -> io.TextIOWrapper:
-    try:
-        return file.open("a+")
-    except OSError as error:
-        raise errors.LedgerUnavailable(f"cannot write {file}: {error.strerror}") from error
-
-
-def _try_lock(handle: io.TextIOWrapper) -> bool:
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _insert(connection: sa.Connection, table: sa.Table, rows: list[dict[str, Any]]) -> None:

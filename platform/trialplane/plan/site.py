@@ -12,6 +12,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from trialplane.errors import TargetError
+from trialplane.spec import values
+from trialplane.spec.cluster import Cpus
 
 
 class _Part(BaseModel):
@@ -58,8 +60,8 @@ class Volume(_Part):
 class Controller(_Part):
     """What the head pod gets of a node."""
 
-    cpus: str = "1"
-    memory: str = "2Gi"
+    cpus: Cpus = "1"
+    memory: values.Quantity = "2Gi"
 
 
 class Site(_Part):

@@ -31,12 +31,14 @@ from pathlib import Path
 from typing import Any
 
 from trialplane import errors, policies
+from trialplane.runtime import sessions, shipping
 from trialplane.runtime.template import MAX_MESSAGE
-from trialplane.wire import paths, records
+from trialplane.wire import env, paths, records
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.states import FailureClass, TrialState
 
 FLUSH_INTERVAL = 0.5  # seconds between events of a trial whose reports nobody waits for
+LOG_INTERVAL = 2.0  # seconds between looks at the log of a trial that ships it
 WATCH_INTERVAL = 1.0  # seconds between looks at the trial's memory
 ABORT_GRACE = 2.0  # seconds between SIGABRT, which writes the stacks to the log, and SIGKILL
 
@@ -61,13 +63,16 @@ class _Running:
     kill_at: float | None = None
     flush_at: float = 0.0
     watch_at: float = 0.0  # when to look at its memory next
+    log: shipping.Log | None = None  # when it is shipped
+    log_at: float = 0.0  # when to look at it next
+    waiting: bool = False  # whether the trial stands still until it is answered
 
 
 class Slot:
     """One place for one trial at a time, on this machine."""
 
     def __init__(self, config: records.SlotConfig, name: str) -> None:
-        self.config = config
+        self.config = config = shipping.at_home(config) if config.ship else config
         self.name = name
         self.node = socket.gethostname()
         self._paths = RunPaths(Path(config.root))
@@ -75,6 +80,7 @@ class Slot:
         self._template: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._running: _Running | None = None
+        self._ending: tuple[shipping.Log, records.TrialEvent] | None = None  # of a trial whose log is still being sent
         self._lock = threading.Lock()  # between the trial's thread and a `kill` from another
 
     def start(self) -> Mapping[str, Any]:
@@ -82,12 +88,14 @@ class Slot:
 
         Returns:
             `ready` (pid), `seconds` (of the imports), `unclean` (why trials will be spawned; empty when forked), `mlflow`
-            (whether the job has imported it).
+            (whether the job has imported it), `node` (host or pod).
 
         Raises:
             EntrypointError: the job's code does not import.
             SlotError: the template ended without a word.
         """
+        if self.config.pack:
+            shipping.unpack_code(Path(self.config.pack), Path(self.config.code))
         self._log.parent.mkdir(parents=True, exist_ok=True)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs, self._log.open("ab") as log:
@@ -107,14 +115,14 @@ class Slot:
         data = ours.recv(MAX_MESSAGE)
         message: dict[str, Any] = json.loads(data) if data else {}
         if "ready" in message:
-            return message
+            return {**message, "node": self.node}
         self.close()
         if "failed" in message:
             raise errors.EntrypointError(
                 f"the job's code does not import; no trial was started\n  {message['failed']}\n"
-                f"  in {self.config.code}, entrypoint {self.config.entrypoint}\n  traceback: {self._log}"
+                f"  in {self.config.code}, entrypoint {self.config.entrypoint}\n  traceback: {self._where()}"
             )
-        raise errors.SlotError(f"slot {self.name} on {self.node}: its template ended while importing; see {self._log}")
+        raise errors.SlotError(f"slot {self.name} on {self.node}: its template ended while importing; see {self._where()}")
 
     def run(self, request: records.TrialRequest) -> records.TrialEvent:
         """Starts one trial and returns its first event."""
@@ -122,6 +130,10 @@ class Slot:
         if self._template is None or self._template.poll() is not None:
             self.close()
             self.start()
+        if self.config.ship and env.MLFLOW_RUN_ID not in request.env:  # the controller has no run of MLflow's for it
+            store = self._paths.trial_store(request.number)
+            store.parent.mkdir(parents=True, exist_ok=True)
+            request = dataclasses.replace(request, env={**request.env, **env.own_mlflow(store)})
         workdir = self._paths.scratch / f"{self.name}-{request.number}"
         ours, theirs = socket.socketpair()
         with theirs:
@@ -137,6 +149,8 @@ class Slot:
             deadline=None if request.timeout is None else time.monotonic() + request.timeout,
             flush_at=time.monotonic() + FLUSH_INTERVAL,
             watch_at=time.monotonic() + WATCH_INTERVAL,
+            log=shipping.Log(self._paths.trial_log(request.trial, request.attempt)) if self.config.ship else None,
+            log_at=time.monotonic() + LOG_INTERVAL,
         )
         with self._lock:
             self._running = running
@@ -151,8 +165,11 @@ class Slot:
 
     def go_on(self, prune: bool = False) -> records.TrialEvent:
         """Answers the report the trial waits on, if it does, and returns its next event."""
+        if self._ending is not None:
+            return self._send_end()
         running = self._require_running()
-        if running.request.prunable:
+        if running.waiting:
+            running.waiting = False
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 running.channel.send_bytes(json.dumps({"prune": prune}).encode())
         return self._next()
@@ -175,6 +192,14 @@ class Slot:
                 self._template.kill()
                 self._template.wait()
             self._template = None
+
+    def _where(self) -> str:
+        """Where the template's last words are: its log, or what it ends with when nobody else sees that file."""
+        if not self.config.ship:
+            return str(self._log)
+        with contextlib.suppress(OSError):
+            return f"the end of its log on {self.node}:\n{self._log.read_bytes()[-4000:].decode(errors='replace')}"
+        return "nothing: its log cannot be read"
 
     def _template_env(self) -> dict[str, str]:
         threads = str(self.config.cpus)
@@ -220,12 +245,20 @@ class Slot:
                 else:
                     return self._end(running, message)
             if running.reports and (running.request.prunable or time.monotonic() >= running.flush_at):
-                running.flush_at = time.monotonic() + FLUSH_INTERVAL
                 return self._take(running)
+            if running.log is not None and time.monotonic() >= running.log_at:
+                event = self._take(running)
+                if event.log or event.reports:
+                    return event
 
     def _take(self, running: _Running) -> records.TrialEvent:
+        """An event with everything the trial has said so far."""
+        now = time.monotonic()
+        running.flush_at, running.log_at = now + FLUSH_INTERVAL, now + LOG_INTERVAL
         reports, running.reports = tuple(running.reports), []
-        return records.TrialEvent(reports, waiting=running.request.prunable)
+        running.waiting = bool(reports) and running.request.prunable
+        log = b"" if running.log is None else running.log.grown()
+        return records.TrialEvent(reports, waiting=running.waiting, log=log)
 
     def _read(self, running: _Running) -> bool:
         """Reads one message of the trial; False when its channel is closed."""
@@ -251,13 +284,30 @@ class Slot:
                 os.close(running.handle)
                 running.handle = None
         if not message and running.pid:  # the template is gone and cannot kill what the trial started
-            _kill_session(running.pid)
+            sessions.kill(running.pid)
         shutil.rmtree(running.workdir, ignore_errors=True)
         with self._lock:
             self._running = None
         outcome = self._outcome(running, message)
         arrays = running.arrays if outcome.state is TrialState.COMPLETE else None
-        return records.TrialEvent(tuple(running.reports), outcome=outcome, arrays=arrays)
+        event = records.TrialEvent(tuple(running.reports), outcome=outcome, arrays=arrays)
+        if running.log is None:
+            return event
+        store = self._paths.trial_store(outcome.number)
+        packed = shipping.pack_store(store, running.workdir.with_suffix(".store"))
+        self._ending = running.log, dataclasses.replace(event, store=packed)
+        return self._send_end()
+
+    def _send_end(self) -> records.TrialEvent:
+        """The rest of an ended trial's log, piece by piece, and with the last piece its end."""
+        assert self._ending is not None
+        log, event = self._ending
+        piece = log.grown(ended=True)
+        if not log.is_sent:
+            return records.TrialEvent(log=piece)
+        self._ending = None
+        log.remove()
+        return dataclasses.replace(event, log=piece)
 
     def _outcome(self, running: _Running, message: Mapping[str, Any]) -> records.TrialOutcome:
         """What the trial said, unless it was killed or ended without a word."""
@@ -304,7 +354,7 @@ class Slot:
                 waits.append(max(0.0, running.watch_at - now))
             if self.config.memory is not None and running.pid and now >= running.watch_at:
                 running.watch_at = now + WATCH_INTERVAL
-                used = session_memory(running.pid)
+                used = sessions.memory(running.pid)
                 if used > self.config.memory:
                     text = (
                         f"used {used / 2**30:.1f} GiB of memory, over its limit of {self.config.memory / 2**30:.1f} GiB; "
@@ -314,6 +364,8 @@ class Slot:
                         self._kill(running, FailureClass.CRASHED, text, signal.SIGKILL)
         if running.reports:
             waits.append(max(0.0, running.flush_at - now))
+        if running.log is not None:
+            waits.append(max(0.0, running.log_at - now))
         return min(waits, default=None)
 
     def _kill(self, running: _Running, failure: FailureClass, message: str, number: signal.Signals) -> None:
@@ -335,33 +387,6 @@ class Slot:
 
 def _readable(sources: list[Any], timeout: float | None) -> list[Any]:
     return select.select(sources, [], [], timeout)[0]
-
-
-def session_memory(session: int) -> int:
-    """Bytes of memory resident in all processes of a session; pages they share with others count."""
-    total = 0
-    for process in _session(session):
-        with contextlib.suppress(OSError, IndexError):
-            total += int((process / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    return total
-
-
-def _kill_session(session: int) -> None:
-    """Kills all processes of a session."""
-    for process in _session(session):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(int(process.name), signal.SIGKILL)
-
-
-def _session(session: int) -> list[Path]:
-    """The folders in /proc of all processes of a session."""
-    found = []
-    for process in Path("/proc").iterdir():
-        if process.name.isdigit():
-            with contextlib.suppress(OSError, IndexError):
-                if int((process / "stat").read_text().rpartition(")")[2].split()[3]) == session:
-                    found.append(process)
-    return found
 
 
 def _unexplained(slot: Slot, code: int | None) -> tuple[FailureClass, str]:

@@ -8,6 +8,7 @@ from pydantic import Discriminator, Field, Tag, model_validator
 
 from trialplane.spec import faults, values
 from trialplane.spec import space as spaces  # `space` is a field of the job
+from trialplane.spec.cluster import Cluster
 from trialplane.spec.faults import Fault
 from trialplane.spec.resources import Budget, Resources, Retries
 from trialplane.spec.sampling import Pruner, Sampler
@@ -103,6 +104,7 @@ class Job(faults.Model):
     budget: Budget = Field(default_factory=Budget, description="When to stop before all trials have ended.")
     retries: Retries = Field(default_factory=Retries, description="How often to try a lost trial again.")
     resources: Resources = Field(default_factory=Resources, description="What one trial gets of a machine.")
+    cluster: Cluster = Field(default_factory=Cluster, description="How the run's pods are made in a cluster.")
     seed: values.Integer = Field(default=0, ge=0, lt=2**32, description="Of the sampler; trials derive theirs.")
     enqueue: tuple[dict[str, values.Choice], ...] = Field(
         default=(), description="Points to try first; parameters that a point leaves out are drawn."

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from trialplane import errors
 from trialplane.spec import faults, space
+from trialplane.spec.cluster import Cluster, ControllerPod, Toleration, Topology
 from trialplane.spec.document import Place
 from trialplane.spec.faults import Fault
 from trialplane.spec.job import Constraint, Input, Job, Objective
@@ -17,8 +18,20 @@ from trialplane.spec.resources import Budget, Resources, Retries
 
 # Parts pydantic puts into a location that are no fields: the forms of a union, and a key as opposed to its value.
 _FORMS = ("parameters", "function")
-_MODELS: Mapping[str, type[faults.Model]] = {"budget": Budget, "resources": Resources, "retries": Retries}
-_ITEMS: Mapping[str, type[faults.Model]] = {"inputs": Input, "objectives": Objective, "constraints": Constraint}
+_MODELS: Mapping[Place, type[faults.Model]] = {
+    ("budget",): Budget,
+    ("resources",): Resources,
+    ("retries",): Retries,
+    ("cluster",): Cluster,
+    ("cluster", "controller"): ControllerPod,
+    ("cluster", "topology"): Topology,
+}
+_ITEMS: Mapping[Place, type[faults.Model]] = {
+    ("inputs",): Input,
+    ("objectives",): Objective,
+    ("constraints",): Constraint,
+    ("cluster", "tolerations"): Toleration,
+}
 _UNKNOWN = "there is no such field"
 _MISSING = "is missing"
 _PARAMETERS: Mapping[str, type[faults.Model]] = {
@@ -62,7 +75,7 @@ def _say(entry: Any, place: Place, data: Mapping[str, Any]) -> str:
     if kind == "extra_forbidden":
         if place == ("name",):
             return "is the name of the job's folder; drop this line"
-        return f"{_UNKNOWN}; {errors.nearest(str(place[-1]), _fields(place[:-1], data))}"
+        return f"{_UNKNOWN}; {errors.nearest(str(place[-1]), _fields(place[:-1], data))}".rstrip("; ")
     if kind == "missing":
         return _missing(place)
     if kind == "union_tag_not_found":
@@ -128,12 +141,11 @@ def _fields(place: Place, data: Mapping[str, Any]) -> Collection[str]:
     """Names of the fields at a place, for the nearest to a misspelt one."""
     if not place:
         return [name for name in (*Job.model_fields, "objective", "profiles") if name != "name"]
-    first = str(place[0])
-    if first == "space" and len(place) == 2:
+    if place[0] == "space" and len(place) == 2:
         raw = data["space"][place[1]]
         model: type[faults.Model] | None = _PARAMETERS.get(raw.get("type"))
     else:
-        model = _MODELS.get(first) if len(place) == 1 else _ITEMS.get(first)
+        model = _MODELS.get(place) or _ITEMS.get(place[:-1])
     return list(model.model_fields) if model else ()
 
 

@@ -2,15 +2,34 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 HOME = "TRIALPLANE_HOME"  # where runs, the ledger, MLflow's store and the cache live on a laptop
+CONTEXT = "TRIALPLANE_CONTEXT"  # of the kubeconfig, where no flag chooses a place
+NAMESPACE = "TRIALPLANE_NAMESPACE"  # of that context
 LEDGER = "TRIALPLANE_LEDGER"  # the controller's database, where it is not a file in the run's folder: a cluster's
 RUN = "TRIALPLANE_RUN"
 TRIAL = "TRIALPLANE_TRIAL"
 ATTEMPT = "TRIALPLANE_ATTEMPT"
 SEED = "TRIALPLANE_SEED"
 CACHE = "TRIALPLANE_CACHE"  # folder shared by all trials of all runs
+STATUS = "TRIALPLANE_STATUS"  # host:port of the controller's /status and /metrics; a free port of loopback without it
+ENTRYPOINT = "TRIALPLANE_ENTRYPOINT"  # what the submitter has Ray run
+GATEWAY_TOKEN = "TRIALPLANE_GATEWAY_TOKEN"  # allows changes through the gateway
+
+# Set by KubeRay, or by Ray.
+RAY_ADDRESS = "RAY_ADDRESS"
+RAY_DASHBOARD_ADDRESS = "RAY_DASHBOARD_ADDRESS"
+RAY_JOB_SUBMISSION_ID = "RAY_JOB_SUBMISSION_ID"
+RAY_AUTH_TOKEN = "RAY_AUTH_TOKEN"
 
 MLFLOW_TRACKING_URI = "MLFLOW_TRACKING_URI"
 MLFLOW_ARTIFACT_ROOT = "_MLFLOW_SERVER_ARTIFACT_ROOT"  # where a store that a client makes puts its artifacts
 MLFLOW_RUN_ID = "MLFLOW_RUN_ID"
+MLFLOW_CREDENTIALS = ("MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN")
 MLFLOW_EXPERIMENT_NAME = "MLFLOW_EXPERIMENT_NAME"
+
+
+def own_mlflow(store: Path) -> dict[str, str]:
+    """What makes a trial log into an MLflow store of its own."""
+    return {MLFLOW_TRACKING_URI: f"sqlite:///{store}", MLFLOW_ARTIFACT_ROOT: store.with_suffix(".artifacts").as_uri()}

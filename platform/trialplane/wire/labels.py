@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 # Tags of MLflow runs. `mlflow.*` are MLflow's own, everything of ours starts with `trialplane.`.
 PARENT = "mlflow.parentRunId"
 KIND = "trialplane.kind"  # "study" on the parent run, "trial" on its children
@@ -26,3 +28,14 @@ SPEC_HASH = "trialplane.spec_hash"
 LEDGER_REQUEST = "trialplane:request"
 LEDGER_OUTCOME = "trialplane:outcome"
 LEDGER_EPOCH = "trialplane:epoch"
+# Attributes of studies in a database that outlives the run's folder: all there is to know about a run.
+LEDGER_JOB = "trialplane:job"
+LEDGER_SUBMISSION = "trialplane:submission"
+LEDGER_CODE = "trialplane:code"  # the packed folder, base64
+LEDGER_STATUS = "trialplane:status"  # the last RunStatus
+LEDGER_WISH = "trialplane:wish"  # a Wish; written by the gateway, read by the controller
+
+
+def ledger_lock(run: str) -> int:
+    """The key of PostgreSQL's advisory lock that the controller of a run holds."""
+    return int.from_bytes(hashlib.sha256(run.encode()).digest()[:8], "big", signed=True)

@@ -3,6 +3,7 @@
 ```
 <home>/                    TRIALPLANE_HOME, else ~/.trialplane
   mlflow.db, artifacts/    MLflow's local store
+  place.json               where the last submission went
   cache/                   shared by all trials of all runs: tokenizers, prepared data
   runs/<run>/
     job.json               the job as resolved: profile, flags and `--set` applied
@@ -50,6 +51,11 @@ def mlflow_artifacts(root: Path) -> Path:
 def mlflow_uri(root: Path) -> str:
     """The tracking URI of the local MLflow store."""
     return f"sqlite:///{mlflow_db(root)}"
+
+
+def place(root: Path) -> Path:
+    """Where the last submission went, JSON."""
+    return root / "place.json"
 
 
 def cache(root: Path) -> Path:

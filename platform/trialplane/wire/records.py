@@ -68,6 +68,9 @@ class SlotConfig:
         gpus: GPUs of one trial.
         memory: bytes one trial may use, or None for no limit of ours.
         env: variables set in the template and thus in every trial.
+        pack: archive of the job's code that the slot unpacks into `code` before it starts; "" when it is there already.
+        ship: whether the slot shares no folder with the controller. Then `code`, `root` and `cache` are below the slot's
+            own home, and events carry what the trial writes into files: its log, and its own MLflow store.
     """
 
     run: str
@@ -80,6 +83,8 @@ class SlotConfig:
     gpus: int = 0
     memory: int | None = None
     env: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    pack: str = ""
+    ship: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,6 +117,7 @@ class TrialOutcome:
         peak_memory: largest resident set of the process, in bytes.
         arrays: number of bytes of arrays that came with the result.
         retried: whether the trial is tried again; decided by the ledger.
+        step: the last step reported.
     """
 
     number: int
@@ -130,6 +136,7 @@ class TrialOutcome:
     peak_memory: int = 0
     arrays: int = 0
     retried: bool = False
+    step: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,13 +144,29 @@ class TrialEvent:
     """What a slot says next about its running trial: reports, and its outcome when it has ended.
 
     `waiting` means that the trial stands still until it is told whether to go on. `arrays` is the file, on the slot's
-    node, that holds the packed arrays of the result.
+    node, that holds the packed arrays of the result. A slot that ships (`SlotConfig.ship`) adds what the log has grown by,
+    and `store`, the file that holds the trial's own MLflow store.
     """
 
     reports: tuple[TrialReport, ...] = ()
     waiting: bool = False
     outcome: TrialOutcome | None = None
     arrays: str | None = None
+    log: bytes = b""
+    store: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Wish:
+    """What the user wants of a run that lives in a cluster.
+
+    Attributes:
+        state: RUNNING, PAUSED or CANCELLED.
+        parallel: slots, or None for as many as the job says.
+    """
+
+    state: RunState = RunState.RUNNING
+    parallel: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,8 +193,9 @@ class RunStatus:
     """One run as the laptop shows it. `reason` says why it is in `state`, in words.
 
     `best` is the best feasible trial of a single-objective study, or the first of the Pareto front; `rate` is ended
-    trials per second while slots were ready; `eta` is seconds; `recorder` says why MLflow is away; `unrecorded` is whether
-    MLflow lacks results that a resume would write.
+    trials per second while slots were ready; `eta` is seconds; `nodes` are the hosts or pods that have a slot, so those that
+    a run must keep when it gets smaller; `recorder` says why MLflow is away; `unrecorded` is whether MLflow lacks results
+    that a resume would write.
     """
 
     run: str
@@ -187,6 +211,7 @@ class RunStatus:
     retried: int = 0
     failures: Mapping[str, int] = dataclasses.field(default_factory=dict)
     slots_ready: int = 0
+    nodes: tuple[str, ...] = ()
     objectives: tuple[str, ...] = ()
     best: TrialRow | None = None
     rate: float | None = None

@@ -1,0 +1,32 @@
+"""`platform delete`: a run is forgotten."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from trialplane.cli import names, output
+from trialplane.client.places import Place
+from trialplane.errors import InputError
+
+
+@click.command("delete")
+@click.argument("run", shell_complete=names.complete_run)
+@names.place_options()
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+def command(run: str, place: Place, yes: bool) -> None:
+    """Forget RUN: its ledger, its logs and its code. What MLflow recorded of it stays there.
+
+    A run that goes on is cancelled first.
+    """
+    handle = names.find_run(run, place)
+    status = handle.status()
+    if not yes:
+        if not sys.stdin.isatty():
+            raise InputError(f"nobody is there to ask whether {run} may go; --yes says so")
+        active = ", which goes on," if handle.is_active() else ""
+        question = f"Forget {run}{active} with {status.ended_trials} ended trials, in {handle.log_place()}?"
+        click.confirm(question, abort=True, err=True)
+    handle.delete()
+    output.note(f"{run} is forgotten")

@@ -1,0 +1,59 @@
+"""`platform doctor`: what is wrong with this machine, the cluster and a trial's pod, and the cure of each."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+
+import click
+
+from trialplane.cli import names, output
+from trialplane.client import doctor
+from trialplane.client.doctor import Line
+from trialplane.client.places import Place
+from trialplane.spec import load
+from trialplane.spec.job import Job
+from trialplane.wire.findings import Verdict
+
+_COLOURS = {Verdict.PASS: "green", Verdict.WARN: "yellow", Verdict.FAIL: "red"}
+
+
+@click.command("doctor")
+@names.place_options(submits=True)
+@click.option("--gpus", type=click.IntRange(min=0), help="GPUs of the pod that is checked; 0 when left out, or the job's.")
+@click.option("--job", metavar="NAME", help="Check in a pod as this job's trials get: its nodes, GPUs and image.")
+@click.option(
+    "--wait", type=click.FloatRange(min=1), default=180.0, show_default=True, help="Seconds for that pod to start."
+)
+@output.option("table", "json")
+def command(place: Place, gpus: int | None, job: str | None, wait: float, kind: str) -> int:
+    """Check this machine, the cluster and, in a pod as trials get it, everything a trial relies on.
+
+    With --local this machine alone, and whether it can run studies. Ends with 3 when a check fails; each says what to do.
+    The pod is deleted afterwards.
+    """
+    lines = []
+    for line in doctor.examine(place, _job(job, gpus), wait):
+        lines.append(line)
+        if kind == "table":
+            click.echo(_shown(line))
+    if kind == "json":
+        output.emit(kind, [{"area": line.area, **dataclasses.asdict(line.finding)} for line in lines], str)
+    counts = {verdict: sum(line.finding.verdict is verdict for line in lines) for verdict in Verdict}
+    output.note(f"{counts[Verdict.PASS]} passed, {counts[Verdict.WARN]} warnings, {counts[Verdict.FAIL]} failed")
+    return doctor.exit_code(lines)
+
+
+def _job(name: str | None, gpus: int | None) -> Job:
+    if name is None:
+        return doctor.default_job(gpus or 0)
+    sets = () if gpus is None else (f"resources.gpus={gpus}",)
+    return load.load_job(load.find_job(name, Path.cwd()), sets=sets, environ=os.environ)
+
+
+def _shown(line: Line) -> str:
+    finding = line.finding
+    verdict = output.paint(finding.verdict.value, fg=_COLOURS[finding.verdict], bold=finding.verdict is Verdict.FAIL)
+    head = f"{verdict}  {line.area:9}  {finding.check:24}  {' '.join(finding.message.split())}"
+    return head if not finding.cure else f"{head}\n      {'':9}  cure: {' '.join(finding.cure.split())}"

@@ -1,0 +1,91 @@
+"""`platform image`: builds, pushes and loads the images; prints the commands it runs, so that nobody needs it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from trialplane.cli import output
+from trialplane.client import images
+from trialplane.client.images import Command
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+_tag: Decorator = click.option("--tag", default="dev", show_default=True, metavar="TAG", help="Tag of the images.")
+_target: Decorator = click.option(
+    "--target",
+    type=click.Choice([*images.TARGETS, "both"]),
+    default="both",
+    show_default=True,
+    help="Which image: the controller's (also serves MLflow), or the trials'.",
+)
+
+
+@click.group("image")
+def command() -> None:
+    """Build the images of a cluster's pods, and bring them to where it finds them.
+
+    Code of jobs is not in them: it travels with each submission. They change with the platform and its dependencies.
+    """
+
+
+@command.command("build")
+@_target
+@_tag
+@click.option(
+    "--device",
+    type=click.Choice(["cuda", "cpu"]),
+    default="cuda",
+    show_default=True,
+    help="cpu makes a trial image for nodes without GPUs and for kind: 2 GB instead of 6.",
+)
+@click.option("--package", "packages", multiple=True, metavar="NAME", help="One more Python package. Repeatable.")
+def build(target: str, tag: str, device: str, packages: tuple[str, ...]) -> None:
+    """Build trialplane/controller:TAG and trialplane/trial:TAG with docker."""
+    origin = images.source(Path.cwd())
+    builder = images.builder()
+    for name in _targets(target):
+        _run(images.build(origin, name, tag, device, builder, packages))
+    output.note(f"built {', '.join(images.image(name, tag) for name in _targets(target))}")
+
+
+@command.command("push")
+@_target
+@_tag
+@click.option("--registry", required=True, metavar="PREFIX", help="Where to: registry.example.com/team/trialplane.")
+def push(target: str, tag: str, registry: str) -> None:
+    """Push the images to a registry as PREFIX/controller:TAG and PREFIX/trial:TAG."""
+    for name in _targets(target):
+        images.check_image(images.image(name, tag))
+    for name in _targets(target):
+        for one in images.push(name, tag, registry):
+            _run(one)
+    for name in _targets(target):
+        click.echo(images.image(name, tag, registry))
+
+
+@command.command("load")
+@_target
+@_tag
+@click.option("--cluster", default="kind", show_default=True, metavar="NAME", help="The kind cluster's name.")
+@click.option("--nodes", default="", metavar="NODE,…", help="These nodes only; all when left out.")
+def load(target: str, tag: str, cluster: str, nodes: str) -> None:
+    """Load the images into the nodes of a kind cluster, which pulls nothing then."""
+    images.check_cluster(cluster)
+    for name in _targets(target):
+        images.check_image(images.image(name, tag))
+    _run(images.load(_targets(target), tag, cluster, [node for node in nodes.split(",") if node]))
+
+
+def _targets(target: str) -> tuple[str, ...]:
+    return images.TARGETS if target == "both" else (target,)
+
+
+def _run(one: Command) -> None:
+    variables = [f"{name}={value}" for name, value in one.environ.items()]
+    output.note(output.paint(f"$ {' '.join([*variables, shlex.join(one.words)])}", dim=True))
+    images.run(one)

@@ -1,0 +1,208 @@
+"""A pod of the trial image, made as a trial's pod is, in which `trialplane.runtime.probe` looks around for the doctor.
+
+It is deleted afterwards whatever happens, and ends by itself should this process die first.
+"""
+
+from __future__ import annotations
+
+import base64
+import secrets
+import time
+import urllib.parse
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from trialplane.client import cluster as clusters
+from trialplane.client import preflight, waiting
+from trialplane.client.cluster import Cluster
+from trialplane.errors import TrialplaneError
+from trialplane.plan import pods
+from trialplane.plan.pack import Pack
+from trialplane.plan.plan import Plan, Provenance
+from trialplane.plan.site import Site
+from trialplane.spec.job import Job
+from trialplane.wire import cluster as names
+from trialplane.wire import findings, records
+from trialplane.wire.findings import Finding
+
+CONTAINER = "probe"
+_LIFE = 900  # seconds after which Kubernetes ends the pod
+_STUCK = 30.0  # seconds for which a reason that does not change by itself must last
+_POLL = 1.0
+_POSTGRESQL = 5432
+_SERVER = "kubernetes.default.svc:443"
+
+
+def plan(job: Job) -> Plan:
+    """A run of the job that is never submitted: the doctor's pod is made as its trials' pods would be."""
+    return Plan(f"doctor-{secrets.token_hex(3)}", job, Pack(b"", "", ()), Provenance("", "", ""))
+
+
+def manifest(plan: Plan, site: Site, arguments: Sequence[str]) -> dict[str, Any]:
+    """The pod: a trial's, without the run's code, and with the probe as its command."""
+    template = pods.trial(plan, site)
+    spec = template["spec"]
+    code = {one["name"] for one in spec["volumes"] if "configMap" in one}
+    spec["volumes"] = [one for one in spec["volumes"] if one["name"] not in code]
+    container = spec["containers"][0]
+    container["name"] = CONTAINER
+    container["command"] = ["python", "-m", "trialplane.runtime.probe", *arguments]
+    container["volumeMounts"] = [one for one in container["volumeMounts"] if one["name"] not in code]
+    spec["restartPolicy"] = "Never"
+    spec["activeDeadlineSeconds"] = _LIFE
+    metadata = {**template["metadata"], "name": f"platform-{plan.run}"}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def arguments(plan: Plan, site: Site, databases: Sequence[str]) -> list[str]:
+    """What the probe is told of the pod it should find itself in.
+
+    Args:
+        plan: of the pod.
+        site: the chart's.
+        databases: host:port of PostgreSQL.
+    """
+    volumes = {one["name"]: one for one in pods.trial(plan, site)["spec"]["volumes"]}
+    shm = int(preflight.amount(volumes["shm"]["emptyDir"]["sizeLimit"]))
+    found = [f"--gpus={plan.job.resources.gpus}", f"--shm={shm}", f"--mlflow={site.mlflow.url}"]
+    if site.data.claim:
+        found.append(f"--data={names.DATA}")
+    found += [f"--closed=PostgreSQL={address}" for address in databases]
+    return [*found, f"--closed=the API server={_SERVER}"]
+
+
+def look(cluster: Cluster, site: Site, plan: Plan, patience: float) -> Iterator[Finding]:
+    """Makes the pod, passes on what it finds, and deletes it.
+
+    Args:
+        cluster: where.
+        site: the chart's.
+        plan: whose trial the pod stands for.
+        patience: seconds for it to start.
+    """
+    databases = _databases(cluster, site)
+    if not databases:
+        cure = "let somebody look who may list services or read the ledger's Secret"
+        yield findings.warned("no way to PostgreSQL", "its address cannot be found, so it was not tried", cure)
+    pod = manifest(plan, site, arguments(plan, site, databases))
+    name = pod["metadata"]["name"]
+    try:
+        cluster.create(clusters.POD, pod)
+    except TrialplaneError as error:
+        cure = "a run's trials would be refused in the same way; see the message"
+        yield findings.failed("trial pod", f"it cannot be made: {error}", cure)
+        return
+    try:
+        yield from _watch(cluster, name, patience)
+    except TrialplaneError as error:
+        yield findings.failed("trial pod", f"{name}: {error}", "see the message")
+    finally:
+        cluster.delete(clusters.POD, name, now=True)
+
+
+def read(line: str) -> Finding | None:
+    """A line of the pod's log as a finding, or None when it is something else's."""
+    if not line.startswith('{"check"'):
+        return None
+    try:
+        return records.from_json(Finding, line)
+    except (ValueError, TypeError):
+        return None
+
+
+def ending(pod: dict[str, Any], count: int, noise: Sequence[str]) -> Finding | None:
+    """What to say of a pod that ended, or None when it did its work.
+
+    Args:
+        pod: the object.
+        count: findings that it printed.
+        noise: what else it printed.
+    """
+    phase = (pod.get("status") or {}).get("phase")
+    if phase == "Succeeded" and count:
+        return None
+    wait = waiting.blocked(pod)
+    words = wait.text if wait else f"is {phase}"
+    said = f"; it said: {noise[-1].strip()}" if noise else ""
+    cure = "the trial image must hold this version of the platform: build it from jobs/Dockerfile, or upgrade the chart"
+    return findings.failed("trial pod", f"it {words} before its checks were done{said}", cure)
+
+
+def databases(services: Sequence[dict[str, Any]], namespace: str, url: str) -> list[str]:
+    """host:port of PostgreSQL: where the ledger's URL points, else of services that have its port.
+
+    Args:
+        services: of the namespace.
+        namespace: its name.
+        url: of the ledger, or "" when it may not be read.
+    """
+    if url:
+        parts = urllib.parse.urlsplit(url)
+        return [f"{parts.hostname}:{parts.port or _POSTGRESQL}"]
+    return [
+        f"{one['metadata']['name']}.{namespace}.svc:{_POSTGRESQL}"
+        for one in services
+        if any(port.get("port") == _POSTGRESQL for port in (one.get("spec") or {}).get("ports") or [])
+    ]
+
+
+def _watch(cluster: Cluster, name: str, patience: float) -> Iterator[Finding]:
+    begin = time.monotonic()
+    stuck_since: float | None = None
+    while True:
+        pod = cluster.read(clusters.POD, name)
+        if pod is None:
+            yield findings.failed("trial pod", f"{name} was deleted by somebody else", "try again")
+            return
+        if (pod.get("status") or {}).get("phase") not in (None, "Pending"):
+            break
+        now = time.monotonic()
+        wait = waiting.blocked(pod, cluster.list(clusters.EVENT, fields=f"involvedObject.name={name}"))
+        stuck_since = (stuck_since or now) if wait is not None and wait.stuck else None
+        if now - begin > patience or (stuck_since is not None and now - stuck_since > min(_STUCK, patience)):
+            text = wait.text if wait is not None else "does not start"
+            cure = "a run's trials would wait for the same; where nodes or images only take long: --wait 600"
+            yield findings.failed("trial pod", f"it {text}", cure)
+            return
+        time.sleep(_POLL)
+    node = pod["spec"].get("nodeName", "")
+    yield findings.passed("trial pod", f"started on {node} after {time.monotonic() - begin:.0f} s")
+    count, noise = 0, []
+    for line in cluster.pod_log(name, container=CONTAINER, follow=True):
+        finding = read(line)
+        if finding is None:
+            noise.append(line)
+        else:
+            count += 1
+            yield finding
+    yield from _end(cluster, name, count, noise)
+
+
+def _end(cluster: Cluster, name: str, count: int, noise: Sequence[str]) -> Iterator[Finding]:
+    """The log has ended; the pod's phase follows within moments."""
+    end = time.monotonic() + _STUCK
+    pod = cluster.read(clusters.POD, name)
+    while pod is not None and pod["status"].get("phase") == "Running" and time.monotonic() < end:
+        time.sleep(_POLL)
+        pod = cluster.read(clusters.POD, name)
+    found = ending(pod or {"metadata": {"name": name}, "status": {"phase": "gone"}}, count, noise)
+    if found is not None:
+        yield found
+
+
+def _databases(cluster: Cluster, site: Site) -> list[str]:
+    try:
+        found = cluster.list(clusters.SERVICE)
+    except TrialplaneError:
+        found = []
+    addresses = databases(found, cluster.namespace, "")
+    return addresses or databases([], cluster.namespace, _ledger(cluster, site))
+
+
+def _ledger(cluster: Cluster, site: Site) -> str:
+    """The ledger's URL, or "" for the many who may not read it."""
+    try:
+        secret = cluster.read(clusters.SECRET, site.ledger.name)
+        return base64.b64decode((secret or {})["data"][site.ledger.key]).decode()
+    except (TrialplaneError, KeyError, ValueError):
+        return ""

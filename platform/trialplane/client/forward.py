@@ -1,0 +1,134 @@
+"""A port of this machine's loopback that leads to a service in a cluster, as `kubectl port-forward` does.
+
+Each connection gets a stream of its own to a pod that is ready at that moment, so a pod that is replaced breaks the
+connections it had and no later ones.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from trialplane.client import cluster as clusters
+from trialplane.client.cluster import Cluster
+from trialplane.errors import InputError, TargetError
+
+HOST = "127.0.0.1"  # who can reach the port can use the service
+_PIECE = 2**16
+
+
+class Forward:
+    """Listens on a port until it is closed.
+
+    Args:
+        cluster: where the service is.
+        service: its name.
+        port: of the service.
+        local: port of this machine; any free one when 0.
+        said: is told why a connection could not be made.
+
+    Raises:
+        InputError: the local port is in use.
+    """
+
+    def __init__(
+        self, cluster: Cluster, service: str, port: int, local: int = 0, said: Callable[[str], None] = lambda text: None
+    ) -> None:
+        self._cluster = cluster
+        self._service = service
+        self._port = port
+        self._said = said
+        self._listener = socket.socket()
+        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            self._listener.bind((HOST, local))
+        except OSError as error:
+            self._listener.close()
+            raise InputError(f"port {local} is in use; leave --port out to take a free one") from error
+        self._listener.listen()
+        self.port: int = self._listener.getsockname()[1]
+
+    def __enter__(self) -> Forward:
+        threading.Thread(target=self._accept, daemon=True, name=f"forward to {self._service}").start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def url(self) -> str:
+        """Where to reach the service."""
+        return f"http://{HOST}:{self.port}"
+
+    def close(self) -> None:
+        """Takes no more connections; those that are open end with the process."""
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+    def connect(self) -> Any:
+        """A stream to a pod of the service; see `Cluster.forward`.
+
+        Raises:
+            TargetError: no pod of it is ready.
+        """
+        service = self._cluster.read(clusters.SERVICE, self._service)
+        if service is None:
+            raise TargetError(f"there is no service {self._service} in {self._cluster.place}; `helm upgrade` makes it anew")
+        selector = ",".join(f"{key}={value}" for key, value in (service["spec"].get("selector") or {}).items())
+        pods = [pod for pod in self._cluster.list(clusters.POD, selector=selector) if _is_ready(pod)]
+        if not pods:
+            raise TargetError(
+                f"no pod of {self._service} in {self._cluster.place} is ready; `kubectl -n {self._cluster.namespace} get pods "
+                f"-l {selector}` shows them"
+            )
+        wanted = next((one for one in service["spec"]["ports"] if one["port"] == self._port), service["spec"]["ports"][0])
+        return self._cluster.forward(pods[0]["metadata"]["name"], _number(pods[0], wanted.get("targetPort", self._port)))
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:  # closed
+                return
+            threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        with client:
+            try:
+                stream = self.connect()
+            except (TargetError, InputError) as error:
+                self._said(str(error))
+                return
+            back = threading.Thread(target=_pump, args=(stream, client), daemon=True)
+            back.start()
+            _pump(client, stream)
+            back.join()
+
+
+def _pump(source: Any, target: Any) -> None:
+    """Copies until the source ends, and ends the target then."""
+    with contextlib.suppress(OSError):
+        while piece := source.recv(_PIECE):
+            target.sendall(piece)
+    for one in (target, source):
+        with contextlib.suppress(OSError):
+            one.shutdown(socket.SHUT_RDWR)
+
+
+def _is_ready(pod: dict[str, Any]) -> bool:
+    conditions = (pod.get("status") or {}).get("conditions") or []
+    return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+
+
+def _number(pod: dict[str, Any], port: int | str) -> int:
+    """A target port as a number; pods may give them names."""
+    if isinstance(port, int):
+        return port
+    named = {one.get("name"): one["containerPort"] for box in pod["spec"]["containers"] for one in box.get("ports") or []}
+    if port not in named:
+        raise TargetError(f"the pod {pod['metadata']['name']} has no port {port}")
+    return int(named[port])

@@ -1,0 +1,167 @@
+"""The chart's gateway as seen from the laptop: a run's ledger, logs and wishes, through the API server's service proxy.
+
+One method per address of its protocol (`trialplane.controller.gateway` is the other end). A run that the ledger does not
+know is None or False here; whatever else is not an answer is a `TargetError`.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from trialplane.client import cluster as clusters
+from trialplane.client.cluster import Answer, Cluster
+from trialplane.errors import TargetError
+from trialplane.plan.site import Site
+from trialplane.wire import cluster as names
+from trialplane.wire import records
+from trialplane.wire.records import RunStatus, TrialRow
+
+SECRET_KEY = "token"
+
+
+@dataclasses.dataclass(frozen=True)
+class Piece:
+    """A piece of a log: its bytes, the offset to ask from next, and whether more may come."""
+
+    data: bytes
+    next: int
+    growing: bool
+
+
+class Gateway:
+    """Asks the gateway of one site.
+
+    Args:
+        cluster: where it is.
+        site: says what its service is called.
+    """
+
+    def __init__(self, cluster: Cluster, site: Site) -> None:
+        self._cluster = cluster
+        self._site = site
+        self._token: str | None = None
+
+    def runs(self) -> list[dict[str, Any]]:
+        """All runs that the ledger knows, the newest first: run, job, submitted, state."""
+        found: list[dict[str, Any]] = self._need(self._get("/runs")).json()
+        return found
+
+    def status(self, run: str) -> tuple[RunStatus, bool] | None:
+        """The newest status and whether a controller lives, or None."""
+        answer = self._known(run, "status")
+        if answer is None:
+            return None
+        data = answer.json()
+        return records.from_dict(RunStatus, data["status"]), bool(data["alive"])
+
+    def job(self, run: str) -> bytes | None:
+        """The job as resolved, JSON."""
+        return self._data(run, "job")
+
+    def submission(self, run: str) -> dict[str, Any] | None:
+        """The facts of the submission."""
+        data = self._data(run, "submission")
+        return None if data is None else dict(json.loads(data))
+
+    def code(self, run: str) -> bytes | None:
+        """The packed code."""
+        return self._data(run, "code")
+
+    def attempts(self, run: str) -> list[TrialRow] | None:
+        """Every attempt, in the order they started."""
+        answer = self._known(run, "attempts")
+        return None if answer is None else [records.from_dict(TrialRow, row) for row in answer.json()]
+
+    def ends(self, run: str, after: int) -> tuple[int, list[TrialRow]] | None:
+        """The attempts that ended since a place, and the next place."""
+        answer = self._known(run, "ends", {"after": str(after)})
+        if answer is None:
+            return None
+        data = answer.json()
+        return int(data["place"]), [records.from_dict(TrialRow, row) for row in data["rows"]]
+
+    def log(self, run: str, trial: int | None, attempt: int | None, offset: int) -> Piece | None:
+        """A log from an offset on: the controller's when `trial` is None; None when there is none (yet)."""
+        query = {"from": str(offset)}
+        if trial is not None:
+            query["trial"] = str(trial)
+        if attempt is not None:
+            query["attempt"] = str(attempt)
+        answer = self._known(run, "log", query)
+        if answer is None:
+            return None
+        following = int(answer.headers.get("x-trialplane-next", offset + len(answer.data)))
+        return Piece(answer.data, following, answer.headers.get("x-trialplane-growing") == "1")
+
+    def wish(self, run: str, state: str, parallel: int | None = None) -> bool:
+        """Says how the user wants the run to go on; False when the ledger does not know it."""
+        return self._change("PUT", f"/runs/{run}/wish", {"state": state, "parallel": parallel})
+
+    def forget(self, run: str) -> bool:
+        """Deletes the study and the run's folder; False when the ledger does not know it."""
+        return self._change("DELETE", f"/runs/{run}")
+
+    def _data(self, run: str, what: str) -> bytes | None:
+        answer = self._known(run, what)
+        return None if answer is None else answer.data
+
+    def _known(self, run: str, what: str, query: Mapping[str, str] | None = None) -> Answer | None:
+        answer = self._get(f"/runs/{run}/{what}", query)
+        return None if _is_unknown(answer) else self._need(answer)
+
+    def _get(self, path: str, query: Mapping[str, str] | None = None) -> Answer:
+        return self._cluster.service(self._site.gateway.service, self._site.gateway.port, "GET", path, query=query)
+
+    def _change(self, method: str, path: str, body: Any = None) -> bool:
+        headers = {names.TOKEN_HEADER: self._secret()} if self._site.gateway.secret else {}
+        answer = self._cluster.service(
+            self._site.gateway.service, self._site.gateway.port, method, path, body=body, headers=headers
+        )
+        if _is_unknown(answer):
+            return False
+        self._need(answer, "update" if method == "PUT" else "delete")
+        return True
+
+    def _secret(self) -> str:
+        if self._token is None:
+            name = self._site.gateway.secret
+            found = self._cluster.read(clusters.SECRET, name)
+            if found is None or SECRET_KEY not in (found.get("data") or {}):
+                raise TargetError(
+                    f"the Secret {name} in {self._cluster.place}, which allows changes, has no {SECRET_KEY}; `helm upgrade` "
+                    "makes it anew"
+                )
+            self._token = base64.b64decode(found["data"][SECRET_KEY]).decode()
+        return self._token
+
+    def _need(self, answer: Answer, verb: str = "get") -> Answer:
+        if answer.ok:
+            return answer
+        service, place = self._site.gateway.service, self._cluster.place
+        said = _error(answer)
+        if said is not None:
+            raise TargetError(f"the gateway in {place} says: {said}; `kubectl logs deploy/{service}` in it says more")
+        if answer.status in (404, 502, 503, 504):
+            raise TargetError(
+                f"the gateway {service} in {place} does not answer; `kubectl --context {self._cluster.context} "
+                f"-n {self._cluster.namespace} get pods,endpointslices -l {names.MANAGED_BY}` or `platform doctor` shows why"
+            )
+        raise self._cluster.refused(answer, verb, "services/proxy")
+
+
+def _is_unknown(answer: Answer) -> bool:
+    """Whether it is the gateway's own 404, and not that of an API server without the service."""
+    return answer.status == 404 and _error(answer) is not None
+
+
+def _error(answer: Answer) -> str | None:
+    """The gateway's message, or None when somebody else speaks."""
+    try:
+        data = answer.json()
+    except ValueError:
+        return None
+    return str(data["error"]) if isinstance(data, dict) and "error" in data else None

@@ -1,0 +1,193 @@
+"""Builds the images of jobs/Dockerfile, pushes them to a registry and loads them into kind, by `docker` and `kind`.
+
+The commands are values (`build`, `push`, `load`), so that they can be shown before they run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import trialplane
+from trialplane import errors
+from trialplane.errors import InputError, TargetError
+
+TARGETS = ("controller", "trial")
+DOCKERFILE = Path("jobs", "Dockerfile")
+REPOSITORY = "trialplane"  # local images are trialplane/controller and trialplane/trial
+# Where the packages come from, when the user's environment says so; the Dockerfile declares them.
+_PASSED_ON = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL")
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """A program with its arguments, the variables that it gets beside ours, and the folder it runs in."""
+
+    words: tuple[str, ...]
+    environ: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    folder: Path | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """What images are built from.
+
+    Attributes:
+        root: the repository; holds jobs/Dockerfile.
+        revision: its commit, with `-dirty` behind it when files were changed; "" outside of git.
+        created: when, as RFC 3339; that of the commit, so that the same code gives the same image.
+    """
+
+    root: Path
+    revision: str
+    created: str
+
+
+def image(target: str, tag: str, prefix: str = REPOSITORY) -> str:
+    """The name of an image."""
+    return f"{prefix.rstrip('/')}/{target}:{tag}"
+
+
+def source(here: Path) -> Source:
+    """The nearest repository with jobs/Dockerfile, from `here` upwards.
+
+    Raises:
+        InputError: there is none.
+    """
+    root = next((folder for folder in (here, *here.parents) if (folder / DOCKERFILE).is_file()), None)
+    if root is None:
+        raise InputError(f"there is no {DOCKERFILE} in {here} or above it; run this in the platform's repository")
+    revision = _git(root, "rev-parse", "HEAD")
+    if not revision:
+        return Source(root, "", datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"))
+    is_dirty = bool(_git(root, "status", "--porcelain"))
+    return Source(root, revision + ("-dirty" if is_dirty else ""), _git(root, "log", "-1", "--format=%cI"))
+
+
+def build(
+    origin: Source, target: str, tag: str, device: str, builder: Mapping[str, str], packages: Sequence[str] = ()
+) -> Command:
+    """The command that builds one image.
+
+    Args:
+        origin: the repository.
+        target: controller or trial.
+        tag: of the image.
+        device: cuda or cpu; of the trial image.
+        builder: variables that choose the builder, see `builder`.
+        packages: more Python packages to install.
+    """
+    words = ["docker", "build", "--file", str(DOCKERFILE), "--target", target, "--tag", image(target, tag)]
+    arguments = {"VERSION": trialplane.__version__, "REVISION": origin.revision, "CREATED": origin.created}
+    if target == "trial":
+        arguments["DEVICE"] = device
+    if packages:
+        arguments["PACKAGES"] = " ".join(packages)
+    for name, value in arguments.items():
+        words += ["--build-arg", f"{name}={value}"]
+    for name in _PASSED_ON:
+        if os.environ.get(name):
+            words += ["--build-arg", name]  # docker takes the value from the environment: it may hold a password
+    return Command((*words, "."), builder, origin.root)
+
+
+def push(target: str, tag: str, registry: str) -> tuple[Command, Command]:
+    """The commands that give an image its name in a registry and push it."""
+    there = image(target, tag, registry)
+    return Command(("docker", "tag", image(target, tag), there)), Command(("docker", "push", there))
+
+
+def load(targets: Sequence[str], tag: str, cluster: str, nodes: Sequence[str]) -> Command:
+    """The command that loads images into the nodes of a kind cluster; into all when none is named."""
+    words = ["kind", "load", "docker-image", *(image(target, tag) for target in targets), "--name", cluster]
+    return Command((*words, *(["--nodes", ",".join(nodes)] if nodes else [])))
+
+
+def builder() -> dict[str, str]:
+    """The variables that make `docker build` use BuildKit where the client has it; the older builder works too.
+
+    Raises:
+        TargetError: docker is not installed, or its daemon does not answer.
+    """
+    version = _client_version()
+    if version < 23:  # BuildKit is in these clients, off by default
+        return {"DOCKER_BUILDKIT": "1"}
+    has_buildx = _ask("docker", "buildx", "version").returncode == 0
+    return {"DOCKER_BUILDKIT": "1" if has_buildx else "0"}
+
+
+def check_image(name: str) -> None:
+    """Raises InputError when docker has no image of that name."""
+    _client_version()
+    if _ask("docker", "image", "inspect", "--format", "{{.Id}}", name).returncode:
+        raise InputError(f"there is no image {name} here; `platform image build` makes it")
+
+
+def check_cluster(name: str) -> None:
+    """Raises when kind is not there (TargetError) or has no cluster of that name (InputError)."""
+    answer = _ask("kind", "get", "clusters")
+    if answer.returncode:
+        raise TargetError(f"`kind get clusters` failed: {_last(answer.stderr)}")
+    known = answer.stdout.split()
+    if name not in known:
+        there = errors.nearest(name, known) or "there is none"
+        raise InputError(
+            f"kind has no cluster {name!r}; {there}. `kind create cluster --name {name} --config kind-config.yaml` makes it"
+        )
+
+
+def run(command: Command) -> None:
+    """Runs a command; what it prints goes where ours goes.
+
+    Raises:
+        TargetError: it failed.
+    """
+    try:
+        done = subprocess.run(command.words, env={**os.environ, **command.environ}, cwd=command.folder, check=False)
+    except FileNotFoundError as error:
+        raise _missing(command.words[0]) from error
+    if done.returncode:
+        what = " ".join(command.words[:2])
+        raise TargetError(f"`{what}` ended with exit code {done.returncode}; what it said is above")
+
+
+def _client_version() -> int:
+    """The major version of docker's client, when its daemon answers."""
+    answer = _ask("docker", "version", "--format", "{{.Client.Version}} {{.Server.Version}}")
+    if answer.returncode:
+        raise TargetError(
+            f"docker's daemon does not answer: {_last(answer.stderr)}\n"
+            "Start it (`sudo systemctl start docker`, or Docker Desktop), and see that `docker info` works"
+        )
+    major = answer.stdout.split(".")[0]
+    return int(major) if major.isdigit() else 0
+
+
+def _ask(*words: str) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(words, capture_output=True, text=True, check=False)
+    except FileNotFoundError as error:
+        raise _missing(words[0]) from error
+
+
+def _missing(program: str) -> TargetError:
+    where = {"docker": "https://docs.docker.com/engine/install", "kind": "https://kind.sigs.k8s.io"}
+    return TargetError(f"{program} is not installed; {where.get(program, '')} says how")
+
+
+def _last(text: str) -> str:
+    lines = [line for line in text.splitlines() if line.strip()]
+    return lines[-1].strip() if lines else "it said nothing"
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    """What git says, or "" where there is no git, no repository or no commit."""
+    try:
+        done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, timeout=30, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.strip()

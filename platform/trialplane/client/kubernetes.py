@@ -1,0 +1,326 @@
+"""A namespace of a Kubernetes cluster as a target: a run is a RayJob while it lives, and a study in the ledger for good.
+
+Two witnesses are asked about a run. The API server knows the RayJob and its pods; the gateway knows the ledger. Either may
+know nothing of it: a run that waits for its first pod is not in the ledger yet, and one that has ended, or was cancelled,
+has no RayJob. The gateway may also be away: then what Kubernetes alone knows is shown, with that reason.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from trialplane import errors
+from trialplane.client import changes as changing
+from trialplane.client import cluster as clusters
+from trialplane.client import ending, phases, preflight, remote_log, standing
+from trialplane.client.cluster import Cluster
+from trialplane.client.gateway import Gateway
+from trialplane.client.objects import Objects
+from trialplane.client.places import Place
+from trialplane.client.standing import View
+from trialplane.client.target import Submitted
+from trialplane.errors import Complaint, InputError, RunExists, RunNotFound, TargetError
+from trialplane.plan.pack import Pack
+from trialplane.plan.plan import Plan, Provenance
+from trialplane.spec.job import Job
+from trialplane.wire import cluster as names
+from trialplane.wire.records import RunStatus, TrialRow
+from trialplane.wire.states import RunState
+
+_EXIT_CODES = {
+    RunState.SUCCEEDED: errors.EXIT_OK,
+    RunState.FAILED: errors.EXIT_RUN_FAILED,
+    RunState.CANCELLED: errors.EXIT_CANCELLED,
+    RunState.PAUSED: errors.EXIT_INTERRUPTED,
+}
+
+
+class KubernetesTarget:
+    """Runs in one namespace of a cluster; see `target.Target` for what each method promises.
+
+    Nothing is read, not even the kubeconfig, before it is needed.
+
+    Args:
+        context: of the kubeconfig, its current one when None.
+        namespace: the context's when None.
+    """
+
+    name = "kubernetes"
+    remote = True
+    poll = 1.0
+
+    def __init__(self, context: str | None = None, namespace: str | None = None) -> None:
+        self._context = context
+        self._namespace = namespace
+
+    @functools.cached_property
+    def cluster(self) -> Cluster:
+        """The cluster's namespace; errors as of `Cluster`."""
+        return Cluster(self._context, self._namespace)
+
+    @functools.cached_property
+    def objects(self) -> Objects:
+        """The objects of runs there."""
+        return Objects(self.cluster)
+
+    @property
+    def place(self) -> Place:
+        """See `Target`: what the kubeconfig says may change, a run stays where it is."""
+        return Place(context=self.cluster.context, namespace=self.cluster.namespace)
+
+    @property
+    def flags(self) -> str:
+        """See `Target`."""
+        return f"--context {self.cluster.context} --namespace {self.cluster.namespace}"
+
+    @functools.cached_property
+    def gateway(self) -> Gateway:
+        """The chart's gateway there."""
+        return Gateway(self.cluster, self.objects.site)
+
+    def check(self, job: Job | None) -> tuple[list[Complaint], list[str]]:
+        """See `Target`."""
+        site = self.objects.site
+        if job is None:
+            return [], []
+        plan = Plan("check", job, Pack(b"", "", ()), Provenance("", "", ""))
+        ray_job = next(thing for thing in self.objects.manifests(plan, 0.0) if thing["kind"] == "RayJob")
+        # What a plain user of a namespace may not read is not looked at; the run says later why it waits.
+        read = self._allowed
+        named = job.cluster.priority_class or site.priority_class
+        queue = job.cluster.queue or site.queue
+        seen = preflight.Seen(
+            nodes=read(clusters.NODE),
+            quotas=read(clusters.QUOTA),
+            priority_classes=_names(read(clusters.PRIORITY_CLASS)) if named else None,
+            queues=_names(read(clusters.LOCAL_QUEUE)) if queue else None,
+        )
+        return preflight.check(job, ray_job, seen)
+
+    def describe(self, plan: Plan) -> dict[str, Any]:
+        """See `Target`."""
+        things = self.objects.manifests(plan, time.time())
+        return {"apiVersion": "v1", "kind": "List", "items": things}
+
+    def submit(self, plan: Plan) -> Submitted:
+        """See `Target`."""
+        known = self._join(plan)
+        if known is not None:
+            return known
+        self.objects.apply(plan, time.time())
+        return Submitted.NEW
+
+    def _join(self, plan: Plan) -> Submitted | None:
+        """Goes on with the run of that name, or None when there is none or it never started a trial and is over."""
+        name = plan.run
+        view = self._view(name)
+        if view.away:
+            raise TargetError(f"{view.away}\nWhether there is a run {name} already is not known; nothing was started")
+        if view.ray_job is None and view.status is None:
+            return None
+        if not view.is_active and not (view.status and self.gateway.attempts(name)):
+            self.delete(name)
+            return None
+        job, facts, code = self._submission(name)
+        lines = changing.differences(job, str(facts.get("code_hash", "")), changing.contents(code), plan)
+        if lines:
+            raise RunExists(changing.refusal(name, lines))
+        if view.is_active:
+            return Submitted.RUNNING
+        state = standing.status(self.objects, view).state
+        if state is RunState.SUCCEEDED:
+            return Submitted.FINISHED
+        if state in (RunState.FAILED, RunState.CANCELLED):
+            word = "failed" if state is RunState.FAILED else "was cancelled"
+            raise RunExists(f"the run {name} {word}; `platform resume {name}` goes on with it, {changing.other_name(name)}")
+        self.resume(name, {}, ())
+        return Submitted.RESUMED
+
+    def runs(self) -> list[str]:
+        """See `Target`."""
+        found = {one["metadata"]["name"]: phases.created(one) for one in self.objects.ray_jobs()}
+        try:
+            # The ledger's time is when it was submitted, a RayJob's when it was last resumed.
+            found.update({one["run"]: float(one["submitted"] or 0.0) for one in self.gateway.runs()})
+        except TargetError:
+            if not found:
+                raise
+        return sorted(found, key=lambda name: (found[name], name), reverse=True)
+
+    def job(self, run: str) -> Job:
+        """See `Target`."""
+        return self._submission(run)[0]
+
+    def status(self, run: str) -> RunStatus:
+        """See `Target`."""
+        return standing.status(self.objects, self._known(run))
+
+    def is_active(self, run: str) -> bool:
+        """See `Target`."""
+        return self._known(run).is_active
+
+    def attempts(self, run: str) -> list[TrialRow]:
+        """See `Target`."""
+        found = self.gateway.attempts(run)
+        if found is None:
+            self._known(run)
+        return found or []
+
+    def ends(self, run: str, after: int) -> tuple[int, list[TrialRow]]:
+        """See `Target`."""
+        return self.gateway.ends(run, after) or (after, [])
+
+    def log(self, run: str, trial: int | None, attempt: int | None, follow: bool) -> Iterator[str]:
+        """See `Target`."""
+        self._known(run)
+        found = remote_log.kept(self.gateway, run, trial, attempt)
+        if follow and (found is not None or trial is not None or self.is_active(run)):
+            if trial is not None and found is None and not self.is_active(run):
+                raise self._no_log(run, trial)
+            return remote_log.followed(self.gateway, run, trial, attempt, lambda: self.is_active(run))
+        if found is None and trial is None:  # it never came to write one: what its pod said
+            found = remote_log.of_pod(self.objects, run, names.CONTROLLER, follow)
+        if found is None:
+            raise self._no_log(run, trial)
+        return found
+
+    def submitter_log(self, run: str, follow: bool) -> Iterator[str]:
+        """See `Target`."""
+        self._known(run)
+        return remote_log.of_submitter(self.objects, run, follow)
+
+    def log_place(self, run: str) -> str:
+        """See `Target`."""
+        return self.cluster.place
+
+    def stop(self, run: str, *, now: bool = False) -> None:
+        """See `Target`."""
+        view = self._known(run)
+        if not view.is_active:
+            return
+        known = self.gateway.wish(run, "paused")
+        if now or not known or not view.alive:  # nobody is there who could end in order
+            self.objects.remove(run, wait=False)
+
+    def cancel(self, run: str, *, now: bool = False) -> None:
+        """See `Target`."""
+        view = self._known(run)
+        status = standing.status(self.objects, view)
+        if status.state.is_ended and not view.is_active:
+            raise InputError(f"the run {run} has ended already ({status.state}); nothing was changed")
+        known = self.gateway.wish(run, "cancelled")
+        if now or not known or not view.alive:
+            self.objects.remove(run)
+            if not known:  # it may have begun its study in the meantime
+                self.gateway.wish(run, "cancelled")
+
+    def release(self, run: str) -> None:
+        """See `Target`."""
+        self.objects.remove(run)
+
+    def scale(self, run: str, parallel: int, *, now: bool = False) -> bool:
+        """See `Target`."""
+        view = self._known(run)
+        if not view.is_active or view.ray_job is None:
+            raise InputError(f"nobody works on {run}; `platform resume {run} --parallel {parallel}` goes on with so many")
+        if not self.gateway.wish(run, "running", parallel):
+            raise InputError(
+                f"the controller of {run} has not started yet; `platform status {run}` shows why, try again then"
+            )
+        seen = view.status is not None and view.alive and view.status.parallel == parallel
+        pods = len(self.objects.pods(run, names.TRIAL))
+        if pods > parallel and not seen and not now:
+            return False  # until the controller has said which pods it keeps, none may go
+        keep = None if now or view.status is None else frozenset(view.status.nodes)
+        return self.objects.scale(view.ray_job, self.job(run), parallel, keep)
+
+    def delete(self, run: str) -> None:
+        """See `Target`."""
+        if self._known(run).is_active:
+            raise InputError(f"the run {run} is active; `platform cancel {run}` ends it first")
+        self.objects.remove(run)
+        self.gateway.forget(run)
+
+    def resume(self, run: str, changes: Mapping[str, Any], sets: Sequence[str]) -> None:
+        """See `Target`."""
+        view = self._known(run)
+        if view.is_active:
+            raise InputError(f"the run {run} is running; `platform status {run}` shows it, `platform cancel {run}` ends it")
+        old, facts, code = self._submission(run)
+        started = len({row.trial for row in self.attempts(run)})
+        job = changing.changed(old, changes, sets, started)
+        found, _ = self.check(job)
+        if found:
+            raise errors.SpecError(found)
+        status = standing.status(self.objects, view)
+        why = "" if status.unrecorded else ending.nothing_to_do(status, old, job)
+        if why:
+            raise InputError(why)
+        self.objects.remove(run)
+        # Of the wish to stop nothing may be left when the new controller asks.
+        self.gateway.wish(run, "running")
+        self.objects.apply(_plan(run, job, facts, code), float(facts.get("submitted") or time.time()))
+
+    def exit_code(self, run: str) -> int:
+        """See `Target`."""
+        return _EXIT_CODES.get(self.status(run).state, errors.EXIT_PLATFORM)
+
+    def _view(self, run: str) -> View:
+        ray_job = self.objects.ray_job(run)
+        try:
+            found = self.gateway.status(run)
+        except TargetError as error:
+            return View(ray_job, None, False, str(error))
+        status, alive = found or (None, False)
+        return View(ray_job, status, alive, "")
+
+    def _known(self, run: str) -> View:
+        view = self._view(run)
+        if view.ray_job is not None or view.status is not None:
+            return view
+        if view.away:
+            raise TargetError(f"{view.away}\nWithout it only runs that live are known, and {run} is none of them")
+        known = self.runs()
+        nearest = errors.nearest(run, known) or "`platform list` shows all"
+        hint = nearest if known else "there are none yet; `platform submit hpo NAME` starts one"
+        raise RunNotFound(f"there is no run {run!r} in {self.cluster.place}; {hint}")
+
+    def _submission(self, run: str) -> tuple[Job, Mapping[str, Any], bytes]:
+        """The job, the facts and the code of a run: of its living objects, else of the ledger."""
+        found = self.objects.submission(run)
+        if found is not None:
+            return found.job, found.facts, found.code
+        job, facts, code = self.gateway.job(run), self.gateway.submission(run), self.gateway.code(run)
+        if job is None or facts is None or code is None:
+            self._known(run)
+            raise TargetError(f"the ledger does not know what {run} was submitted with; submit it again under another name")
+        return Job.model_validate_json(job), facts, code
+
+    def _allowed(self, kind: clusters.Kind) -> list[dict[str, Any]] | None:
+        try:
+            return self.cluster.list(kind)
+        except TargetError:
+            return None
+
+    def _no_log(self, run: str, trial: int | None) -> InputError:
+        if trial is not None:
+            return InputError(
+                f"the run {run} has no log of a trial {trial} (yet); `platform results {run}` shows the trials"
+            )
+        status = self.status(run)
+        return InputError(f"the controller of {run} has said nothing yet: {status.reason or status.state}")
+
+
+def _plan(run: str, job: Job, facts: Mapping[str, Any], code: bytes) -> Plan:
+    """The plan that a run was submitted with, with its job of now."""
+    known = {field.name for field in dataclasses.fields(Provenance)}
+    origin = Provenance(**{key: value for key, value in facts.items() if key in known})
+    return Plan(run, job, Pack(code, str(facts.get("code_hash", "")), tuple(changing.contents(code))), origin)
+
+
+def _names(things: list[dict[str, Any]] | None) -> frozenset[str] | None:
+    return None if things is None else preflight.names(things)

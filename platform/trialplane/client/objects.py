@@ -1,0 +1,199 @@
+"""The Kubernetes objects of runs in one namespace: made, read, scaled and removed.
+
+A run is one RayJob of its name; everything else belongs to it, so that removing it removes all.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import functools
+import json
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from trialplane.client import cluster as clusters
+from trialplane.client import phases, refusal, waiting
+from trialplane.client.cluster import Cluster
+from trialplane.errors import RunExists, TargetError
+from trialplane.plan import rayjob, render
+from trialplane.plan.plan import Plan
+from trialplane.plan.site import Site
+from trialplane.spec.job import Job
+from trialplane.wire import cluster as names
+from trialplane.wire.paths import RunPaths
+
+PATIENCE = 120.0  # seconds for a RayJob to go; its finalizer asks Ray to stop the job first
+_PAUSE = 0.5
+_EVENTS = 500  # the newest that the API server gives; enough for the pods of a wide run
+_FILES = RunPaths(Path())  # for the names of files only
+_OURS = f"{names.MANAGED_BY}={names.MANAGER}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Submission:
+    """What the ConfigMaps of a run say of it: the job, the facts of its submission, and its packed code."""
+
+    job: Job
+    facts: Mapping[str, Any]
+    code: bytes
+
+
+class Objects:
+    """The objects of runs in a cluster's namespace.
+
+    Args:
+        cluster: where they are.
+        pause: waits so many seconds.
+    """
+
+    def __init__(self, cluster: Cluster, pause: Callable[[float], None] = time.sleep) -> None:
+        self.cluster = cluster
+        self._pause = pause
+
+    @functools.cached_property
+    def site(self) -> Site:
+        """What the chart installed.
+
+        Raises:
+            TargetError: it did not, or is of another version.
+        """
+        found = self.cluster.read(clusters.CONFIG_MAP, names.SITE)
+        text = ((found or {}).get("data") or {}).get(names.SITE_KEY)
+        if not text:
+            raise TargetError(refusal.no_site(self.cluster.namespace, self.cluster.context))
+        return Site.read(text, self.cluster.namespace)
+
+    def ray_jobs(self) -> list[dict[str, Any]]:
+        """All runs' RayJobs, the newest first."""
+        found = self.cluster.list(clusters.RAY_JOB, selector=_OURS)
+        return sorted(found, key=lambda one: (phases.created(one), one["metadata"]["name"]), reverse=True)
+
+    def ray_job(self, run: str) -> dict[str, Any] | None:
+        """The RayJob of a run, or None.
+
+        Raises:
+            RunExists: there is one of that name that is not ours.
+        """
+        found = self.cluster.read(clusters.RAY_JOB, run)
+        if found is not None and (found["metadata"].get("labels") or {}).get(names.MANAGED_BY) != names.MANAGER:
+            raise RunExists(
+                f"there is a RayJob {run} in {self.cluster.place} that is not ours; choose another name with --name"
+            )
+        return found
+
+    def manifests(self, plan: Plan, submitted: float) -> list[dict[str, Any]]:
+        """What `apply` sends, the RayJob first."""
+        return render.manifests(plan, self.site, submitted)
+
+    def apply(self, plan: Plan, submitted: float) -> None:
+        """Makes the objects of a run, or none of them."""
+        things = self.manifests(plan, submitted)
+        made = self.cluster.apply(next(thing for thing in things if thing["kind"] == "RayJob"))
+        try:
+            # Its pods wait for the ConfigMaps, which need the RayJob's uid to belong to it.
+            for thing in render.owned(things, made["metadata"]["uid"]):
+                if thing["kind"] != "RayJob":
+                    self.cluster.apply(thing)
+        except BaseException:
+            self.cluster.delete(clusters.RAY_JOB, plan.run)
+            raise
+
+    def remove(self, run: str, *, wait: bool = True) -> bool:
+        """Removes a run's RayJob and all that belongs to it; False when there was none.
+
+        Args:
+            run: its name.
+            wait: until it is gone, so that one of the same name can be made.
+
+        Raises:
+            TargetError: it does not go.
+        """
+        there = self.cluster.delete(clusters.RAY_JOB, run)
+        deadline = time.monotonic() + PATIENCE
+        while wait and there and self.cluster.read(clusters.RAY_JOB, run) is not None:
+            if time.monotonic() > deadline:
+                raise TargetError(
+                    f"the RayJob {run} in {self.cluster.place} does not go after {PATIENCE:.0f} s: is the KubeRay operator "
+                    f"running? `kubectl -n {self.cluster.namespace} describe rayjob {run}`"
+                )
+            self._pause(_PAUSE)
+        return there
+
+    def submission(self, run: str) -> Submission | None:
+        """What a run was submitted with, from its ConfigMaps; None when they are gone."""
+        spec = self.cluster.read(clusters.CONFIG_MAP, run)
+        data = (spec or {}).get("data") or {}
+        if _FILES.job.name not in data or _FILES.submission.name not in data:
+            return None
+        code = self.cluster.read(clusters.CONFIG_MAP, names.code_map(run)) or {}
+        packed = base64.b64decode((code.get("binaryData") or {}).get(names.CODE_KEY, ""))
+        return Submission(Job.model_validate_json(data[_FILES.job.name]), json.loads(data[_FILES.submission.name]), packed)
+
+    def pods(self, run: str, role: str = "") -> list[dict[str, Any]]:
+        """The pods of a run, or those of one role, the newest first."""
+        selector = f"{names.RUN}={run}" + (f",{names.ROLE}={role}" if role else "")
+        return sorted(self.cluster.list(clusters.POD, selector=selector), key=phases.created, reverse=True)
+
+    def why(self, ray_job: Mapping[str, Any]) -> str:
+        """Why a run has not started, or not all of its trial pods have; "" when nothing is missing."""
+        run = ray_job["metadata"]["name"]
+        suspended = (ray_job.get("spec") or {}).get("suspend")
+        events = self.cluster.list(clusters.EVENT, limit=_EVENTS)
+        return waiting.reason(ray_job, self.pods(run), events, self._workload(ray_job) if suspended else None)
+
+    def scale(self, ray_job: Mapping[str, Any], job: Job, parallel: int, keep: frozenset[str] | None) -> bool:
+        """Changes how many trial pods there are; whether there are as many as wanted when that is done.
+
+        Args:
+            ray_job: the run's.
+            job: the run's.
+            parallel: trials at a time.
+            keep: pods that have a slot and so may have a trial; None takes away any.
+        """
+        run = ray_job["metadata"]["name"]
+        name = (ray_job.get("status") or {}).get("rayClusterName")
+        if not name:
+            raise TargetError(f"{run} has no pods yet; `platform status {run}` shows why")
+        wanted, surplus = rayjob.worker_replicas(_wide(job, parallel)).most, []
+        count = wanted
+        if not job.cluster.autoscale:  # else Ray takes idle pods away by itself, and never one with a slot
+            pods = [pod["metadata"]["name"] for pod in self.pods(run, names.TRIAL)]
+            spare = [pod for pod in pods if keep is None or pod not in keep]
+            surplus = spare[: max(0, len(pods) - wanted)]
+            count = wanted if keep is None else max(wanted, len(pods) - len(surplus))
+        self.cluster.patch(clusters.RAY_CLUSTER, name, _resized(job, count, surplus))
+        return count == wanted
+
+    def _workload(self, ray_job: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Kueue's object for a RayJob."""
+        try:
+            found = self.cluster.list(clusters.WORKLOAD)
+        except TargetError:  # there is no Kueue, or we may not look
+            return None
+        uid = ray_job["metadata"].get("uid")
+        return next(
+            (one for one in found if uid in [o.get("uid") for o in one["metadata"].get("ownerReferences") or []]), None
+        )
+
+
+def _resized(job: Job, count: int, surplus: list[str]) -> list[dict[str, Any]]:
+    """The JSON patch of a RayCluster to so many trial pods, without those in `surplus`."""
+    group = "/spec/workerGroupSpecs/0"
+    replicas = rayjob.worker_replicas(_wide(job, count))
+    # Another group in its place is not ours.
+    patch: list[dict[str, Any]] = [{"op": "test", "path": f"{group}/groupName", "value": rayjob.GROUP}]
+    patch.append({"op": "add", "path": f"{group}/maxReplicas", "value": replicas.most})
+    if not job.cluster.autoscale:
+        patch.append({"op": "add", "path": f"{group}/minReplicas", "value": replicas.least})
+        patch.append({"op": "add", "path": f"{group}/replicas", "value": replicas.now})
+    if surplus:
+        # Otherwise KubeRay would choose, and it does not know which pods have a trial.
+        patch.append({"op": "add", "path": f"{group}/scaleStrategy", "value": {"workersToDelete": surplus}})
+    return patch
+
+
+def _wide(job: Job, parallel: int) -> Job:
+    return job.model_copy(update={"parallel": parallel})

@@ -1,0 +1,132 @@
+"""Which place a command means: this machine, or a context and a namespace of the kubeconfig. Standard library only.
+
+The rule, for all verbs alike: what the flags say (`--local`, `--context`, `--namespace`); else TRIALPLANE_CONTEXT and
+TRIALPLANE_NAMESPACE, when one of them is set. Else `submit` means the kubeconfig's current context, and every other verb the
+place where the last submission from this machine went, or this machine when there was none.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trialplane.errors import InputError
+from trialplane.wire import env, paths
+
+if TYPE_CHECKING:
+    from trialplane.client.target import Target
+
+_REMEMBERED = 50  # names of runs, for completion
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where runs live: `local`, or a cluster's namespace; None is what the kubeconfig says."""
+
+    local: bool = False
+    context: str | None = None
+    namespace: str | None = None
+
+    def target(self) -> Target:
+        """The target there; contacts nothing."""
+        if self.local:
+            from trialplane.client.local import LocalTarget
+
+            return LocalTarget()
+        from trialplane.client.kubernetes import KubernetesTarget
+
+        return KubernetesTarget(self.context, self.namespace)
+
+
+HERE = Place(local=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class Memory:
+    """What this machine remembers of submissions: where the last one went, and runs on clusters, the newest first."""
+
+    place: Place | None = None
+    runs: tuple[str, ...] = ()
+
+
+def chosen(
+    local: bool, context: str | None, namespace: str | None, *, submits: bool, environ: Mapping[str, str] | None = None
+) -> Place:
+    """The place that flags, environment and memory choose; see the rule above.
+
+    Args:
+        local: whether `--local` was given.
+        context: of `--context`.
+        namespace: of `--namespace`.
+        submits: whether the verb makes a run.
+        environ: variables, the process's own when None.
+
+    Raises:
+        InputError: `--local` and a cluster's flag together.
+    """
+    if local:
+        if context or namespace:
+            given = "--context" if context else "--namespace"
+            raise InputError(f"--local and {given} choose two places; leave one out")
+        return HERE
+    if context or namespace:
+        return Place(context=context, namespace=namespace)
+    environ = os.environ if environ is None else environ
+    context, namespace = environ.get(env.CONTEXT) or None, environ.get(env.NAMESPACE) or None
+    if context or namespace:
+        return Place(context=context, namespace=namespace)
+    return Place() if submits else recall().place or HERE
+
+
+def recall() -> Memory:
+    """What is remembered; nothing when that was never written, or cannot be read."""
+    try:
+        data = json.loads(paths.place(paths.home()).read_bytes())
+        place = data["place"]
+        return Memory(Place(bool(place["local"]), place["context"], place["namespace"]), tuple(map(str, data["runs"])))
+    except (OSError, ValueError, KeyError, TypeError):
+        return Memory()
+
+
+def remember(place: Place, run: str) -> None:
+    """Keeps where a run was submitted; what cannot be written is not worth an error."""
+    known = recall()
+    runs = known.runs if place.local else (run, *(name for name in known.runs if name != run))[:_REMEMBERED]
+    file = paths.place(paths.home())
+    partial = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_text(json.dumps({"place": dataclasses.asdict(place), "runs": runs}), encoding="utf-8")
+        partial.replace(file)
+    except OSError:
+        partial.unlink(missing_ok=True)
+
+
+def elsewhere(run: str, place: Place) -> str:
+    """The flags of another place that has the run, as far as that can be told; "" when none is known to."""
+    from trialplane.errors import RunNotFound, TrialplaneError
+
+    if not place.local:
+        return "--local" if _is_here(run) else ""
+    other = recall().place
+    if other is None or other.local:
+        return ""
+    target = other.target()
+    try:
+        target.is_active(run)
+        return target.flags
+    except (RunNotFound, TrialplaneError):
+        return ""
+
+
+def _is_here(run: str) -> bool:
+    if not run or Path(run).name != run:
+        return False
+    try:
+        return paths.RunPaths.of(paths.home(), run).job.exists()
+    except OSError:
+        return False

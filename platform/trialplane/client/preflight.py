@@ -1,0 +1,170 @@
+"""Whether a run fits a cluster, asked before anything starts: nodes, quota, priority class, queue. Pure.
+
+What no node could ever hold is a complaint; what only has to wait is a warning. None stands for what we may not read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import decimal
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from trialplane.errors import Complaint
+from trialplane.spec.job import Job
+
+Thing = Mapping[str, Any]
+
+_AMOUNT = re.compile(r"([0-9.]+(?:[eE][+-]?[0-9]+)?)([a-zA-Z]*)")
+_UNITS: dict[str, str | int] = {
+    "": 1, "n": "1e-9", "u": "1e-6", "m": "0.001", "k": "1e3", "M": "1e6", "G": "1e9", "T": "1e12", "P": "1e15", "E": "1e18",
+    "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50, "Ei": 2**60,
+}  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Seen:
+    """What a cluster has, as far as it may be read.
+
+    Attributes:
+        nodes: all of them, or None.
+        quotas: of the namespace, or None.
+        priority_classes: names, or None.
+        queues: names of Kueue's LocalQueues, or None; empty without Kueue.
+    """
+
+    nodes: Sequence[Thing] | None = None
+    quotas: Sequence[Thing] | None = None
+    priority_classes: frozenset[str] | None = None
+    queues: frozenset[str] | None = None
+
+
+def check(job: Job, ray_job: Thing, seen: Seen) -> tuple[list[Complaint], list[str]]:
+    """What stands in the way of a run, and warnings.
+
+    Args:
+        job: the resolved job.
+        ray_job: its manifest.
+        seen: what the cluster has.
+    """
+    complaints, warnings = _nodes(job, ray_job, seen.nodes)
+    more, notes = _quota(job, ray_job, seen.quotas)
+    complaints += more
+    named = _priority_class(ray_job)
+    if named and seen.priority_classes is not None and named not in seen.priority_classes:
+        have = ", ".join(sorted(seen.priority_classes))
+        complaints.append(Complaint("cluster.priority_class", f"there is no PriorityClass {named}; there are: {have}"))
+    queue = ((ray_job["metadata"].get("labels")) or {}).get("kueue.x-k8s.io/queue-name")
+    if queue and seen.queues is not None and queue not in seen.queues:
+        have = f"there are: {', '.join(sorted(seen.queues))}" if seen.queues else "there is none (is Kueue installed?)"
+        complaints.append(Complaint("cluster.queue", f"there is no LocalQueue {queue} in the namespace; {have}"))
+    return complaints, [*warnings, *notes]
+
+
+def amount(text: Any) -> decimal.Decimal:
+    """A quantity as Kubernetes writes it (500m, 2Gi, 3) as a number; 0 for what is none."""
+    found = _AMOUNT.fullmatch(str(text).strip())
+    if found is None or found.group(2) not in _UNITS:
+        return decimal.Decimal(0)
+    return decimal.Decimal(found.group(1)) * decimal.Decimal(_UNITS[found.group(2)])
+
+
+def requests(pod: Thing) -> dict[str, decimal.Decimal]:
+    """What a pod (a template) asks of a node: the sum of its containers; a limit alone is a request too."""
+    total: dict[str, decimal.Decimal] = {}
+    for container in pod["spec"]["containers"]:
+        resources = container.get("resources") or {}
+        asked = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
+        for name, value in asked.items():
+            total[name] = total.get(name, decimal.Decimal(0)) + amount(value)
+    return total
+
+
+def _nodes(job: Job, ray_job: Thing, nodes: Sequence[Thing] | None) -> tuple[list[Complaint], list[str]]:
+    if nodes is None:
+        if job.resources.gpus:
+            return [], ["nodes may not be listed, so nobody looked whether one has the GPUs of a trial"]
+        return [], []
+    pod = _group(ray_job)["template"]
+    fitting = [node for node in nodes if _selects(pod["spec"].get("nodeSelector") or {}, node)]
+    if not fitting and nodes:
+        labels = ", ".join(f"{key}={value}" for key, value in (pod["spec"].get("nodeSelector") or {}).items())
+        return [], [f"no node has the labels {labels} now; trials wait until one appears"]
+    asked, gpu = requests(pod), job.cluster.gpu_resource
+    complaints: list[Complaint] = []
+    warnings: list[str] = []
+    for name, field in {"cpu": "resources.cpus", "memory": "resources.memory", gpu: "resources.gpus"}.items():
+        want = asked.get(name, decimal.Decimal(0))
+        most = max((amount((node["status"].get("allocatable") or {}).get(name, 0)) for node in fitting), default=want)
+        if want <= most:
+            continue
+        if not most:  # a node autoscaler may make one
+            warnings.append(f"a trial asks for {_show(name, want)}, and no node has any now; it waits until one appears")
+            continue
+        message = f"a trial asks for {_show(name, want)}, and the largest node that it may run on has {_show(name, most)}"
+        if name == gpu:
+            complaints.append(Complaint(field, f"{message}; --set {field}={int(most)}"))
+        else:  # a node autoscaler may make a larger one
+            warnings.append(f"{message}; it waits until a larger one appears")
+    return complaints, warnings
+
+
+def _quota(job: Job, ray_job: Thing, quotas: Sequence[Thing] | None) -> tuple[list[Complaint], list[str]]:
+    """One trial at a time must fit what the namespace may use at all; all at a time should fit what is left of it."""
+    complaints: list[Complaint] = []
+    warnings: list[str] = []
+    head = requests(ray_job["spec"]["rayClusterSpec"]["headGroupSpec"]["template"])
+    trial = requests(_group(ray_job)["template"])
+    width = min(job.parallel, job.trials)
+    for quota in quotas or []:
+        name = quota["metadata"]["name"]
+        hard = (quota.get("status") or {}).get("hard") or (quota.get("spec") or {}).get("hard") or {}
+        used = (quota.get("status") or {}).get("used") or {}
+        for key, limit in hard.items():
+            what = key.removeprefix("requests.")
+            one, each = head.get(what, decimal.Decimal(0)), trial.get(what, decimal.Decimal(0))
+            if key == "pods":
+                what, one, each = "pods", decimal.Decimal(2), decimal.Decimal(1)  # with the submitter's
+            elif key.startswith("limits.") or not each:
+                continue
+            whole, left = amount(limit), amount(limit) - amount(used.get(key, 0))
+            if one + each > whole:
+                message = (
+                    f"one trial and the controller ask for {_show(what, one + each)}, and {name} allows {_show(what, whole)}"
+                )
+                complaints.append(
+                    Complaint("resources", f"{message} in the namespace; ask for less, or have the quota raised")
+                )
+            elif one + each * width > left:
+                fit = max(0, int((left - one) / each))
+                warnings.append(
+                    f"the quota {name} has {_show(what, left)} left, enough for {fit} of {width} trials at a time; "
+                    f"the others wait (--parallel {max(fit, 1)})"
+                )
+    return complaints, warnings
+
+
+def _group(ray_job: Thing) -> Thing:
+    group: Thing = ray_job["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]
+    return group
+
+
+def _priority_class(ray_job: Thing) -> str:
+    return str(_group(ray_job)["template"]["spec"].get("priorityClassName") or "")
+
+
+def _selects(selector: Mapping[str, str], node: Thing) -> bool:
+    labels = node["metadata"].get("labels") or {}
+    return all(labels.get(key) == value for key, value in selector.items())
+
+
+def _show(name: str, value: decimal.Decimal) -> str:
+    if name == "memory":
+        return f"{value / 2**30:.3g} GiB"
+    return f"{value.normalize():f} {'cores' if name == 'cpu' else name}"
+
+
+def names(things: Iterable[Thing]) -> frozenset[str]:
+    """The names of objects."""
+    return frozenset(thing["metadata"]["name"] for thing in things)

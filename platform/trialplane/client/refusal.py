@@ -1,0 +1,124 @@
+"""What an API server's refusal means to a user, and what to do about it. Pure; every such message is made here.
+
+Kubernetes answers with a `Status` object: a message for people, a reason for programs.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from trialplane import errors
+from trialplane.errors import InputError, TargetError, TrialplaneError
+
+INSTALL = "helm install trialplane charts/platform"
+_RAY = ("rayjobs.ray.io", "rayclusters.ray.io")
+_WHO = re.compile(r'User "([^"]+)"')
+_POLICY = re.compile(
+    r"(?:ValidatingAdmissionPolicy '[^']*' with binding '[^']*' denied request: |denied the request: )(.*)", re.S
+)
+
+
+def is_about_an_object(data: bytes) -> bool:
+    """Whether a 404 says that one object is not there, and not that its kind is unknown to the server."""
+    return bool(_status(data).get("details", {}).get("name"))
+
+
+def explain(status: int, data: bytes, verb: str, what: str, namespace: str, context: str) -> TrialplaneError:
+    """The error for an answer that is none of the wanted ones.
+
+    Args:
+        status: of HTTP.
+        data: the body.
+        verb: of RBAC, that was tried: get, list, patch, …
+        what: of RBAC, that it was tried on: rayjobs.ray.io, pods/log, …
+        namespace: where.
+        context: of the kubeconfig.
+    """
+    said = _status(data)
+    message = str(said.get("message") or data[:300].decode(errors="replace").strip() or f"HTTP {status}")
+    place = f"namespace {namespace} of {context}"
+    if status == 401:
+        return TargetError(
+            f"the cluster {context} does not accept your credentials, which may have expired; log in again as for kubectl: "
+            f"`kubectl --context {context} auth whoami` shows who you are ({message})"
+        )
+    if status == 403 and "cannot" in message and "denied" not in message:
+        return TargetError(_forbidden(message, verb, what, namespace, context))
+    if status == 403 or (status == 422 and _POLICY.search(message)):
+        return InputError(f"{place} refuses it: {denial(message)}")
+    if status == 404 and what in _RAY and not is_about_an_object(data):
+        return TargetError(
+            f"the cluster {context} does not know {what}: the KubeRay operator (1.6 or newer) is not installed; whoever "
+            "runs the cluster installs it once: `helm install kuberay-operator kuberay-operator --namespace kuberay-system`"
+        )
+    if status == 404 and said.get("details", {}).get("kind") == "namespaces":
+        return InputError(f"there is no namespace {namespace} in {context}; choose another with --namespace")
+    if status == 409:
+        return TargetError(f"{place}: {message}; somebody else changed it just now: try again")
+    if status == 422:
+        return InputError(f"{place} does not take it: {message}")
+    if status in (429, 500, 502, 503, 504):
+        return TargetError(f"the cluster {context} could not answer ({status}: {message}); try again in a moment")
+    return TargetError(f"{place}: {verb} {what} failed ({status}): {message}")
+
+
+def denial(message: str) -> str:
+    """The words of an admission policy, a webhook or a quota in what the API server wraps around them."""
+    found = _POLICY.search(message)
+    if found:
+        return found.group(1).strip()
+    if "exceeded quota" in message:
+        return message[message.index("exceeded quota") :].strip()
+    if "violates PodSecurity" in message:
+        return message[message.index("violates PodSecurity") :].strip()
+    return message
+
+
+def unreachable(error: Exception, host: str, context: str) -> str:
+    """The message for a cluster that does not answer at all."""
+    cause = getattr(error, "reason", None) or error
+    text = errors.first_line(cause if isinstance(cause, Exception) else error)
+    text = re.sub(r"^<?[\w.]*(?:HTTPS?Connection|object)[^>]*>: ?", "", text)
+    if "CERTIFICATE_VERIFY_FAILED" in text or "certificate" in text.lower():
+        return (
+            f"the cluster {context} ({host}) shows a certificate that your kubeconfig does not trust ({text}); "
+            "get the kubeconfig anew"
+        )
+    return (
+        f"the cluster {context} ({host}) cannot be reached: {text}; look at the network and the VPN, "
+        f"`kubectl --context {context} get --raw /readyz` asks it too"
+    )
+
+
+def no_site(namespace: str, context: str) -> str:
+    """The message for a namespace in which the chart is not installed."""
+    return (
+        f"the platform is not installed in namespace {namespace} of {context}; choose the namespace where it is with "
+        f"--namespace, or install it there: `{INSTALL} --kube-context {context} --namespace {namespace} --create-namespace`"
+    )
+
+
+def no_context(context: str, known: Sequence[str], files: str) -> str:
+    """The message for a context that the kubeconfig does not have."""
+    return f"there is no context {context!r} in {files}; {errors.nearest(context, known) or 'it has none'}"
+
+
+def _forbidden(message: str, verb: str, what: str, namespace: str, context: str) -> str:
+    who = _WHO.search(message)
+    name = who.group(1) if who else "you"
+    kubectl = f"kubectl --context {context} -n {namespace}"
+    return (
+        f"{name} may not {verb} {what} in namespace {namespace} of {context}; whoever installed the platform there can "
+        f"allow it: `{kubectl} create rolebinding NAME --role=trialplane-user --user={name}`"
+    )
+
+
+def _status(data: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(data)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) and found.get("kind") == "Status" else {}

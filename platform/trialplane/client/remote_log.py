@@ -1,0 +1,99 @@
+"""Logs of a run on a cluster as lines: from the gateway, which keeps them, and where it has none from the pods."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+from trialplane.client.gateway import Gateway, Piece
+from trialplane.client.objects import Objects
+from trialplane.errors import InputError, TargetError
+from trialplane.wire import cluster as names
+
+_PAUSE = 1.0
+
+
+def kept(gateway: Gateway, run: str, trial: int | None, attempt: int | None) -> Iterator[str] | None:
+    """A log as it is now, or None when the gateway has none."""
+    piece = gateway.log(run, trial, attempt, 0)
+    if piece is None:
+        return None
+
+    def lines() -> Iterator[str]:
+        now: Piece | None = piece
+        text = b""
+        while now is not None and now.data:
+            *whole, text = (text + now.data).split(b"\n")
+            yield from (line.decode(errors="replace") + "\n" for line in whole)
+            now = gateway.log(run, trial, attempt, now.next)
+        if text:
+            yield text.decode(errors="replace")
+
+    return lines()
+
+
+def followed(
+    gateway: Gateway,
+    run: str,
+    trial: int | None,
+    attempt: int | None,
+    is_active: Callable[[], bool],
+    pause: Callable[[float], None] = time.sleep,
+) -> Iterator[str]:
+    """The lines of a log, and new ones until nobody writes any more; one that is not there yet is waited for.
+
+    Args:
+        gateway: asked again and again; while it is away nothing is lost.
+        run: its name.
+        trial: whose log; the controller's when None.
+        attempt: which; the newest when None.
+        is_active: whether the run goes on.
+        pause: waits so many seconds.
+    """
+    offset, text = 0, b""
+    while True:
+        active = is_active()  # asked before reading, so that the last lines are not missed
+        try:
+            piece = gateway.log(run, trial, attempt, offset)
+        except TargetError:
+            if not active:
+                raise
+            pause(_PAUSE)
+            continue
+        if piece is not None and piece.data:
+            offset = piece.next
+            *whole, text = (text + piece.data).split(b"\n")
+            yield from (line.decode(errors="replace") + "\n" for line in whole)
+            continue
+        # A controller's log grows again in a new head pod; a trial's attempt ends once.
+        growing = active if piece is None or trial is None else piece.growing and active
+        if not growing:
+            break
+        pause(_PAUSE)
+    if text:
+        yield text.decode(errors="replace")
+
+
+def of_pod(objects: Objects, run: str, role: str, follow: bool) -> Iterator[str] | None:
+    """The log of the newest pod of a role, or None when there is none that has started."""
+    for pod in objects.pods(run, role):
+        statuses = (pod.get("status") or {}).get("containerStatuses") or []
+        if any((one.get("state") or {}).keys() & {"running", "terminated"} for one in statuses):
+            container = pod["spec"]["containers"][0]["name"]
+            return objects.cluster.pod_log(pod["metadata"]["name"], container=container, follow=follow)
+    return None
+
+
+def of_submitter(objects: Objects, run: str, follow: bool) -> Iterator[str]:
+    """The log of the pod that hands the controller to Ray.
+
+    Raises:
+        InputError: there is no such pod, or it has not started.
+    """
+    found = of_pod(objects, run, names.SUBMITTER, follow)
+    if found is None:
+        raise InputError(
+            f"the submitter's pod of {run} is not there: it starts when the controller's pod is ready, and goes with the "
+            f"RayJob when the run has ended; `platform status {run}` shows how it stands"
+        )
+    return found

@@ -1,0 +1,279 @@
+"""Why a run's pods do not run, in words: from the objects that the API server gives to the reason a person needs. Pure.
+
+A reason names the pod, what it lacks and what to do. What only takes its time (an image is being pulled) is told apart from
+what will not change by itself (there is no such image).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from trialplane.client import phases, refusal
+from trialplane.wire import cluster as names
+
+Thing = Mapping[str, Any]
+
+PATIENCE = 20.0  # seconds in which an operator that lives has seen a new RayJob
+_NO_IMAGE = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable"})
+_NO_CONTAINER = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
+_REFUSED = frozenset(
+    {
+        "FailedToCreateHeadPod",  # of the RayCluster
+        "FailedToCreateWorkerPod",
+        "FailedToCreateRayCluster",  # of the RayJob
+        "FailedToCreateRayJobSubmitter",
+        "FailedToCreateService",
+        "FailedCreate",  # of the submitter's Job, and of everything else that makes pods
+        "InvalidRayJobSpec",
+        "InvalidRayClusterSpec",
+        "AutoscalerServiceAccountNotFound",
+    }
+)
+_NO_VOLUME = frozenset({"FailedMount", "FailedAttachVolume", "FailedMapVolume"})
+_WANT = re.compile(r"Insufficient ([\w./-]+)")
+
+
+@dataclasses.dataclass(frozen=True)
+class Wait:
+    """Why something is not running yet.
+
+    Attributes:
+        text: for people.
+        stuck: whether it will not change by itself.
+    """
+
+    text: str
+    stuck: bool
+
+
+def reason(
+    ray_job: Thing, pods: Sequence[Thing], events: Iterable[Thing], workload: Thing | None = None, now: float | None = None
+) -> str:
+    """The reason why a run has not started, or why some of its trial pods have not; "" when nothing is missing.
+
+    Args:
+        ray_job: the run's.
+        pods: of the run, of every role.
+        events: of the namespace, in any order.
+        workload: Kueue's object for the RayJob, if there is one.
+        now: seconds since the epoch.
+    """
+    run = str(ray_job["metadata"]["name"])
+    living = [pod for pod in pods if not pod["metadata"].get("deletionTimestamp")]
+    mine = sorted((event for event in events if _is_about(event, run)), key=_when)
+    if (ray_job.get("spec") or {}).get("suspend"):
+        return _queued(run, workload)
+    age = (time.time() if now is None else now) - phases.created(ray_job)
+    if not (ray_job.get("status") or {}).get("jobDeploymentStatus") and not living:
+        refused = _refusal(mine, "")
+        if refused:
+            return refused
+        if age > PATIENCE:
+            return (
+                f"KubeRay has not looked at it for {age:.0f} s: is its operator running? "
+                "`kubectl get pods -A -l app.kubernetes.io/name=kuberay-operator`"
+            )
+        return "KubeRay is about to make its pods"
+    return _pods(run, ray_job, living, mine)
+
+
+def blocked(pod: Thing, events: Iterable[Thing] = ()) -> Wait | None:
+    """Why one pod does not run; None when it runs or has ended well.
+
+    Args:
+        pod: the object.
+        events: of the namespace; those of other pods are ignored.
+    """
+    status = pod.get("status") or {}
+    mine = [event for event in events if (event.get("involvedObject") or {}).get("name") == pod["metadata"]["name"]]
+    if status.get("phase") == "Failed" and status.get("reason"):  # evicted, preempted, deadline
+        return Wait(_joined(str(status["reason"]).lower(), status.get("message")), True)
+    unscheduled = _unscheduled(pod)
+    if unscheduled is not None:
+        return unscheduled
+    containers = [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
+    for container in containers:
+        found = _container(container)
+        if found is not None:
+            return found
+    if status.get("phase") == "Pending":
+        return _starting(mine)
+    return None
+
+
+def _pods(run: str, ray_job: Thing, pods: Sequence[Thing], events: Sequence[Thing]) -> str:
+    """Reasons in the order in which pods are needed: head, submitter, workers."""
+    heads, submitters, trials = ([pod for pod in pods if _role(pod) == role] for role in _ROLES_IN_ORDER)
+    if not heads:
+        return _refusal(events, "HeadPod") or _refusal(events, "") or "KubeRay is making the controller's pod"
+    waits = [(head, wait) for head in heads if (wait := blocked(head, events))]
+    if waits:
+        head, wait = waits[0]
+        return f"the controller's pod {head['metadata']['name']} {wait.text}"
+    parts = []
+    for submitter in submitters:
+        wait_ = blocked(submitter, events)
+        # One that failed in the past is the Job's business, which makes another.
+        if wait_ and (submitter.get("status") or {}).get("phase") == "Pending":
+            parts.append(f"the submitter's pod {submitter['metadata']['name']} {wait_.text}")
+    if not submitters and (ray_job.get("status") or {}).get("jobDeploymentStatus") in ("Initializing", "Running"):
+        refused = _refusal([event for event in events if "Worker" not in str(event.get("reason"))], "")
+        if refused:
+            parts.append(refused)
+    workers = _workers(ray_job, trials, events)
+    if workers:
+        parts.append(workers)
+    return "; ".join(parts)
+
+
+_ROLES_IN_ORDER = (names.CONTROLLER, names.SUBMITTER, names.TRIAL)
+
+
+def _workers(ray_job: Thing, pods: Sequence[Thing], events: Sequence[Thing]) -> str:
+    wanted = _wanted(ray_job)
+    waits = [wait for pod in pods if (wait := blocked(pod, events))]
+    groups: dict[str, int] = {}
+    for wait in sorted(waits, key=lambda wait: not wait.stuck):
+        groups[wait.text] = groups.get(wait.text, 0) + 1
+    total = max(wanted, len(pods))
+    parts = [f"{count} of {total} trial pods: {text}" for text, count in groups.items()]
+    missing = wanted - len(pods)
+    if missing > 0:
+        refused = _refusal(events, "WorkerPod") or _condition(ray_job)
+        if refused:
+            parts.insert(0, f"{missing} of {total} trial pods: {refused}")
+    return "; ".join(parts[:2])
+
+
+def _wanted(ray_job: Thing) -> int:
+    """Worker pods that there should be."""
+    cluster = (ray_job.get("status") or {}).get("rayClusterStatus") or {}
+    if cluster.get("desiredWorkerReplicas") is not None:
+        return int(cluster["desiredWorkerReplicas"])
+    groups = (ray_job.get("spec") or {}).get("rayClusterSpec", {}).get("workerGroupSpecs") or []
+    return sum(int(group.get("replicas") or 0) for group in groups)
+
+
+def _condition(ray_job: Thing) -> str:
+    """What KubeRay says of pods that it could not make."""
+    cluster = (ray_job.get("status") or {}).get("rayClusterStatus") or {}
+    for condition in cluster.get("conditions") or []:
+        if condition.get("type") == "ReplicaFailure" and condition.get("status") == "True":
+            return f"refused: {refusal.denial(str(condition.get('message', '')))}"
+    return ""
+
+
+def _refusal(events: Sequence[Thing], about: str) -> str:
+    """The newest event that says that something could not be made."""
+    for event in reversed(events):
+        if event.get("reason") in _REFUSED and about in str(event["reason"]):
+            return f"refused: {refusal.denial(' '.join(str(event.get('message', '')).split()))}"
+    return ""
+
+
+def _queued(run: str, workload: Thing | None) -> str:
+    if workload is None:
+        return f"it is suspended: `kubectl get rayjob {run} -o yaml` shows by whom; Kueue has no workload for it"
+    conditions = {one["type"]: one for one in (workload.get("status") or {}).get("conditions") or []}
+    queue = (workload.get("spec") or {}).get("queueName", "")
+    evicted = conditions.get("Evicted") or {}
+    reserved = conditions.get("QuotaReserved") or conditions.get("Admitted") or {}
+    told = evicted if evicted.get("status") == "True" and reserved.get("status") != "True" else reserved
+    return _joined(f"Kueue has not admitted it to the queue {queue}", told.get("message"))
+
+
+def _unscheduled(pod: Thing) -> Wait | None:
+    for condition in (pod.get("status") or {}).get("conditions") or []:
+        if condition.get("type") != "PodScheduled" or condition.get("status") != "False":
+            continue
+        message = str(condition.get("message", "")).split(" preemption:")[0].rstrip(" .")
+        if condition.get("reason") == "SchedulingGated":
+            return Wait("waits for its scheduling gate to be lifted, by Kueue for example", False)
+        if "PersistentVolumeClaim" in message or "persistentvolumeclaim" in message:
+            return Wait(f"waits for its volume: {message}; `kubectl get pvc` shows {_claims(pod)}", True)
+        wants = list(dict.fromkeys(_WANT.findall(message)))
+        if wants:
+            amounts = ", ".join(f"{_amount(pod, want)} {want}".strip() for want in wants)
+            return Wait(f"fits no node, for want of {amounts} ({message})", True)
+        return Wait(f"fits no node ({message})" if message else "fits no node", True)
+    return None
+
+
+def _container(container: Thing) -> Wait | None:
+    waiting = (container.get("state") or {}).get("waiting") or {}
+    ended = (container.get("state") or {}).get("terminated") or {}
+    why = str(waiting.get("reason", ""))
+    message = " ".join(str(waiting.get("message", "")).split())
+    if why in _NO_IMAGE:
+        image = container.get("image", "")
+        return Wait(_joined(f"cannot get its image {image} ({why})", message), True)
+    if why in _NO_CONTAINER:
+        return Wait(_joined(f"cannot be started ({why})", message), True)
+    if why == "CrashLoopBackOff":
+        last = (container.get("lastState") or {}).get("terminated") or {}
+        text = f"ends again and again, {container.get('restartCount', 0)} times by now, last {_ending(last)}"
+        return Wait(_joined(text, last.get("message")), True)
+    if ended and ended.get("exitCode"):
+        return Wait(_joined(f"ended {_ending(ended)}", ended.get("message")), True)
+    return None
+
+
+def _starting(events: Sequence[Thing]) -> Wait:
+    newest = sorted(events, key=_when)
+    for event in reversed(newest):
+        message = " ".join(str(event.get("message", "")).split())
+        if event.get("reason") in _NO_VOLUME:
+            return Wait(f"waits for its volumes: {message}", True)
+        if event.get("reason") == "FailedCreatePodSandBox":
+            return Wait(f"gets no network: {message}", True)
+        if event.get("reason") == "Pulling":
+            return Wait(f"is {message[:1].lower()}{message[1:]}", False)
+        if event.get("reason") in ("Pulled", "Created", "Started"):
+            break
+    return Wait("is starting", False)
+
+
+def _ending(terminated: Thing) -> str:
+    code = terminated.get("exitCode")
+    why = str(terminated.get("reason") or "")
+    return f"with exit code {code}" + (f" ({why})" if why not in ("", "Error") else "")
+
+
+def _amount(pod: Thing, want: str) -> str:
+    """How much of a resource a pod asks for, when one container alone asks."""
+    found = [
+        asked
+        for container in (pod.get("spec") or {}).get("containers") or []
+        if (asked := ((container.get("resources") or {}).get("requests") or {}).get(want))
+    ]
+    return str(found[0]) if len(found) == 1 else ""
+
+
+def _claims(pod: Thing) -> str:
+    volumes = (pod.get("spec") or {}).get("volumes") or []
+    return ", ".join(one["persistentVolumeClaim"]["claimName"] for one in volumes if one.get("persistentVolumeClaim"))
+
+
+def _role(pod: Thing) -> str:
+    return str((pod["metadata"].get("labels") or {}).get(names.ROLE, ""))
+
+
+def _is_about(event: Thing, run: str) -> bool:
+    """Whether an event is about the run or something made for it: names of those begin with the run's."""
+    name = str((event.get("involvedObject") or {}).get("name", ""))
+    return name == run or name.startswith(f"{run}-")
+
+
+def _when(event: Thing) -> str:
+    series = (event.get("series") or {}).get("lastObservedTime")
+    return str(
+        series or event.get("lastTimestamp") or event.get("eventTime") or event["metadata"].get("creationTimestamp") or ""
+    )
+
+
+def _joined(text: str, message: Any) -> str:
+    return f"{text}: {' '.join(str(message).split())}" if message else text

@@ -1,0 +1,103 @@
+"""What comes from pods that share no folder with the controller: the submission, and what trials wrote into files."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import shutil
+import sqlite3
+import tarfile
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from trialplane import errors
+from trialplane.plan import pack
+from trialplane.wire import cluster
+from trialplane.wire.paths import RunPaths
+from trialplane.wire.records import TrialRequest
+
+log = logging.getLogger(__name__)
+
+
+def take_in(submitted: Path, run: RunPaths) -> None:
+    """Puts what was submitted into the run's folder, in place of what is there from a former start.
+
+    Args:
+        submitted: has `run/job.json`, `run/submission.json` and `code/code.tar.gz`.
+        run: its other files stay.
+
+    Raises:
+        InputError: a file is missing or damaged.
+    """
+    source = submitted / Path(cluster.SPEC_MOUNT).name
+    try:
+        run.root.mkdir(parents=True, exist_ok=True)
+        data = archive(submitted).read_bytes()
+        with tempfile.TemporaryDirectory(prefix=".code-", dir=run.root) as scratch:
+            new, old = Path(scratch) / "new", Path(scratch) / "old"
+            pack.unpack(data, new)
+            with contextlib.suppress(FileNotFoundError):
+                run.code.rename(old)
+            new.rename(run.code)
+        for file in (run.job, run.submission):
+            partial = file.with_suffix(".partial")
+            shutil.copyfile(source / file.name, partial)
+            partial.replace(file)
+    except OSError as error:
+        raise errors.InputError(
+            f"what was submitted cannot be put into {run.root}: {error}; is {submitted} mounted, and has the disk room?"
+        ) from error
+
+
+def archive(submitted: Path) -> Path:
+    """The packed code of a submission."""
+    return submitted / Path(cluster.CODE_MOUNT).name / cluster.CODE_KEY
+
+
+def add_to_log(run: RunPaths, request: TrialRequest, data: bytes) -> None:
+    """Appends to the log of an attempt; a full disk costs the log and not the study."""
+    file = run.trial_log(request.trial, request.attempt)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with file.open("ab") as written:
+            written.write(data)
+    except OSError as error:
+        log.warning("the log of trial %d cannot be written to %s: %s", request.trial, file, error.strerror)
+
+
+def unpack_store(run: RunPaths, number: int, packed: Any) -> None:
+    """Puts the MLflow store that a trial logged into where the recorder looks for it.
+
+    Args:
+        run: the run's files.
+        number: the ledger's number of the attempt.
+        packed: bytes of a tar, as a numpy array.
+    """
+    store = run.trial_store(number)
+    try:
+        with tarfile.open(fileobj=io.BytesIO(packed.tobytes())) as files:
+            left_out = not any(name.startswith(f"{store.stem}.artifacts") for name in files.getnames())
+            files.extractall(store.parent, filter="data")
+        _move(store)
+    except (OSError, tarfile.TarError, sqlite3.Error) as error:
+        log.warning("what attempt %d logged to MLflow by itself is lost: %s", number, error)
+        store.unlink(missing_ok=True)
+        return
+    if left_out:
+        log.info("attempt %d logged to MLflow by itself, without artifacts or with ones too large to send", number)
+
+
+def _move(store: Path) -> None:
+    """Makes the store's artifacts be beside it: it has their place as it was on the slot's side."""
+    folder = store.with_suffix(".artifacts")
+    with contextlib.closing(sqlite3.connect(store)) as file, file:
+        for table, key, column in (
+            ("experiments", "experiment_id", "artifact_location"),
+            ("runs", "run_uuid", "artifact_uri"),
+        ):
+            for identity, uri in file.execute(f"SELECT {key}, {column} FROM {table}").fetchall():
+                _, found, rest = str(uri).rpartition(folder.name)
+                if found:
+                    file.execute(f"UPDATE {table} SET {column} = ? WHERE {key} = ?", (folder.as_uri() + rest, identity))

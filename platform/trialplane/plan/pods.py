@@ -1,0 +1,239 @@
+"""The three kinds of pod of a run, as templates: the controller's, a trial's, the submitter's. Pure data, no network.
+
+All of them run as uid 1000 with a read-only root file system and without a service account's token, as the Pod Security
+Standard `restricted` wants; KubeRay's own container beside trials (`wait-gcs-ready`) copies a trial's environment, mounts
+and security context. What is private stays in the controller's pod: the database's URL and MLflow's password.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from trialplane.plan import sizes, variables
+from trialplane.plan.plan import Plan
+from trialplane.plan.site import Site
+from trialplane.wire import cluster
+from trialplane.wire.paths import RunPaths
+
+USER = 1000  # of the images
+_TOKEN = "/var/run/secrets/kubernetes.io/serviceaccount"
+
+
+def labels(plan: Plan, role: str = "") -> dict[str, str]:
+    """The labels of an object of a run, or of a pod with a role."""
+    common = {cluster.RUN: plan.run, cluster.JOB: plan.job.name, cluster.MANAGED_BY: cluster.MANAGER}
+    return {**plan.job.cluster.labels, **common, cluster.ROLE: role} if role else common
+
+
+def controller(plan: Plan, site: Site) -> dict[str, Any]:
+    """Template of the head pod, in which Ray's head and the controller run."""
+    job = plan.job
+    container = {
+        "name": "ray-head",
+        "image": site.images.controller,
+        "imagePullPolicy": site.images.pull_policy,
+        "env": variables.controller(site),
+        "resources": sizes.resources(sizes.controller_cpus(job, site), sizes.controller_memory(job, site), site.overcommit),
+        "securityContext": locked(),
+        "volumeMounts": [
+            _mount("tmp", variables.TMP),
+            _mount("home", cluster.HOME),
+            _mount("shm", "/dev/shm"),
+            _mount("spec", cluster.SPEC_MOUNT, read_only=True),
+            _mount("code", cluster.CODE_MOUNT, read_only=True),
+        ],
+        # Named here, the service of the head has the controller's as well; its other ports are KubeRay's usual ones.
+        "ports": [
+            {"name": "gcs-server", "containerPort": 6379},
+            {"name": "dashboard", "containerPort": 8265},
+            {"name": "client", "containerPort": 10001},
+            {"name": "metrics", "containerPort": 8080},
+            {"name": "status", "containerPort": cluster.STATUS_PORT},
+        ],
+    }
+    volumes = [
+        _scratch("tmp"),
+        _claim("home", site.runs.claim) if site.runs.claim else _scratch("home"),
+        _memory("shm", sizes.controller_object_store(job, site) + sizes.DEFAULT_SHM),
+        {"name": "spec", "configMap": {"name": plan.run}},
+        {"name": "code", "configMap": {"name": cluster.code_map(plan.run)}},
+    ]
+    spec = _pod(plan, site, site.controller_account, container, volumes)
+    if job.cluster.autoscale:
+        # KubeRay makes an account for this cluster, with a role for it; ours would collect the roles of all runs.
+        del spec["serviceAccountName"]
+        spec["volumes"] += [_scratch("autoscaler-tmp"), _token_volume()]
+    return {"metadata": _metadata(plan, cluster.CONTROLLER), "spec": spec}
+
+
+def trial(plan: Plan, site: Site) -> dict[str, Any]:
+    """Template of a worker pod, in which one trial runs at a time."""
+    job = plan.job
+    resources = sizes.resources(str(job.resources.cpus), sizes.mib(sizes.trial_memory(job)), site.overcommit)
+    if job.resources.gpus:
+        for kind in ("limits", "requests"):
+            resources[kind][job.cluster.gpu_resource] = str(job.resources.gpus)
+    mounts = [
+        _mount("tmp", variables.TMP),
+        _mount("home", cluster.HOME),
+        _mount("shm", "/dev/shm"),
+        _mount("code", cluster.CODE_MOUNT, read_only=True),
+    ]
+    container = {
+        "name": "ray-worker",
+        "image": job.cluster.image or site.images.trial,
+        "imagePullPolicy": site.images.pull_policy,
+        "env": variables.trial(site),
+        "resources": resources,
+        "securityContext": locked(),
+        "volumeMounts": mounts,
+    }
+    volumes = [
+        _scratch("tmp"),
+        _scratch("home"),
+        _memory("shm", sizes.trial_shm(job)),
+        {"name": "code", "configMap": {"name": cluster.code_map(plan.run)}},
+    ]
+    if site.data.claim:
+        mounts.append(_mount("data", cluster.DATA, read_only=True))
+        volumes.append(_claim("data", site.data.claim, read_only=True))
+    spec = _pod(plan, site, site.trial_account, container, volumes)
+    # A container that ended is not started again in the same pod, but the pod made anew: it waits for the head as the
+    # first one did, with no back-off, and finds nothing that the former one left in memory or on disk.
+    spec["restartPolicy"] = "Never"
+    selector = {**site.node_selector, **job.cluster.node_selector}
+    if selector:
+        spec["nodeSelector"] = selector
+    tolerations = [dict(one) for one in site.tolerations]
+    tolerations += [one.model_dump(exclude_none=True) for one in job.cluster.tolerations]
+    if tolerations:
+        spec["tolerations"] = tolerations
+    spec.update(_topology(plan))
+    return {"metadata": _metadata(plan, cluster.TRIAL), "spec": spec}
+
+
+def submitter(plan: Plan, site: Site) -> dict[str, Any]:
+    """Template of the pod that hands the controller to Ray and shows its log."""
+    container = {
+        "name": "ray-job-submitter",
+        "image": site.images.controller,
+        "imagePullPolicy": site.images.pull_policy,
+        "command": ["python", "-m", "trialplane.controller.submitter"],
+        "env": variables.submitter(plan, site, entrypoint(plan)),
+        "resources": sizes.resources("500m", "128Mi", site.overcommit),
+        "securityContext": locked(),
+        "volumeMounts": [_mount("tmp", variables.TMP)],
+    }
+    spec = _pod(plan, site, site.controller_account, container, [_scratch("tmp")])
+    spec["restartPolicy"] = "Never"  # KubeRay asks for it; a new pod keeps the former one's log
+    return {"metadata": _metadata(plan, cluster.SUBMITTER), "spec": spec}
+
+
+def autoscaler(site: Site) -> dict[str, Any]:
+    """What KubeRay's autoscaler container in the head pod gets; the only one with a token, which it mounts itself."""
+    return {
+        "imagePullPolicy": site.images.pull_policy,
+        "env": variables.autoscaler(site),
+        "resources": sizes.resources("250m", "512Mi", site.overcommit),
+        "securityContext": locked(),
+        "volumeMounts": [_mount("autoscaler-tmp", variables.TMP), _mount("token", _TOKEN, read_only=True)],
+    }
+
+
+def entrypoint(plan: Plan) -> str:
+    """The command of the Ray job: the controller."""
+    folder = RunPaths.of(Path(cluster.HOME), plan.run).root
+    return f"python -m trialplane.controller --run-dir {folder} --submitted {PurePosixPath(cluster.SPEC_MOUNT).parent}"
+
+
+def locked() -> dict[str, Any]:
+    """The security context of every container."""
+    return {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "readOnlyRootFilesystem": True,
+        "runAsNonRoot": True,
+        "runAsUser": USER,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
+def _pod(
+    plan: Plan, site: Site, account: str, container: Mapping[str, Any], volumes: list[dict[str, Any]]
+) -> dict[str, Any]:
+    priority = plan.job.cluster.priority_class or site.priority_class
+    return {
+        "serviceAccountName": account,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,  # variables for every service of the namespace
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER,
+            "runAsGroup": USER,
+            "fsGroup": USER,
+            "fsGroupChangePolicy": "OnRootMismatch",  # not file by file over a large claim at each start
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        **({"priorityClassName": priority} if priority else {}),
+        **({"imagePullSecrets": [{"name": name} for name in site.images.pull_secrets]} if site.images.pull_secrets else {}),
+        "containers": [container],
+        "volumes": volumes,
+    }
+
+
+def _topology(plan: Plan) -> dict[str, Any]:
+    """Wishes about where the trial pods of a run lie to each other."""
+    topology = plan.job.cluster.topology
+    alike = {"matchLabels": {cluster.RUN: plan.run, cluster.ROLE: cluster.TRIAL}}
+    made: dict[str, Any] = {}
+    if topology is not None and topology.spread:
+        made["topologySpreadConstraints"] = [
+            {
+                "maxSkew": 1,
+                "topologyKey": topology.spread,
+                "whenUnsatisfiable": "ScheduleAnyway",
+                "labelSelector": alike,
+            }
+        ]
+    if topology is not None and topology.pack:
+        term = {"weight": 100, "podAffinityTerm": {"topologyKey": topology.pack, "labelSelector": alike}}
+        made["affinity"] = {"podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [term]}}
+    return made
+
+
+def _metadata(plan: Plan, role: str) -> dict[str, Any]:
+    annotations = plan.job.cluster.annotations
+    return {"labels": labels(plan, role), **({"annotations": dict(annotations)} if annotations else {})}
+
+
+def _mount(name: str, path: str, read_only: bool = False) -> dict[str, Any]:
+    return {"name": name, "mountPath": path, **({"readOnly": True} if read_only else {})}
+
+
+def _scratch(name: str) -> dict[str, Any]:
+    return {"name": name, "emptyDir": {}}
+
+
+def _memory(name: str, size: int) -> dict[str, Any]:
+    return {"name": name, "emptyDir": {"medium": "Memory", "sizeLimit": sizes.mib(size)}}
+
+
+def _claim(name: str, claim: str, read_only: bool = False) -> dict[str, Any]:
+    source: dict[str, Any] = {"claimName": claim, **({"readOnly": True} if read_only else {})}
+    return {"name": name, "persistentVolumeClaim": source}
+
+
+def _token_volume() -> dict[str, Any]:
+    """The token of the pod's account, as Kubernetes would mount it in every container of the pod."""
+    return {
+        "name": "token",
+        "projected": {
+            "sources": [
+                {"serviceAccountToken": {"path": "token", "expirationSeconds": 3600}},
+                {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
+                {"downwardAPI": {"items": [{"path": "namespace", "fieldRef": {"fieldPath": "metadata.namespace"}}]}},
+            ]
+        },
+    }

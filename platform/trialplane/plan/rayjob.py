@@ -1,0 +1,119 @@
+"""The RayJob of a run: KubeRay makes a RayCluster of it, and a submitter's pod once that is ready. Pure data.
+
+Written for KubeRay 1.6 and later. A study that failed is a RayJob that failed; a killed head pod is not, for the
+submitter hands the controller to the new one, which takes the study up where the database says.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+from trialplane.plan import plan as planning
+from trialplane.plan import pods, sizes
+from trialplane.plan.plan import Plan
+from trialplane.plan.site import Site
+from trialplane.spec.job import Job
+from trialplane.wire import cluster
+
+# Of the images; KubeRay asks for it before it makes a token, and picks its probes by it.
+RAY_VERSION = "2.60.0"
+GROUP = "trials"  # the one worker group
+SLOT = "trial_slot"  # what a slot asks of a node; a trial pod has one, so it runs one trial at a time
+# Submitter's pods that may be lost (to a drained node, say) before KubeRay gives the run up; each comes a while after
+# the one before it.
+SUBMITTER_RETRIES = 4
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+ELASTIC = "kueue.x-k8s.io/elastic-job"  # without it Kueue takes no RayJob that scales
+_LARGEST = 2**31 - 1  # of Kubernetes's int32
+
+
+@dataclasses.dataclass(frozen=True)
+class Replicas:
+    """How many trial pods there shall be at first, at least, and at most."""
+
+    now: int
+    least: int
+    most: int
+
+
+def worker_replicas(job: Job) -> Replicas:
+    """How many trial pods a run has: never more than it has trials."""
+    most = min(job.parallel, job.trials)
+    return Replicas(0, 0, most) if job.cluster.autoscale else Replicas(most, most, most)
+
+
+def rayjob(plan: Plan, site: Site) -> dict[str, Any]:
+    """The object, without a namespace."""
+    job = plan.job
+    queue = job.cluster.queue or site.queue
+    annotations = {cluster.CODE_HASH: plan.pack.sha256, cluster.SPEC_HASH: planning.spec_hash(job)}
+    if queue and job.cluster.autoscale:
+        annotations[ELASTIC] = "true"
+    deadline = job.cluster.deadline
+    return {
+        "apiVersion": "ray.io/v1",
+        "kind": "RayJob",
+        "metadata": {
+            "name": plan.run,
+            "labels": {**pods.labels(plan), **({QUEUE_LABEL: queue} if queue else {})},
+            "annotations": annotations,
+        },
+        "spec": {
+            "submissionMode": "K8sJobMode",
+            "entrypoint": pods.entrypoint(plan),
+            "backoffLimit": job.cluster.backoff_limit,
+            "preRunningDeadlineSeconds": _seconds(job.cluster.pending_deadline),
+            **({"activeDeadlineSeconds": _seconds(deadline)} if deadline is not None else {}),
+            "shutdownAfterJobFinishes": True,  # Kueue insists, and GPUs are not held for nothing
+            "ttlSecondsAfterFinished": _seconds(job.cluster.ttl),
+            "submitterConfig": {"backoffLimit": SUBMITTER_RETRIES},
+            "submitterPodTemplate": pods.submitter(plan, site),
+            "rayClusterSpec": {
+                "rayVersion": RAY_VERSION,
+                "authOptions": {"mode": "token"},  # KubeRay makes the token; it is not the default, whatever its docs say
+                **(_autoscaling(job, site) if job.cluster.autoscale else {}),
+                "headGroupSpec": {
+                    "rayStartParams": {
+                        "num-cpus": "0",  # nothing but the controller runs there
+                        "dashboard-host": "0.0.0.0",
+                        "object-store-memory": str(sizes.controller_object_store(job, site)),
+                    },
+                    "template": pods.controller(plan, site),
+                },
+                "workerGroupSpecs": [_workers(plan, site)],
+            },
+        },
+    }
+
+
+def _workers(plan: Plan, site: Site) -> dict[str, Any]:
+    replicas = worker_replicas(plan.job)
+    resources = plan.job.resources
+    return {
+        "groupName": GROUP,
+        "replicas": replicas.now,
+        "minReplicas": replicas.least,
+        "maxReplicas": replicas.most,
+        # Ray's, not the pod's. Said here, for KubeRay knows neither a slot nor every name of a GPU.
+        "resources": {"CPU": str(resources.cpus), "GPU": str(resources.gpus), SLOT: "1"},
+        "rayStartParams": {"object-store-memory": str(sizes.OBJECT_STORE)},
+        "template": pods.trial(plan, site),
+    }
+
+
+def _autoscaling(job: Job, site: Site) -> dict[str, Any]:
+    return {
+        "enableInTreeAutoscaling": True,
+        "autoscalerOptions": {
+            "version": "v2",
+            "idleTimeoutSeconds": _seconds(job.cluster.idle),
+            "upscalingMode": "Default",
+            **pods.autoscaler(site),
+        },
+    }
+
+
+def _seconds(duration: float) -> int:
+    return min(math.ceil(duration), _LARGEST)

@@ -1,0 +1,72 @@
+"""The environment of a run's pods. What is private comes from secrets, and only the controller gets it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trialplane import policies
+from trialplane.plan.plan import Plan
+from trialplane.plan.site import Site
+from trialplane.policies import protobuf
+from trialplane.wire import cluster, env
+
+TMP = "/tmp"
+
+# What Ray reads in all of its pods; `controller/__main__.py` sets the same on a laptop.
+_RAY = {
+    # Trials have a limit of their own, and the pod has one: Ray would kill the slot, or the controller, for them.
+    "RAY_memory_monitor_refresh_ms": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
+_RAY_OF_TRIALS = {
+    **_RAY,
+    # A worker whose head is gone ends after these seconds and is made anew; a minute is the default. A head that only
+    # does not answer for a moment must not cost every trial its slot.
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "20",
+    # A trial's GPUs are all its own; a slot without GPUs must not hide those of a job that finds them itself.
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+}
+
+
+def controller(site: Site) -> list[dict[str, Any]]:
+    """Of the head pod: no policy that makes protobuf slow, and the only passwords."""
+    own = {
+        **_quick(site),
+        env.HOME: cluster.HOME,
+        env.STATUS: f"0.0.0.0:{cluster.STATUS_PORT}",
+        env.MLFLOW_TRACKING_URI: site.mlflow.url,
+    }
+    found = [(env.LEDGER, site.ledger.name, site.ledger.key)]
+    if site.mlflow.secret:
+        found += [
+            ("MLFLOW_TRACKING_USERNAME", site.mlflow.secret, "username"),
+            ("MLFLOW_TRACKING_PASSWORD", site.mlflow.secret, "password"),
+        ]
+    hidden = {name: {"secretKeyRef": {"name": secret, "key": key}} for name, secret, key in found}
+    plain = {name: value for name, value in own.items() if name not in hidden}  # a name stands once
+    return [*_listed(plain), *({"name": name, "valueFrom": source} for name, source in hidden.items())]
+
+
+def trial(site: Site) -> list[dict[str, Any]]:
+    """Of a worker pod: every policy, nothing private."""
+    return _listed({**site.env, "HOME": TMP, env.HOME: cluster.HOME, **_RAY_OF_TRIALS, **policies.trial_env()})
+
+
+def submitter(plan: Plan, site: Site, entrypoint: str) -> list[dict[str, Any]]:
+    """Of the submitter's pod; KubeRay adds where the dashboard is, its token and the Ray job's id."""
+    return _listed({**site.env, "HOME": TMP, env.RUN: plan.run, env.ENTRYPOINT: entrypoint})
+
+
+def autoscaler(site: Site) -> list[dict[str, Any]]:
+    """Of KubeRay's container in the head pod."""
+    return _listed(_quick(site))
+
+
+def _quick(site: Site) -> dict[str, str]:
+    """The policies but for protobuf's, which is for trials only."""
+    chosen = {name: value for name, value in site.env.items() if name != protobuf.VARIABLE}
+    return {**chosen, "HOME": TMP, **_RAY, **protobuf.controller_env(policies.trial_env())}
+
+
+def _listed(variables: dict[str, str]) -> list[dict[str, Any]]:
+    return [{"name": name, "value": value} for name, value in variables.items()]

@@ -1,0 +1,120 @@
+"""What crosses between a slot and a controller that share no folder, as the pods of a cluster do.
+
+The job's code comes as an archive. A trial's log goes along with its events as it grows, within bounds, and at its end
+the MLflow store that it logged into where it could not reach MLflow. What has been sent is removed here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import hashlib
+import shutil
+import tarfile
+from pathlib import Path
+
+from trialplane import errors
+from trialplane.plan import pack
+from trialplane.wire import paths
+from trialplane.wire.paths import RunPaths
+from trialplane.wire.records import SlotConfig
+
+CHUNK = 256 << 10  # bytes of a log in one event
+HEAD = 768 << 10  # bytes of a log that are sent while the trial runs; of the rest the end, when it has ended
+TAIL = 255 << 10
+MAX_STORE = 256 << 20  # bytes of artifacts that go through Ray's object store; the controller's is in its memory
+
+
+def at_home(config: SlotConfig) -> SlotConfig:
+    """The config with its folders below this machine's own home."""
+    home = paths.home()
+    run = RunPaths.of(home, config.run)
+    return dataclasses.replace(config, root=str(run.root), code=str(run.code), cache=str(paths.cache(home)))
+
+
+def unpack_code(archive: Path, code: Path) -> None:
+    """Unpacks the job's code, unless it is there from a former slot of this pod.
+
+    Raises:
+        SlotError: the archive is missing or damaged, or the disk is full.
+    """
+    mark = code.with_name(f".{code.name}.sha256")
+    try:
+        data = archive.read_bytes()
+        digest = hashlib.sha256(data).hexdigest()
+        code.parent.mkdir(parents=True, exist_ok=True)
+        with code.with_name(f".{code.name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # another slot of this machine may be at it
+            if code.exists() and mark.exists() and mark.read_text() == digest:
+                return
+            shutil.rmtree(code, ignore_errors=True)
+            pack.unpack(data, code)
+            mark.write_text(digest)
+    except (OSError, errors.InputError) as error:
+        raise errors.SlotError(f"the job's code in {archive} cannot be unpacked into {code}: {error}") from error
+
+
+class Log:
+    """What one trial's log has grown by, in bounded pieces.
+
+    Of a log that is longer than `HEAD` the rest waits for the trial's end, when its last part is sent: that is where a
+    traceback is.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._offset = 0
+
+    def grown(self, *, ended: bool = False) -> bytes:
+        """The next piece; empty when there is none. When the trial has ended, what is too much is left out with a mark."""
+        try:
+            size = self._file.stat().st_size
+        except FileNotFoundError:
+            return b""
+        mark = b""
+        if not ended:
+            size = min(size, HEAD)
+        elif self._offset >= HEAD and size - self._offset > TAIL:
+            left_out = size - self._offset - TAIL
+            mark = f"\n[trialplane: {left_out:,} bytes of this log are left out here]\n".encode()
+            self._offset += left_out
+        elif self._offset < HEAD < size:
+            size = HEAD  # the mark comes with the next piece
+        count = min(size - self._offset, CHUNK)
+        if count <= 0:
+            return mark
+        with self._file.open("rb") as file:
+            file.seek(self._offset)
+            data = file.read(count)
+        self._offset += len(data)
+        return mark + data
+
+    @property
+    def is_sent(self) -> bool:
+        """Whether nothing is left, of a log that no longer grows."""
+        return not self._file.exists() or self._offset >= self._file.stat().st_size
+
+    def remove(self) -> None:
+        """Removes the file: whoever wants it has it."""
+        with contextlib.suppress(OSError):
+            self._file.unlink(missing_ok=True)
+
+
+def pack_store(store: Path, file: Path) -> str | None:
+    """Packs a trial's own MLflow store and removes it; None when the trial logged nothing there.
+
+    Artifacts that are too large are left out: then the archive lacks their folder.
+    """
+    if not store.exists():
+        return None
+    artifacts = store.with_suffix(".artifacts")
+    size = sum(each.stat().st_size for each in artifacts.rglob("*") if each.is_file()) if artifacts.is_dir() else 0
+    with tarfile.open(file, "w") as archive:
+        for each in sorted(store.parent.glob(f"{store.stem}.*")):
+            if each != artifacts or size <= MAX_STORE:
+                archive.add(each, each.name)
+    shutil.rmtree(artifacts, ignore_errors=True)
+    for each in store.parent.glob(f"{store.stem}.*"):
+        each.unlink(missing_ok=True)
+    return str(file)

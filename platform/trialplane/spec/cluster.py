@@ -1,0 +1,187 @@
+"""What a job wants of a Kubernetes cluster; ignored where a run stays on this machine.
+
+Everything may be left out: the images, the queue and the like are then those of the installed chart.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, WithJsonSchema, model_validator
+from pydantic_core import CoreSchema, core_schema
+
+from trialplane.spec import faults, values
+from trialplane.spec.faults import Fault
+
+_LABEL = r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+_DNS = r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*"
+_KEY = rf"(?:{_DNS}/)?{_LABEL}"
+# Their labels and annotations say what belongs to a run; a job that changed them would lose its own pods.
+_OURS = ("trialplane.io/", "ray.io/", "app.kubernetes.io/managed-by", "kueue.x-k8s.io/")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Shape:
+    """Of a string, with words for who wrote another."""
+
+    pattern: str
+    wanted: str
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(self._check, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {**handler(schema), "pattern": f"^{self.pattern}$"}
+
+    def _check(self, value: str) -> str:
+        if not re.fullmatch(self.pattern, value):
+            raise ValueError(f"{value!r} is not {self.wanted}")
+        return value
+
+
+def _cpus(value: Any) -> Any:
+    text = f"{value:g}" if isinstance(value, (int, float)) and not isinstance(value, bool) else value
+    if not isinstance(text, str) or not re.fullmatch(_CPUS, text) or not float(text.rstrip("m")):
+        raise ValueError(f"{value!r} is no amount of CPU; write 2, 0.5 or 500m")
+    return text
+
+
+def _free(kind: str) -> Callable[[dict[str, str]], dict[str, str]]:
+    """Refuses names that the platform itself sets."""
+
+    def check(given: Any) -> Any:
+        if isinstance(given, dict):
+            taken = [name for name in given if isinstance(name, str) and name.startswith(_OURS)]
+            faults.refuse([Fault((name,), f"this {kind} is set by the platform; leave it out") for name in taken])
+        return given
+
+    return check
+
+
+_CPUS = r"\d+(?:\.\d+)?m?"
+Cpus = Annotated[
+    str,
+    BeforeValidator(_cpus),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "number", "exclusiveMinimum": 0},
+                {"type": "string", "pattern": rf"^(?=.*[1-9]){_CPUS}$"},
+            ]
+        }
+    ),
+]
+Switch = Annotated[bool, Field(strict=True)]
+Image = Annotated[str, _Shape(r"[^\s@:]\S*", "an image; write name:tag or name@sha256:…")]
+Object = Annotated[str, _Shape(_DNS, "the name of a Kubernetes object: lower-case letters, digits, - and .")]
+Key = Annotated[str, _Shape(_KEY, "a label's key; write name or domain.org/name")]
+Label = Annotated[str, _Shape(rf"(?:{_LABEL})?", "a label's value: at most 63 letters, digits, -, _ and ., in quotes")]
+Resource = Annotated[
+    str, _Shape(rf"{_DNS}/{_LABEL}", "a resource of a node; write nvidia.com/gpu or nvidia.com/mig-1g.10gb")
+]
+
+
+class Toleration(faults.Model):
+    """A taint of nodes that trial pods may run on nevertheless; as Kubernetes writes it."""
+
+    key: Key | None = Field(default=None, description="The taint's key; without it every taint.")
+    operator: Literal["Equal", "Exists"] = Field(
+        default="Equal", description="Equal: key and value are the taint's. Exists: the key is."
+    )
+    value: Label | None = Field(default=None, description="The taint's value.")
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = Field(
+        default=None, description="The taint's effect; without it every effect."
+    )
+    tolerationSeconds: values.Integer | None = Field(  # the name is Kubernetes's
+        default=None, ge=0, description="How long a pod stays after a NoExecute taint appears."
+    )
+
+    @model_validator(mode="after")
+    def _whole(self) -> Toleration:
+        found = []
+        if self.key is None and self.operator != "Exists":
+            found.append(Fault(("key",), "is missing; operator: Exists alone does without it"))
+        if self.operator == "Exists" and self.value is not None:
+            found.append(Fault(("value",), "cannot stand with operator: Exists"))
+        if self.tolerationSeconds is not None and self.effect != "NoExecute":
+            found.append(Fault(("tolerationSeconds",), "needs effect: NoExecute"))
+        faults.refuse(found)
+        return self
+
+
+class Topology(faults.Model):
+    """How trial pods lie to each other; both are wishes, no pod waits for them."""
+
+    spread: Key | None = Field(
+        default=None, description="Label of nodes to spread trial pods over evenly: topology.kubernetes.io/zone."
+    )
+    pack: Key | None = Field(
+        default=None,
+        description="Label of nodes to put trial pods together by: kubernetes.io/hostname fills node after node.",
+    )
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Topology:
+        if self.spread is None and self.pack is None:
+            faults.refuse([Fault((), "needs spread or pack or both")])
+        elif self.spread == self.pack:
+            faults.refuse([Fault(("pack",), f"cannot be spread's label too ({self.spread})")])
+        return self
+
+
+class ControllerPod(faults.Model):
+    """What the pod of the controller gets of a node."""
+
+    cpus: Cpus | None = Field(default=None, description="CPU cores: 2, 0.5 or 500m; else the chart's.")
+    memory: values.Quantity | None = Field(default=None, description="Memory: 2Gi, 4Gi; else the chart's.")
+
+
+class Cluster(faults.Model):
+    """How a run's pods are made in a cluster."""
+
+    image: Image | None = Field(
+        default=None, description="Image of the trial pods, made from trialplane's trial image; else the chart's."
+    )
+    autoscale: Switch = Field(
+        default=False,
+        description="Make trial pods when trials wait and give idle ones back, so that a study's end frees its GPUs.",
+    )
+    idle: values.Duration = Field(
+        default=60.0, description="With autoscale: after how long an idle trial pod is given back: 60, 90s, 5m."
+    )
+    node_selector: dict[Key, Label] = Field(
+        default_factory=dict, description="Labels that the nodes of trial pods must have; added to the chart's."
+    )
+    tolerations: tuple[Toleration, ...] = Field(
+        default=(), description="Taints that trial pods tolerate, as Kubernetes writes them; added to the chart's."
+    )
+    topology: Topology | None = Field(default=None, description="Spread trial pods over zones, or pack them on nodes.")
+    priority_class: Object | None = Field(default=None, description="PriorityClass of all pods; else the chart's.")
+    queue: Object | None = Field(
+        default=None, description="LocalQueue of Kueue, which then starts the run when there is room; else the chart's."
+    )
+    deadline: values.Duration | None = Field(
+        default=None, description="End the run as failed after this long, waiting included: seconds, or 12h, 3d."
+    )
+    pending_deadline: values.Duration = Field(
+        default=3600.0, description="End the run as failed when its pods are not there after this long: 30m, 1h."
+    )
+    backoff_limit: values.Integer = Field(
+        default=0, ge=0, le=100, description="How often a failed run is begun anew; a killed pod is no failed run."
+    )
+    controller: ControllerPod = Field(default_factory=ControllerPod, description="What the controller's pod gets of a node.")
+    gpu_resource: Resource = Field(
+        default="nvidia.com/gpu", description="What a GPU is called on the nodes: nvidia.com/gpu, nvidia.com/mig-1g.10gb."
+    )
+    ttl: values.Duration = Field(
+        default=10.0, description="How long the pods are kept after the end, to look into them; they hold their GPUs."
+    )
+    labels: Annotated[dict[Key, Label], BeforeValidator(_free("label"))] = Field(
+        default_factory=dict, description="Labels for all pods: a team, a cost centre."
+    )
+    annotations: Annotated[dict[Key, str], BeforeValidator(_free("annotation"))] = Field(
+        default_factory=dict, description="Annotations for all pods: what a node autoscaler or a service mesh reads."
+    )
