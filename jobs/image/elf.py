@@ -18,6 +18,7 @@ _PROGRAM = struct.Struct("<IIQQQQQQ")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _SYMBOL = struct.Struct("<IBBHQQ")
 _PT_LOAD, _PT_PHDR = 1, 6
+_NOTES = (4, 0x6474E553)  # PT_NOTE, PT_GNU_PROPERTY: the loader does without, and holes take their place
 _DT_NEEDED = 1
 _STB_WEAK = 2
 
@@ -94,10 +95,11 @@ class Elf:
             ValueError: there is no room for the program headers that the holes take.
         """
         loads = [piece for segment in self.segments if segment.type == _PT_LOAD for piece in _split(segment, ranges)]
-        others = [segment for segment in self.segments if segment.type not in (_PT_LOAD, _PT_PHDR)]
+        others = [segment for segment in self.segments if segment.type not in (_PT_LOAD, _PT_PHDR, *_NOTES)]
         count = len(loads) + len(others)
         start = self.header[5]
-        taken = min((s.offset for s in self.sections.values() if s.size and s.offset > 0), default=len(self.data))
+        kept = [s for s in self.sections.values() if s.size and s.offset and not s.name.startswith(".note")]
+        taken = min((section.offset for section in kept), default=len(self.data))
         if start + count * _PROGRAM.size > taken:
             raise ValueError("there is no room for more program headers")
 
@@ -152,13 +154,15 @@ def _split(load: Segment, ranges: list[tuple[int, int]]) -> Iterator[Segment]:
         if begin >= end or not (load.vaddr <= begin and end <= load.vaddr + load.filesz):
             continue
         before = begin - load.vaddr
-        yield load._replace(filesz=before, memsz=before)
+        if before:
+            yield load._replace(filesz=before, memsz=before)
         yield Segment(load.type, load.flags, 0, begin, begin, 0, end - begin, load.align)
         gone = end - load.vaddr
         load = load._replace(
             offset=load.offset + gone, vaddr=end, paddr=end, filesz=load.filesz - gone, memsz=load.memsz - gone
         )
-    yield load
+    if load.memsz:
+        yield load
 
 
 def _follow(segment: Segment, moved: list[tuple[Segment, Segment]]) -> Segment:

@@ -65,6 +65,11 @@ def _jobs(draw: st.DrawFn) -> dict[str, Any]:
         "pruner": draw(st.sampled_from(["none", {"name": "patient", "patience": 2, "wrapped": {"name": "median"}}])),
         "budget": draw(st.just({}) | st.just({"time": "1h30m", "target": 0.5})),
         "resources": draw(st.just({}) | st.just({"memory": 12345678, "shm": "1Gi"})),
+        "cluster": draw(
+            st.just({})
+            | st.just({"controller": {"cpus": 0.5}, "ttl": "1m", "tolerations": [{"operator": "Exists"}]})
+            | st.just({"topology": {"pack": "kubernetes.io/hostname"}, "labels": {"team": "nlp"}})
+        ),
         "enqueue": draw(st.lists(st.dictionaries(_names, _scalars, max_size=3), max_size=2)),
     }
 

@@ -97,9 +97,10 @@ def _page(base: str, job: str) -> str:
     query = urllib.parse.urlencode({"experiment_name": job})
     try:
         asked = f"{base}/api/2.0/mlflow/experiments/get-by-name?{query}"
-        with urllib.request.urlopen(asked, timeout=_PATIENCE) as answer:
+        direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # no proxy leads to this machine
+        with direct.open(asked, timeout=_PATIENCE) as answer:
             found = json.load(answer)["experiment"]["experiment_id"]
-    except (OSError, ValueError, KeyError):  # no such experiment yet, or a password is wanted
+    except (OSError, ValueError, KeyError, TypeError):  # no such experiment yet, or a password is wanted
         return base
     return f"{base}/#/experiments/{found}"
 

@@ -82,8 +82,8 @@ class Forward:
         pods = [pod for pod in self._cluster.list(clusters.POD, selector=selector) if _is_ready(pod)]
         if not pods:
             raise TargetError(
-                f"no pod of {self._service} in {self._cluster.place} is ready; `kubectl -n {self._cluster.namespace} get pods "
-                f"-l {selector}` shows them"
+                f"no pod of {self._service} in {self._cluster.place} is ready; "
+                f"`kubectl -n {self._cluster.namespace} get pods -l {selector}` shows them"
             )
         wanted = next((one for one in service["spec"]["ports"] if one["port"] == self._port), service["spec"]["ports"][0])
         return self._cluster.forward(pods[0]["metadata"]["name"], _number(pods[0], wanted.get("targetPort", self._port)))

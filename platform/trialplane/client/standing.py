@@ -1,8 +1,8 @@
 """How a run on a cluster stands, from what its two witnesses say.
 
 The API server knows its RayJob and pods, the gateway knows the ledger. Either may know nothing of it: a run that waits for
-its first pod is not in the ledger yet, and one that has ended or was cancelled has no RayJob. The gateway may be away: then what
-Kubernetes alone knows is shown, with that reason.
+its first pod is not in the ledger yet, and one that has ended or was cancelled has no RayJob. The gateway may be away: then
+what Kubernetes alone knows is shown, with that reason.
 """
 
 from __future__ import annotations

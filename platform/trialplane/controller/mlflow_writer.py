@@ -50,7 +50,7 @@ class Writer:
         look: whether a former writer may have been here whose journal is lost.
     """
 
-    def __init__(self, run: RunPaths, uri: str, look: bool) -> None:
+    def __init__(self, run: RunPaths, uri: str, look: bool = False) -> None:
         self._run = run
         self._submission: dict[str, Any] = json.loads(run.submission.read_text())
         self._journal = journal.Journal(run.written)

@@ -19,8 +19,8 @@ from trialplane.spec.faults import Fault
 _LABEL = r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 _DNS = r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*"
 _KEY = rf"(?:{_DNS}/)?{_LABEL}"
-# Their labels and annotations say what belongs to a run; a job that changed them would lose its own pods.
-_OURS = ("trialplane.io/", "ray.io/", "app.kubernetes.io/managed-by", "kueue.x-k8s.io/")
+# Their labels say what belongs to a run, and by them KubeRay's service finds the head: changed, a run loses its pods.
+_OURS = ("trialplane.io/", "ray.io/", "app.kubernetes.io/", "kueue.x-k8s.io/")
 
 
 @dataclasses.dataclass(frozen=True)

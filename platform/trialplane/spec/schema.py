@@ -34,6 +34,7 @@ def json_schema() -> dict[str, Any]:
         defs[name] = _named(kind)
     for definition in defs.values():
         _conditions(definition)
+        _keys(definition)
     root: dict[str, Any] = {
         "type": "object",
         "properties": {key: value for key, value in made["properties"].items() if key != "name"},
@@ -150,6 +151,13 @@ def _conditions(definition: dict[str, Any]) -> None:
     when = definition.get("properties", {}).get("when")
     if when is not None:
         when["additionalProperties"] = {"anyOf": [_SCALAR, {"type": "array", "items": _SCALAR, "minItems": 1}]}
+
+
+def _keys(definition: dict[str, Any]) -> None:
+    """A key that does not fit its pattern is wrong, not free."""
+    for field in definition.get("properties", {}).values():
+        if "patternProperties" in field:
+            field["additionalProperties"] = False
 
 
 def _partial(schema: Any) -> Any:

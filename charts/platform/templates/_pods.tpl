@@ -1,0 +1,71 @@
+{{/* What all pods of the chart have in common: the Pod Security Standard `restricted`, a read-only root, no token. */}}
+
+{{/* The start of a pod's spec: (dict "top" . "account" "mlflow" "user" 1000 "values" .Values.mlflow). */}}
+{{- define "platform.podSpec" -}}
+serviceAccountName: {{ include "platform.fullname" .top }}-{{ .account }}
+automountServiceAccountToken: false
+enableServiceLinks: false
+securityContext:
+  runAsNonRoot: true
+  runAsUser: {{ .user }}
+  runAsGroup: {{ .user }}
+  fsGroup: {{ .user }}
+  fsGroupChangePolicy: OnRootMismatch
+  seccompProfile:
+    type: RuntimeDefault
+{{- with .top.Values.image.pullSecrets }}
+imagePullSecrets:
+  {{- range . }}
+  - name: {{ . | quote }}
+  {{- end }}
+{{- end }}
+{{- with .values.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .values.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .values.affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{- define "platform.securityContext" -}}
+allowPrivilegeEscalation: false
+capabilities:
+  drop: [ALL]
+readOnlyRootFilesystem: true
+runAsNonRoot: true
+seccompProfile:
+  type: RuntimeDefault
+{{- end -}}
+
+{{/* Image of the controller, on which all of ours but PostgreSQL run. */}}
+{{- define "platform.controllerImage" -}}
+image: {{ include "platform.image" (list . .Values.image.controller) | quote }}
+imagePullPolicy: {{ .Values.image.pullPolicy }}
+{{- end -}}
+
+{{/* A variable from a secret: (list "NAME" "secret" "key"). */}}
+{{- define "platform.secretEnv" -}}
+- name: {{ index . 0 }}
+  valueFrom:
+    secretKeyRef:
+      name: {{ index . 1 | quote }}
+      key: {{ index . 2 | quote }}
+{{- end -}}
+
+{{/* Spec of a claim: the values of a volume. */}}
+{{- define "platform.claimSpec" -}}
+accessModes:
+  {{- toYaml .accessModes | nindent 2 }}
+{{- with .storageClass }}
+storageClassName: {{ . | quote }}
+{{- end }}
+resources:
+  requests:
+    storage: {{ .size | quote }}
+{{- end -}}

@@ -1,0 +1,88 @@
+{{/* Where MLflow, the databases and the gateway are, and the secrets that go with them; ours or somebody else's. */}}
+
+{{/* Secret with the URL of the studies' database. */}}
+{{- define "platform.ledger.secret" -}}
+{{- if .Values.postgresql.enabled -}}
+{{ include "platform.fullname" . }}-ledger
+{{- else -}}
+{{ .Values.externalDatabase.ledger.secret }}
+{{- end -}}
+{{- end -}}
+
+{{- define "platform.ledger.key" -}}
+{{ ternary "url" .Values.externalDatabase.ledger.key .Values.postgresql.enabled }}
+{{- end -}}
+
+{{/* Secret with the URL of MLflow's database. */}}
+{{- define "platform.mlflow.database" -}}
+{{- if .Values.postgresql.enabled -}}
+{{ include "platform.fullname" . }}-mlflow-database
+{{- else -}}
+{{ .Values.externalDatabase.mlflow.secret }}
+{{- end -}}
+{{- end -}}
+
+{{- define "platform.mlflow.databaseKey" -}}
+{{ ternary "url" .Values.externalDatabase.mlflow.key .Values.postgresql.enabled }}
+{{- end -}}
+
+{{/* Host name of MLflow's service, good in every namespace. */}}
+{{- define "platform.mlflow.host" -}}
+{{ include "platform.fullname" . }}-mlflow.{{ .Release.Namespace }}.svc
+{{- end -}}
+
+{{- define "platform.mlflow.url" -}}
+{{- if .Values.mlflow.enabled -}}
+http://{{ include "platform.mlflow.host" . }}:5000
+{{- else -}}
+{{ .Values.mlflow.trackingUri }}
+{{- end -}}
+{{- end -}}
+
+{{/* Secret with MLflow's username and password, or nothing. */}}
+{{- define "platform.mlflow.secret" -}}
+{{- if not .Values.mlflow.enabled -}}
+{{ .Values.mlflow.existingSecret }}
+{{- else if .Values.mlflow.auth.enabled -}}
+{{ .Values.mlflow.auth.existingSecret | default (printf "%s-mlflow-auth" (include "platform.fullname" .)) }}
+{{- end -}}
+{{- end -}}
+
+{{/* Host headers that the MLflow server answers to: with and without a port, for clients send both. */}}
+{{- define "platform.mlflow.allowedHosts" -}}
+{{- $name := printf "%s-mlflow" (include "platform.fullname" .) -}}
+{{- $place := printf "%s.%s" $name .Release.Namespace -}}
+{{- $svc := printf "%s.svc" $place -}}
+{{- $whole := printf "%s.%s" $svc .Values.clusterDomain -}}
+{{- $hosts := list -}}
+{{- range list $name $place $svc $whole "localhost" "127.0.0.1" -}}
+{{- $hosts = concat $hosts (list . (printf "%s:*" .)) -}}
+{{- end -}}
+{{- join "," (concat $hosts .Values.mlflow.allowedHosts) -}}
+{{- end -}}
+
+{{- define "platform.gateway.secret" -}}
+{{ .Values.gateway.existingSecret | default (printf "%s-gateway" (include "platform.fullname" .)) }}
+{{- end -}}
+
+{{/* Names of the claims of head pods and trial pods, or nothing. */}}
+{{- define "platform.runs.claim" -}}
+{{- if .Values.runs.enabled -}}
+{{ .Values.runs.existingClaim | default (printf "%s-runs" (include "platform.fullname" .)) }}
+{{- end -}}
+{{- end -}}
+
+{{- define "platform.data.claim" -}}
+{{- if .Values.data.enabled -}}
+{{ .Values.data.existingClaim | default (printf "%s-data" (include "platform.fullname" .)) }}
+{{- end -}}
+{{- end -}}
+
+{{/* Secrets that no trial may read, as a list in CEL. */}}
+{{- define "platform.protectedSecrets" -}}
+{{- $names := list (include "platform.ledger.secret" .) (include "platform.gateway.secret" .) -}}
+{{- if .Values.postgresql.enabled }}{{- $names = append $names (printf "%s-postgresql" (include "platform.fullname" .)) }}{{- end -}}
+{{- if .Values.mlflow.enabled }}{{- $names = append $names (include "platform.mlflow.database" .) }}{{- end -}}
+{{- with include "platform.mlflow.secret" . }}{{- $names = append $names . }}{{- end -}}
+['{{ join "', '" $names }}']
+{{- end -}}

@@ -1,0 +1,235 @@
+"""An API server that behaves, in this process: keeps objects, applies, patches, selects, deletes what an owner owned.
+
+It speaks HTTP, so what is tested is the client as it is, its kubeconfig included. What KubeRay, the controller and the
+gateway do is `kuberay_double`. Not here: watches, validation, resource versions, field ownership.
+"""
+
+from __future__ import annotations
+
+import copy
+import datetime
+import json
+import threading
+import urllib.parse
+import uuid
+from collections.abc import Callable, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+TOKEN = "the-users-token"
+KINDS = {
+    "rayjobs": "RayJob",
+    "rayclusters": "RayCluster",
+    "configmaps": "ConfigMap",
+    "secrets": "Secret",
+    "services": "Service",
+    "pods": "Pod",
+    "events": "Event",
+    "nodes": "Node",
+    "resourcequotas": "ResourceQuota",
+    "priorityclasses": "PriorityClass",
+}
+
+
+class Problem(Exception):
+    """An answer that is a Status."""
+
+    def __init__(self, code: int, message: str, *, name: str = "", reason: str = "") -> None:
+        super().__init__(message)
+        self.code = code
+        self.body = {
+            "kind": "Status",
+            "status": "Failure",
+            "message": message,
+            "reason": reason,
+            "code": code,
+            "details": {"name": name} if name else {},
+        }
+
+
+Proxy = Callable[[str, str, Mapping[str, str], Mapping[str, str], bytes], tuple[int, dict[str, str], bytes]]
+
+
+class ClusterDouble:
+    """The API server of one cluster.
+
+    Attributes:
+        objects: plural → name → object, of the one namespace.
+        requests: (verb, path) of all requests, in order.
+        made: called with each new RayJob, and `gone` with each deleted one.
+        proxy: answers requests to services: (method, service/path, query, headers, body).
+        refuse: called with (verb, plural, name); raises a Problem where the test wants one.
+    """
+
+    def __init__(self, namespace: str = "team") -> None:
+        self.namespace = namespace
+        self.objects: dict[str, dict[str, dict[str, Any]]] = {plural: {} for plural in KINDS}
+        self.requests: list[tuple[str, str]] = []
+        self.logs: dict[str, str] = {}
+        self.made: Callable[[dict[str, Any]], None] = lambda thing: None
+        self.gone: Callable[[dict[str, Any]], None] = lambda thing: None
+        self.proxy: Proxy = lambda *_: (503, {}, b"no endpoints")
+        self.refuse: Callable[[str, str, str], None] = lambda verb, plural, name: None
+        self.lock = threading.RLock()
+        double = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  the base class's name
+                return
+
+            def handle_request(self) -> None:
+                length = int(self.headers.get("content-length") or 0)
+                status, headers, data = double.answer(
+                    self.command, self.path, {k.lower(): v for k, v in self.headers.items()}, self.rfile.read(length)
+                )
+                self.send_response(status)
+                for name, value in {**headers, "content-length": str(len(data))}.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                self.wfile.write(data)
+
+            do_GET = do_PUT = do_POST = do_PATCH = do_DELETE = handle_request
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def kubeconfig(self, file: Path, context: str = "lab") -> Path:
+        """Writes a kubeconfig whose one context leads here."""
+        content = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": context,
+            "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{self._server.server_port}"}}],
+            "users": [{"name": "u", "user": {"token": TOKEN}}],
+            "contexts": [{"name": context, "context": {"cluster": "c", "user": "u", "namespace": self.namespace}}],
+        }
+        file.write_text(yaml.safe_dump(content))
+        return file
+
+    def put(self, plural: str, thing: Mapping[str, Any]) -> dict[str, Any]:
+        """Keeps an object as the API server would a new one."""
+        kept = copy.deepcopy(dict(thing))
+        kept.setdefault("kind", KINDS[plural])
+        kept["metadata"] = {"uid": str(uuid.uuid4()), "creationTimestamp": now(), **kept["metadata"]}
+        self.objects[plural][kept["metadata"]["name"]] = kept
+        return kept
+
+    def remove(self, plural: str, name: str) -> None:
+        """Takes an object away, and what it owned."""
+        thing = self.objects[plural].pop(name)
+        uid = thing["metadata"]["uid"]
+        for other, things in self.objects.items():
+            for owned in [n for n, one in things.items() if uid in _owners(one)]:
+                self.remove(other, owned)
+        if plural == "rayjobs":
+            self.gone(thing)
+
+    def answer(self, method: str, target: str, headers: Mapping[str, str], body: bytes) -> tuple[int, dict[str, str], bytes]:
+        path, _, query = target.partition("?")
+        asked = dict(urllib.parse.parse_qsl(query))
+        with self.lock:
+            self.requests.append((method, path))
+            try:
+                if headers.get("authorization") != f"Bearer {TOKEN}":
+                    raise Problem(401, "Unauthorized", reason="Unauthorized")
+                if "/proxy/" in path:
+                    service, _, rest = path.partition("/services/")[2].partition("/proxy")
+                    return self.proxy(method, f"{service}{rest}", asked, headers, body)
+                found = self._objects(method, path, asked, headers.get("content-type", ""), body)
+            except Problem as problem:
+                return problem.code, {"content-type": "application/json"}, json.dumps(problem.body).encode()
+        if isinstance(found, bytes):
+            return 200, {"content-type": "text/plain"}, found
+        return 200, {"content-type": "application/json"}, json.dumps(found).encode()
+
+    def _objects(self, method: str, path: str, query: Mapping[str, str], content: str, body: bytes) -> Any:
+        parts = path.strip("/").split("/")
+        parts = parts[2:] if parts[0] == "api" else parts[3:]
+        if parts[:1] == ["namespaces"] and len(parts) > 2:
+            if parts[1] != self.namespace:
+                parts = [*parts[:1], "", *parts[2:]]
+            elsewhere = parts[1] == ""
+            parts = parts[2:]
+        else:
+            elsewhere = False
+        plural, name, below = parts[0], parts[1] if len(parts) > 1 else "", parts[2:]
+        if plural not in KINDS:
+            raise Problem(404, "the server could not find the requested resource", reason="NotFound")
+        things = {} if elsewhere else self.objects[plural]
+        verb = {"GET": "get" if name else "list", "PATCH": "patch", "POST": "create", "DELETE": "delete"}[method]
+        self.refuse(verb, plural, name)
+        if verb == "list":
+            chosen = [one for one in things.values() if _selected(one, query.get("labelSelector", ""))]
+            return {"kind": f"{KINDS[plural]}List", "items": chosen}
+        if verb == "create" or (verb == "patch" and "apply" in content):
+            return self._applied(plural, name, json.loads(body))
+        if name not in things:
+            raise Problem(404, f'{plural} "{name}" not found', name=name, reason="NotFound")
+        if below == ["log"]:
+            return self.logs.get(name, "").encode()
+        if verb == "get":
+            return things[name]
+        if verb == "delete":
+            self.remove(plural, name)
+            return {"kind": "Status", "status": "Success"}
+        _patched(things[name], json.loads(body))
+        return things[name]
+
+    def _applied(self, plural: str, name: str, thing: dict[str, Any]) -> dict[str, Any]:
+        known = self.objects[plural].get(name)
+        if known is not None:
+            known.update({key: value for key, value in thing.items() if key != "metadata"})
+            known["metadata"].update(thing["metadata"])
+            return known
+        made = self.put(plural, thing)
+        if plural == "rayjobs":
+            self.made(made)
+        return made
+
+
+def now() -> str:
+    """The time as Kubernetes writes it."""
+    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _owners(thing: Mapping[str, Any]) -> list[str]:
+    return [one["uid"] for one in thing["metadata"].get("ownerReferences") or []]
+
+
+def _selected(thing: Mapping[str, Any], selector: str) -> bool:
+    labels = thing["metadata"].get("labels") or {}
+    wanted = dict(part.split("=", 1) for part in selector.split(",") if part)
+    return all(labels.get(key) == value for key, value in wanted.items())
+
+
+def _patched(thing: dict[str, Any], patch: Any) -> None:
+    """A JSON patch of the operations that are used; else a merge patch."""
+    if isinstance(patch, dict):
+        for key, value in patch.items():
+            if isinstance(value, dict) and isinstance(thing.get(key), dict):
+                _patched(thing[key], value)
+            else:
+                thing[key] = value
+        return
+    for change in patch:
+        *path, last = change["path"].strip("/").split("/")
+        place: Any = thing
+        for step in path:
+            place = place[int(step)] if isinstance(place, list) else place[step]
+        if change["op"] == "test":
+            if place.get(last) != change["value"]:
+                raise Problem(422, "the test of a JSON patch failed", reason="Invalid")
+        else:
+            place[last] = change["value"]

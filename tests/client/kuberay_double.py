@@ -1,0 +1,238 @@
+"""What happens in a namespace with the chart, in this process: KubeRay, a controller that works on nothing, the gateway.
+
+A RayJob gets its RayCluster and pods at once. Its controller is there unless the test holds it back; it says RUNNING, takes
+wishes at once, and ends as the real one does. The ledger outlives every Kubernetes object. Trials end when a test says so.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tests.client.cluster_double import ClusterDouble, now
+
+from trialplane.spec.job import Job
+from trialplane.wire import cluster as names
+from trialplane.wire import records
+from trialplane.wire.records import RunStatus, TrialRow
+from trialplane.wire.states import RunState
+
+GATEWAY = "http:trialplane-gateway:8080"
+SECRET = "of-the-gateway"
+SITE = {
+    "version": "1",
+    "release": "trialplane",
+    "images": {"controller": "trialplane/controller:1", "trial": "trialplane/trial:1"},
+    "mlflow": {"url": "http://trialplane-mlflow:5000", "service": "trialplane-mlflow", "port": 5000},
+    "gateway": {"service": "trialplane-gateway", "port": 8080, "secret": "trialplane-gateway"},
+    "ledger": {"name": "trialplane-ledger", "key": "url"},
+    "controller_account": "trialplane-controller",
+    "trial_account": "trialplane-trial",
+}
+_WISHES = {"running": RunState.RUNNING, "paused": RunState.PAUSED, "cancelled": RunState.CANCELLED}
+
+
+@dataclasses.dataclass
+class Study:
+    """A run in the ledger."""
+
+    job: bytes
+    submission: dict[str, Any]
+    code: bytes
+    status: RunStatus
+    alive: bool = False
+    wish: RunState = RunState.RUNNING
+    parallel: int | None = None
+    rows: list[TrialRow] = dataclasses.field(default_factory=list)
+    logs: dict[tuple[int | None, int | None], bytes] = dataclasses.field(default_factory=dict)
+
+
+class NamespaceDouble:
+    """A namespace of a `ClusterDouble` in which the chart is installed.
+
+    Attributes:
+        held: while True, controllers do not start: their pods are pending.
+        deaf: while True, controllers do not take wishes.
+        down: while True, the gateway does not answer.
+    """
+
+    def __init__(self, cluster: ClusterDouble) -> None:
+        self.cluster = cluster
+        self.studies: dict[str, Study] = {}
+        self.held = False
+        self.deaf = False
+        self.down = False
+        cluster.made = self._made
+        cluster.gone = self._gone
+        cluster.proxy = self._proxy
+        cluster.put("configmaps", {"metadata": {"name": names.SITE}, "data": {names.SITE_KEY: json.dumps(SITE)}})
+        token = base64.b64encode(SECRET.encode()).decode()
+        cluster.put("secrets", {"metadata": {"name": "trialplane-gateway"}, "data": {"token": token}})
+
+    # KubeRay
+
+    def _made(self, ray_job: dict[str, Any]) -> None:
+        run = ray_job["metadata"]["name"]
+        owner = [{"uid": ray_job["metadata"]["uid"]}]
+        name = f"{run}-x7k2p"
+        self.cluster.put(
+            "rayclusters",
+            {
+                "metadata": {"name": name, "ownerReferences": owner},
+                "spec": json.loads(json.dumps(ray_job["spec"]["rayClusterSpec"])),
+            },
+        )
+        ray_job["status"] = {"jobDeploymentStatus": "Initializing", "rayClusterName": name, "startTime": now()}
+        head = ray_job["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]
+        (group,) = ray_job["spec"]["rayClusterSpec"]["workerGroupSpecs"]
+        self._pod(f"{name}-head", head, owner)
+        for number in range(group["replicas"]):
+            self._pod(f"{name}-trials-worker-{number}", group["template"], owner)
+
+    def _pod(self, name: str, template: Mapping[str, Any], owner: Sequence[Mapping[str, str]]) -> None:
+        phase = "Pending" if self.held else "Running"
+        state = {"waiting": {"reason": "ContainerCreating"}} if self.held else {"running": {}}
+        boxes = [{"name": box["name"], "image": box["image"], "state": state} for box in template["spec"]["containers"]]
+        metadata = {"name": name, "labels": template["metadata"]["labels"], "ownerReferences": list(owner)}
+        status = {"phase": phase, "containerStatuses": boxes}
+        self.cluster.put("pods", {"metadata": metadata, "spec": template["spec"], "status": status})
+
+    def _gone(self, ray_job: Mapping[str, Any]) -> None:
+        study = self.studies.get(ray_job["metadata"]["name"])
+        if study is not None:
+            study.alive = False
+
+    # The controller
+
+    def step(self) -> None:
+        """Lets controllers whose pods are there begin, and take wishes."""
+        for run, ray_job in list(self.cluster.objects["rayjobs"].items()):
+            if ray_job["status"]["jobDeploymentStatus"] == "Initializing" and not self.held:
+                self._begin(run, ray_job)
+        for run, study in self.studies.items():
+            if study.alive and not self.deaf:
+                if study.wish is not RunState.RUNNING:
+                    self.end(run, study.wish, "stopped" if study.wish is RunState.PAUSED else "cancelled by the user")
+                elif study.parallel:
+                    study.status = dataclasses.replace(study.status, parallel=study.parallel)
+
+    def _begin(self, run: str, ray_job: dict[str, Any]) -> None:
+        spec = self.cluster.objects["configmaps"].get(run)
+        code = self.cluster.objects["configmaps"].get(names.code_map(run))
+        if spec is None or code is None:  # its pods wait for them
+            return
+        job = Job.model_validate_json(spec["data"]["job.json"])
+        packed = base64.b64decode(code["binaryData"][names.CODE_KEY])
+        facts = json.loads(spec["data"]["submission.json"])
+        study = self.studies.get(run)
+        if study is None:
+            status = RunStatus(run, job.name, RunState.RUNNING, job.trials, created=facts["submitted"])
+            study = self.studies[run] = Study(spec["data"]["job.json"].encode(), facts, packed, status)
+        study.job = spec["data"]["job.json"].encode()
+        study.alive = True
+        pods = [name for name in self.cluster.objects["pods"] if name.startswith(f"{run}-") and "worker" in name]
+        study.status = dataclasses.replace(
+            study.status,
+            state=RunState.RUNNING,
+            reason="",
+            trials=job.trials,
+            parallel=study.parallel or job.parallel,
+            slots_ready=job.parallel,
+            nodes=tuple(pods[:1]),
+            objectives=tuple(objective.metric for objective in job.objectives),
+            ended=None,
+            updated=time.time(),
+        )
+        study.logs[None, None] = b"the controller is here\n"
+        ray_job["status"].update(jobDeploymentStatus="Running", jobStatus="RUNNING")
+
+    def tell(self, run: str, rows: Sequence[TrialRow]) -> None:
+        """Trials that ended, with their logs."""
+        study = self.studies[run]
+        study.rows += rows
+        for row in rows:
+            study.logs[row.trial, row.attempt] = f"trial {row.trial}\n".encode()
+        study.status = dataclasses.replace(study.status, complete=len(study.rows), best=rows[0])
+
+    def end(self, run: str, state: RunState, reason: str = "") -> None:
+        """The end of a controller, and of its RayJob."""
+        study = self.studies[run]
+        study.alive = False
+        study.status = dataclasses.replace(
+            study.status, state=state, reason=reason, slots_ready=0, ended=time.time(), updated=time.time() + 1
+        )
+        ray_job = self.cluster.objects["rayjobs"].get(run)
+        if ray_job is not None:
+            good = state is RunState.SUCCEEDED
+            ray_job["status"].update(
+                jobDeploymentStatus="Complete" if good else "Failed",
+                jobStatus="SUCCEEDED" if good else "FAILED",
+                reason="" if good else "AppFailed",
+                endTime=now(),
+            )
+
+    # The gateway
+
+    def _proxy(
+        self, method: str, path: str, query: Mapping[str, str], headers: Mapping[str, str], body: bytes
+    ) -> tuple[int, dict[str, str], bytes]:
+        service, _, rest = path.partition("/")
+        if self.down or service != GATEWAY:
+            return 503, {}, b'{"kind":"Status","status":"Failure","message":"no endpoints available for service"}'
+        self.step()
+        parts = rest.split("/")
+        if parts == ["runs"]:
+            newest = sorted(self.studies, key=lambda run: self.studies[run].submission["submitted"], reverse=True)
+            return _json([self._entry(run) for run in newest])
+        study = self.studies.get(parts[1])
+        if method != "GET" and headers.get(names.TOKEN_HEADER.lower()) != SECRET:
+            return _json({"error": "a change needs the token"}, 403)
+        if study is None:
+            return _json({"error": f"there is no run {parts[1]}"}, 404)
+        if method == "PUT":
+            wish = json.loads(body)
+            study.wish, study.parallel = _WISHES[wish["state"]], wish["parallel"]
+            if not study.alive and study.wish is RunState.CANCELLED:
+                study.status = dataclasses.replace(study.status, state=RunState.CANCELLED, reason="cancelled by the user")
+            return _json({})
+        if method == "DELETE":
+            del self.studies[parts[1]]
+            return _json({})
+        return self._read(study, parts[2], query)
+
+    def _entry(self, run: str) -> dict[str, Any]:
+        study = self.studies[run]
+        facts = {"run": run, "job": study.status.job, "submitted": study.submission["submitted"]}
+        return {**facts, "state": study.status.state.value}
+
+    def _read(self, study: Study, what: str, query: Mapping[str, str]) -> tuple[int, dict[str, str], bytes]:
+        if what == "status":
+            return _json({"status": records.to_dict(study.status), "alive": study.alive})
+        if what == "job":
+            return 200, {}, study.job
+        if what == "submission":
+            return _json(study.submission)
+        if what == "code":
+            return 200, {}, study.code
+        if what == "attempts":
+            return _json([records.to_dict(row) for row in study.rows])
+        if what == "ends":
+            after = int(query["after"])
+            return _json({"place": len(study.rows), "rows": [records.to_dict(row) for row in study.rows[after:]]})
+        trial = int(query["trial"]) if "trial" in query else None
+        mine = [key for key in study.logs if key[0] == trial]
+        attempt = int(query["attempt"]) if "attempt" in query else max((key[1] or 0 for key in mine), default=0) or None
+        if (trial, attempt) not in study.logs:
+            return _json({"error": "there is no such log"}, 404)
+        data = study.logs[trial, attempt]
+        offset = int(query["from"])
+        growing = study.alive and trial is None
+        return 200, {"X-Trialplane-Next": str(len(data)), "X-Trialplane-Growing": str(int(growing))}, data[offset:]
+
+
+def _json(value: Any, status: int = 200) -> tuple[int, dict[str, str], bytes]:
+    return status, {"content-type": "application/json"}, json.dumps(value).encode()

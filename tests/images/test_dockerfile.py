@@ -1,0 +1,194 @@
+"""jobs/Dockerfile and what it is made with: the layers' lists, the policies' variables, and what makes a torch CPU-only.
+
+The last is tried on small libraries made here with gcc. One test builds the controller's image with docker (marker e2e).
+Not checked here: what is in a finished trial image (the build itself runs its checks; tests/e2e).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from trialplane import policies
+from trialplane.policies import protobuf
+
+ROOT = Path(__file__).parent.parent.parent
+DOCKERFILE = (ROOT / "jobs" / "Dockerfile").read_text()
+needs_gcc = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
+
+
+def load(name: str) -> ModuleType:
+    """A program of jobs/image as a module."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "jobs" / "image" / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def elf() -> ModuleType:
+    return load("elf")
+
+
+@pytest.fixture(scope="module")
+def cpu_only(elf: ModuleType) -> ModuleType:
+    return load("cpu_only")
+
+
+def variables(text: str) -> dict[str, str]:
+    """What ENV instructions set."""
+    joined = re.sub(r"\\\n", " ", text)
+    found = [pair for line in re.findall(r"^ENV (.*)$", joined, re.M) for pair in line.split()]
+    return dict(pair.split("=", 1) for pair in found)
+
+
+def test_it_is_plain_enough_for_the_builder_of_docker_20() -> None:
+    assert "syntax=" not in DOCKERFILE
+    assert "<<" not in DOCKERFILE
+    assert "--mount" not in DOCKERFILE
+
+
+def test_the_images_set_the_policies_variables() -> None:
+    before, trial = DOCKERFILE.split("FROM shared AS trial")
+    everywhere = variables(before)
+    for name, value in policies.trial_env().items():
+        if name in protobuf.ENV:
+            assert name not in everywhere
+            assert variables(trial)[name] == value
+        else:
+            assert everywhere[name] == value
+
+
+def test_both_images_check_their_policies_as_the_user_they_run_as() -> None:
+    for target in ("controller", "trial"):
+        stage = DOCKERFILE.split(f"FROM shared AS {target}")[1].split("\nFROM ")[0]
+        assert stage.index("USER 1000:1000") < stage.index(f"trialplane.runtime.probe --image {target}")
+
+
+def test_the_layers_hold_what_pyproject_says_once() -> None:
+    requirements = load("requirements")
+    lists = requirements.lists((ROOT / "pyproject.toml").read_text())
+    names = {part: {requirements.name(line) for line in lines} for part, lines in lists.items()}
+    assert names["torch"] == {"torch"}
+    assert {"ray", "mlflow", "pydantic"} <= names["shared"]
+    assert {"optuna", "psycopg2-binary"} <= names["controller"]
+    assert {"transformers", "accelerate", "protobuf"} <= names["trial"]
+    assert "torch" not in names["controller"] | names["shared"]
+    assert "kubernetes" not in set().union(*names.values())
+    assert sum(len(part) for part in names.values()) == len(set().union(*names.values()))
+
+
+def test_a_requirement_is_known_by_its_normalized_name() -> None:
+    requirements = load("requirements")
+    assert requirements.name("ray[default]>=2.60,<2.61") == "ray"
+    assert requirements.name("prometheus_client>=0.22") == "prometheus-client"
+
+
+@needs_gcc
+class TestCpuOnly:
+    """A program's library that needs another, which is taken away and replaced."""
+
+    @pytest.fixture
+    def folder(self, tmp_path: Path) -> Path:
+        """libtorch.so, which needs the versioned libcublas.so.13 and the unversioned libnccl.so.2 and holds GPU code."""
+        (tmp_path / "cublas.c").write_text("int cublasCreate(void) { return 0; }\n")
+        (tmp_path / "cublas.map").write_text("libcublas.so.13 { global: cublasCreate; };\n")
+        (tmp_path / "nccl.c").write_text("int ncclSend(void) { return 0; }\nint ncclGetVersion(int *v) { return 0; }\n")
+        (tmp_path / "torch.c").write_text(
+            "int cublasCreate(void); int ncclSend(void); int ncclGetVersion(int *);\n"
+            'static const char code[1 << 20] __attribute__((section(".nv_fatbin"), used)) = {1};\n'
+            "static int hidden(int x) { return x * 2; }\n"
+            "const void *gpu_code(void) { return code; }\n"
+            "int add(int a, int b) { return hidden(a) / 2 + b; }\n"
+            "int multiply_on_gpu(void) { return cublasCreate(); }\n"
+            "int send(void) { return ncclSend(); }\n"
+            "int version(void) { int v = 7; ncclGetVersion(&v); return v; }\n"
+        )
+        compile_(tmp_path, "libcublas.so.13", "cublas.c", "-Wl,--version-script=cublas.map")
+        compile_(tmp_path, "libnccl.so.2", "nccl.c")
+        rpath = ["-Wl,-rpath,$ORIGIN", "-Wl,-z,now"]
+        compile_(tmp_path, "libtorch.so", "torch.c", "libcublas.so.13", "libnccl.so.2", *rpath)
+        return tmp_path
+
+    def test_a_library_is_read_as_it_is(self, folder, elf) -> None:
+        library = elf.Elf(folder / "libtorch.so")
+        assert {"libcublas.so.13", "libnccl.so.2"} <= set(library.needed())
+        symbols = {symbol.name: symbol for symbol in library.symbols()}
+        assert symbols["add"].defined
+        assert (symbols["cublasCreate"].version, symbols["cublasCreate"].library) == ("libcublas.so.13", "libcublas.so.13")
+        assert (symbols["ncclSend"].version, symbols["ncclSend"].defined) == ("", False)
+
+    def test_without_the_gpus_code_it_is_smaller_and_works(self, folder, elf) -> None:
+        file = folder / "libtorch.so"
+        library = elf.Elf(file)
+        before = file.stat().st_size
+        section = library.sections[".nv_fatbin"]
+        file.write_bytes(library.without([(section.address, section.size)]))
+        assert file.stat().st_size < before - (1 << 20) + 3 * elf.PAGE
+        code = (
+            "import ctypes; t = ctypes.CDLL('./libtorch.so'); t.gpu_code.restype = ctypes.c_void_p\n"
+            "assert t.add(2, 3) == 5 and t.multiply_on_gpu() == 0\n"
+            "assert ctypes.string_at(t.gpu_code() + 8192, 16) == bytes(16)\n"  # a hole is zeros, not a crash
+        )
+        subprocess.run([sys.executable, "-c", code], cwd=folder, check=True)
+
+    def test_what_is_missing_is_found_with_its_versions(self, folder, elf, cpu_only) -> None:
+        missing = cpu_only.missing({"libtorch.so": elf.Elf(folder / "libtorch.so")}, present=set())
+        assert missing["libcublas.so.13"]["cublasCreate"] == "libcublas.so.13"
+        assert {"ncclSend", "ncclGetVersion"} <= {name for functions in missing.values() for name in functions}
+        assert set(missing) == {"libcublas.so.13", "libnccl.so.2"}
+        kept = cpu_only.missing({"libtorch.so": elf.Elf(folder / "libtorch.so")}, present={"libcublas.so.13"})
+        assert set(kept) == {"libnccl.so.2"}
+
+    def test_a_stand_in_loads_and_says_what_it_is_when_it_is_called(self, folder, elf, cpu_only) -> None:
+        for library, functions in cpu_only.missing({"libtorch.so": elf.Elf(folder / "libtorch.so")}, set()).items():
+            cpu_only.build(library, functions, folder / library)
+        works = "import ctypes; t = ctypes.CDLL('./libtorch.so'); assert t.add(2, 3) == 5 and t.version() == 0"
+        subprocess.run([sys.executable, "-c", works], cwd=folder, check=True)
+        for function, name in (("multiply_on_gpu", "cublasCreate"), ("send", "ncclSend")):
+            code = f"import ctypes; ctypes.CDLL('./libtorch.so').{function}()"
+            done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False)
+            assert done.returncode == -6
+            assert f"{name}: this image was built with DEVICE=cpu" in done.stderr
+
+    def test_a_file_that_is_no_library_is_refused(self, tmp_path, elf) -> None:
+        (tmp_path / "x").write_text("text")
+        with pytest.raises(ValueError, match="not a 64-bit little-endian ELF file"):
+            elf.Elf(tmp_path / "x")
+
+
+def compile_(folder: Path, name: str, *words: str) -> None:
+    command = ["gcc", "-shared", "-fPIC", "-O1", f"-Wl,-soname,{name}", "-o", name, *words]
+    subprocess.run(command, cwd=folder, check=True)
+
+
+@pytest.mark.e2e
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.skipif(shutil.which("docker") is None, reason="needs docker")
+def test_the_controllers_image_builds_and_runs_as_nobody_special() -> None:
+    """With docker's default builder, whichever that is; layers that are there are used."""
+    name = "trialplane/controller:test"
+    command = ["docker", "build", "--file", "jobs/Dockerfile", "--target", "controller", "--tag", name, "."]
+    subprocess.run(command, cwd=ROOT, check=True)
+    locked = ["--rm", "--read-only", "--tmpfs", "/tmp", "--cap-drop", "ALL", "--network", "none"]
+    said = subprocess.run(
+        ["docker", "run", *locked, name, "bash", "-c", "id -u; python -c 'import optuna, mlflow, ray, psycopg2; print(1)'"],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert said.stdout.split() == ["1000", "1"]
+    torch = subprocess.run(
+        ["docker", "run", *locked, name, "python", "-c", "import torch"], capture_output=True, check=False
+    )
+    assert torch.returncode == 1

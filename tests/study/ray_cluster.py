@@ -1,0 +1,195 @@
+"""A Ray cluster on this machine that looks to the controller like one of pods: a head, and workers that share no folder.
+
+Each worker is a raylet with a home of its own (TRIALPLANE_HOME) and one slot; killing its processes is what deleting a
+pod is. Kubernetes itself is not here (tests/e2e).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from trialplane.plan import plan as planning
+from trialplane.plan.plan import Plan, Provenance
+from trialplane.spec.job import Job
+from trialplane.wire import env
+from trialplane.wire.paths import RunPaths
+
+TOKEN = "a" * 64
+ENVIRONMENT = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN, "RAY_USAGE_STATS_ENABLED": "0"}
+ENVIRONMENT |= {"RAY_memory_monitor_refresh_ms": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+
+
+def wait_until(condition: Callable[[], Any], what: str, timeout: float = 180.0) -> Any:
+    """Waits for something another process does; gives what the condition gave."""
+    deadline = time.monotonic() + timeout
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"waited {timeout:g} s in vain until {what}"
+        time.sleep(0.02)
+    return value
+
+
+def below(pid: int) -> list[int]:
+    """A process and everything it started that is still its descendant."""
+    parents: dict[int, int] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            except (OSError, IndexError):
+                continue
+    found = [pid]
+    for each in found:
+        found += [child for child, parent in parents.items() if parent == each]
+    return found
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """Kills a process with all its descendants at once, as the end of a container does."""
+    for pid in below(process.pid):
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+    process.wait()
+
+
+@dataclasses.dataclass
+class Cluster:
+    """A head, its workers, and the controller that is the Ray driver on the head.
+
+    Args:
+        root: an empty folder.
+        ledger: URL of the database.
+        mlflow: MLflow's tracking URI.
+    """
+
+    root: Path
+    ledger: str
+    mlflow: str
+    head: subprocess.Popen[bytes] | None = None
+    workers: dict[str, subprocess.Popen[bytes]] = dataclasses.field(default_factory=dict)
+    controller: subprocess.Popen[bytes] | None = None
+    heads: int = 0
+    address: str = ""
+    dashboard: str = ""
+
+    def __post_init__(self) -> None:
+        self._scratch = Path(tempfile.mkdtemp(prefix="tpr-", dir="/tmp"))  # Ray's sockets have short names or none
+        self.submitted = self.root / "submitted"
+
+    def start_head(self, *, dashboard: bool = False) -> None:
+        """Starts a head with a disk of its own, as a new pod has."""
+        self.heads += 1
+        port, page = _free_port(), _free_port()
+        self.address, self.dashboard = f"127.0.0.1:{port}", f"127.0.0.1:{page}"
+        command = ["--head", f"--port={port}", "--num-cpus=0", f"--temp-dir={self._scratch}/{self.heads}"]
+        command += [f"--include-dashboard={str(dashboard).lower()}", f"--dashboard-port={page}"]
+        self.head = self._ray(command, self.home)
+        wait_until(lambda: _answers(port), "Ray's head answers")
+
+    @property
+    def home(self) -> Path:
+        """TRIALPLANE_HOME of the newest head."""
+        return self.root / f"head-{self.heads}"
+
+    @property
+    def run(self) -> RunPaths:
+        return RunPaths.of(self.home, "toy")
+
+    def start_worker(self, name: str) -> None:
+        """Starts a worker with one slot and a disk of its own."""
+        resources = json.dumps({"trial_slot": 1})
+        command = [f"--address={self.address}", "--num-cpus=1", f"--resources={resources}"]
+        self.workers[name] = self._ray(command, self.root / name)
+
+    def submit(self, plan: Plan) -> None:
+        """Puts a submission where a pod has it mounted."""
+        for name in ("run", "code"):
+            (self.submitted / name).mkdir(parents=True, exist_ok=True)
+        (self.submitted / "run" / "job.json").write_text(plan.job.model_dump_json())
+        (self.submitted / "run" / "submission.json").write_text(json.dumps(plan.submission(1000.0)))
+        (self.submitted / "code" / "code.tar.gz").write_bytes(plan.pack.data)
+
+    def command(self) -> list[str]:
+        """What Ray runs on the head."""
+        module = [sys.executable, "-m", "trialplane.controller"]
+        return [*module, "--run-dir", str(self.run.root), "--submitted", str(self.submitted)]
+
+    def environment(self) -> dict[str, str]:
+        """What the head's container has."""
+        own = {env.HOME: str(self.home), env.LEDGER: self.ledger, env.MLFLOW_TRACKING_URI: self.mlflow}
+        return {**os.environ, **ENVIRONMENT, **own, env.STATUS: "127.0.0.1:0"}
+
+    def start_controller(self, **more: str) -> None:
+        self.home.mkdir(exist_ok=True)
+        with (self.root / f"controller-{self.heads}.out").open("ab") as out:
+            environment = {**self.environment(), env.RAY_ADDRESS: self.address, **more}
+            self.controller = subprocess.Popen(self.command(), env=environment, stdout=out, stderr=out)
+
+    def said(self) -> str:
+        """What the newest controller printed."""
+        return (self.root / f"controller-{self.heads}.out").read_text()
+
+    def wait(self) -> int:
+        """The controller's exit code."""
+        assert self.controller is not None
+        return self.controller.wait(300)
+
+    def kill_worker(self, name: str) -> None:
+        kill(self.workers.pop(name))
+
+    def kill_head(self) -> None:
+        """Kills everything of the head's pod, and forgets the workers, who go when they notice."""
+        for process in (self.controller, self.head):
+            if process is not None:
+                kill(process)
+        for name in list(self.workers):
+            self.kill_worker(name)
+        self.controller = self.head = None
+
+    def close(self) -> None:
+        self.kill_head()
+        shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def _ray(self, arguments: list[str], home: Path) -> subprocess.Popen[bytes]:
+        home.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats", *arguments]
+        command += ["--node-ip-address=127.0.0.1", f"--object-store-memory={80 << 20}"]
+        environment = {**os.environ, **ENVIRONMENT, **self._of_head(home), env.HOME: str(home)}
+        with (home / "ray.log").open("ab") as log:
+            return subprocess.Popen(command, env=environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+
+    def _of_head(self, home: Path) -> Mapping[str, str]:
+        """A head's container has what the controller needs; Ray hands it on to its jobs."""
+        return self.environment() if home == self.home else {}
+
+
+def make_plan(folder: Path, spec: Mapping[str, Any], code: str) -> Plan:
+    """A job in a folder, planned."""
+    folder.mkdir(parents=True)
+    (folder / "train.py").write_text(code)
+    origin = Provenance(job_folder=str(folder), user="ann", version="1")
+    return planning.plan(Job.model_validate({"name": "toy", "kind": "hpo", **spec}), folder, "toy", origin)
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def _answers(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0

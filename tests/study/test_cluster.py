@@ -1,0 +1,175 @@
+"""A study on a Ray cluster whose workers share no folder with the head, with the ledger in PostgreSQL: exact, whatever is
+killed, and everything that trials write arrives.
+
+Not checked here: pods, nodes and manifests (tests/e2e); the same study on one machine (test_crashes).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mlflow.tracking import MlflowClient
+from tests.contracts.conftest import Postgres, postgres
+from tests.study.ray_cluster import Cluster, make_plan, wait_until
+
+from trialplane import errors
+from trialplane.wire import labels, records, rows
+from trialplane.wire.records import RunStatus, TrialOutcome, TrialRequest
+from trialplane.wire.states import FailureClass, RunState
+
+__all__ = ["postgres"]  # a fixture
+
+TRIALS = 12
+
+CODE = """
+import time
+import mlflow
+import numpy as np
+
+def run(ctx):
+    print("hello from", ctx.trial)
+    for step in range(3):
+        time.sleep(ctx.params["pause"])
+        ctx.report(step, score=ctx.params["x"] * (step + 1))
+    mlflow.log_metric("from_the_job", ctx.params["x"])
+    return {"score": ctx.params["x"], "curve": np.arange(5.0) + ctx.trial}
+"""
+
+SPEC: dict[str, Any] = {
+    "entrypoint": "train:run",
+    "preload": ["mlflow", "numpy"],
+    "params": {"pause": 0.1},
+    "space": {"x": {"type": "float", "low": 0.0, "high": 1.0}},
+    "objectives": [{"metric": "score", "direction": "maximize"}],
+    "sampler": "random",
+    "trials": TRIALS,
+    "parallel": 2,
+    "seed": 3,
+    "retries": {"crashed": 5, "lost": 9},
+}
+
+
+class Study:
+    """A cluster, and what is left of its study in the database and in MLflow."""
+
+    def __init__(self, root: Path, server: Postgres) -> None:
+        self._server = server
+        url = server.new_database()
+        self._database = url.split("/")[3].split("?")[0]
+        self.cluster = Cluster(root, url, f"sqlite:///{root}/mlflow.db")
+
+    def attribute(self, key: str) -> Any:
+        query = f"SELECT value_json FROM study_user_attributes WHERE key = '{key}'"
+        found = self._server.execute(query, self._database)
+        return json.loads(found[0][0]) if found else None
+
+    def wish(self, **wish: Any) -> None:
+        """What the gateway writes."""
+        self._server.execute(
+            "INSERT INTO study_user_attributes (study_id, key, value_json) "
+            f"SELECT study_id, '{labels.LEDGER_WISH}', '{json.dumps(wish)}' FROM studies "
+            "ON CONFLICT (study_id, key) DO UPDATE SET value_json = excluded.value_json",
+            self._database,
+        )
+
+    def attempts(self) -> list[tuple[TrialRequest, TrialOutcome | None]]:
+        query = (
+            "SELECT r.value_json, o.value_json FROM trial_user_attributes r LEFT JOIN trial_user_attributes o "
+            f"ON o.trial_id = r.trial_id AND o.key = '{labels.LEDGER_OUTCOME}' "
+            f"WHERE r.key = '{labels.LEDGER_REQUEST}' ORDER BY r.trial_id"
+        )
+        return [
+            (records.from_json(TrialRequest, asked), None if told is None else records.from_json(TrialOutcome, told))
+            for asked, told in self._server.execute(query, self._database)
+        ]
+
+    def ended(self) -> int:
+        return len([outcome for _, outcome in self.attempts() if outcome is not None and not outcome.retried])
+
+    def status(self) -> RunStatus:
+        return records.from_dict(RunStatus, self.attribute(labels.LEDGER_STATUS))
+
+    def check_exact(self, trials: int = TRIALS) -> list[Any]:
+        """Every trial ended once, in the database and in MLflow; gives MLflow's runs of them."""
+        final = [(request, outcome) for request, outcome in self.attempts() if outcome is not None and not outcome.retried]
+        assert sorted(request.trial for request, _ in final) == list(range(trials))
+        assert all(outcome is not None for _, outcome in self.attempts())
+        client = MlflowClient(self.cluster.mlflow)
+        (experiment,) = [found for found in client.search_experiments() if found.name == "toy"]
+        (parent,) = client.search_runs([experiment.experiment_id], "tags.`trialplane.kind` = 'study'")
+        assert parent.data.tags["trialplane.state"] == "SUCCEEDED"
+        children = client.search_runs([experiment.experiment_id], "tags.`trialplane.kind` = 'trial'")
+        assert sorted(int(run.data.tags["trialplane.number"]) for run in children) == [r.number for r, _ in self.attempts()]
+        complete = [run for run in children if run.data.tags["trialplane.state"] == "COMPLETE"]
+        assert sorted(int(run.data.tags["trialplane.trial"]) for run in complete) == list(range(trials))
+        for run in complete:
+            history = client.get_metric_history(run.info.run_id, "score")
+            assert sorted({point.step for point in history}) == [0, 1, 2]
+            assert len(history) == 4, "three reports and the result, each once"
+            (logged,) = client.get_metric_history(run.info.run_id, "from_the_job")
+            assert logged.value == pytest.approx(float(run.data.params["x"]))
+        return complete
+
+    def artifacts(self, run: Any, folder: str) -> list[str]:
+        return [item.path for item in MlflowClient(self.cluster.mlflow).list_artifacts(run.info.run_id, folder)]
+
+
+@pytest.fixture
+def study(tmp_path: Path, postgres: Postgres) -> Iterator[Study]:  # noqa: F811  the fixture
+    MlflowClient(f"sqlite:///{tmp_path}/mlflow.db").search_experiments()  # its tables, once for all processes
+    made = Study(tmp_path, postgres)
+    yield made
+    made.cluster.close()
+
+
+def plan(root: Path, **changes: Any) -> Any:
+    return make_plan(root / "jobs" / "toy", {**SPEC, **changes}, CODE)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_study_survives_the_loss_of_a_worker_and_of_the_head(study: Study, tmp_path: Path) -> None:
+    cluster = study.cluster
+    cluster.submit(plan(tmp_path))
+    cluster.start_head()
+    cluster.start_controller()  # no worker yet: its slots wait
+    for name in ("worker-1", "worker-2"):
+        cluster.start_worker(name)
+    wait_until(lambda: study.ended() >= 2, "two trials have ended")
+    cluster.kill_worker("worker-1")
+    cluster.start_worker("worker-3")
+    before = study.ended()
+    wait_until(lambda: study.ended() >= before + 3, "the study goes on without it")
+    first = cluster.run
+    cluster.kill_head()
+    told = study.ended()
+    assert told < TRIALS
+
+    cluster.start_head()  # with an empty disk
+    cluster.start_controller()
+    for name in ("worker-4", "worker-5"):
+        cluster.start_worker(name)
+    assert cluster.wait() == errors.EXIT_OK, cluster.said()
+    runs = study.check_exact()
+    lost = [outcome for _, outcome in study.attempts() if outcome is not None and outcome.failure is FailureClass.LOST]
+    assert lost
+    assert all(outcome.retried for outcome in lost)
+
+    status = study.status()
+    assert (status.state, status.complete) == (RunState.SUCCEEDED, TRIALS)
+    assert study.attribute(labels.LEDGER_JOB)["name"] == "toy"
+    assert study.attribute(labels.LEDGER_CODE)
+    logs = [study_log for run in (first, cluster.run) for study_log in run.root.glob("trials/*/attempt-*.log")]
+    assert {log.parent.name for log in logs} == {f"{trial:04d}" for trial in range(TRIALS)}
+    for run in runs:
+        attempt = run.data.tags["trialplane.attempt"]
+        assert study.artifacts(run, "logs") == [f"logs/attempt-{attempt}.log"]
+        assert study.artifacts(run, "arrays") == ["arrays/result.npz"]
+    assert "hello from" in logs[-1].read_text()
+    assert not list(tmp_path.glob("worker-*/runs/toy/trials/*/*.log")), "what was sent is removed"
+    assert "SUCCEEDED" in cluster.said()
+    assert "SUCCEEDED" in cluster.run.controller_log.read_text()
