@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 from click.testing import CliRunner, Result
-from tests.client.conftest import closed, double, empty_ledger, held, home, runs, workplace
+from tests.client.conftest import closed, double, empty_ledger, held, home, namespace, runs, workplace
 
 from trialplane.cli import main
 
-__all__ = ["closed", "double", "empty_ledger", "held", "home", "platform", "runs", "workplace"]
+__all__ = ["closed", "double", "empty_ledger", "held", "home", "namespace", "platform", "runs", "workplace"]
 
 
 @pytest.fixture

@@ -16,12 +16,15 @@ from typing import Any
 
 import optuna
 import pytest
+from tests.client.cluster_double import ClusterDouble
+from tests.client.kuberay_double import NamespaceDouble
 
-from trialplane.client import folder, process
+from trialplane.client import folder, objects, process, remote_log
+from trialplane.client.kubernetes import KubernetesTarget
 from trialplane.client.local import LocalTarget
 from trialplane.controller.ledger import Ledger
 from trialplane.plan import plan as planning
-from trialplane.plan.plan import Provenance
+from trialplane.plan.plan import Plan, Provenance
 from trialplane.spec import load
 from trialplane.wire import env, records
 from trialplane.wire.paths import RunPaths
@@ -163,6 +166,35 @@ def empty_ledger(tmp_path_factory) -> Path:
 def runs(workplace, home, empty_ledger) -> Runs:
     """Makes runs of the job demo."""
     return Runs(home, workplace / "jobs", empty_ledger)
+
+
+@pytest.fixture
+def namespace(tmp_path, monkeypatch) -> Iterator[NamespaceDouble]:
+    """A namespace with the chart on the double of a cluster, to which the kubeconfig's current context leads."""
+    cluster = ClusterDouble()
+    monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig(tmp_path / "kubeconfig")))
+    monkeypatch.setattr(KubernetesTarget, "poll", 0.02)
+    monkeypatch.setattr(objects, "_PAUSE", 0.02)
+    monkeypatch.setattr(remote_log, "_PAUSE", 0.02)
+    yield NamespaceDouble(cluster)
+    cluster.close()
+
+
+@pytest.fixture
+def target(workplace, namespace) -> KubernetesTarget:
+    """The target of that namespace."""
+    return KubernetesTarget()
+
+
+@pytest.fixture
+def planned(workplace) -> Callable[..., Plan]:
+    """Plans the job demo."""
+
+    def make(name: str = "a", **overrides):
+        source = workplace / "jobs" / "demo"
+        return planning.plan(load.load_job(source, overrides=overrides), source, name, ORIGIN)
+
+    return make
 
 
 @pytest.fixture

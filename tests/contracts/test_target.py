@@ -10,9 +10,7 @@ import os
 import threading
 
 import pytest
-from tests.client.cluster_double import ClusterDouble
-from tests.client.conftest import double, empty_ledger, home, runs, workplace
-from tests.client.kuberay_double import NamespaceDouble
+from tests.client.conftest import double, empty_ledger, home, namespace, runs, workplace
 from tests.contracts.target_places import TRIALS, Double, RealCluster, ThisMachine, until
 
 from trialplane.client.kubernetes import KubernetesTarget
@@ -21,25 +19,19 @@ from trialplane.client.target import Submitted
 from trialplane.errors import InputError, RunExists, RunNotFound, SpecError
 from trialplane.wire.states import RunState, TrialState
 
-__all__ = ["double", "empty_ledger", "home", "runs", "workplace"]
+__all__ = ["double", "empty_ledger", "home", "namespace", "runs", "workplace"]
 
 KUBECONFIG = os.environ.get("KUBECONFIG")  # before a test hides it
 
 
 @pytest.fixture(params=["local", "double", pytest.param("cluster", marks=pytest.mark.e2e)])
-def place(request, tmp_path, monkeypatch):
+def place(request, monkeypatch):
     if request.param == "local":
         yield ThisMachine(request.getfixturevalue("runs"), request.getfixturevalue("double"))
         return
     jobs = request.getfixturevalue("workplace") / "jobs"
     if request.param == "double":
-        cluster = ClusterDouble()
-        namespace = NamespaceDouble(cluster)
-        monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig(tmp_path / "kubeconfig")))
-        target = KubernetesTarget()
-        target.poll = 0.02
-        yield Double(target, jobs, namespace)
-        cluster.close()
+        yield Double(KubernetesTarget(), jobs, request.getfixturevalue("namespace"))
         return
     context = os.environ.get("TRIALPLANE_E2E_CONTEXT")
     if not context:

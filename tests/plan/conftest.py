@@ -95,6 +95,11 @@ def _case(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
+def cases() -> set[str]:
+    return set(CASES)
+
+
+@pytest.fixture
 def plan(case: str) -> Plan:
     return a_plan(**CASES[case][0])
 

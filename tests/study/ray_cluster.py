@@ -28,6 +28,7 @@ from trialplane.wire.paths import RunPaths
 
 TOKEN = "a" * 64
 ENVIRONMENT = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN, "RAY_USAGE_STATS_ENABLED": "0"}
+ENVIRONMENT |= {"RAY_raylet_start_wait_time_s": "120"}  # two raylets at once on a busy machine
 ENVIRONMENT |= {"RAY_memory_monitor_refresh_ms": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
 
 

@@ -7,6 +7,7 @@ Not checked here: pods, nodes and manifests (tests/e2e); the same study on one m
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from tests.contracts.conftest import Postgres, postgres
 from tests.study.ray_cluster import Cluster, make_plan, wait_until
 
 from trialplane import errors
-from trialplane.wire import labels, records, rows
+from trialplane.wire import labels, records
 from trialplane.wire.records import RunStatus, TrialOutcome, TrialRequest
 from trialplane.wire.states import FailureClass, RunState
 
@@ -119,7 +120,7 @@ class Study:
 
 
 @pytest.fixture
-def study(tmp_path: Path, postgres: Postgres) -> Iterator[Study]:  # noqa: F811  the fixture
+def study(tmp_path: Path, postgres: Postgres) -> Iterator[Study]:
     MlflowClient(f"sqlite:///{tmp_path}/mlflow.db").search_experiments()  # its tables, once for all processes
     made = Study(tmp_path, postgres)
     yield made
@@ -149,6 +150,7 @@ def test_a_study_survives_the_loss_of_a_worker_and_of_the_head(study: Study, tmp
     told = study.ended()
     assert told < TRIALS
 
+    restarted = time.time()
     cluster.start_head()  # with an empty disk
     cluster.start_controller()
     for name in ("worker-4", "worker-5"):
@@ -165,11 +167,55 @@ def test_a_study_survives_the_loss_of_a_worker_and_of_the_head(study: Study, tmp
     assert study.attribute(labels.LEDGER_CODE)
     logs = [study_log for run in (first, cluster.run) for study_log in run.root.glob("trials/*/attempt-*.log")]
     assert {log.parent.name for log in logs} == {f"{trial:04d}" for trial in range(TRIALS)}
+    # What the first head had not given to MLflow yet, it took along with its disk.
+    late = {outcome.number for _, outcome in study.attempts() if outcome is not None and outcome.ended > restarted}
+    assert late
     for run in runs:
         attempt = run.data.tags["trialplane.attempt"]
+        if int(run.data.tags["trialplane.number"]) not in late:
+            continue
         assert study.artifacts(run, "logs") == [f"logs/attempt-{attempt}.log"]
         assert study.artifacts(run, "arrays") == ["arrays/result.npz"]
     assert "hello from" in logs[-1].read_text()
     assert not list(tmp_path.glob("worker-*/runs/toy/trials/*/*.log")), "what was sent is removed"
     assert "SUCCEEDED" in cluster.said()
     assert "SUCCEEDED" in cluster.run.controller_log.read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_wishes_are_heard_and_an_outage_of_postgresql_costs_nothing(
+    study: Study, tmp_path: Path, postgres: Postgres
+) -> None:
+    cluster = study.cluster
+    cluster.submit(plan(tmp_path, trials=400, parallel=1, params={"pause": 0.2}))
+    cluster.start_head()
+    for name in ("worker-1", "worker-2"):
+        cluster.start_worker(name)
+    cluster.start_controller()
+    wait_until(lambda: study.ended() >= 1, "a trial has ended")
+    study.wish(state="RUNNING", parallel=2)
+    wait_until(lambda: "slot 1 is warm" in cluster.said(), "a second slot is there")
+    before = study.ended()
+    postgres.stop()
+    time.sleep(3)  # the outage itself
+    postgres.start()
+    wait_until(lambda: study.ended() >= before + 4, "the study goes on")
+    study.wish(state="RUNNING", parallel=1)
+    wait_until(lambda: "1 slots instead of 2" in cluster.said(), "the wish is heard")
+    before = study.ended()
+    wait_until(lambda: study.ended() >= before + 3, "the study goes on with one slot")
+    assert {outcome.failure for _, outcome in study.attempts() if outcome is not None} == {None}, "nothing was lost"
+    study.wish(state="PAUSED", parallel=1)
+    assert cluster.wait() == errors.EXIT_INTERRUPTED, cluster.said()
+    status = study.status()
+    assert (status.state, status.parallel) == (RunState.PAUSED, 1)
+    assert all(outcome is not None for _, outcome in study.attempts()), "nothing is left running"
+    assert "platform resume toy" in status.reason
+
+    study.wish(state="CANCELLED")
+    attempts = len(study.attempts())
+    cluster.start_controller()
+    assert cluster.wait() == errors.EXIT_CANCELLED
+    assert study.status().state is RunState.CANCELLED
+    assert len(study.attempts()) == attempts, "no trial was started"

@@ -34,8 +34,10 @@ def connect(url: str, deadline: float) -> sqlalchemy.Connection:
             where = engine.url.render_as_string(hide_password=True)
             reason = str(error.orig).strip().splitlines()[0]
             if time.monotonic() > deadline:
-                raise SystemExit(f"{where} cannot be reached: {reason}; look at the database's pod and the network policies") from error
-            print(f"waiting for {where}: {reason}", file=sys.stderr, flush=True)
+                raise SystemExit(
+                    f"{where} cannot be reached: {reason}; look at the database's pod and the policies"
+                ) from error
+            sys.stderr.write(f"waiting for {where}: {reason}\n")
             time.sleep(PAUSE)
 
 
@@ -43,8 +45,16 @@ def migrate(url: str, timeout: float) -> None:
     """Brings the tables to the version of this MLflow; makes them in an empty database."""
     with connect(url, time.monotonic() + timeout) as connection:
         connection.execute(sqlalchemy.text("SELECT pg_advisory_lock(:lock)"), {"lock": LOCK})
-        # Ends with the connection, whatever happens here.
-        subprocess.run(["mlflow", "db", "upgrade", url], check=True, timeout=timeout)
+        # The lock ends with the connection, whatever happens here. Errors of `subprocess` would show the password.
+        try:
+            code = subprocess.run(["mlflow", "db", "upgrade", url], check=False, timeout=timeout).returncode
+        except subprocess.TimeoutExpired:
+            code = 124
+    if code:
+        raise SystemExit(
+            f"`mlflow db upgrade` ended with {code}{' after its time was up' if code == 124 else ''}; its reason is above. "
+            "Nothing serves MLflow until it succeeds: restore a backup, or raise mlflow.migrationTimeout of the chart"
+        )
 
 
 def write_auth(path: Path, url: str, permission: str) -> None:

@@ -26,9 +26,9 @@ def main() -> int:
         # Whoever changed the password in MLflow, and not in the Secret, must not take the server away.
         if error.code == 401:
             return 0
-        print(f"MLflow answers {error.code}: {error.read(300).decode(errors='replace')}", file=sys.stderr)
+        sys.stderr.write(f"MLflow answers {error.code}: {error.read(300).decode(errors='replace')}\n")
     except OSError as error:
-        print(f"MLflow does not answer: {error}", file=sys.stderr)
+        sys.stderr.write(f"MLflow does not answer: {error}\n")
     return 1
 
 

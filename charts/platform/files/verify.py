@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import os
 import sys
-import urllib.error
 import urllib.request
 from collections.abc import Callable
 
@@ -52,11 +51,15 @@ def main() -> int:
     failed = 0
     for name, check, cure in checks:
         try:
-            print(f"pass  {name}: {check().strip()[:100]}", flush=True)
-        except (OSError, urllib.error.URLError, sqlalchemy.exc.SQLAlchemyError) as error:
+            sys.stdout.write(f"pass  {name}: {_line(check())}\n")
+        except (OSError, sqlalchemy.exc.SQLAlchemyError) as error:  # urllib's are OSErrors
             failed = 1
-            print(f"fail  {name}: {str(error).strip()[:300]}; look at {cure}", flush=True)
+            sys.stdout.write(f"fail  {name}: {_line(str(error))}; look at {cure}\n")
     return failed
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())[:160]
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Looks at everything a run relies on, from the laptop to a trial's pod, and says what is wrong and how to cure it.
 
 `examine` yields findings as they are made. What to think of what was seen is decided by pure functions in
-`doctor_laptop`, `doctor_cluster` and `runtime.probe`; a pod of the trial image runs the last (`doctor_pod`).
+`doctor_laptop`, `doctor_verdicts` and `runtime.probe`; a pod of the trial image runs the last (`doctor_pod`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator
 
 from trialplane.client import cluster as clusters
-from trialplane.client import doctor_cluster, doctor_laptop, doctor_pod, places
+from trialplane.client import doctor_cluster, doctor_laptop, doctor_pod, doctor_verdicts, places
 from trialplane.client.cluster import Cluster
 from trialplane.errors import EXIT_OK, EXIT_PLATFORM, TrialplaneError
 from trialplane.plan.site import Site
@@ -52,18 +52,22 @@ def examine(place: places.Place, job: Job, patience: float) -> Iterator[Line]:
     site: Site | None = None
     for finding in doctor_cluster.reach(cluster):
         yield Line(CLUSTER, finding)
-        if finding.verdict is Verdict.FAIL and finding.check == doctor_cluster.SERVER:
+        if finding.verdict is Verdict.FAIL and finding.check == doctor_verdicts.SERVER:
             return
     try:
         found = cluster.read(clusters.CONFIG_MAP, names.SITE)
         site = None if found is None else Site.read(found["data"][names.SITE_KEY], cluster.namespace)
-        yield Line(CLUSTER, doctor_cluster.chart(site, cluster.namespace, cluster.context))
+        yield Line(CLUSTER, doctor_verdicts.chart(site, cluster.namespace, cluster.context))
     except TrialplaneError as error:
-        yield Line(CLUSTER, findings.failed(doctor_cluster.CHART, str(error), "see the message"))
+        yield Line(CLUSTER, findings.failed(doctor_verdicts.CHART, str(error), "see the message"))
     if site is None:
         return
     plan = doctor_pod.plan(job)
     yield from _lines(CLUSTER, doctor_cluster.look(cluster, site, plan))
+    obstacle = doctor_cluster.may_make_pods(cluster)
+    if obstacle is not None:
+        yield Line(POD, obstacle)
+        return
     yield from _lines(POD, doctor_pod.look(cluster, site, plan, patience))
 
 

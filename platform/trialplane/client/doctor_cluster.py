@@ -1,286 +1,94 @@
-"""What `platform doctor` sees of a cluster from outside: KubeRay, the chart, room, permissions, the admission policy.
+"""What `platform doctor` asks a cluster; `doctor_verdicts` says what to think of the answers.
 
-Functions that get objects decide and are pure; `reach` and `look` fetch. What a plain user may not read is a warning.
+What a plain user may not read becomes a warning.
 """
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import trialplane
-from trialplane import policies
 from trialplane.client import cluster as clusters
-from trialplane.client import doctor_pod, preflight, refusal
+from trialplane.client import doctor_pod
+from trialplane.client import doctor_verdicts as verdicts
 from trialplane.client.cluster import Answer, Cluster
 from trialplane.errors import TargetError
-from trialplane.plan import pods
 from trialplane.plan.plan import Plan
 from trialplane.plan.site import Site
 from trialplane.wire import findings
 from trialplane.wire.findings import Finding
 
-Thing = Mapping[str, Any]
-
-SERVER, CHART = "API server", "chart"
-_OLDEST_KUBERNETES = (1, 30)  # ValidatingAdmissionPolicy is there for good since
-_OLDEST_KUBERAY = (1, 6)
-_NEWER_FIELD = "preRunningDeadlineSeconds"  # of RayJob, since KubeRay 1.6
-_OPERATOR = "app.kubernetes.io/name=kuberay-operator"
-_INSTALL_KUBERAY = (
-    "whoever runs the cluster installs KubeRay 1.6 or newer once: `helm install kuberay-operator "
-    "kuberay-operator --namespace kuberay-system --create-namespace`"
+# What the verbs of the command line do: verbs, group, resource, subresource, name.
+_Permission = tuple[tuple[str, ...], str, str, str, str]
+_PERMISSIONS: tuple[_Permission, ...] = (
+    (("get", "list", "create", "patch", "delete"), "ray.io", "rayjobs", "", ""),
+    (("get", "list", "patch"), "ray.io", "rayclusters", "", ""),
+    (("get", "create", "patch"), "", "configmaps", "", ""),
+    (("get", "list"), "", "pods", "", ""),
+    (("get",), "", "pods", "log", ""),
+    (("list",), "", "events", "", ""),
 )
-_DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
-
-# What the verbs of the command line do: (verbs, group, resource, subresource).
-_PERMISSIONS = (
-    (("get", "list", "create", "patch", "delete"), "ray.io", "rayjobs", ""),
-    (("get", "list", "patch"), "ray.io", "rayclusters", ""),
-    (("get", "create", "patch"), "", "configmaps", ""),
-    (("get", "list"), "", "pods", ""),
-    (("get",), "", "pods", "log"),
-    (("list",), "", "events", ""),
-    (("get", "update", "delete"), "", "services", "proxy"),
-)
-_PERMISSIONS_OF_DOCTOR = ((("create", "delete"), "", "pods", ""),)
+_PERMISSIONS_OF_DOCTOR: tuple[_Permission, ...] = ((("create", "delete"), "", "pods", "", ""),)
 
 
 def reach(cluster: Cluster) -> Iterator[Finding]:
     """The API server and KubeRay; after a failed first finding nothing else can be seen."""
     try:
-        yield server(cluster.call("GET", "/version"), cluster.context)
+        yield verdicts.server(cluster.call("GET", "/version"), cluster.context)
     except TargetError as error:
-        yield findings.failed(SERVER, str(error), "look at the network, the VPN and the kubeconfig")
+        yield findings.failed(verdicts.SERVER, str(error), "look at the network, the VPN and the kubeconfig")
         return
     api = cluster.call("GET", "/apis/ray.io/v1")
     schema = cluster.call("GET", "/openapi/v3/apis/ray.io/v1") if api.ok else api
-    yield resources(api, schema)
-    yield _guarded("KubeRay operator", lambda: operator(_operators(cluster)))
+    yield verdicts.resources(api, schema)
+    yield _guarded("KubeRay operator", lambda: verdicts.operator(_operators(cluster)))
 
 
 def look(cluster: Cluster, site: Site, plan: Plan) -> Iterator[Finding]:
     """What the chart made, and whether the namespace has room for the plan's trials."""
     classes = _try(cluster, clusters.STORAGE_CLASS)
-    yield _guarded("volumes", lambda: claims(site, cluster.list(clusters.CLAIM), classes))
-    yield gateway(cluster.service(site.gateway.service, site.gateway.port, "GET", "/health"), site)
-    yield from room(site, plan, _try(cluster, clusters.NODE), _try(cluster, clusters.QUOTA))
-    yield permissions(_denied(cluster, _permissions(site)), cluster)
-    yield permissions_of_doctor(_denied(cluster, _PERMISSIONS_OF_DOCTOR), cluster)
-    yield admission(_unruly(cluster, site, plan))
+    yield _guarded("volumes", lambda: verdicts.claims(site, cluster.list(clusters.CLAIM), classes))
+    yield verdicts.gateway(cluster.service(site.gateway.service, site.gateway.port, "GET", "/health"), site)
+    yield from verdicts.room(site, plan, _try(cluster, clusters.NODE), _try(cluster, clusters.QUOTA))
+    yield _guarded(
+        "permissions", lambda: verdicts.permissions(_denied(cluster, _permissions(site)), cluster.context, cluster.namespace)
+    )
+    yield verdicts.admission(_unruly(cluster, site, plan))
 
 
-def server(answer: Answer, context: str) -> Finding:
-    """The API server answers, and is new enough."""
-    if not answer.ok:
-        cure = f"log in again; `kubectl --context {context} auth whoami` shows who you are"
-        return findings.failed(SERVER, f"{context} answers {answer.status}", cure)
-    said = answer.json()
-    version = (_number(said["major"]), _number(said["minor"]))
-    if version < _OLDEST_KUBERNETES:
-        cure = "use a cluster of Kubernetes 1.30 or newer: older ones have no ValidatingAdmissionPolicy"
-        return findings.failed(SERVER, f"{context} runs Kubernetes {said['gitVersion']}", cure)
-    return findings.passed(SERVER, f"{context} runs Kubernetes {said['gitVersion']}")
-
-
-def resources(api: Answer, schema: Answer) -> Finding:
-    """KubeRay's kinds, in a version that has what we use.
-
-    Args:
-        api: the answer to what ray.io/v1 has.
-        schema: that to what its fields are.
-    """
-    check = "KubeRay's kinds"
-    have = {one["name"] for one in api.json().get("resources", [])} if api.ok else set()
-    missing = {"rayjobs", "rayclusters"} - have
-    if missing:
-        return findings.failed(check, f"the API server does not know {' and '.join(sorted(missing))}", _INSTALL_KUBERAY)
-    if schema.ok and _NEWER_FIELD.encode() not in schema.data:
-        cure = (
-            "Helm never upgrades them: `helm show crds` of KubeRay's chart, 1.6 or newer, into `kubectl apply --server-side`"
-        )
-        return findings.failed(check, f"they are of a KubeRay before 1.6: RayJob has no {_NEWER_FIELD}", cure)
-    return findings.passed(check, "rayjobs and rayclusters, of 1.6 or newer")
-
-
-def operator(deployments: Sequence[Thing]) -> Finding:
-    """The operator runs, in a version that we know."""
-    check = "KubeRay operator"
-    if not deployments:
-        return findings.failed(check, f"no Deployment has the label {_OPERATOR}", _INSTALL_KUBERAY)
-    one = deployments[0]
-    name = f"{one['metadata']['namespace']}/{one['metadata']['name']}"
-    image = one["spec"]["template"]["spec"]["containers"][0]["image"]
-    found = re.search(r":v?(\d+)\.(\d+)", image)
-    if not (one.get("status") or {}).get("availableReplicas"):
-        where = f"kubectl --namespace {one['metadata']['namespace']}"
-        cure = f"`{where} describe pods -l {_OPERATOR}` and `{where} logs deploy/{one['metadata']['name']}` say why"
-        return findings.failed(check, f"{name} has no pod that is ready", cure)
-    if found is None:
-        cure = "make sure that it is KubeRay 1.6 or newer"
-        return findings.warned(check, f"{name} runs {image}, whose tag is no version", cure)
-    if (int(found[1]), int(found[2])) < _OLDEST_KUBERAY:
-        return findings.failed(check, f"{name} runs {image}, older than 1.6", _INSTALL_KUBERAY)
-    return findings.passed(check, f"{name} runs {image}")
-
-
-def chart(site: Site | None, namespace: str, context: str) -> Finding:
-    """The chart is installed in the namespace, in our version."""
-    if site is None:
-        message = f"the platform is not installed in namespace {namespace}"
-        return findings.failed(CHART, message, refusal.no_site(namespace, context))
-    text = f"release {site.release}, version {site.version}"
-    ours = trialplane.__version__
-    if site.version.split(".")[:2] != ours.split(".")[:2]:
-        cure = f"`helm upgrade {site.release}` with this version's chart and images, or install platform {site.version} here"
-        return findings.warned(CHART, f"{text}, and this is platform {ours}", cure)
-    return findings.passed(CHART, text)
-
-
-def claims(site: Site, found: Sequence[Thing], classes: Sequence[Thing] | None) -> Finding:
-    """The volume claims that runs mount, and those of the chart's own pods.
-
-    Args:
-        site: names the claims of runs.
-        found: every claim of the namespace.
-        classes: the cluster's storage classes, or None when they may not be read.
-    """
-    check = "volumes"
-    states = {one["metadata"]["name"]: str((one.get("status") or {}).get("phase", "Pending")) for one in found}
-    needed = [name for name in (site.runs.claim, site.data.claim) if name]
-    absent = [name for name in needed if name not in states]
-    if absent:
-        cure = f"make it, or name another in the chart's values: `helm upgrade {site.release}`"
-        return findings.failed(check, f"there is no claim {' or '.join(absent)}", cure)
-    waiting = [name for name, state in states.items() if state != "Bound"]
-    if waiting:
-        if classes is not None and not any(_is_default(one) for one in classes):
-            cure = (
-                "name a storage class in the chart's values, or make one the cluster's default (`kubectl get storageclass`)"
-            )
-            return findings.failed(check, f"{', '.join(waiting)} not bound; no storage class is the default", cure)
-        cure = f"`kubectl describe pvc {waiting[0]}` says why; some are bound when a pod first mounts them"
-        return findings.warned(check, f"{', '.join(waiting)} not bound", cure)
-    if not site.runs.claim:
-        cure = "set a claim for runs in the chart's values to keep the logs of runs whose pods are gone"
-        return findings.warned(check, "no claim for runs: their logs go with their pods", cure)
-    return findings.passed(check, f"{', '.join(sorted(states))} bound")
-
-
-def gateway(answer: Answer, site: Site) -> Finding:
-    """The gateway answers through the API server's proxy."""
-    service = site.gateway.service
-    if answer.status == 403:
-        cure = "ask for the role trialplane-user in the namespace (its rule for services/proxy)"
-        return findings.failed("gateway", f"you may not reach the service {service}", cure)
-    if not answer.ok:
-        cure = f"`kubectl get pods,endpointslices` shows whether it runs, `kubectl logs deploy/{service}` what it says"
-        said = " ".join(answer.data[:200].decode(errors="replace").split())
-        return findings.failed("gateway", f"the service {service} answers {answer.status}: {said}", cure)
-    return findings.passed("gateway", f"the service {service} answers")
-
-
-def room(site: Site, plan: Plan, nodes: Sequence[Thing] | None, quotas: Sequence[Thing] | None) -> Iterator[Finding]:
-    """Nodes and quotas for one trial of the plan."""
-    job = plan.job
-    wanted = f"a trial with {job.resources.cpus} CPU, {job.resources.memory} and {job.resources.gpus} GPU"
-    groups = [{"template": pods.trial(plan, site)}]
-    head = {"template": pods.controller(plan, site)}
-    ray_job = {"metadata": {}, "spec": {"rayClusterSpec": {"headGroupSpec": head, "workerGroupSpecs": groups}}}
-    for check, seen, unread in (
-        ("nodes", preflight.Seen(nodes=nodes), nodes is None),
-        ("quota", preflight.Seen(quotas=quotas), quotas is None),
-    ):
-        if unread:
-            cure = "ask whoever runs the cluster; a run that finds no room says so in `platform status`"
-            yield findings.warned(check, "you may not look at them", cure)
-            continue
-        complaints, warnings = preflight.check(job, ray_job, seen)
-        if complaints or (warnings and job.resources.gpus and check == "nodes"):
-            cure = (
-                "add or enlarge nodes (GPUs: install their device plugin), or raise the quota; "
-                "`platform doctor --gpus 0` asks for none"
-            )
-            yield findings.failed(check, "; ".join([one.message for one in complaints] or warnings), cure)
-        elif warnings:
-            yield findings.warned(check, "; ".join(warnings), "wait for room, or ask for less")
-        else:
-            yield findings.passed(
-                check, _capacity(job.cluster.gpu_resource, nodes) if check == "nodes" else f"room for {wanted}"
-            )
-
-
-def permissions(denied: Sequence[str], cluster: Cluster) -> Finding:
-    """What the verbs of the command line need."""
-    if denied:
-        cure = (
-            f"whoever installed the platform allows it: `kubectl --context {cluster.context} -n {cluster.namespace} "
-            "create rolebinding NAME --role=trialplane-user --user=YOU`"
-        )
-        return findings.failed("permissions", f"you may not {', '.join(denied)}", cure)
-    return findings.passed("permissions", "all that submit, status, logs, scale, pause and cancel need")
-
-
-def permissions_of_doctor(denied: Sequence[str], cluster: Cluster) -> Finding:
-    """What the checks in a pod need; runs do without, as KubeRay makes their pods."""
-    if denied:
-        cure = f"let somebody who may run `platform doctor --context {cluster.context} --namespace {cluster.namespace}`"
-        return findings.warned("pods of your own", f"you may not {', '.join(denied)}, so nothing is checked in one", cure)
-    return findings.passed("pods of your own", "you may make one to check in")
-
-
-def admission(answer: Answer) -> Finding:
-    """What the API server says to a trial's pod without the policies' variables (it is only asked, not to make it)."""
-    check = "admission policy"
-    if answer.ok:
-        cure = (
-            "set `admission.enabled` in the chart's values, and see that the namespace has the label "
-            "trialplane.io/enforce=true (`kubectl get ns --show-labels`)"
-        )
-        return findings.failed(check, "a trial's pod without the policies' variables would be let in", cure)
-    try:
-        message = str(answer.json().get("message", ""))
-    except ValueError:
-        message = answer.data[:200].decode(errors="replace")
-    if "ValidatingAdmissionPolicy" not in message:
-        cure = "the policy was not asked, as something else refused the pod first: cure that and look again"
-        return findings.warned(check, f"a trial's pod was refused, but not by it: {refusal.denial(message)}", cure)
-    return findings.passed(check, f"refuses a pod without the variables: {refusal.denial(message)}")
-
-
-def unruly(pod: Thing) -> dict[str, Any]:
-    """A trial's pod without the policies' variables."""
-    bad: dict[str, Any] = json.loads(json.dumps(pod))
-    for container in bad["spec"]["containers"]:
-        container["env"] = [one for one in container.get("env", []) if one["name"] not in policies.trial_env()]
-    return bad
+def may_make_pods(cluster: Cluster) -> Finding | None:
+    """None when this user may make a pod to check in."""
+    denied = _denied(cluster, _PERMISSIONS_OF_DOCTOR)
+    return verdicts.permission_to_make_pods(denied, cluster.context, cluster.namespace)
 
 
 def _unruly(cluster: Cluster, site: Site, plan: Plan) -> Answer:
     path = f"/api/v1/namespaces/{cluster.namespace}/pods"
-    return cluster.call("POST", path, query={"dryRun": "All"}, body=unruly(doctor_pod.manifest(plan, site, [])))
+    return cluster.call("POST", path, query={"dryRun": "All"}, body=verdicts.unruly(doctor_pod.manifest(plan, site, [])))
 
 
-def _operators(cluster: Cluster) -> list[Thing]:
-    answer = cluster.call("GET", "/apis/apps/v1/deployments", query={"labelSelector": _OPERATOR})
+def _operators(cluster: Cluster) -> list[dict[str, Any]]:
+    answer = cluster.call("GET", "/apis/apps/v1/deployments", query={"labelSelector": verdicts.OPERATOR})
     if not answer.ok:
         raise cluster.refused(answer, "list", "deployments.apps")
     return list(answer.json()["items"])
 
 
-def _permissions(site: Site) -> tuple[tuple[tuple[str, ...], str, str, str], ...]:
-    return (*_PERMISSIONS, (("get",), "", f"secrets/{site.gateway.secret}", "")) if site.gateway.secret else _PERMISSIONS
+def _permissions(site: Site) -> list[_Permission]:
+    gateway_ = site.gateway
+    found = [
+        *_PERMISSIONS,
+        (("get", "update", "delete"), "", "services", "proxy", f"http:{gateway_.service}:{gateway_.port}"),
+    ]
+    return [*found, (("get",), "", "secrets", "", gateway_.secret)] if gateway_.secret else found
 
 
-def _denied(cluster: Cluster, wanted: Sequence[tuple[tuple[str, ...], str, str, str]]) -> list[str]:
+def _denied(cluster: Cluster, wanted: Sequence[_Permission]) -> list[str]:
     """What of it this user may not do, in words."""
     denied = []
-    for verbs, group, resource, below in wanted:
-        plural, _, name = resource.partition("/")
+    for verbs, group, resource, below, name in wanted:
         for verb in verbs:
-            asked = {"namespace": cluster.namespace, "verb": verb, "group": group, "resource": plural}
+            asked = {"namespace": cluster.namespace, "verb": verb, "group": group, "resource": resource}
             asked |= {key: value for key, value in (("subresource", below), ("name", name)) if value}
             body = {
                 "apiVersion": "authorization.k8s.io/v1",
@@ -291,7 +99,7 @@ def _denied(cluster: Cluster, wanted: Sequence[tuple[tuple[str, ...], str, str, 
             if not answer.ok:
                 raise cluster.refused(answer, "create", "selfsubjectaccessreviews.authorization.k8s.io")
             if not answer.json()["status"].get("allowed"):
-                denied.append(f"{verb} {resource}{'/' + below if below else ''}")
+                denied.append(" ".join([verb, "/".join(part for part in (resource, below) if part), name]).strip())
     return denied
 
 
@@ -309,20 +117,3 @@ def _guarded(check: str, make: Callable[[], Finding]) -> Finding:
         return make()
     except TargetError as error:
         return findings.warned(check, f"could not be looked at: {error}", "ask whoever runs the cluster to run this")
-
-
-def _capacity(resource: str, nodes: Sequence[Thing] | None) -> str:
-    """How many nodes and GPUs there are."""
-    amounts = [preflight.amount((node["status"].get("allocatable") or {}).get(resource, 0)) for node in nodes or []]
-    with_gpus = [int(one) for one in amounts if one]
-    gpus = f"{sum(with_gpus)} {resource} on {len(with_gpus)} of them" if with_gpus else f"none with {resource}"
-    return f"{len(amounts)} node(s), {gpus}"
-
-
-def _is_default(storage_class: Thing) -> bool:
-    return (storage_class["metadata"].get("annotations") or {}).get(_DEFAULT_CLASS) == "true"
-
-
-def _number(text: str) -> int:
-    """Of a version such as 34+."""
-    return int(re.sub(r"\D.*", "", text) or 0)

@@ -6,14 +6,16 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trialplane.client.target import Target
 from trialplane.errors import InputError, RunNotFound, TargetError
-from trialplane.spec.job import Job
 from trialplane.wire import rows
 from trialplane.wire.records import RunStatus, TrialRow
 from trialplane.wire.states import RunState
+
+if TYPE_CHECKING:
+    from trialplane.spec.job import Job
 
 
 @dataclasses.dataclass(frozen=True)

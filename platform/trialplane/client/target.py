@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from trialplane.client.places import Place
 from trialplane.errors import Complaint
-from trialplane.plan.plan import Plan
-from trialplane.spec.job import Job
 from trialplane.wire.records import RunStatus, TrialRow
+
+if TYPE_CHECKING:  # pydantic is a tenth of a second that `platform status --help` need not take
+    from trialplane.plan.plan import Plan
+    from trialplane.spec.job import Job
 
 
 class Submitted(enum.Enum):

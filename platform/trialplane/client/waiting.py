@@ -34,6 +34,8 @@ _REFUSED = frozenset(
     }
 )
 _NO_VOLUME = frozenset({"FailedMount", "FailedAttachVolume", "FailedMapVolume"})
+# What the scheduler adds about resource claims and preemption, which helps nobody here.
+_TAIL = re.compile(r"\.? *(?:not found|no new claims to deallocate)?[ ,.]*(?:preemption:.*)?$", re.DOTALL)
 _WANT = re.compile(r"Insufficient ([\w./-]+)")
 
 
@@ -113,7 +115,10 @@ def _pods(run: str, ray_job: Thing, pods: Sequence[Thing], events: Sequence[Thin
     waits = [(head, wait) for head in heads if (wait := blocked(head, events))]
     if waits:
         head, wait = waits[0]
-        return f"the controller's pod {head['metadata']['name']} {wait.text}"
+        text = f"the controller's pod {head['metadata']['name']} {wait.text}"
+        # What was refused stays so when the head has started; what only starts is no news yet.
+        more = _refusal(events, "WorkerPod") if len(trials) < _wanted(ray_job) else ""
+        return f"{text}; trial pods: {more}" if more else text
     parts = []
     for submitter in submitters:
         wait_ = blocked(submitter, events)
@@ -190,7 +195,7 @@ def _unscheduled(pod: Thing) -> Wait | None:
     for condition in (pod.get("status") or {}).get("conditions") or []:
         if condition.get("type") != "PodScheduled" or condition.get("status") != "False":
             continue
-        message = str(condition.get("message", "")).split(" preemption:")[0].rstrip(" .")
+        message = _TAIL.sub("", str(condition.get("message", "")))
         if condition.get("reason") == "SchedulingGated":
             return Wait("waits for its scheduling gate to be lifted, by Kueue for example", False)
         if "PersistentVolumeClaim" in message or "persistentvolumeclaim" in message:
@@ -209,8 +214,9 @@ def _container(container: Thing) -> Wait | None:
     why = str(waiting.get("reason", ""))
     message = " ".join(str(waiting.get("message", "")).split())
     if why in _NO_IMAGE:
-        image = container.get("image", "")
-        return Wait(_joined(f"cannot get its image {image} ({why})", message), True)
+        image = str(container.get("image", ""))
+        hint = "push it where the nodes pull from, or load it into them: `platform image --help`"
+        return Wait(f"{_joined(f'cannot get its image {image} ({why})', _cause(message, image))}; {hint}", True)
     if why in _NO_CONTAINER:
         return Wait(_joined(f"cannot be started ({why})", message), True)
     if why == "CrashLoopBackOff":
@@ -220,6 +226,13 @@ def _container(container: Thing) -> Wait | None:
     if ended and ended.get("exitCode"):
         return Wait(_joined(f"ended {_ending(ended)}", ended.get("message")), True)
     return None
+
+
+def _cause(message: str, image: str) -> str:
+    """The end of a message that names the image again at each step it went through."""
+    steps = message.split(": ")
+    last = max((number for number, step in enumerate(steps) if image in step), default=-1)
+    return ": ".join(steps[last + 1 :]) or message
 
 
 def _starting(events: Sequence[Thing]) -> Wait:

@@ -1,7 +1,8 @@
 """The process that writes a run's events to MLflow; it is known here and in `batch`.
 
 `python -m trialplane.controller.mlflow_writer RUN_DIR URI [--look]` is started by the recorder. It reads counts of wanted
-run ids on its input, and events from the spool; it says `{"id": …}`, `{"done": bytes}` and `{"away": message}` on its output.
+run ids on its input, and events from the spool; it says `{"id": …}`, `{"done": bytes}` and `{"away": message}` on its
+output.
 Everything it does can be done twice: metrics carry the time of the event, parameters and tags are the same again, a
 run's id is looked up before one is made. It ends when it is told so and has written everything, or at once when its
 input is closed.

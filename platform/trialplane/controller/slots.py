@@ -263,6 +263,7 @@ class SlotPool:
     def _lost(self, place: _Place, call: str, error: Exception) -> Iterator[SlotTrial]:
         request, place.running = place.running, None
         node, place.node = place.node, ""
+        ray.kill(place.actor)  # it may only have been out of reach for a moment
         place.actor = None
         if place.leaving:
             self._remove(place)
@@ -286,7 +287,6 @@ class SlotPool:
         cause = error.cause
         if isinstance(cause, errors.EntrypointError):
             raise errors.EntrypointError(str(cause)) from error
-        ray.kill(place.actor)
         yield from self._lost(place, call, cause or error)
 
     def _start_failed(self, place: _Place, error: Exception) -> None:

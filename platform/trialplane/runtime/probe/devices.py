@@ -107,8 +107,8 @@ def _together(commands: Sequence[Sequence[str]]) -> tuple[list[dict[str, Any]], 
             return [], f"did not end within {LIMIT:.0f} s"
         finally:
             for child in children:
-                child.kill()
-                child.wait()
+                with child:  # closes its pipe
+                    child.kill()
         for child, file in zip(children, files, strict=True):
             if child.returncode:
                 return [], _last_words(child.returncode, file.read_text(errors="replace"))

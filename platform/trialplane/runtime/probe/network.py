@@ -43,7 +43,9 @@ def mlflow(url: str, status: int, said: str) -> Finding:
     if status == 403:
         cure = "add the host of this address to `mlflow.allowedHosts` in the chart's values"
         return findings.failed(check, f"{url} refuses the Host header: {said}", cure)
-    return findings.failed(check, f"{url} answers {status}: {said}", "look at its log: `kubectl logs deploy/...`")
+    return findings.failed(
+        check, f"{url} answers {status}: {said}", "look at the log of its pod: `kubectl get pods` names it"
+    )
 
 
 class Way(enum.Enum):

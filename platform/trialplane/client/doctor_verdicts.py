@@ -1,0 +1,234 @@
+"""What `platform doctor` thinks of what a cluster shows: KubeRay, the chart, room, permissions, admission. Pure."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import trialplane
+from trialplane import policies
+from trialplane.client import preflight, refusal
+from trialplane.client.cluster import Answer
+from trialplane.plan import pods
+from trialplane.plan.plan import Plan
+from trialplane.plan.site import Site
+from trialplane.wire import findings
+from trialplane.wire.findings import Finding
+
+Thing = Mapping[str, Any]
+
+SERVER, CHART = "API server", "chart"
+OPERATOR = "app.kubernetes.io/name=kuberay-operator"
+_OLDEST_KUBERNETES = (1, 30)  # ValidatingAdmissionPolicy is there for good since
+_OLDEST_KUBERAY = (1, 6)
+_NEWER_FIELD = "preRunningDeadlineSeconds"  # of RayJob, since KubeRay 1.6
+_INSTALL_KUBERAY = (
+    "whoever runs the cluster installs KubeRay 1.6 or newer once: `helm install kuberay-operator "
+    "kuberay-operator --namespace kuberay-system --create-namespace`"
+)
+_DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
+
+
+def server(answer: Answer, context: str) -> Finding:
+    """The API server answers, and is new enough."""
+    if not answer.ok:
+        cure = f"log in again; `kubectl --context {context} auth whoami` shows who you are"
+        return findings.failed(SERVER, f"{context} answers {answer.status}", cure)
+    said = answer.json()
+    version = (_number(said["major"]), _number(said["minor"]))
+    if version < _OLDEST_KUBERNETES:
+        cure = "use a cluster of Kubernetes 1.30 or newer: older ones have no ValidatingAdmissionPolicy"
+        return findings.failed(SERVER, f"{context} runs Kubernetes {said['gitVersion']}", cure)
+    return findings.passed(SERVER, f"{context} runs Kubernetes {said['gitVersion']}")
+
+
+def resources(api: Answer, schema: Answer) -> Finding:
+    """KubeRay's kinds, in a version that has what we use.
+
+    Args:
+        api: the answer to what ray.io/v1 has.
+        schema: that to what its fields are.
+    """
+    check = "KubeRay's kinds"
+    have = {one["name"] for one in api.json().get("resources", [])} if api.ok else set()
+    missing = {"rayjobs", "rayclusters"} - have
+    if missing:
+        return findings.failed(check, f"the API server does not know {' and '.join(sorted(missing))}", _INSTALL_KUBERAY)
+    if schema.ok and _NEWER_FIELD.encode() not in schema.data:
+        cure = (
+            "Helm never upgrades them: `helm show crds` of KubeRay's chart, 1.6 or newer, into `kubectl apply --server-side`"
+        )
+        return findings.failed(check, f"they are of a KubeRay before 1.6: RayJob has no {_NEWER_FIELD}", cure)
+    return findings.passed(check, "rayjobs and rayclusters, of 1.6 or newer")
+
+
+def operator(deployments: Sequence[Thing]) -> Finding:
+    """The operator runs, in a version that we know."""
+    check = "KubeRay operator"
+    if not deployments:
+        return findings.failed(check, f"no Deployment has the label {OPERATOR}", _INSTALL_KUBERAY)
+    one = deployments[0]
+    name = f"{one['metadata']['namespace']}/{one['metadata']['name']}"
+    image = one["spec"]["template"]["spec"]["containers"][0]["image"]
+    found = re.search(r":v?(\d+)\.(\d+)", image)
+    if not (one.get("status") or {}).get("availableReplicas"):
+        where = f"kubectl --namespace {one['metadata']['namespace']}"
+        cure = f"`{where} describe pods -l {OPERATOR}` and `{where} logs deploy/{one['metadata']['name']}` say why"
+        return findings.failed(check, f"{name} has no pod that is ready", cure)
+    if found is None:
+        cure = "make sure that it is KubeRay 1.6 or newer"
+        return findings.warned(check, f"{name} runs {image}, whose tag is no version", cure)
+    if (int(found[1]), int(found[2])) < _OLDEST_KUBERAY:
+        return findings.failed(check, f"{name} runs {image}, older than 1.6", _INSTALL_KUBERAY)
+    return findings.passed(check, f"{name} runs {image}")
+
+
+def chart(site: Site | None, namespace: str, context: str) -> Finding:
+    """The chart is installed in the namespace, in our version."""
+    if site is None:
+        message = f"the platform is not installed in namespace {namespace}"
+        return findings.failed(CHART, message, refusal.no_site(namespace, context))
+    text = f"release {site.release}, version {site.version}"
+    ours = trialplane.__version__
+    if site.version.split(".")[:2] != ours.split(".")[:2]:
+        cure = f"`helm upgrade {site.release}` with this version's chart and images, or install platform {site.version} here"
+        return findings.warned(CHART, f"{text}, and this is platform {ours}", cure)
+    return findings.passed(CHART, text)
+
+
+def claims(site: Site, found: Sequence[Thing], classes: Sequence[Thing] | None) -> Finding:
+    """The volume claims that runs mount, and those of the chart's own pods.
+
+    Args:
+        site: names the claims of runs.
+        found: every claim of the namespace.
+        classes: the cluster's storage classes, or None when they may not be read.
+    """
+    check = "volumes"
+    states = {one["metadata"]["name"]: str((one.get("status") or {}).get("phase", "Pending")) for one in found}
+    needed = [name for name in (site.runs.claim, site.data.claim) if name]
+    absent = [name for name in needed if name not in states]
+    if absent:
+        cure = f"make it, or name another in the chart's values: `helm upgrade {site.release}`"
+        return findings.failed(check, f"there is no claim {' or '.join(absent)}", cure)
+    waiting = [name for name, state in states.items() if state != "Bound"]
+    if waiting:
+        if classes is not None and not any(_is_default(one) for one in classes):
+            cure = (
+                "name a storage class in the chart's values, or make one the cluster's default (`kubectl get storageclass`)"
+            )
+            return findings.failed(check, f"{', '.join(waiting)} not bound; no storage class is the default", cure)
+        cure = f"`kubectl describe pvc {waiting[0]}` says why; some are bound when a pod first mounts them"
+        return findings.warned(check, f"{', '.join(waiting)} not bound", cure)
+    if not site.runs.claim:
+        cure = "set a claim for runs in the chart's values to keep the logs of runs whose pods are gone"
+        return findings.warned(check, "no claim for runs: their logs go with their pods", cure)
+    return findings.passed(check, f"{', '.join(sorted(states))} bound")
+
+
+def gateway(answer: Answer, site: Site) -> Finding:
+    """The gateway answers through the API server's proxy."""
+    service = site.gateway.service
+    if answer.status == 403:
+        cure = "ask for the role trialplane-user in the namespace (its rule for services/proxy)"
+        return findings.failed("gateway", f"you may not reach the service {service}", cure)
+    if not answer.ok:
+        cure = f"`kubectl get pods,endpointslices` shows whether it runs, `kubectl logs deploy/{service}` what it says"
+        said = " ".join(answer.data[:200].decode(errors="replace").split())
+        return findings.failed("gateway", f"the service {service} answers {answer.status}: {said}", cure)
+    return findings.passed("gateway", f"the service {service} answers")
+
+
+def room(site: Site, plan: Plan, nodes: Sequence[Thing] | None, quotas: Sequence[Thing] | None) -> Iterator[Finding]:
+    """Nodes and quotas for one trial of the plan."""
+    job = plan.job
+    wanted = f"a trial with {job.resources.cpus} CPU, {job.resources.memory} and {job.resources.gpus} GPU"
+    groups = [{"template": pods.trial(plan, site)}]
+    head = {"template": pods.controller(plan, site)}
+    ray_job = {"metadata": {}, "spec": {"rayClusterSpec": {"headGroupSpec": head, "workerGroupSpecs": groups}}}
+    for check, seen, unread in (
+        ("nodes", preflight.Seen(nodes=nodes), nodes is None),
+        ("quota", preflight.Seen(nodes=(), quotas=quotas), quotas is None),
+    ):
+        if unread:
+            cure = "ask whoever runs the cluster; a run that finds no room says so in `platform status`"
+            yield findings.warned(check, "you may not look at them", cure)
+            continue
+        complaints, warnings = preflight.check(job, ray_job, seen)
+        if complaints or (warnings and job.resources.gpus and check == "nodes"):
+            cure = (
+                "add or enlarge nodes (GPUs: install their device plugin), or raise the quota; "
+                "`platform doctor --gpus 0` asks for none"
+            )
+            yield findings.failed(check, "; ".join([one.message for one in complaints] or warnings), cure)
+        elif warnings:
+            yield findings.warned(check, "; ".join(warnings), "wait for room, or ask for less")
+        else:
+            yield findings.passed(
+                check, _capacity(job.cluster.gpu_resource, nodes) if check == "nodes" else f"room for {wanted}"
+            )
+
+
+def permissions(denied: Sequence[str], context: str, namespace: str) -> Finding:
+    """What the verbs of the command line need."""
+    if denied:
+        cure = (
+            f"whoever installed the platform allows it: `kubectl --context {context} -n {namespace} "
+            "create rolebinding NAME --role=trialplane-user --user=YOU`"
+        )
+        return findings.failed("permissions", f"you may not {', '.join(denied)}", cure)
+    return findings.passed("permissions", "all that submit, status, logs, scale, pause and cancel need")
+
+
+def permission_to_make_pods(denied: Sequence[str], context: str, namespace: str) -> Finding | None:
+    """None when this user may make a pod to check in; runs do without, as KubeRay makes theirs."""
+    if not denied:
+        return None
+    cure = f"let somebody who may run `platform doctor --context {context} --namespace {namespace}`"
+    return findings.warned("trial pod", f"you may not {' and '.join(denied)}, so nothing is checked in one", cure)
+
+
+def admission(answer: Answer) -> Finding:
+    """What the API server says to a trial's pod without the policies' variables (it is only asked, not to make it)."""
+    check = "admission policy"
+    if answer.ok:
+        cure = (
+            "see that `admission.enabled` is true and `admission.actions` has Deny in the chart's values, and that the "
+            "namespace has the label trialplane.io/enforce=true (`kubectl get ns --show-labels`)"
+        )
+        return findings.failed(check, "a trial's pod without the policies' variables would be let in", cure)
+    try:
+        message = str(answer.json().get("message", ""))
+    except ValueError:
+        message = answer.data[:200].decode(errors="replace")
+    if "ValidatingAdmissionPolicy" not in message:
+        cure = "the policy was not asked, as something else refused the pod first: cure that and look again"
+        return findings.warned(check, f"a trial's pod was refused, but not by it: {refusal.denial(message)}", cure)
+    return findings.passed(check, f"refuses a pod without the variables: {refusal.denial(message)}")
+
+
+def unruly(pod: Thing) -> dict[str, Any]:
+    """A trial's pod without the policies' variables."""
+    bad: dict[str, Any] = json.loads(json.dumps(pod))
+    for container in bad["spec"]["containers"]:
+        container["env"] = [one for one in container.get("env", []) if one["name"] not in policies.trial_env()]
+    return bad
+
+
+def _capacity(resource: str, nodes: Sequence[Thing] | None) -> str:
+    """How many nodes and GPUs there are."""
+    amounts = [preflight.amount((node["status"].get("allocatable") or {}).get(resource, 0)) for node in nodes or []]
+    with_gpus = [int(one) for one in amounts if one]
+    gpus = f"{sum(with_gpus)} {resource} on {len(with_gpus)} of them" if with_gpus else f"none with {resource}"
+    return f"{len(amounts)} node(s), {gpus}"
+
+
+def _is_default(storage_class: Thing) -> bool:
+    return (storage_class["metadata"].get("annotations") or {}).get(_DEFAULT_CLASS) == "true"
+
+
+def _number(text: str) -> int:
+    """Of a version such as 34+."""
+    return int(re.sub(r"\D.*", "", text) or 0)

@@ -1,0 +1,292 @@
+"""`python -m trialplane.controller.gateway`: serves ledgers and logs of all runs to laptops, which have no password.
+
+Reached through the API server's service proxy. Reading needs what the cluster asks for that; what changes something needs
+the token of the chart's Secret besides. Living or not, a run is known for as long as its ledger is. Answers are JSON but
+logs and code; an error is `{"error": text}`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hmac
+import http.server
+import json
+import os
+import shutil
+import signal
+import sys
+import threading
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+
+from trialplane import errors
+from trialplane.controller import archive
+from trialplane.controller.archive import Archive
+from trialplane.plan import plan as planning
+from trialplane.wire import cluster, env, labels, paths, records
+from trialplane.wire.paths import RunPaths
+from trialplane.wire.records import Wish
+from trialplane.wire.states import RunState, TrialState
+
+MAX_BODY = 4096  # bytes of a request's
+PIECE = 1 << 20  # bytes of a log in one answer
+STATUS_SECONDS = 1.0  # for a controller to answer; the ledger's status is at most ten seconds old
+IDLE_SECONDS = 60  # after which a quiet connection is closed
+_WISHES = (RunState.RUNNING, RunState.PAUSED, RunState.CANCELLED)
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """What a request gets."""
+
+    code: int
+    body: bytes
+    kind: str = "application/json"
+    headers: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+class Refusal(Exception):
+    """A request that is not done, with the HTTP status that says why."""
+
+    def __init__(self, code: int, text: str) -> None:
+        self.code = code
+        super().__init__(text)
+
+
+class Gateway:
+    """Answers requests; knows nothing of sockets.
+
+    Args:
+        runs: the database.
+        token: allows changes; "" allows none.
+        home: TRIALPLANE_HOME of controllers, where that is a volume; else None.
+        status_url: of a living controller's status, with `{run}` in it.
+    """
+
+    def __init__(self, runs: Archive, token: str, home: Path | None, status_url: str) -> None:
+        self._runs = runs
+        self._token = token
+        self._home = home
+        self._status_url = status_url
+
+    def answer(self, method: str, target: str, headers: Mapping[str, str], body: bytes) -> Answer:
+        """The answer to one request, whatever it is."""
+        try:
+            return self._answer(method, target, headers, body)
+        except Refusal as refusal:
+            return _error(refusal.code, str(refusal))
+        except errors.RunNotFound as error:
+            return _error(404, str(error))
+        except archive.IsAlive as error:
+            return _error(409, str(error))
+        except sa.exc.SQLAlchemyError as error:
+            said = getattr(error, "orig", None) or error
+            return _error(503, f"the ledger's database does not answer: {errors.first_line(said)}; what was told is safe")
+
+    def _answer(self, method: str, target: str, headers: Mapping[str, str], body: bytes) -> Answer:
+        path, _, query = target.partition("?")
+        parts = [urllib.parse.unquote(part) for part in path.strip("/").split("/")]
+        asked = {name: values[-1] for name, values in urllib.parse.parse_qs(query).items()}
+        match method, parts:
+            case "GET", ["health"]:
+                return _json({"status": "ok"})  # not the database's: without it answers still say what is wrong
+            case "GET", ["runs"]:
+                return _json(self._runs.runs())
+            case "GET", ["runs", run, what]:
+                return self._get(_named(run), what, asked)
+            case "PUT", ["runs", run, "wish"]:
+                self._check_token(headers)
+                self._runs.wish(_named(run), _wish(body))
+                return _json({"wished": run})
+            case "DELETE", ["runs", run]:
+                self._check_token(headers)
+                return self._delete(_named(run))
+        raise Refusal(404 if method == "GET" else 405, f"there is no {method} {path}")
+
+    def _get(self, run: str, what: str, asked: Mapping[str, str]) -> Answer:
+        match what:
+            case "status":
+                return self._status(run)
+            case "job":
+                return _json(_there(self._runs.attribute(run, labels.LEDGER_JOB), run, what))
+            case "submission":
+                return _json(_there(self._runs.attribute(run, labels.LEDGER_SUBMISSION), run, what))
+            case "code":
+                return Answer(200, _there(self._runs.code(run), run, what), "application/gzip")
+            case "attempts":
+                return _json(self._runs.attempts(run))
+            case "ends":
+                place, rows = self._runs.ends(run, _number(asked, "after", 0))
+                return _json({"place": place, "rows": rows})
+            case "log":
+                return self._log(run, asked)
+        raise Refusal(404, f"a run has no {what}")
+
+    def _status(self, run: str) -> Answer:
+        """A living controller's own word, which is newer, or else the ledger's."""
+        known = self._runs.attribute(run, labels.LEDGER_STATUS)
+        alive = self._runs.is_alive(run)
+        if alive:
+            # A service of a run that is just going, or one that nothing answers behind: the ledger's word will do.
+            url = self._status_url.format(run=run)
+            with contextlib.suppress(OSError, ValueError), urllib.request.urlopen(url, timeout=STATUS_SECONDS) as reply:
+                said = json.loads(reply.read(PIECE))
+                known = said if isinstance(said, dict) and said.get("run") == run else known
+        return _json({"status": _there(known, run, "status"), "alive": alive})
+
+    def _log(self, run: str, asked: Mapping[str, str]) -> Answer:
+        """A piece of a log."""
+        alive = self._runs.is_alive(run)
+        start = _number(asked, "from", 0)
+        growing = alive
+        if "trial" not in asked:
+            self._runs.attribute(run, labels.LEDGER_JOB)  # raises for a run that is none
+            file, what = self._files(run).controller_log, "the controller's log"
+        else:
+            trial = _number(asked, "trial", 0)
+            rows = [row for row in self._runs.attempts(run) if row.trial == trial]
+            if "attempt" in asked:
+                rows = [row for row in rows if row.attempt == _number(asked, "attempt", 1)]
+            row = archive.newest(rows, trial)
+            if row is None:
+                raise Refusal(404, f"{run} has not started that attempt at trial {trial}")
+            file = self._files(run).trial_log(trial, row.attempt)
+            what = f"the log of trial {trial}, attempt {row.attempt},"
+            growing = alive and row.state is TrialState.RUNNING
+        try:
+            with file.open("rb") as log:
+                size = os.fstat(log.fileno()).st_size
+                log.seek(start)
+                data = log.read(PIECE)
+        except OSError as error:
+            raise Refusal(404, f"{what} is not there: {error.strerror}; {_ARTIFACT}") from error
+        growing = growing or start + len(data) < size
+        told = {"X-Trialplane-Next": str(start + len(data)), "X-Trialplane-Growing": str(int(growing))}
+        return Answer(200, data, "text/plain; charset=utf-8", told)
+
+    def _files(self, run: str) -> RunPaths:
+        if self._home is None:
+            raise Refusal(404, f"logs of controllers are on no volume here; {_ARTIFACT}")
+        return RunPaths.of(self._home, run)
+
+    def _delete(self, run: str) -> Answer:
+        self._runs.delete(run)
+        if self._home is not None:
+            shutil.rmtree(RunPaths.of(self._home, run).root, ignore_errors=True)
+        return _json({"deleted": run})
+
+    def _check_token(self, headers: Mapping[str, str]) -> None:
+        if not self._token:
+            raise Refusal(403, f"this gateway changes nothing: its {env.GATEWAY_TOKEN} is not set")
+        given = headers.get(cluster.TOKEN_HEADER) or ""
+        if not hmac.compare_digest(given.encode(), self._token.encode()):
+            raise Refusal(403, f"the header {cluster.TOKEN_HEADER} must hold the token of the chart's Secret")
+
+
+_ARTIFACT = "when the run ends it is an artifact of the MLflow run, in the folder `logs`"
+
+
+def _named(run: str) -> str:
+    """A run's name, which also names a folder."""
+    if planning.check_name(run):
+        raise Refusal(404, f"{run!r} is no run's name")
+    return run
+
+
+def _wish(body: bytes) -> Wish:
+    try:
+        wish = records.from_json(Wish, body)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise Refusal(400, f"a wish is JSON with state and parallel: {error}") from error
+    parallel = wish.parallel
+    if wish.state not in _WISHES:
+        raise Refusal(400, f"state must be one of {', '.join(_WISHES)}")
+    if parallel is not None and (type(parallel) is not int or not 0 < parallel <= 10_000):
+        raise Refusal(400, f"parallel must be a whole number from 1, or null; not {parallel!r}")
+    return wish
+
+
+def _number(asked: Mapping[str, str], name: str, default: int) -> int:
+    text = asked.get(name, str(default))
+    if not text.isascii() or not text.isdigit() or len(text) > 15:
+        raise Refusal(400, f"{name} must be a whole number, not {text[:40]!r}")
+    return int(text)
+
+
+def _there(value: Any, run: str, what: str) -> Any:
+    if value is None:
+        raise Refusal(404, f"the ledger has no {what} of {run}")
+    return value
+
+
+def _json(value: Any) -> Answer:
+    return Answer(200, json.dumps(records.to_dict(value), separators=(",", ":")).encode())
+
+
+def _error(code: int, text: str) -> Answer:
+    return Answer(code, json.dumps({"error": text}).encode())
+
+
+def serve(gateway: Gateway, host: str, port: int) -> http.server.ThreadingHTTPServer:
+    """The server, bound and not yet serving."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        timeout = IDLE_SECONDS
+
+        def handle_any(self) -> None:
+            text = self.headers.get("Content-Length", "0")
+            length = int(text) if text.isascii() and text.isdigit() else -1
+            if not 0 <= length <= MAX_BODY or self.headers.get("Transfer-Encoding"):
+                self.close_connection = True  # the body stays unread
+                self._send(_error(413, f"a request's body has a length, of at most {MAX_BODY} bytes"))
+                return
+            self._send(gateway.answer(self.command, self.path, dict(self.headers.items()), self.rfile.read(length)))
+
+        do_GET = do_PUT = do_DELETE = do_POST = handle_any
+
+        def _send(self, answer: Answer) -> None:
+            with contextlib.suppress(ConnectionError):
+                self.send_response(answer.code)
+                headers = {"Content-Type": answer.kind, "Content-Length": str(len(answer.body)), **answer.headers}
+                for name, value in headers.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                self.wfile.write(answer.body)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002  the name is the base class's
+            if self.path != "/health":
+                sys.stderr.write(f"{self.address_string()} {format % args}\n")
+
+    server = http.server.ThreadingHTTPServer((host, port), Handler)
+    server.daemon_threads = True
+    return server
+
+
+def main() -> int:
+    """Serves until SIGTERM."""
+    url = os.environ.get(env.LEDGER, "")
+    if not url:
+        sys.stderr.write(f"{env.LEDGER} must be the URL of the database\n")
+        return errors.EXIT_BAD_INPUT
+    # Only a folder that somebody mounted: the gateway itself writes none.
+    home = paths.home() if os.environ.get(env.HOME) and paths.home().is_dir() else None
+    status_url = f"http://{cluster.head_service('{run}')}:{cluster.STATUS_PORT}/status"
+    runs = Archive(url)
+    server = serve(Gateway(runs, os.environ.get(env.GATEWAY_TOKEN, ""), home, status_url), "", cluster.GATEWAY_PORT)
+    # The first process of a container has no signal handlers of the system's; from another thread, or it waits for itself.
+    signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=server.shutdown).start())
+    server.serve_forever()
+    runs.close()
+    return errors.EXIT_OK
+
+
+if __name__ == "__main__":
+    sys.exit(main())

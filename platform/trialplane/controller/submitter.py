@@ -1,0 +1,185 @@
+"""`python -m trialplane.controller.submitter`: hands a run's controller to Ray and stays until it has ended.
+
+It waits for the head, submits the job under KubeRay's id, prints the job's log as it grows, and submits again when a new
+head does not know the job: a head pod that was killed takes the Ray job with it, but not the study, which is in the
+ledger. Ends with 0 when the job succeeded and with 1 when it failed. Standard library only: it must start at once.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import sys
+import time
+import urllib.parse
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from trialplane.wire import env
+
+PAUSE = 1.0  # seconds between looks at a job
+LONGEST_PAUSE = 10.0  # seconds between looks at one whose log is long: Ray sends all of it each time
+SECONDS = 20.0  # for one answer
+ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
+
+
+class Away(Exception):
+    """The head does not answer, or not as it will in a moment."""
+
+
+class Refused(Exception):
+    """The head will never take what it was sent."""
+
+
+class Dashboard:
+    """Ray's dashboard, as far as jobs go.
+
+    Args:
+        address: `host:port`, or a URL.
+        token: of Ray's token authentication, or "".
+    """
+
+    def __init__(self, address: str, token: str) -> None:
+        self._address = urllib.parse.urlsplit(address if "://" in address else f"http://{address}").netloc
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+
+    def job(self, submission: str) -> Mapping[str, Any] | None:
+        """What is known of a job; None when the head does not know it.
+
+        Raises:
+            Away: it does not answer.
+            Refused: the token is wrong.
+        """
+        status, data = self._ask("GET", f"/api/jobs/{submission}")
+        if status == 404:
+            return None
+        return dict(_json(data)) if status == 200 else _raise(status, data)
+
+    def submit(self, submission: str, entrypoint: str) -> None:
+        """Submits a job; one that is there already stays the only one. Raises as `job`."""
+        body = json.dumps({"submission_id": submission, "entrypoint": entrypoint})
+        status, data = self._ask("POST", "/api/jobs/", body)
+        if status != 200 and b"already exists" not in data:
+            _raise(status, data)
+
+    def log(self, submission: str) -> str | None:
+        """The whole log of a job; None when there is none yet. Raises as `job`."""
+        status, data = self._ask("GET", f"/api/jobs/{submission}/logs")
+        return str(_json(data).get("logs") or "") if status == 200 else None
+
+    def _ask(self, method: str, path: str, body: str | None = None) -> tuple[int, bytes]:
+        connection = http.client.HTTPConnection(self._address, timeout=SECONDS)
+        try:
+            connection.request(method, path, body, {"Content-Type": "application/json", **self._headers})
+            reply = connection.getresponse()
+            return reply.status, reply.read()
+        except (OSError, http.client.HTTPException) as error:
+            raise Away(f"{type(error).__name__}: {error}") from error
+        finally:
+            connection.close()
+
+
+def _json(data: bytes) -> Any:
+    try:
+        return json.loads(data)
+    except ValueError as error:
+        raise Away(f"no JSON: {data[:200]!r}") from error
+
+
+def _raise(status: int, data: bytes) -> Any:
+    text = data.decode(errors="replace").strip()
+    last = text.splitlines()[-1] if text else ""
+    if status in (400, 401, 403, 422):
+        raise Refused(f"HTTP {status}: {last}")
+    raise Away(f"HTTP {status}: {last}")
+
+
+class Submitter:
+    """Sees one job through.
+
+    Args:
+        dashboard: of the head.
+        submission: the job's id.
+        entrypoint: its command.
+        pause: waits so many seconds.
+    """
+
+    def __init__(
+        self, dashboard: Dashboard, submission: str, entrypoint: str, pause: Callable[[float], None] = time.sleep
+    ) -> None:
+        self._dashboard = dashboard
+        self._submission = submission
+        self._entrypoint = entrypoint
+        self._pause = pause
+        self._shown = ""  # of the log of the job that the head knows now
+        self._submitted = 0
+        self._away = ""
+
+    def run(self) -> int:
+        """Submits and follows the job until it has ended; the exit code."""
+        while True:
+            try:
+                ended = self._look()
+            except Away as error:
+                if not self._away:  # once per outage
+                    _say("the head does not answer yet" if not self._submitted else "the head is away", str(error))
+                self._away = str(error)
+            except Refused as error:
+                _say("Ray refuses the job", str(error))
+                return 1
+            else:
+                self._away = ""
+                if ended is not None:
+                    return ended
+            self._pause(min(PAUSE + len(self._shown) / 1e6, LONGEST_PAUSE))
+
+    def _look(self) -> int | None:
+        job = self._dashboard.job(self._submission)
+        if job is None:
+            if self._submitted:
+                _say("a new head does not know the job, which is submitted again", "the study goes on where it was")
+            self._dashboard.submit(self._submission, self._entrypoint)
+            self._submitted += 1
+            self._shown = ""
+            return None
+        self._submitted = self._submitted or 1  # by a submitter before this one
+        self._show()
+        if job.get("status") not in ENDED:
+            return None
+        message = str(job.get("message") or "")
+        _say(f"the Ray job {job['status']}", message.strip().splitlines()[0] if message.strip() else "")
+        return 0 if job["status"] == "SUCCEEDED" else 1
+
+    def _show(self) -> None:
+        """Prints what the job's log has grown by."""
+        log = self._dashboard.log(self._submission)
+        if log is None:
+            return
+        # A log that does not go on where it was is another head's.
+        sys.stdout.write(log[len(self._shown) :] if log.startswith(self._shown) else log)
+        sys.stdout.flush()
+        self._shown = log
+
+
+def _say(what: str, more: str) -> None:
+    sys.stdout.write(f"[submitter] {what}{': ' if more else ''}{more}\n")
+    sys.stdout.flush()
+
+
+def main() -> int:
+    """Sees the job of the environment through."""
+    # The first process of a container has no signal handlers of the system's, and would be waited for.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    needed = (env.RAY_DASHBOARD_ADDRESS, env.RAY_JOB_SUBMISSION_ID, env.ENTRYPOINT)
+    missing = [name for name in needed if not os.environ.get(name)]
+    if missing:
+        _say(f"{', '.join(missing)} must be set", "KubeRay sets what begins with RAY_")
+        return 2
+    address, submission, entrypoint = (os.environ[name] for name in needed)
+    return Submitter(Dashboard(address, os.environ.get(env.RAY_AUTH_TOKEN, "")), submission, entrypoint).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

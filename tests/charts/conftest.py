@@ -1,0 +1,167 @@
+"""The chart rendered by Helm for several sets of values, as plain objects; without Helm on PATH these tests are skipped."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+CHART = Path(__file__).resolve().parents[2] / "charts" / "platform"
+NAMESPACE = "studies"
+Thing = dict[str, Any]
+Render = Callable[[dict[str, Any]], list[Thing]]
+
+# By what they show. `values-kind.yaml` is one more.
+SETS: dict[str, dict[str, Any]] = {
+    "default": {},
+    "kind": yaml.safe_load((CHART / "values-kind.yaml").read_text()),
+    "cloud": {
+        "image": {
+            "pullSecrets": ["registry"],
+            "controller": {"repository": "team/controller", "tag": "1"},
+            "trial": {"repository": "team/trial", "digest": "sha256:" + "0" * 64},
+        },
+        "studies": {
+            "controller": {"cpus": 2, "memory": "4Gi"},
+            "queue": "team-a",
+            "priorityClass": "research",
+            "nodeSelector": {"pool": "gpu"},
+            "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],
+            "env": {"HTTPS_PROXY": "http://proxy:3128"},
+        },
+        "runs": {"storageClass": "nfs", "size": "500Gi"},
+        "data": {"enabled": True, "existingClaim": "datasets"},
+        "mlflow": {
+            "replicas": 2,
+            "allowedHosts": ["mlflow.example.org"],
+            "auth": {"enabled": True},
+            "artifacts": {"uri": "s3://bucket/mlflow"},
+            "extraEnvFrom": [{"secretRef": {"name": "s3-credentials"}}],
+        },
+        "gateway": {"nodeSelector": {"pool": "services"}},
+        "serviceAccounts": {"mlflow": {"example.org/role": "artifacts"}},
+        "users": [{"kind": "User", "name": "ada"}, {"kind": "ServiceAccount", "name": "ci"}],
+        "networkPolicy": {
+            "apiServer": {"cidrs": ["10.0.0.1/32"], "fromHeads": True},
+            "prometheusNamespace": "monitoring",
+            "trial": {"egress": [{"ports": [{"port": 443}]}]},
+        },
+        "quota": {"enabled": True},
+        "priorityClasses": {"enabled": True},
+        "metrics": {"enabled": True, "check": False, "labels": {"release": "prometheus"}},
+    },
+    "outside": {
+        "postgresql": {"enabled": False},
+        "externalDatabase": {"ledger": {"secret": "studies-db", "key": "dsn"}},
+        "mlflow": {"enabled": False, "trackingUri": "https://mlflow.example.org", "existingSecret": "mlflow-login"},
+        "gateway": {"existingSecret": "gateway-token"},
+    },
+    "bare": {
+        "runs": {"enabled": False},
+        "keepVolumes": False,
+        "admission": {"enabled": False},
+        "networkPolicy": {"enabled": False},
+        "podSecurity": {"check": False},
+    },
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents and shutil.which("helm") is None:
+            item.add_marker(pytest.mark.skip(reason="helm is not on PATH"))
+
+
+@pytest.fixture(scope="session", name="chart")
+def _chart() -> Path:
+    return CHART
+
+
+@pytest.fixture(scope="session", name="helm")
+def _helm(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs Helm with values in a file; gives what it did."""
+    folder = tmp_path_factory.mktemp("values")
+
+    def run(*words: str, values: dict[str, Any] | None = None) -> subprocess.CompletedProcess[str]:
+        file = folder / "values.yaml"
+        file.write_text(json.dumps(values or {}))
+        return subprocess.run(
+            ["helm", *words, "--values", str(file)], capture_output=True, text=True, timeout=60, check=False
+        )
+
+    return run
+
+
+@pytest.fixture(scope="session", name="template")
+def _template(helm: Callable[..., subprocess.CompletedProcess[str]]) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """`helm template` as for a cluster with KubeRay."""
+
+    def run(values: dict[str, Any], *more: str, release: str = "platform") -> subprocess.CompletedProcess[str]:
+        words = ("template", release, str(CHART), "--namespace", NAMESPACE, "--kube-version", "1.34.0")
+        return helm(*words, *(more or ("--api-versions", "ray.io/v1")), values=values)
+
+    return run
+
+
+@pytest.fixture(scope="session", name="render")
+def _render(template: Callable[..., subprocess.CompletedProcess[str]]) -> Render:
+    """The objects for a set of values."""
+    known: dict[str, list[Thing]] = {}
+
+    def run(values: dict[str, Any]) -> list[Thing]:
+        key = json.dumps(values, sort_keys=True)
+        if key not in known:
+            done = template(values)
+            assert done.returncode == 0, done.stderr
+            known[key] = [one for one in yaml.safe_load_all(done.stdout) if one]
+        return known[key]
+
+    return run
+
+
+@pytest.fixture(params=SETS, name="values")
+def _values(request: pytest.FixtureRequest) -> dict[str, Any]:
+    return SETS[request.param]
+
+
+@pytest.fixture(name="objects")
+def _objects(render: Render, values: dict[str, Any]) -> list[Thing]:
+    """What the chart makes of one of the sets."""
+    return render(values)
+
+
+@pytest.fixture(scope="session", name="sets")
+def _sets() -> dict[str, dict[str, Any]]:
+    return SETS
+
+
+@pytest.fixture(scope="session", name="pods")
+def _pods() -> Callable[[list[Thing]], Iterator[tuple[str, Thing]]]:
+    """All pods of rendered objects: the name of what makes them, and metadata with spec."""
+
+    def found(objects: list[Thing]) -> Iterator[tuple[str, Thing]]:
+        for one in objects:
+            if one["kind"] in ("Deployment", "StatefulSet"):
+                yield one["metadata"]["name"], one["spec"]["template"]
+            elif one["kind"] == "Pod":
+                yield one["metadata"]["name"], one
+
+    return found
+
+
+@pytest.fixture(scope="session", name="named")
+def _named() -> Callable[[list[Thing], str, str], Thing]:
+    """The one object of a kind and a name."""
+
+    def found(objects: list[Thing], kind: str, name: str) -> Thing:
+        (one,) = (one for one in objects if (one["kind"], one["metadata"]["name"]) == (kind, name))
+        return one
+
+    return found

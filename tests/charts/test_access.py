@@ -1,0 +1,129 @@
+"""Who may do what: the Role of users has the verbs that `platform` needs and no more, and no pod has any right at all.
+
+Not checked here: a user with that Role and nothing else on a real cluster.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from trialplane.client import cluster as clusters
+
+Thing = dict[str, Any]
+Render = Callable[[dict[str, Any]], list[Thing]]
+ROLE = "trialplane-user"
+
+
+@pytest.fixture(name="role")
+def _role(render: Render, named: Callable[..., Thing]) -> Thing:
+    return named(render({}), "Role", ROLE)
+
+
+def allowed(role: Thing, group: str, resource: str, verb: str, name: str = "") -> bool:
+    """Whether RBAC lets it through."""
+    return any(
+        group in rule["apiGroups"]
+        and resource in rule["resources"]
+        and verb in rule["verbs"]
+        and ("resourceNames" not in rule or name in rule["resourceNames"])
+        for rule in role["rules"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "verbs"),
+    [
+        (clusters.RAY_JOB, "get list create patch delete"),  # submit, list, status, cancel
+        (clusters.CONFIG_MAP, "get create patch"),
+        (clusters.RAY_CLUSTER, "get list patch"),  # scale
+        (clusters.POD, "get list create delete"),  # status; doctor
+        (clusters.EVENT, "list"),
+        (clusters.SERVICE, "get list"),
+        (clusters.QUOTA, "list"),
+        (clusters.CLAIM, "get list"),
+        (clusters.DEPLOYMENT, "get list"),
+        (clusters.LOCAL_QUEUE, "list"),
+        (clusters.WORKLOAD, "list"),
+    ],
+)
+def test_users_may_do_what_the_client_does(role: Thing, kind: clusters.Kind, verbs: str) -> None:
+    for verb in verbs.split():
+        assert allowed(role, kind.group, kind.plural, verb), f"{verb} {kind.plural}"
+
+
+def test_users_read_logs_and_forward_ports(role: Thing) -> None:
+    assert allowed(role, "", "pods/log", "get")
+    assert allowed(role, "", "pods/portforward", "get")
+    assert allowed(role, "", "pods/portforward", "create")
+
+
+def test_users_reach_the_gateway_and_mlflow_by_the_proxy_and_nothing_else(role: Thing) -> None:
+    for service, port in (("platform-gateway", 8080), ("platform-mlflow", 5000)):
+        for name in (service, f"{service}:{port}", f"http:{service}:{port}", f"{service}:http", f"http:{service}:http"):
+            for verb in ("get", "update", "delete"):  # GET, PUT, DELETE
+                assert allowed(role, "", "services/proxy", verb, name)
+    for name in ("", "platform-postgresql", "http:criteria-1-head-svc:8265"):
+        assert not allowed(role, "", "services/proxy", "get", name)
+
+
+def test_users_read_one_secret(role: Thing) -> None:
+    assert allowed(role, "", "secrets", "get", "platform-gateway")
+    for name in ("", "platform-ledger", "platform-postgresql", "platform-mlflow-database"):
+        assert not allowed(role, "", "secrets", "get", name)
+    assert not allowed(role, "", "secrets", "list", "platform-gateway")
+
+
+def test_users_may_not_enter_pods_or_give_rights(role: Thing) -> None:
+    resources = {resource for rule in role["rules"] for resource in rule["resources"]}
+    verbs = {verb for rule in role["rules"] for verb in rule["verbs"]}
+    assert not {"pods/exec", "pods/attach", "roles", "rolebindings", "serviceaccounts", "serviceaccounts/token"} & resources
+    assert "*" not in resources | verbs
+
+
+def test_no_service_account_has_a_right_or_a_token(objects: list[Thing]) -> None:
+    accounts = [one for one in objects if one["kind"] == "ServiceAccount"]
+    assert len(accounts) == 5
+    assert all(one["automountServiceAccountToken"] is False for one in accounts)
+    ours = {one["metadata"]["name"] for one in accounts}
+    bound = [
+        subject["name"]
+        for one in objects
+        if one["kind"] in ("RoleBinding", "ClusterRoleBinding")
+        for subject in one["subjects"]
+        if subject["kind"] == "ServiceAccount"
+    ]
+    assert not ours & set(bound)
+
+
+def test_only_named_users_are_bound(render: Render, sets: dict[str, dict[str, Any]], named: Callable[..., Thing]) -> None:
+    assert not [one for one in render({}) if "Binding" in one["kind"] and "rbac" in one["apiVersion"]]
+    objects = render(sets["cloud"])
+    binding = named(objects, "RoleBinding", ROLE)
+    assert binding["roleRef"]["name"] == ROLE
+    assert binding["subjects"] == [
+        {"kind": "User", "name": "ada", "apiGroup": "rbac.authorization.k8s.io"},
+        {"kind": "ServiceAccount", "name": "ci", "namespace": "studies"},
+    ]
+    reader = named(objects, "ClusterRole", "studies-platform-user")
+    assert {verb for rule in reader["rules"] for verb in rule["verbs"]} == {"get", "list"}
+    for kind in (clusters.NODE, clusters.STORAGE_CLASS, clusters.PRIORITY_CLASS, clusters.ADMISSION_POLICY):
+        assert allowed(reader, kind.group, kind.plural, "list"), kind.plural
+    assert allowed(reader, clusters.CRD.group, clusters.CRD.plural, "get", "rayjobs.ray.io")
+    assert allowed(reader, "", "namespaces", "get", "studies")
+
+
+def test_the_cluster_wide_role_can_be_left_out(render: Render) -> None:
+    made = render({"users": [{"kind": "Group", "name": "team"}], "rbac": {"clusterReader": False}})
+    assert not [one for one in made if one["kind"].startswith("ClusterRole")]
+
+
+def test_users_are_told_the_roles_name_by_the_client() -> None:
+    from trialplane.client import refusal
+
+    said = {"kind": "Status", "message": 'User "ada" cannot list resource "rayjobs" in API group "ray.io"'}
+    error = refusal.explain(403, json.dumps(said).encode(), "list", "rayjobs.ray.io", "studies", "lab")
+    assert f"--role={ROLE}" in str(error)

@@ -1,0 +1,177 @@
+"""The chart's own pods: each keeps the Pod Security Standard `restricted` and a read-only root, has no token, tells no
+password, and starts what the images have.
+
+Not checked here: the pods of runs (tests/plan/test_manifests.py), whether they start (tests/e2e).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from trialplane.wire import cluster, env
+
+Thing = dict[str, Any]
+Pods = Callable[[list[Thing]], Iterator[tuple[str, Thing]]]
+Render = Callable[[dict[str, Any]], list[Thing]]
+WRITABLE = ("emptyDir", "persistentVolumeClaim")
+
+
+def _containers(pod: Thing) -> list[Thing]:
+    return [*pod["spec"].get("initContainers", []), *pod["spec"]["containers"]]
+
+
+def test_every_pod_is_restricted(objects: list[Thing], pods: Pods) -> None:
+    found = list(pods(objects))
+    assert len(found) >= 2
+    for name, pod in found:
+        spec = pod["spec"]
+        assert spec["automountServiceAccountToken"] is False, name
+        assert spec["enableServiceLinks"] is False
+        assert not {"hostNetwork", "hostPID", "hostIPC"} & set(spec)
+        security = spec["securityContext"]
+        assert security["runAsNonRoot"] is True
+        assert security["runAsUser"] == security["fsGroup"] > 0
+        assert security["seccompProfile"] == {"type": "RuntimeDefault"}
+        for volume in spec["volumes"]:
+            assert set(volume) - {"name"} <= {"emptyDir", "configMap", "secret", "persistentVolumeClaim"}, name
+        for container in _containers(pod):
+            assert container["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "capabilities": {"drop": ["ALL"]},
+                "readOnlyRootFilesystem": True,
+                "runAsNonRoot": True,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            }, f"{name}/{container['name']}"
+
+
+def test_every_container_can_write_to_tmp_and_has_requests_and_limits(objects: list[Thing], pods: Pods) -> None:
+    """A quota on CPU or memory refuses pods that do not say what they want."""
+    for name, pod in pods(objects):
+        volumes = {volume["name"]: volume for volume in pod["spec"]["volumes"]}
+        for container in _containers(pod):
+            paths = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+            assert "emptyDir" in volumes[paths["/tmp"]], name
+            for kind in ("requests", "limits"):
+                assert {"cpu", "memory"} <= set(container["resources"][kind]), name
+
+
+def test_no_pod_shows_a_password(objects: list[Thing], pods: Pods) -> None:
+    hidden = {
+        value
+        for one in objects
+        if one["kind"] == "Secret"
+        for key, value in {**one.get("data", {}), **one.get("stringData", {})}.items()
+        if key != "username"
+    }
+    texts = {name: json.dumps(pod) for name, pod in pods(objects)}
+    texts |= {one["metadata"]["name"]: json.dumps(one["data"]) for one in objects if one["kind"] == "ConfigMap"}
+    for name, text in texts.items():
+        assert not any(secret in text for secret in hidden), name
+
+
+def test_the_databases_are_two_with_passwords_of_their_own(render: Render, named: Callable[..., Thing]) -> None:
+    objects = render({})
+    urls = [named(objects, "Secret", name)["stringData"]["url"] for name in ("platform-ledger", "platform-mlflow-database")]
+    passwords = named(objects, "Secret", "platform-postgresql")["stringData"]
+    assert len(set(passwords.values())) == 3
+    assert urls == [
+        f"postgresql+psycopg2://{user}:{passwords[user]}@platform-postgresql.studies.svc:5432/{user}"
+        for user in ("ledger", "mlflow")
+    ]
+
+
+def test_given_passwords_are_used_and_quoted(render: Render, named: Callable[..., Thing]) -> None:
+    given = {"admin": "a", "ledger": "p@ss/word", "mlflow": "m"}
+    objects = render({"postgresql": {"passwords": given}, "gateway": {"token": "t"}})
+    assert named(objects, "Secret", "platform-postgresql")["stringData"] == given
+    assert ":p%40ss%2Fword@" in named(objects, "Secret", "platform-ledger")["stringData"]["url"]
+    assert named(objects, "Secret", "platform-gateway")["stringData"] == {"token": "t"}
+
+
+def test_the_gateway_gets_what_it_reads(render: Render, named: Callable[..., Thing]) -> None:
+    template = named(render({}), "Deployment", "platform-gateway")["spec"]["template"]
+    (container,) = template["spec"]["containers"]
+    names = {one["name"] for one in container["env"]}
+    assert {env.HOME, env.LEDGER, env.GATEWAY_TOKEN} <= names
+    assert container["command"] == ["python", "-m", "trialplane.controller.gateway"]
+    assert importlib.util.find_spec("trialplane.controller.gateway") is not None
+    assert container["ports"][0]["containerPort"] == cluster.GATEWAY_PORT
+    assert cluster.HOME in {mount["mountPath"] for mount in container["volumeMounts"]}
+
+
+@pytest.mark.parametrize(
+    ("values", "strategy"),
+    [
+        ({}, None),
+        ({"runs": {"enabled": False}}, None),
+        ({"runs": {"accessModes": ["ReadWriteOnce"]}}, {"type": "Recreate"}),
+        ({"runs": {"existingClaim": "mine"}}, {"type": "Recreate"}),
+    ],
+)
+def test_a_volume_for_one_node_never_has_two_gateways(
+    render: Render, named: Callable[..., Thing], values: dict[str, Any], strategy: Any
+) -> None:
+    assert named(render(values), "Deployment", "platform-gateway")["spec"].get("strategy") == strategy
+
+
+def _mlflow(render: Render, named: Callable[..., Thing], values: dict[str, Any]) -> Thing:
+    spec: Thing = named(render({"mlflow": values}), "Deployment", "platform-mlflow")["spec"]["template"]["spec"]
+    return spec
+
+
+def _option(spec: Thing, name: str) -> str:
+    (found,) = (word for word in spec["containers"][0]["command"] if word.startswith(f"--{name}="))
+    return str(found.split("=", 1)[1])
+
+
+def test_mlflow_answers_to_the_names_it_has_and_to_no_other(render: Render, named: Callable[..., Thing]) -> None:
+    from mlflow.server import security_utils
+
+    spec = _mlflow(render, named, {"allowedHosts": ["mlflow.example.org"]})
+    hosts = _option(spec, "allowed-hosts").split(",")
+    service = "platform-mlflow"
+    for host in (
+        f"{service}:5000",
+        f"{service}.studies:5000",
+        f"{service}.studies.svc:5000",
+        f"{service}.studies.svc.cluster.local:5000",
+        "localhost:41234",
+        "127.0.0.1:5000",
+        "mlflow.example.org",
+    ):
+        assert security_utils.is_allowed_host_header(hosts, host), host
+    for host in ("evil.org", f"{service}.evil.org", "mlflow.example.org.evil.org", "10.0.0.1:5000", ""):
+        assert not security_utils.is_allowed_host_header(hosts, host), host
+    probe = spec["containers"][0]["readinessProbe"]["httpGet"]["httpHeaders"][0]["value"]
+    assert security_utils.is_allowed_host_header(hosts, probe)
+
+
+def test_mlflow_takes_the_options_it_is_started_with(render: Render, named: Callable[..., Thing]) -> None:
+    from mlflow.cli import server
+
+    for values in ({}, {"auth": {"enabled": True}}):
+        command = _mlflow(render, named, values)["containers"][0]["command"]
+        assert command[:2] == ["mlflow", "server"]
+        known = {name for parameter in server.params for name in (*parameter.opts, *parameter.secondary_opts)}
+        assert {re.sub("=.*", "", word) for word in command[2:]} <= known
+
+
+def test_readiness_of_mlflow_asks_the_database(render: Render, named: Callable[..., Thing]) -> None:
+    open_, guarded = (_mlflow(render, named, values)["containers"][0] for values in ({}, {"auth": {"enabled": True}}))
+    assert "experiments/search" in open_["readinessProbe"]["httpGet"]["path"]
+    assert guarded["readinessProbe"]["exec"]["command"][-1] == "/scripts/ready.py"
+    assert {"MLFLOW_AUTH_ADMIN_PASSWORD", "MLFLOW_FLASK_SERVER_SECRET_KEY"} <= {one["name"] for one in guarded["env"]}
+
+
+def test_artifacts_go_to_a_volume_or_to_s3(render: Render, named: Callable[..., Thing]) -> None:
+    volume, s3 = (_mlflow(render, named, values) for values in ({}, {"artifacts": {"uri": "s3://b/p"}}))
+    mounts = {mount["mountPath"] for mount in volume["containers"][0]["volumeMounts"]}
+    assert _option(volume, "artifacts-destination") in mounts
+    assert _option(s3, "artifacts-destination") == "s3://b/p"
+    assert not any("persistentVolumeClaim" in one for one in s3["volumes"])

@@ -1,0 +1,105 @@
+"""What a cluster refuses, as a message with its cure; and which cluster a kubeconfig means.
+
+On the double of an API server. Not checked here: certificates, credential plugins and proxies, which are the library's.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tests.client import cluster_double
+from tests.client.cluster_double import ClusterDouble, Problem
+from tests.client.kuberay_double import NamespaceDouble
+
+from trialplane.client import cluster as clusters
+from trialplane.client import refusal
+from trialplane.client.kubernetes import KubernetesTarget
+from trialplane.errors import InputError, TargetError
+from trialplane.wire import cluster as names
+
+
+def status(message: str, **fields) -> bytes:
+    return json.dumps({"kind": "Status", "message": message, **fields}).encode()
+
+
+@pytest.mark.parametrize(
+    ("code", "data", "kind", "said"),
+    [
+        (401, status("Unauthorized"), TargetError, "log in again"),
+        (403, status("pods is forbidden: ValidatingAdmissionPolicy 'p' with binding 'b' denied request: no host paths"),
+         InputError, "refuses it: no host paths"),
+        (403, status('admission webhook "w" denied the request: no'), InputError, "refuses it: no"),
+        (422, status("rayjobs.ray.io \"a\" is invalid: ValidatingAdmissionPolicy 'p' with binding 'b' denied request: no"),
+         InputError, "refuses it: no"),
+        (404, status('namespaces "team" not found', details={"kind": "namespaces", "name": "team"}), InputError,
+         "no namespace team"),
+        (409, status("Operation cannot be fulfilled"), TargetError, "try again"),
+        (422, status("spec.x: unknown"), InputError, "does not take it: spec.x: unknown"),
+        (503, b"<html>", TargetError, "try again in a moment"),
+        (418, b"", TargetError, "failed (418): HTTP 418"),
+    ],
+)  # fmt: skip
+def test_an_answer_that_is_none_of_the_wanted_ones(code, data, kind, said):
+    error = refusal.explain(code, data, "get", "pods", "team", "lab")
+    assert type(error) is kind
+    assert said in str(error)
+
+
+def test_a_404_of_one_object_is_told_from_one_of_its_kind():
+    assert refusal.is_about_an_object(status('rayjobs.ray.io "a" not found', details={"name": "a", "kind": "rayjobs"}))
+    assert not refusal.is_about_an_object(status("the server could not find the requested resource", details={}))
+    assert not refusal.is_about_an_object(b"404 page not found")
+
+
+def test_a_namespace_without_the_chart(target, namespace, planned):
+    namespace.cluster.remove("configmaps", names.SITE)
+    with pytest.raises(TargetError, match=r"not installed in namespace team of lab.*helm install"):
+        target.check(planned().job)
+
+
+def test_a_cluster_without_kuberay(target, namespace, planned, monkeypatch):
+    monkeypatch.delitem(namespace.cluster.objects, "rayjobs")
+    monkeypatch.delitem(cluster_double.KINDS, "rayjobs")
+    with pytest.raises(TargetError, match=r"KubeRay operator .* is not installed"):
+        target.submit(planned())
+
+
+def test_what_is_forbidden_names_the_verb_and_the_role(target, namespace, planned):
+    def refuse(verb: str, plural: str, name: str) -> None:
+        if (verb, plural) == ("patch", "rayjobs"):
+            message = 'rayjobs.ray.io "a" is forbidden: User "ann" cannot patch resource "rayjobs" in API group "ray.io"'
+            raise Problem(403, message, reason="Forbidden")
+
+    namespace.cluster.refuse = refuse
+    with pytest.raises(TargetError, match=r"ann may not patch rayjobs.ray.io in namespace team.*--role=trialplane-user"):
+        target.submit(planned())
+
+
+def test_expired_credentials(target, namespace, monkeypatch):
+    monkeypatch.setattr(cluster_double, "TOKEN", "another")
+    with pytest.raises(TargetError, match="does not accept your credentials"):
+        target.runs()
+
+
+def test_a_cluster_that_is_not_there(workplace, tmp_path, monkeypatch):
+    gone = ClusterDouble()
+    NamespaceDouble(gone)
+    gone.close()
+    monkeypatch.setenv("KUBECONFIG", str(gone.kubeconfig(tmp_path / "kubeconfig")))
+    with pytest.raises(TargetError, match=r"lab .* cannot be reached"):
+        KubernetesTarget().runs()
+
+
+def test_contexts_and_namespaces_of_the_kubeconfig(namespace):
+    assert KubernetesTarget().flags == "--context lab --namespace team"
+    assert KubernetesTarget(namespace="other").flags == "--context lab --namespace other"
+    with pytest.raises(InputError, match="did you mean lab"):
+        _ = KubernetesTarget("labb").cluster
+    assert clusters.contexts() == (["lab"], "lab")
+
+
+def test_no_kubeconfig(workplace):
+    with pytest.raises(InputError, match=r"there is no kubeconfig .*--local"):
+        _ = KubernetesTarget().cluster
+    assert clusters.contexts() == ([], "")

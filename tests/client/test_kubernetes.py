@@ -1,0 +1,330 @@
+"""What the target of a cluster does beyond the contract: its two witnesses, what is left where, scaling, and refusals.
+
+On the doubles of an API server, KubeRay and the gateway. The contract itself is tests/contracts/test_target.py, the API server's errors are test_cluster.py.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+from tests.client.cluster_double import Problem
+
+from trialplane.client.kubernetes import KubernetesTarget
+from trialplane.client.run import RunHandle
+from trialplane.client.target import Submitted
+from trialplane.errors import InputError, RunExists, RunNotFound, SpecError, TargetError
+from trialplane.plan import render
+from trialplane.wire import cluster as names
+from trialplane.wire.states import RunState
+
+
+def started(target: KubernetesTarget, plan) -> RunHandle:
+    target.submit(plan)
+    handle = RunHandle(plan.run, target)
+    assert handle.status().state is RunState.RUNNING
+    return handle
+
+
+# Submitting
+
+
+def test_what_is_applied_is_what_a_dry_run_shows(target, namespace, planned):
+    plan = planned()
+    shown = target.describe(plan)["items"]
+    target.submit(plan)
+    (ray_job,) = namespace.cluster.objects["rayjobs"].values()
+    assert ray_job["spec"] == shown[0]["spec"]
+    assert ray_job["metadata"]["labels"] == shown[0]["metadata"]["labels"]
+    made = {name: one for name, one in namespace.cluster.objects["configmaps"].items() if name != names.SITE}
+    assert set(made) == {"a", names.code_map("a")} == {one["metadata"]["name"] for one in shown[1:]}
+    assert all(one["metadata"]["ownerReferences"][0]["uid"] == ray_job["metadata"]["uid"] for one in made.values())
+    sent = [path for verb, path in namespace.cluster.requests if verb == "PATCH"]
+    assert len(sent) == 3
+    assert [one["kind"] for one in render.manifests(plan, target.objects.site, 0.0)] == [one["kind"] for one in shown]
+
+
+def test_a_dry_run_sends_nothing(target, namespace, planned):
+    target.check(planned().job)
+    target.describe(planned())
+    assert {verb for verb, _ in namespace.cluster.requests} == {"GET"}
+
+
+def test_half_a_submission_is_taken_back(target, namespace, planned):
+    def refuse(verb: str, plural: str, name: str) -> None:
+        if (verb, plural) == ("patch", "configmaps"):
+            raise Problem(403, 'configmaps "a" is forbidden: exceeded quota: maps, requested: count/configmaps=1')
+
+    namespace.cluster.refuse = refuse
+    with pytest.raises(InputError, match="refuses it: exceeded quota: maps"):
+        target.submit(planned())
+    assert namespace.cluster.objects["rayjobs"] == {}
+
+
+def test_a_ray_job_of_somebody_else_is_left_alone(target, namespace, planned):
+    namespace.cluster.put("rayjobs", {"metadata": {"name": "a"}, "spec": {}, "status": {}})
+    with pytest.raises(RunExists, match="not ours"):
+        target.submit(planned())
+
+
+def test_a_run_that_never_started_is_replaced(target, namespace, planned):
+    namespace.held = True
+    target.submit(planned())
+    namespace.cluster.objects["rayjobs"]["a"]["status"].update(
+        jobDeploymentStatus="Failed", reason="PreRunningDeadlineExceeded"
+    )
+    assert target.submit(planned(trials=7)) is Submitted.NEW
+    assert target.job("a").trials == 7
+
+
+def test_nothing_is_submitted_while_the_gateway_is_away(target, namespace, planned):
+    """A study of that name may be in the ledger."""
+    namespace.down = True
+    with pytest.raises(TargetError, match="nothing was started"):
+        target.submit(planned())
+    assert namespace.cluster.objects["rayjobs"] == {}
+
+
+# How it stands
+
+
+def test_a_run_whose_pods_wait_is_pending_with_the_reason(target, namespace, planned):
+    namespace.held = True
+    target.submit(planned())
+    for pod in namespace.cluster.objects["pods"].values():
+        message = "0/1 nodes are available: 1 Insufficient cpu."
+        condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+        pod["status"] = {"phase": "Pending", "conditions": [condition]}
+    status = target.status("a")
+    assert (status.state, status.trials, status.job) == (RunState.PENDING, 6, "demo")
+    assert "the controller's pod a-x7k2p-head fits no node, for want of 1 cpu" in status.reason
+    assert target.is_active("a")
+
+
+def test_a_running_run_says_which_trial_pods_wait(target, namespace, planned):
+    handle = started(target, planned(parallel=3))
+    study = namespace.studies["a"]
+    study.status = dataclasses.replace(study.status, slots_ready=1)
+    pod = namespace.cluster.objects["pods"]["a-x7k2p-trials-worker-2"]
+    pod["status"]["containerStatuses"][0]["state"] = {"waiting": {"reason": "ErrImagePull", "message": "no such image"}}
+    status = handle.status()
+    assert status.state is RunState.RUNNING
+    assert status.reason.startswith("1 of 3 trial pods: cannot get its image")
+
+
+def test_a_head_pod_that_is_made_anew_keeps_the_counts(target, namespace, planned):
+    handle = started(target, planned())
+    study = namespace.studies["a"]
+    study.status, study.alive = dataclasses.replace(study.status, complete=4), False
+    status = handle.status()
+    assert (status.state, status.complete) == (RunState.PENDING, 4)
+    assert handle.is_active()
+
+
+def test_what_kubernetes_alone_knows_is_shown_while_the_gateway_is_away(target, namespace, planned):
+    handle = started(target, planned())
+    namespace.down = True
+    status = handle.status()
+    assert (status.state, status.trials) == (RunState.RUNNING, 6)
+    assert "the gateway trialplane-gateway in namespace team of lab does not answer" in status.reason
+    assert target.runs() == ["a"]
+    with pytest.raises(TargetError, match="does not answer"):
+        handle.attempts()
+    with pytest.raises(TargetError, match="only runs that live are known"):
+        target.status("b")
+
+
+def test_a_failed_run_says_why(target, namespace, planned):
+    namespace.held = True
+    target.submit(planned())
+    namespace.cluster.objects["rayjobs"]["a"]["status"].update(
+        jobDeploymentStatus="Failed", reason="PreRunningDeadlineExceeded", message="after 1h"
+    )
+    status = target.status("a")
+    assert status.state is RunState.FAILED
+    assert "its pods did not start in time (preRunningDeadlineSeconds): after 1h" in status.reason
+    assert target.exit_code("a") == 1
+
+
+def test_a_run_whose_ray_job_was_deleted_can_be_resumed(target, namespace, planned):
+    handle = started(target, planned())
+    namespace.cluster.remove("rayjobs", "a")
+    assert handle.status().state is RunState.PAUSED
+    assert "platform resume a" in handle.status().reason
+    handle.resume()
+    assert handle.status().state is RunState.RUNNING
+
+
+def test_an_unknown_phase_is_no_error(target, namespace, planned):
+    namespace.held = True
+    target.submit(planned())
+    namespace.cluster.objects["rayjobs"]["a"]["status"].update(jobDeploymentStatus="Dreaming")
+    status = target.status("a")
+    assert (status.state, "Dreaming" in status.reason) == (RunState.UNKNOWN, True)
+
+
+# Ending
+
+
+def test_cancel_leaves_nothing(target, namespace, planned):
+    handle = started(target, planned())
+    assert handle.cancel().state is RunState.CANCELLED
+    kept = {plural: set(things) for plural, things in namespace.cluster.objects.items() if things}
+    assert kept == {"configmaps": {names.SITE}, "secrets": {"trialplane-gateway"}}
+    assert handle.status().state is RunState.CANCELLED
+    assert handle.job == planned().job
+
+
+def test_a_run_that_never_started_is_gone_when_it_is_cancelled(target, namespace, planned):
+    namespace.held = True
+    target.submit(planned())
+    status = RunHandle("a", target).cancel()
+    assert (status.state, "nothing of it is left" in status.reason) == (RunState.CANCELLED, True)
+    assert namespace.cluster.objects["rayjobs"] == {}
+    with pytest.raises(RunNotFound):
+        target.status("a")
+
+
+def test_a_controller_that_does_not_answer_is_killed_by_now(target, namespace, planned):
+    handle = started(target, planned())
+    namespace.deaf = True
+    with pytest.raises(TargetError, match="platform cancel a --now"):
+        handle.cancel(patience=0.1)
+    handle.cancel(now=True, patience=60)
+    assert namespace.cluster.objects["rayjobs"] == {}
+
+
+def test_pausing_gives_the_pods_back_and_resuming_brings_the_same_code(target, namespace, planned, workplace):
+    handle = started(target, planned())
+    code = namespace.cluster.objects["configmaps"][names.code_map("a")]["binaryData"]
+    submitted = namespace.studies["a"].submission["submitted"]
+    handle.pause()
+    assert namespace.cluster.objects["pods"] == {}
+    (workplace / "jobs" / "demo" / "train.py").write_text("def run(ctx):\n    return 1.0\n")
+    handle.resume()
+    assert namespace.cluster.objects["configmaps"][names.code_map("a")]["binaryData"] == code
+    facts = json.loads(namespace.cluster.objects["configmaps"]["a"]["data"]["submission.json"])
+    assert (facts["submitted"], facts["user"]) == (submitted, "ann")
+    assert handle.status().state is RunState.RUNNING
+
+
+def test_how_its_pods_are_made_may_change_at_resume(target, namespace, planned):
+    handle = started(target, planned())
+    handle.pause()
+    handle.resume(sets=["cluster.image=trialplane/trial:2"])
+    pod = namespace.cluster.objects["pods"]["a-x7k2p-trials-worker-0"]
+    assert pod["spec"]["containers"][0]["image"] == "trialplane/trial:2"
+
+
+# Scaling
+
+
+def test_more_trials_at_a_time(target, namespace, planned):
+    handle = started(target, planned(parallel=2))
+    assert target.scale("a", 4)
+    (group,) = namespace.cluster.objects["rayclusters"]["a-x7k2p"]["spec"]["workerGroupSpecs"]
+    assert (group["replicas"], group["maxReplicas"]) == (4, 4)
+    assert handle.status().parallel == 4
+
+
+def test_fewer_trials_at_a_time_take_away_pods_without_a_slot_only(target, namespace, planned):
+    started(target, planned(parallel=3))
+    assert not target.scale("a", 1)  # the controller has yet to say which pods it keeps
+    (group,) = namespace.cluster.objects["rayclusters"]["a-x7k2p"]["spec"]["workerGroupSpecs"]
+    assert group["replicas"] == 3
+    study = namespace.studies["a"]
+    keep = ("a-x7k2p-trials-worker-1", "a-x7k2p-trials-worker-2")
+    target.status("a")  # the controller sees the wish
+    study.status = dataclasses.replace(study.status, nodes=keep)
+    assert not target.scale("a", 1)  # one of them has a trial that goes on
+    assert group["replicas"] == 2
+    assert group["scaleStrategy"] == {"workersToDelete": ["a-x7k2p-trials-worker-0"]}
+    namespace.cluster.remove("pods", "a-x7k2p-trials-worker-0")
+    study.status = dataclasses.replace(study.status, nodes=keep[:1])
+    assert target.scale("a", 1)
+    assert (group["replicas"], group["scaleStrategy"]) == (1, {"workersToDelete": ["a-x7k2p-trials-worker-2"]})
+
+
+def test_scaling_down_now_does_not_wait(target, namespace, planned):
+    started(target, planned(parallel=3))
+    assert target.scale("a", 1, now=True)
+    (group,) = namespace.cluster.objects["rayclusters"]["a-x7k2p"]["spec"]["workerGroupSpecs"]
+    assert (group["replicas"], len(group["scaleStrategy"]["workersToDelete"])) == (1, 2)
+
+
+def test_with_autoscaling_only_the_bound_changes(target, namespace, planned):
+    started(target, planned(parallel=3, **{"cluster.autoscale": True}))
+    assert target.scale("a", 2)
+    (group,) = namespace.cluster.objects["rayclusters"]["a-x7k2p"]["spec"]["workerGroupSpecs"]
+    assert (group["replicas"], group["minReplicas"], group["maxReplicas"]) == (0, 0, 2)
+    assert "scaleStrategy" not in group
+
+
+# Logs
+
+
+def test_the_log_of_a_controller_that_never_spoke_is_its_pods(target, namespace, planned):
+    namespace.held = True
+    target.submit(planned())
+    with pytest.raises(InputError, match="has said nothing yet: the controller's pod"):
+        target.log("a", None, None, False)
+    pod = namespace.cluster.objects["pods"]["a-x7k2p-head"]
+    pod["status"]["containerStatuses"][0]["state"] = {"terminated": {"exitCode": 1}}
+    namespace.cluster.logs["a-x7k2p-head"] = "ray cannot start\nhalf a line"
+    assert list(target.log("a", None, None, False)) == ["ray cannot start\n", "half a line"]
+
+
+def test_the_submitters_log(target, namespace, planned):
+    started(target, planned())
+    with pytest.raises(InputError, match="submitter's pod of a is not there"):
+        target.submitter_log("a", False)
+    labels = {names.RUN: "a", names.ROLE: names.SUBMITTER}
+    box = {"name": "submitter", "state": {"running": {}}}
+    spec = {"containers": [{"name": "submitter"}]}
+    namespace.cluster.put(
+        "pods", {"metadata": {"name": "a-1", "labels": labels}, "spec": spec, "status": {"containerStatuses": [box]}}
+    )
+    namespace.cluster.logs["a-1"] = "waiting for the head\n"
+    assert list(target.submitter_log("a", False)) == ["waiting for the head\n"]
+
+
+# Before anything starts
+
+
+def node(**allocatable: str) -> dict:
+    return {
+        "metadata": {"name": "n", "labels": {}},
+        "status": {"allocatable": {"cpu": "64", "memory": "512Gi", **allocatable}},
+    }
+
+
+def test_more_gpus_than_any_node_has(target, namespace, planned):
+    namespace.cluster.put("nodes", node(**{"nvidia.com/gpu": "2"}))
+    found, _ = target.check(planned(**{"resources.gpus": 4}).job)
+    assert [(one.field, one.message) for one in found] == [
+        (
+            "resources.gpus",
+            "a trial asks for 4 nvidia.com/gpu, and the largest node that it may run on has 2 nvidia.com/gpu; "
+            "--set resources.gpus=2",
+        )
+    ]
+    assert target.check(planned(**{"resources.gpus": 2}).job) == ([], [])
+
+
+def test_nodes_that_may_not_be_listed_are_a_warning(target, namespace, planned):
+    def refuse(verb: str, plural: str, name: str) -> None:
+        if plural == "nodes":
+            raise Problem(403, 'nodes is forbidden: User "ann" cannot list resource "nodes" at the cluster scope')
+
+    namespace.cluster.refuse = refuse
+    assert target.check(planned(**{"resources.gpus": 4}).job)[1][0].startswith("nodes may not be listed")
+    assert target.check(planned().job) == ([], [])
+
+
+def test_a_resumed_run_must_fit(target, namespace, planned):
+    handle = started(target, planned())
+    handle.pause()
+    namespace.cluster.put("priorityclasses", {"metadata": {"name": "low"}})
+    with pytest.raises(SpecError, match="there is no PriorityClass high; there are: low"):
+        handle.resume(sets=["cluster.priority_class=high"])
