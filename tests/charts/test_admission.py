@@ -1,5 +1,5 @@
-"""The admission policies: they ask for what `trialplane.policies` says, their messages teach, they are bound to the release's
-namespace by its name, and their expressions let the manifests of `plan` in and nothing that breaks a rule.
+"""The admission policies: they ask for what `trialplane.policies` says, their messages teach, they are bound to the
+release's namespace by its name, and their expressions let the manifests of `plan` in and nothing that breaks a rule.
 
 The expressions are evaluated where a CEL interpreter (`cel-python`) is installed. Not checked here: that the API server
 does the same (tests/e2e/test_isolation.py).
@@ -73,6 +73,8 @@ class Judge:
     def __init__(self, policy: Thing) -> None:
         self._celpy = pytest.importorskip("celpy", reason="cel-python is not installed")
         self._spec = policy["spec"]
+        self._environment = self._celpy.Environment()
+        self._programs: dict[str, Any] = {}  # to compile one takes longer than all else
 
     def complaints(self, thing: Thing) -> list[str] | None:
         """Messages of what it refuses; None when the policy is not about the object."""
@@ -87,11 +89,12 @@ class Judge:
         return [one["message"] for one in self._spec["validations"] if not self._value(one["expression"], scope)]
 
     def _value(self, expression: str, scope: dict[str, Any]) -> Any:
-        environment = self._celpy.Environment()
-        return environment.program(environment.compile(expression)).evaluate(scope)
+        if expression not in self._programs:
+            self._programs[expression] = self._environment.program(self._environment.compile(expression))
+        return self._programs[expression].evaluate(scope)
 
 
-@pytest.fixture(name="pod_judge")
+@pytest.fixture(scope="module", name="pod_judge")
 def _pod_judge(render: Render, named: Callable[..., Thing]) -> Judge:
     return Judge(named(render({}), "ValidatingAdmissionPolicy", "studies-platform-pods"))
 

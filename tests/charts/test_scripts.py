@@ -18,8 +18,8 @@ import pytest
 URL = "postgresql+psycopg2://mlflow:p%40ss@nowhere.invalid:5432/mlflow"
 
 
-def _load(chart: Path, name: str) -> types.ModuleType:
-    spec = importlib.util.spec_from_file_location(f"chart_{name}", chart / "files" / f"{name}.py")
+def _load(path: Path) -> types.ModuleType:
+    spec = importlib.util.spec_from_file_location(f"loaded_{path.stem}", path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -43,10 +43,12 @@ def test_scripts_reach_the_pods_unchanged(
 
 
 def test_mlflow_reads_the_file_of_authentication(chart: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mlflow.server.auth import config
+    import mlflow
 
+    # By its file: the package around it is a whole server.
+    config = _load(Path(mlflow.__file__).parent / "server" / "auth" / "config.py")
     path = tmp_path / "auth.ini"
-    _load(chart, "prepare").write_auth(path, URL, "NO_PERMISSIONS")
+    _load(chart / "files" / "prepare.py").write_auth(path, URL, "NO_PERMISSIONS")
     monkeypatch.setenv("MLFLOW_AUTH_CONFIG_PATH", str(path))
     monkeypatch.setenv("MLFLOW_AUTH_ADMIN_USERNAME", "admin")
     monkeypatch.setenv("MLFLOW_AUTH_ADMIN_PASSWORD", "secret")
@@ -56,7 +58,7 @@ def test_mlflow_reads_the_file_of_authentication(chart: Path, tmp_path: Path, mo
 
 
 def test_a_database_that_does_not_answer_is_named_without_its_password(chart: Path) -> None:
-    prepare = _load(chart, "prepare")
+    prepare = _load(chart / "files" / "prepare.py")
     with pytest.raises(SystemExit) as stopped:
         prepare.connect(URL, 0.0)
     assert "nowhere.invalid:5432/mlflow" in str(stopped.value)
@@ -69,7 +71,7 @@ def test_a_migration_that_fails_is_explained_without_the_password(
     chart: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, told: str
 ) -> None:
     """With a program of our own in the place of `mlflow`, and a database that gives its lock at once."""
-    prepare = _load(chart, "prepare")
+    prepare = _load(chart / "files" / "prepare.py")
     program = tmp_path / "mlflow"
     program.write_text(f"#!/bin/sh\nexec {body}\n" if "sleep" in body else f"#!/bin/sh\n{body}\n")
     program.chmod(0o755)

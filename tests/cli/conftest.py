@@ -6,11 +6,13 @@ from collections.abc import Callable
 
 import pytest
 from click.testing import CliRunner, Result
-from tests.client.conftest import closed, double, empty_ledger, held, home, namespace, runs, workplace
+from tests.client.conftest import closed, double, empty_ledger, held, home, namespace, planned, runs, target, workplace
 
 from trialplane.cli import main
 
-__all__ = ["closed", "double", "empty_ledger", "held", "home", "namespace", "platform", "runs", "workplace"]
+__all__ = [
+    "closed", "double", "empty_ledger", "held", "home", "namespace", "planned", "platform", "runs", "target", "workplace",
+]  # fmt: skip
 
 
 @pytest.fixture

@@ -33,7 +33,6 @@ SITE = {
     "controller_account": "trialplane-controller",
     "trial_account": "trialplane-trial",
 }
-_WISHES = {"running": RunState.RUNNING, "paused": RunState.PAUSED, "cancelled": RunState.CANCELLED}
 
 
 @dataclasses.dataclass
@@ -195,7 +194,7 @@ class NamespaceDouble:
             return _json({"error": f"there is no run {parts[1]}"}, 404)
         if method == "PUT":
             wish = json.loads(body)
-            study.wish, study.parallel = _WISHES[wish["state"]], wish["parallel"]
+            study.wish, study.parallel = RunState(wish["state"]), wish["parallel"]
             if not study.alive and study.wish is RunState.CANCELLED:
                 study.status = dataclasses.replace(study.status, state=RunState.CANCELLED, reason="cancelled by the user")
             return _json({})

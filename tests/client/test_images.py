@@ -171,13 +171,21 @@ def test_labels_name_the_commit_and_whether_it_was_changed(machine):
     assert clean["CREATED"] == dirty["CREATED"] != ""  # the commit's, so that the same code gives the same image
 
 
-def test_a_package_index_is_passed_on_without_its_password_in_the_command(machine, monkeypatch):
-    monkeypatch.setenv("PIP_INDEX_URL", "https://user:secret@example.com/simple")
-    said = machine.type("build", "--target", "trial", "--package", "datasets", "--package", "peft")
+def test_a_package_index_and_more_packages_are_passed_on(machine, monkeypatch):
+    monkeypatch.setenv("PIP_INDEX_URL", "https://example.com/simple")
+    machine.type("build", "--target", "trial", "--package", "datasets", "--package", "peft")
     command = machine.ran[0]
     assert command[command.index("PIP_INDEX_URL") - 1] == "--build-arg"
     assert arguments(command)["PACKAGES"] == "datasets peft"
+
+
+def test_a_package_index_with_a_password_is_refused_as_it_would_stay_in_the_image(machine, monkeypatch):
+    monkeypatch.setenv("PIP_EXTRA_INDEX_URL", "https://example.com/simple https://user:secret@example.com/simple")
+    said = machine.type("build")
+    assert said.exit_code == 2
+    assert "PIP_EXTRA_INDEX_URL holds a user's name or password" in said.stderr
     assert "secret" not in said.output
+    assert machine.ran == []
 
 
 def test_a_build_that_fails_says_so_and_ends_with_3(machine):

@@ -1,6 +1,7 @@
 """What the target of a cluster does beyond the contract: its two witnesses, what is left where, scaling, and refusals.
 
-On the doubles of an API server, KubeRay and the gateway. The contract itself is tests/contracts/test_target.py, the API server's errors are test_cluster.py.
+On the doubles of an API server, KubeRay and the gateway. The contract itself is tests/contracts/test_target.py; what a
+cluster refuses is test_cluster.py.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from trialplane.client.target import Submitted
 from trialplane.errors import InputError, RunExists, RunNotFound, SpecError, TargetError
 from trialplane.plan import render
 from trialplane.wire import cluster as names
-from trialplane.wire.states import RunState
+from trialplane.wire.records import TrialRow
+from trialplane.wire.states import RunState, TrialState
 
 
 def started(target: KubernetesTarget, plan) -> RunHandle:
@@ -116,9 +118,11 @@ def test_a_running_run_says_which_trial_pods_wait(target, namespace, planned):
 def test_a_head_pod_that_is_made_anew_keeps_the_counts(target, namespace, planned):
     handle = started(target, planned())
     study = namespace.studies["a"]
-    study.status, study.alive = dataclasses.replace(study.status, complete=4), False
+    study.rows = [TrialRow(trial, TrialState.COMPLETE, 1, trial, values=(0.5,)) for trial in range(4)]
+    study.alive = False
     status = handle.status()
-    assert (status.state, status.complete) == (RunState.PENDING, 4)
+    assert (status.state, status.complete) == (RunState.PENDING, 4)  # counted anew: its last word was older
+    assert status.best is not None
     assert handle.is_active()
 
 

@@ -82,6 +82,7 @@ class Cluster:
     head: subprocess.Popen[bytes] | None = None
     workers: dict[str, subprocess.Popen[bytes]] = dataclasses.field(default_factory=dict)
     controller: subprocess.Popen[bytes] | None = None
+    keeps_disk: bool = False
     heads: int = 0
     address: str = ""
     dashboard: str = ""
@@ -91,7 +92,7 @@ class Cluster:
         self.submitted = self.root / "submitted"
 
     def start_head(self, *, dashboard: bool = False) -> None:
-        """Starts a head with a disk of its own, as a new pod has."""
+        """Starts a head; with a disk of its own, as a new pod has without a claim, unless `keeps_disk`."""
         self.heads += 1
         port, page = _free_port(), _free_port()
         self.address, self.dashboard = f"127.0.0.1:{port}", f"127.0.0.1:{page}"
@@ -103,7 +104,7 @@ class Cluster:
     @property
     def home(self) -> Path:
         """TRIALPLANE_HOME of the newest head."""
-        return self.root / f"head-{self.heads}"
+        return self.root / ("heads" if self.keeps_disk else f"head-{self.heads}")
 
     @property
     def run(self) -> RunPaths:

@@ -7,10 +7,8 @@ from concurrent import futures
 import click
 
 from trialplane.cli import names, output
-from trialplane.client import sdk
 from trialplane.client.places import Place
 from trialplane.client.run import RunHandle
-from trialplane.client.sdk import Platform
 from trialplane.wire import records
 from trialplane.wire.records import RunStatus
 
@@ -23,8 +21,10 @@ _AT_ONCE = 8
 @output.option("table", "json", "yaml")
 def command(place: Place, limit: int | None, kind: str) -> None:
     """Show all runs of a place, the newest first."""
+    from trialplane.client import sdk  # needs pydantic, which `--help` should not wait for
+
     target = place.target()
-    handles = Platform(target).list()[:limit]
+    handles = sdk.Platform(target).list()[:limit]
     if not handles and kind == "table":
         output.note(sdk.nothing_yet(target))
         return

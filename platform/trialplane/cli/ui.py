@@ -19,7 +19,6 @@ from typing import Any
 import click
 
 from trialplane.cli import names, output
-from trialplane.client import folder
 from trialplane.client.places import Place
 from trialplane.errors import InputError, TargetError
 from trialplane.policies import protobuf
@@ -41,6 +40,8 @@ def command(run: str | None, place: Place, port: int | None) -> int:
     """
     home = paths.home()
     if place.local:
+        from trialplane.client import folder  # needs pydantic, which `--help` should not wait for
+
         with folder.seen(home):
             is_there = paths.mlflow_db(home).exists()
         if not is_there:

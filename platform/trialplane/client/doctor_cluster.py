@@ -68,10 +68,14 @@ def _unruly(cluster: Cluster, site: Site, plan: Plan) -> Answer:
 
 
 def _operators(cluster: Cluster) -> list[dict[str, Any]]:
-    answer = cluster.call("GET", "/apis/apps/v1/deployments", query={"labelSelector": verdicts.OPERATOR})
-    if not answer.ok:
-        raise cluster.refused(answer, "list", "deployments.apps")
-    return list(answer.json()["items"])
+    """Deployments of KubeRay's operator in all namespaces: by the label of its chart, else by its usual name."""
+    found: list[dict[str, Any]] = []
+    for query in ({"labelSelector": verdicts.OPERATOR}, {"fieldSelector": "metadata.name=kuberay-operator"}):
+        answer = cluster.call("GET", "/apis/apps/v1/deployments", query=query)
+        if not answer.ok:
+            raise cluster.refused(answer, "list", "deployments.apps")
+        found = found or answer.json()["items"]
+    return found
 
 
 def _permissions(site: Site) -> list[_Permission]:

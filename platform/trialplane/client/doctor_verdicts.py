@@ -68,7 +68,9 @@ def operator(deployments: Sequence[Thing]) -> Finding:
     """The operator runs, in a version that we know."""
     check = "KubeRay operator"
     if not deployments:
-        return findings.failed(check, f"no Deployment has the label {OPERATOR}", _INSTALL_KUBERAY)
+        return findings.failed(
+            check, f"no Deployment has the label {OPERATOR} or the name kuberay-operator", _INSTALL_KUBERAY
+        )
     one = deployments[0]
     name = f"{one['metadata']['namespace']}/{one['metadata']['name']}"
     image = one["spec"]["template"]["spec"]["containers"][0]["image"]
@@ -136,8 +138,7 @@ def gateway(answer: Answer, site: Site) -> Finding:
         return findings.failed("gateway", f"you may not reach the service {service}", cure)
     if not answer.ok:
         cure = f"`kubectl get pods,endpointslices` shows whether it runs, `kubectl logs deploy/{service}` what it says"
-        said = " ".join(answer.data[:200].decode(errors="replace").split())
-        return findings.failed("gateway", f"the service {service} answers {answer.status}: {said}", cure)
+        return findings.failed("gateway", f"the service {service} answers {answer.status}: {_words(answer)}", cure)
     return findings.passed("gateway", f"the service {service} answers")
 
 
@@ -199,10 +200,7 @@ def admission(answer: Answer) -> Finding:
             "namespace has the label trialplane.io/enforce=true (`kubectl get ns --show-labels`)"
         )
         return findings.failed(check, "a trial's pod without the policies' variables would be let in", cure)
-    try:
-        message = str(answer.json().get("message", ""))
-    except ValueError:
-        message = answer.data[:200].decode(errors="replace")
+    message = _words(answer)
     if "ValidatingAdmissionPolicy" not in message:
         cure = "the policy was not asked, as something else refused the pod first: cure that and look again"
         return findings.warned(check, f"a trial's pod was refused, but not by it: {refusal.denial(message)}", cure)
@@ -215,6 +213,16 @@ def unruly(pod: Thing) -> dict[str, Any]:
     for container in bad["spec"]["containers"]:
         container["env"] = [one for one in container.get("env", []) if one["name"] not in policies.trial_env()]
     return bad
+
+
+def _words(answer: Answer) -> str:
+    """What an answer that is none of the wanted ones says: the message of a Status, else the beginning of its text."""
+    try:
+        data = answer.json()
+    except ValueError:
+        data = None
+    message = data.get("message") if isinstance(data, dict) else None
+    return " ".join(str(message or answer.data[:200].decode(errors="replace")).split())
 
 
 def _capacity(resource: str, nodes: Sequence[Thing] | None) -> str:

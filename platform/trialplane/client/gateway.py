@@ -18,7 +18,8 @@ from trialplane.errors import TargetError
 from trialplane.plan.site import Site
 from trialplane.wire import cluster as names
 from trialplane.wire import records
-from trialplane.wire.records import RunStatus, TrialRow
+from trialplane.wire.records import RunStatus, TrialRow, Wish
+from trialplane.wire.states import RunState
 
 SECRET_KEY = "token"
 
@@ -84,22 +85,23 @@ class Gateway:
         data = answer.json()
         return int(data["place"]), [records.from_dict(TrialRow, row) for row in data["rows"]]
 
-    def log(self, run: str, trial: int | None, attempt: int | None, offset: int) -> Piece | None:
-        """A log from an offset on: the controller's when `trial` is None; None when there is none (yet)."""
+    def log(self, run: str, trial: int | None, attempt: int | None, offset: int) -> Piece | str:
+        """A log from an offset on, the controller's when `trial` is None; or why there is none (yet)."""
         query = {"from": str(offset)}
         if trial is not None:
             query["trial"] = str(trial)
         if attempt is not None:
             query["attempt"] = str(attempt)
-        answer = self._known(run, "log", query)
-        if answer is None:
-            return None
+        answer = self._get(f"/runs/{run}/log", query)
+        if _is_unknown(answer):
+            return _error(answer) or ""
+        self._need(answer)
         following = int(answer.headers.get("x-trialplane-next", offset + len(answer.data)))
         return Piece(answer.data, following, answer.headers.get("x-trialplane-growing") == "1")
 
-    def wish(self, run: str, state: str, parallel: int | None = None) -> bool:
+    def wish(self, run: str, state: RunState, parallel: int | None = None) -> bool:
         """Says how the user wants the run to go on; False when the ledger does not know it."""
-        return self._change("PUT", f"/runs/{run}/wish", {"state": state, "parallel": parallel})
+        return self._change("PUT", f"/runs/{run}/wish", records.to_dict(Wish(state, parallel)))
 
     def forget(self, run: str) -> bool:
         """Deletes the study and the run's folder; False when the ledger does not know it."""

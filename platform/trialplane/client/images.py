@@ -9,6 +9,7 @@ import dataclasses
 import datetime
 import os
 import subprocess
+import urllib.parse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -91,7 +92,8 @@ def build(
         words += ["--build-arg", f"{name}={value}"]
     for name in _PASSED_ON:
         if os.environ.get(name):
-            words += ["--build-arg", name]  # docker takes the value from the environment: it may hold a password
+            _check_no_password(name, os.environ[name])
+            words += ["--build-arg", name]  # docker takes the value from the environment
     return Command((*words, "."), builder, origin.root)
 
 
@@ -153,6 +155,14 @@ def run(command: Command) -> None:
     if done.returncode:
         what = " ".join(command.words[:2])
         raise TargetError(f"`{what}` ended with exit code {done.returncode}; what it said is above")
+
+
+def _check_no_password(name: str, url: str) -> None:
+    if any(urllib.parse.urlsplit(one).username for one in url.split()):
+        raise InputError(
+            f"{name} holds a user's name or password, which everybody could read in the image's history; unset it and put "
+            f"the index into the pip.conf of a base image: `docker build --build-arg PYTHON=... --file {DOCKERFILE} .`"
+        )
 
 
 def _client_version() -> int:

@@ -16,7 +16,7 @@ from typing import Any
 from trialplane import errors
 from trialplane.client import changes as changing
 from trialplane.client import cluster as clusters
-from trialplane.client import ending, phases, preflight, remote_log, standing
+from trialplane.client import ending, phases, preflight, remote_log, results, standing
 from trialplane.client.cluster import Cluster
 from trialplane.client.gateway import Gateway
 from trialplane.client.objects import Objects
@@ -28,6 +28,7 @@ from trialplane.plan.pack import Pack
 from trialplane.plan.plan import Plan, Provenance
 from trialplane.spec.job import Job
 from trialplane.wire import cluster as names
+from trialplane.wire import rows
 from trialplane.wire.records import RunStatus, TrialRow
 from trialplane.wire.states import RunState
 
@@ -178,15 +179,21 @@ class KubernetesTarget:
         """See `Target`."""
         self._known(run)
         found = remote_log.kept(self.gateway, run, trial, attempt)
-        if follow and (found is not None or trial is not None or self.is_active(run)):
-            if trial is not None and found is None and not self.is_active(run):
-                raise self._no_log(run, trial)
+        if follow and (not isinstance(found, str) or self.is_active(run)):
             return remote_log.followed(self.gateway, run, trial, attempt, lambda: self.is_active(run))
-        if found is None and trial is None:  # it never came to write one: what its pod said
-            found = remote_log.of_pod(self.objects, run, names.CONTROLLER, follow)
-        if found is None:
-            raise self._no_log(run, trial)
+        if isinstance(found, str) and trial is None:  # no volume keeps it, or it never came to write one
+            found = self._said_in_pods(run, follow) or found
+        if isinstance(found, str):
+            raise self._no_log(run, trial, found)
         return found
+
+    def _said_in_pods(self, run: str, follow: bool) -> Iterator[str] | None:
+        """What Ray's submitter passed on of the controller, or else what the head pod itself said."""
+        for role in (names.SUBMITTER, names.CONTROLLER):
+            found = remote_log.of_pod(self.objects, run, role, follow)
+            if found is not None:
+                return found
+        return None
 
     def submitter_log(self, run: str, follow: bool) -> Iterator[str]:
         """See `Target`."""
@@ -202,7 +209,7 @@ class KubernetesTarget:
         view = self._known(run)
         if not view.is_active:
             return
-        known = self.gateway.wish(run, "paused")
+        known = self.gateway.wish(run, RunState.PAUSED)
         if now or not known or not view.alive:  # nobody is there who could end in order
             self.objects.remove(run, wait=False)
 
@@ -212,11 +219,11 @@ class KubernetesTarget:
         status = standing.status(self.objects, view)
         if status.state.is_ended and not view.is_active:
             raise InputError(f"the run {run} has ended already ({status.state}); nothing was changed")
-        known = self.gateway.wish(run, "cancelled")
+        known = self.gateway.wish(run, RunState.CANCELLED)
         if now or not known or not view.alive:
             self.objects.remove(run)
             if not known:  # it may have begun its study in the meantime
-                self.gateway.wish(run, "cancelled")
+                self.gateway.wish(run, RunState.CANCELLED)
 
     def release(self, run: str) -> None:
         """See `Target`."""
@@ -227,7 +234,7 @@ class KubernetesTarget:
         view = self._known(run)
         if not view.is_active or view.ray_job is None:
             raise InputError(f"nobody works on {run}; `platform resume {run} --parallel {parallel}` goes on with so many")
-        if not self.gateway.wish(run, "running", parallel):
+        if not self.gateway.wish(run, RunState.RUNNING, parallel):
             raise InputError(
                 f"the controller of {run} has not started yet; `platform status {run}` shows why, try again then"
             )
@@ -262,7 +269,7 @@ class KubernetesTarget:
             raise InputError(why)
         self.objects.remove(run)
         # Of the wish to stop nothing may be left when the new controller asks.
-        self.gateway.wish(run, "running")
+        self.gateway.wish(run, RunState.RUNNING)
         self.objects.apply(_plan(run, job, facts, code), float(facts.get("submitted") or time.time()))
 
     def exit_code(self, run: str) -> int:
@@ -276,7 +283,17 @@ class KubernetesTarget:
         except TargetError as error:
             return View(ray_job, None, False, str(error))
         status, alive = found or (None, False)
+        if status is not None and not alive and status.state in (RunState.PENDING, RunState.RUNNING):
+            status = self._recounted(status)
         return View(ray_job, status, alive, "")
+
+    def _recounted(self, status: RunStatus) -> RunStatus:
+        """The status of a controller that was killed, with what the ledger counts."""
+        found, job = self.gateway.attempts(status.run), self.gateway.job(status.run)
+        if found is None or job is None:
+            return status
+        best = rows.best(Job.model_validate_json(job), rows.newest(found))
+        return dataclasses.replace(status, **results.counts(found), best=best)
 
     def _known(self, run: str) -> View:
         view = self._view(run)
@@ -306,13 +323,13 @@ class KubernetesTarget:
         except TargetError:
             return None
 
-    def _no_log(self, run: str, trial: int | None) -> InputError:
+    def _no_log(self, run: str, trial: int | None, why: str) -> InputError:
         if trial is not None:
             return InputError(
-                f"the run {run} has no log of a trial {trial} (yet); `platform results {run}` shows the trials"
+                f"there is no log of trial {trial} of {run} (yet): {why}; `platform results {run}` shows the trials"
             )
         status = self.status(run)
-        return InputError(f"the controller of {run} has said nothing yet: {status.reason or status.state}")
+        return InputError(f"the controller of {run} has said nothing yet: {status.reason or why}")
 
 
 def _plan(run: str, job: Job, facts: Mapping[str, Any], code: bytes) -> Plan:

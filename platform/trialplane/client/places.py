@@ -7,6 +7,7 @@ place where the last submission from this machine went, or this machine when the
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -103,7 +104,8 @@ def remember(place: Place, run: str) -> None:
         partial.write_text(json.dumps({"place": dataclasses.asdict(place), "runs": runs}), encoding="utf-8")
         partial.replace(file)
     except OSError:
-        partial.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            partial.unlink()
 
 
 def elsewhere(run: str, place: Place) -> str:

@@ -13,16 +13,16 @@ from trialplane.wire import cluster as names
 _PAUSE = 1.0
 
 
-def kept(gateway: Gateway, run: str, trial: int | None, attempt: int | None) -> Iterator[str] | None:
-    """A log as it is now, or None when the gateway has none."""
+def kept(gateway: Gateway, run: str, trial: int | None, attempt: int | None) -> Iterator[str] | str:
+    """A log as it is now, or why the gateway has none."""
     piece = gateway.log(run, trial, attempt, 0)
-    if piece is None:
-        return None
+    if isinstance(piece, str):
+        return piece
 
     def lines() -> Iterator[str]:
-        now: Piece | None = piece
+        now: Piece | str = piece
         text = b""
-        while now is not None and now.data:
+        while isinstance(now, Piece) and now.data:
             *whole, text = (text + now.data).split(b"\n")
             yield from (line.decode(errors="replace") + "\n" for line in whole)
             now = gateway.log(run, trial, attempt, now.next)
@@ -60,13 +60,13 @@ def followed(
                 raise
             pause(_PAUSE)
             continue
-        if piece is not None and piece.data:
+        if isinstance(piece, Piece) and piece.data:
             offset = piece.next
             *whole, text = (text + piece.data).split(b"\n")
             yield from (line.decode(errors="replace") + "\n" for line in whole)
             continue
         # A controller's log grows again in a new head pod; a trial's attempt ends once.
-        growing = active if piece is None or trial is None else piece.growing and active
+        growing = active if isinstance(piece, str) or trial is None else piece.growing and active
         if not growing:
             break
         pause(_PAUSE)

@@ -35,6 +35,7 @@ from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import Wish
 from trialplane.wire.states import RunState, TrialState
 
+MOST_SLOTS = 10_000
 MAX_BODY = 4096  # bytes of a request's
 PIECE = 1 << 20  # bytes of a log in one answer
 STATUS_SECONDS = 1.0  # for a controller to answer; the ledger's status is at most ten seconds old
@@ -202,15 +203,17 @@ def _named(run: str) -> str:
 
 def _wish(body: bytes) -> Wish:
     try:
-        wish = records.from_json(Wish, body)
-    except (ValueError, TypeError, AttributeError) as error:
+        asked = json.loads(body)
+    except ValueError as error:
         raise Refusal(400, f"a wish is JSON with state and parallel: {error}") from error
-    parallel = wish.parallel
-    if wish.state not in _WISHES:
-        raise Refusal(400, f"state must be one of {', '.join(_WISHES)}")
-    if parallel is not None and (type(parallel) is not int or not 0 < parallel <= 10_000):
-        raise Refusal(400, f"parallel must be a whole number from 1, or null; not {parallel!r}")
-    return wish
+    if not isinstance(asked, dict) or "state" not in asked:
+        raise Refusal(400, "a wish is JSON with state and parallel")
+    state, parallel = RunState(str(asked["state"]).upper()), asked.get("parallel")
+    if state not in _WISHES:
+        raise Refusal(400, f"state must be one of {', '.join(wish.lower() for wish in _WISHES)}")
+    if parallel is not None and (type(parallel) is not int or not 0 < parallel <= MOST_SLOTS):
+        raise Refusal(400, f"parallel must be a whole number from 1, or null; not {str(parallel)[:40]!r}")
+    return Wish(state, parallel)
 
 
 def _number(asked: Mapping[str, str], name: str, default: int) -> int:

@@ -2,7 +2,8 @@
 
 It waits for the head, submits the job under KubeRay's id, prints the job's log as it grows, and submits again when a new
 head does not know the job: a head pod that was killed takes the Ray job with it, but not the study, which is in the
-ledger. Ends with 0 when the job succeeded and with 1 when it failed. Standard library only: it must start at once.
+ledger. Ends with 0 once the job has ended, also when it failed: KubeRay reads that from Ray, and would start a submitter
+that failed again. Standard library only: it must start at once.
 """
 
 from __future__ import annotations
@@ -150,7 +151,7 @@ class Submitter:
             return None
         message = str(job.get("message") or "")
         _say(f"the Ray job {job['status']}", message.strip().splitlines()[0] if message.strip() else "")
-        return 0 if job["status"] == "SUCCEEDED" else 1
+        return 0
 
     def _show(self) -> None:
         """Prints what the job's log has grown by."""

@@ -77,7 +77,8 @@ def unpack(data: bytes, target: Path) -> None:
     try:
         # Whole before anything is written: tarfile itself takes an archive without its end for a good one.
         with tarfile.open(fileobj=io.BytesIO(gzip.decompress(data)), mode="r:") as archive:
-            archive.extractall(scratch, filter="data")
+            for member in archive:
+                _extract(archive, member, scratch)
         scratch.chmod(0o755)
         scratch.replace(target)
     except (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error) as error:
@@ -88,6 +89,17 @@ def unpack(data: bytes, target: Path) -> None:
         raise
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> None:
+    """Writes one file below `target`; tarfile's own filters are newer than Python 3.11.0."""
+    place = target / member.name
+    content = archive.extractfile(member) if member.isfile() else None
+    if content is None or ".." in place.parts or not place.is_relative_to(target):
+        raise tarfile.TarError(f"{member.name!r} is no file inside of it")
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_bytes(content.read())
+    place.chmod(0o755 if member.mode & 0o100 else 0o644)
 
 
 def _patterns(folder: Path) -> list[str]:

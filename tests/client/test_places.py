@@ -1,0 +1,76 @@
+"""Which place a command means, and what is remembered of submissions."""
+
+from __future__ import annotations
+
+import pytest
+
+from trialplane.client import places
+from trialplane.client.places import HERE, Place
+from trialplane.errors import InputError
+from trialplane.wire import env, paths
+
+LAB = Place(context="lab", namespace="team")
+
+
+def chosen(*, local=False, context=None, namespace=None, submits=False, **environ):
+    return places.chosen(local, context, namespace, submits=submits, environ=environ)
+
+
+@pytest.mark.parametrize("submits", [False, True])
+def test_flags_win(home, submits):
+    places.remember(LAB, "a")
+    environ = {env.CONTEXT: "other", env.NAMESPACE: "theirs"}
+    assert chosen(local=True, submits=submits, **environ) == HERE
+    assert chosen(context="x", submits=submits, **environ) == Place(context="x")
+    assert chosen(namespace="y", submits=submits, **environ) == Place(namespace="y")
+    with pytest.raises(InputError, match="--local and --namespace choose two places"):
+        chosen(local=True, namespace="y", submits=submits)
+
+
+@pytest.mark.parametrize("submits", [False, True])
+def test_then_the_environment(home, submits):
+    places.remember(HERE, "a")
+    assert chosen(submits=submits, **{env.CONTEXT: "x"}) == Place(context="x")
+    assert chosen(submits=submits, **{env.NAMESPACE: "y"}) == Place(namespace="y")
+
+
+def test_then_submit_asks_the_kubeconfig_and_others_the_last_submission(home):
+    assert chosen() == HERE
+    assert chosen(submits=True) == Place()
+    places.remember(LAB, "a")
+    assert chosen() == LAB
+    assert chosen(submits=True) == Place()
+    places.remember(HERE, "b")
+    assert chosen() == HERE
+
+
+def test_names_of_runs_on_clusters_are_kept_for_completion(home):
+    for name in ("a", "b", "a"):
+        places.remember(LAB, name)
+    places.remember(HERE, "c")
+    assert places.recall().runs == ("a", "b")
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"place": 1}', '{"place": {"local": true}, "runs": []}'])
+def test_a_damaged_memory_is_none(home, text):
+    home.mkdir()
+    paths.place(home).write_text(text)
+    assert places.recall() == places.Memory()
+
+
+def test_a_home_that_cannot_be_written_is_no_error(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv(env.HOME, str(tmp_path / "file" / "home"))
+    places.remember(LAB, "a")
+    assert places.recall() == places.Memory()
+
+
+def test_a_run_that_is_elsewhere(runs, namespace, target, planned):
+    runs.make("here")
+    target.submit(planned("there"))
+    assert places.elsewhere("here", LAB) == "--local"
+    assert places.elsewhere("there", HERE) == ""  # nothing was submitted from here
+    places.remember(target.place, "there")
+    assert places.elsewhere("there", HERE) == "--context lab --namespace team"
+    assert places.elsewhere("nowhere", HERE) == ""
+    assert places.elsewhere("../here", LAB) == ""

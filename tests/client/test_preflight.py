@@ -1,0 +1,103 @@
+"""Whether a run fits a cluster: nodes, quota, priority class and queue, on manifests as `plan` makes them."""
+
+from __future__ import annotations
+
+import decimal
+
+import pytest
+from tests.client.conftest import ORIGIN
+from tests.client.kuberay_double import SITE
+
+from trialplane.client import preflight
+from trialplane.client.preflight import Seen
+from trialplane.plan import render
+from trialplane.plan.pack import Pack
+from trialplane.plan.plan import Plan
+from trialplane.plan.site import Site
+from trialplane.spec import load
+
+
+@pytest.fixture
+def look(workplace):
+    """Checks the job demo with overrides against what a cluster has."""
+
+    def check(seen: Seen, **overrides):
+        job = load.load_job(
+            workplace / "jobs" / "demo", overrides={key.replace("__", "."): v for key, v in overrides.items()}
+        )
+        ray_job = render.manifests(Plan("a", job, Pack(b"", "", ()), ORIGIN), Site.model_validate(SITE), 0.0)[0]
+        complaints, warnings = preflight.check(job, ray_job, seen)
+        return [f"{one.field}: {one.message}" for one in complaints], warnings
+
+    return check
+
+
+def node(labels=None, **allocatable):
+    found = {"cpu": "8", "memory": "32Gi", **{key.replace("__", "/").replace("_", "."): v for key, v in allocatable.items()}}
+    return {"metadata": {"name": "n", "labels": labels or {}}, "status": {"allocatable": found}}
+
+
+def quota(**hard):
+    spelt = {key.replace("__", "."): value for key, value in hard.items()}
+    return {"metadata": {"name": "small"}, "status": {"hard": spelt, "used": {}}}
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("500m", "0.5"), ("2", "2"), ("2Gi", str(2 * 2**30)), ("1.5G", "1.5e9"), ("1e3", "1000"), (4, "4"), ("?", "0")],
+)
+def test_amounts_as_kubernetes_writes_them(text, value):
+    assert preflight.amount(text) == decimal.Decimal(value)
+
+
+def test_what_may_not_be_read_is_not_judged(look):
+    assert look(Seen()) == ([], [])
+
+
+def test_a_job_that_fits(look):
+    assert look(Seen(nodes=[node()], quotas=[quota(requests__cpu="100", pods="50")])) == ([], [])
+
+
+def test_gpus_of_the_largest_node_that_trials_may_run_on(look):
+    nodes = [node({"pool": "big"}, nvidia_com__gpu="8"), node({"pool": "small"}, nvidia_com__gpu="2")]
+    assert look(Seen(nodes=nodes), resources__gpus=8) == ([], [])
+    complaints, _ = look(Seen(nodes=nodes), resources__gpus=8, cluster__node_selector={"pool": "small"})
+    assert complaints == [
+        "resources.gpus: a trial asks for 8 nvidia.com/gpu, and the largest node that it may run on has 2 nvidia.com/gpu; "
+        "--set resources.gpus=2"
+    ]
+
+
+def test_what_a_node_autoscaler_may_make_is_a_warning(look):
+    assert look(Seen(nodes=[node()]), resources__gpus=1) == (
+        [],
+        ["a trial asks for 1 nvidia.com/gpu, and no node has any now; it waits until one appears"],
+    )
+    assert look(Seen(nodes=[node()]), cluster__node_selector={"pool": "gpu"}) == (
+        [],
+        ["no node has the labels pool=gpu now; trials wait until one appears"],
+    )
+    _, (warning,) = look(Seen(nodes=[node()]), resources__cpus=16)
+    assert "16 cores, and the largest node that it may run on has 8 cores; it waits" in warning
+
+
+def test_one_trial_must_fit_the_quota(look):
+    (complaint,), _ = look(Seen(quotas=[quota(requests__memory="2Gi")]))
+    assert complaint.startswith("resources: one trial and the controller ask for ")
+    assert complaint.endswith("small allows 2 GiB in the namespace; ask for less, or have the quota raised")
+
+
+def test_all_trials_at_a_time_should(look):
+    complaints, (warning,) = look(Seen(quotas=[quota(pods="4")]), parallel=5)
+    assert complaints == []
+    assert warning == "the quota small has 4 pods left, enough for 2 of 5 trials at a time; the others wait (--parallel 2)"
+
+
+def test_a_priority_class_and_a_queue_must_be_there(look):
+    seen = Seen(priority_classes=frozenset({"low"}), queues=frozenset())
+    complaints, _ = look(seen, cluster__priority_class="high", cluster__queue="gpus")
+    assert complaints == [
+        "cluster.priority_class: there is no PriorityClass high; there are: low",
+        "cluster.queue: there is no LocalQueue gpus in the namespace; there is none (is Kueue installed?)",
+    ]
+    assert look(seen, cluster__priority_class="low")[0] == []

@@ -1,0 +1,322 @@
+"""The gateway over a real PostgreSQL and real ledgers: what it says of living and ended runs, what it refuses, and that it
+stays small.
+
+Not checked here: the laptop's side (tests/client), and the way through the API server (tests/e2e).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import http.client
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.contracts.conftest import Postgres, ask, complete, make_job, postgres, wait_until
+
+from trialplane.controller import gateway as gateways
+from trialplane.controller.archive import Archive
+from trialplane.controller.gateway import Gateway
+from trialplane.controller.ledger import Ledger
+from trialplane.controller.status import StatusBoard
+from trialplane.wire import cluster, labels, records
+from trialplane.wire.paths import RunPaths
+from trialplane.wire.records import RunStatus, TrialOutcome, TrialRow
+from trialplane.wire.states import FailureClass, RunState, TrialState
+
+__all__ = ["postgres"]  # a fixture
+
+TOKEN = "t" * 32
+
+
+@dataclasses.dataclass
+class Reply:
+    code: int
+    data: bytes
+    headers: dict[str, str]
+
+    def json(self) -> Any:
+        return json.loads(self.data)
+
+
+class Site:
+    """A gateway over a database of its own, and the ledgers in it."""
+
+    def __init__(
+        self, server: Postgres, home: Path, token: str = TOKEN, status_url: str = "http://127.0.0.1:9/{run}"
+    ) -> None:
+        self.postgres = server
+        self.url = server.new_database()
+        self.home = home
+        self._runs = Archive(self.url)
+        made = Gateway(self._runs, token, home, status_url)
+        self._server = gateways.serve(made, "127.0.0.1", 0)
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def ask(self, method: str, path: str, body: bytes = b"", **headers: str) -> Reply:
+        connection = http.client.HTTPConnection("127.0.0.1", self._server.server_address[1], timeout=60)
+        with contextlib.closing(connection):
+            connection.request(method, path, body or None, headers)
+            reply = connection.getresponse()
+            return Reply(reply.status, reply.read(), {name.lower(): value for name, value in reply.getheaders()})
+
+    def get(self, path: str) -> Any:
+        reply = self.ask("GET", path)
+        assert reply.code == 200, reply.data
+        return reply.json()
+
+    def change(self, method: str, path: str, body: Any = None) -> Reply:
+        text = b"" if body is None else json.dumps(body).encode()
+        return self.ask(method, path, text, **{cluster.TOKEN_HEADER: TOKEN})
+
+    def ledger(self, run: str, submitted: float = 1000.0, **changes: Any) -> Ledger:
+        """A ledger as a controller has it, with what it says of the run."""
+        job = make_job(**changes)
+        code = self.home / "code"
+        code.mkdir(exist_ok=True)
+        ledger = Ledger(self.url, job, run, code, self.home / "lock")
+        status = RunStatus(run, job.name, RunState.RUNNING, job.trials)
+        ledger.describe(
+            {
+                labels.LEDGER_JOB: job.model_dump(mode="json"),
+                labels.LEDGER_SUBMISSION: {"submitted": submitted, "user": "ann"},
+                labels.LEDGER_CODE: "AAEC",
+                labels.LEDGER_STATUS: records.to_dict(status),
+            }
+        )
+        return ledger
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._runs.close()
+
+
+@pytest.fixture
+def site(postgres: Postgres, tmp_path: Path) -> Iterator[Site]:
+    made = Site(postgres, tmp_path)
+    yield made
+    made.close()
+
+
+def test_a_living_run_and_an_ended_one(site: Site) -> None:
+    with site.ledger("old", submitted=1.0) as old:
+        old.tell(complete(ask(old)))
+        ask(old)  # still running when its controller goes away
+    with site.ledger("new", submitted=2.0) as new:
+        ask(new)
+        assert [(run["run"], run["job"], run["state"]) for run in site.get("/runs")] == [
+            ("new", "toy", "RUNNING"),
+            ("old", "toy", "RUNNING"),
+        ]
+        assert site.get("/runs/new/status")["alive"] is True
+        wait_until(lambda: not site.get("/runs/old/status")["alive"], "PostgreSQL sees that the controller is gone")
+        assert site.get("/runs/new/attempts")[0]["state"] == "RUNNING"
+    found = [records.from_dict(TrialRow, row) for row in site.get("/runs/old/attempts")]
+    assert [row.state for row in found] == [TrialState.COMPLETE, TrialState.LOST]
+    assert found[0].values == (found[0].params["x"],)
+    assert site.get("/runs/old/job")["sampler"]["name"] == "random"
+    assert site.get("/runs/old/submission")["user"] == "ann"
+    assert site.ask("GET", "/runs/old/code").data == b"\0\1\2"
+
+
+def test_ends_are_told_once(site: Site) -> None:
+    with site.ledger("toy") as ledger:
+        place = site.get("/runs/toy/ends")["place"]
+        told = []
+        for _ in range(3):
+            ledger.tell(complete(ask(ledger)))
+            answer = site.get(f"/runs/toy/ends?after={place}")
+            told += [row["trial"] for row in answer["rows"]]
+            place = answer["place"]
+        assert told == [0, 1, 2]
+        assert site.get(f"/runs/toy/ends?after={place}") == {"place": place, "rows": []}
+
+
+def test_the_controllers_own_status_is_newer(postgres: Postgres, tmp_path: Path) -> None:
+    run = RunPaths.of(tmp_path, "toy")
+    run.root.mkdir(parents=True)
+    board = StatusBoard(run)
+    made = Site(postgres, tmp_path, status_url=f"http://127.0.0.1:{board.port}/status")
+    try:
+        with made.ledger("toy"):
+            assert made.get("/runs/toy/status")["status"]["complete"] == 0
+            board.show(RunStatus("toy", "toy", RunState.RUNNING, 6, complete=5))
+            assert made.get("/runs/toy/status")["status"]["complete"] == 5
+            board.show(RunStatus("other", "toy", RunState.RUNNING, 6, complete=4))
+            assert made.get("/runs/toy/status")["status"]["complete"] == 0, "another run's controller is not believed"
+        wait_until(lambda: not made.get("/runs/toy/status")["alive"], "PostgreSQL sees that the controller is gone")
+        board.show(RunStatus("toy", "toy", RunState.RUNNING, 6, complete=3))
+        assert made.get("/runs/toy/status")["status"]["complete"] == 0, "nobody is asked about a run without a controller"
+    finally:
+        made.close()
+        board.close()
+
+
+def test_a_wish_is_heard_by_the_controller(site: Site) -> None:
+    with site.ledger("toy") as ledger:
+        assert ledger.wish().state is RunState.RUNNING
+        for state, parallel in (("RUNNING", 7), ("PAUSED", None), ("CANCELLED", None)):
+            assert site.change("PUT", "/runs/toy/wish", {"state": state, "parallel": parallel}).code == 200
+            assert (ledger.wish().state.value, ledger.wish().parallel) == (state, parallel)
+
+
+@pytest.mark.parametrize(
+    "wish",
+    [{"state": "SUCCEEDED"}, {"state": "gone"}, {"state": "RUNNING", "parallel": 0}, {"parallel": "many"}, [], "x", 1],
+)
+def test_what_is_no_wish_is_refused(site: Site, wish: Any) -> None:
+    site.ledger("toy").close()
+    reply = site.change("PUT", "/runs/toy/wish", wish)
+    assert reply.code == 400
+    assert reply.json()["error"]
+
+
+def test_states_may_be_written_small(site: Site) -> None:
+    with site.ledger("toy") as ledger:
+        assert site.change("PUT", "/runs/toy/wish", {"state": "cancelled"}).code == 200
+        assert ledger.wish().state is RunState.CANCELLED
+
+
+@pytest.mark.parametrize("headers", [{}, {cluster.TOKEN_HEADER: "wrong"}, {cluster.TOKEN_HEADER: "ä"}])
+def test_changes_need_the_token(site: Site, headers: dict[str, str]) -> None:
+    with site.ledger("toy") as ledger:
+        for method, path, body in (("PUT", "/runs/toy/wish", b'{"state": "CANCELLED"}'), ("DELETE", "/runs/toy", b"")):
+            assert site.ask(method, path, body, **headers).code == 403
+        assert ledger.wish().state is RunState.RUNNING
+    assert len(site.get("/runs")) == 1
+
+
+def test_a_gateway_without_a_token_changes_nothing(postgres: Postgres, tmp_path: Path) -> None:
+    made = Site(postgres, tmp_path, token="")
+    try:
+        made.ledger("toy").close()
+        assert made.ask("DELETE", "/runs/toy", **{cluster.TOKEN_HEADER: ""}).code == 403
+    finally:
+        made.close()
+
+
+def test_a_run_is_deleted_whole_and_alone(site: Site) -> None:
+    for name in ("toy", "other"):
+        with site.ledger(name) as ledger:
+            ledger.tell(complete(ask(ledger)))
+            ledger.tell(TrialOutcome(ask(ledger).number, TrialState.FAILED, failure=FailureClass.ERROR))
+            RunPaths.of(site.home, name).root.mkdir(parents=True)
+            if name == "toy":
+                reply = site.change("DELETE", "/runs/toy")
+                assert reply.code == 409
+                assert "platform cancel toy" in reply.json()["error"]
+    wait_until(lambda: not site.get("/runs/toy/status")["alive"], "PostgreSQL sees that the controller is gone")
+    assert site.change("DELETE", "/runs/toy").code == 200
+    assert [run["run"] for run in site.get("/runs")] == ["other"]
+    assert len(site.get("/runs/other/attempts")) == 2
+    assert not RunPaths.of(site.home, "toy").root.exists()
+    assert RunPaths.of(site.home, "other").root.exists()
+    database = site.url.split("/")[3].split("?")[0]
+    (left,) = site.postgres.execute("SELECT count(*), min(study_id), max(study_id) FROM trials", database)
+    assert left[0] == 2
+    assert site.change("DELETE", "/runs/toy").code == 404
+    with site.ledger("toy") as again:
+        assert again.counts.ended == 0, "the name is free"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/runs/unknown/status",
+        "/runs/unknown/attempts",
+        "/runs/unknown/log",
+        "/runs/../status",
+        "/runs/..%2F..%2Fetc/log",
+        "/runs/%00/log",
+        "/runs/a'b/status",
+        "/nothing",
+        "/runs/toy/nothing",
+    ],
+)
+def test_what_is_not_there_is_404_with_a_word(site: Site, path: str) -> None:
+    site.ledger("toy").close()
+    reply = site.ask("GET", path)
+    assert reply.code == 404
+    assert reply.json()["error"]
+
+
+def test_an_empty_database_has_no_runs(postgres: Postgres, tmp_path: Path) -> None:
+    made = Site(postgres, tmp_path)
+    try:
+        postgres.execute("DROP SCHEMA public CASCADE", made.url.split("/")[3].split("?")[0])
+        assert made.ask("GET", "/runs").code == 200
+        assert made.ask("GET", "/runs/toy/status").code == 404
+        assert made.change("PUT", "/runs/toy/wish", {"state": "PAUSED"}).code == 404
+    finally:
+        made.close()
+
+
+def test_logs_are_read_in_pieces(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gateways, "PIECE", 4)
+    run = RunPaths.of(site.home, "toy")
+    with site.ledger("toy") as ledger:
+        request = ask(ledger)
+        log = run.trial_log(0, 1)
+        log.parent.mkdir(parents=True)
+        log.write_text("one two")
+        run.controller_log.write_text("said")
+        first = site.ask("GET", "/runs/toy/log?trial=0")
+        assert (first.data, first.headers["x-trialplane-next"], first.headers["x-trialplane-growing"]) == (b"one ", "4", "1")
+        rest = site.ask("GET", "/runs/toy/log?trial=0&attempt=1&from=4")
+        assert (rest.data, rest.headers["x-trialplane-next"], rest.headers["x-trialplane-growing"]) == (b"two", "7", "1")
+        ledger.tell(complete(request))
+        rest = site.ask("GET", "/runs/toy/log?trial=0&from=4")
+        assert rest.headers["x-trialplane-growing"] == "0"
+        assert site.ask("GET", "/runs/toy/log?trial=0").headers["x-trialplane-growing"] == "1", "there is more to read"
+        assert site.ask("GET", "/runs/toy/log?from=99").headers["x-trialplane-growing"] == "1"
+    said = wait_until(
+        lambda: (r := site.ask("GET", "/runs/toy/log")).headers["x-trialplane-growing"] == "0" and r, "its end"
+    )
+    assert said.data == b"said"
+    assert site.ask("GET", "/runs/toy/log?trial=5").code == 404
+    assert site.ask("GET", "/runs/toy/log?trial=x").code == 400
+    log.unlink()
+    assert "artifact of the MLflow run" in site.ask("GET", "/runs/toy/log?trial=0").json()["error"]
+
+
+def test_a_body_is_bounded(site: Site) -> None:
+    site.ledger("toy").close()
+    assert site.change("PUT", "/runs/toy/wish", {"state": "x" * 10_000}).code == 413
+    assert site.ask("GET", "/health", **{"Content-Length": "-1"}).code == 413
+
+
+def test_a_database_that_is_away_is_said_and_survived(site: Site) -> None:
+    site.ledger("toy").close()
+    site.postgres.stop()
+    try:
+        reply = site.ask("GET", "/runs")
+        assert reply.code == 503
+        assert "does not answer" in reply.json()["error"]
+        assert site.ask("GET", "/health").code == 200
+    finally:
+        site.postgres.start()
+    assert len(site.get("/runs")) == 1
+
+
+@pytest.mark.slow
+def test_800_attempts_are_read_quickly(site: Site) -> None:
+    with site.ledger("toy", trials=800) as ledger:
+        while (request := ledger.ask()) is not None:
+            ledger.tell(complete(request))
+    began = time.perf_counter()
+    assert len(site.get("/runs/toy/attempts")) == 800
+    print(f"800 attempts: {time.perf_counter() - began:.3f} s")  # noqa: T201  for the benchmark's reader
+
+
+def test_it_stays_small() -> None:
+    code = "import sys, trialplane.controller.gateway; print(*{name.partition('.')[0] for name in sys.modules})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not set(done.stdout.split()) & {"optuna", "ray", "mlflow", "torch", "numpy", "pandas"}
