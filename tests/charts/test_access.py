@@ -125,5 +125,5 @@ def test_users_are_told_the_roles_name_by_the_client() -> None:
     from trialplane.client import refusal
 
     said = {"kind": "Status", "message": 'User "ada" cannot list resource "rayjobs" in API group "ray.io"'}
-    error = refusal.explain(403, json.dumps(said).encode(), "list", "rayjobs.ray.io", "studies", "lab")
+    error = refusal.explain(403, json.dumps(said).encode(), "list", "rayjobs.ray.io", "studies", "prod")
     assert f"--role={ROLE}" in str(error)

@@ -126,7 +126,7 @@ def pod(name: str, role: str) -> Thing:
     if role == cluster.CONTROLLER and of_cluster.get("enableInTreeAutoscaling"):
         options = of_cluster["autoscalerOptions"]
         given = {key: options[key] for key in ("env", "securityContext", "volumeMounts")}
-        template["spec"]["containers"].append({"name": "autoscaler", **given})
+        template["spec"]["containers"].append({"name": "autoscaler", "image": own["image"], **given})
     return {"apiVersion": "v1", "kind": "Pod", **template}
 
 

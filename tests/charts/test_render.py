@@ -132,9 +132,9 @@ def test_volumes_and_their_passwords_outlive_the_release_unless_told_otherwise(
     ("release", "values", "service"),
     [
         ("platform", {}, "platform-gateway"),
-        ("lab", {}, "lab-platform-gateway"),
-        ("lab", {"nameOverride": "ml"}, "lab-ml-gateway"),
-        ("lab", {"fullnameOverride": "x" * 60}, "x" * 40 + "-gateway"),
+        ("team", {}, "team-platform-gateway"),
+        ("team", {"nameOverride": "ml"}, "team-ml-gateway"),
+        ("team", {"fullnameOverride": "x" * 60}, "x" * 40 + "-gateway"),
     ],
 )
 def test_the_release_names_the_objects(

@@ -95,6 +95,16 @@ def test_pods_have_the_roles_and_ports_that_the_laptop_knows(
         assert cluster.RUN not in pod["metadata"]["labels"]
 
 
+def test_the_monitor_reads_ports_that_head_pods_have(render: Render, named: Callable[..., Thing]) -> None:
+    monitor = named(render({"metrics": {"enabled": True, "check": False}}), "PodMonitor", "platform")["spec"]
+    golden = Path(__file__).resolve().parents[1] / "plan" / "golden" / "plain.yaml"
+    (job,) = (one for one in yaml.safe_load_all(golden.read_text()) if one["kind"] == "RayJob")
+    head = job["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]
+    ports = {port["name"] for container in head["spec"]["containers"] for port in container["ports"]}
+    assert {one["port"] for one in monitor["podMetricsEndpoints"]} <= ports
+    assert monitor["selector"]["matchLabels"].items() <= head["metadata"]["labels"].items()
+
+
 def _names(objects: list[Thing], kind: str) -> set[str]:
     return {one["metadata"]["name"] for one in objects if one["kind"] == kind}
 

@@ -110,11 +110,19 @@ class Cluster:
     def run(self) -> RunPaths:
         return RunPaths.of(self.home, "toy")
 
-    def start_worker(self, name: str) -> None:
-        """Starts a worker with one slot and a disk of its own."""
+    def start_worker(self, name: str, *, wait: bool = True) -> None:
+        """Starts a worker with one slot and a disk of its own; one that Ray gives up on a busy machine is started again."""
         resources = json.dumps({"trial_slot": 1})
         command = [f"--address={self.address}", "--num-cpus=1", f"--resources={resources}"]
         self.workers[name] = self._ray(command, self.root / name)
+
+        def is_up() -> bool:
+            if self.workers[name].poll() is not None:
+                self.workers[name] = self._ray(command, self.root / name)
+            return "will now block" in (self.root / name / "ray.log").read_text()
+
+        if wait:
+            wait_until(is_up, f"{name} has joined")
 
     def submit(self, plan: Plan) -> None:
         """Puts a submission where a pod has it mounted."""

@@ -148,7 +148,7 @@ def test_a_study_survives_the_loss_of_a_worker_and_of_the_head(study: Study, tmp
         cluster.start_worker(name)
     wait_until(lambda: study.ended() >= 2, "two trials have ended")
     cluster.kill_worker("worker-1")
-    cluster.start_worker("worker-3")
+    cluster.start_worker("worker-3", wait=False)
     before = study.ended()
     wait_until(lambda: study.ended() >= before + 3, "the study goes on without it")
     first = cluster.run

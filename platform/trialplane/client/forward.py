@@ -103,10 +103,11 @@ class Forward:
             except (TargetError, InputError) as error:
                 self._said(str(error))
                 return
-            back = threading.Thread(target=_pump, args=(stream, client), daemon=True)
-            back.start()
-            _pump(client, stream)
-            back.join()
+            with contextlib.closing(stream):
+                back = threading.Thread(target=_pump, args=(stream, client), daemon=True)
+                back.start()
+                _pump(client, stream)
+                back.join()
 
 
 def _pump(source: Any, target: Any) -> None:

@@ -239,8 +239,7 @@ class KubernetesTarget:
                 f"the controller of {run} has not started yet; `platform status {run}` shows why, try again then"
             )
         seen = view.status is not None and view.alive and view.status.parallel == parallel
-        pods = len(self.objects.pods(run, names.TRIAL))
-        if pods > parallel and not seen and not now:
+        if len(self.objects.trial_pods(run)) > parallel and not seen and not now:
             return False  # until the controller has said which pods it keeps, none may go
         keep = None if now or view.status is None else frozenset(view.status.nodes)
         return self.objects.scale(view.ray_job, self.job(run), parallel, keep)

@@ -137,6 +137,11 @@ class Objects:
         selector = f"{names.RUN}={run}" + (f",{names.ROLE}={role}" if role else "")
         return sorted(self.cluster.list(clusters.POD, selector=selector), key=phases.created, reverse=True)
 
+    def trial_pods(self, run: str) -> list[str]:
+        """Names of a run's trial pods that are not being removed, the newest first."""
+        found = self.pods(run, names.TRIAL)
+        return [pod["metadata"]["name"] for pod in found if not pod["metadata"].get("deletionTimestamp")]
+
     def why(self, ray_job: Mapping[str, Any]) -> str:
         """Why a run has not started, or not all of its trial pods have; "" when nothing is missing."""
         run = ray_job["metadata"]["name"]
@@ -160,7 +165,7 @@ class Objects:
         wanted, surplus = rayjob.worker_replicas(_wide(job, parallel)).most, []
         count = wanted
         if not job.cluster.autoscale:  # else Ray takes idle pods away by itself, and never one with a slot
-            pods = [pod["metadata"]["name"] for pod in self.pods(run, names.TRIAL)]
+            pods = self.trial_pods(run)
             spare = [pod for pod in pods if keep is None or pod not in keep]
             surplus = spare[: max(0, len(pods) - wanted)]
             count = wanted if keep is None else max(wanted, len(pods) - len(surplus))
@@ -189,8 +194,7 @@ def _resized(job: Job, count: int, surplus: list[str]) -> list[dict[str, Any]]:
     if not job.cluster.autoscale:
         patch.append({"op": "add", "path": f"{group}/minReplicas", "value": replicas.least})
         patch.append({"op": "add", "path": f"{group}/replicas", "value": replicas.now})
-    if surplus:
-        # Otherwise KubeRay would choose, and it does not know which pods have a trial.
+        # Otherwise KubeRay would choose, and it does not know which pods have a trial; nor does it forget the last ones.
         patch.append({"op": "add", "path": f"{group}/scaleStrategy", "value": {"workersToDelete": surplus}})
     return patch
 

@@ -195,7 +195,9 @@ class Controller:
             slots.arrays_to_file(said.arrays, arrays)
         if said.store is not None:
             arrival.unpack_store(self._run, outcome.number, said.store)
-        told = self._ledger.tell(dataclasses.replace(outcome, step=self._recorder.last_step(outcome.number)))
+        # In the ledger, so that a controller without this one's disk finds what MLflow has of this attempt.
+        step, run_id = self._recorder.last_step(outcome.number), said.request.env.get(env.MLFLOW_RUN_ID, "")
+        told = self._ledger.tell(dataclasses.replace(outcome, step=step, mlflow=run_id))
         assert told is not None
         self._is_dry = False
         self._recorder.ended(request, told, arrays)
@@ -296,7 +298,7 @@ def catch_up(ledger: Ledger, recorder: Recorder) -> int:
     for request, outcome in ledger.attempts():
         missing = False
         if not recorder.has("started", request.number):
-            recorder.started(request, None)
+            recorder.started(request, (outcome.mlflow or None) if outcome is not None else None)
             missing = True
         if outcome is not None and not recorder.has("ended", request.number):
             recorder.ended(request, outcome)

@@ -118,6 +118,7 @@ class TrialOutcome:
         arrays: number of bytes of arrays that came with the result.
         retried: whether the trial is tried again; decided by the ledger.
         step: the last step reported.
+        mlflow: id of the MLflow run that the trial logged into by itself, or "".
     """
 
     number: int
@@ -137,6 +138,7 @@ class TrialOutcome:
     arrays: int = 0
     retried: bool = False
     step: int = 0
+    mlflow: str = ""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,0 +1,159 @@
+"""What a ledger does besides trials where it outlives everything else of a run: it says all about the run, hears wishes,
+and waits for a former controller that PostgreSQL has not noticed the end of.
+
+Not checked here: crashes and outages (test_ledger_crashes.py), who writes the wishes (tests/controller/test_gateway.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg2
+import pytest
+from tests.contracts.conftest import Backend, Postgres, ask, complete, drive, make_job
+
+from trialplane import errors
+from trialplane.controller.storage import Storage
+from trialplane.wire import labels
+from trialplane.wire.records import Wish
+from trialplane.wire.states import RunState
+
+
+@pytest.fixture
+def remote(postgres: Postgres, place: Path) -> Iterator[Backend]:
+    """A place for a study on PostgreSQL."""
+    made = Backend("postgres", postgres.new_database(), place)
+    made.code.mkdir()
+    yield made
+    made.close()
+
+
+@contextlib.contextmanager
+def session(backend: Backend) -> Iterator[Any]:
+    """Another connection to the database."""
+    connection = psycopg2.connect(backend.url.replace("postgresql+psycopg2", "postgresql"))
+    connection.autocommit = True
+    try:
+        with connection.cursor() as cursor:
+            yield cursor
+    finally:
+        connection.close()
+
+
+def test_a_run_is_described_and_described_anew(backend: Backend) -> None:
+    job = make_job()
+    with backend.open(job) as ledger:
+        ledger.describe({labels.LEDGER_JOB: {"trials": 6}, labels.LEDGER_STATUS: {"state": "RUNNING"}})
+        drive(ledger)
+        ledger.describe({labels.LEDGER_STATUS: {"state": "SUCCEEDED"}}, patient=False)
+    with backend.open(job) as ledger:
+        ledger.describe({labels.LEDGER_JOB: {"trials": 12}})
+        said = [ledger._storage.described(key) for key in (labels.LEDGER_JOB, labels.LEDGER_STATUS, labels.LEDGER_CODE)]
+        assert said == [{"trials": 12}, {"state": "SUCCEEDED"}, None]
+        assert ledger.counts.complete == 6
+
+
+def test_a_controller_that_was_taken_over_describes_nothing(sqlite: Backend) -> None:
+    job = make_job()
+    first = sqlite.open(job)
+    second = sqlite.open(job, lock=sqlite.folder / "other.lock")  # a file system without working locks
+    second.describe({labels.LEDGER_STATUS: "second"})
+    for patient in (True, False):
+        with pytest.raises(errors.LedgerFenced):
+            first.describe({labels.LEDGER_STATUS: "first"}, patient=patient)
+    assert second._storage.described(labels.LEDGER_STATUS) == "second"
+
+
+def test_a_wish_is_there_when_somebody_wished(backend: Backend) -> None:
+    with backend.open(make_job()) as ledger:
+        assert ledger.wish() == Wish(RunState.RUNNING, None)
+        ledger.describe({labels.LEDGER_WISH: {"state": "PAUSED", "parallel": 3, "of": "a newer version"}})
+        assert ledger.wish() == Wish(RunState.PAUSED, 3)
+
+
+def test_what_is_left_to_start_is_counted(backend: Backend) -> None:
+    with backend.open(make_job(trials=3)) as ledger:
+        assert ledger.unstarted == 3
+        drive(ledger, count=2)
+        assert ledger.unstarted == 1
+        ask(ledger)
+        assert ledger.unstarted == 0
+    with backend.open(make_job(trials=3)) as ledger:
+        assert ledger.unstarted == 1, "the one that ran is tried again"
+
+
+def test_a_former_controllers_connection_is_waited_for(remote: Backend) -> None:
+    """As that of a lost node, which PostgreSQL believes in for a while."""
+    job = make_job()
+    first = remote.open(job)
+    drive(first, count=2)
+    looked = threading.Event()
+    count = 0
+
+    def give_up() -> bool:
+        nonlocal count
+        count += 1
+        if count == 3:
+            looked.set()
+        return False
+
+    opened: list[Any] = []
+    thread = threading.Thread(target=lambda: opened.append(remote.open(job, lock_patience=60, give_up=give_up)))
+    thread.start()
+    assert looked.wait(60), "it looks again and again"
+    assert not opened
+    first.close()
+    thread.join(60)
+    assert opened[0].counts.complete == 2
+
+
+def test_waiting_for_a_former_controller_can_be_given_up(remote: Backend) -> None:
+    job = make_job()
+    remote.open(job)
+    with pytest.raises(errors.LedgerLocked):
+        remote.open(job, lock_patience=600, give_up=lambda: True)
+
+
+def test_a_broken_connection_that_postgresql_believes_in_is_no_other_controller(
+    remote: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The network broke: the next connection finds the lock held by the last one, until the server gives that up."""
+    ledger = remote.open(make_job(), lock_patience=60)
+    request = ask(ledger)
+    key = labels.ledger_lock("toy")
+    with session(remote) as other:
+        other.execute("SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted")
+        ((holder,),) = other.fetchall()
+        other.execute("SELECT pg_terminate_backend(%s, 10000)", (holder,))
+        other.execute("SELECT pg_advisory_lock(%s)", (key,))  # stands for the session that is not noticed to be dead
+        tried = threading.Event()
+        taken = Storage._taken
+
+        def looking(self: Storage, cursor: Any) -> Any:
+            tried.set()
+            return taken(self, cursor)
+
+        monkeypatch.setattr(Storage, "_taken", looking)
+        told: list[Any] = []
+        thread = threading.Thread(target=lambda: told.append(ledger.tell(complete(request))))
+        thread.start()
+        assert tried.wait(60)
+        assert not told
+        other.execute("SELECT pg_advisory_unlock(%s)", (key,))
+        thread.join(60)
+    assert told[0] is not None
+    assert ledger.counts.complete == 1
+
+
+def test_the_server_notices_a_lost_controller(remote: Backend) -> None:
+    """The settings are the session's own; over a local socket the server shows none, so it is asked whether it took them."""
+    ledger = remote.open(make_job())
+    connection = ledger._storage._engine.raw_connection()
+    with contextlib.closing(connection), connection.cursor() as cursor:
+        cursor.execute("SELECT name FROM pg_settings WHERE name LIKE 'tcp_%' AND source = 'session' ORDER BY name")
+        names = [name for (name,) in cursor.fetchall()]
+    assert names == ["tcp_keepalives_count", "tcp_keepalives_idle", "tcp_keepalives_interval", "tcp_user_timeout"]

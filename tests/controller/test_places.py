@@ -1,0 +1,214 @@
+"""What comes from pods and what is done about it, each by itself: the submission, logs, stores, failed starts, wishes.
+
+Not checked here: all of it together (tests/study/test_cluster.py).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.controller.conftest import request
+
+from trialplane import errors
+from trialplane.controller import arrival, wishes
+from trialplane.controller.batch import Batch, adopt
+from trialplane.controller.setting import Setting
+from trialplane.controller.starting import StartFailures
+from trialplane.controller.wishes import Wishes
+from trialplane.plan import pack
+from trialplane.wire import env
+from trialplane.wire.paths import RunPaths
+from trialplane.wire.records import Wish
+from trialplane.wire.states import RunState
+
+
+def mounted(root: Path, code: str, job: str = "{}") -> Path:
+    """A submission as pods have it."""
+    source = root / f"source-{len(list(root.iterdir()))}"
+    source.mkdir()
+    (source / "train.py").write_text(code)
+    (root / "in" / "run").mkdir(parents=True, exist_ok=True)
+    (root / "in" / "code").mkdir(exist_ok=True)
+    (root / "in" / "run" / "job.json").write_text(job)
+    (root / "in" / "run" / "submission.json").write_text("{}")
+    (root / "in" / "code" / "code.tar.gz").write_bytes(pack.pack(source).data)
+    return root / "in"
+
+
+def test_a_submission_is_taken_in_anew_at_each_start(tmp_path: Path) -> None:
+    run = RunPaths(tmp_path / "runs" / "toy")
+    arrival.take_in(mounted(tmp_path, "one"), run)
+    run.controller_log.write_text("stays")
+    (run.code / "old.py").touch()
+    arrival.take_in(mounted(tmp_path, "two", '{"trials": 8}'), run)
+    assert [file.name for file in run.code.iterdir()] == ["train.py"]
+    assert (run.code / "train.py").read_text() == "two"
+    assert run.job.read_text() == '{"trials": 8}'
+    names = sorted(file.name for file in run.root.iterdir())
+    assert names == ["code", "controller.log", "job.json", "submission.json"]
+
+
+def test_a_damaged_submission_leaves_the_run_as_it_was(tmp_path: Path) -> None:
+    run = RunPaths(tmp_path / "runs" / "toy")
+    there = mounted(tmp_path, "one")
+    arrival.take_in(there, run)
+    (there / "code" / "code.tar.gz").write_bytes(b"damaged")
+    with pytest.raises(errors.InputError, match="damaged"):
+        arrival.take_in(there, run)
+    assert (run.code / "train.py").read_text() == "one"
+    with pytest.raises(errors.InputError, match="mounted"):
+        arrival.take_in(tmp_path / "nowhere", run)
+
+
+def test_logs_grow_and_a_full_disk_does_not_end_the_study(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    run = RunPaths(tmp_path)
+    for piece in (b"one ", b"two"):
+        arrival.add_to_log(run, request(3), piece)
+    assert run.trial_log(3, 1).read_bytes() == b"one two"
+    (tmp_path / "trials" / "0004").touch()  # no folder can be made there
+    arrival.add_to_log(run, request(4), b"lost")
+    assert "the log of trial 4 cannot be written" in caplog.text
+
+
+def test_a_store_from_elsewhere_is_adopted_with_its_artifacts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import mlflow
+    from mlflow.tracking import MlflowClient
+
+    there = RunPaths(tmp_path / "pod").trial_store(5)
+    there.parent.mkdir(parents=True)
+    for name, value in env.own_mlflow(there).items():
+        monkeypatch.setenv(name, value)
+    client = MlflowClient(f"sqlite:///{there}")
+    made = client.create_run(
+        client.create_experiment("toy", artifact_location=there.with_suffix(".artifacts").as_uri() + "/1")
+    )
+    client.log_metric(made.info.run_id, "from_the_job", 0.5)
+    client.log_text(made.info.run_id, "kept", "note.txt")
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for name in ("attempt-5.db", "attempt-5.artifacts"):
+            archive.add(there.parent / name, name)
+    (tmp_path / "pod").rename(tmp_path / "gone")
+
+    here = RunPaths(tmp_path / "head")
+    here.spool.mkdir(parents=True)
+    arrival.unpack_store(here, 5, np.frombuffer(buffer.getvalue(), dtype=np.uint8))
+    batch = Batch()
+    adopt(here.trial_store(5), batch)
+    assert [(metric.key, metric.value) for metric in batch.metrics] == [("from_the_job", 0.5)]
+    assert [file.read_text() for _, file in batch.artifacts] == ["kept"]
+    assert mlflow.__version__
+
+
+def test_a_damaged_store_is_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    arrival.unpack_store(RunPaths(tmp_path), 5, np.frombuffer(b"no archive", dtype=np.uint8))
+    assert "attempt 5" in caplog.text
+
+
+def test_on_one_machine_three_failures_are_too_many() -> None:
+    failures = StartFailures(3, 0.0)
+    assert [failures.failure(0.0) for _ in range(3)] == [False, False, True]
+    assert failures.pause == 0.0
+    failures.success()
+    assert not failures.failure(0.0)
+
+
+def test_in_a_cluster_drained_pods_are_not_the_end() -> None:
+    failures = StartFailures(3, 600.0)
+    assert not any(failures.failure(float(second)) for second in range(0, 590, 10))
+    assert failures.pause == 30.0
+    failures.success()
+    assert failures.pause == 0.0
+    assert not failures.failure(700.0)
+    assert failures.pause == 1.0
+    assert not failures.failure(1300.0), "two are no row"
+    assert failures.failure(1301.0)
+
+
+class Ledger:
+    """A ledger as far as wishes go."""
+
+    def __init__(self, wish: Wish | None) -> None:
+        self.said = wish
+        self.looks = 0
+
+    def wish(self) -> Wish:
+        self.looks += 1
+        if self.said is None:
+            raise errors.LedgerUnavailable("away")
+        return self.said
+
+
+def wished(tmp_path: Path, wish: Wish | None, stopped: list[int] | None = None) -> tuple[Wishes, Ledger]:
+    ledger = Ledger(wish)
+    return Wishes(RunPaths(tmp_path / "toy"), stopped or [], ledger, 4), ledger  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("wish", "stopped", "state"),
+    [
+        (Wish(), [], None),
+        (Wish(RunState.PAUSED), [], RunState.PAUSED),
+        (Wish(RunState.CANCELLED), [], RunState.CANCELLED),
+        (Wish(), [15], RunState.PAUSED),
+        (Wish(RunState.CANCELLED), [15], RunState.CANCELLED),
+        (Wish(RunState.UNKNOWN), [], None),
+        (None, [], None),
+    ],
+)
+def test_how_the_user_wants_a_run_to_end(
+    tmp_path: Path, wish: Wish | None, stopped: list[int], state: RunState | None
+) -> None:
+    made, _ = wished(tmp_path, wish, stopped)
+    ending = made.ending()
+    assert (None if ending is None else ending.state) == state
+
+
+def test_the_database_is_asked_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(wishes.time, "monotonic", lambda: now)
+    made, ledger = wished(tmp_path, Wish(parallel=7))
+    for _ in range(50):
+        assert made.parallel() == 7
+    assert ledger.looks == 1
+    now += wishes.INTERVAL
+    ledger.said = dataclasses.replace(ledger.said, parallel=None) if ledger.said else None
+    assert made.parallel() == 4
+    now += wishes.INTERVAL
+    ledger.said = None  # away: the last word counts
+    assert made.parallel() == 4
+    now += wishes.INTERVAL
+    made.ending()
+    assert ledger.looks == 3, "and it is left in peace for longer"
+
+
+@pytest.mark.parametrize(
+    ("environ", "submitted", "in_cluster", "status"),
+    [
+        ({}, None, False, ("127.0.0.1", 0)),
+        ({"RAY_ADDRESS": "10.0.0.1:6379"}, None, False, ("127.0.0.1", 0)),
+        ({"RAY_ADDRESS": "10.0.0.1:6379", env.STATUS: "0.0.0.0:8090"}, Path("/etc"), True, ("0.0.0.0", 8090)),
+        ({}, Path("/etc"), False, ("127.0.0.1", 0)),
+    ],
+)
+def test_only_what_was_submitted_to_a_cluster_joins_its_ray(
+    environ: dict[str, str], submitted: Path | None, in_cluster: bool, status: tuple[str, int]
+) -> None:
+    setting = Setting.of(environ, submitted)
+    assert (setting.in_cluster, setting.status) == (in_cluster, status)
+
+
+def test_an_address_that_is_none_is_refused() -> None:
+    with pytest.raises(errors.InputError, match="host:port"):
+        Setting.of({env.STATUS: "0.0.0.0:http"}, None)
+
+
+def test_mlflows_password_is_not_for_trials() -> None:
+    environ = {"MLFLOW_TRACKING_PASSWORD": "secret"}
+    assert Setting.of(environ, Path("/etc")).has_credentials
+    assert not Setting.of(environ, None).has_credentials, "a laptop's trials are the user's own"
