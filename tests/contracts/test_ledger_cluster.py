@@ -17,7 +17,6 @@ import pytest
 from tests.contracts.conftest import Backend, Postgres, ask, complete, drive, make_job
 
 from trialplane import errors
-from trialplane.controller.storage import Storage
 from trialplane.wire import labels
 from trialplane.wire.records import Wish
 from trialplane.wire.states import RunState
@@ -118,11 +117,10 @@ def test_waiting_for_a_former_controller_can_be_given_up(remote: Backend) -> Non
         remote.open(job, lock_patience=600, give_up=lambda: True)
 
 
-def test_a_broken_connection_that_postgresql_believes_in_is_no_other_controller(
-    remote: Backend, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_broken_connection_that_postgresql_believes_in_is_no_other_controller(remote: Backend) -> None:
     """The network broke: the next connection finds the lock held by the last one, until the server gives that up."""
-    ledger = remote.open(make_job(), lock_patience=60)
+    looked = threading.Event()
+    ledger = remote.open(make_job(), lock_patience=60, give_up=lambda: bool(looked.set()))
     request = ask(ledger)
     key = labels.ledger_lock("toy")
     with session(remote) as other:
@@ -130,18 +128,10 @@ def test_a_broken_connection_that_postgresql_believes_in_is_no_other_controller(
         ((holder,),) = other.fetchall()
         other.execute("SELECT pg_terminate_backend(%s, 10000)", (holder,))
         other.execute("SELECT pg_advisory_lock(%s)", (key,))  # stands for the session that is not noticed to be dead
-        tried = threading.Event()
-        taken = Storage._taken
-
-        def looking(self: Storage, cursor: Any) -> Any:
-            tried.set()
-            return taken(self, cursor)
-
-        monkeypatch.setattr(Storage, "_taken", looking)
         told: list[Any] = []
         thread = threading.Thread(target=lambda: told.append(ledger.tell(complete(request))))
         thread.start()
-        assert tried.wait(60)
+        assert looked.wait(60)
         assert not told
         other.execute("SELECT pg_advisory_unlock(%s)", (key,))
         thread.join(60)

@@ -121,7 +121,7 @@ def test_a_trial_is_a_stranger(cluster: Cluster, trial_pod: dict[str, Any]) -> N
 
 def test_doctor_finds_nothing_broken(cluster: Cluster) -> None:
     found = cluster.said("doctor")
-    bad = [line for line in found if line["level"] == "fail"]
+    bad = [line for line in found if line["verdict"] == "fail"]
     assert not bad, bad
     assert len(found) > 15
 

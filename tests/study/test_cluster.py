@@ -179,7 +179,7 @@ def test_a_study_survives_the_loss_of_a_worker_and_of_the_head(study: Study, tmp
         assert study.artifacts(run, "logs") == [f"logs/attempt-{attempt}.log"]
         assert study.artifacts(run, "arrays") == ["arrays/result.npz"]
     assert "hello from" in logs[-1].read_text()
-    assert not list(tmp_path.glob("worker-*/runs/toy/trials/*/*.log")), "what was sent is removed"
+    assert not list(tmp_path.glob("worker-[45]/runs/toy/trials/*/*.log")), "what was sent is removed"
     assert "SUCCEEDED" in cluster.said()
     assert "SUCCEEDED" in cluster.run.controller_log.read_text()
 
