@@ -324,3 +324,24 @@ def _closed(schema: Any) -> Any:
     if isinstance(schema.get("properties"), dict) and not schema.get("x-kubernetes-preserve-unknown-fields"):
         made.setdefault("additionalProperties", False)
     return made
+
+
+@pytest.mark.parametrize(
+    ("site", "job", "autoscales"),
+    [
+        ({}, {}, False),
+        ({"autoscale": True}, {}, True),
+        ({"autoscale": True}, {"autoscale": False}, False),
+        ({"autoscale": False}, {"autoscale": True}, True),
+        ({"autoscale": True, "queue": "team-a"}, {}, False),
+        ({"autoscale": True}, {"queue": "team-a"}, False),
+        ({"autoscale": True, "queue": "team-a"}, {"autoscale": True}, True),
+    ],
+)
+def test_the_site_says_whether_pods_come_and_go_unless_the_job_or_a_queue_does(
+    make: Make, site: dict[str, Any], job: dict[str, Any], autoscales: bool
+) -> None:
+    a_plan, a_site = make
+    made = render.manifests(a_plan(cluster=job), a_site(**site), 0.0)
+    assert ray_cluster(made).get("enableInTreeAutoscaling", False) is autoscales
+    assert (ray_cluster(made)["workerGroupSpecs"][0]["replicas"] == 0) is autoscales

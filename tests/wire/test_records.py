@@ -80,13 +80,7 @@ RECORDS = st.one_of(
     ),
     REPORTS,
     OUTCOMES,
-    st.builds(
-        records.TrialEvent,
-        reports=st.lists(REPORTS, max_size=3).map(tuple),
-        waiting=st.booleans(),
-        outcome=st.none() | OUTCOMES,
-        arrays=st.none() | NAMES,
-    ),
+    st.builds(records.Wish, state=st.sampled_from(RunState), parallel=st.none() | COUNTS),
     ROWS,
     st.builds(
         records.RunStatus,

@@ -162,14 +162,15 @@ class Objects:
         name = (ray_job.get("status") or {}).get("rayClusterName")
         if not name:
             raise TargetError(f"{run} has no pods yet; `platform status {run}` shows why")
-        wanted, surplus = rayjob.worker_replicas(_wide(job, parallel)).most, []
+        autoscale = bool(ray_job["spec"]["rayClusterSpec"].get("enableInTreeAutoscaling"))
+        wanted, surplus = rayjob.worker_replicas(_wide(job, parallel), autoscale).most, []
         count = wanted
-        if not job.cluster.autoscale:  # else Ray takes idle pods away by itself, and never one with a slot
+        if not autoscale:  # else Ray takes idle pods away by itself, and never one with a slot
             pods = self.trial_pods(run)
             spare = [pod for pod in pods if keep is None or pod not in keep]
             surplus = spare[: max(0, len(pods) - wanted)]
             count = wanted if keep is None else max(wanted, len(pods) - len(surplus))
-        self.cluster.patch(clusters.RAY_CLUSTER, name, _resized(job, count, surplus))
+        self.cluster.patch(clusters.RAY_CLUSTER, name, _resized(job, count, surplus, autoscale))
         return count == wanted
 
     def _workload(self, ray_job: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -184,14 +185,14 @@ class Objects:
         )
 
 
-def _resized(job: Job, count: int, surplus: list[str]) -> list[dict[str, Any]]:
+def _resized(job: Job, count: int, surplus: list[str], autoscale: bool) -> list[dict[str, Any]]:
     """The JSON patch of a RayCluster to so many trial pods, without those in `surplus`."""
     group = "/spec/workerGroupSpecs/0"
-    replicas = rayjob.worker_replicas(_wide(job, count))
+    replicas = rayjob.worker_replicas(_wide(job, count), autoscale)
     # Another group in its place is not ours.
     patch: list[dict[str, Any]] = [{"op": "test", "path": f"{group}/groupName", "value": rayjob.GROUP}]
     patch.append({"op": "add", "path": f"{group}/maxReplicas", "value": replicas.most})
-    if not job.cluster.autoscale:
+    if not autoscale:
         patch.append({"op": "add", "path": f"{group}/minReplicas", "value": replicas.least})
         patch.append({"op": "add", "path": f"{group}/replicas", "value": replicas.now})
         # Otherwise KubeRay would choose, and it does not know which pods have a trial; nor does it forget the last ones.

@@ -72,6 +72,9 @@ _OF_TRIALS = (
 _OF_STUDY = ("trials", "study_user_attributes", "study_system_attributes", "study_directions", "studies")
 
 
+DATABASE_ERRORS = sa.exc.SQLAlchemyError  # what any method may raise
+
+
 class IsAlive(errors.TargetError):
     """A controller works on the run, so it cannot be deleted."""
 

@@ -24,8 +24,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import sqlalchemy as sa
-
 from trialplane import errors
 from trialplane.controller import archive
 from trialplane.controller.archive import Archive
@@ -87,7 +85,7 @@ class Gateway:
             return _error(404, str(error))
         except archive.IsAlive as error:
             return _error(409, str(error))
-        except sa.exc.SQLAlchemyError as error:
+        except archive.DATABASE_ERRORS as error:
             said = getattr(error, "orig", None) or error
             return _error(503, f"the ledger's database does not answer: {errors.first_line(said)}; what was told is safe")
 

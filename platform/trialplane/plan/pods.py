@@ -14,6 +14,7 @@ from typing import Any
 from trialplane.plan import sizes, variables
 from trialplane.plan.plan import Plan
 from trialplane.plan.site import Site
+from trialplane.spec.job import Job
 from trialplane.wire import cluster
 from trialplane.wire.paths import RunPaths
 
@@ -61,11 +62,18 @@ def controller(plan: Plan, site: Site) -> dict[str, Any]:
         {"name": "code", "configMap": {"name": cluster.code_map(plan.run)}},
     ]
     spec = _pod(plan, site, site.controller_account, container, volumes)
-    if job.cluster.autoscale:
+    if autoscales(job, site):
         # KubeRay makes an account for this cluster, with a role for it; ours would collect the roles of all runs.
         del spec["serviceAccountName"]
         spec["volumes"] += [_scratch("autoscaler-tmp"), _token_volume()]
     return {"metadata": _metadata(plan, cluster.CONTROLLER), "spec": spec}
+
+
+def autoscales(job: Job, site: Site) -> bool:
+    """Whether trial pods come and go as trials need them; a queue admits all of a run's pods at once."""
+    if job.cluster.autoscale is not None:
+        return job.cluster.autoscale
+    return site.autoscale and not (job.cluster.queue or site.queue)
 
 
 def trial(plan: Plan, site: Site) -> dict[str, Any]:

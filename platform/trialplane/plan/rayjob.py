@@ -38,10 +38,10 @@ class Replicas:
     most: int
 
 
-def worker_replicas(job: Job) -> Replicas:
+def worker_replicas(job: Job, autoscale: bool) -> Replicas:
     """How many trial pods a run has: never more than it has trials."""
     most = min(job.parallel, job.trials)
-    return Replicas(0, 0, most) if job.cluster.autoscale else Replicas(most, most, most)
+    return Replicas(0, 0, most) if autoscale else Replicas(most, most, most)
 
 
 def rayjob(plan: Plan, site: Site) -> dict[str, Any]:
@@ -49,7 +49,7 @@ def rayjob(plan: Plan, site: Site) -> dict[str, Any]:
     job = plan.job
     queue = job.cluster.queue or site.queue
     annotations = {cluster.CODE_HASH: plan.pack.sha256, cluster.SPEC_HASH: planning.spec_hash(job)}
-    if queue and job.cluster.autoscale:
+    if queue and pods.autoscales(job, site):
         annotations[ELASTIC] = "true"
     deadline = job.cluster.deadline
     return {
@@ -73,7 +73,7 @@ def rayjob(plan: Plan, site: Site) -> dict[str, Any]:
             "rayClusterSpec": {
                 "rayVersion": RAY_VERSION,
                 "authOptions": {"mode": "token"},  # KubeRay makes the token; it is not the default, whatever its docs say
-                **(_autoscaling(job, site) if job.cluster.autoscale else {}),
+                **(_autoscaling(job, site) if pods.autoscales(job, site) else {}),
                 "headGroupSpec": {
                     "rayStartParams": {
                         "num-cpus": "0",  # nothing but the controller runs there
@@ -89,7 +89,7 @@ def rayjob(plan: Plan, site: Site) -> dict[str, Any]:
 
 
 def _workers(plan: Plan, site: Site) -> dict[str, Any]:
-    replicas = worker_replicas(plan.job)
+    replicas = worker_replicas(plan.job, pods.autoscales(plan.job, site))
     resources = plan.job.resources
     return {
         "groupName": GROUP,

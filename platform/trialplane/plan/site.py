@@ -81,6 +81,7 @@ class Site(_Part):
         controller: resources of a head pod.
         overcommit: by how much CPU limits exceed requests; 1 except on a laptop's cluster.
         priority_class, queue: used where the job names none.
+        autoscale: used where the job does not say; not for a run in a queue, which admits all of its pods at once.
         node_selector, tolerations: added to those of every job's trial pods.
         env: variables for all pods of runs, a proxy's for example.
     """
@@ -100,6 +101,7 @@ class Site(_Part):
     overcommit: float = Field(default=1.0, ge=1)
     priority_class: str = ""
     queue: str = ""
+    autoscale: bool = False
     node_selector: dict[str, str] = Field(default_factory=dict)
     tolerations: tuple[dict[str, Any], ...] = ()
     env: dict[str, str] = Field(default_factory=dict)

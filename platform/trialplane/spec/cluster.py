@@ -145,9 +145,10 @@ class Cluster(faults.Model):
     image: Image | None = Field(
         default=None, description="Image of the trial pods, made from trialplane's trial image; else the chart's."
     )
-    autoscale: Switch = Field(
-        default=False,
-        description="Make trial pods when trials wait and give idle ones back, so that a study's end frees its GPUs.",
+    autoscale: Switch | None = Field(
+        default=None,
+        description="Make trial pods as trials wait for them and give idle ones back: a study starts with the pods it gets, "
+        "and its end frees their GPUs. Otherwise it waits for all of them. The chart says when left out.",
     )
     idle: values.Duration = Field(
         default=60.0, description="With autoscale: after how long an idle trial pod is given back: 60, 90s, 5m."

@@ -143,7 +143,7 @@ class TrialOutcome:
 
 @dataclasses.dataclass(frozen=True)
 class TrialEvent:
-    """What a slot says next about its running trial: reports, and its outcome when it has ended.
+    """What a slot says next about its running trial: reports, and its outcome when it has ended. It has no JSON form.
 
     `waiting` means that the trial stands still until it is told whether to go on. `arrays` is the file, on the slot's
     node, that holds the packed arrays of the result. A slot that ships (`SlotConfig.ship`) adds what the log has grown by,
