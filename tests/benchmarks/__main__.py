@@ -18,7 +18,7 @@ from tests.benchmarks import machine, rows
 from tests.benchmarks.workplace import MeasurementFailed, Workplace
 
 # Figure → whether it is measured unless another is asked for.
-FIGURES = {"trial": True, "overhead": True, "cli": True, "ask": True, "ledger": True, "search": False}
+FIGURES = {"trial": True, "overhead": True, "cli": True, "ask": True, "ledger": True, "search": False, "cluster": False}
 
 
 def main() -> int:
@@ -28,14 +28,21 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="small sizes: shows that it works, not how fast it is")
     parser.add_argument("--rounds", type=int, help="repeat each measurement so often")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all samples and the machine's facts here")
+    parser.add_argument("--context", default="", help="the cluster of figure `cluster`: a context of the kubeconfig")
+    parser.add_argument("--namespace", default="", help="the namespace there; the context's when left out")
     options = parser.parse_args()
+    if "cluster" in (options.only or []) and not options.context:
+        parser.error("figure `cluster` needs a cluster with the chart in it: --context CTX --namespace NS")
+
+    def say(text: str) -> None:
+        notes.print(f"{_clock(began)} {text}")
 
     notes = Console(stderr=True, highlight=False, markup=False)
     facts, began = machine.facts(), time.perf_counter()
     measured: list[rows.Row] = []
     failures: dict[str, str] = {}
     with tempfile.TemporaryDirectory(prefix="trialplane-benchmarks-", ignore_cleanup_errors=True) as scratch:
-        place = Workplace(Path(scratch), options.quick, options.rounds, lambda text: notes.print(f"{_clock(began)} {text}"))
+        place = Workplace(Path(scratch), options.quick, options.rounds, say, options.context, options.namespace)
         for name in options.only or [name for name, usual in FIGURES.items() if usual]:
             try:
                 measured += importlib.import_module(f"tests.benchmarks.{name}").measure(place)

@@ -49,12 +49,16 @@ class Workplace:
         quick: small sizes, which show that everything works and say nothing about speed.
         rounds: how often to repeat, or None for each figure's own number.
         say: prints a line of progress.
+        context: of the kubeconfig, for figure `cluster`; "" where none was named.
+        namespace: in that cluster; "" for the context's.
     """
 
     scratch: Path
     quick: bool
     rounds: int | None
     say: Callable[[str], None]
+    context: str = ""
+    namespace: str = ""
 
     @property
     def home(self) -> Path:
@@ -111,26 +115,34 @@ class Workplace:
         Raises:
             MeasurementFailed: it failed, or took longer than `timeout` seconds.
         """
+        return self._run(command, timeout, None)[0]
+
+    def output(self, command: Sequence[str], timeout: float = 60.0, stdin: str | None = None) -> str:
+        """What a command prints, given `stdin`; errors as of `time_command`."""
+        return self._run(command, timeout, stdin)[1]
+
+    def _run(self, command: Sequence[str], timeout: float, stdin: str | None) -> tuple[float, str]:
         environment = self.environment()
         before = time.perf_counter()
         child = subprocess.Popen(
             command,
             env=environment,
             cwd=ROOT,
-            stdout=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
+            text=True,
         )
         try:
-            _, said = child.communicate(timeout=timeout)
+            printed, said = child.communicate(stdin, timeout=timeout)
         except subprocess.TimeoutExpired:
             child.kill()
             child.communicate()
             raise MeasurementFailed(f"{' '.join(command)} took over {timeout:g} s") from None
         seconds = time.perf_counter() - before
         if child.returncode != 0:
-            raise MeasurementFailed(f"{' '.join(command)} ended with {child.returncode}:\n{said.decode()}")
-        return seconds
+            raise MeasurementFailed(f"{' '.join(command)} ended with {child.returncode}:\n{said}")
+        return seconds, printed
 
 
 def _wait(child: subprocess.Popen[bytes], timeout: float) -> bytes:

@@ -1,0 +1,129 @@
+"""What happens between `submit` and the first trial of a run on a cluster, and when: read from others' timestamps.
+
+Kubernetes and Ray round to whole seconds, and so does the controller's log, which is taken to be in UTC as containers are.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import re
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from tests.benchmarks.workplace import MeasurementFailed
+
+from trialplane.client.kubernetes import KubernetesTarget
+from trialplane.wire import cluster
+from trialplane.wire.records import RunStatus
+
+POLL = 1.0  # seconds between looks at a run
+_WARM = re.compile(r"^(\d\d):(\d\d):(\d\d) INFO slot \d+ is warm ", re.MULTILINE)
+_DAY = 86400.0
+
+
+@dataclasses.dataclass
+class Seen:
+    """What was seen of a run while it lived.
+
+    Attributes:
+        pods: name → when each of its conditions became true first, in seconds since the epoch, and its role.
+        submitter: when the submitter's container started, or None.
+        ray_job: the RayJob as it was seen last.
+        status: the run's last status.
+    """
+
+    pods: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
+    submitter: float | None = None
+    ray_job: dict[str, Any] = dataclasses.field(default_factory=dict)
+    status: RunStatus | None = None
+
+    def look(self, target: KubernetesTarget, run: str) -> RunStatus:
+        """Looks once."""
+        for pod in target.objects.pods(run):
+            known = self.pods.setdefault(pod["metadata"]["name"], {"role": pod["metadata"]["labels"][cluster.ROLE]})
+            for condition in pod["status"].get("conditions") or []:
+                if condition["status"] == "True":
+                    known.setdefault(condition["type"], epoch(condition["lastTransitionTime"]))
+            if known["role"] == cluster.SUBMITTER:
+                self.submitter = self.submitter or _container_start(pod)
+        self.ray_job = target.objects.ray_job(run) or self.ray_job
+        self.status = target.status(run)
+        return self.status
+
+    def last(self, condition: str) -> float:
+        """When the last of the head and worker pods came to a condition."""
+        times = [pod.get(condition) for pod in self.pods.values() if pod["role"] != cluster.SUBMITTER]
+        if not times or None in times:
+            raise MeasurementFailed(f"not every pod was seen to be {condition}: {self.pods}")
+        return float(max(times))
+
+
+def follow(target: KubernetesTarget, run: str, patience: float) -> Seen:
+    """Looks at a run until it has succeeded.
+
+    Raises:
+        MeasurementFailed: it ended otherwise, or not in `patience` seconds.
+    """
+    seen, deadline = Seen(), time.monotonic() + patience
+    while True:
+        status = seen.look(target, run)
+        if status.state.is_ended:
+            break
+        if time.monotonic() > deadline:
+            raise MeasurementFailed(f"{run} is {status.state} after {patience:g} s: {status.reason}")
+        time.sleep(POLL)
+    if status.complete != status.trials:
+        raise MeasurementFailed(f"{run}: {status.complete} of {status.trials} trials completed; {status.reason}")
+    return seen
+
+
+def steps(seen: Seen, log: str, attempts: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+    """Step → when it was done, in order; the first is the scheduling of the last of the head and worker pods.
+
+    Args:
+        seen: of a run that ended.
+        log: of its controller.
+        attempts: of `programs/moments.py`.
+    """
+    first = min(float(attempt["started"]) for attempt in attempts)
+    begun = (seen.ray_job.get("status") or {}).get("rayJobInfo", {}).get("startTime")
+    if begun is None or seen.submitter is None or seen.status is None or seen.status.started is None:
+        raise MeasurementFailed(
+            f"the start of {seen.ray_job['metadata']['name']} was not seen whole; is KubeRay older than 1.6?"
+        )
+    return {
+        "scheduled": seen.last("PodScheduled"),
+        "pods ready": seen.last("Ready"),
+        "submitter's container started": seen.submitter,
+        "Ray took the job": epoch(begun),
+        "controller's libraries imported": seen.status.started,
+        "first slot warm": _first_warm(log, first),
+        "first trial started": first,
+    }
+
+
+def epoch(text: str) -> float:
+    """Kubernetes's timestamp in seconds since the epoch."""
+    return datetime.datetime.fromisoformat(text).timestamp()
+
+
+def _first_warm(log: str, near: float) -> float:
+    """When the first slot was warm: the log has the time of day only, the day is that of the first trial."""
+    found = _WARM.search(log)
+    if found is None:
+        raise MeasurementFailed(f"the controller's log names no warm slot:\n{log[-2000:]}")
+    hours, minutes, seconds = map(int, found.groups())
+    midnight = near - near % _DAY
+    moment = midnight + 3600 * hours + 60 * minutes + seconds
+    return moment - _DAY if moment > near + 1 else moment
+
+
+def _container_start(pod: Mapping[str, Any]) -> float | None:
+    for container in pod["status"].get("containerStatuses") or []:
+        for state in ("running", "terminated"):
+            started = (container["state"].get(state) or {}).get("startedAt")
+            if started:
+                return epoch(started)
+    return None
