@@ -9,10 +9,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import itertools
 import json
 import os
 import secrets
-import subprocess
 import sys
 import time
 from collections import defaultdict
@@ -166,7 +166,7 @@ def _step_rows(found: Sequence[Mapping[str, float]], job: str) -> Iterator[Row]:
     yield Row(
         "cluster", f"from the last pod scheduled to the first trial, {job}", "s", whole, goal=Goal(value=15), note=note
     )
-    for before, after in zip(names, names[1:], strict=False):
+    for before, after in itertools.pairwise(names):
         yield Row("cluster", f"  of it: {after}", "s", tuple(steps[after] - steps[before] for steps in found))
 
 
@@ -267,8 +267,8 @@ def _each(attempts: Sequence[Mapping[str, Any]], quick: int) -> float:
     for attempt in attempts:
         slot = (attempt["node"], attempt["metrics"]["slot"])
         first[slot] = min(first.get(slot, attempt["started"]), attempt["started"])
-    ends = [attempt["ended"] for attempt in attempts if attempt["trial"] < quick]
-    begin = max(first.values())
+    ends = [float(attempt["ended"]) for attempt in attempts if attempt["trial"] < quick]
+    begin = float(max(first.values()))
     counted = [end for end in ends if end > begin]
     if len(first) != SLOTS or len(counted) < len(ends) / 4:
         raise MeasurementFailed(f"{len(first)} slots, which ran side by side for {len(counted)} of {len(ends)} trials only")

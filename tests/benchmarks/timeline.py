@@ -54,10 +54,11 @@ class Seen:
 
     def last(self, condition: str) -> float:
         """When the last of the head and worker pods came to a condition."""
-        times = [pod.get(condition) for pod in self.pods.values() if pod["role"] != cluster.SUBMITTER]
-        if not times or None in times:
+        pods = [pod for pod in self.pods.values() if pod["role"] != cluster.SUBMITTER]
+        times = [float(pod[condition]) for pod in pods if condition in pod]
+        if not times or len(times) < len(pods):
             raise MeasurementFailed(f"not every pod was seen to be {condition}: {self.pods}")
-        return float(max(times))
+        return max(times)
 
 
 def follow(target: KubernetesTarget, run: str, patience: float) -> Seen:

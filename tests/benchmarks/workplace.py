@@ -115,20 +115,20 @@ class Workplace:
         Raises:
             MeasurementFailed: it failed, or took longer than `timeout` seconds.
         """
-        return self._run(command, timeout, None)[0]
+        return self._run(command, timeout, None, subprocess.DEVNULL)[0]
 
     def output(self, command: Sequence[str], timeout: float = 60.0, stdin: str | None = None) -> str:
         """What a command prints, given `stdin`; errors as of `time_command`."""
-        return self._run(command, timeout, stdin)[1]
+        return self._run(command, timeout, stdin, subprocess.PIPE)[1]
 
-    def _run(self, command: Sequence[str], timeout: float, stdin: str | None) -> tuple[float, str]:
+    def _run(self, command: Sequence[str], timeout: float, stdin: str | None, stdout: int) -> tuple[float, str]:
         environment = self.environment()
         before = time.perf_counter()
         child = subprocess.Popen(
             command,
             env=environment,
             cwd=ROOT,
-            stdout=subprocess.PIPE,
+            stdout=stdout,
             stderr=subprocess.PIPE,
             stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
             text=True,
