@@ -105,13 +105,12 @@ class Remote:
     def delete(self, name: str) -> None:
         """Takes a run away; what cannot be is said, for the figures are there all the same."""
         try:
-            self.target.is_active(name)
-        except RunNotFound:
-            return  # deleted before
-        try:
+            self.target.is_active(name)  # raises when it was deleted before
             self.place.output([str(PLATFORM), "delete", name, "--yes", *self.flags], timeout=180)
             _until(f"end of {name}'s pods", lambda: not self.target.objects.pods(name))
-        except MeasurementFailed as error:
+        except RunNotFound:
+            return
+        except (MeasurementFailed, TrialplaneError) as error:
             self.place.say(f"{name} is left on the cluster: {error}")
 
     def attempts(self, name: str) -> list[dict[str, Any]]:

@@ -23,6 +23,7 @@ from trialplane.wire import cluster
 Thing = dict[str, Any]
 Render = Callable[[dict[str, Any]], list[Thing]]
 GOLDEN = Path(__file__).resolve().parents[1] / "plan" / "golden"
+ADMIN = {"name": "PASSWORD", "valueFrom": {"secretKeyRef": {"name": "platform-postgresql", "key": "admin"}}}
 DATABASE = {"name": "URL", "valueFrom": {"secretKeyRef": {"name": "platform-ledger", "key": "url"}}}
 TOKEN = {"name": "token2", "projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}}
 
@@ -76,17 +77,36 @@ class Judge:
         self._environment = self._celpy.Environment()
         self._programs: dict[str, Any] = {}  # to compile one takes longer than all else
 
-    def complaints(self, thing: Thing) -> list[str] | None:
-        """Messages of what it refuses; None when the policy is not about the object."""
-        scope = {"object": self._celpy.json_to_cel(thing)}
+    def complaints(self, thing: Thing, old: Thing | None = None, below: str = "", **known: Any) -> list[str] | None:
+        """Messages of what it refuses; None when the policy is not about the object.
+
+        Args:
+            thing: what it would be.
+            old: what it was, of an update.
+            below: the subresource that is written.
+            known: variables that only an API server can work out.
+        """
+        scope = self._scope(thing, old, below)
         if not all(self._value(one["expression"], scope) for one in self._spec["matchConditions"]):
             return None
         variables = self._celpy.celtypes.MapType()
-        for one in self._spec["variables"]:
+        for one in self._spec.get("variables", []):
             name = self._celpy.celtypes.StringType(one["name"])
-            variables[name] = self._value(one["expression"], {**scope, "variables": variables})
+            if one["name"] in known:
+                variables[name] = self._celpy.json_to_cel(known[one["name"]])
+            else:
+                variables[name] = self._value(one["expression"], {**scope, "variables": variables})
         scope["variables"] = variables
         return [one["message"] for one in self._spec["validations"] if not self._value(one["expression"], scope)]
+
+    def about(self, thing: Thing) -> bool:
+        """Whether the policy is about an object that is made."""
+        return all(self._value(one["expression"], self._scope(thing)) for one in self._spec["matchConditions"])
+
+    def _scope(self, thing: Thing, old: Thing | None = None, below: str = "") -> dict[str, Any]:
+        request = {"operation": "UPDATE" if old else "CREATE", "subResource": below}
+        named = {"object": thing, "oldObject": old, "request": request}
+        return {name: self._celpy.json_to_cel(value) for name, value in named.items()}
 
     def _value(self, expression: str, scope: dict[str, Any]) -> Any:
         if expression not in self._programs:
@@ -172,6 +192,14 @@ def _context(**fields: Any) -> Callable[[Thing], None]:
     return lambda one: one["spec"]["containers"][0]["securityContext"].update(copy.deepcopy(fields))
 
 
+def _debugged(**fields: Any) -> Callable[[Thing], None]:
+    """As `kubectl debug --profile=restricted` does."""
+    context = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "runAsNonRoot": True}
+    context |= fields.pop("securityContext", {})
+    container = {"name": "debugger", "image": "busybox", "securityContext": context, **fields}
+    return lambda one: one["spec"].update(ephemeralContainers=[copy.deepcopy(container)])
+
+
 @pytest.mark.parametrize(
     ("name", "role", "change", "told"),
     [
@@ -193,6 +221,11 @@ def _context(**fields: Any) -> Callable[[Thing], None]:
         ("plain", "submitter", _env(DATABASE), "secrets"),
         ("plain", "trial", _container(envFrom=[{"secretRef": {"name": "platform-postgresql"}}]), "secrets"),
         ("plain", "trial", _volume({"name": "s", "secret": {"secretName": "platform-gateway"}}), "secrets"),
+        ("plain", "controller", _env(ADMIN), "secrets"),
+        ("plain", "controller", _volume({"name": "s", "secret": {"secretName": "platform-gateway"}}), "secrets"),
+        ("plain", "trial", _volume({"name": "s", "projected": {"sources": [{"secret": {"name": "platform-ledger"}}]}}), "secrets"),
+        ("plain", "trial", _debugged(env=[DATABASE]), "secrets"),
+        ("plain", "trial", _debugged(securityContext={"privileged": True}), "privileged"),
         ("plain", "controller", _env({"name": protobuf.VARIABLE, "value": "python"}), protobuf.VARIABLE),
     ],
 )
@@ -203,6 +236,95 @@ def test_a_pod_that_breaks_a_rule_is_refused(
     change(changed)
     (message,) = pod_judge.complaints(changed) or []
     assert told in message
+
+
+def test_a_container_of_kubectl_debug_keeps_the_rules_but_needs_no_policys_variables(pod_judge: Judge) -> None:
+    before = pod("plain", cluster.TRIAL)
+    after = copy.deepcopy(before)
+    _debugged()(after)
+    assert pod_judge.complaints(after, before, "ephemeralcontainers") == []
+    _debugged(envFrom=[{"secretRef": {"name": "platform-ledger"}}])(after)
+    (message,) = pod_judge.complaints(after, before, "ephemeralcontainers") or []
+    assert "secrets" in message
+
+
+def test_a_pods_role_may_not_change_and_the_rest_of_an_old_one_may(pod_judge: Judge) -> None:
+    before = pod("plain", cluster.TRIAL)
+    before["spec"]["hostNetwork"] = True  # from before there was a policy
+    after = copy.deepcopy(before)
+    after["metadata"]["labels"]["team"] = "a"
+    assert pod_judge.complaints(after, before) is None
+    for labels in ({cluster.ROLE: "controller", cluster.RUN: "r"}, {cluster.ROLE: "mlflow"}, {}):
+        after["metadata"]["labels"] = labels
+        assert any("may not change" in one for one in pod_judge.complaints(after, before) or []), labels
+
+
+def test_a_clouds_identity_is_let_in_when_its_audience_is_a_value(render: Render, named: Callable[..., Thing]) -> None:
+    cloud = {"admission": {"tokenAudiences": ["sts.amazonaws.com"]}}
+    judge = Judge(named(render(cloud), "ValidatingAdmissionPolicy", "studies-platform-pods"))
+    for role, name in ((cluster.TRIAL, "plain"), (cluster.CONTROLLER, "autoscale")):
+        for audience, count in (("sts.amazonaws.com", 0), ("https://kubernetes.default.svc", 1)):
+            thing = pod(name, role)
+            token = {"serviceAccountToken": {"path": "token", "audience": audience}}
+            thing["spec"]["volumes"].append({"name": "cloud", "projected": {"sources": [token]}})
+            mount = {"name": "cloud", "mountPath": "/var/run/secrets/eks.amazonaws.com/serviceaccount"}
+            thing["spec"]["containers"][0]["volumeMounts"].append(mount)
+            assert len(judge.complaints(thing) or []) == count, (role, audience)
+
+
+@pytest.fixture(scope="module", name="others_judge")
+def _others_judge(render: Render, named: Callable[..., Thing]) -> Judge:
+    values = {"mlflow": {"extraEnvFrom": [{"secretRef": {"name": "s3-credentials"}}]}}
+    return Judge(named(render(values), "ValidatingAdmissionPolicy", "studies-platform-others"))
+
+
+def _plain() -> Thing:
+    """A pod that has nothing to do with runs."""
+    container = {"name": "a", "image": "b", "env": [{"name": "A", "value": "1"}]}
+    return {"metadata": {"name": "mine"}, "spec": {"serviceAccountName": "default", "containers": [container]}}
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda one: one["metadata"].update(labels={cluster.ROLE: "mlflow"}), "trialplane.io/role"),
+        (_spec(serviceAccountName="platform-controller"), "service accounts"),
+        (_env(DATABASE), "secrets"),
+        (_env(ADMIN), "secrets"),
+        (_container(envFrom=[{"secretRef": {"name": "s3-credentials"}}]), "secrets"),
+        (_spec(volumes=[{"name": "s", "secret": {"secretName": "platform-ledger"}}]), "secrets"),
+        (_spec(initContainers=[{"name": "i", "env": [DATABASE]}]), "secrets"),
+    ],
+)
+def test_other_pods_get_nothing_of_the_charts_unless_who_makes_them_may_read_it(
+    others_judge: Judge, change: Callable[[Thing], None], told: str
+) -> None:
+    assert others_judge.complaints(_plain(), trusted=False) == []
+    changed = _plain()
+    change(changed)
+    (message,) = others_judge.complaints(changed, trusted=False) or []
+    assert told in message
+    assert others_judge.complaints(changed, trusted=True) == []
+
+
+def test_every_pod_is_judged_by_one_of_the_two_policies(pod_judge: Judge, others_judge: Judge) -> None:
+    for labels in ({}, {"app": "web"}, {cluster.ROLE: "mlflow"}, {cluster.ROLE: "trial"}, {"ray.io/cluster": "a"}):
+        thing = pod("plain", cluster.TRIAL)
+        thing["metadata"]["labels"] = labels
+        judged = (pod_judge.complaints(thing), others_judge.complaints(thing, trusted=False))
+        assert sum(one is None for one in judged) == 1, labels
+
+
+def test_the_charts_own_configmaps_are_not_for_users(
+    render: Render, sets: dict[str, dict[str, Any]], named: Callable[..., Thing]
+) -> None:
+    """Their Role lets them write ConfigMaps, which runs are."""
+    for which in ("default", "cloud"):
+        objects = render(sets[which])
+        judge = Judge(named(objects, "ValidatingAdmissionPolicy", "studies-platform-configmaps"))
+        assert judge.about({"metadata": {"name": "criteria-1"}}) is False
+        for one in objects:
+            assert one["kind"] != "ConfigMap" or judge.about(one), one["metadata"]["name"]
 
 
 def test_the_charts_pods_and_those_of_others_are_not_the_policys_business(pod_judge: Judge) -> None:
@@ -219,5 +341,22 @@ def test_ray_jobs_are_judged_before_their_pods(render: Render, named: Callable[.
     job["spec"]["runtimeEnvYAML"] = "env_vars: {A: b}"
     job["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]["template"]["spec"]["containers"][0]["env"] = []
     assert len(judge.complaints(job) or []) == 1 + len(policies.trial_env())
+    job = ray_job("plain")
     del job["metadata"]["labels"][cluster.RUN]
-    assert judge.complaints(job) is None
+    job["spec"]["submitterPodTemplate"]["metadata"]["labels"][cluster.ROLE] = "mlflow"
+    assert ["trialplane.io/run" in one or "submitter" in one for one in judge.complaints(job) or []] == [True, True]
+    del job["spec"]["submitterPodTemplate"]
+    assert len(judge.complaints(job) or []) == 2
+
+
+def test_a_ray_job_is_judged_again_when_it_changes_and_an_old_one_can_go(
+    render: Render, named: Callable[..., Thing]
+) -> None:
+    judge = Judge(named(render({}), "ValidatingAdmissionPolicy", "studies-platform-rayjobs"))
+    before, after = ray_job("plain"), ray_job("plain")
+    after["spec"]["suspend"] = True  # Kueue
+    assert judge.complaints(after, before) == []
+    after["spec"]["runtimeEnvYAML"] = "env_vars: {A: b}"
+    assert len(judge.complaints(after, before) or []) == 1
+    after["metadata"]["finalizers"] = []
+    assert judge.complaints(after, after) is None

@@ -1,7 +1,8 @@
 """An API server that behaves, in this process: keeps objects, applies, patches, selects, deletes what an owner owned.
 
 It speaks HTTP, so what is tested is the client as it is, its kubeconfig included. What KubeRay, the controller and the
-gateway do is `kuberay_double`. Not here: watches, validation, resource versions, field ownership.
+gateway do is `kuberay_double`. Not here: watches, validation, resource versions; of field ownership only that an apply
+without force is refused where another manager's object is otherwise.
 """
 
 from __future__ import annotations
@@ -50,6 +51,10 @@ class Problem(Exception):
         }
 
 
+class New(dict[str, Any]):
+    """An object that a request made."""
+
+
 Proxy = Callable[[str, str, Mapping[str, str], Mapping[str, str], bytes], tuple[int, dict[str, str], bytes]]
 
 
@@ -68,6 +73,7 @@ class ClusterDouble:
         self.namespace = namespace
         self.objects: dict[str, dict[str, dict[str, Any]]] = {plural: {} for plural in KINDS}
         self.requests: list[tuple[str, str]] = []
+        self.managers: dict[tuple[str, str], tuple[str, dict[str, Any]]] = {}
         self.logs: dict[str, str] = {}
         self.made: Callable[[dict[str, Any]], None] = lambda thing: None
         self.gone: Callable[[dict[str, Any]], None] = lambda thing: None
@@ -152,7 +158,8 @@ class ClusterDouble:
                 return problem.code, {"content-type": "application/json"}, json.dumps(problem.body).encode()
         if isinstance(found, bytes):
             return 200, {"content-type": "text/plain"}, found
-        return 200, {"content-type": "application/json"}, json.dumps(found).encode()
+        code = 201 if isinstance(found, New) else 200
+        return code, {"content-type": "application/json"}, json.dumps(found).encode()
 
     def _objects(self, method: str, path: str, query: Mapping[str, str], content: str, body: bytes) -> Any:
         parts = path.strip("/").split("/")
@@ -174,7 +181,7 @@ class ClusterDouble:
             chosen = [one for one in things.values() if _selected(one, query.get("labelSelector", ""))]
             return {"kind": f"{KINDS[plural]}List", "items": chosen}
         if verb == "create" or (verb == "patch" and "apply" in content):
-            return self._applied(plural, name, json.loads(body))
+            return self._applied(plural, name, json.loads(body), query)
         if name not in things:
             raise Problem(404, f'{plural} "{name}" not found', name=name, reason="NotFound")
         if below == ["log"]:
@@ -187,8 +194,13 @@ class ClusterDouble:
         _patched(things[name], json.loads(body))
         return things[name]
 
-    def _applied(self, plural: str, name: str, thing: dict[str, Any]) -> dict[str, Any]:
+    def _applied(self, plural: str, name: str, thing: dict[str, Any], query: Mapping[str, str]) -> dict[str, Any]:
         known = self.objects[plural].get(name)
+        manager = query.get("fieldManager", "")
+        before = self.managers.get((plural, name)) if known is not None else None
+        if before is not None and before[0] != manager and before[1] != thing and query.get("force") != "true":
+            raise Problem(409, f'Apply failed with 1 conflict: conflict with "{before[0]}": .spec', reason="Conflict")
+        self.managers[plural, name] = (manager, thing)
         if known is not None:
             known.update({key: value for key, value in thing.items() if key != "metadata"})
             known["metadata"].update(thing["metadata"])
@@ -196,7 +208,7 @@ class ClusterDouble:
         made = self.put(plural, thing)
         if plural == "rayjobs":
             self.made(made)
-        return made
+        return New(made)
 
 
 def now() -> str:

@@ -15,7 +15,7 @@ import pytest
 from tests.controller.conftest import request
 
 from trialplane import errors
-from trialplane.controller import arrival, wishes
+from trialplane.controller import arrival, session, wishes
 from trialplane.controller.batch import Batch, adopt
 from trialplane.controller.setting import Setting
 from trialplane.controller.starting import StartFailures
@@ -212,3 +212,11 @@ def test_mlflows_password_is_not_for_trials() -> None:
     environ = {"MLFLOW_TRACKING_PASSWORD": "secret"}
     assert Setting.of(environ, Path("/etc")).has_credentials
     assert not Setting.of(environ, None).has_credentials, "a laptop's trials are the user's own"
+
+
+def test_a_spec_of_another_version_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "job.json").write_text('{"name": "toy", "kind": "hpo", "objectives": [], "newer": 1}')
+    assert session.drive(tmp_path, [], Setting()) == errors.EXIT_PLATFORM
+    assert "another version" in caplog.text
+    assert "platform image build" in caplog.text
+    assert not (tmp_path / "status.json").exists()

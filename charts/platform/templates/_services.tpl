@@ -78,11 +78,34 @@ http://{{ include "platform.mlflow.host" . }}:5000
 {{- end -}}
 {{- end -}}
 
-{{/* Secrets that no trial may read, as a list in CEL. */}}
+{{/* Names of secrets that are the chart's business, as a list in JSON. */}}
 {{- define "platform.protectedSecrets" -}}
 {{- $names := list (include "platform.ledger.secret" .) (include "platform.gateway.secret" .) -}}
 {{- if .Values.postgresql.enabled }}{{- $names = append $names (printf "%s-postgresql" (include "platform.fullname" .)) }}{{- end -}}
-{{- if .Values.mlflow.enabled }}{{- $names = append $names (include "platform.mlflow.database" .) }}{{- end -}}
+{{- if .Values.mlflow.enabled -}}
+{{- $names = append $names (include "platform.mlflow.database" .) -}}
+{{- range .Values.mlflow.extraEnvFrom }}{{- with (.secretRef).name }}{{- $names = append $names . }}{{- end }}{{- end -}}
+{{- range .Values.mlflow.extraEnv }}{{- with ((.valueFrom).secretKeyRef).name }}{{- $names = append $names . }}{{- end }}{{- end -}}
+{{- end -}}
 {{- with include "platform.mlflow.secret" . }}{{- $names = append $names . }}{{- end -}}
-['{{ join "', '" $names }}']
+{{- $names | uniq | toJson -}}
+{{- end -}}
+
+{{/* Those of them that head pods get, as a list in JSON: the studies' database and the login of MLflow. */}}
+{{- define "platform.controllerSecrets" -}}
+{{- list (include "platform.ledger.secret" .) (include "platform.mlflow.secret" .) | compact | uniq | toJson -}}
+{{- end -}}
+
+{{/* A list in CEL of one in JSON. */}}
+{{- define "platform.celList" -}}
+[{{ range $index, $one := fromJsonArray . }}{{ if $index }}, {{ end }}'{{ $one }}'{{ end }}]
+{{- end -}}
+
+{{/* Origins that browsers may change something from: the ones of `mlflow.allowedHosts`; the server knows localhost. */}}
+{{- define "platform.mlflow.origins" -}}
+{{- $origins := list -}}
+{{- range .Values.mlflow.allowedHosts -}}
+{{- $origins = concat $origins (list (printf "https://%s" .) (printf "http://%s" .)) -}}
+{{- end -}}
+{{- join "," $origins -}}
 {{- end -}}

@@ -75,6 +75,14 @@ class Answer:
         return json.loads(self.data)
 
 
+@dataclasses.dataclass(frozen=True)
+class Applied:
+    """An object as it is after an apply, and whether that made it."""
+
+    thing: Mapping[str, Any]
+    is_new: bool
+
+
 class Cluster:
     """One context of the kubeconfig and one namespace. May be used from several threads.
 
@@ -156,14 +164,21 @@ class Cluster:
         items: list[dict[str, Any]] = self._checked(answer, "list", kind).json()["items"]
         return items
 
-    def apply(self, thing: Mapping[str, Any], *, dry_run: bool = False) -> dict[str, Any]:
-        """Server-side apply as the field manager `trialplane`; force, as what is sent is ours alone."""
+    def apply(self, thing: Mapping[str, Any], manager: str, *, force: bool) -> Applied | None:
+        """Server-side apply; None, and nothing changed, when another manager wants a field otherwise.
+
+        Args:
+            thing: the object.
+            manager: of its fields.
+            force: whether what others want does not count.
+        """
         kind = APPLIED[thing["kind"]]
         path = self._path(kind, thing["metadata"]["name"])
-        query = {"fieldManager": names.MANAGER, "force": "true", **({"dryRun": "All"} if dry_run else {})}
+        query = {"fieldManager": manager, "force": str(force).lower()}
         answer = self.call("PATCH", path, query=query, body=thing, content="application/apply-patch+yaml")
-        made: dict[str, Any] = self._checked(answer, "patch", kind).json()
-        return made
+        if answer.status == 409 and not force:
+            return None
+        return Applied(self._checked(answer, "patch", kind).json(), answer.status == 201)
 
     def patch(self, kind: Kind, name: str, body: Any) -> dict[str, Any]:
         """A JSON merge patch (a mapping) or a JSON patch (a list) of one object."""

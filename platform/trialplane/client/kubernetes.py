@@ -116,7 +116,7 @@ class KubernetesTarget:
         return Submitted.NEW
 
     def _join(self, plan: Plan) -> Submitted | None:
-        """Goes on with the run of that name, or None when there is none or it never started a trial and is over."""
+        """Goes on with the run of that name; None when it is to be made: there is none, or it ended without any trial."""
         name = plan.run
         view = self._view(name)
         if view.away:
@@ -126,6 +126,8 @@ class KubernetesTarget:
         if not view.is_active and not (view.status and self.gateway.attempts(name)):
             self.delete(name)
             return None
+        if view.ray_job is not None and view.status is None and self.objects.submission(name) is None:
+            return None  # who submitted it was interrupted: the same submission completes it, another is refused
         job, facts, code = self._submission(name)
         lines = changing.differences(job, str(facts.get("code_hash", "")), changing.contents(code), plan)
         if lines:

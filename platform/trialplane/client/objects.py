@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import functools
+import hashlib
 import json
 import time
 from collections.abc import Callable, Mapping
@@ -72,33 +73,37 @@ class Objects:
         return sorted(found, key=lambda one: (phases.created(one), one["metadata"]["name"]), reverse=True)
 
     def ray_job(self, run: str) -> dict[str, Any] | None:
-        """The RayJob of a run, or None.
-
-        Raises:
-            RunExists: there is one of that name that is not ours.
-        """
-        found = self.cluster.read(clusters.RAY_JOB, run)
-        if found is not None and (found["metadata"].get("labels") or {}).get(names.MANAGED_BY) != names.MANAGER:
-            raise RunExists(
-                f"there is a RayJob {run} in {self.cluster.place} that is not ours; choose another name with --name"
-            )
-        return found
+        """The RayJob of a run, or None: one of that name that is somebody else's is no run."""
+        return self._ours(clusters.RAY_JOB, run, run)
 
     def manifests(self, plan: Plan, submitted: float) -> list[dict[str, Any]]:
         """What `apply` sends, the RayJob first."""
         return render.manifests(plan, self.site, submitted)
 
     def apply(self, plan: Plan, submitted: float) -> None:
-        """Makes the objects of a run, or none of them."""
+        """Makes the objects of a run, or none of them; what the same submission made of them before is completed.
+
+        Raises:
+            RunExists: the names are taken, by another submission of this moment or by what is no run.
+        """
         things = self.manifests(plan, submitted)
-        made = self.cluster.apply(next(thing for thing in things if thing["kind"] == "RayJob"))
+        self._check_names(plan.run)
+        (ray_job,) = (thing for thing in things if thing["kind"] == "RayJob")
+        manager = _manager(ray_job)
+        made = self.cluster.apply(ray_job, manager, force=False)
+        if made is None:
+            raise RunExists(
+                f"another {plan.run} was submitted a moment ago; `platform status {plan.run}` shows it, or give this one "
+                "another name with --name"
+            )
         try:
             # Its pods wait for the ConfigMaps, which need the RayJob's uid to belong to it.
-            for thing in render.owned(things, made["metadata"]["uid"]):
+            for thing in render.owned(things, made.thing["metadata"]["uid"]):
                 if thing["kind"] != "RayJob":
-                    self.cluster.apply(thing)
+                    self.cluster.apply(thing, manager, force=True)
         except BaseException:
-            self.cluster.delete(clusters.RAY_JOB, plan.run)
+            if made.is_new:
+                self.cluster.delete(clusters.RAY_JOB, plan.run)
             raise
 
     def remove(self, run: str, *, wait: bool = True) -> bool:
@@ -112,6 +117,10 @@ class Objects:
             TargetError: it does not go.
         """
         there = self.cluster.delete(clusters.RAY_JOB, run)
+        # They go with it, but in their own time, and not at all when somebody applied what `--dry-run` printed.
+        for name in _config_maps(run):
+            if self._ours(clusters.CONFIG_MAP, name, run) is not None:
+                self.cluster.delete(clusters.CONFIG_MAP, name)
         deadline = time.monotonic() + PATIENCE
         while wait and there and self.cluster.read(clusters.RAY_JOB, run) is not None:
             if time.monotonic() > deadline:
@@ -123,13 +132,11 @@ class Objects:
         return there
 
     def submission(self, run: str) -> Submission | None:
-        """What a run was submitted with, from its ConfigMaps; None when they are gone."""
-        spec = self.cluster.read(clusters.CONFIG_MAP, run)
-        data = (spec or {}).get("data") or {}
-        if _FILES.job.name not in data or _FILES.submission.name not in data:
+        """What a run was submitted with, from its ConfigMaps; None when one of them is not there."""
+        spec, code = (self._ours(clusters.CONFIG_MAP, name, run) for name in _config_maps(run))
+        if spec is None or code is None:
             return None
-        code = self.cluster.read(clusters.CONFIG_MAP, names.code_map(run)) or {}
-        packed = base64.b64decode((code.get("binaryData") or {}).get(names.CODE_KEY, ""))
+        data, packed = spec["data"], base64.b64decode(code["binaryData"][names.CODE_KEY])
         return Submission(Job.model_validate_json(data[_FILES.job.name]), json.loads(data[_FILES.submission.name]), packed)
 
     def pods(self, run: str, role: str = "") -> list[dict[str, Any]]:
@@ -173,6 +180,22 @@ class Objects:
         self.cluster.patch(clusters.RAY_CLUSTER, name, _resized(job, count, surplus, autoscale))
         return count == wanted
 
+    def _ours(self, kind: clusters.Kind, name: str, run: str) -> dict[str, Any] | None:
+        """An object of a run, or None when there is none or it is somebody else's."""
+        found = self.cluster.read(kind, name)
+        return found if found is not None and _is_of(found, run) else None
+
+    def _check_names(self, run: str) -> None:
+        """Raises RunExists when an object of a run's would take the name of one that is none."""
+        wanted = [(clusters.RAY_JOB, run), *((clusters.CONFIG_MAP, name) for name in _config_maps(run))]
+        for kind, name in wanted:
+            found = self.cluster.read(kind, name)
+            if found is not None and not _is_of(found, run):
+                raise RunExists(
+                    f"the name is taken: {kind.plural.rstrip('s')} {name} in {self.cluster.place} belongs to no run; "
+                    "choose another with --name"
+                )
+
     def _workload(self, ray_job: Mapping[str, Any]) -> dict[str, Any] | None:
         """Kueue's object for a RayJob."""
         try:
@@ -183,6 +206,22 @@ class Objects:
         return next(
             (one for one in found if uid in [o.get("uid") for o in one["metadata"].get("ownerReferences") or []]), None
         )
+
+
+def _config_maps(run: str) -> tuple[str, str]:
+    """Names of the ConfigMaps with a run's spec and with its code."""
+    return run, names.code_map(run)
+
+
+def _is_of(thing: Mapping[str, Any], run: str) -> bool:
+    labels = thing["metadata"].get("labels") or {}
+    return labels.get(names.MANAGED_BY) == names.MANAGER and labels.get(names.RUN) == run
+
+
+def _manager(ray_job: Mapping[str, Any]) -> str:
+    """The field manager of one submission: another of the same name at the same moment is another one, and refused."""
+    text = json.dumps(ray_job, sort_keys=True)
+    return f"{names.MANAGER}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
 def _resized(job: Job, count: int, surplus: list[str], autoscale: bool) -> list[dict[str, Any]]:

@@ -17,6 +17,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
+import trialplane
 from trialplane import errors
 from trialplane.controller import arrival, loop, slots, stopping
 from trialplane.controller.ledger import Ledger
@@ -41,7 +44,16 @@ OPEN_PATIENCE = 600.0  # seconds for a database that is away when the controller
 def drive(folder: Path, stopped: list[int], setting: Setting) -> int:
     """Runs the study in `folder`; a signal's number in `stopped` stops it."""
     run = RunPaths(folder)
-    job = Job.model_validate_json(run.job.read_text())
+    try:
+        job = Job.model_validate_json(run.job.read_text())
+    except ValidationError as error:
+        first = error.errors()[0]
+        log.error(
+            "%s cannot be read by trialplane %s: %s: %s. What submitted it is of another version than this one; "
+            "use the same on the laptop and in the images (`platform image build`)",
+            *(run.job, trialplane.__version__, ".".join(map(str, first["loc"])), first["msg"]),
+        )
+        return errors.EXIT_PLATFORM
     session = Session(run, job, stopped, setting)
     try:
         state = session.run()

@@ -29,7 +29,7 @@ class StartFailures:
         if not self.count:
             self._first = now
         self.count += 1
-        return self.count >= self._limit and True
+        return self.count >= self._limit and now - self._first >= self._seconds
 
     @property
     def pause(self) -> float:

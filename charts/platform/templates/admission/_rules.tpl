@@ -34,28 +34,73 @@
     `platform submit` do
 - expression: >-
     variables.autoscales || variables.volumes.all(v, !has(v.projected) || !has(v.projected.sources)
-    || v.projected.sources.all(s, !has(s.serviceAccountToken)))
+    || v.projected.sources.all(s, !has(s.serviceAccountToken) || (has(s.serviceAccountToken.audience)
+    && s.serviceAccountToken.audience in variables.audiences)))
   message: >-
-    a pod of a run may not mount a service account's token; only the head pod of a run with cluster.autoscale has one
+    a pod of a run may not mount a service account's token; only the head pod of a run with cluster.autoscale has one, and
+    a cloud's identity needs its audience in admission.tokenAudiences of the chart
 - expression: >-
     !variables.autoscales || object.spec.containers.all(c, c.name == 'autoscaler' || !has(c.volumeMounts)
-    || c.volumeMounts.all(m, !m.mountPath.startsWith('/var/run/secrets') && !variables.volumes.exists(v, v.name == m.name
-    && has(v.projected) && has(v.projected.sources) && v.projected.sources.exists(s, has(s.serviceAccountToken)))))
+    || c.volumeMounts.all(m, !m.mountPath.startsWith('/var/run/secrets/kubernetes.io') && !variables.volumes.exists(v,
+    v.name == m.name && has(v.projected) && has(v.projected.sources) && v.projected.sources.exists(s,
+    has(s.serviceAccountToken) && !(has(s.serviceAccountToken.audience)
+    && s.serviceAccountToken.audience in variables.audiences)))))
   message: >-
     of a head pod's containers only KubeRay's autoscaler may mount the token
+{{ include "platform.admission.unreferred" "only the controller's pod may read the secrets of the studies' database and of MLflow's login, and no pod of a run the other ones; a trial logs through its controller" }}
+{{- end -}}
+
+{{/* Two rules with one message: neither variables nor volumes come from a secret in `variables.forbidden`. */}}
+{{- define "platform.admission.unreferred" -}}
 - expression: >-
-    variables.role == 'controller' || variables.containers.all(c, (!has(c.env) || c.env.all(e, !has(e.valueFrom)
-    || !has(e.valueFrom.secretKeyRef) || !(e.valueFrom.secretKeyRef.name in {{ include "platform.protectedSecrets" . }})))
-    && (!has(c.envFrom) || c.envFrom.all(f, !has(f.secretRef)
-    || !(f.secretRef.name in {{ include "platform.protectedSecrets" . }}))))
-  message: >-
-    only the controller's pod may read the secrets of the databases, of MLflow and of the gateway; a trial logs through its
-    controller
+    variables.containers.all(c, (!has(c.env) || c.env.all(e, !has(e.valueFrom)
+    || !has(e.valueFrom.secretKeyRef) || !(e.valueFrom.secretKeyRef.name in variables.forbidden)))
+    && (!has(c.envFrom) || c.envFrom.all(f, !has(f.secretRef) || !(f.secretRef.name in variables.forbidden))))
+  message: {{ . | quote }}
 - expression: >-
-    variables.role == 'controller' || variables.volumes.all(v, (!has(v.secret)
-    || !(v.secret.secretName in {{ include "platform.protectedSecrets" . }})) && (!has(v.projected)
-    || !has(v.projected.sources) || v.projected.sources.all(s, !has(s.secret)
-    || !(s.secret.name in {{ include "platform.protectedSecrets" . }}))))
-  message: >-
-    only the controller's pod may mount the secrets of the databases, of MLflow and of the gateway
+    variables.volumes.all(v, (!has(v.secret) || !(v.secret.secretName in variables.forbidden))
+    && (!has(v.projected) || !has(v.projected.sources) || v.projected.sources.all(s, !has(s.secret)
+    || !(s.secret.name in variables.forbidden))))
+  message: {{ . | quote }}
+{{- end -}}
+
+{{/* Whether labels make a pod one of a run; `o` is the pod. */}}
+{{- define "platform.admission.ofRun" -}}
+has(o.metadata.labels) && ('ray.io/cluster' in o.metadata.labels || 'trialplane.io/run' in o.metadata.labels
+|| ('trialplane.io/role' in o.metadata.labels
+&& o.metadata.labels['trialplane.io/role'] in ['controller', 'trial', 'submitter']))
+{{- end -}}
+
+{{/* The role in the labels of a pod, or ''. */}}
+{{- define "platform.admission.role" -}}
+has({{ . }}.metadata.labels) && 'trialplane.io/role' in {{ . }}.metadata.labels ? {{ . }}.metadata.labels['trialplane.io/role'] : ''
+{{- end -}}
+
+{{/* When pods are looked at: when they are made, get a container of `kubectl debug`, or a label that opens ways. What else
+may change in a pod is none of the policies' business, and an older pod must be able to go. */}}
+{{- define "platform.admission.occasions" -}}
+- apiGroups: [""]
+  apiVersions: [v1]
+  operations: [CREATE]
+  resources: [pods]
+- apiGroups: [""]
+  apiVersions: [v1]
+  operations: [UPDATE]
+  resources: [pods, pods/ephemeralcontainers]
+{{- end -}}
+
+{{- define "platform.admission.occasion" -}}
+- name: made-or-changed
+  expression: >-
+    request.operation == 'CREATE' || request.subResource == 'ephemeralcontainers'
+    || ({{ include "platform.admission.role" "object" }}) != ({{ include "platform.admission.role" "oldObject" }})
+{{- end -}}
+
+{{- define "platform.admission.everything" -}}
+- name: containers
+  expression: >-
+    dyn(object.spec.containers) + (has(object.spec.initContainers) ? dyn(object.spec.initContainers) : [])
+    + (has(object.spec.ephemeralContainers) ? dyn(object.spec.ephemeralContainers) : [])
+- name: volumes
+  expression: "has(object.spec.volumes) ? object.spec.volumes : []"
 {{- end -}}
