@@ -12,13 +12,15 @@ import subprocess
 import time
 import urllib.request
 from collections import defaultdict
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from tests.e2e.conftest import ROOT, Cluster
+from tests.e2e.conftest import ROOT, SPEC, Cluster
 
 TRIALS = 24
+OUTAGE = 120.0  # seconds
 
 
 @pytest.fixture(scope="module")
@@ -100,14 +102,37 @@ def test_killed_pods_cost_no_trial_and_double_none(cluster: Cluster) -> None:
     assert all(run["status"] != "RUNNING" for run in runs)
 
 
-def mlflow_runs(cluster: Cluster, run: str) -> list[dict[str, Any]]:
+def test_two_minutes_without_database_and_mlflow_lose_nothing(cluster: Cluster, tmp_path: Path) -> None:
+    """The chart's PostgreSQL is taken away, and MLflow with it, which is made anew."""
+    job = cluster.job(tmp_path / "jobs" / "toy", spec=SPEC.replace("trials: 6", "trials: 30"))
+    cluster.platform("submit", "hpo", job, "--name", "alone", "--detach")
+    cluster.until("trial", lambda: cluster.ended("alone") >= 3)
+    chosen = "app.kubernetes.io/component in (postgresql,mlflow)"
+    names = cluster.kubectl("get", "statefulsets,deployments", "-l", chosen, "-o", "name").split()
+    assert len(names) == 2
+    cluster.kubectl("scale", "--replicas=0", *names)
+    try:
+        cluster.until("end of both", lambda: not cluster.running(role="postgresql") + cluster.running(role="mlflow"))
+        gone = time.monotonic()
+        cluster.until("two minutes", lambda: time.monotonic() - gone > OUTAGE)
+        assert cluster.running(run="alone", role="controller"), "the controller gave up"
+    finally:
+        cluster.kubectl("scale", "--replicas=1", *names)
+    cluster.until("end", lambda: cluster.status("alone")["state"] == "SUCCEEDED", patience=400)
+    cluster.check_exact("alone", 30)
+    runs = mlflow_runs(cluster, "alone", "toy")
+    assert sorted(int(run["tags"]["trialplane.trial"]) for run in runs) == list(range(30))
+    assert {run["status"] for run in runs} == {"FINISHED"}
+
+
+def mlflow_runs(cluster: Cluster, run: str, job: str = "criteria") -> list[dict[str, Any]]:
     """The trials' runs in MLflow, through `platform ui`."""
     with subprocess.Popen(
         cluster.command("ui", "--port", "5055"), env=cluster.environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     ) as ui:
         try:
             cluster.until("MLflow", lambda: _answers("http://127.0.0.1:5055/health"), patience=60)
-            experiment = _ask("experiments/get-by-name?experiment_name=criteria")["experiment"]["experiment_id"]
+            experiment = _ask(f"experiments/get-by-name?experiment_name={job}")["experiment"]["experiment_id"]
             text = f"tags.`trialplane.kind` = 'trial' and tags.`trialplane.run` = '{run}'"
             found = _ask("runs/search", {"experiment_ids": [experiment], "filter": text, "max_results": 1000})["runs"]
         finally:

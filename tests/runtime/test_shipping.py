@@ -17,6 +17,7 @@ from tests.runtime.conftest import Bench
 from trialplane import errors
 from trialplane.plan import pack
 from trialplane.runtime import shipping
+from trialplane.runtime import slot as slots
 from trialplane.runtime.slot import Slot
 from trialplane.wire import env
 from trialplane.wire.paths import RunPaths
@@ -40,6 +41,8 @@ def run(ctx):
     if what == "reports":
         for step in range(3):
             ctx.report(step, score=1.0)
+            print("more")
+            time.sleep(0.2)  # so that the slot sends this by itself
     if what == "store":
         store = Path(os.environ["MLFLOW_TRACKING_URI"].removeprefix("sqlite:///"))
         sqlite3.connect(store).execute("create table runs (run_uuid text)").connection.commit()
@@ -124,8 +127,9 @@ def test_a_trial_that_reports_nothing_is_heard(pod: Pod, tmp_path: Path) -> None
     assert last.log == b""
 
 
-def test_answers_go_to_reports_and_not_to_logs(pod: Pod) -> None:
+def test_answers_go_to_reports_and_not_to_logs(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
     """A pruner's answer to an event without a report would be taken for that to the next report."""
+    monkeypatch.setattr(slots, "LOG_INTERVAL", 0.02)
     request = pod.request("reports", prunable=True)
     event = pod.slot.run(request)
     waited = []
@@ -134,6 +138,7 @@ def test_answers_go_to_reports_and_not_to_logs(pod: Pod) -> None:
         event = pod.slot.go_on(prune=event.waiting and event.reports[-1].step == 1)
     assert event.outcome.state.value == "PRUNED"
     assert waited.count(True) == 2
+    assert False in waited
 
 
 def test_the_trials_own_mlflow_store_comes_along(pod: Pod, tmp_path: Path) -> None:

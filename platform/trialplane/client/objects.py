@@ -17,7 +17,7 @@ from typing import Any
 
 from trialplane.client import cluster as clusters
 from trialplane.client import phases, refusal, waiting
-from trialplane.client.cluster import Cluster
+from trialplane.client.cluster import Applied, Cluster
 from trialplane.errors import RunExists, TargetError
 from trialplane.plan import rayjob, render
 from trialplane.plan.plan import Plan
@@ -90,12 +90,7 @@ class Objects:
         self._check_names(plan.run)
         (ray_job,) = (thing for thing in things if thing["kind"] == "RayJob")
         manager = _manager(ray_job)
-        made = self.cluster.apply(ray_job, manager, force=False)
-        if made is None:
-            raise RunExists(
-                f"another {plan.run} was submitted a moment ago; `platform status {plan.run}` shows it, or give this one "
-                "another name with --name"
-            )
+        made = self.cluster.apply(ray_job, manager, force=False) or self._same(ray_job)
         try:
             # Its pods wait for the ConfigMaps, which need the RayJob's uid to belong to it.
             for thing in render.owned(things, made.thing["metadata"]["uid"]):
@@ -185,6 +180,21 @@ class Objects:
         found = self.cluster.read(kind, name)
         return found if found is not None and _is_of(found, run) else None
 
+    def _same(self, ray_job: Mapping[str, Any]) -> Applied:
+        """The RayJob that is there, when it is of the same submission: KubeRay only filled in what we leave out.
+
+        Raises:
+            RunExists: it is of another one.
+        """
+        run = ray_job["metadata"]["name"]
+        found = self.ray_job(run)
+        if found is None or _hashes(found) != _hashes(ray_job):
+            raise RunExists(
+                f"another {run} was submitted a moment ago; `platform status {run}` shows it, or give this one another name "
+                "with --name"
+            )
+        return Applied(found, False)
+
     def _check_names(self, run: str) -> None:
         """Raises RunExists when an object of a run's would take the name of one that is none."""
         wanted = [(clusters.RAY_JOB, run), *((clusters.CONFIG_MAP, name) for name in _config_maps(run))]
@@ -216,6 +226,12 @@ def _config_maps(run: str) -> tuple[str, str]:
 def _is_of(thing: Mapping[str, Any], run: str) -> bool:
     labels = thing["metadata"].get("labels") or {}
     return labels.get(names.MANAGED_BY) == names.MANAGER and labels.get(names.RUN) == run
+
+
+def _hashes(ray_job: Mapping[str, Any]) -> list[str]:
+    """What tells its job and its code from others."""
+    annotations = ray_job["metadata"].get("annotations") or {}
+    return [str(annotations.get(name)) for name in (names.SPEC_HASH, names.CODE_HASH)]
 
 
 def _manager(ray_job: Mapping[str, Any]) -> str:
