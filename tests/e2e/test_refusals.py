@@ -80,6 +80,7 @@ def test_cancel_leaves_nothing(cluster: Cluster, tmp_path: Path) -> None:
     assert cluster.status("unwanted")["state"] == "CANCELLED"
 
 
+@pytest.mark.slow
 def test_pause_and_resume_and_scale_lose_no_trial(cluster: Cluster, tmp_path: Path) -> None:
     job = cluster.job(tmp_path / "jobs" / "toy", spec=SPEC.replace("0.3", "2").replace("trials: 6", "trials: 16"))
     cluster.platform("submit", "hpo", job, "--name", "bumpy", "--parallel", "1", "--detach")

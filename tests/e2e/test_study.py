@@ -102,6 +102,7 @@ def test_killed_pods_cost_no_trial_and_double_none(cluster: Cluster) -> None:
     assert all(run["status"] != "RUNNING" for run in runs)
 
 
+@pytest.mark.slow
 def test_two_minutes_without_database_and_mlflow_lose_nothing(cluster: Cluster, tmp_path: Path) -> None:
     """The chart's PostgreSQL is taken away, and MLflow with it, which is made anew."""
     job = cluster.job(tmp_path / "jobs" / "toy", spec=SPEC.replace("trials: 6", "trials: 30"))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from tests.e2e.conftest import NAMESPACE, RELEASE, SPEC, Cluster, helm, install
 
 
@@ -15,6 +16,7 @@ def _claims(cluster: Cluster) -> set[str]:
     return {item["metadata"]["name"] for item in found if "deletionTimestamp" not in item["metadata"]}
 
 
+@pytest.mark.slow
 def test_studies_outlive_upgrade_and_uninstall(cluster: Cluster) -> None:
     folder = cluster.home / "jobs" / "toy"
     job = cluster.job(folder, spec=SPEC.replace("trials: 6", "trials: 2"))
