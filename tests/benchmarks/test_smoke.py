@@ -1,7 +1,7 @@
 """The benchmarks run: every figure at its small size gives complete rows, in the table and as JSON.
 
 Checked is the structure, never a time and never whether a goal is met. What the figures mean is in README.md. Not checked:
-the figures whose peers take minutes even at a small size (trial, overhead, search).
+the figures whose peers take minutes even at a small size (trial, overhead, search), and `cluster`, which needs one.
 """
 
 from __future__ import annotations
@@ -47,3 +47,10 @@ def test_a_figure_gives_complete_rows(figure: str, tmp_path: Path) -> None:
         if row["peer"] is not None:
             assert row["peer"]["n"] >= 1, row
             assert row["ratio"] == pytest.approx(row["peer"][row["statistic"]] / row["ours"][row["statistic"]])
+
+
+def test_a_cluster_must_be_named() -> None:
+    command = [sys.executable, "-m", "tests.benchmarks", "--only", "cluster"]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
+    assert ended.returncode == 2
+    assert "--context CTX --namespace NS" in ended.stderr

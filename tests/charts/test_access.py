@@ -61,12 +61,13 @@ def test_users_read_logs_and_forward_ports(role: Thing) -> None:
     assert allowed(role, "", "pods/portforward", "create")
 
 
-def test_users_reach_the_gateway_and_mlflow_by_the_proxy_and_nothing_else(role: Thing) -> None:
-    for service, port in (("platform-gateway", 8080), ("platform-mlflow", 5000)):
-        for name in (service, f"{service}:{port}", f"http:{service}:{port}", f"{service}:http", f"http:{service}:http"):
-            for verb in ("get", "update", "delete"):  # GET, PUT, DELETE
-                assert allowed(role, "", "services/proxy", verb, name)
-    for name in ("", "platform-postgresql", "http:criteria-1-head-svc:8265"):
+def test_users_reach_the_gateway_by_the_proxy_and_nothing_else(role: Thing) -> None:
+    service, port = "platform-gateway", 8080
+    for name in (service, f"{service}:{port}", f"http:{service}:{port}", f"{service}:http", f"http:{service}:http"):
+        for verb in ("get", "update", "delete"):  # GET, PUT, DELETE
+            assert allowed(role, "", "services/proxy", verb, name)
+        assert not allowed(role, "", "services/proxy", "create", name)
+    for name in ("", "platform-postgresql", "http:platform-mlflow:5000", "http:criteria-1-head-svc:8265"):
         assert not allowed(role, "", "services/proxy", "get", name)
 
 

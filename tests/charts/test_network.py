@@ -80,7 +80,7 @@ def test_every_role_has_a_policy_for_both_directions(render: Render) -> None:
         # The controller.
         ("controller", "postgresql", 5432, True),
         ("controller", "mlflow", 5000, True),
-        ("controller", OUTSIDE, 6443, False),
+        ("controller", OUTSIDE, 6443, True),  # Ray's autoscaler
         ("submitter", "controller", 8265, True),
         ("submitter", "postgresql", 5432, False),
         ("submitter", "mlflow", 5000, False),
@@ -126,6 +126,10 @@ def test_by_values_of_a_cloud(
     render: Render, sets: dict[str, dict[str, Any]], source: str, target: str, port: int, may: bool
 ) -> None:
     assert Net(render(sets["cloud"])).reaches(source, target, port) is may
+
+
+def test_heads_without_an_autoscaler_are_kept_from_the_api_server(render: Render) -> None:
+    assert not Net(render({"networkPolicy": {"apiServer": {"fromHeads": False}}})).reaches("controller", OUTSIDE, 6443)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy
 
 from trialplane.wire import cluster, env
 
@@ -90,10 +91,11 @@ def test_the_databases_are_two_with_passwords_of_their_own(render: Render, named
 
 
 def test_given_passwords_are_used_and_quoted(render: Render, named: Callable[..., Thing]) -> None:
-    given = {"admin": "a", "ledger": "p@ss/word", "mlflow": "m"}
+    given = {"admin": "a", "ledger": "p@ss /word", "mlflow": "m"}
     objects = render({"postgresql": {"passwords": given}, "gateway": {"token": "t"}})
     assert named(objects, "Secret", "platform-postgresql")["stringData"] == given
-    assert ":p%40ss%2Fword@" in named(objects, "Secret", "platform-ledger")["stringData"]["url"]
+    url = named(objects, "Secret", "platform-ledger")["stringData"]["url"]
+    assert sqlalchemy.make_url(url).password == given["ledger"]
     assert named(objects, "Secret", "platform-gateway")["stringData"] == {"token": "t"}
 
 
@@ -111,16 +113,44 @@ def test_the_gateway_gets_what_it_reads(render: Render, named: Callable[..., Thi
 @pytest.mark.parametrize(
     ("values", "strategy"),
     [
-        ({}, None),
-        ({"runs": {"enabled": False}}, None),
-        ({"runs": {"accessModes": ["ReadWriteOnce"]}}, {"type": "Recreate"}),
-        ({"runs": {"existingClaim": "mine"}}, {"type": "Recreate"}),
+        ({}, "RollingUpdate"),
+        ({"runs": {"enabled": False}}, "RollingUpdate"),
+        ({"runs": {"accessModes": ["ReadWriteOnce"]}}, "Recreate"),
+        ({"runs": {"existingClaim": "mine"}}, "Recreate"),
     ],
 )
 def test_a_volume_for_one_node_never_has_two_gateways(
-    render: Render, named: Callable[..., Thing], values: dict[str, Any], strategy: Any
+    render: Render, named: Callable[..., Thing], values: dict[str, Any], strategy: str
 ) -> None:
-    assert named(render(values), "Deployment", "platform-gateway")["spec"].get("strategy") == strategy
+    """Each says all that belongs to it: an upgrade that left `rollingUpdate` beside Recreate would be refused."""
+    found = named(render(values), "Deployment", "platform-gateway")["spec"]["strategy"]
+    assert found["type"] == strategy
+    assert ("rollingUpdate" in found) is (strategy == "RollingUpdate")
+
+
+def test_pods_start_anew_when_a_given_password_changes_and_only_then(render: Render, named: Callable[..., Thing]) -> None:
+    """Generated ones are drawn anew at each rendering here, as there is no cluster to read them back from."""
+
+    def marks(values: dict[str, Any]) -> list[Thing]:
+        objects = render(values)
+        owners = (("StatefulSet", "postgresql"), ("Deployment", "mlflow"), ("Deployment", "gateway"))
+        return [named(objects, kind, f"platform-{name}")["spec"]["template"]["metadata"] for kind, name in owners]
+
+    first, second = marks({"postgresql": {"passwords": {"ledger": "one"}}}), marks({"postgresql": {"passwords": {"ledger": "2"}}})
+    assert all(one["annotations"] != other["annotations"] for one, other in zip(first, second, strict=True))
+    assert marks({}) == marks({"keepVolumes": False})
+    token = {"gateway": {"token": "t"}}
+    assert [one == other for one, other in zip(marks(token), marks({}), strict=True)] == [True, True, False]
+
+
+def test_postgresql_starts_by_the_script_that_sets_passwords(render: Render, named: Callable[..., Thing]) -> None:
+    spec = named(render({}), "StatefulSet", "platform-postgresql")["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    folder = next(mount["mountPath"] for mount in container["volumeMounts"] if mount["name"] == "scripts")
+    script = Path(container["command"][1])
+    assert str(script.parent) == folder
+    assert script.name in named(render({}), "ConfigMap", "platform-postgresql")["data"]
+    assert script.suffix not in (".sh", ".sql")  # the image would run it on an empty volume
 
 
 def _mlflow(render: Render, named: Callable[..., Thing], values: dict[str, Any]) -> Thing:
@@ -162,10 +192,26 @@ def test_mlflow_answers_to_the_names_it_has_and_to_no_other(render: Render, name
     assert security_utils.is_allowed_host_header(hosts, probe)
 
 
+def test_browsers_may_use_mlflow_at_the_hosts_it_answers_to(render: Render, named: Callable[..., Thing]) -> None:
+    """Its page searches with POST, which the server refuses from an origin that it does not know."""
+    origins = _option(_mlflow(render, named, {"allowedHosts": ["ml.example.org"]}), "cors-allowed-origins").split(",")
+    assert "https://ml.example.org" in origins
+    assert not any("cors" in word for word in _mlflow(render, named, {})["containers"][0]["command"])
+
+
+def test_the_migration_gets_what_the_server_gets(render: Render, named: Callable[..., Thing]) -> None:
+    """A database may want variables of its driver: PGSSLMODE."""
+    more = {"extraEnv": [{"name": "PGSSLMODE", "value": "verify-full"}], "extraEnvFrom": [{"secretRef": {"name": "tls"}}]}
+    spec = _mlflow(render, named, more)
+    for container in (*spec["initContainers"], *spec["containers"]):
+        assert more["extraEnv"][0] in container["env"]
+        assert container["envFrom"] == more["extraEnvFrom"]
+
+
 def test_mlflow_takes_the_options_it_is_started_with(render: Render, named: Callable[..., Thing]) -> None:
     command = [sys.executable, "-m", "mlflow", "server", "--help"]
     known = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
-    for values in ({}, {"auth": {"enabled": True}}):
+    for values in ({}, {"auth": {"enabled": True}, "allowedHosts": ["ml.example.org"]}):
         command = _mlflow(render, named, values)["containers"][0]["command"]
         assert command[:2] == ["mlflow", "server"]
         for word in command[2:]:

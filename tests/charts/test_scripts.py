@@ -33,13 +33,13 @@ def test_scripts_reach_the_pods_unchanged(
     objects = render({})
     for name, scripts in {
         "platform-mlflow": ("prepare.py", "ready.py"),
-        "platform-postgresql": ("create-databases.sh",),
+        "platform-postgresql": ("create-databases.sh", "start-postgresql.sh"),
         "platform-test": ("verify.py",),
     }.items():
         data = named(objects, "ConfigMap", name)["data"]
-        assert set(data) == set(scripts)
+        assert len(data) == len(scripts)
         for script in scripts:
-            assert data[script].strip() == (chart / "files" / script).read_text().strip()
+            assert (data.get(script) or data["start"]).strip() == (chart / "files" / script).read_text().strip()
 
 
 def test_mlflow_reads_the_file_of_authentication(chart: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,5 +94,34 @@ class _Database:
         assert "pg_advisory_lock" in str(statement)
 
 
-def test_the_script_of_the_databases_is_sound(chart: Path) -> None:
-    subprocess.run(["bash", "-n", str(chart / "files" / "create-databases.sh")], check=True, timeout=10)
+@pytest.mark.parametrize("script", ["create-databases.sh", "start-postgresql.sh"])
+def test_the_scripts_of_postgresql_are_sound(chart: Path, script: str) -> None:
+    subprocess.run(["bash", "-n", str(chart / "files" / script)], check=True, timeout=10)
+
+
+@pytest.mark.parametrize("is_old", [True, False])
+def test_passwords_are_set_before_the_server_starts_on_a_volume_that_holds_databases(
+    chart: Path, tmp_path: Path, is_old: bool
+) -> None:
+    """With programs of our own in the places of `postgres` and of the image's entry point."""
+    bin_, data, said = tmp_path / "bin", tmp_path / "data", tmp_path / "said"
+    bin_.mkdir()
+    data.mkdir()
+    if is_old:
+        (data / "PG_VERSION").write_text("17")
+    for name, body in (("postgres", f'echo "$1" >> {said}; cat >> {said}'), ("docker-entrypoint.sh", f'echo "$@" >> {said}')):
+        (bin_ / name).write_text(f"#!/bin/sh\n{body}\n")
+        (bin_ / name).chmod(0o755)
+    environ = {"PATH": f"{bin_}:/usr/bin:/bin", "PGDATA": str(data), "POSTGRES_USER": "postgres"}
+    environ |= {"POSTGRES_PASSWORD": "a", "LEDGER_PASSWORD": "it's", "MLFLOW_PASSWORD": "m\\"}
+    command = ["bash", str(chart / "files" / "start-postgresql.sh"), "postgres", "-c", "x=1"]
+    subprocess.run(command, env=environ, check=True, timeout=20, capture_output=True)
+    lines = said.read_text().splitlines()
+    assert lines[-1] == "postgres -c x=1"
+    changes = [
+        "--single",
+        "ALTER ROLE postgres PASSWORD 'a'",
+        "ALTER ROLE ledger PASSWORD 'it''s'",
+        "ALTER ROLE mlflow PASSWORD 'm\\'",
+    ]
+    assert lines[:-1] == (changes if is_old else [])

@@ -5,6 +5,7 @@ Not checked here: what `plan` makes of a site (tests/plan).
 
 from __future__ import annotations
 
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -66,8 +67,30 @@ def test_defaults_of_runs_are_the_values(render: Render, sets: dict[str, dict[st
     assert (site.queue, site.priority_class) == ("team-a", "research")
     assert site.node_selector == {"pool": "gpu"}
     assert site.tolerations[0]["key"] == "nvidia.com/gpu"
-    assert site.env == {"HTTPS_PROXY": "http://proxy:3128"}
+    assert site.env["HTTPS_PROXY"] == "http://proxy:3128"
     assert (site.data.claim, site.runs.claim) == ("datasets", "platform-runs")
+
+
+@pytest.mark.parametrize(
+    ("env", "added"),
+    [
+        ({"HTTPS_PROXY": "http://p"}, True),
+        ({"https_proxy": "http://p"}, True),
+        ({"HTTP_PROXY": "http://p", "no_proxy": "mine"}, False),
+        ({"PIP_INDEX": "x"}, False),
+    ],
+)
+def test_a_proxy_does_not_get_what_stays_in_the_cluster(
+    render: Render, monkeypatch: pytest.MonkeyPatch, env: dict[str, str], added: bool
+) -> None:
+    site = _site(render({"studies": {"env": env}}))
+    assert site.env.items() >= env.items()
+    assert ("NO_PROXY" in site.env) is added
+    if added:
+        monkeypatch.setenv("no_proxy", site.env["NO_PROXY"])
+        for host in (site.mlflow.url.removeprefix("http://"), "r-head-svc.studies.svc.cluster.local:8265", "127.0.0.1:1"):
+            assert urllib.request.proxy_bypass(host), host
+        assert not urllib.request.proxy_bypass("example.org:443")
 
 
 def test_a_field_that_the_chart_leaves_out_is_noticed(render: Render) -> None:
@@ -96,7 +119,7 @@ def test_pods_have_the_roles_and_ports_that_the_laptop_knows(
 
 
 def test_the_monitor_reads_ports_that_head_pods_have(render: Render, named: Callable[..., Thing]) -> None:
-    monitor = named(render({"metrics": {"enabled": True, "check": False}}), "PodMonitor", "platform")["spec"]
+    monitor = named(render({"metrics": {"enabled": True, "check": False}, "networkPolicy": {"prometheusNamespace": "monitoring"}}), "PodMonitor", "platform")["spec"]
     golden = Path(__file__).resolve().parents[1] / "plan" / "golden" / "plain.yaml"
     (job,) = (one for one in yaml.safe_load_all(golden.read_text()) if one["kind"] == "RayJob")
     head = job["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]

@@ -67,6 +67,9 @@ def test_a_typing_error_is_refused_at_every_place(chart: Path) -> None:
         ({"admission": {"actions": ["Deny", "Warn"]}}, "actions"),
         ({"postgresql": {"image": {"digest": "latest"}}}, "digest"),
         ({"networkPolicy": {"trial": {"egres": []}}}, "egres"),
+        # It would stand in a ConfigMap.
+        ({"mlflow": {"enabled": False, "trackingUri": "https://ada:secret@mlflow"}}, "trackingUri"),
+        ({"admission": {"tokenAudiences": ["it's"]}}, "tokenAudiences"),
     ],
 )
 def test_helm_names_the_wrong_value(template: Template, values: dict[str, Any], told: str) -> None:
@@ -84,6 +87,7 @@ def test_helm_names_the_wrong_value(template: Template, values: dict[str, Any], 
         ({"mlflow": {"trackingUri": "http://mlflow"}}, ["mlflow.enabled=false"]),
         ({"mlflow": {"replicas": 2}}, ["mlflow.artifacts.uri", "ReadWriteMany"]),
         ({"metrics": {"enabled": True}}, ["Prometheus operator", "metrics.check=false"]),
+        ({"metrics": {"enabled": True, "check": False}}, ["networkPolicy.prometheusNamespace"]),
     ],
 )
 def test_contradictions_are_explained(template: Template, values: dict[str, Any], told: list[str]) -> None:

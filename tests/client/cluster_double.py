@@ -128,7 +128,12 @@ class ClusterDouble:
         """Keeps an object as the API server would a new one."""
         kept = copy.deepcopy(dict(thing))
         kept.setdefault("kind", KINDS[plural])
-        kept["metadata"] = {"uid": str(uuid.uuid4()), "creationTimestamp": now(), **kept["metadata"]}
+        kept["metadata"] = {
+            "uid": str(uuid.uuid4()),
+            "creationTimestamp": now(),
+            "namespace": self.namespace,
+            **kept["metadata"],
+        }
         self.objects[plural][kept["metadata"]["name"]] = kept
         return kept
 
@@ -179,6 +184,8 @@ class ClusterDouble:
         self.refuse(verb, plural, name)
         if verb == "list":
             chosen = [one for one in things.values() if _selected(one, query.get("labelSelector", ""))]
+            named = query.get("fieldSelector", "").partition("metadata.name=")[2]
+            chosen = [one for one in chosen if not named or one["metadata"]["name"] == named]
             return {"kind": f"{KINDS[plural]}List", "items": chosen}
         if verb == "create" or (verb == "patch" and "apply" in content):
             return self._applied(plural, name, json.loads(body), query)

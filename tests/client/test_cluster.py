@@ -58,6 +58,20 @@ def test_a_namespace_without_the_chart(target, namespace, planned):
         target.check(planned().job)
 
 
+def test_a_namespace_beside_the_one_with_the_chart(target, namespace, planned):
+    other = KubernetesTarget(namespace="other")
+    with pytest.raises(TargetError, match=r"where it is \(it is in team\) with --namespace"):
+        other.check(planned().job)
+
+    def refuse(verb: str, plural: str, name: str) -> None:
+        if verb == "list":
+            raise Problem(403, 'configmaps is forbidden: User "ann" cannot list resource "configmaps" at the cluster scope')
+
+    namespace.cluster.refuse = refuse
+    with pytest.raises(TargetError, match=r"where it is with --namespace"):
+        KubernetesTarget(namespace="other").check(planned().job)
+
+
 def test_a_cluster_without_kuberay(target, namespace, planned, monkeypatch):
     monkeypatch.delitem(namespace.cluster.objects, "rayjobs")
     monkeypatch.delitem(cluster_double.KINDS, "rayjobs")

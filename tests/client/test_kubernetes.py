@@ -68,7 +68,7 @@ def test_half_a_submission_is_taken_back(target, namespace, planned):
 def test_a_ray_job_of_somebody_else_is_left_alone(target, namespace, planned):
     theirs = {"metadata": {"name": "a"}, "spec": {}, "status": {"jobDeploymentStatus": "Running"}}
     namespace.cluster.put("rayjobs", theirs)
-    with pytest.raises(RunExists, match="rayjob a in .* belongs to no run; choose another with --name"):
+    with pytest.raises(RunExists, match=r"rayjob a in .* belongs to no run; choose another with --name"):
         target.submit(planned())
     with pytest.raises(RunNotFound):
         target.status("a")
@@ -76,7 +76,7 @@ def test_a_ray_job_of_somebody_else_is_left_alone(target, namespace, planned):
 
 def test_a_config_map_of_the_chart_is_left_alone(target, namespace, planned):
     before = json.dumps(namespace.cluster.objects["configmaps"][names.SITE])
-    with pytest.raises(RunExists, match="configmap trialplane in .* belongs to no run"):
+    with pytest.raises(RunExists, match=r"configmap trialplane in .* belongs to no run"):
         target.submit(planned(names.SITE))
     assert json.dumps(namespace.cluster.objects["configmaps"][names.SITE]) == before
     assert namespace.cluster.objects["rayjobs"] == {}
@@ -161,7 +161,7 @@ def test_a_running_run_says_which_trial_pods_wait(target, namespace, planned):
     pod["status"]["containerStatuses"][0]["state"] = {"waiting": {"reason": "ErrImagePull", "message": "no such image"}}
     status = handle.status()
     assert status.state is RunState.RUNNING
-    assert status.reason.startswith("1 of 3 trial pods: cannot get its image")
+    assert status.reason.startswith("1 of 3 trial pods: it cannot get its image")
 
 
 def test_a_head_pod_that_is_made_anew_keeps_the_counts(target, namespace, planned):
@@ -306,12 +306,32 @@ def test_scaling_down_now_does_not_wait(target, namespace, planned):
     assert (group["replicas"], len(group["scaleStrategy"]["workersToDelete"])) == (1, 2)
 
 
-def test_with_autoscaling_only_the_bound_changes(target, namespace, planned):
+def test_with_autoscaling_only_the_bound_changes_and_never_below_pods_with_a_trial(target, namespace, planned):
     started(target, planned(parallel=3, **{"cluster.autoscale": True}))
-    assert target.scale("a", 2)
     (group,) = namespace.cluster.objects["rayclusters"]["a-x7k2p"]["spec"]["workerGroupSpecs"]
-    assert (group["replicas"], group["minReplicas"], group["maxReplicas"]) == (0, 0, 2)
+    labels = {names.RUN: "a", names.ROLE: names.TRIAL}
+    pods = tuple(f"a-x7k2p-trials-worker-{number}" for number in range(3))
+    for pod in pods:  # of the autoscaler
+        namespace.cluster.put("pods", {"metadata": {"name": pod, "labels": labels}, "spec": {"containers": []}})
+    study = namespace.studies["a"]
+    assert not target.scale("a", 1)
+    target.status("a")  # the controller sees the wish
+    for keep, bound in ((pods, 3), (pods[:2], 2), (pods[:1], 1)):
+        study.status = dataclasses.replace(study.status, nodes=keep)
+        assert target.scale("a", 1) is (bound == 1)
+        assert (group["replicas"], group["minReplicas"], group["maxReplicas"]) == (0, 0, bound)
     assert "scaleStrategy" not in group
+
+
+def test_a_scaled_run_keeps_its_width_when_it_is_resumed(target, namespace, planned):
+    handle = started(target, planned(parallel=2))
+    assert target.scale("a", 4)
+    handle.pause()
+    handle.resume()
+    assert (handle.job.parallel, handle.status().parallel) == (4, 4)
+    handle.pause()
+    handle.resume(changes={"parallel": 3, "trials": None})
+    assert handle.job.parallel == 3
 
 
 # Logs

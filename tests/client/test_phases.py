@@ -80,6 +80,20 @@ def test_why_it_failed():
     assert phases.words(ray_job("Running", "RUNNING", message="fine")) == ""
 
 
+def test_the_log_in_a_message_is_left_out_but_for_its_exception():
+    log = (
+        "10:41:09 INFO the study begins\nTraceback (most recent call last):\n"
+        '  File "/app/session.py", line 44, in drive\n    job = read(run)\nValueError: no job\n  of that name\n'
+    )
+    head = "Job entrypoint command failed with exit code 1, last available logs (truncated to 20,000 chars):\n"
+    assert phases.words(ray_job("Failed", reason="AppFailed", message=head + log)) == (
+        "the controller failed: Job entrypoint command failed with exit code 1: ValueError: no job of that name"
+    )
+    plain = phases.words(ray_job("Failed", reason="AppFailed", message=head + "x\n" * 1000 + "the end"))
+    assert plain.endswith("the end")
+    assert len(plain) < 600
+
+
 def test_times_are_seconds_since_the_epoch():
     assert phases.moment("1970-01-01T00:01:40Z") == 100.0
     assert phases.ended(ray_job("Complete", "SUCCEEDED", endTime="1970-01-01T00:01:40Z")) == 100.0

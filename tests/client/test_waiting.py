@@ -117,7 +117,7 @@ def test_workers_over_the_quota(ray_job):
 def test_workers_that_wait_alike_are_counted(ray_job):
     pods = [head(), running(names.SUBMITTER, "a-1"), pod("gpu", called="a-w1"), pod("gpu", called="a-w2")]
     found = waiting.reason(ray_job, pods, [], now=NOW)
-    assert found.startswith("2 of 2 trial pods: fits no node, for want of 4 nvidia.com/gpu")
+    assert found.startswith("2 of 2 trial pods: each fits no node, for want of 4 nvidia.com/gpu")
 
 
 def test_the_words_of_an_admission_policy(ray_job):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +20,7 @@ from tests.client.kuberay_double import NamespaceDouble
 from trialplane.client.kubernetes import KubernetesTarget
 from trialplane.client.run import RunHandle
 from trialplane.client.target import Target
-from trialplane.errors import RunNotFound, TrialplaneError
+from trialplane.errors import InputError, RunNotFound
 from trialplane.plan import plan as planning
 from trialplane.plan.plan import Plan
 from trialplane.spec import load
@@ -51,9 +52,15 @@ class Place:
         jobs: the folder with the job.
     """
 
+    prefix = ""
+
     def __init__(self, target: Target, jobs: Path) -> None:
         self.target = target
         self.jobs = jobs
+
+    def name(self, word: str) -> str:
+        """A run's name that nobody else uses here."""
+        return f"{self.prefix}{word}"
 
     def plan(self, name: str, **overrides: Any) -> Plan:
         """A plan of the job as it is now; overrides are dotted fields with _ for the dot."""
@@ -124,11 +131,19 @@ class Double(Place):
 
 
 class RealCluster(Place):
-    """`KubernetesTarget` on a cluster with KubeRay and the chart; its trials are real and its waits are long."""
+    """`KubernetesTarget` on a cluster with KubeRay and the chart; its trials are real and its waits are long.
+
+    Others may use the namespace too: runs have names of their own, and only those are taken away again.
+    """
 
     def __init__(self, target: KubernetesTarget, jobs: Path) -> None:
         super().__init__(target, jobs)
-        self._before = set(target.runs())
+        self.prefix = f"contract-{secrets.token_hex(3)}-"
+        self._planned: set[str] = set()
+
+    def plan(self, name: str, **overrides: Any) -> Plan:
+        self._planned.add(name)
+        return super().plan(name, **overrides)
 
     def running(self, name: str, **overrides: Any) -> RunHandle:
         (self.jobs / "demo" / "train.py").write_text(_SLOW)  # and stays so: the same submission again has the same code
@@ -142,9 +157,10 @@ class RealCluster(Place):
         return handle
 
     def close(self) -> None:
-        for name in set(self.target.runs()) - self._before:
-            with contextlib.suppress(RunNotFound, TrialplaneError):
-                self.target.cancel(name, now=True)
+        for name in self._planned:
+            assert name.startswith(self.prefix), f"{name} may be somebody else's"
             with contextlib.suppress(RunNotFound):
+                with contextlib.suppress(InputError):  # it has ended
+                    self.target.cancel(name, now=True)
                 until(lambda name=name: not self.target.is_active(name))
                 self.target.delete(name)

@@ -46,56 +46,62 @@ def place(request, monkeypatch):
 
 
 def test_a_new_run_is_there_at_once(place):
-    plan = place.plan("a")
+    a = place.name("a")
+    plan = place.plan(a)
     assert place.target.submit(plan) is Submitted.NEW
-    assert "a" in place.target.runs()
-    assert place.target.is_active("a")
-    assert place.target.job("a") == plan.job
-    status = place.target.status("a")
+    assert a in place.target.runs()
+    assert place.target.is_active(a)
+    assert place.target.job(a) == plan.job
+    status = place.target.status(a)
     assert status.state in (RunState.PENDING, RunState.RUNNING)
-    assert (status.run, status.job, status.trials) == ("a", "demo", TRIALS)
-    assert place.target.attempts("a") == []
-    assert place.target.ends("a", 0) == (0, [])
-    place.settle("a")
+    assert (status.run, status.job, status.trials) == (a, "demo", TRIALS)
+    assert place.target.attempts(a) == []
+    assert place.target.ends(a, 0) == (0, [])
+    place.settle(a)
 
 
 def test_the_same_submission_again_starts_nothing(place):
-    place.running("a")
-    assert place.target.submit(place.plan("a")) is Submitted.RUNNING
+    a = place.name("a")
+    place.running(a)
+    assert place.target.submit(place.plan(a)) is Submitted.RUNNING
 
 
 def test_another_spec_or_other_code_under_the_name_is_refused_with_the_difference(place):
-    place.running("a")
+    a = place.name("a")
+    place.running(a)
     with pytest.raises(RunExists, match=f"trials: {TRIALS} → 7"):
-        place.target.submit(place.plan("a", trials=7))
+        place.target.submit(place.plan(a, trials=7))
     (place.jobs / "demo" / "train.py").write_text("def run(ctx):\n    return 1.0\n")
     with pytest.raises(RunExists, match=r"code: train\.py: changed"):
-        place.target.submit(place.plan("a"))
+        place.target.submit(place.plan(a))
 
 
 def test_a_stopped_run_is_paused_and_goes_on(place):
-    handle = place.running("a")
+    a = place.name("a")
+    handle = place.running(a)
     status = handle.pause()
     assert status.state is RunState.PAUSED
     assert not handle.is_active()
     assert handle.exit_code == 130
-    with pytest.raises(InputError, match="platform resume a"):
+    with pytest.raises(InputError, match=f"platform resume {a}"):
         handle.pause()
     handle.resume(changes={"trials": TRIALS + 2}, sets=["budget.time=2h"])
     assert handle.is_active()
-    place.settle("a")
+    place.settle(a)
     until(lambda: handle.status().state is RunState.RUNNING)
     assert (handle.job.trials, handle.job.budget.time, handle.status().trials) == (TRIALS + 2, 7200.0, TRIALS + 2)
 
 
 def test_a_running_run_is_not_resumed(place):
-    handle = place.running("a")
+    a = place.name("a")
+    handle = place.running(a)
     with pytest.raises(InputError, match="is running"):
         handle.resume()
 
 
 def test_what_would_make_another_study_is_refused(place):
-    handle = place.running("a")
+    a = place.name("a")
+    handle = place.running(a)
     handle.pause()
     with pytest.raises(SpecError) as caught:
         handle.resume(changes={"parallel": 0}, sets=["space.lr.high=2", "x"])
@@ -104,65 +110,72 @@ def test_what_would_make_another_study_is_refused(place):
 
 
 def test_a_cancelled_run_ends_so_and_can_be_resumed(place):
-    handle = place.running("a")
+    a = place.name("a")
+    handle = place.running(a)
     assert handle.cancel().state is RunState.CANCELLED
     assert not handle.is_active()
     assert handle.exit_code == 4
     with pytest.raises(InputError, match="ended already"):
         handle.cancel()
     handle.resume()
-    place.settle("a")
+    place.settle(a)
     until(lambda: handle.status().state is RunState.RUNNING)
 
 
 def test_a_paused_run_can_be_cancelled(place):
-    handle = place.running("a")
+    a = place.name("a")
+    handle = place.running(a)
     handle.pause()
     assert handle.cancel().state is RunState.CANCELLED
 
 
 def test_stopping_what_nobody_works_on_does_nothing(place):
-    handle = place.running("a")
+    a = place.name("a")
+    handle = place.running(a)
     handle.pause()
     before = handle.status()
-    place.target.stop("a")
-    place.target.release("a")
+    place.target.stop(a)
+    place.target.release(a)
     assert handle.status().state is before.state is RunState.PAUSED
 
 
 def test_killing_leaves_nobody_at_work(place):
-    handle = place.running("a")
+    a = place.name("a")
+    handle = place.running(a)
     handle.stop(now=True)
     assert handle.wait(60).state is RunState.PAUSED
     assert handle.exit_code == 130
 
 
 def test_a_run_that_succeeded_tells_its_trials(place):
-    handle = place.done("a")
+    a = place.name("a")
+    handle = place.done(a)
     status = handle.status()
     assert (status.state, status.complete, status.ended_trials) == (RunState.SUCCEEDED, TRIALS, TRIALS)
     assert handle.exit_code == 0
     attempts = handle.attempts()
     assert {row.trial for row in attempts} == set(range(TRIALS))
     assert all(row.state is TrialState.COMPLETE for row in attempts)
-    end, rows = place.target.ends("a", 0)
+    end, rows = place.target.ends(a, 0)
     assert sorted(row.number for row in rows) == sorted(row.number for row in attempts)
-    assert place.target.ends("a", end) == (end, [])
+    assert place.target.ends(a, end) == (end, [])
     assert handle.rows()[0].values == handle.best()[0].values == min(row.values for row in attempts)
 
 
 def test_a_run_that_succeeded_has_nothing_left_to_do(place):
-    handle = place.done("a")
-    assert place.target.submit(place.plan("a")) is Submitted.FINISHED
+    a = place.name("a")
+    handle = place.done(a)
+    assert place.target.submit(place.plan(a)) is Submitted.FINISHED
     with pytest.raises(InputError, match="--trials N"):
         handle.resume()
     handle.resume(changes={"trials": TRIALS + 1})
-    place.settle("a")
+    place.settle(a)
     assert handle.job.trials == TRIALS + 1
 
 
 def test_logs(place):
-    handle = place.done("a")
+    a = place.name("a")
+    handle = place.done(a)
     assert list(handle.logs())
     assert any("trial 1" in line for line in handle.logs(1))
     assert list(handle.logs(1, 1, follow=True)) == list(handle.logs(1))
@@ -171,7 +184,8 @@ def test_logs(place):
 
 
 def test_a_followed_log_ends_with_its_run(place):
-    handle = place.running("a")
+    a = place.name("a")
+    handle = place.running(a)
     lines = handle.logs(follow=True)
     assert next(lines).endswith("\n")
     stopper = threading.Thread(target=handle.pause)
@@ -181,48 +195,55 @@ def test_a_followed_log_ends_with_its_run(place):
 
 
 def test_an_unknown_run_names_the_nearest(place):
-    place.target.submit(place.plan("criteria-1"))
+    name = place.name("criteria-1")
+    typo = name.replace("criteria", "critria")
+    place.target.submit(place.plan(name))
     for call in (place.target.status, place.target.is_active, place.target.attempts, place.target.exit_code):
-        with pytest.raises(RunNotFound, match="did you mean criteria-1"):
-            call("critria-1")
+        with pytest.raises(RunNotFound, match=f"did you mean {name}"):
+            call(typo)
     for call in (place.target.stop, place.target.cancel, place.target.delete, place.target.job):
         with pytest.raises(RunNotFound):
-            call("critria-1")
+            call(typo)
     with pytest.raises(RunNotFound):
-        list(place.target.log("critria-1", None, None, False))
-    place.settle("criteria-1")
+        list(place.target.log(typo, None, None, False))
+    place.settle(name)
 
 
 def test_a_deleted_run_is_forgotten(place):
-    handle = place.running("a")
-    with pytest.raises(InputError, match="platform cancel a"):
-        place.target.delete("a")
+    a = place.name("a")
+    handle = place.running(a)
+    with pytest.raises(InputError, match=f"platform cancel {a}"):
+        place.target.delete(a)
     handle.delete()
-    assert "a" not in place.target.runs()
+    assert a not in place.target.runs()
     with pytest.raises(RunNotFound):
-        place.target.status("a")
-    assert place.target.submit(place.plan("a", trials=7)) is Submitted.NEW
-    place.settle("a")
+        place.target.status(a)
+    assert place.target.submit(place.plan(a, trials=7)) is Submitted.NEW
+    place.settle(a)
 
 
 def test_only_what_goes_on_is_scaled(place):
-    handle = place.running("a")
+    a = place.name("a")
+    handle = place.running(a)
     handle.pause()
-    with pytest.raises(InputError, match="platform resume a --parallel 3"):
-        place.target.scale("a", 3)
+    with pytest.raises(InputError, match=f"platform resume {a} --parallel 3"):
+        place.target.scale(a, 3)
 
 
 def test_runs_are_listed_newest_first(place):
-    for name in ("b", "a"):
+    a = place.name("a")
+    b = place.name("b")
+    for name in (b, a):
         handle = place.done(name)
-    assert [name for name in place.target.runs() if name in ("a", "b")] == ["a", "b"]
+    assert [name for name in place.target.runs() if name in (a, b)] == [a, b]
     assert handle.status().created
 
 
 def test_looking_works_from_several_threads(place):
-    place.running("a")
+    a = place.name("a")
+    place.running(a)
     found: list[RunState] = []
-    threads = [threading.Thread(target=lambda: found.append(RunHandle("a", place.target).status().state)) for _ in range(8)]
+    threads = [threading.Thread(target=lambda: found.append(RunHandle(a, place.target).status().state)) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -69,3 +69,12 @@ resources:
   requests:
     storage: {{ .size | quote }}
 {{- end -}}
+
+{{/* Annotation by which pods start anew when passwords of PostgreSQL are given that differ. Slow to compute on purpose: who
+may look at pods could else try words. Generated ones never change, so nothing is marked. */}}
+{{- define "platform.passwordsMark" -}}
+{{- $given := .Values.postgresql.passwords -}}
+checksum/passwords: {{ if and .Values.postgresql.enabled (or $given.admin $given.ledger $given.mlflow) -}}
+{{ derivePassword 1 "long" (toJson $given) "postgresql" .Release.Namespace | sha256sum }}
+{{- else }}generated{{ end }}
+{{- end -}}

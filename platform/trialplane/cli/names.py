@@ -46,10 +46,13 @@ def place_options(*, submits: bool = False) -> Callable[[Callable[..., Any]], Ca
     Args:
         submits: whether the verb makes a run; see `places`.
     """
+    place = "A cluster: context of the kubeconfig."
+    if not submits:
+        place += " With no place given it is where the last `submit` from here went, else this machine."
 
     def decorate(verb: Callable[..., Any]) -> Callable[..., Any]:
         @click.option("--namespace", "-n", metavar="NAME", help="The cluster's namespace; the context's when left out.")
-        @click.option("--context", metavar="NAME", help="A cluster: context of the kubeconfig.")
+        @click.option("--context", metavar="NAME", help=place)
         @click.option("--local", is_flag=True, help="This machine.")
         @functools.wraps(verb)
         def with_place(*args: Any, local: bool, context: str | None, namespace: str | None, **given: Any) -> Any:

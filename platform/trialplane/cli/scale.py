@@ -25,4 +25,4 @@ def command(run: str | None, place: Place, parallel: int, now: bool) -> None:
     with progress.view(sys.stderr) as shown:
         for status in handle.scale(parallel, now=now):
             shown.update(status)
-    output.note(f"{handle.name} runs up to {parallel} trials at the same time from now on")
+    output.note(f"{handle.name} runs up to {parallel} trial{'s' if parallel > 1 else ''} at the same time from now on")

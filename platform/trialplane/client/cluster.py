@@ -150,17 +150,21 @@ class Cluster:
         found: dict[str, Any] = self._checked(answer, "get", kind).json()
         return found
 
-    def list(self, kind: Kind, selector: str = "", fields: str = "", limit: int = 0) -> list[dict[str, Any]]:
-        """The objects of a kind, of all namespaces' nodes and the like or of ours, that both selectors choose.
+    def list(
+        self, kind: Kind, selector: str = "", fields: str = "", limit: int = 0, everywhere: bool = False
+    ) -> list[dict[str, Any]]:
+        """The objects of a kind, in our namespace where they have one, that both selectors choose.
 
         Args:
             kind: of what.
             selector: by labels: `a=b,c`.
             fields: by fields: `type=Warning`.
             limit: so many at most; 0 is all.
+            everywhere: in all namespaces.
         """
         query = {"labelSelector": selector, "fieldSelector": fields, "limit": str(limit) if limit else ""}
-        answer = self.call("GET", self._path(kind), query={key: value for key, value in query.items() if value})
+        path = self._path(dataclasses.replace(kind, namespaced=kind.namespaced and not everywhere))
+        answer = self.call("GET", path, query={key: value for key, value in query.items() if value})
         items: list[dict[str, Any]] = self._checked(answer, "list", kind).json()["items"]
         return items
 

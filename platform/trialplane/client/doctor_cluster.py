@@ -23,7 +23,7 @@ _Permission = tuple[tuple[str, ...], str, str, str, str]
 _PERMISSIONS: tuple[_Permission, ...] = (
     (("get", "list", "create", "patch", "delete"), "ray.io", "rayjobs", "", ""),
     (("get", "list", "patch"), "ray.io", "rayclusters", "", ""),
-    (("get", "create", "patch"), "", "configmaps", "", ""),
+    (("get", "create", "patch", "delete"), "", "configmaps", "", ""),
     (("get", "list"), "", "pods", "", ""),
     (("get",), "", "pods", "log", ""),
     (("list",), "", "events", "", ""),

@@ -196,8 +196,8 @@ def admission(answer: Answer) -> Finding:
     check = "admission policy"
     if answer.ok:
         cure = (
-            "see that `admission.enabled` is true and `admission.actions` has Deny in the chart's values, and that the "
-            "namespace has the label trialplane.io/enforce=true (`kubectl get ns --show-labels`)"
+            "see that `admission.enabled` is true and `admission.actions` has Deny in the chart's values, and that "
+            "`kubectl get validatingadmissionpolicybindings` shows the chart's; a new one takes some seconds"
         )
         return findings.failed(check, "a trial's pod without the policies' variables would be let in", cure)
     message = _words(answer)

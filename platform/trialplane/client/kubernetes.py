@@ -260,6 +260,8 @@ class KubernetesTarget:
             raise InputError(f"the run {run} is running; `platform status {run}` shows it, `platform cancel {run}` ends it")
         old, facts, code = self._submission(run)
         started = len({row.trial for row in self.attempts(run)})
+        if view.status and view.status.parallel:  # as it was scaled
+            old = old.model_copy(update={"parallel": view.status.parallel})
         job = changing.changed(old, changes, sets, started)
         found, _ = self.check(job)
         if found:

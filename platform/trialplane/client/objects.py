@@ -64,7 +64,7 @@ class Objects:
         found = self.cluster.read(clusters.CONFIG_MAP, names.SITE)
         text = ((found or {}).get("data") or {}).get(names.SITE_KEY)
         if not text:
-            raise TargetError(refusal.no_site(self.cluster.namespace, self.cluster.context))
+            raise TargetError(refusal.no_site(self.cluster.namespace, self.cluster.context, self._sites()))
         return Site.read(text, self.cluster.namespace)
 
     def ray_jobs(self) -> list[dict[str, Any]]:
@@ -165,15 +165,22 @@ class Objects:
         if not name:
             raise TargetError(f"{run} has no pods yet; `platform status {run}` shows why")
         autoscale = bool(ray_job["spec"]["rayClusterSpec"].get("enableInTreeAutoscaling"))
-        wanted, surplus = rayjob.worker_replicas(_wide(job, parallel), autoscale).most, []
-        count = wanted
-        if not autoscale:  # else Ray takes idle pods away by itself, and never one with a slot
-            pods = self.trial_pods(run)
-            spare = [pod for pod in pods if keep is None or pod not in keep]
-            surplus = spare[: max(0, len(pods) - wanted)]
-            count = wanted if keep is None else max(wanted, len(pods) - len(surplus))
+        wanted = rayjob.worker_replicas(_wide(job, parallel), autoscale).most
+        pods = self.trial_pods(run)
+        spare = [pod for pod in pods if keep is None or pod not in keep]
+        surplus = spare[: max(0, len(pods) - wanted)]
+        # Also Ray's autoscaler would take a pod with a trial for a lower bound, when all have one.
+        count = wanted if keep is None else max(wanted, len(pods) - len(surplus))
         self.cluster.patch(clusters.RAY_CLUSTER, name, _resized(job, count, surplus, autoscale))
         return count == wanted
+
+    def _sites(self) -> list[str]:
+        """Namespaces with the chart, as far as they may be seen: few users may look into all."""
+        try:
+            found = self.cluster.list(clusters.CONFIG_MAP, fields=f"metadata.name={names.SITE}", everywhere=True)
+        except TargetError:
+            return []
+        return sorted(one["metadata"]["namespace"] for one in found if names.SITE_KEY in (one.get("data") or {}))
 
     def _ours(self, kind: clusters.Kind, name: str, run: str) -> dict[str, Any] | None:
         """An object of a run, or None when there is none or it is somebody else's."""
@@ -247,7 +254,7 @@ def _resized(job: Job, count: int, surplus: list[str], autoscale: bool) -> list[
     # Another group in its place is not ours.
     patch: list[dict[str, Any]] = [{"op": "test", "path": f"{group}/groupName", "value": rayjob.GROUP}]
     patch.append({"op": "add", "path": f"{group}/maxReplicas", "value": replicas.most})
-    if not autoscale:
+    if not autoscale:  # else Ray chooses: a pod that has not started, then the one that is idle the longest
         patch.append({"op": "add", "path": f"{group}/minReplicas", "value": replicas.least})
         patch.append({"op": "add", "path": f"{group}/replicas", "value": replicas.now})
         # Otherwise KubeRay would choose, and it does not know which pods have a trial; nor does it forget the last ones.

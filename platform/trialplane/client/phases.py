@@ -7,6 +7,7 @@ that a newer KubeRay may add to; what is not in the table is UNKNOWN, never an e
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -51,6 +52,10 @@ _REASONS = {
     "ValidationFailed": "KubeRay refuses what was submitted",
 }
 
+_LOG = "last available logs"  # the controller's, which Ray puts into its message
+_EXCEPTION = re.compile(r"^[\w.]+: ", re.M)
+_LONGEST = 400  # characters of a message
+
 
 def state(ray_job: Mapping[str, Any]) -> RunState:
     """The run's state as far as a RayJob tells."""
@@ -78,11 +83,22 @@ def is_going(ray_job: Mapping[str, Any]) -> bool:
 def words(ray_job: Mapping[str, Any]) -> str:
     """Why it failed, in words, with KubeRay's own message; "" when it did not."""
     status = ray_job.get("status") or {}
-    reason, message = status.get("reason") or "", " ".join(str(status.get("message") or "").split())
+    reason, message = status.get("reason") or "", _message(str(status.get("message") or ""))
     if not reason and status.get("jobDeploymentStatus") not in ("Failed", "ValidationFailed"):
         return ""
     meaning = _REASONS.get(reason, reason)
     return f"{meaning}: {message}" if meaning and message else meaning or message
+
+
+def _message(text: str) -> str:
+    """KubeRay's message in one line; of the log that Ray puts into it only the exception at its end, if there is one."""
+    said, _, log = text.partition(_LOG)
+    if log:
+        log = log[log.find(":\n") + 1 :]
+        ends = list(_EXCEPTION.finditer(log))
+        text = f"{said.rstrip(', ')}: {log[ends[-1].start() :] if ends else log.rstrip()[-_LONGEST // 2 :]}"
+    line = " ".join(text.split())
+    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…"
 
 
 def phase(ray_job: Mapping[str, Any]) -> str:

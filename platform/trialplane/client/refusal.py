@@ -93,10 +93,11 @@ def unreachable(error: Exception, host: str, context: str) -> str:
     )
 
 
-def no_site(namespace: str, context: str) -> str:
-    """The message for a namespace in which the chart is not installed."""
+def no_site(namespace: str, context: str, known: Sequence[str] = ()) -> str:
+    """The message for a namespace in which the chart is not installed; `known` are those in which it is."""
+    where = f" (it is in {', '.join(known)})" if known else ""
     return (
-        f"the platform is not installed in namespace {namespace} of {context}; choose the namespace where it is with "
+        f"the platform is not installed in namespace {namespace} of {context}; choose the namespace where it is{where} with "
         f"--namespace, or install it there: `{INSTALL} --kube-context {context} --namespace {namespace} --create-namespace`"
     )
 

@@ -122,7 +122,7 @@ class Platform:
             names = self.target.runs()
             if not names:
                 raise RunNotFound(nothing_yet(self.target))
-            run = names[0]
+            return RunHandle(names[0], self.target)
         self.target.is_active(run)  # raises for a name that is none
         return RunHandle(run, self.target)
 

@@ -80,7 +80,7 @@ def status(objects: Objects, view: View) -> RunStatus:
         return _idle(base, RunState.PAUSED, "its pods are being removed")
     if state is RunState.FAILED:
         reason = phases.words(ray_job) or objects.why(ray_job)
-        return _idle(base, state, f"{reason}; `platform logs {run}` and `--submitter` say more", phases.ended(ray_job))
+        return _idle(base, state, f"{reason}; `platform logs {run}` says more, with --submitter too", phases.ended(ray_job))
     if state in (RunState.SUCCEEDED, RunState.PAUSED):
         return _idle(base, state, view.away, phases.ended(ray_job))
     if state is RunState.UNKNOWN:

@@ -145,7 +145,7 @@ def _workers(ray_job: Thing, pods: Sequence[Thing], events: Sequence[Thing]) -> 
     for wait in sorted(waits, key=lambda wait: not wait.stuck):
         groups[wait.text] = groups.get(wait.text, 0) + 1
     total = max(wanted, len(pods))
-    parts = [f"{count} of {total} trial pods: {text}" for text, count in groups.items()]
+    parts = [f"{count} of {total} trial pods: {'it' if count == 1 else 'each'} {text}" for text, count in groups.items()]
     missing = wanted - len(pods)
     if missing > 0:
         refused = _refusal(events, "WorkerPod") or _condition(ray_job)

@@ -168,7 +168,7 @@ class Slot:
         if self._ending is not None:
             return self._send_end()
         running = self._require_running()
-        if running.request.prunable:
+        if running.waiting:
             running.waiting = False
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 running.channel.send_bytes(json.dumps({"prune": prune}).encode())

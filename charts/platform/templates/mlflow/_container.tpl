@@ -17,6 +17,9 @@
 {{ include "platform.secretEnv" (list "MLFLOW_AUTH_ADMIN_PASSWORD" $secret "password") }}
 {{ include "platform.secretEnv" (list "MLFLOW_FLASK_SERVER_SECRET_KEY" $secret "flask-secret-key") }}
 {{- end }}
+{{- with .Values.mlflow.extraEnv }}
+{{ toYaml . }}
+{{- end }}
 {{- end -}}
 
 {{- define "platform.mlflow.mounts" -}}

@@ -1,0 +1,58 @@
+"""The steps from a run's pods to its first trial, read from timestamps as Kubernetes, Ray and the controller write them.
+
+Not checked: looking at a cluster, which `--only cluster` does.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from tests.benchmarks import timeline
+from tests.benchmarks.workplace import MeasurementFailed
+
+from trialplane.wire.records import RunStatus
+from trialplane.wire.states import RunState
+
+NOON = timeline.epoch("2026-11-21T12:00:00Z")
+LOG = "12:00:40 INFO slot 1 is warm after 2.0 s of imports\n12:00:41 INFO slot 0 is warm after 2.1 s of imports\n"
+SEEN = timeline.Seen(
+    pods={
+        "head": {"role": "controller", "PodScheduled": NOON, "Ready": NOON + 12},
+        "worker": {"role": "trial", "PodScheduled": NOON + 1, "Ready": NOON + 22},
+        "submitter": {"role": "submitter", "PodScheduled": NOON + 23},
+    },
+    submitter=NOON + 24,
+    ray_job={"metadata": {"name": "some"}, "status": {"rayJobInfo": {"startTime": "2026-11-21T12:00:26Z"}}},
+    status=RunStatus(run="some", job="job", state=RunState.SUCCEEDED, trials=1, started=NOON + 30.5),
+)
+ATTEMPTS = [{"started": NOON + 42.5}, {"started": NOON + 41.25}]
+
+
+def test_steps_in_order() -> None:
+    found = timeline.steps(SEEN, LOG, ATTEMPTS)
+    assert [moment - NOON for moment in found.values()] == [1, 22, 24, 26, 30.5, 40, 41.25]
+    assert next(iter(found)) == "scheduled"
+    assert list(found)[-1] == "first trial started"
+
+
+def test_a_slot_that_was_warm_before_midnight() -> None:
+    late = [{"started": NOON + 12 * 3600 + 0.5}]
+    found = timeline.steps(SEEN, "23:59:59 INFO slot 0 is warm after 0.0 s of imports\n", late)
+    assert found["first slot warm"] == NOON + 12 * 3600 - 1
+
+
+@pytest.mark.parametrize(
+    ("change", "log"),
+    [
+        ({"pods": {"head": {"role": "controller", "PodScheduled": NOON}}}, LOG),
+        ({"pods": {}}, LOG),
+        ({"submitter": None}, LOG),
+        ({"ray_job": {"metadata": {"name": "some"}}}, LOG),
+        ({}, "12:00:39 INFO nothing of slots\n"),
+    ],
+)
+def test_what_was_not_seen_is_no_figure(change: dict[str, object], log: str) -> None:
+    seen = dataclasses.replace(SEEN, **change)  # type: ignore[arg-type]
+    with pytest.raises(MeasurementFailed):
+        timeline.steps(seen, log, ATTEMPTS)
