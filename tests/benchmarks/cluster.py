@@ -100,18 +100,26 @@ class Remote:
             return self.place.time_command([*kubectl, "apply", "--server-side", "-f", str(manifests)])
         finally:
             self.place.output([*kubectl, "delete", "--wait=false", "--ignore-not-found", "-f", str(manifests)])
-            _until(f"end of {name}'s pods", lambda: not self.target.objects.pods(name))
+            self.wait_for_room(name)
 
     def delete(self, name: str) -> None:
         """Takes a run away; what cannot be is said, for the figures are there all the same."""
         try:
             self.target.is_active(name)  # raises when it was deleted before
             self.place.output([str(PLATFORM), "delete", name, "--yes", *self.flags], timeout=180)
-            _until(f"end of {name}'s pods", lambda: not self.target.objects.pods(name))
+            self.wait_for_room(name)
         except RunNotFound:
             return
         except (MeasurementFailed, TrialplaneError) as error:
             self.place.say(f"{name} is left on the cluster: {error}")
+
+    def wait_for_room(self, name: str) -> None:
+        """Until no pod of a run uses anything any more."""
+
+        def rests() -> bool:
+            return all(pod["status"].get("phase") in ("Succeeded", "Failed") for pod in self.target.objects.pods(name))
+
+        _until(f"end of {name}'s pods", rests)
 
     def attempts(self, name: str) -> list[dict[str, Any]]:
         """When each trial of a run ran; asked where the database's URL is."""

@@ -38,7 +38,7 @@ def allowed(role: Thing, group: str, resource: str, verb: str, name: str = "") -
     ("kind", "verbs"),
     [
         (clusters.RAY_JOB, "get list create patch delete"),  # submit, list, status, cancel
-        (clusters.CONFIG_MAP, "get create patch"),
+        (clusters.CONFIG_MAP, "get create patch delete"),
         (clusters.RAY_CLUSTER, "get list patch"),  # scale
         (clusters.POD, "get list create delete"),  # status; doctor
         (clusters.EVENT, "list"),

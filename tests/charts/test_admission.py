@@ -1,5 +1,6 @@
 """The admission policies: they ask for what `trialplane.policies` says, their messages teach, they are bound to the
-release's namespace by its name, and their expressions let the manifests of `plan` in and nothing that breaks a rule.
+release's namespace by its name, and their expressions let the manifests of `plan` in and nothing that breaks a rule;
+other pods, and ConfigMaps of users, get nothing that is the chart's.
 
 The expressions are evaluated where a CEL interpreter (`cel-python`) is installed. Not checked here: that the API server
 does the same (tests/e2e/test_isolation.py).
@@ -25,6 +26,7 @@ Render = Callable[[dict[str, Any]], list[Thing]]
 GOLDEN = Path(__file__).resolve().parents[1] / "plan" / "golden"
 ADMIN = {"name": "PASSWORD", "valueFrom": {"secretKeyRef": {"name": "platform-postgresql", "key": "admin"}}}
 DATABASE = {"name": "URL", "valueFrom": {"secretKeyRef": {"name": "platform-ledger", "key": "url"}}}
+PROJECTED = {"name": "p", "projected": {"sources": [{"secret": {"name": "platform-ledger"}}]}}
 TOKEN = {"name": "token2", "projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}}
 
 
@@ -104,7 +106,8 @@ class Judge:
         return all(self._value(one["expression"], self._scope(thing)) for one in self._spec["matchConditions"])
 
     def _scope(self, thing: Thing, old: Thing | None = None, below: str = "") -> dict[str, Any]:
-        request = {"operation": "UPDATE" if old else "CREATE", "subResource": below}
+        name = thing["metadata"].get("name", "")
+        request = {"operation": "UPDATE" if old else "CREATE", "subResource": below, "name": name}
         named = {"object": thing, "oldObject": old, "request": request}
         return {name: self._celpy.json_to_cel(value) for name, value in named.items()}
 
@@ -194,7 +197,7 @@ def _context(**fields: Any) -> Callable[[Thing], None]:
 
 def _debugged(**fields: Any) -> Callable[[Thing], None]:
     """As `kubectl debug --profile=restricted` does."""
-    context = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "runAsNonRoot": True}
+    context = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}, "runAsNonRoot": True}
     context |= fields.pop("securityContext", {})
     container = {"name": "debugger", "image": "busybox", "securityContext": context, **fields}
     return lambda one: one["spec"].update(ephemeralContainers=[copy.deepcopy(container)])
@@ -223,7 +226,12 @@ def _debugged(**fields: Any) -> Callable[[Thing], None]:
         ("plain", "trial", _volume({"name": "s", "secret": {"secretName": "platform-gateway"}}), "secrets"),
         ("plain", "controller", _env(ADMIN), "secrets"),
         ("plain", "controller", _volume({"name": "s", "secret": {"secretName": "platform-gateway"}}), "secrets"),
-        ("plain", "trial", _volume({"name": "s", "projected": {"sources": [{"secret": {"name": "platform-ledger"}}]}}), "secrets"),
+        (
+            "plain",
+            "trial",
+            _volume({"name": "s", "projected": {"sources": [{"secret": {"name": "platform-ledger"}}]}}),
+            "secrets",
+        ),
         ("plain", "trial", _debugged(env=[DATABASE]), "secrets"),
         ("plain", "trial", _debugged(securityContext={"privileged": True}), "privileged"),
         ("plain", "controller", _env({"name": protobuf.VARIABLE, "value": "python"}), protobuf.VARIABLE),

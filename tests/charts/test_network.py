@@ -129,7 +129,8 @@ def test_by_values_of_a_cloud(
 
 
 def test_heads_without_an_autoscaler_are_kept_from_the_api_server(render: Render) -> None:
-    assert not Net(render({"networkPolicy": {"apiServer": {"fromHeads": False}}})).reaches("controller", OUTSIDE, 6443)
+    values = {"networkPolicy": {"apiServer": {"fromHeads": False}}, "studies": {"autoscale": False}}
+    assert not Net(render(values)).reaches("controller", OUTSIDE, 6443)
 
 
 @pytest.mark.parametrize(

@@ -136,7 +136,10 @@ def test_pods_start_anew_when_a_given_password_changes_and_only_then(render: Ren
         owners = (("StatefulSet", "postgresql"), ("Deployment", "mlflow"), ("Deployment", "gateway"))
         return [named(objects, kind, f"platform-{name}")["spec"]["template"]["metadata"] for kind, name in owners]
 
-    first, second = marks({"postgresql": {"passwords": {"ledger": "one"}}}), marks({"postgresql": {"passwords": {"ledger": "2"}}})
+    first, second = (
+        marks({"postgresql": {"passwords": {"ledger": "one"}}}),
+        marks({"postgresql": {"passwords": {"ledger": "2"}}}),
+    )
     assert all(one["annotations"] != other["annotations"] for one, other in zip(first, second, strict=True))
     assert marks({}) == marks({"keepVolumes": False})
     token = {"gateway": {"token": "t"}}
@@ -201,7 +204,10 @@ def test_browsers_may_use_mlflow_at_the_hosts_it_answers_to(render: Render, name
 
 def test_the_migration_gets_what_the_server_gets(render: Render, named: Callable[..., Thing]) -> None:
     """A database may want variables of its driver: PGSSLMODE."""
-    more = {"extraEnv": [{"name": "PGSSLMODE", "value": "verify-full"}], "extraEnvFrom": [{"secretRef": {"name": "tls"}}]}
+    more: dict[str, list[Thing]] = {
+        "extraEnv": [{"name": "PGSSLMODE", "value": "verify-full"}],
+        "extraEnvFrom": [{"secretRef": {"name": "tls"}}],
+    }
     spec = _mlflow(render, named, more)
     for container in (*spec["initContainers"], *spec["containers"]):
         assert more["extraEnv"][0] in container["env"]

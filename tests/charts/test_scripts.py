@@ -109,7 +109,10 @@ def test_passwords_are_set_before_the_server_starts_on_a_volume_that_holds_datab
     data.mkdir()
     if is_old:
         (data / "PG_VERSION").write_text("17")
-    for name, body in (("postgres", f'echo "$1" >> {said}; cat >> {said}'), ("docker-entrypoint.sh", f'echo "$@" >> {said}')):
+    for name, body in (
+        ("postgres", f'echo "$1" >> {said}; cat >> {said}'),
+        ("docker-entrypoint.sh", f'echo "$@" >> {said}'),
+    ):
         (bin_ / name).write_text(f"#!/bin/sh\n{body}\n")
         (bin_ / name).chmod(0o755)
     environ = {"PATH": f"{bin_}:/usr/bin:/bin", "PGDATA": str(data), "POSTGRES_USER": "postgres"}

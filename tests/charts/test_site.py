@@ -119,7 +119,11 @@ def test_pods_have_the_roles_and_ports_that_the_laptop_knows(
 
 
 def test_the_monitor_reads_ports_that_head_pods_have(render: Render, named: Callable[..., Thing]) -> None:
-    monitor = named(render({"metrics": {"enabled": True, "check": False}, "networkPolicy": {"prometheusNamespace": "monitoring"}}), "PodMonitor", "platform")["spec"]
+    monitor = named(
+        render({"metrics": {"enabled": True, "check": False}, "networkPolicy": {"prometheusNamespace": "monitoring"}}),
+        "PodMonitor",
+        "platform",
+    )["spec"]
     golden = Path(__file__).resolve().parents[1] / "plan" / "golden" / "plain.yaml"
     (job,) = (one for one in yaml.safe_load_all(golden.read_text()) if one["kind"] == "RayJob")
     head = job["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]

@@ -1,7 +1,7 @@
 """What the target of a cluster does beyond the contract: its two witnesses, what is left where, scaling, and refusals.
 
 On the doubles of an API server, KubeRay and the gateway. The contract itself is tests/contracts/test_target.py; what a
-cluster refuses is test_cluster.py.
+cluster refuses is test_cluster.py; submitting is test_submitting.py.
 """
 
 from __future__ import annotations
@@ -14,9 +14,7 @@ from tests.client.cluster_double import Problem
 
 from trialplane.client.kubernetes import KubernetesTarget
 from trialplane.client.run import RunHandle
-from trialplane.client.target import Submitted
-from trialplane.errors import InputError, RunExists, RunNotFound, SpecError, TargetError
-from trialplane.plan import render
+from trialplane.errors import InputError, RunNotFound, SpecError, TargetError
 from trialplane.wire import cluster as names
 from trialplane.wire.records import TrialRow
 from trialplane.wire.states import RunState, TrialState
@@ -27,114 +25,6 @@ def started(target: KubernetesTarget, plan) -> RunHandle:
     handle = RunHandle(plan.run, target)
     assert handle.status().state is RunState.RUNNING
     return handle
-
-
-def _refuse_maps(verb: str, plural: str) -> None:
-    if (verb, plural) == ("patch", "configmaps"):
-        raise Problem(403, 'configmaps "a" is forbidden: exceeded quota: maps, requested: count/configmaps=1')
-
-
-# Submitting
-
-
-def test_what_is_applied_is_what_a_dry_run_shows(target, namespace, planned):
-    plan = planned()
-    shown = target.describe(plan)["items"]
-    target.submit(plan)
-    (ray_job,) = namespace.cluster.objects["rayjobs"].values()
-    assert ray_job["spec"] == shown[0]["spec"]
-    assert ray_job["metadata"]["labels"] == shown[0]["metadata"]["labels"]
-    made = {name: one for name, one in namespace.cluster.objects["configmaps"].items() if name != names.SITE}
-    assert set(made) == {"a", names.code_map("a")} == {one["metadata"]["name"] for one in shown[1:]}
-    assert all(one["metadata"]["ownerReferences"][0]["uid"] == ray_job["metadata"]["uid"] for one in made.values())
-    sent = [path for verb, path in namespace.cluster.requests if verb == "PATCH"]
-    assert len(sent) == 3
-    assert [one["kind"] for one in render.manifests(plan, target.objects.site, 0.0)] == [one["kind"] for one in shown]
-
-
-def test_a_dry_run_sends_nothing(target, namespace, planned):
-    target.check(planned().job)
-    target.describe(planned())
-    assert {verb for verb, _ in namespace.cluster.requests} == {"GET"}
-
-
-def test_half_a_submission_is_taken_back(target, namespace, planned):
-    namespace.cluster.refuse = lambda verb, plural, name: _refuse_maps(verb, plural)
-    with pytest.raises(InputError, match="refuses it: exceeded quota: maps"):
-        target.submit(planned())
-    assert namespace.cluster.objects["rayjobs"] == {}
-
-
-def test_a_ray_job_of_somebody_else_is_left_alone(target, namespace, planned):
-    theirs = {"metadata": {"name": "a"}, "spec": {}, "status": {"jobDeploymentStatus": "Running"}}
-    namespace.cluster.put("rayjobs", theirs)
-    with pytest.raises(RunExists, match=r"rayjob a in .* belongs to no run; choose another with --name"):
-        target.submit(planned())
-    with pytest.raises(RunNotFound):
-        target.status("a")
-
-
-def test_a_config_map_of_the_chart_is_left_alone(target, namespace, planned):
-    before = json.dumps(namespace.cluster.objects["configmaps"][names.SITE])
-    with pytest.raises(RunExists, match=r"configmap trialplane in .* belongs to no run"):
-        target.submit(planned(names.SITE))
-    assert json.dumps(namespace.cluster.objects["configmaps"][names.SITE]) == before
-    assert namespace.cluster.objects["rayjobs"] == {}
-
-
-def test_another_submission_of_the_name_at_the_same_moment_is_refused(target, namespace, planned):
-    """Both have seen that there is no such run."""
-    plan, other = planned(), planned(trials=7)
-    target.objects.apply(plan, 1.0)
-    target.objects.apply(plan, 2.0)
-    with pytest.raises(RunExists, match="a moment ago"):
-        target.objects.apply(other, 3.0)
-    assert target.job("a") == plan.job
-    assert len(namespace.cluster.objects["rayjobs"]) == 1
-
-
-def test_a_submission_that_was_interrupted_is_completed_by_the_same_again(target, namespace, planned):
-    target.objects.apply(planned(), 1.0)
-    namespace.cluster.remove("configmaps", names.code_map("a"))
-    with pytest.raises(RunExists, match="platform status a"):
-        target.submit(planned(trials=7))
-    assert target.submit(planned()) is Submitted.NEW
-    assert RunHandle("a", target).status().state is RunState.RUNNING
-
-
-def test_a_submission_that_fails_half_way_leaves_what_another_made(target, namespace, planned):
-    target.objects.apply(planned(), 1.0)
-    namespace.cluster.refuse = lambda verb, plural, name: _refuse_maps(verb, plural)
-    with pytest.raises(InputError, match="exceeded quota"):
-        target.objects.apply(planned(), 2.0)
-    assert set(namespace.cluster.objects["rayjobs"]) == {"a"}
-
-
-def test_what_a_dry_run_printed_and_kubectl_applied_is_a_run_like_any_other(target, namespace, planned):
-    for thing in target.describe(planned())["items"]:
-        target.cluster.apply(thing, "kubectl", force=False)
-    handle = RunHandle("a", target)
-    assert handle.status().state is RunState.RUNNING
-    handle.delete()
-    assert set(namespace.cluster.objects["configmaps"]) == {names.SITE}
-
-
-def test_a_run_that_never_started_is_replaced(target, namespace, planned):
-    namespace.held = True
-    target.submit(planned())
-    namespace.cluster.objects["rayjobs"]["a"]["status"].update(
-        jobDeploymentStatus="Failed", reason="PreRunningDeadlineExceeded"
-    )
-    assert target.submit(planned(trials=7)) is Submitted.NEW
-    assert target.job("a").trials == 7
-
-
-def test_nothing_is_submitted_while_the_gateway_is_away(target, namespace, planned):
-    """A study of that name may be in the ledger."""
-    namespace.down = True
-    with pytest.raises(TargetError, match="nothing was started"):
-        target.submit(planned())
-    assert namespace.cluster.objects["rayjobs"] == {}
 
 
 # How it stands

@@ -212,7 +212,12 @@ class Writer:
             known = self._client.get_experiment_by_name(job)
             self._experiment = known.experiment_id if known else self._create_experiment(job)
             self._journal.note("experiment", "", self._experiment)
-        query = f"tags.`{labels.RUN}` = '{self._run.root.name}' and tags.`{labels.KIND}` = 'study'"
+        # A run that was deleted may have had this one's name: its study stays in MLflow, and is another one.
+        submitted = str(self._submission.get("submitted", ""))
+        query = (
+            f"tags.`{labels.RUN}` = '{self._run.root.name}' and tags.`{labels.KIND}` = 'study' "
+            f"and tags.`{labels.SUBMITTED}` = '{submitted}'"
+        )
         runs = self._client.search_runs([self._experiment], query) if not self._new else []
         if runs:
             self._parent = runs[0].info.run_id
@@ -221,7 +226,12 @@ class Writer:
                 self._experiment,
                 start_time=milliseconds(self._submission.get("submitted", time.time())),
                 run_name=self._run.root.name,
-                tags={labels.KIND: "study", labels.RUN: self._run.root.name, labels.JOB: job},
+                tags={
+                    labels.KIND: "study",
+                    labels.RUN: self._run.root.name,
+                    labels.SUBMITTED: submitted,
+                    labels.JOB: job,
+                },
             ).info.run_id
         if self._look and runs:
             before = found.attempts(self._client, self._experiment or "", self._parent or "")

@@ -31,7 +31,7 @@ from trialplane.wire.records import TrialOutcome, TrialReport, TrialRequest
 
 FRESH = 2.0  # seconds; an older spare run would show a start long before its trial's
 ID_WAIT = 10.0  # seconds to wait for a run's id while MLflow answers
-END_WAIT = 10.0  # seconds the writer may take to delete its spare runs
+END_WAIT = 30.0  # seconds the writer may take to delete its spare runs
 START_WAIT = 60.0  # seconds the writer may take to import MLflow and make its tables
 
 
@@ -63,7 +63,7 @@ class Recorder:
         self._complete: bool | None = None  # what `close` answered
         self._wanted = 0  # ids asked for and not given
         self._spares = spares
-        self._asked = 0.0  # when an id was last asked for
+        self._starts: collections.deque[float] = collections.deque()  # when ids were asked for, of the last moments
         self._writer = self._start_writer()
         self._want(spares)
 
@@ -79,9 +79,13 @@ class Recorder:
         self._listen(0)
         now = time.monotonic()
         fresh = sum(now - made < FRESH for made, _ in self._ids)
-        ahead = self._spares - fresh if now - self._asked < FRESH else 1 - fresh
-        self._asked = now
-        self._want(max(0, ahead - self._wanted))
+        while self._starts and now - self._starts[0] >= FRESH:
+            self._starts.popleft()
+        # One for this trial, and one for each that will start before a run made now is stale: what is never used must be
+        # deleted, and a study of long trials would leave more of them than it has trials.
+        ahead = min(1 + len(self._starts), self._spares)
+        self._starts.append(now)
+        self._want(max(0, ahead - fresh - self._wanted))
         known = len(self._ids)
         deadline = now + (patience if self._heard else START_WAIT)
         while not fresh and len(self._ids) <= known and not self.away and time.monotonic() < deadline:

@@ -8,6 +8,7 @@ import hashlib
 PARENT = "mlflow.parentRunId"
 KIND = "trialplane.kind"  # "study" on the parent run, "trial" on its children
 RUN = "trialplane.run"
+SUBMITTED = "trialplane.submitted"  # seconds since the epoch; with the run's name it names a study for good
 JOB = "trialplane.job"
 TRIAL = "trialplane.trial"
 NUMBER = "trialplane.number"

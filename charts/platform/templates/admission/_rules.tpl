@@ -17,7 +17,7 @@
   message: >-
     a pod of a run may not be privileged nor add capabilities; a GPU needs neither, ask for it with resources.gpus
 - expression: >-
-    variables.containers.all(c, has(c.securityContext) && has(c.securityContext.readOnlyRootFilesystem)
+    variables.lasting.all(c, has(c.securityContext) && has(c.securityContext.readOnlyRootFilesystem)
     && c.securityContext.readOnlyRootFilesystem && has(c.securityContext.allowPrivilegeEscalation)
     && !c.securityContext.allowPrivilegeEscalation && has(c.securityContext.runAsNonRoot)
     && c.securityContext.runAsNonRoot)
