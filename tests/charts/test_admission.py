@@ -107,7 +107,8 @@ class Judge:
 
     def _scope(self, thing: Thing, old: Thing | None = None, below: str = "") -> dict[str, Any]:
         name = thing["metadata"].get("name", "")
-        request = {"operation": "UPDATE" if old else "CREATE", "subResource": below, "name": name}
+        # What is empty is not there, and asking for it is an error, which refuses.
+        request = {"operation": "UPDATE" if old else "CREATE", **({"subResource": below} if below else {}), "name": name}
         named = {"object": thing, "oldObject": old, "request": request}
         return {name: self._celpy.json_to_cel(value) for name, value in named.items()}
 

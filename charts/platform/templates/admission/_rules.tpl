@@ -92,7 +92,7 @@ may change in a pod is none of the policies' business, and an older pod must be 
 {{- define "platform.admission.occasion" -}}
 - name: made-or-changed
   expression: >-
-    request.operation == 'CREATE' || request.subResource == 'ephemeralcontainers'
+    request.operation == 'CREATE' || (has(request.subResource) && request.subResource == 'ephemeralcontainers')
     || ({{ include "platform.admission.role" "object" }}) != ({{ include "platform.admission.role" "oldObject" }})
 {{- end -}}
 
