@@ -75,10 +75,6 @@ _OF_STUDY = ("trials", "study_user_attributes", "study_system_attributes", "stud
 DATABASE_ERRORS = sa.exc.SQLAlchemyError  # what any method may raise
 
 
-class IsAlive(errors.TargetError):
-    """A controller works on the run, so it cannot be deleted."""
-
-
 @dataclasses.dataclass(frozen=True)
 class Known:
     """One run in the list of all."""
@@ -168,13 +164,13 @@ class Archive:
         """Deletes a run.
 
         Raises:
-            IsAlive: a controller works on it.
+            LedgerLocked: a controller works on it.
         """
         with self._engine.begin() as connection:
             study = _study(connection, run)
             lock = {"key": labels.ledger_lock(run)}
             if not connection.execute(sa.text("SELECT pg_try_advisory_xact_lock(:key)"), lock).scalar():
-                raise IsAlive(f"a controller works on {run}; `platform cancel {run}` ends it")
+                raise errors.LedgerLocked(f"a controller works on {run}; `platform cancel {run}` ends it")
             inspector = sa.inspect(connection)
             for table in _OF_TRIALS:
                 if inspector.has_table(table):

@@ -83,7 +83,7 @@ class Gateway:
             return _error(refusal.code, str(refusal))
         except errors.RunNotFound as error:
             return _error(404, str(error))
-        except archive.IsAlive as error:
+        except errors.LedgerLocked as error:
             return _error(409, str(error))
         except archive.DATABASE_ERRORS as error:
             said = getattr(error, "orig", None) or error
