@@ -127,6 +127,17 @@ def test_a_living_run_and_an_ended_one(site: Site) -> None:
     assert site.ask("GET", "/runs/old/code").data == b"\0\1\2"
 
 
+def test_a_run_whose_controller_is_gone_is_cancelled_by_the_wish(site: Site) -> None:
+    """A paused run has no controller that could come to say so."""
+    with site.ledger("toy"):
+        pass
+    wait_until(lambda: not site.get("/runs/toy/status")["alive"], "PostgreSQL sees that the controller is gone")
+    assert site.get("/runs/toy/status")["status"]["state"] == "RUNNING"
+    assert site.change("PUT", "/runs/toy/wish", {"state": "cancelled", "parallel": None}).code == 200
+    status = site.get("/runs/toy/status")["status"]
+    assert (status["state"], status["reason"]) == ("CANCELLED", "cancelled by the user")
+
+
 def test_ends_are_told_once(site: Site) -> None:
     with site.ledger("toy") as ledger:
         place = site.get("/runs/toy/ends")["place"]

@@ -138,7 +138,13 @@ class Gateway:
             with contextlib.suppress(OSError, ValueError), urllib.request.urlopen(url, timeout=STATUS_SECONDS) as reply:
                 said = json.loads(reply.read(PIECE))
                 known = said if isinstance(said, dict) and said.get("run") == run else known
-        return _json({"status": _there(known, run, "status"), "alive": alive})
+        status = _there(known, run, "status")
+        wish = None if alive else self._runs.attribute(run, labels.LEDGER_WISH)
+        unended = (RunState.PENDING.value, RunState.RUNNING.value, RunState.PAUSED.value)
+        if wish and wish.get("state") == RunState.CANCELLED.value and status.get("state") in unended:
+            # It was paused, or killed with its pod, and no controller will come to say so.
+            status = {**status, "state": RunState.CANCELLED.value, "reason": "cancelled by the user", "running": 0}
+        return _json({"status": status, "alive": alive})
 
     def _log(self, run: str, asked: Mapping[str, str]) -> Answer:
         """A piece of a log."""
