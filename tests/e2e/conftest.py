@@ -153,7 +153,13 @@ def helm(*words: str, timeout: float = 600) -> str:
 def install(namespace: str, *more: str) -> str:
     """Installs or upgrades the chart as the README says."""
     words = ["upgrade", "--install", RELEASE, str(CHART), "--namespace", namespace, "--create-namespace", "--wait"]
-    return helm(*words, "--timeout", "8m", "--values", str(CHART / "values-kind.yaml"), *more)
+    try:
+        return helm(*words, "--timeout", "8m", "--values", str(CHART / "values-kind.yaml"), *more)
+    except AssertionError as error:  # helm says that it waited, not for what
+        for kind in ("nodes,pods,pvc", "events"):
+            seen = ["kubectl", "--context", CONTEXT, "--namespace", namespace, "get", kind, "--output", "wide"]
+            error.add_note(subprocess.run(seen, capture_output=True, text=True, check=False).stdout)
+        raise
 
 
 @pytest.fixture(scope="session")
