@@ -20,6 +20,7 @@ from trialplane.wire.paths import RunPaths
 
 USER = 1000  # of the images
 _TOKEN = "/var/run/secrets/kubernetes.io/serviceaccount"
+_RAY_AGENT = 52365  # port of Ray's agent in every pod
 
 
 def labels(plan: Plan, role: str = "") -> dict[str, str]:
@@ -53,6 +54,7 @@ def controller(plan: Plan, site: Site) -> dict[str, Any]:
             {"name": "metrics", "containerPort": 8080},
             {"name": "status", "containerPort": cluster.STATUS_PORT},
         ],
+        "readinessProbe": _ready(),
     }
     volumes = [
         _scratch("tmp"),
@@ -97,6 +99,7 @@ def trial(plan: Plan, site: Site) -> dict[str, Any]:
         "resources": resources,
         "securityContext": locked(),
         "volumeMounts": mounts,
+        "readinessProbe": _ready(),
     }
     volumes = [
         _scratch("tmp"),
@@ -166,6 +169,12 @@ def locked() -> dict[str, Any]:
         "runAsUser": USER,
         "seccompProfile": {"type": "RuntimeDefault"},
     }
+
+
+def _ready() -> dict[str, Any]:
+    """KubeRay's own question whether Ray runs in a pod; but KubeRay first asks after 10 s and then every 5."""
+    asked = {"path": "/api/healthz", "port": _RAY_AGENT}
+    return {"httpGet": asked, "initialDelaySeconds": 1, "periodSeconds": 1, "timeoutSeconds": 5, "failureThreshold": 10}
 
 
 def _pod(

@@ -1,0 +1,109 @@
+"""jobs/image/quick_ray.py: what the images' `ray` answers by itself, and what it hands on to Ray's own command.
+
+The server that answers is a real gRPC server, as Ray's GCS is one; the GCS itself is asked in tests/e2e, where no worker
+starts without it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent import futures
+from pathlib import Path
+from types import ModuleType
+
+import grpc
+import pytest
+import ray
+
+PROGRAM = Path(__file__).parents[2] / "jobs" / "image" / "quick_ray.py"
+
+
+@pytest.fixture(scope="module")
+def quick_ray() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("quick_ray", PROGRAM)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def gcs() -> Iterator[int]:
+    """Port of a gRPC server without any service."""
+    server = grpc.server(futures.ThreadPoolExecutor(max_workers=1))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield port
+    server.stop(None)
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    """A socket that listens and says nothing by itself."""
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        yield found
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    """The program, with what it imports in its stderr."""
+    environ = {name: value for name, value in os.environ.items() if name != "RAY_USE_TLS"}
+    command = [sys.executable, "-X", "importtime", str(PROGRAM), *words]
+    environ["RAY_AUTH_MODE"] = "disabled"
+    return subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+
+
+def imported(said: subprocess.CompletedProcess[str]) -> set[str]:
+    return {line.rpartition("|")[2].strip() for line in said.stderr.splitlines() if line.startswith("import time:")}
+
+
+def test_a_living_server_is_healthy_and_ray_is_not_imported(gcs) -> None:
+    done = run("health-check", "--address", f"127.0.0.1:{gcs}")
+    assert done.returncode == 0
+    assert "ray" not in imported(done)
+
+
+def test_nobody_there_is_not_healthy(listener) -> None:
+    port = listener.getsockname()[1]
+    listener.close()
+    done = run("health-check", "--address", f"127.0.0.1:{port}")
+    assert done.returncode == 1
+    assert "ray" not in imported(done)
+
+
+def test_a_server_that_only_takes_connections_is_not_healthy(quick_ray, listener, monkeypatch) -> None:
+    monkeypatch.setattr(quick_ray, "_PATIENCE", 0.2)
+    assert not quick_ray.answers(*listener.getsockname())
+
+
+@pytest.mark.parametrize("said", [b"", b"\0\0\0\4", b"HTTP/1.1 400 Bad Request\r\n\r\n"])
+def test_a_server_of_another_kind_is_not_healthy(quick_ray, listener, said) -> None:
+    def serve() -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(1024)
+            connection.sendall(said)
+
+    other = threading.Thread(target=serve)
+    other.start()
+    assert not quick_ray.answers(*listener.getsockname())
+    other.join()
+
+
+def test_every_other_command_is_rays_own_without_serve() -> None:
+    done = run("--version")
+    assert done.returncode == 0
+    assert done.stdout.strip().endswith(f", version {ray.__version__}")
+    assert "ray.scripts.scripts" in imported(done)
+    assert "ray.serve" not in imported(done)
+
+
+def test_a_health_check_of_another_kind_is_rays_own(gcs) -> None:
+    done = run("health-check", "--address", f"127.0.0.1:{gcs}", "--help")
+    assert done.returncode == 0
+    assert "--component" in done.stdout
