@@ -38,6 +38,9 @@ class TrialRequest:
         prunable: whether a report waits for the pruner's answer.
         env: variables set in the trial's process only.
         retry_of: the ledger number of the attempt before, or None.
+        node: which of the trial's slots this is, 0 to `SlotConfig.nodes` - 1; node 0's outcome is the trial's.
+        rendezvous: host:port at which the ranks of all nodes meet; "" when there is one node, which finds a port itself.
+        resume: name of another run whose newest checkpoint the trial starts from while it has none of its own, or "".
     """
 
     run: str
@@ -51,6 +54,9 @@ class TrialRequest:
     prunable: bool = False
     env: Mapping[str, str] = dataclasses.field(default_factory=dict)
     retry_of: int | None = None
+    node: int = 0
+    rendezvous: str = ""
+    resume: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,6 +74,11 @@ class SlotConfig:
         gpus: GPUs of one trial.
         memory: bytes one trial may use, or None for no limit of ours.
         env: variables set in the template and thus in every trial.
+        ranks: processes of one trial on this node; with more than one, or several nodes, the trial is a group of ranks.
+        nodes: slots that run one trial together.
+        checkpoints: folder, or fsspec URL, with a folder of checkpoints for each run and trial; outlives attempts, pods and,
+            on a cluster, runs. "" for `checkpoints` below `root`.
+        grace: seconds a trial gets after SIGTERM, to save a checkpoint.
         pack: archive of the job's code that the slot unpacks into `code` before it starts; "" when it is there already.
         ship: whether the slot shares no folder with the controller. Then `code`, `root` and `cache` are below the slot's
             own home, and events carry what the trial writes into files: its log, and its own MLflow store.
@@ -83,6 +94,10 @@ class SlotConfig:
     gpus: int = 0
     memory: int | None = None
     env: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    ranks: int = 1
+    nodes: int = 1
+    checkpoints: str = ""
+    grace: float = 30.0
     pack: str = ""
     ship: bool = False
 
