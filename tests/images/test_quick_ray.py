@@ -21,6 +21,8 @@ import grpc
 import pytest
 import ray
 
+from trialplane.policies import protobuf
+
 PROGRAM = Path(__file__).parents[2] / "jobs" / "image" / "quick_ray.py"
 
 
@@ -101,6 +103,19 @@ def test_every_other_command_is_rays_own_without_serve() -> None:
     assert done.stdout.strip().endswith(f", version {ray.__version__}")
     assert "ray.scripts.scripts" in imported(done)
     assert "ray.serve" not in imported(done)
+
+
+@pytest.mark.parametrize(("given", "used"), [("python", "upb"), ("upb", "upb")])
+def test_ray_gets_the_fast_protobuf(monkeypatch, given, used) -> None:
+    code = (
+        f"import runpy, sys; sys.argv = ['ray', '--version']; sys.path.insert(0, {str(PROGRAM.parent)!r})\n"
+        "try: runpy.run_module('quick_ray', run_name='__main__')\n"
+        "except SystemExit: pass\n"
+        "from google.protobuf.internal import api_implementation; print(api_implementation.Type())"
+    )
+    environ = {**os.environ, protobuf.VARIABLE: given, "RAY_AUTH_MODE": "disabled"}
+    done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True)
+    assert done.stdout.split()[-1] == used
 
 
 def test_a_health_check_of_another_kind_is_rays_own(gcs) -> None:

@@ -27,6 +27,9 @@ SUBMITTER_RETRIES = 4
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 ELASTIC = "kueue.x-k8s.io/elastic-job"  # without it Kueue takes no RayJob that scales
 _LARGEST = 2**31 - 1  # of Kubernetes's int32
+# Nobody reads what Ray's process for it would collect in every pod, after an import of more than a second. KubeRay drops a
+# "false".
+_NO_LOG_MONITOR = {"include-log-monitor": "0"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,6 +81,7 @@ def rayjob(plan: Plan, site: Site) -> dict[str, Any]:
                     "rayStartParams": {
                         "num-cpus": "0",  # nothing but the controller runs there
                         "dashboard-host": "0.0.0.0",
+                        **_NO_LOG_MONITOR,
                         "object-store-memory": str(sizes.controller_object_store(job, site)),
                     },
                     "template": pods.controller(plan, site),
@@ -98,7 +102,7 @@ def _workers(plan: Plan, site: Site) -> dict[str, Any]:
         "maxReplicas": replicas.most,
         # Ray's, not the pod's. Said here, for KubeRay knows neither a slot nor every name of a GPU.
         "resources": {"CPU": str(resources.cpus), "GPU": str(resources.gpus), SLOT: "1"},
-        "rayStartParams": {"object-store-memory": str(sizes.OBJECT_STORE)},
+        "rayStartParams": {**_NO_LOG_MONITOR, "object-store-memory": str(sizes.OBJECT_STORE)},
         "template": pods.trial(plan, site),
     }
 
