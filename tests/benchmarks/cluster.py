@@ -145,29 +145,40 @@ class Remote:
 
 def _start(place: Workplace, remote: Remote) -> Iterator[Row]:
     """`submit`, and what happens until the first trial of a job without imports."""
-    folder = _job(place, "light", runs.SLEEPING, trials=4, params={"seconds": 1.0}, space=runs.unit_space(("x",)))
     submitted: list[float] = []
     applied: list[float] = []
-    waited: list[float] = []
-    found: list[dict[str, float]] = []
-    for number in range(place.repeats(3)):
-        place.say(f"cluster: round {number + 1}, submit and start")
-        name = f"{remote.mark}-{number}"
-        applied.append(remote.apply(folder, f"{name}-k"))
-        before = time.time()
-        submitted.append(remote.submit(folder, name))
-        found.append(_steps(remote, name, timeline.follow(remote.target, name, PATIENCE)))
-        waited.append(found[-1]["first trial started"] - before)
-        remote.delete(name)
+    rows: list[Row] = []
+    for pods, autoscale in (("fixed pods", False), ("pods as trials wait", True)):
+        waited: list[float] = []
+        found: list[dict[str, float]] = []
+        folder = _job(
+            place,
+            f"light-{len(rows)}",
+            runs.SLEEPING,
+            trials=4,
+            params={"seconds": 1.0},
+            space=runs.unit_space(("x",)),
+            cluster={"autoscale": autoscale},
+        )
+        for number in range(place.repeats(3)):
+            place.say(f"cluster: round {number + 1}, submit and start, {pods}")
+            name = f"{remote.mark}-{number}{'a' if autoscale else 'f'}"
+            applied.append(remote.apply(folder, f"{name}-k"))
+            before = time.time()
+            submitted.append(remote.submit(folder, name))
+            found.append(_steps(remote, name, timeline.follow(remote.target, name, PATIENCE)))
+            waited.append(found[-1]["first trial started"] - before)
+            remote.delete(name)
+        rows += _step_rows(found, f"nothing imported, {pods}")
+        rows.append(Row("cluster", f"from submit's start to the first trial's, {pods}", "s", tuple(waited)))
     peer = "kubectl apply --server-side"
     yield Row("cluster", "platform submit --detach", "s", tuple(submitted), peer, tuple(applied), Goal(value=2))
-    yield from _step_rows(found, "nothing imported")
-    yield Row("cluster", "from submit's start to the first trial's, nothing imported", "s", tuple(waited))
+    yield from rows
 
 
 def _step_rows(found: Sequence[Mapping[str, float]], job: str) -> Iterator[Row]:
-    """The whole way from the last pod scheduled, then its parts."""
-    names = list(found[0])
+    """The whole way from the last pod scheduled, then its parts; those that were seen in every round."""
+    names = [name for name in found[0] if all(name in steps for steps in found)]
     whole = tuple(steps[names[-1]] - steps[names[0]] for steps in found)
     note = f"load {os.getloadavg()[1]:.1f} over five minutes on {os.cpu_count()} cores"
     yield Row(

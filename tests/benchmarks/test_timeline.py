@@ -36,6 +36,18 @@ def test_steps_in_order() -> None:
     assert list(found)[-1] == "first trial started"
 
 
+def test_what_was_before_the_last_pod_is_left_out() -> None:
+    pods = {**SEEN.pods, "worker": {"role": "trial", "PodScheduled": NOON + 32, "Ready": NOON + 41}}
+    found = timeline.steps(dataclasses.replace(SEEN, pods=pods), LOG, ATTEMPTS)
+    named = {name: moment - NOON for name, moment in found.items()}
+    assert list(named.items()) == [
+        ("scheduled", 32),
+        ("first slot warm", 40),
+        ("pods ready", 41),
+        ("first trial started", 41.25),
+    ]
+
+
 def test_a_slot_that_was_warm_before_midnight() -> None:
     late = [{"started": NOON + 12 * 3600 + 0.5}]
     found = timeline.steps(SEEN, "23:59:59 INFO slot 0 is warm after 0.0 s of imports\n", late)

@@ -83,6 +83,8 @@ def follow(target: KubernetesTarget, run: str, patience: float) -> Seen:
 def steps(seen: Seen, log: str, attempts: Iterable[Mapping[str, Any]]) -> dict[str, float]:
     """Step → when it was done, in order; the first is the scheduling of the last of the head and worker pods.
 
+    What was done before that is left out: where trial pods come when trials wait, nearly all of the controller's start.
+
     Args:
         seen: of a run that ended.
         log: of its controller.
@@ -94,7 +96,7 @@ def steps(seen: Seen, log: str, attempts: Iterable[Mapping[str, Any]]) -> dict[s
         raise MeasurementFailed(
             f"the start of {seen.ray_job['metadata']['name']} was not seen whole; is KubeRay older than 1.6?"
         )
-    return {
+    found = {
         "scheduled": seen.last("PodScheduled"),
         "pods ready": seen.last("Ready"),
         "submitter's container started": seen.submitter,
@@ -103,6 +105,8 @@ def steps(seen: Seen, log: str, attempts: Iterable[Mapping[str, Any]]) -> dict[s
         "first slot warm": _first_warm(log, first),
         "first trial started": first,
     }
+    counted = [name for name, moment in found.items() if moment >= found["scheduled"]]
+    return {name: found[name] for name in sorted(counted, key=lambda name: found[name])}
 
 
 def epoch(text: str) -> float:
