@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import http.server
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -63,3 +67,29 @@ def test_a_port_in_use_is_refused_or_passed_over(platform, recorded, monkeypatch
         assert f"port {port} is in use" in result.stderr
         monkeypatch.setattr(ui, "_FIRST_PORT", port)
         assert ui._first_free() > port
+
+
+@pytest.fixture
+def mlflow() -> Iterator[str]:
+    """Address of a server that knows one experiment, as MLflow answers."""
+
+    class Server(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            known = self.path == "/api/2.0/mlflow/experiments/get-by-name?experiment_name=criteria"
+            self.send_response(200 if known else 404)
+            self.end_headers()
+            self.wfile.write(json.dumps({"experiment": {"experiment_id": "7"}} if known else {}).encode())
+
+        def log_message(self, *_: object) -> None: ...
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Server) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def test_the_page_is_that_of_the_jobs_runs_and_not_of_language_models(mlflow):
+    assert ui._page(mlflow, "criteria") == f"{mlflow}/#/experiments/7/runs?workflowType=machine_learning"
+    assert ui._page(mlflow, "nothing of it yet") == mlflow

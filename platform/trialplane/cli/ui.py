@@ -103,7 +103,8 @@ def _page(base: str, job: str) -> str:
             found = json.load(answer)["experiment"]["experiment_id"]
     except (OSError, ValueError, KeyError, TypeError):  # no such experiment yet, or a password is wanted
         return base
-    return f"{base}/#/experiments/{found}"
+    # MLflow shows somebody who was never there its pages for language models, where a study is nowhere to be seen.
+    return f"{base}/#/experiments/{found}/runs?workflowType=machine_learning"
 
 
 def _until_enough() -> None:
