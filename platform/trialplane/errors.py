@@ -6,7 +6,9 @@
     │   ├── JobNotFound             no such job folder; names the nearest
     │   ├── RunNotFound             no such run; names the nearest
     │   ├── RunExists               the name belongs to a run with another spec; shows the difference
-    │   └── EntrypointError         the job's code does not import
+    │   ├── EntrypointError         the job's code does not import
+    │   ├── CheckpointMismatch      a checkpoint of another model, order of batches or number of ranks
+    │   └── DataError               a text file is missing, empty, changed, or no text; names it and the line
     ├── PolicyError                 a process would break one of the four policies; says what to do
     │   └── TransportError          a value that may not cross a process boundary, by its path in the tree
     ├── LedgerError                 the study's database
@@ -14,6 +16,9 @@
     │   ├── LedgerFenced            another controller took this study over; this one must stop writing
     │   ├── LedgerCorrupt           the file is no study, or is damaged
     │   └── LedgerUnavailable       the disk is full or the database is away
+    ├── CheckpointError             a checkpoint could not be written or read; older complete ones are untouched
+    │   └── CheckpointDamaged       its files were cut or changed after they were written
+    ├── CacheError                  an index or a token cache could not be written, or was damaged
     ├── SlotError                   no slot could be started
     └── TargetError                 the place where runs live (this machine, a cluster) refused or failed
 
@@ -103,6 +108,14 @@ class EntrypointError(InputError):
     """The job's module or function does not import."""
 
 
+class CheckpointMismatch(InputError):
+    """A checkpoint that does not fit the model, the order of batches or the number of ranks."""
+
+
+class DataError(InputError):
+    """A text file that is missing, empty, changed since it was indexed, or no text."""
+
+
 class PolicyError(TrialplaneError):
     """A process would break one of the four policies."""
 
@@ -133,6 +146,18 @@ class LedgerUnavailable(LedgerError):
     """The disk is full or the database is away; what was told is safe."""
 
 
+class CheckpointError(TrialplaneError):
+    """A checkpoint could not be written or read; older complete ones are untouched."""
+
+
+class CheckpointDamaged(CheckpointError):
+    """A checkpoint's files were cut or changed after they were written."""
+
+
+class CacheError(TrialplaneError):
+    """An index or a token cache that could not be written, or was damaged; the text is untouched."""
+
+
 class SlotError(TrialplaneError):
     """No slot could be started."""
 
@@ -150,6 +175,11 @@ def nearest(word: str, candidates: Iterable[str]) -> str:
     if 0 < len(known) <= 12:
         return f"there are: {', '.join(known)}"
     return ""
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 trial`, `2 trials`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def first_line(error: BaseException) -> str:

@@ -195,8 +195,6 @@ class NamespaceDouble:
         if method == "PUT":
             wish = json.loads(body)
             study.wish, study.parallel = RunState(wish["state"]), wish["parallel"]
-            if not study.alive and study.wish is RunState.CANCELLED:
-                study.status = dataclasses.replace(study.status, state=RunState.CANCELLED, reason="cancelled by the user")
             return _json({})
         if method == "DELETE":
             del self.studies[parts[1]]
@@ -210,7 +208,10 @@ class NamespaceDouble:
 
     def _read(self, study: Study, what: str, query: Mapping[str, str]) -> tuple[int, dict[str, str], bytes]:
         if what == "status":
-            return _json({"status": records.to_dict(study.status), "alive": study.alive})
+            status = study.status
+            if not study.alive and study.wish is RunState.CANCELLED and not status.state.is_ended:
+                status = dataclasses.replace(status, state=RunState.CANCELLED, reason="cancelled by the user", slots_ready=0)
+            return _json({"status": records.to_dict(status), "alive": study.alive})
         if what == "job":
             return 200, {}, study.job
         if what == "submission":

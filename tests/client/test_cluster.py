@@ -1,6 +1,6 @@
 """What a cluster refuses, as a message with its cure; and which cluster a kubeconfig means.
 
-On the double of an API server. Not checked here: certificates, credential plugins and proxies, which are the library's.
+On the double of an API server. How a kubeconfig is read, and certificates: test_kubeconfig.py.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from tests.client import cluster_double
 from tests.client.cluster_double import ClusterDouble, Problem
 from tests.client.kuberay_double import NamespaceDouble
 
-from trialplane.client import cluster as clusters
 from trialplane.client import refusal
 from trialplane.client.kubernetes import KubernetesTarget
 from trialplane.errors import InputError, TargetError
@@ -44,6 +43,19 @@ def test_an_answer_that_is_none_of_the_wanted_ones(code, data, kind, said):
     error = refusal.explain(code, data, "get", "pods", "team", "lab")
     assert type(error) is kind
     assert said in str(error)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: unable to get issuer", "kubeconfig does not trust"),
+        ("[SSL: TLSV13_ALERT_CERTIFICATE_REQUIRED] tlsv13 alert certificate required", "does not take the certificate"),
+        ("[SSL: TLSV1_ALERT_UNKNOWN_CA] tlsv1 alert unknown ca", "does not take the certificate"),
+        ("[Errno 111] Connection refused", "cannot be reached"),
+    ],
+)
+def test_whose_certificate_is_not_taken(text, said):
+    assert said in refusal.unreachable(OSError(text), "https://api", "lab")
 
 
 def test_a_404_of_one_object_is_told_from_one_of_its_kind():
@@ -110,10 +122,8 @@ def test_contexts_and_namespaces_of_the_kubeconfig(namespace):
     assert KubernetesTarget(namespace="other").flags == "--context lab --namespace other"
     with pytest.raises(InputError, match="did you mean lab"):
         _ = KubernetesTarget("labb").cluster
-    assert clusters.contexts() == (["lab"], "lab")
 
 
 def test_no_kubeconfig(workplace):
     with pytest.raises(InputError, match=r"there is no kubeconfig .*--local"):
         _ = KubernetesTarget().cluster
-    assert clusters.contexts() == ([], "")

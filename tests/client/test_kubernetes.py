@@ -134,8 +134,14 @@ def test_a_controller_that_does_not_answer_is_killed_by_now(target, namespace, p
     namespace.deaf = True
     with pytest.raises(TargetError, match="platform cancel a --now"):
         handle.cancel(patience=0.1)
-    handle.cancel(now=True, patience=60)
+    namespace.tell("a", [TrialRow(trial, TrialState.COMPLETE, 1, trial, values=(0.5,)) for trial in (0, 1)])
+    namespace.studies["a"].status = dataclasses.replace(namespace.studies["a"].status, complete=1)  # its last word
+    assert handle.cancel(now=True, patience=60).state is RunState.CANCELLED
     assert namespace.cluster.objects["rayjobs"] == {}
+    status = handle.status()
+    assert (status.state, status.complete, status.slots_ready) == (RunState.CANCELLED, 2, 0)
+    with pytest.raises(InputError, match=r"ended already \(CANCELLED\)"):
+        handle.cancel()
 
 
 def test_pausing_gives_the_pods_back_and_resuming_brings_the_same_code(target, namespace, planned, workplace):

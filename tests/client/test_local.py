@@ -107,7 +107,7 @@ def test_a_run_that_ended_badly_is_not_taken_up_silently(runs, state):
 def test_a_run_that_never_started_a_trial_is_replaced(runs, double):
     run = runs.make("a", tell=complete, asks=0)
     runs.say(run, RunState.FAILED)
-    assert runs.target.submit(planned(runs, "a", trials=7)) is Submitted.NEW
+    assert runs.target.submit(planned(runs, "a", trials=7)) is Submitted.REPLACED
     assert folder.load_job(run).trials == 7
 
 
@@ -318,7 +318,7 @@ def test_a_resumed_run_must_fit_the_machine(runs, monkeypatch):
     run = runs.make("a", tell=complete, asks=3, **{"resources.gpus": 1})
     runs.say(run, RunState.PAUSED)
     before = run.job.read_bytes()
-    with pytest.raises(SpecError, match="2 run at a time"):
+    with pytest.raises(SpecError, match="enough for 2 at a time"):
         runs.target.resume("a", {"parallel": 3}, ())
     assert run.job.read_bytes() == before
 

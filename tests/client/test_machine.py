@@ -29,6 +29,10 @@ def job(parallel=1, **resources):
     )
 
 
+def training(nodes=1, **resources):
+    return Job.model_validate({"name": "demo", "kind": "train", "nodes": nodes, "resources": resources})
+
+
 def check(wanted, **has):
     complaints, warnings = dataclasses.replace(MACHINE, **has).check(HOME, wanted)
     return [f"{complaint}" for complaint in complaints], warnings
@@ -46,7 +50,19 @@ def test_a_job_that_fits_is_silent():
         (
             job(parallel=4, gpus=1),
             {"gpus": 2},
-            "parallel: 4 trials with 1 GPUs each do not fit this machine, which has 2: 2 run at a time; --parallel 2",
+            "parallel: 4 trials with 1 GPU each do not fit this machine, which has 2, enough for 2 at a time; --parallel 2",
+        ),
+        (
+            training(gpus=8),
+            {"gpus": 4, "cores": 8, "memory": None},
+            "resources.gpus: the training asks for 8, and this machine has 4; --gpus 4 trains on those, --gpus 0 --ranks 8 "
+            "on its cores, and without --local a cluster is asked",
+        ),
+        (training(gpus=8), {}, "this machine has none; --gpus 0 --ranks 8 on its cores"),
+        (
+            training(nodes=2, gpus=4),
+            {"gpus": 4},
+            "nodes: 2 nodes with 4 GPUs each do not fit this machine, which has 4 and would be all of them; --set nodes=1",
         ),
         (job(), {"missing": ("ray", "optuna")}, "ray, optuna cannot be found; pip install 'trialplane[local]'"),
         (job(), {"obstacle": "cannot be written"}, "cannot be written; set TRIALPLANE_HOME to a folder"),
@@ -71,8 +87,14 @@ def test_without_a_job_only_the_machine_is_looked_at():
 @pytest.mark.parametrize(
     ("wanted", "has", "said"),
     [
-        (job(parallel=3, cpus=2), {}, "share the 4 cores"),
+        (
+            job(parallel=3, cpus=2),
+            {},
+            "3 trials at a time with 2 cores each: this machine has 4 cores, so",
+        ),
         (job(parallel=5, memory="2Gi"), {"cores": 8}, "more than this machine's 8 GiB"),
+        (training(cpus=8), {}, "1 node with 8 cores each: this machine has 4 cores, so ranks get slower"),
+        (training(nodes=3, cpus=1, memory="4Gi"), {}, "3 nodes may use 4Gi each, more than this machine's 8 GiB"),
     ],
 )
 def test_what_gets_slow_is_a_warning(wanted, has, said):

@@ -22,14 +22,20 @@ def look(workplace):
     """Checks the job demo with overrides against what a cluster has."""
 
     def check(seen: Seen, **overrides):
-        job = load.load_job(
-            workplace / "jobs" / "demo", overrides={key.replace("__", "."): v for key, v in overrides.items()}
-        )
+        spelt = {key.replace("__", "."): value for key, value in overrides.items()}
+        job = load.load_job(workplace / "jobs" / "demo", overrides=spelt)
         ray_job = render.manifests(Plan("a", job, Pack(b"", "", ()), ORIGIN), Site.model_validate(SITE), 0.0)[0]
         complaints, warnings = preflight.check(job, ray_job, seen)
         return [f"{one.field}: {one.message}" for one in complaints], warnings
 
     return check
+
+
+@pytest.fixture
+def training(look, workplace):
+    """As `look`, where the job is a training."""
+    (workplace / "jobs" / "demo" / "job.yaml").write_text("kind: train\n")
+    return look
 
 
 def node(labels=None, **allocatable):
@@ -101,3 +107,38 @@ def test_a_priority_class_and_a_queue_must_be_there(look):
         "cluster.queue: there is no LocalQueue gpus in the namespace; there is none (is Kueue installed?)",
     ]
     assert look(seen, cluster__priority_class="low")[0] == []
+
+
+BIG = {"cpu": "64", "memory": "512Gi"}
+
+
+def test_a_training_on_nodes_with_fewer_gpus_is_told_how_to_spread(training):
+    nodes = [node(nvidia_com__gpu="4", **BIG), node(nvidia_com__gpu="4", **BIG)]
+    (complaint,), _ = training(Seen(nodes=nodes), resources__gpus=8)
+    assert complaint == (
+        "resources.gpus: each pod of the training asks for 8 nvidia.com/gpu, and the largest node that it may run on has "
+        "4 nvidia.com/gpu; --gpus 4 --nodes 2 spreads them over 2 nodes"
+    )
+    assert training(Seen(nodes=nodes), resources__gpus=4, nodes=2) == ([], [])
+    (complaint,), _ = training(Seen(nodes=nodes), resources__gpus=6, nodes=3)
+    assert "--gpus 4 --nodes 5" in complaint
+
+
+def test_all_pods_of_a_training_need_room(training):
+    nodes = [node(nvidia_com__gpu="4", **BIG)]
+    complaints, (warning,) = training(Seen(nodes=nodes), resources__gpus=4, nodes=2)
+    assert complaints == []
+    assert "starts when all 2 are there, and the nodes have room for 1" in warning
+
+
+def test_all_pods_of_a_training_must_fit_the_quota(training):
+    seen = Seen(quotas=[quota(**{"requests.nvidia.com/gpu": "12"})])
+    (complaint,), _ = training(seen, resources__gpus=8, nodes=2)
+    assert complaint.startswith("resources: the training and the controller ask for 16 nvidia.com/gpu, and small allows 12")
+    assert training(seen, resources__gpus=4, nodes=3)[0] == []
+    full = quota(pods="8")
+    full["status"]["used"] = {"pods": "5"}
+    complaints, (warning,) = training(Seen(quotas=[full]), nodes=4)
+    assert complaints == []
+    said = "has 3 pods left, and the training and its controller ask for 6 pods: it waits until others have ended"
+    assert warning == f"the quota small {said}"

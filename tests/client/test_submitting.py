@@ -111,7 +111,7 @@ def test_a_run_that_never_started_is_replaced(target, namespace, planned):
     namespace.cluster.objects["rayjobs"]["a"]["status"].update(
         jobDeploymentStatus="Failed", reason="PreRunningDeadlineExceeded"
     )
-    assert target.submit(planned(trials=7)) is Submitted.NEW
+    assert target.submit(planned(trials=7)) is Submitted.REPLACED
     assert target.job("a").trials == 7
 
 

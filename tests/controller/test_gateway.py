@@ -82,7 +82,7 @@ class Site:
         code = self.home / "code"
         code.mkdir(exist_ok=True)
         ledger = Ledger(self.url, job, run, code, self.home / "lock")
-        status = RunStatus(run, job.name, RunState.RUNNING, job.trials)
+        status = RunStatus(run, job.name, RunState.RUNNING, job.trials, running=2, slots_ready=2, nodes=("n",), eta=9.0)
         ledger.describe(
             {
                 labels.LEDGER_JOB: job.model_dump(mode="json"),
@@ -136,6 +136,7 @@ def test_a_run_whose_controller_is_gone_is_cancelled_by_the_wish(site: Site) -> 
     assert site.change("PUT", "/runs/toy/wish", {"state": "cancelled", "parallel": None}).code == 200
     status = site.get("/runs/toy/status")["status"]
     assert (status["state"], status["reason"]) == ("CANCELLED", "cancelled by the user")
+    assert (status["running"], status["slots_ready"], status["nodes"], status["eta"]) == (0, 0, [], None)
 
 
 def test_ends_are_told_once(site: Site) -> None:

@@ -1,9 +1,9 @@
 """One namespace of a Kubernetes cluster, as plain JSON objects; the only module that imports `kubernetes`.
 
-It takes from that package what is hard to do well: reading a kubeconfig with its credential plugins, proxies and
-certificates, and the port-forward stream. Requests go over its connection pool without the generated models, which would
-double the time that `import kubernetes` takes (a third of a second, which is why this module imports it inside functions).
-What the API server refuses becomes an error of ours once, in `refusal`.
+Requests go over connections of our own: that package takes half a second of processor time to import, whichever part of it
+is wanted, so it is imported where it does what is hard to do well: credential plugins, proxies of the environment, the
+service account of a pod, and the port-forward stream. What the API server refuses becomes an error of ours once, in
+`refusal`.
 """
 
 from __future__ import annotations
@@ -11,50 +11,24 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import ssl
 import urllib.parse
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from trialplane.client import refusal
+import urllib3
+
+from trialplane.client import connection, kinds, kubeconfig, refusal
+from trialplane.client.connection import Access
+from trialplane.client.kinds import Kind
 from trialplane.errors import InputError, TargetError
 from trialplane.wire import cluster as names
 
 CONNECT = 5.0  # seconds until a connection must stand
 READ = 30.0  # seconds an answer may take
+_POD = "this cluster"  # what a pod has in place of a context
 _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-
-
-@dataclasses.dataclass(frozen=True)
-class Kind:
-    """A kind of object: `plural` as it stands in addresses; `group` is "" for the core."""
-
-    group: str
-    version: str
-    plural: str
-    namespaced: bool = True
-
-
-RAY_JOB = Kind("ray.io", "v1", "rayjobs")
-RAY_CLUSTER = Kind("ray.io", "v1", "rayclusters")
-CONFIG_MAP = Kind("", "v1", "configmaps")
-SECRET = Kind("", "v1", "secrets")
-SERVICE = Kind("", "v1", "services")
-POD = Kind("", "v1", "pods")
-EVENT = Kind("", "v1", "events")
-QUOTA = Kind("", "v1", "resourcequotas")
-NODE = Kind("", "v1", "nodes", namespaced=False)
-NAMESPACE = Kind("", "v1", "namespaces", namespaced=False)
-PRIORITY_CLASS = Kind("scheduling.k8s.io", "v1", "priorityclasses", namespaced=False)
-STORAGE_CLASS = Kind("storage.k8s.io", "v1", "storageclasses", namespaced=False)
-CLAIM = Kind("", "v1", "persistentvolumeclaims")
-DEPLOYMENT = Kind("apps", "v1", "deployments")
-CRD = Kind("apiextensions.k8s.io", "v1", "customresourcedefinitions", namespaced=False)
-ADMISSION_POLICY = Kind("admissionregistration.k8s.io", "v1", "validatingadmissionpolicies", namespaced=False)
-LOCAL_QUEUE = Kind("kueue.x-k8s.io", "v1beta1", "localqueues")
-WORKLOAD = Kind("kueue.x-k8s.io", "v1beta1", "workloads")
-# What `apply` finds by the `kind` of an object.
-APPLIED = {"RayJob": RAY_JOB, "ConfigMap": CONFIG_MAP, "Secret": SECRET, "Service": SERVICE, "Pod": POD}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,13 +70,16 @@ class Cluster:
     """
 
     def __init__(self, context: str | None = None, namespace: str | None = None) -> None:
-        from kubernetes.client import Configuration
-        from kubernetes.client.rest import RESTClientObject
-
-        self._configuration = Configuration()
-        self.context, known = _load(self._configuration, context)
+        self.context, known, self._access = _found(context)
         self.namespace = namespace or known or "default"
-        self._pool = RESTClientObject(self._configuration).pool_manager
+        try:
+            self._pool = connection.pool(self._access)
+        except ssl.SSLError as error:
+            raise TargetError(
+                f"the kubeconfig {kubeconfig.names()} has a certificate or a key for {self.context} that is none: {error}"
+            ) from error
+        except ImportError as error:
+            raise TargetError(f"the proxy of {self.context} takes PySocks: `pip install PySocks` ({error})") from error
 
     @property
     def place(self) -> str:
@@ -112,7 +89,7 @@ class Cluster:
     @property
     def host(self) -> str:
         """Address of the API server."""
-        return str(self._configuration.host)
+        return self._access.server
 
     def call(
         self,
@@ -176,7 +153,7 @@ class Cluster:
             manager: of its fields.
             force: whether what others want does not count.
         """
-        kind = APPLIED[thing["kind"]]
+        kind = kinds.APPLIED[thing["kind"]]
         path = self._path(kind, thing["metadata"]["name"])
         query = {"fieldManager": manager, "force": str(force).lower()}
         answer = self.call("PATCH", path, query=query, body=thing, content="application/apply-patch+yaml")
@@ -219,7 +196,7 @@ class Cluster:
         Silence has no time limit while following: TCP notices a connection that is gone.
         """
         query = {"container": container, "follow": "true" if follow else "", "previous": "true" if previous else ""}
-        path = f"{self._path(POD, pod)}/log"
+        path = f"{self._path(kinds.POD, pod)}/log"
         known = {key: value for key, value in query.items() if value}
         answer = self._send("GET", path, known, None, "", None, None if follow else READ, whole=False)
         try:
@@ -254,12 +231,11 @@ class Cluster:
         from kubernetes.client import ApiException
         from kubernetes.stream import ws_client
 
-        url = f"{self.host}{self._path(POD, pod)}/portforward"
+        url = f"{self.host}{self._path(kinds.POD, pod)}/portforward"
         query = [("ports", str(port))]
+        settings = _settings(None if self.context == _POD else self.context)
         try:
-            made = ws_client.portforward_call(
-                self._configuration, "GET", url, query_params=query, headers=self._authorization()
-            )
+            made = ws_client.portforward_call(settings, "GET", url, query_params=query, headers=self._authorization())
         except ApiException as error:
             raise TargetError(f"port {port} of the pod {pod} in {self.place} cannot be reached: {error.reason}") from error
         return made.socket(port)
@@ -288,8 +264,8 @@ class Cluster:
         return f"{base}{scope}/{kind.plural}" + (f"/{urllib.parse.quote(name, safe='')}" if name else "")
 
     def _authorization(self) -> dict[str, str]:
-        setting = self._configuration.auth_settings().get("BearerToken")
-        return {"authorization": setting["value"]} if setting and setting["value"] else {}
+        said = self._access.authorization()
+        return {"authorization": said} if said else {}
 
     def _send(
         self,
@@ -303,8 +279,6 @@ class Cluster:
         *,
         whole: bool,
     ) -> Any:
-        import urllib3
-
         url = self.host.rstrip("/") + path + (f"?{urllib.parse.urlencode(query)}" if query else "")
         sent = {"accept": "application/json, */*", "user-agent": names.MANAGER, **self._authorization(), **(headers or {})}
         if body is not None:
@@ -329,56 +303,58 @@ class Cluster:
 
     def _guarded(self, answer: Any) -> Iterator[bytes]:
         """A body piece by piece; a connection that breaks is an error of ours."""
-        import urllib3
-
         try:
             yield from answer.stream(2**16, decode_content=True)
         except urllib3.exceptions.HTTPError as error:
             raise TargetError(refusal.unreachable(error, self.host, self.context)) from error
 
 
-def contexts() -> tuple[list[str], str]:
-    """Names of the kubeconfig's contexts and the current one; no context when there is no kubeconfig."""
-    from kubernetes import config
-
-    try:
-        found, current = config.list_kube_config_contexts(_file())
-    except config.ConfigException:
-        return [], ""
-    return [context["name"] for context in found], current["name"]
-
-
-def _file() -> str:
-    return os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
-
-
-def _load(configuration: Any, context: str | None) -> tuple[str, str]:
-    """Fills a configuration; gives the names of the context and of its namespace."""
-    from kubernetes import config
-
-    files = _file()
-    if not any(Path(file).expanduser().exists() for file in files.split(os.pathsep) if file):
+def _found(context: str | None) -> tuple[str, str, Access]:
+    """The names of the context and of its namespace, and how to reach its cluster."""
+    found = kubeconfig.read()
+    if found is None:
         if context is None and os.environ.get("KUBERNETES_SERVICE_HOST") and (_ACCOUNT / "token").exists():
-            config.load_incluster_config(client_configuration=configuration)
-            return "this cluster", (_ACCOUNT / "namespace").read_text().strip()
+            return _POD, (_ACCOUNT / "namespace").read_text().strip(), _by_package(None)
         raise InputError(
-            f"there is no kubeconfig ({files}), so no cluster is known; set KUBECONFIG, or run on this machine with --local"
+            f"there is no kubeconfig ({kubeconfig.names()}), so no cluster is known; set KUBECONFIG, or run on this machine "
+            "with --local"
         )
+    chosen = found.context(context)
+    return chosen.name, chosen.namespace, chosen.access() if chosen.is_plain else _by_package(chosen.name)
+
+
+def _by_package(context: str | None) -> Access:
+    """How to reach a cluster, as the `kubernetes` package finds out."""
+    from kubernetes.client.rest import should_bypass_proxies
+
+    made = _settings(context)
+
+    def authorization() -> str:
+        setting = made.auth_settings().get("BearerToken")  # asks the plugin again when it is time
+        return str((setting and setting["value"]) or "")
+
+    proxy = made.proxy if made.proxy and not should_bypass_proxies(made.host, made.no_proxy or "") else ""
+    authority, certificate, key = (
+        Path(file).read_bytes() if file else b"" for file in (made.ssl_ca_cert, made.cert_file, made.key_file)
+    )
+    return Access(made.host, authority, certificate, key, made.verify_ssl, made.tls_server_name or "", proxy, authorization)
+
+
+def _settings(context: str | None) -> Any:
+    """The package's own settings for a context of the kubeconfig, or with None for the cluster that this pod is in."""
+    from kubernetes import client, config
+
+    made, files = client.Configuration(), kubeconfig.names()
     try:
-        found, current = config.list_kube_config_contexts(files)
-        chosen = current if context is None else next((one for one in found if one["name"] == context), None)
-        if chosen is None:
-            raise InputError(refusal.no_context(str(context), [one["name"] for one in found], files))
-        config.load_kube_config(files, chosen["name"], configuration, persist_config=False)
+        if context is None:
+            config.load_incluster_config(client_configuration=made)
+        else:
+            config.load_kube_config(files, context, made, persist_config=False)
     except config.ConfigException as error:
-        if context is None and "current-context" in str(error):
-            raise InputError(
-                f"the kubeconfig {files} has no current context; choose one with --context, or run here with --local"
-            ) from error
         raise TargetError(f"the kubeconfig {files} cannot be used: {error}") from error
     except (OSError, ValueError) as error:
         raise TargetError(f"the kubeconfig {files} cannot be read: {error}") from error
-    return chosen["name"], chosen.get("context", {}).get("namespace") or ""
+    return made
 
 
 def _lines(pieces: Iterator[bytes]) -> Iterator[str]:

@@ -9,8 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator
 
-from trialplane.client import cluster as clusters
-from trialplane.client import doctor_cluster, doctor_laptop, doctor_pod, doctor_verdicts, places
+from trialplane.client import doctor_cluster, doctor_laptop, doctor_pod, doctor_verdicts, kinds, places
 from trialplane.client.cluster import Cluster
 from trialplane.errors import EXIT_OK, EXIT_PLATFORM, TrialplaneError
 from trialplane.plan.site import Site
@@ -55,7 +54,7 @@ def examine(place: places.Place, job: Job, patience: float) -> Iterator[Line]:
         if finding.verdict is Verdict.FAIL and finding.check == doctor_verdicts.SERVER:
             return
     try:
-        found = cluster.read(clusters.CONFIG_MAP, names.SITE)
+        found = cluster.read(kinds.CONFIG_MAP, names.SITE)
         site = None if found is None else Site.read(found["data"][names.SITE_KEY], cluster.namespace)
         yield Line(CLUSTER, doctor_verdicts.chart(site, cluster.namespace, cluster.context))
     except TrialplaneError as error:

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from trialplane.client import cluster as clusters
-from trialplane.client import doctor_pod
+from trialplane.client import doctor_pod, kinds
 from trialplane.client import doctor_verdicts as verdicts
 from trialplane.client.cluster import Answer, Cluster
 from trialplane.errors import TargetError
@@ -46,10 +45,10 @@ def reach(cluster: Cluster) -> Iterator[Finding]:
 
 def look(cluster: Cluster, site: Site, plan: Plan) -> Iterator[Finding]:
     """What the chart made, and whether the namespace has room for the plan's trials."""
-    classes = _try(cluster, clusters.STORAGE_CLASS)
-    yield _guarded("volumes", lambda: verdicts.claims(site, cluster.list(clusters.CLAIM), classes))
+    classes = _try(cluster, kinds.STORAGE_CLASS)
+    yield _guarded("volumes", lambda: verdicts.claims(site, cluster.list(kinds.CLAIM), classes))
     yield verdicts.gateway(cluster.service(site.gateway.service, site.gateway.port, "GET", "/health"), site)
-    yield from verdicts.room(site, plan, _try(cluster, clusters.NODE), _try(cluster, clusters.QUOTA))
+    yield from verdicts.room(site, plan, _try(cluster, kinds.NODE), _try(cluster, kinds.QUOTA))
     yield _guarded(
         "permissions", lambda: verdicts.permissions(_denied(cluster, _permissions(site)), cluster.context, cluster.namespace)
     )
@@ -107,7 +106,7 @@ def _denied(cluster: Cluster, wanted: Sequence[_Permission]) -> list[str]:
     return denied
 
 
-def _try(cluster: Cluster, kind: clusters.Kind) -> list[dict[str, Any]] | None:
+def _try(cluster: Cluster, kind: kinds.Kind) -> list[dict[str, Any]] | None:
     """All objects of a kind, or None when they may not be read."""
     try:
         return cluster.list(kind)

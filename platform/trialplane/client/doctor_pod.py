@@ -12,8 +12,7 @@ import urllib.parse
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from trialplane.client import cluster as clusters
-from trialplane.client import preflight, waiting
+from trialplane.client import kinds, preflight, waiting
 from trialplane.client.cluster import Cluster
 from trialplane.errors import TrialplaneError
 from trialplane.plan import pods
@@ -87,7 +86,7 @@ def look(cluster: Cluster, site: Site, plan: Plan, patience: float) -> Iterator[
     pod = manifest(plan, site, arguments(plan, site, databases))
     name = pod["metadata"]["name"]
     try:
-        cluster.create(clusters.POD, pod)
+        cluster.create(kinds.POD, pod)
     except TrialplaneError as error:
         cure = "a run's trials would be refused in the same way; see the message"
         yield findings.failed("trial pod", f"it cannot be made: {error}", cure)
@@ -97,7 +96,7 @@ def look(cluster: Cluster, site: Site, plan: Plan, patience: float) -> Iterator[
     except TrialplaneError as error:
         yield findings.failed("trial pod", f"{name}: {error}", "see the message")
     finally:
-        cluster.delete(clusters.POD, name, now=True)
+        cluster.delete(kinds.POD, name, now=True)
 
 
 def read(line: str) -> Finding | None:
@@ -150,14 +149,14 @@ def _watch(cluster: Cluster, name: str, patience: float) -> Iterator[Finding]:
     begin = time.monotonic()
     stuck_since: float | None = None
     while True:
-        pod = cluster.read(clusters.POD, name)
+        pod = cluster.read(kinds.POD, name)
         if pod is None:
             yield findings.failed("trial pod", f"{name} was deleted by somebody else", "try again")
             return
         if (pod.get("status") or {}).get("phase") not in (None, "Pending"):
             break
         now = time.monotonic()
-        wait = waiting.blocked(pod, cluster.list(clusters.EVENT, fields=f"involvedObject.name={name}"))
+        wait = waiting.blocked(pod, cluster.list(kinds.EVENT, fields=f"involvedObject.name={name}"))
         stuck_since = (stuck_since or now) if wait is not None and wait.stuck else None
         if now - begin > patience or (stuck_since is not None and now - stuck_since > min(_STUCK, patience)):
             text = wait.text if wait is not None else "does not start"
@@ -181,10 +180,10 @@ def _watch(cluster: Cluster, name: str, patience: float) -> Iterator[Finding]:
 def _end(cluster: Cluster, name: str, count: int, noise: Sequence[str]) -> Iterator[Finding]:
     """The log has ended; the pod's phase follows within moments."""
     end = time.monotonic() + _STUCK
-    pod = cluster.read(clusters.POD, name)
+    pod = cluster.read(kinds.POD, name)
     while pod is not None and pod["status"].get("phase") == "Running" and time.monotonic() < end:
         time.sleep(_POLL)
-        pod = cluster.read(clusters.POD, name)
+        pod = cluster.read(kinds.POD, name)
     found = ending(pod or {"metadata": {"name": name}, "status": {"phase": "gone"}}, count, noise)
     if found is not None:
         yield found
@@ -192,7 +191,7 @@ def _end(cluster: Cluster, name: str, count: int, noise: Sequence[str]) -> Itera
 
 def _databases(cluster: Cluster, site: Site) -> list[str]:
     try:
-        found = cluster.list(clusters.SERVICE)
+        found = cluster.list(kinds.SERVICE)
     except TrialplaneError:
         found = []
     addresses = databases(found, cluster.namespace, "")
@@ -202,7 +201,7 @@ def _databases(cluster: Cluster, site: Site) -> list[str]:
 def _ledger(cluster: Cluster, site: Site) -> str:
     """The ledger's URL, or "" for the many who may not read it."""
     try:
-        secret = cluster.read(clusters.SECRET, site.ledger.name)
+        secret = cluster.read(kinds.SECRET, site.ledger.name)
         return base64.b64decode((secret or {})["data"][site.ledger.key]).decode()
     except (TrialplaneError, KeyError, ValueError):
         return ""

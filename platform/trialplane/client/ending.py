@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from trialplane import errors
 from trialplane.spec.job import Job
 from trialplane.wire.records import RunStatus
 from trialplane.wire.states import RunState
@@ -15,11 +16,17 @@ def nothing_to_do(status: RunStatus, old: Job, job: Job) -> str:
         old: its job.
         job: its job with the changes asked for.
     """
+    if job.is_training and status.ended_trials:
+        how = "has succeeded" if status.complete else "has failed for good"
+        return (
+            f"the training {status.run} {how}, and nothing is left to do; `platform submit train {status.job} --resume "
+            f"{status.run}` starts another one from its newest checkpoint, with the code and the parameters of now"
+        )
     if status.state is not RunState.SUCCEEDED:
         return ""
     done = f"the run {status.run} has succeeded"
     resume = f"`platform resume {status.run}"
-    counts = f"{status.ended_trials} of {job.trials} trials"
+    counts = f"{status.ended_trials} of {errors.counted(job.trials, 'trial')}"
     if _is_reached(status, job):
         return (
             f"{done}: it reached budget.target ({job.budget.target:g}) after {counts}; "

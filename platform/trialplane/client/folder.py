@@ -66,6 +66,8 @@ def pending(run: str, job: Job, created: float) -> RunStatus:
         state=RunState.PENDING,
         trials=job.trials,
         parallel=job.parallel,
+        kind=job.kind,
+        slots_per_trial=job.nodes,
         reason="the controller is starting",
         objectives=tuple(objective.metric for objective in job.objectives),
         created=created,

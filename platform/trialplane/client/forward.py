@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from trialplane.client import cluster as clusters
+from trialplane.client import kinds
 from trialplane.client.cluster import Cluster
 from trialplane.errors import InputError, TargetError
 
@@ -75,11 +75,11 @@ class Forward:
         Raises:
             TargetError: no pod of it is ready.
         """
-        service = self._cluster.read(clusters.SERVICE, self._service)
+        service = self._cluster.read(kinds.SERVICE, self._service)
         if service is None:
             raise TargetError(f"there is no service {self._service} in {self._cluster.place}; `helm upgrade` makes it anew")
         selector = ",".join(f"{key}={value}" for key, value in (service["spec"].get("selector") or {}).items())
-        pods = [pod for pod in self._cluster.list(clusters.POD, selector=selector) if _is_ready(pod)]
+        pods = [pod for pod in self._cluster.list(kinds.POD, selector=selector) if _is_ready(pod)]
         if not pods:
             raise TargetError(
                 f"no pod of {self._service} in {self._cluster.place} is ready; "

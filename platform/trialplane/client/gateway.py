@@ -12,7 +12,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from trialplane.client import cluster as clusters
+from trialplane.client import kinds
 from trialplane.client.cluster import Answer, Cluster
 from trialplane.errors import TargetError
 from trialplane.plan.site import Site
@@ -131,7 +131,7 @@ class Gateway:
     def _secret(self) -> str:
         if self._token is None:
             name = self._site.gateway.secret
-            found = self._cluster.read(clusters.SECRET, name)
+            found = self._cluster.read(kinds.SECRET, name)
             if found is None or SECRET_KEY not in (found.get("data") or {}):
                 raise TargetError(
                     f"the Secret {name} in {self._cluster.place}, which allows changes, has no {SECRET_KEY}; `helm upgrade` "

@@ -15,8 +15,7 @@ from typing import Any
 
 from trialplane import errors
 from trialplane.client import changes as changing
-from trialplane.client import cluster as clusters
-from trialplane.client import ending, phases, preflight, remote_log, results, standing
+from trialplane.client import ending, kinds, phases, preflight, remote_log, results, standing
 from trialplane.client.cluster import Cluster
 from trialplane.client.gateway import Gateway
 from trialplane.client.objects import Objects
@@ -24,6 +23,7 @@ from trialplane.client.places import Place
 from trialplane.client.standing import View
 from trialplane.client.target import Submitted
 from trialplane.errors import Complaint, InputError, RunExists, RunNotFound, TargetError
+from trialplane.plan import saving
 from trialplane.plan.pack import Pack
 from trialplane.plan.plan import Plan, Provenance
 from trialplane.spec.job import Job
@@ -95,12 +95,13 @@ class KubernetesTarget:
         named = job.cluster.priority_class or site.priority_class
         queue = job.cluster.queue or site.queue
         seen = preflight.Seen(
-            nodes=read(clusters.NODE),
-            quotas=read(clusters.QUOTA),
-            priority_classes=_names(read(clusters.PRIORITY_CLASS)) if named else None,
-            queues=_names(read(clusters.LOCAL_QUEUE)) if queue else None,
+            nodes=read(kinds.NODE),
+            quotas=read(kinds.QUOTA),
+            priority_classes=_names(read(kinds.PRIORITY_CLASS)) if named else None,
+            queues=_names(read(kinds.LOCAL_QUEUE)) if queue else None,
         )
-        return preflight.check(job, ray_job, seen)
+        complaints, warnings = preflight.check(job, ray_job, seen)
+        return complaints, [*warnings, *saving.warnings(job, site)]
 
     def describe(self, plan: Plan) -> dict[str, Any]:
         """See `Target`."""
@@ -109,25 +110,24 @@ class KubernetesTarget:
 
     def submit(self, plan: Plan) -> Submitted:
         """See `Target`."""
-        known = self._join(plan)
-        if known is not None:
-            return known
-        self.objects.apply(plan, time.time())
-        return Submitted.NEW
+        became = self._join(plan)
+        if became in (Submitted.NEW, Submitted.REPLACED):
+            self.objects.apply(plan, time.time())
+        return became
 
-    def _join(self, plan: Plan) -> Submitted | None:
-        """Goes on with the run of that name; None when it is to be made: there is none, or it ended without any trial."""
+    def _join(self, plan: Plan) -> Submitted:
+        """Goes on with the run of that name, or says that one is to be made, and removes what ended without any trial."""
         name = plan.run
         view = self._view(name)
         if view.away:
             raise TargetError(f"{view.away}\nWhether there is a run {name} already is not known; nothing was started")
         if view.ray_job is None and view.status is None:
-            return None
+            return Submitted.NEW
         if not view.is_active and not (view.status and self.gateway.attempts(name)):
             self.delete(name)
-            return None
+            return Submitted.REPLACED
         if view.ray_job is not None and view.status is None and self.objects.submission(name) is None:
-            return None  # who submitted it was interrupted: the same submission completes it, another is refused
+            return Submitted.NEW  # who submitted it was interrupted: the same submission completes it, another is refused
         job, facts, code = self._submission(name)
         lines = changing.differences(job, str(facts.get("code_hash", "")), changing.contents(code), plan)
         if lines:
@@ -286,7 +286,7 @@ class KubernetesTarget:
         except TargetError as error:
             return View(ray_job, None, False, str(error))
         status, alive = found or (None, False)
-        if status is not None and not alive and status.state in (RunState.PENDING, RunState.RUNNING):
+        if status is not None and not alive and status.ended is None:
             status = self._recounted(status)
         return View(ray_job, status, alive, "")
 
@@ -320,7 +320,7 @@ class KubernetesTarget:
             raise TargetError(f"the ledger does not know what {run} was submitted with; submit it again under another name")
         return Job.model_validate_json(job), facts, code
 
-    def _allowed(self, kind: clusters.Kind) -> list[dict[str, Any]] | None:
+    def _allowed(self, kind: kinds.Kind) -> list[dict[str, Any]] | None:
         try:
             return self.cluster.list(kind)
         except TargetError:

@@ -66,14 +66,16 @@ class LocalTarget:
     def submit(self, plan: Plan) -> Submitted:
         """See `Target`."""
         run = RunPaths.of(self.home, plan.run)
+        became = Submitted.NEW
         if run.root.exists():
             known = self._join(run, plan)
             if known is not None:
                 return known
+            became = Submitted.REPLACED
             folder.discard(run)
         folder.create(run, plan)
         self._started[plan.run] = process.start(run)
-        return Submitted.NEW
+        return became
 
     def _join(self, run: RunPaths, plan: Plan) -> Submitted | None:
         """Goes on with the run of that name, or None when it never started a trial and may be replaced."""

@@ -9,6 +9,7 @@ import re
 import shutil
 from pathlib import Path
 
+from trialplane import errors
 from trialplane.errors import Complaint
 from trialplane.spec.job import Job
 from trialplane.wire import env
@@ -67,29 +68,46 @@ class Machine:
         if job is None:
             return found, []
         if job.resources.gpus > self.gpus:
-            has = f"has {self.gpus}" if self.gpus else "has none"
-            message = f"a trial asks for {job.resources.gpus}, and this machine {has}; --set resources.gpus={self.gpus}"
-            found.append(Complaint("resources.gpus", message))
-        elif min(job.parallel, job.trials) * job.resources.gpus > self.gpus:
-            fit = self.gpus // job.resources.gpus
+            found.append(Complaint("resources.gpus", self._too_many_gpus(job)))
+        elif job.nodes * job.resources.gpus > self.gpus:
             message = (
-                f"{job.parallel} trials with {job.resources.gpus} GPUs each do not fit this machine, which has {self.gpus}: "
-                f"{fit} run at a time; --parallel {fit}"
+                f"{job.nodes} nodes with {errors.counted(job.resources.gpus, 'GPU')} each do not fit this machine, which "
+                f"has {self.gpus} and would be all of them; --set nodes={self.gpus // job.resources.gpus}"
+            )
+            found.append(Complaint("nodes", message))
+        elif job.slots * job.resources.gpus > self.gpus:
+            each = job.nodes * job.resources.gpus
+            fit = self.gpus // each
+            message = (
+                f"{job.parallel} trials with {errors.counted(each, 'GPU')} each do not fit this machine, "
+                f"which has {self.gpus}, enough for {fit} at a time; --parallel {fit}"
             )
             found.append(Complaint("parallel", message))
         return found, self._warnings(job)
 
+    def _too_many_gpus(self, job: Job) -> str:
+        has = f"has {self.gpus}" if self.gpus else "has none"
+        if not job.is_training:
+            return f"a trial asks for {job.resources.gpus}, and this machine {has}; --set resources.gpus={self.gpus}"
+        here = f"--gpus {self.gpus} trains on those, " if self.gpus else ""
+        return (
+            f"the training asks for {job.resources.gpus}, and this machine {has}; {here}"
+            f"--gpus 0 --ranks {job.ranks_per_node} on its cores, and without --local a cluster is asked"
+        )
+
     def _warnings(self, job: Job) -> list[str]:
-        need, parallel = job.resources, job.parallel
+        need, wide = job.resources, job.parallel * job.nodes
+        who = errors.counted(wide, "node") if job.is_training else f"{errors.counted(job.parallel, 'trial')} at a time"
+        each = "each" if job.is_training or job.nodes == 1 else f"on each of {job.nodes} nodes"
         found = []
-        if need.cpus * parallel > self.cores:
+        if need.cpus * wide > self.cores:
             found.append(
-                f"{parallel} trials with {need.cpus} cores each share the {self.cores} cores of this machine and get slower"
+                f"{who} with {errors.counted(need.cpus, 'core')} {each}: this machine has "
+                f"{errors.counted(self.cores, 'core')}, so {'ranks' if job.is_training else 'trials'} get slower"
             )
-        if self.memory is not None and need.memory_bytes * parallel > self.memory:
-            found.append(
-                f"{parallel} trials may use {need.memory} each, more than this machine's {self.memory / 2**30:.0f} GiB"
-            )
+        if self.memory is not None and need.memory_bytes * wide > self.memory:
+            whole = f"{self.memory / 2**30:.0f} GiB"
+            found.append(f"{who} may use {need.memory} {each}, more than this machine's {whole}")
         return found
 
 

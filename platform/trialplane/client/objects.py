@@ -15,8 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from trialplane.client import cluster as clusters
-from trialplane.client import phases, refusal, waiting
+from trialplane.client import kinds, phases, refusal, waiting
 from trialplane.client.cluster import Applied, Cluster
 from trialplane.errors import RunExists, TargetError
 from trialplane.plan import rayjob, render
@@ -61,7 +60,7 @@ class Objects:
         Raises:
             TargetError: it did not, or is of another version.
         """
-        found = self.cluster.read(clusters.CONFIG_MAP, names.SITE)
+        found = self.cluster.read(kinds.CONFIG_MAP, names.SITE)
         text = ((found or {}).get("data") or {}).get(names.SITE_KEY)
         if not text:
             raise TargetError(refusal.no_site(self.cluster.namespace, self.cluster.context, self._sites()))
@@ -69,12 +68,12 @@ class Objects:
 
     def ray_jobs(self) -> list[dict[str, Any]]:
         """All runs' RayJobs, the newest first."""
-        found = self.cluster.list(clusters.RAY_JOB, selector=_OURS)
+        found = self.cluster.list(kinds.RAY_JOB, selector=_OURS)
         return sorted(found, key=lambda one: (phases.created(one), one["metadata"]["name"]), reverse=True)
 
     def ray_job(self, run: str) -> dict[str, Any] | None:
         """The RayJob of a run, or None: one of that name that is somebody else's is no run."""
-        return self._ours(clusters.RAY_JOB, run, run)
+        return self._ours(kinds.RAY_JOB, run, run)
 
     def manifests(self, plan: Plan, submitted: float) -> list[dict[str, Any]]:
         """What `apply` sends, the RayJob first."""
@@ -98,7 +97,7 @@ class Objects:
                     self.cluster.apply(thing, manager, force=True)
         except BaseException:
             if made.is_new:
-                self.cluster.delete(clusters.RAY_JOB, plan.run)
+                self.cluster.delete(kinds.RAY_JOB, plan.run)
             raise
 
     def remove(self, run: str, *, wait: bool = True) -> bool:
@@ -111,13 +110,13 @@ class Objects:
         Raises:
             TargetError: it does not go.
         """
-        there = self.cluster.delete(clusters.RAY_JOB, run)
+        there = self.cluster.delete(kinds.RAY_JOB, run)
         # They go with it, but in their own time, and not at all when somebody applied what `--dry-run` printed.
         for name in _config_maps(run):
-            if self._ours(clusters.CONFIG_MAP, name, run) is not None:
-                self.cluster.delete(clusters.CONFIG_MAP, name)
+            if self._ours(kinds.CONFIG_MAP, name, run) is not None:
+                self.cluster.delete(kinds.CONFIG_MAP, name)
         deadline = time.monotonic() + PATIENCE
-        while wait and there and self.cluster.read(clusters.RAY_JOB, run) is not None:
+        while wait and there and self.cluster.read(kinds.RAY_JOB, run) is not None:
             if time.monotonic() > deadline:
                 raise TargetError(
                     f"the RayJob {run} in {self.cluster.place} does not go after {PATIENCE:.0f} s: is the KubeRay operator "
@@ -128,7 +127,7 @@ class Objects:
 
     def submission(self, run: str) -> Submission | None:
         """What a run was submitted with, from its ConfigMaps; None when one of them is not there."""
-        spec, code = (self._ours(clusters.CONFIG_MAP, name, run) for name in _config_maps(run))
+        spec, code = (self._ours(kinds.CONFIG_MAP, name, run) for name in _config_maps(run))
         if spec is None or code is None:
             return None
         data, packed = spec["data"], base64.b64decode(code["binaryData"][names.CODE_KEY])
@@ -137,7 +136,7 @@ class Objects:
     def pods(self, run: str, role: str = "") -> list[dict[str, Any]]:
         """The pods of a run, or those of one role, the newest first."""
         selector = f"{names.RUN}={run}" + (f",{names.ROLE}={role}" if role else "")
-        return sorted(self.cluster.list(clusters.POD, selector=selector), key=phases.created, reverse=True)
+        return sorted(self.cluster.list(kinds.POD, selector=selector), key=phases.created, reverse=True)
 
     def trial_pods(self, run: str) -> list[str]:
         """Names of a run's trial pods that are not being removed, the newest first."""
@@ -148,7 +147,7 @@ class Objects:
         """Why a run has not started, or not all of its trial pods have; "" when nothing is missing."""
         run = ray_job["metadata"]["name"]
         suspended = (ray_job.get("spec") or {}).get("suspend")
-        events = self.cluster.list(clusters.EVENT, limit=_EVENTS)
+        events = self.cluster.list(kinds.EVENT, limit=_EVENTS)
         return waiting.reason(ray_job, self.pods(run), events, self._workload(ray_job) if suspended else None)
 
     def scale(self, ray_job: Mapping[str, Any], job: Job, parallel: int, keep: frozenset[str] | None) -> bool:
@@ -171,18 +170,18 @@ class Objects:
         surplus = spare[: max(0, len(pods) - wanted)]
         # Also Ray's autoscaler would take a pod with a trial for a lower bound, when all have one.
         count = wanted if keep is None else max(wanted, len(pods) - len(surplus))
-        self.cluster.patch(clusters.RAY_CLUSTER, name, _resized(job, count, surplus, autoscale))
+        self.cluster.patch(kinds.RAY_CLUSTER, name, _resized(job, count, surplus, autoscale))
         return count == wanted
 
     def _sites(self) -> list[str]:
         """Namespaces with the chart, as far as they may be seen: few users may look into all."""
         try:
-            found = self.cluster.list(clusters.CONFIG_MAP, fields=f"metadata.name={names.SITE}", everywhere=True)
+            found = self.cluster.list(kinds.CONFIG_MAP, fields=f"metadata.name={names.SITE}", everywhere=True)
         except TargetError:
             return []
         return sorted(one["metadata"]["namespace"] for one in found if names.SITE_KEY in (one.get("data") or {}))
 
-    def _ours(self, kind: clusters.Kind, name: str, run: str) -> dict[str, Any] | None:
+    def _ours(self, kind: kinds.Kind, name: str, run: str) -> dict[str, Any] | None:
         """An object of a run, or None when there is none or it is somebody else's."""
         found = self.cluster.read(kind, name)
         return found if found is not None and _is_of(found, run) else None
@@ -204,7 +203,7 @@ class Objects:
 
     def _check_names(self, run: str) -> None:
         """Raises RunExists when an object of a run's would take the name of one that is none."""
-        wanted = [(clusters.RAY_JOB, run), *((clusters.CONFIG_MAP, name) for name in _config_maps(run))]
+        wanted = [(kinds.RAY_JOB, run), *((kinds.CONFIG_MAP, name) for name in _config_maps(run))]
         for kind, name in wanted:
             found = self.cluster.read(kind, name)
             if found is not None and not _is_of(found, run):
@@ -216,7 +215,7 @@ class Objects:
     def _workload(self, ray_job: Mapping[str, Any]) -> dict[str, Any] | None:
         """Kueue's object for a RayJob."""
         try:
-            found = self.cluster.list(clusters.WORKLOAD)
+            found = self.cluster.list(kinds.WORKLOAD)
         except TargetError:  # there is no Kueue, or we may not look
             return None
         uid = ray_job["metadata"].get("uid")

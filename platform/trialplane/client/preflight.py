@@ -92,6 +92,7 @@ def _nodes(job: Job, ray_job: Thing, nodes: Sequence[Thing] | None) -> tuple[lis
         labels = ", ".join(f"{key}={value}" for key, value in (pod["spec"].get("nodeSelector") or {}).items())
         return [], [f"no node has the labels {labels} now; trials wait until one appears"]
     asked, gpu = requests(pod), job.cluster.gpu_resource
+    who = f"each pod of {'the training' if job.is_training else 'a trial'}" if job.is_placed_whole else "a trial"
     complaints: list[Complaint] = []
     warnings: list[str] = []
     for name, field in {"cpu": "resources.cpus", "memory": "resources.memory", gpu: "resources.gpus"}.items():
@@ -100,14 +101,34 @@ def _nodes(job: Job, ray_job: Thing, nodes: Sequence[Thing] | None) -> tuple[lis
         if want <= most:
             continue
         if not most:  # a node autoscaler may make one
-            warnings.append(f"a trial asks for {_show(name, want)}, and no node has any now; it waits until one appears")
+            warnings.append(f"{who} asks for {_show(name, want)}, and no node has any now; it waits until one appears")
             continue
-        message = f"a trial asks for {_show(name, want)}, and the largest node that it may run on has {_show(name, most)}"
+        message = f"{who} asks for {_show(name, want)}, and the largest node that it may run on has {_show(name, most)}"
         if name == gpu:
-            complaints.append(Complaint(field, f"{message}; --set {field}={int(most)}"))
+            complaints.append(Complaint(field, f"{message}; {_fewer_gpus(job, int(want), int(most), field)}"))
         else:  # a node autoscaler may make a larger one
             warnings.append(f"{message}; it waits until a larger one appears")
+    if job.nodes > 1 and fitting and not complaints and not warnings:
+        room = sum(_room(node, asked) for node in fitting)
+        if room < job.nodes:
+            warnings.append(
+                f"{who} starts when all {job.nodes} are there, and the nodes have room for {room}; it waits for more"
+            )
     return complaints, warnings
+
+
+def _fewer_gpus(job: Job, want: int, most: int, field: str) -> str:
+    """What to type where no node has the GPUs that a pod asks for."""
+    if not job.is_training:
+        return f"--set {field}={most}"
+    nodes = -(-want * job.nodes // most)
+    return f"--gpus {most} --nodes {nodes} spreads them over {nodes} nodes"
+
+
+def _room(node: Thing, asked: Mapping[str, decimal.Decimal]) -> int:
+    """How many pods an empty node would take."""
+    has = node["status"].get("allocatable") or {}
+    return min((int(amount(has.get(name, 0)) / want) for name, want in asked.items() if want), default=0)
 
 
 def _quota(job: Job, ray_job: Thing, quotas: Sequence[Thing] | None) -> tuple[list[Complaint], list[str]]:
@@ -117,6 +138,7 @@ def _quota(job: Job, ray_job: Thing, quotas: Sequence[Thing] | None) -> tuple[li
     head = requests(ray_job["spec"]["rayClusterSpec"]["headGroupSpec"]["template"])
     trial = requests(_group(ray_job)["template"])
     width = min(job.parallel, job.trials)
+    who = "the training" if job.is_training else "one trial"
     for quota in quotas or []:
         name = quota["metadata"]["name"]
         hard = (quota.get("status") or {}).get("hard") or (quota.get("spec") or {}).get("hard") or {}
@@ -129,12 +151,18 @@ def _quota(job: Job, ray_job: Thing, quotas: Sequence[Thing] | None) -> tuple[li
             elif key.startswith("limits.") or not each:
                 continue
             whole, left = amount(limit), amount(limit) - amount(used.get(key, 0))
+            each *= job.nodes  # they are of use together only
             if one + each > whole:
                 message = (
-                    f"one trial and the controller ask for {_show(what, one + each)}, and {name} allows {_show(what, whole)}"
+                    f"{who} and the controller ask for {_show(what, one + each)}, and {name} allows {_show(what, whole)}"
                 )
                 complaints.append(
                     Complaint("resources", f"{message} in the namespace; ask for less, or have the quota raised")
+                )
+            elif job.is_training and one + each > left:
+                warnings.append(
+                    f"the quota {name} has {_show(what, left)} left, and the training and its controller ask for "
+                    f"{_show(what, one + each)}: it waits until others have ended"
                 )
             elif one + each * width > left:
                 fit = max(0, int((left - one) / each))
@@ -162,7 +190,8 @@ def _selects(selector: Mapping[str, str], node: Thing) -> bool:
 def _show(name: str, value: decimal.Decimal) -> str:
     if name == "memory":
         return f"{value / 2**30:.3g} GiB"
-    return f"{value.normalize():f} {'cores' if name == 'cpu' else name}"
+    noun = {"cpu": "core", "pods": "pod"}.get(name, name)
+    return f"{value.normalize():f} {noun}{'s' if noun != name and value != 1 else ''}"
 
 
 def names(things: Iterable[Thing]) -> frozenset[str]:

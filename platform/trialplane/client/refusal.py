@@ -82,6 +82,11 @@ def unreachable(error: Exception, host: str, context: str) -> str:
     cause = getattr(error, "reason", None) or error
     text = errors.first_line(cause if isinstance(cause, Exception) else error)
     text = re.sub(r"^<?[\w.]*(?:HTTPS?Connection|object)[^>]*>: ?", "", text)
+    if "alert certificate" in text or "alert unknown ca" in text:  # it is the server that says so
+        return (
+            f"the cluster {context} ({host}) does not take the certificate of your kubeconfig ({text}); "
+            "get the kubeconfig anew"
+        )
     if "CERTIFICATE_VERIFY_FAILED" in text or "certificate" in text.lower():
         return (
             f"the cluster {context} ({host}) shows a certificate that your kubeconfig does not trust ({text}); "

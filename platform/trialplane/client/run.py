@@ -17,6 +17,9 @@ from trialplane.wire.states import RunState
 if TYPE_CHECKING:
     from trialplane.spec.job import Job
 
+_PATIENCE = 60.0
+_GRACE = 300.0  # more than a chart gives, as a rule
+
 
 @dataclasses.dataclass(frozen=True)
 class RunHandle:
@@ -90,28 +93,34 @@ class RunHandle:
         """Ends the controller cleanly, so that `resume` goes on; `now` kills it and its trials."""
         self.target.stop(self.name, now=now)
 
-    def pause(self, *, now: bool = False, patience: float = 60.0) -> RunStatus:
+    def pause(self, *, now: bool = False, patience: float | None = None) -> RunStatus:
         """`stop`, and waits until nobody works on the run and nothing is held for it.
 
         Raises:
             InputError: nobody works on it.
-            TargetError: it has not stopped after `patience` seconds.
+            TargetError: it has not stopped after `patience` seconds (None: enough for a training to save itself).
         """
         before = self.status()
         if not self.is_active():
             raise InputError(f"nobody works on {self.name}, which is {before.state}; `platform resume {self.name}` goes on")
         self.target.stop(self.name, now=now)
-        return self._ended(dataclasses.replace(before, state=RunState.PAUSED), "pause", patience)
+        return self._ended(dataclasses.replace(before, state=RunState.PAUSED), "pause", patience or self._patience(before))
 
-    def cancel(self, *, now: bool = False, patience: float = 60.0) -> RunStatus:
+    def cancel(self, *, now: bool = False, patience: float | None = None) -> RunStatus:
         """Ends the run as CANCELLED and waits until it has, and nothing is held for it.
 
         Raises:
-            TargetError: it has not ended after `patience` seconds.
+            TargetError: it has not ended after `patience` seconds (None: enough for a training to save itself).
         """
         before = self.status()
         self.target.cancel(self.name, now=now)
-        return self._ended(dataclasses.replace(before, state=RunState.CANCELLED), "cancel", patience)
+        return self._ended(
+            dataclasses.replace(before, state=RunState.CANCELLED), "cancel", patience or self._patience(before)
+        )
+
+    def _patience(self, status: RunStatus) -> float:
+        """Seconds that a run may take to end: what a training gets to save itself is the job's to say, or the chart's."""
+        return _PATIENCE + (self.job.checkpoints.grace or _GRACE if status.is_training else 0.0)
 
     def _ended(self, otherwise: RunStatus, verb: str, patience: float) -> RunStatus:
         """The last status; `otherwise` for a run that had never started and of which nothing is left."""
@@ -128,7 +137,16 @@ class RunHandle:
         """Changes how many trials run at a time; gives statuses until that is done.
 
         With fewer than before it waits for trials to end, unless `now`: then those are tried again.
+
+        Raises:
+            InputError: it is a training.
         """
+        job = self.job
+        if job.is_training:
+            raise InputError(
+                f"{self.name} is one training, whose ranks are fixed; `platform cancel {self.name}`, then "
+                f"`platform submit train {job.name} --resume {self.name} --nodes N` goes on with others"
+            )
         while not self.target.scale(self.name, parallel, now=now):
             yield self.status()
             time.sleep(self.target.poll)

@@ -22,8 +22,9 @@ from trialplane.client.target import Submitted, Target
 from trialplane.errors import Complaint, InputError, RunNotFound, SpecError
 from trialplane.plan import plan as planning
 from trialplane.plan.plan import Plan, Provenance
-from trialplane.spec import inputs, load
+from trialplane.spec import advice, inputs, load
 from trialplane.spec.job import Job
+from trialplane.wire import cluster
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,6 +56,7 @@ class Platform:
         params: Mapping[str, Any] | None = None,
         command: Sequence[str] = (),
         complaints: Sequence[Complaint] = (),
+        kind: str | None = None,
     ) -> Prepared:
         """Checks everything that can be checked and packs the code; starts and writes nothing.
 
@@ -67,6 +69,7 @@ class Platform:
             params: values to fix; a parameter of the space leaves it.
             command: what the user typed, for the record.
             complaints: found by the caller, shown with the others.
+            kind: what the job must be; any when None.
 
         Raises:
             JobNotFound: there is no such job.
@@ -78,9 +81,9 @@ class Platform:
         resolved: Job | None = None
         try:
             resolved = load.load_job(
-                folder, profile=profile, sets=sets, overrides=overrides, params=params, environ=os.environ
+                folder, profile=profile, sets=sets, overrides=overrides, params=params, environ=os.environ, kind=kind
             )
-            found += inputs.check_inputs(resolved, folder)
+            found += inputs.check_inputs(resolved, folder, cluster.DATA if self.target.remote else "")
         except SpecError as error:
             found += error.complaints
         if name is not None:
@@ -88,12 +91,26 @@ class Platform:
         try:
             obstacles, warnings = self.target.check(resolved)
             found += obstacles
+            found += self._check_resumed(resolved, name)
         except InputError as error:  # about the place as such: no such context, or nothing to find it by
             found.append(Complaint("--context", str(error)))
         if found or resolved is None:
             raise SpecError(found)
         name = name or planning.default_name(folder.absolute().name, self.target.runs(), time.localtime())
-        return Prepared(planning.plan(resolved, folder, name, _provenance(folder, command)), tuple(warnings))
+        notes = (*advice.of(resolved), *warnings)
+        return Prepared(planning.plan(resolved, folder, name, _provenance(folder, command)), notes)
+
+    def _check_resumed(self, job: Job | None, name: str | None) -> list[Complaint]:
+        """What is wrong with the run whose checkpoint a training is to start from."""
+        if job is None or job.resume is None:
+            return []
+        if job.resume == name:
+            return [Complaint("resume", f"is this run itself; `platform resume {name}` goes on with it", "--resume")]
+        try:
+            self.target.is_active(job.resume)
+        except RunNotFound as error:
+            return [Complaint("resume", str(error), "--resume")]
+        return []
 
     def start(self, plan: Plan) -> tuple[RunHandle, Submitted]:
         """Starts a plan; says what became of it.

@@ -71,7 +71,7 @@ def status(objects: Objects, view: View) -> RunStatus:
         reason = f"its pods are gone from the cluster; `platform resume {told.run}` goes on"
         return _idle(told, RunState.PAUSED, reason)
     if told is not None and view.is_told:
-        missing = "" if not view.alive or told.slots_ready >= told.parallel else objects.why(ray_job)
+        missing = "" if not view.alive or told.slots_ready >= told.slots else objects.why(ray_job)
         return told if not missing else dataclasses.replace(told, reason=_joined(told.reason, missing))
     state = phases.state(ray_job)
     base = told or _bare(objects, ray_job, view.away)
@@ -105,6 +105,8 @@ def _bare(objects: Objects, ray_job: Mapping[str, Any], away: str) -> RunStatus:
         state=RunState.UNKNOWN,
         trials=found.job.trials,
         parallel=found.job.parallel,
+        kind=found.job.kind,
+        slots_per_trial=found.job.nodes,
         objectives=tuple(objective.metric for objective in found.job.objectives),
         created=float(found.facts.get("submitted") or created),
         updated=time.time(),

@@ -23,6 +23,7 @@ class Submitted(enum.Enum):
     """What became of a submission."""
 
     NEW = "new"
+    REPLACED = "replaced"  # new too; a run of that name had ended before its first trial, and is forgotten
     RESUMED = "resumed"  # the same spec under the same name was unfinished: it goes on
     RUNNING = "running"  # it is running already
     FINISHED = "finished"  # it has succeeded before; nothing was started

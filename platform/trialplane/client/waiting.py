@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from trialplane import errors
 from trialplane.client import phases, refusal
 from trialplane.wire import cluster as names
 
@@ -221,7 +222,8 @@ def _container(container: Thing) -> Wait | None:
         return Wait(_joined(f"cannot be started ({why})", message), True)
     if why == "CrashLoopBackOff":
         last = (container.get("lastState") or {}).get("terminated") or {}
-        text = f"ends again and again, {container.get('restartCount', 0)} times by now, last {_ending(last)}"
+        often = errors.counted(container.get("restartCount", 0), "time")
+        text = f"ends again and again, {often} by now, last {_ending(last)}"
         return Wait(_joined(text, last.get("message")), True)
     if ended and ended.get("exitCode"):
         return Wait(_joined(f"ended {_ending(ended)}", ended.get("message")), True)

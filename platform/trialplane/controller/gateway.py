@@ -36,9 +36,18 @@ from trialplane.wire.states import RunState, TrialState
 MOST_SLOTS = 10_000
 MAX_BODY = 4096  # bytes of a request's
 PIECE = 1 << 20  # bytes of a log in one answer
-STATUS_SECONDS = 1.0  # for a controller to answer; the ledger's status is at most ten seconds old
+STATUS_SECONDS = 0.5  # for a controller to answer; a user waits for it, and the ledger's status is at most ten seconds old
 IDLE_SECONDS = 60  # after which a quiet connection is closed
 _WISHES = (RunState.RUNNING, RunState.PAUSED, RunState.CANCELLED)
+_CANCELLED: Mapping[str, Any] = {  # what is so of a run that was cancelled and that nobody works on, whatever was said last
+    "state": RunState.CANCELLED.value,
+    "reason": "cancelled by the user",
+    "running": 0,
+    "slots_ready": 0,
+    "nodes": [],
+    "eta": None,
+    "rate": None,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,7 +152,7 @@ class Gateway:
         unended = (RunState.PENDING.value, RunState.RUNNING.value, RunState.PAUSED.value)
         if wish and wish.get("state") == RunState.CANCELLED.value and status.get("state") in unended:
             # It was paused, or killed with its pod, and no controller will come to say so.
-            status = {**status, "state": RunState.CANCELLED.value, "reason": "cancelled by the user", "running": 0}
+            status = {**status, **_CANCELLED}
         return _json({"status": status, "alive": alive})
 
     def _log(self, run: str, asked: Mapping[str, str]) -> Answer:

@@ -1,0 +1,37 @@
+"""The kinds of Kubernetes objects that the laptop reads or makes, as they stand in addresses: a table."""
+
+from __future__ import annotations
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """A kind of object: `plural` as it stands in addresses; `group` is "" for the core."""
+
+    group: str
+    version: str
+    plural: str
+    namespaced: bool = True
+
+
+RAY_JOB = Kind("ray.io", "v1", "rayjobs")
+RAY_CLUSTER = Kind("ray.io", "v1", "rayclusters")
+CONFIG_MAP = Kind("", "v1", "configmaps")
+SECRET = Kind("", "v1", "secrets")
+SERVICE = Kind("", "v1", "services")
+POD = Kind("", "v1", "pods")
+EVENT = Kind("", "v1", "events")
+QUOTA = Kind("", "v1", "resourcequotas")
+NODE = Kind("", "v1", "nodes", namespaced=False)
+NAMESPACE = Kind("", "v1", "namespaces", namespaced=False)
+PRIORITY_CLASS = Kind("scheduling.k8s.io", "v1", "priorityclasses", namespaced=False)
+STORAGE_CLASS = Kind("storage.k8s.io", "v1", "storageclasses", namespaced=False)
+CLAIM = Kind("", "v1", "persistentvolumeclaims")
+DEPLOYMENT = Kind("apps", "v1", "deployments")
+CRD = Kind("apiextensions.k8s.io", "v1", "customresourcedefinitions", namespaced=False)
+ADMISSION_POLICY = Kind("admissionregistration.k8s.io", "v1", "validatingadmissionpolicies", namespaced=False)
+LOCAL_QUEUE = Kind("kueue.x-k8s.io", "v1beta1", "localqueues")
+WORKLOAD = Kind("kueue.x-k8s.io", "v1beta1", "workloads")
+# What `apply` finds by the `kind` of an object.
+APPLIED = {"RayJob": RAY_JOB, "ConfigMap": CONFIG_MAP, "Secret": SECRET, "Service": SERVICE, "Pod": POD}
