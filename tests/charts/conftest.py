@@ -37,6 +37,7 @@ SETS: dict[str, dict[str, Any]] = {
         },
         "runs": {"storageClass": "nfs", "size": "500Gi"},
         "data": {"enabled": True, "existingClaim": "datasets"},
+        "checkpoints": {"url": "s3://bucket/checkpoints", "secret": "checkpoints-s3", "grace": 300},
         "mlflow": {
             "replicas": 2,
             "allowedHosts": ["mlflow.example.org"],

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from trialplane.client import cluster as clusters
+from trialplane.client import kinds
 
 Thing = dict[str, Any]
 Render = Callable[[dict[str, Any]], list[Thing]]
@@ -37,20 +37,20 @@ def allowed(role: Thing, group: str, resource: str, verb: str, name: str = "") -
 @pytest.mark.parametrize(
     ("kind", "verbs"),
     [
-        (clusters.RAY_JOB, "get list create patch delete"),  # submit, list, status, cancel
-        (clusters.CONFIG_MAP, "get create patch delete"),
-        (clusters.RAY_CLUSTER, "get list patch"),  # scale
-        (clusters.POD, "get list create delete"),  # status; doctor
-        (clusters.EVENT, "list"),
-        (clusters.SERVICE, "get list"),
-        (clusters.QUOTA, "list"),
-        (clusters.CLAIM, "get list"),
-        (clusters.DEPLOYMENT, "get list"),
-        (clusters.LOCAL_QUEUE, "list"),
-        (clusters.WORKLOAD, "list"),
+        (kinds.RAY_JOB, "get list create patch delete"),  # submit, list, status, cancel
+        (kinds.CONFIG_MAP, "get create patch delete"),
+        (kinds.RAY_CLUSTER, "get list patch"),  # scale
+        (kinds.POD, "get list create delete"),  # status; doctor
+        (kinds.EVENT, "list"),
+        (kinds.SERVICE, "get list"),
+        (kinds.QUOTA, "list"),
+        (kinds.CLAIM, "get list"),
+        (kinds.DEPLOYMENT, "get list"),
+        (kinds.LOCAL_QUEUE, "list"),
+        (kinds.WORKLOAD, "list"),
     ],
 )
-def test_users_may_do_what_the_client_does(role: Thing, kind: clusters.Kind, verbs: str) -> None:
+def test_users_may_do_what_the_client_does(role: Thing, kind: kinds.Kind, verbs: str) -> None:
     for verb in verbs.split():
         assert allowed(role, kind.group, kind.plural, verb), f"{verb} {kind.plural}"
 
@@ -111,9 +111,9 @@ def test_only_named_users_are_bound(render: Render, sets: dict[str, dict[str, An
     ]
     reader = named(objects, "ClusterRole", "studies-platform-user")
     assert {verb for rule in reader["rules"] for verb in rule["verbs"]} == {"get", "list"}
-    for kind in (clusters.NODE, clusters.STORAGE_CLASS, clusters.PRIORITY_CLASS, clusters.ADMISSION_POLICY):
+    for kind in (kinds.NODE, kinds.STORAGE_CLASS, kinds.PRIORITY_CLASS, kinds.ADMISSION_POLICY):
         assert allowed(reader, kind.group, kind.plural, "list"), kind.plural
-    assert allowed(reader, clusters.CRD.group, clusters.CRD.plural, "get", "rayjobs.ray.io")
+    assert allowed(reader, kinds.CRD.group, kinds.CRD.plural, "get", "rayjobs.ray.io")
     assert allowed(reader, "", "namespaces", "get", "studies")
 
 

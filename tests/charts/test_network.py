@@ -128,6 +128,19 @@ def test_by_values_of_a_cloud(
     assert Net(render(sets["cloud"])).reaches(source, target, port) is may
 
 
+@pytest.mark.parametrize(
+    ("values", "open_"),
+    [({}, []), ({"enabled": True}, []), ({"url": "s3://b"}, [443]), ({"url": "s3://b", "ports": [443, 9000]}, [443, 9000])],
+)
+def test_trials_reach_the_object_store_of_checkpoints_when_there_is_one(
+    render: Render, values: dict[str, Any], open_: list[int]
+) -> None:
+    net = Net(render({"checkpoints": values}))
+    assert [port for port in (443, 5432, 9000) if net.reaches("trial", OUTSIDE, port)] == open_
+    assert not net.reaches("controller", OUTSIDE, 9000)
+    assert not net.reaches("trial", "postgresql", 5432)
+
+
 def test_heads_without_an_autoscaler_are_kept_from_the_api_server(render: Render) -> None:
     values = {"networkPolicy": {"apiServer": {"fromHeads": False}}, "studies": {"autoscale": False}}
     assert not Net(render(values)).reaches("controller", OUTSIDE, 6443)

@@ -51,6 +51,21 @@ def test_services_secrets_and_claims_are_those_of_the_chart(render: Render) -> N
     assert {"username", "password"} <= keys[site.mlflow.secret]
 
 
+@pytest.mark.parametrize(
+    ("values", "claim", "made"),
+    [
+        ({}, "", False),
+        ({"enabled": True}, "platform-checkpoints", True),
+        ({"enabled": True, "existingClaim": "mine"}, "mine", False),
+    ],
+)
+def test_the_claim_of_checkpoints(render: Render, values: dict[str, Any], claim: str, made: bool) -> None:
+    objects = render({"checkpoints": values})
+    site = _site(objects)
+    assert (site.checkpoints.claim, site.checkpoints.url, site.checkpoints.grace) == (claim, "", 120)
+    assert (claim in _names(objects, "PersistentVolumeClaim")) is made
+
+
 def test_what_is_not_the_charts_is_taken_from_the_values(render: Render, sets: dict[str, dict[str, Any]]) -> None:
     site = _site(render(sets["outside"]))
     assert (site.ledger.name, site.ledger.key) == ("studies-db", "dsn")
@@ -69,6 +84,8 @@ def test_defaults_of_runs_are_the_values(render: Render, sets: dict[str, dict[st
     assert site.tolerations[0]["key"] == "nvidia.com/gpu"
     assert site.env["HTTPS_PROXY"] == "http://proxy:3128"
     assert (site.data.claim, site.runs.claim) == ("datasets", "platform-runs")
+    saved = site.checkpoints
+    assert (saved.claim, saved.url, saved.secret, saved.grace) == ("", "s3://bucket/checkpoints", "checkpoints-s3", 300)
 
 
 @pytest.mark.parametrize(

@@ -70,6 +70,8 @@ def test_a_typing_error_is_refused_at_every_place(chart: Path) -> None:
         # It would stand in a ConfigMap.
         ({"mlflow": {"enabled": False, "trackingUri": "https://ada:secret@mlflow"}}, "trackingUri"),
         ({"admission": {"tokenAudiences": ["it's"]}}, "tokenAudiences"),
+        ({"checkpoints": {"url": "bucket/path"}}, "url"),
+        ({"checkpoints": {"grace": "2 minutes"}}, "grace"),
     ],
 )
 def test_helm_names_the_wrong_value(template: Template, values: dict[str, Any], told: str) -> None:
@@ -86,6 +88,9 @@ def test_helm_names_the_wrong_value(template: Template, values: dict[str, Any], 
         ({"mlflow": {"enabled": False}}, ["mlflow.trackingUri"]),
         ({"mlflow": {"trackingUri": "http://mlflow"}}, ["mlflow.enabled=false"]),
         ({"mlflow": {"replicas": 2}}, ["mlflow.artifacts.uri", "ReadWriteMany"]),
+        ({"checkpoints": {"enabled": True, "url": "s3://b"}}, ["checkpoints.enabled=false"]),
+        ({"checkpoints": {"secret": "s3"}}, ["checkpoints.url names none"]),
+        ({"checkpoints": {"url": "s3://b", "secret": "platform-ledger"}}, ["no trial may read"]),
         ({"metrics": {"enabled": True}}, ["Prometheus operator", "metrics.check=false"]),
         ({"metrics": {"enabled": True, "check": False}}, ["networkPolicy.prometheusNamespace"]),
     ],

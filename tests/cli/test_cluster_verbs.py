@@ -55,6 +55,25 @@ def test_the_other_verbs_look_where_the_last_submission_went(platform, namespace
     assert yaml.safe_load(platform("best").stdout) == {"lr": 0.5}
 
 
+def test_a_status_asks_for_everything_once(platform, namespace):
+    assert platform(*SUBMIT, "--detach").exit_code == 0
+    platform("status")  # the controller is there from now on
+    namespace.cluster.requests.clear()
+    assert platform("status", "x").stdout.split()[:2] == ["run", "x"]
+    assert sorted(path.rpartition("/team/")[2] for _, path in namespace.cluster.requests) == [
+        "configmaps/trialplane",
+        "rayjobs/x",
+        "services/http:trialplane-gateway:8080/proxy/runs/x/status",
+    ]
+
+
+def test_a_run_that_is_replaced_is_named(platform, namespace):
+    namespace.held = True
+    assert "x is starting\n" in platform(*SUBMIT, "--detach").stderr
+    namespace.cluster.objects["rayjobs"]["x"]["status"].update(jobDeploymentStatus="Failed")
+    assert "it replaces the run x of before, which ended before its first trial" in platform(*SUBMIT, "--detach").stderr
+
+
 def test_a_run_in_another_place_is_named(platform, namespace, runs):
     runs.make("here", tell=complete)
     assert platform(*SUBMIT, "--detach").exit_code == 0

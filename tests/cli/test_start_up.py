@@ -68,6 +68,12 @@ def test_laptop_verbs_load_nothing_heavy(one_run, words):
     assert not {name.partition(".")[0] for name in loaded(*words)} & HEAVY
 
 
+def test_a_status_on_a_cluster_loads_nothing_heavy(target, planned):
+    """With a plain kubeconfig the `kubernetes` package is not needed, and rich and the checks of a submission are not."""
+    target.submit(planned("x"))
+    assert not {name.partition(".")[0] for name in loaded("status", "x", "--context", "lab")} & {*HEAVY, "rich"}
+
+
 def test_help_loads_no_verb_and_no_library_but_click():
     modules = loaded("--help")
     assert not {"pydantic", "yaml", "rich"} & modules

@@ -10,6 +10,8 @@ import csv
 import dataclasses
 import io
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -229,6 +231,20 @@ def test_init_makes_a_job_that_is_valid_and_runs(platform, workplace):
     params = {**job.params, "lr": 0.01, "layers": 3, "optimizer": "sgd", "momentum": 0.9}
     context = type("Context", (), {"params": params, "report": lambda *_, **__: None})()
     assert names["run"](context)["loss"] < 0.2
+
+
+def test_init_makes_a_training_that_is_valid_and_trains(platform, workplace, tmp_path):
+    made = platform("init", "line", "--kind", "train")
+    assert "`platform submit train line --local --ranks 2` runs it" in made.stderr
+    assert "is valid" in platform("validate", "line").stdout
+    folder_ = workplace / "jobs" / "line"
+    args = ["--set", "steps=150", "--checkpoints", str(tmp_path / "saved")]
+    command = [sys.executable, str(folder_ / "train.py"), *args]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert json.loads(done.stdout[done.stdout.index("{") :])["loss"] < 1e-3
+    assert len(list((tmp_path / "saved").iterdir())) >= 2
+    again = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert "step 150" not in again.stdout  # it goes on from its checkpoint, which is the last one
 
 
 def test_validate_prints_the_resolved_job(platform):

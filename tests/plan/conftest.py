@@ -31,16 +31,9 @@ def a_site(**changes: Any) -> Site:
 
 
 def a_plan(**changes: Any) -> Plan:
-    job = Job.model_validate(
-        {
-            "name": "criteria",
-            "kind": "hpo",
-            "objectives": [{"metric": "f1", "direction": "maximize"}],
-            "trials": 24,
-            "parallel": 2,
-            **changes,
-        }
-    )
+    search = {"objectives": [{"metric": "f1", "direction": "maximize"}], "trials": 24, "parallel": 2}
+    fields = {"name": "criteria", "kind": "hpo", **({} if changes.get("kind") == "train" else search), **changes}
+    job = Job.model_validate(fields)
     origin = Provenance(job_folder="/home/ann/jobs/criteria", user="ann", version="0.1.0", command=("platform", "submit"))
     return Plan("criteria-1", job, Pack(b"not really a tar.gz", "ab" * 32, ("job.yaml", "train.py")), origin)
 
@@ -76,6 +69,22 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "autoscale": (
         {"cluster": {"autoscale": True, "idle": "5m", "queue": "team-a"}, "resources": {"gpus": 1}},
         {"env": {"HTTPS_PROXY": "http://proxy:3128"}, "overcommit": 4},
+    ),
+    "train": (
+        {
+            "kind": "train",
+            "nodes": 2,
+            "resources": {"cpus": 32, "memory": "256Gi", "gpus": 8},
+            "checkpoints": {"grace": "5m"},
+            "cluster": {"queue": "team-a"},
+            "resume": "criteria-0",
+        },
+        {
+            "autoscale": True,
+            "runs": {"claim": "platform-runs"},
+            "data": {"claim": "datasets"},
+            "checkpoints": {"claim": "platform-checkpoints", "grace": "120s"},
+        },
     ),
     "data": (
         {"cluster": {"image": "team/criteria@sha256:" + "0" * 64, "gpu_resource": "nvidia.com/mig-1g.10gb"}},

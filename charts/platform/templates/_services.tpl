@@ -78,6 +78,12 @@ http://{{ include "platform.mlflow.host" . }}:5000
 {{- end -}}
 {{- end -}}
 
+{{- define "platform.checkpoints.claim" -}}
+{{- if .Values.checkpoints.enabled -}}
+{{ .Values.checkpoints.existingClaim | default (printf "%s-checkpoints" (include "platform.fullname" .)) }}
+{{- end -}}
+{{- end -}}
+
 {{/* Names of secrets that are the chart's business, as a list in JSON. */}}
 {{- define "platform.protectedSecrets" -}}
 {{- $names := list (include "platform.ledger.secret" .) (include "platform.gateway.secret" .) -}}

@@ -23,6 +23,11 @@ def command(run: str | None, place: Place, trial: int | None, kind: str) -> None
     With several objectives these are the trials that no other beats in all of them; choose one with --trial.
     """
     handle = names.find_run(run, place)
+    if handle.job.is_training:
+        raise InputError(
+            f"{handle.name} is a training, which searched nothing: its parameters are those it was given "
+            f"(`platform results {handle.name}` shows its numbers)"
+        )
     found = _chosen(handle, trial)
     if kind == "json":
         output.emit(kind, [records.to_dict(row) for row in found], str)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from trialplane.cli import names, output
+from trialplane.cli import names, output, progress
 from trialplane.client.places import Place
 
 
@@ -19,4 +19,4 @@ def command(run: str | None, place: Place, now: bool) -> None:
     """
     handle = names.find_run(run, place)
     status = handle.cancel(now=now)
-    output.note(f"{handle.name} {status.state}: {status.ended_trials} of {status.trials} trials had ended")
+    output.note(f"{handle.name} {status.state}: {progress.stand(status)}")

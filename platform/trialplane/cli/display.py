@@ -11,7 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from trialplane.cli import output, progress
+from trialplane.cli import output, progress, training
 from trialplane.wire.records import RunStatus
 from trialplane.wire.states import RunState
 
@@ -56,6 +56,8 @@ def draw(status: RunStatus) -> Group:
     head = Text.assemble((status.run, "bold"), "  ", (status.state.value, _STYLES.get(status.state, "")))
     if status.reason:
         head.append(f"  {status.reason}", "dim")
+    if status.is_training:
+        return Group(head, *_training(status))
     bar = Table.grid(padding=(0, 1))
     share = status.ended_trials / status.trials if status.trials else 0.0
     bar.add_row(
@@ -76,7 +78,7 @@ def draw(status: RunStatus) -> Group:
     speed = [
         "" if status.rate is None else f"{status.rate:.3g} trials/s",
         "" if status.eta is None else f"{output.duration(status.eta)} left",
-        f"{status.slots_ready}/{status.parallel} slots ready",
+        f"{status.slots_ready}/{status.slots} slots ready",
         status.recorder,
     ]
     shown.append(Text("  ".join(part for part in speed if part), "dim"))
@@ -84,3 +86,22 @@ def draw(status: RunStatus) -> Group:
         params = ", ".join(f"{name}={output.cell(value)}" for name, value in status.best.params.items())
         shown.append(Text.assemble((f"best {progress.best(status)}", "bold"), f"  {params}"))
     return Group(*shown)
+
+
+def _training(status: RunStatus) -> list[Any]:
+    done = 1.0 if status.complete else training.share(status)
+    bar = Table.grid(padding=(0, 1))
+    width = ProgressBar(total=1.0, completed=done or 0.0, width=36)
+    bar.add_row(width, training.steps(status), "" if done is None else f"{done:.0%}")
+    left = training.left(status)
+    line = [
+        *training.measures(status),
+        "" if left is None else f"{output.duration(left)} left",
+    ]
+    rest = [training.details(status), f"{status.slots_ready}/{status.slots} slots ready", status.recorder]
+    shown: list[Any] = [bar, Text("  ".join(part for part in line if part))]
+    shown.append(Text("  ".join(part for part in rest if part), "dim"))
+    warned = [part for part in (training.slowest(status), training.again(status)) if part]
+    if warned:
+        shown.append(Text("  ".join(warned), "yellow"))
+    return shown

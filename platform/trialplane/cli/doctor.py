@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from trialplane import errors
 from trialplane.cli import names, output
 from trialplane.client import doctor
 from trialplane.client.doctor import Line
@@ -41,7 +42,8 @@ def command(place: Place, gpus: int | None, job: str | None, wait: float, kind: 
     if kind == "json":
         output.emit(kind, [{"area": line.area, **dataclasses.asdict(line.finding)} for line in lines], str)
     counts = {verdict: sum(line.finding.verdict is verdict for line in lines) for verdict in Verdict}
-    output.note(f"{counts[Verdict.PASS]} passed, {counts[Verdict.WARN]} warnings, {counts[Verdict.FAIL]} failed")
+    warnings = errors.counted(counts[Verdict.WARN], "warning")
+    output.note(f"{counts[Verdict.PASS]} passed, {warnings}, {counts[Verdict.FAIL]} failed")
     return doctor.exit_code(lines)
 
 

@@ -6,7 +6,7 @@ from concurrent import futures
 
 import click
 
-from trialplane.cli import names, output
+from trialplane.cli import names, output, training
 from trialplane.client.places import Place
 from trialplane.client.run import RunHandle
 from trialplane.wire import records
@@ -40,7 +40,7 @@ def _table(statuses: list[RunStatus]) -> str:
             status.run,
             status.job,
             status.state.value,
-            f"{status.ended_trials}/{status.trials}",
+            training.ended(status) if status.is_training else f"{status.ended_trials}/{status.trials}",
             status.failed,
             None if status.best is None or not status.best.values else status.best.values[0],
             output.moment(status.created),

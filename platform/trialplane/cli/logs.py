@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+
 import click
 
-from trialplane.cli import names
+from trialplane.cli import names, output
 from trialplane.client.places import Place
+from trialplane.client.run import RunHandle
 
 
 @click.command("logs")
@@ -13,20 +17,71 @@ from trialplane.client.places import Place
 @names.place_options()
 @click.argument("trial", type=click.IntRange(0), required=False)
 @click.option("--follow", "-f", is_flag=True, help="Go on until the run, or the trial, has ended.")
+@click.option("--controller", is_flag=True, help="What the controller said; without a TRIAL a study shows that anyhow.")
 @click.option("--submitter", is_flag=True, help="On a cluster: what the pod said that starts the controller.")
 @click.option("--attempt", type=click.IntRange(1), help="Which attempt of the trial; the newest when left out.")
-def command(run: str | None, place: Place, trial: int | None, follow: bool, submitter: bool, attempt: int | None) -> None:
-    """Show the controller's log of RUN (the newest when left out), or the log of its TRIAL.
+def command(
+    run: str | None,
+    place: Place,
+    trial: int | None,
+    follow: bool,
+    controller: bool,
+    submitter: bool,
+    attempt: int | None,
+) -> None:
+    """Show the controller's log of RUN (the newest when left out), or the log of its TRIAL; of a training, its own log.
 
-    `platform logs 7` is trial 7 of the newest run, as no run's name is a number.
+    `platform logs 7` is trial 7 of the newest run, as no run's name is a number. All ranks of a trial write into its log.
     """
     if trial is None and run is not None and run.isdecimal():
         trial, run = int(run), None
-    if attempt is not None and trial is None:
-        raise click.UsageError("--attempt needs a TRIAL")
-    if submitter and trial is not None:
-        raise click.UsageError("--submitter has no TRIAL")
+    for flag, given in (("--submitter", submitter), ("--controller", controller)):
+        if given and trial is not None:
+            raise click.UsageError(f"{flag} has no TRIAL")
+        if given and attempt is not None:
+            raise click.UsageError(f"{flag} has no --attempt")
+    if submitter and controller:
+        raise click.UsageError("--submitter and --controller are two logs; choose one")
     handle = names.find_run(run, place)
-    lines = handle.submitter_log(follow=follow) if submitter else handle.logs(trial, attempt, follow=follow)
-    for line in lines:
+    for line in _lines(handle, trial, attempt, follow, controller, submitter):
         click.echo(line, nl=False)
+
+
+def _lines(
+    handle: RunHandle, trial: int | None, attempt: int | None, follow: bool, controller: bool, submitter: bool
+) -> Iterator[str]:
+    if submitter:
+        return handle.submitter_log(follow=follow)
+    if trial is not None or controller:
+        return handle.logs(trial, attempt, follow=follow)
+    if not handle.status().is_training:
+        if attempt is not None:
+            raise click.UsageError("--attempt needs a TRIAL")
+        return handle.logs(follow=follow)
+    if attempt is not None:
+        return handle.logs(0, attempt, follow=follow)
+    return _of_training(handle, follow)
+
+
+def _of_training(handle: RunHandle, follow: bool) -> Iterator[str]:
+    """The newest attempt's log; with `follow` also those of the attempts after it."""
+    shown = 0
+    told = False
+    while True:
+        active = handle.is_active()  # asked first, so that an attempt that has just begun is not missed
+        newest = max((row.attempt for row in handle.attempts()), default=0)
+        if newest > shown:
+            shown = newest
+            yield from handle.logs(0, newest, follow=follow)
+        elif not (follow and active):
+            break
+        else:
+            if not shown and not told:
+                told = True
+                output.note(f"{handle.name} has not started to train; `platform status {handle.name}` says why")
+            time.sleep(handle.target.poll)
+        if not follow:
+            break
+    if not shown:
+        output.note(f"{handle.name} has not started to train; this is what its controller said")
+        yield from handle.logs()

@@ -99,13 +99,14 @@ def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
 @click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.option("--version", is_flag=True, expose_value=False, is_eager=True, callback=_version, help="Show the version.")
 def platform() -> None:
-    """Hyper-parameter studies as isolated trials, on this machine or a cluster.
+    """Hyper-parameter studies as isolated trials, and trainings on many GPUs, on this machine or a cluster.
 
     \b
     platform init demo                         a job that runs in seconds
     platform submit hpo demo --local           run it here
     platform results                           its trials, the best first
     platform submit hpo demo -n team           run it on a cluster
+    platform submit train big --gpus 8         one training with a process for each GPU
     """  # noqa: D301  \b is click's mark
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from trialplane.wire import paths
 
 if TYPE_CHECKING:
     from trialplane.client.run import RunHandle
+    from trialplane.wire.records import RunStatus
 
 
 def complete_run(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -70,10 +72,34 @@ def find_run(run: str | None, place: Place) -> RunHandle:
         RunNotFound: there is none; names another place that has it.
     """
     from trialplane.client.sdk import Platform  # needs pydantic, which completion should not wait for
+
+    with _elsewhere(run, place):
+        return Platform(place.target()).get(run)
+
+
+def find_status(run: str | None, place: Place) -> tuple[RunHandle, RunStatus]:
+    """As `find_run`, and how the run stands: one look at it, where finding it first would be a second one.
+
+    Raises:
+        RunNotFound: as `find_run`.
+    """
+    if run is None:
+        handle = find_run(run, place)
+        return handle, handle.status()
+    from trialplane.client.run import RunHandle
+
+    with _elsewhere(run, place):
+        handle = RunHandle(run, place.target())
+        return handle, handle.status()
+
+
+@contextlib.contextmanager
+def _elsewhere(run: str | None, place: Place) -> Iterator[None]:
+    """Adds to the error for an unknown run which other place has it."""
     from trialplane.errors import RunNotFound
 
     try:
-        return Platform(place.target()).get(run)
+        yield
     except RunNotFound as error:
         flags = "" if run is None else places.elsewhere(run, place)
         if not flags:

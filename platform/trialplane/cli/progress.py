@@ -5,20 +5,22 @@ from __future__ import annotations
 import functools
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Protocol
 
 import click
 
-from trialplane.cli import output
+from trialplane import errors
+from trialplane.cli import output, training
 from trialplane.client.run import RunHandle
 from trialplane.errors import TargetError
 from trialplane.wire.records import RunStatus, TrialRow
 from trialplane.wire.states import FailureClass, RunState
 
 MOST_FAILURES = 20  # shown one by one; the rest is in `platform results`
-_PAUSE = 1.0  # seconds between plain lines
+_PAUSE = 1.0  # seconds between plain lines ...
+_PAUSE_OF_TRAINING = 10.0  # ... of which a training has one at each step
 
 
 class View(Protocol):
@@ -38,7 +40,7 @@ class View(Protocol):
 
 
 class Plain:
-    """A line for each change, not more than one a second.
+    """A line for each change, not more than one a second, and of a training's steps not more than one in ten.
 
     Args:
         stream: where to.
@@ -48,6 +50,7 @@ class Plain:
         self._stream = stream
         self._last = ""
         self._time = 0.0
+        self._pause = _PAUSE
 
     def __enter__(self) -> Plain:
         return self
@@ -58,11 +61,12 @@ class Plain:
     def update(self, status: RunStatus) -> None:
         """See `View`."""
         text = line(status)
-        if text == self._last or time.monotonic() - self._time < _PAUSE:
+        if text == self._last or time.monotonic() - self._time < self._pause:
             return
         self._last, self._time = text, time.monotonic()
-        left = f"; {output.duration(status.eta)} left" if status.eta is not None else ""
-        self.say(text + left)
+        self._pause = _PAUSE_OF_TRAINING if status.is_training and status.progress else _PAUSE
+        left = training.left(status) if status.is_training else status.eta
+        self.say(text + (f"; {output.duration(left)} left" if left is not None else ""))
 
     def say(self, text: str) -> None:
         """See `View`."""
@@ -102,7 +106,7 @@ def follow(handle: RunHandle, shown: View) -> Iterator[RunStatus]:
                     continue
                 told += 1
                 if told <= MOST_FAILURES:
-                    shown.say(failure(handle.name, row))
+                    shown.say(failure(handle.name, row, status.is_training))
                 elif told == MOST_FAILURES + 1:
                     shown.say(f"more trials fail; `platform results {handle.name}` shows all")
         shown.update(status)
@@ -119,8 +123,11 @@ def _ends(handle: RunHandle, place: int) -> tuple[int, list[TrialRow]]:
         return place, []
 
 
-def failure(run: str, row: TrialRow) -> str:
+def failure(run: str, row: TrialRow, of_training: bool = False) -> str:
     """One line about an attempt that failed."""
+    if of_training:
+        then = "it starts again from its last checkpoint" if row.state.value == "LOST" else f"`platform logs {run}`"
+        return f"attempt {row.attempt}: {reason(row)[:200]}; {then}"
     again = "; it is tried again" if row.state.value == "LOST" else f"; `platform logs {run} {row.trial}`"
     return f"trial {row.trial}: {reason(row)[:200]}{again}"
 
@@ -136,8 +143,10 @@ def reason(row: TrialRow) -> str:
 def line(status: RunStatus) -> str:
     """A status in one line, without what changes all the time."""
     if status.state in (RunState.PENDING, RunState.PAUSED) or not (status.ended_trials or status.running):
-        slots = f" ({status.slots_ready}/{status.parallel} slots ready)" if status.state is RunState.RUNNING else ""
+        slots = f" ({status.slots_ready}/{status.slots} slots ready)" if status.state is RunState.RUNNING else ""
         return f"{status.state}: {status.reason or 'the slots are warming up'}{slots}"
+    if status.is_training:
+        return "; ".join(part for part in (training.line(status), status.recorder) if part)
     parts = [counts(status), f"best {best(status)}" if best(status) else "", status.recorder]
     return "; ".join(part for part in parts if part)
 
@@ -149,8 +158,15 @@ def counts(status: RunStatus) -> str:
     if status.running:
         text += f"; {status.running} running"
     if status.retried:
-        text += f"; {status.retried} attempts tried again"
+        text += f"; {errors.counted(status.retried, 'attempt')} tried again"
     return text
+
+
+def stand(status: RunStatus) -> str:
+    """How far a run had come when it was stopped."""
+    if status.is_training:
+        return training.steps(status) or "it had not reported a step"
+    return f"{status.ended_trials} of {errors.counted(status.trials, 'trial')} had ended"
 
 
 def best(status: RunStatus) -> str:
@@ -166,6 +182,9 @@ def best(status: RunStatus) -> str:
 
 def summary(handle: RunHandle, status: RunStatus, stream: Any = None) -> None:
     """How the run ended, and what to type next."""
+    if status.is_training:
+        _summary_of_training(handle, status, functools.partial(click.echo, file=stream))
+        return
     say = functools.partial(click.echo, file=stream)
     name = handle.name
     took = status.ended - status.started if status.ended and status.started else None
@@ -184,3 +203,18 @@ def summary(handle: RunHandle, status: RunStatus, stream: Any = None) -> None:
         say(f"use the best: `platform best {name} > best.yaml`, `{again}`")
     if status.state is RunState.PAUSED:
         say(f"go on with it: `platform resume {name}`")
+
+
+def _summary_of_training(handle: RunHandle, status: RunStatus, say: Callable[[str], None]) -> None:
+    name = handle.name
+    took = status.ended - status.started if status.ended and status.started else None
+    say(f"{name} {status.state}: {status.reason}" if status.reason else f"{name} {status.state}")
+    parts = [training.steps(status), *training.measures(status), training.again(status)]
+    done = "; ".join(part for part in parts if part)
+    say(f"{done or 'no step was reported'}" + (f"; in {output.duration(took)}" if took else ""))
+    say(f"its log: `platform logs {name}` (in {handle.log_place()}); its numbers: `platform results {name}`, `platform ui`")
+    if status.state is RunState.PAUSED:
+        say(f"go on with it: `platform resume {name}`")
+    elif status.state in (RunState.FAILED, RunState.CANCELLED):
+        local = "" if handle.target.remote else " --local"
+        say(f"a new one from its newest checkpoint: `platform submit train {status.job} --resume {name}{local}`")

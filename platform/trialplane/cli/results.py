@@ -20,7 +20,7 @@ from trialplane.wire.records import TrialRow
 @click.option("--all-attempts", is_flag=True, help="Also attempts that were tried again, in the order they started.")
 @output.option("table", "json", "yaml", "csv")
 def command(run: str | None, place: Place, limit: int | None, all_attempts: bool, kind: str) -> None:
-    """Show the trials of RUN, or of the newest run, the best first."""
+    """Show the trials of RUN, or of the newest run, the best first; of a training, its numbers."""
     handle = names.find_run(run, place)
     found = (handle.attempts() if all_attempts else handle.rows())[:limit]
     if not found and kind == "table":
@@ -30,7 +30,8 @@ def command(run: str | None, place: Place, limit: int | None, all_attempts: bool
     if kind == "csv":
         click.echo(output.as_csv(*_full(found)))
         return
-    output.emit(kind, [records.to_dict(row) for row in found], lambda: _table(job, found))
+    table = _of_training if job.is_training else _table
+    output.emit(kind, [records.to_dict(row) for row in found], lambda: table(job, found))
 
 
 def _table(job: Job, found: list[TrialRow]) -> str:
@@ -47,6 +48,19 @@ def _table(job: Job, found: list[TrialRow]) -> str:
         line.append(output.duration(row.seconds))
         lines.append([*line, message] if any(messages) else line)
     return output.as_table([*header, "message"] if any(messages) else header, lines)
+
+
+def _of_training(job: Job, found: list[TrialRow]) -> str:
+    """Attempts instead of trials, and every number instead of the objectives."""
+    metrics = [*job.metrics, *(name for row in found for name in row.metrics)]
+    shown = list(dict.fromkeys(metrics))
+    messages = [_message(row) for row in found]
+    header = ["attempt", "state", *shown, "time", *(["message"] if any(messages) else [])]
+    lines: list[list[Any]] = []
+    for row, message in zip(found, messages, strict=True):
+        line = [row.attempt, row.state.value, *(row.metrics.get(name) for name in shown), output.duration(row.seconds)]
+        lines.append([*line, message] if any(messages) else line)
+    return output.as_table(header, lines)
 
 
 def _message(row: TrialRow) -> str:

@@ -6,6 +6,7 @@ import sys
 
 import click
 
+from trialplane import errors
 from trialplane.cli import names, output, progress
 from trialplane.client.places import Place
 
@@ -25,4 +26,4 @@ def command(run: str | None, place: Place, parallel: int, now: bool) -> None:
     with progress.view(sys.stderr) as shown:
         for status in handle.scale(parallel, now=now):
             shown.update(status)
-    output.note(f"{handle.name} runs up to {parallel} trial{'s' if parallel > 1 else ''} at the same time from now on")
+    output.note(f"{handle.name} runs up to {errors.counted(parallel, 'trial')} at the same time from now on")

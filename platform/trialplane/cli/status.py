@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from trialplane.cli import names, output, progress
+from trialplane.cli import names, output, progress, training
 from trialplane.client.places import Place
 from trialplane.wire import records
 from trialplane.wire.records import RunStatus
@@ -17,11 +17,10 @@ from trialplane.wire.records import RunStatus
 @output.option("table", "json", "yaml")
 def command(run: str | None, place: Place, watch: bool, kind: str) -> None:
     """Show how RUN stands, or the newest run."""
-    handle = names.find_run(run, place)
     if watch and kind == "table":
-        progress.show(handle)
+        progress.show(names.find_run(run, place))
         return
-    status = handle.status()
+    handle, status = names.find_status(run, place)
     while watch and handle.is_active():
         status = handle.wait()
     show(status, kind)
@@ -39,14 +38,18 @@ def _fields(status: RunStatus) -> dict[str, object]:
         "job": status.job,
         "state": status.state.value,
         "reason": status.reason,
-        "trials": progress.counts(status),
+        **(_of_training(status) if status.is_training else {"trials": progress.counts(status)}),
         "failures": ", ".join(f"{count} {name}" for name, count in status.failures.items()),
-        "best": progress.best(status),
+        "best": "" if status.is_training else progress.best(status),
         "parameters": "" if best is None else ", ".join(f"{k}={output.cell(v)}" for k, v in best.params.items()),
-        "slots ready": f"{status.slots_ready}/{status.parallel}" if status.slots_ready else "",
-        "speed": "" if status.rate is None else f"{status.rate:.3g} trials/s",
-        "time left": output.duration(status.eta),
+        "slots ready": f"{status.slots_ready}/{status.slots}" if status.slots_ready else "",
+        "speed": "" if status.rate is None or status.is_training else f"{status.rate:.3g} trials/s",
+        "time left": output.duration(training.left(status) if status.is_training else status.eta),
         "submitted": output.moment(status.created),
         "ended": output.moment(status.ended),
         "MLflow": status.recorder,
     }
+
+
+def _of_training(status: RunStatus) -> dict[str, object]:
+    return {"training": training.line(status), "also": training.details(status)}

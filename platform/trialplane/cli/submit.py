@@ -1,8 +1,9 @@
-"""`platform submit hpo NAME`: a study of a job, as a run."""
+"""`platform submit hpo NAME` and `submit train NAME`: a study of a job, or one training, as a run."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,17 @@ from trialplane.spec import document
 from trialplane.spec.load import Flag
 
 _NOTES = {
+    Submitted.NEW: "{0} is starting",
+    Submitted.REPLACED: "{0} is starting; it replaces the run {0} of before, which ended before its first trial",
     Submitted.RESUMED: "{0} was submitted before with the same spec and is not finished: it goes on",
     Submitted.RUNNING: "{0} was submitted before with the same spec and is running: it goes on",
     Submitted.FINISHED: "{0} was submitted before with the same spec and has succeeded: nothing was started. "
     "`platform results {0}` shows its trials, `platform resume {0} --trials N` asks for more",
 }
+_TRAINED = (
+    "{0} was submitted before with the same spec and has succeeded: nothing was started. `platform results {0}` shows its "
+    "numbers; another one needs another --name"
+)
 
 
 @click.group("submit")
@@ -31,24 +38,37 @@ def command() -> None:
     """Start a run of a job."""
 
 
+def _options(verb: Callable[..., int]) -> Callable[..., int]:
+    """What every kind of job takes, behind its own options."""
+    for option in (
+        output.option("table", "json", "yaml"),
+        click.option("--dry-run", is_flag=True, help="Show what would be started, with the resolved job; start nothing."),
+        click.option("--detach", is_flag=True, help="Return at once; the run goes on in the background."),
+        click.option("--timeout", metavar="TIME", help="Longest time of one trial: 30m, 2h."),
+        click.option("--seed", type=int, help="Seed of the sampler and of the trials."),
+        click.option(
+            "--set", "sets", multiple=True, metavar="FIELD=VALUE", help="Any field: --set budget.time=2h. Repeatable."
+        ),
+        click.option(
+            "--params", type=click.Path(path_type=Path), help="YAML file of parameters to fix; see `platform best`."
+        ),
+        click.option("--name", metavar="RUN", help="Name of the run; NAME and the time when left out."),
+        click.option("--profile", metavar="NAME", help="A profile of job.yaml, for example max."),
+    ):
+        verb = option(verb)
+    return verb
+
+
 @command.command("hpo")
 @names.job_argument
 @names.place_options(submits=True)
 @click.option("--trials", type=int, help="Trials that must end.")
 @click.option("--parallel", type=int, help="Trials at the same time.")
-@click.option("--profile", metavar="NAME", help="A profile of job.yaml, for example max.")
-@click.option("--name", metavar="RUN", help="Name of the run; NAME and the time when left out.")
-@click.option("--params", type=click.Path(path_type=Path), help="YAML file of parameters to fix; see `platform best`.")
-@click.option("--set", "sets", multiple=True, metavar="FIELD=VALUE", help="Any field: --set budget.time=2h. Repeatable.")
 @click.option("--sampler", help="tpe, gp, cmaes, nsgaii, qmc, random, grid, …")
 @click.option("--pruner", help="median, hyperband, percentile, none, …")
-@click.option("--seed", type=int, help="Seed of the sampler and of the trials.")
-@click.option("--timeout", metavar="TIME", help="Longest time of one trial: 30m, 2h.")
 @click.option("--max-failed", type=int, help="Stop when more trials than this failed.")
-@click.option("--detach", is_flag=True, help="Return at once; the run goes on in the background.")
-@click.option("--dry-run", is_flag=True, help="Show what would be started, with the resolved job; start nothing.")
-@output.option("table", "json", "yaml")
-def hpo(job: str, place: Place, name: str | None, detach: bool, dry_run: bool, kind: str, **given: Any) -> int:
+@_options
+def hpo(job: str, place: Place, **given: Any) -> int:
     """Search good hyper-parameters for the job NAME (in jobs/NAME) or the job in a folder.
 
     Without --local it runs on a cluster: where --context and --namespace, else TRIALPLANE_CONTEXT and
@@ -58,6 +78,54 @@ def hpo(job: str, place: Place, name: str | None, detach: bool, dry_run: bool, k
     `platform resume` goes on with it in both cases. On a cluster Ctrl-C only ends to show it: the run goes on, and
     `platform pause` or `cancel` ends it. A run goes on when the terminal goes away.
     """
+    own = {name: given.pop(name) for name in ("trials", "parallel", "sampler", "pruner")}
+    own["budget.max_failed"] = Flag(given.pop("max_failed"), "--max-failed")
+    return _submit("hpo", job, place, own, **given)
+
+
+@command.command("train")
+@names.job_argument
+@names.place_options(submits=True)
+@click.option("--gpus", type=int, metavar="N", help="GPUs of each node, a rank for each; 0 trains on CPUs.")
+@click.option("--nodes", type=int, metavar="N", help="Machines (pods) that train together.")
+@click.option("--ranks", type=int, metavar="N", help="Processes of each node, where that is not one per GPU.")
+@click.option(
+    "--resume", metavar="RUN", help="Start from the newest checkpoint of that run.", shell_complete=names.complete_run
+)
+@_options
+def train(job: str, place: Place, **given: Any) -> int:
+    """Train the job NAME (in jobs/NAME), or the job in a folder, once, with one process for each GPU.
+
+    A rank that dies ends the others, and all start again from the last checkpoint, as often as `retries` of job.yaml
+    says; so they do after a pod, a node or the controller was lost. The number of ranks may differ between runs: where the
+    job can, --resume goes on with another one.
+
+    Without --local it runs on a cluster: where --context and --namespace, else TRIALPLANE_CONTEXT and
+    TRIALPLANE_NAMESPACE, else the kubeconfig say. The other verbs then look there too. Ctrl-C is as with `submit hpo`.
+
+    \b
+    platform submit train NAME --gpus 8                     one pod with 8 GPUs
+    platform submit train NAME --gpus 8 --nodes 4           4 pods, 32 ranks
+    platform submit train NAME --local --gpus 0 --ranks 2   here, on CPUs
+    """  # noqa: D301  \b is click's mark
+    own = {name: given.pop(name) for name in ("nodes", "ranks", "resume")}
+    own["resources.gpus"] = Flag(given.pop("gpus"), "--gpus")
+    return _submit("train", job, place, own, **given)
+
+
+def _submit(
+    kind_of_job: str,
+    job: str,
+    place: Place,
+    own: Mapping[str, Any],
+    *,
+    name: str | None,
+    detach: bool,
+    dry_run: bool,
+    kind: str,
+    **given: Any,
+) -> int:
+    """Checks, starts and shows a run; `own` is what only this kind of job takes, dotted field → value or `Flag`."""
     platform = Platform(place.target())
     complaints, params = _params(given["params"])
     prepared = platform.prepare(
@@ -65,18 +133,11 @@ def hpo(job: str, place: Place, name: str | None, detach: bool, dry_run: bool, k
         name=name,
         profile=given["profile"],
         sets=given["sets"],
-        overrides={
-            "trials": given["trials"],
-            "parallel": given["parallel"],
-            "seed": given["seed"],
-            "sampler": given["sampler"],
-            "pruner": given["pruner"],
-            "budget.timeout": Flag(given["timeout"], "--timeout"),
-            "budget.max_failed": Flag(given["max_failed"], "--max-failed"),
-        },
+        overrides={**own, "seed": given["seed"], "budget.timeout": Flag(given["timeout"], "--timeout")},
         params=params,
         command=["platform", *sys.argv[1:]],
         complaints=complaints,
+        kind=kind_of_job,
     )
     for warning in prepared.warnings:
         output.note(f"note: {warning}")
@@ -90,12 +151,10 @@ def hpo(job: str, place: Place, name: str | None, detach: bool, dry_run: bool, k
     with foreground.signals() as received:
         handle, became = platform.start(prepared.plan)
         places.remember(platform.target.place, handle.name)
-        if became in _NOTES:
-            output.note(_NOTES[became].format(handle.name))
+        is_trained = became is Submitted.FINISHED and prepared.plan.job.is_training
+        output.note((_TRAINED if is_trained else _NOTES[became]).format(handle.name))
         if became is Submitted.FINISHED:
             return handle.exit_code
-        if became is Submitted.NEW:
-            output.note(f"{handle.name} is starting")
         return foreground.detached(handle, kind) if detach else foreground.attend(handle, kind, received)
 
 

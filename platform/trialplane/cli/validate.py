@@ -7,9 +7,12 @@ from pathlib import Path
 
 import click
 
+from trialplane import errors
 from trialplane.cli import names, output
 from trialplane.errors import SpecError
 from trialplane.spec import inputs, load
+from trialplane.spec.job import Job
+from trialplane.wire import cluster
 
 
 @click.command("validate")
@@ -24,16 +27,27 @@ def command(job: str, profile: str | None, sets: tuple[str, ...], kind: str) -> 
     """
     folder = load.find_job(job, Path.cwd())
     resolved = load.load_job(folder, profile=profile, sets=sets, environ=os.environ)
-    complaints = inputs.check_inputs(resolved, folder)
+    complaints = inputs.check_inputs(resolved, folder, cluster.DATA)
     if complaints:
         raise SpecError(complaints)
-    searched = resolved.space_function or f"{len(resolved.parameters)} parameters"
+    trials = errors.counted(resolved.trials, "trial")
+    if resolved.is_training:
+        output.emit(kind, resolved.model_dump(mode="json"), lambda: _of_training(resolved))
+        return
+    searched = resolved.space_function or errors.counted(len(resolved.parameters), "parameter")
     goals = ", ".join(f"{objective.direction} {objective.metric}" for objective in resolved.objectives)
     output.emit(
         kind,
         resolved.model_dump(mode="json"),
         lambda: (
-            f"{resolved.name} is valid: {resolved.trials} trials, {resolved.parallel} at a time, {searched}, {goals}, "
+            f"{resolved.name} is valid: {trials}, {resolved.parallel} at a time, {searched}, {goals}, "
             f"sampler {resolved.sampler.name}, pruner {resolved.pruner.name}"
         ),
     )
+
+
+def _of_training(job: Job) -> str:
+    goals = ", ".join(f"{objective.direction} {objective.metric}" for objective in job.objectives)
+    gpus = f"with {errors.counted(job.resources.gpus, 'GPU')}{' each' if job.nodes > 1 else ''}"
+    nodes = f"{errors.counted(job.nodes, 'node')} {gpus if job.resources.gpus else 'without GPUs'}"
+    return f"{job.name} is valid: {errors.counted(job.world_size, 'rank')} on {nodes}, {goals}"

@@ -13,6 +13,7 @@ from typing import Any
 
 from trialplane.plan import sizes, variables
 from trialplane.plan.plan import Plan
+from trialplane.plan.saving import Saving
 from trialplane.plan.site import Site
 from trialplane.spec.job import Job
 from trialplane.wire import cluster
@@ -20,6 +21,8 @@ from trialplane.wire.paths import RunPaths
 
 USER = 1000  # of the images
 _TOKEN = "/var/run/secrets/kubernetes.io/serviceaccount"
+# Nodes of one trial talk at each step: on one machine if they fit, else in one zone.
+_NEAR = ("kubernetes.io/hostname", "topology.kubernetes.io/zone")
 _RAY_AGENT = 52365  # port of Ray's agent in every pod
 
 
@@ -36,7 +39,7 @@ def controller(plan: Plan, site: Site) -> dict[str, Any]:
         "name": "ray-head",
         "image": site.images.controller,
         "imagePullPolicy": site.images.pull_policy,
-        "env": variables.controller(site),
+        "env": variables.controller(site, Saving.of(job, site)),
         "resources": sizes.resources(sizes.controller_cpus(job, site), sizes.controller_memory(job, site), site.overcommit),
         "securityContext": locked(),
         "volumeMounts": [
@@ -72,15 +75,21 @@ def controller(plan: Plan, site: Site) -> dict[str, Any]:
 
 
 def autoscales(job: Job, site: Site) -> bool:
-    """Whether trial pods come and go as trials need them; a queue admits all of a run's pods at once."""
+    """Whether trial pods come and go as trials need them; a queue admits all of a run's pods at once.
+
+    Nor do they where a trial fills several, or where there is one trial: KubeRay starts the run when all of them are ready.
+    """
+    if job.is_placed_whole:
+        return False
     if job.cluster.autoscale is not None:
         return job.cluster.autoscale
     return site.autoscale and not (job.cluster.queue or site.queue)
 
 
 def trial(plan: Plan, site: Site) -> dict[str, Any]:
-    """Template of a worker pod, in which one trial runs at a time."""
+    """Template of a worker pod, in which one trial, or one node of a trial, runs at a time."""
     job = plan.job
+    saving = Saving.of(job, site)
     resources = sizes.resources(str(job.resources.cpus), sizes.mib(sizes.trial_memory(job)), site.overcommit)
     if job.resources.gpus:
         for kind in ("limits", "requests"):
@@ -91,11 +100,11 @@ def trial(plan: Plan, site: Site) -> dict[str, Any]:
         _mount("shm", "/dev/shm"),
         _mount("code", cluster.CODE_MOUNT, read_only=True),
     ]
-    container = {
+    container: dict[str, Any] = {
         "name": "ray-worker",
         "image": job.cluster.image or site.images.trial,
         "imagePullPolicy": site.images.pull_policy,
-        "env": variables.trial(site),
+        "env": variables.trial(site, saving),
         "resources": resources,
         "securityContext": locked(),
         "volumeMounts": mounts,
@@ -122,6 +131,8 @@ def trial(plan: Plan, site: Site) -> dict[str, Any]:
     if tolerations:
         spec["tolerations"] = tolerations
     spec.update(_topology(plan))
+    if saving is not None:
+        saving.add_to(spec, container)
     return {"metadata": _metadata(plan, cluster.TRIAL), "spec": spec}
 
 
@@ -214,9 +225,10 @@ def _topology(plan: Plan) -> dict[str, Any]:
                 "labelSelector": alike,
             }
         ]
-    if topology is not None and topology.pack:
-        term = {"weight": 100, "podAffinityTerm": {"topologyKey": topology.pack, "labelSelector": alike}}
-        made["affinity"] = {"podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [term]}}
+    packed = (topology.pack,) if topology is not None else _NEAR if plan.job.nodes > 1 else ()
+    terms = [{"weight": 100, "podAffinityTerm": {"topologyKey": key, "labelSelector": alike}} for key in packed if key]
+    if terms:
+        made["affinity"] = {"podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": terms}}
     return made
 
 

@@ -42,8 +42,8 @@ class Replicas:
 
 
 def worker_replicas(job: Job, autoscale: bool) -> Replicas:
-    """How many trial pods a run has: never more than it has trials."""
-    most = min(job.parallel, job.trials)
+    """How many trial pods a run has: never more than its trials fill."""
+    most = job.slots
     return Replicas(0, 0, most) if autoscale else Replicas(most, most, most)
 
 

@@ -57,6 +57,18 @@ class Volume(_Part):
     claim: str = ""
 
 
+class Checkpoints(_Part):
+    """Where trials save themselves: a claim, or a URL with a Secret of variables that open it; both "" is nowhere.
+
+    `grace` is how many seconds a training gets to save itself when its pod must go.
+    """
+
+    claim: str = ""
+    url: str = ""
+    secret: str = ""
+    grace: values.Duration = 120.0
+
+
 class Controller(_Part):
     """What the head pod gets of a node."""
 
@@ -77,6 +89,7 @@ class Site(_Part):
         ledger: the database's URL.
         runs: for the runs' folders in head pods; without it they are lost with the pod.
         data: mounted read-only at `wire.cluster.DATA` in trial pods.
+        checkpoints: where trials that save themselves do so, by a volume at `wire.cluster.CHECKPOINTS` or by a URL.
         controller_account, trial_account: service accounts; neither token is mounted.
         controller: resources of a head pod.
         overcommit: by how much CPU limits exceed requests; 1 except on a laptop's cluster.
@@ -95,6 +108,7 @@ class Site(_Part):
     ledger: Secret
     runs: Volume = Volume()
     data: Volume = Volume()
+    checkpoints: Checkpoints = Checkpoints()
     controller_account: str
     trial_account: str
     controller: Controller = Controller()

@@ -38,7 +38,7 @@ def controller_object_store(job: Job, site: Site) -> int:
 
 def trial_shm(job: Job) -> int:
     """Bytes of /dev/shm in a trial pod: the job's own, and Ray's object store."""
-    own = DEFAULT_SHM if job.resources.shm_bytes is None else job.resources.shm_bytes
+    own = DEFAULT_SHM if job.shm_bytes is None else job.shm_bytes
     return own + OBJECT_STORE + SHM_MARGIN
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from trialplane import policies
 from trialplane.plan.plan import Plan
+from trialplane.plan.saving import Saving
 from trialplane.plan.site import Site
 from trialplane.policies import protobuf
 from trialplane.wire import cluster, env
@@ -28,13 +29,14 @@ _RAY_OF_TRIALS = {
 }
 
 
-def controller(site: Site) -> list[dict[str, Any]]:
+def controller(site: Site, saving: Saving | None = None) -> list[dict[str, Any]]:
     """Of the head pod: no policy that makes protobuf slow, and the only passwords."""
     own = {
         **_quick(site),
         env.HOME: cluster.HOME,
         env.STATUS: f"0.0.0.0:{cluster.STATUS_PORT}",
         env.MLFLOW_TRACKING_URI: site.mlflow.url,
+        **_saving(saving),
     }
     found = [(env.LEDGER, site.ledger.name, site.ledger.key)]
     if site.mlflow.secret:
@@ -47,9 +49,10 @@ def controller(site: Site) -> list[dict[str, Any]]:
     return [*_listed(plain), *({"name": name, "valueFrom": source} for name, source in hidden.items())]
 
 
-def trial(site: Site) -> list[dict[str, Any]]:
+def trial(site: Site, saving: Saving | None = None) -> list[dict[str, Any]]:
     """Of a worker pod: every policy, nothing private."""
-    return _listed({**site.env, "HOME": TMP, env.HOME: cluster.HOME, **_RAY_OF_TRIALS, **policies.trial_env()})
+    own = {"HOME": TMP, env.HOME: cluster.HOME, **_saving(saving), **_RAY_OF_TRIALS}
+    return _listed({**site.env, **own, **policies.trial_env()})
 
 
 def submitter(plan: Plan, site: Site, entrypoint: str) -> list[dict[str, Any]]:
@@ -60,6 +63,11 @@ def submitter(plan: Plan, site: Site, entrypoint: str) -> list[dict[str, Any]]:
 def autoscaler(site: Site) -> list[dict[str, Any]]:
     """Of KubeRay's container in the head pod."""
     return _listed(_quick(site))
+
+
+def _saving(saving: Saving | None) -> dict[str, str]:
+    """Where trials save themselves and how long they get to, for the controller that makes the slots."""
+    return {} if saving is None else {env.CHECKPOINTS: saving.place, env.GRACE: f"{saving.grace:g}"}
 
 
 def _quick(site: Site) -> dict[str, str]:

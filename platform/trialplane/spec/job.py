@@ -4,22 +4,73 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import (
+    BeforeValidator,
+    Discriminator,
+    Field,
+    SerializerFunctionWrapHandler,
+    Tag,
+    WithJsonSchema,
+    model_serializer,
+    model_validator,
+)
 
-from trialplane.spec import faults, values
+from trialplane.spec import faults, training, values
 from trialplane.spec import space as spaces  # `space` is a field of the job
+from trialplane.spec.checkpoints import Checkpoints
 from trialplane.spec.cluster import Cluster
 from trialplane.spec.faults import Fault
 from trialplane.spec.resources import Budget, Resources, Retries
 from trialplane.spec.sampling import Pruner, Sampler
 
 NAME = r"^[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?$"
+KINDS = ("hpo", training.KIND)
+RUN = r"^[a-z]([a-z0-9-]*[a-z0-9])?$"  # of a run; `plan.check_name` says more
+# /dev/shm of each rank: NCCL's buffers between GPUs of a node, and the batches of a DataLoader's workers.
+_SHM_OF_GPU_RANK = 2**30
+_SHM_OF_CPU_RANK = 2**28
+
+
+def _amount(value: Any) -> Any:
+    if value is None or (isinstance(value, str) and value) or (type(value) is int and value > 0):
+        return value
+    raise ValueError(f"must be a whole number over 0 or the name of a parameter, not {value!r}")
+
+
+_Amount = Annotated[
+    Any,
+    BeforeValidator(_amount),
+    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "minLength": 1}, {"type": "null"}]}),
+]
 
 
 class Input(faults.Model):
     """A data file that a parameter names, checked before anything starts."""
 
+    format: Literal["table", "lines"] = Field(
+        default="table", description="table: CSV, TSV or JSON lines. lines: plain UTF-8 text, a sample in each line."
+    )
     columns: tuple[str, ...] = Field(default=(), description="Columns (CSV, TSV) or keys (JSON lines) it must have.")
+    at_least: _Amount = Field(
+        default=None, description="Lines it must have: a number, or the parameter with it, a global batch; format: lines."
+    )
+    per_rank: _Amount = Field(
+        default=None, description="Lines it must have for each rank: a number, or a parameter, a device's batch."
+    )
+
+    @model_validator(mode="after")
+    def _one_format(self) -> Input:
+        if self.format == "lines" and self.columns:
+            faults.refuse([Fault(("columns",), "plain text has no columns; drop them, or format: lines")])
+        if self.format != "lines":
+            faults.refuse([Fault((name,), "needs format: lines") for name in self.amounts])
+        return self
+
+    @property
+    def amounts(self) -> dict[str, int | str]:
+        """`at_least` and `per_rank`, those that are given."""
+        both = {"at_least": self.at_least, "per_rank": self.per_rank}
+        return {name: value for name, value in both.items() if value is not None}
 
 
 class Objective(faults.Model):
@@ -72,7 +123,9 @@ class Job(faults.Model):
     """What `job.yaml` says, with profile, environment and flags applied."""
 
     name: str = Field(pattern=NAME, description="The name of the job's folder.")
-    kind: Literal["hpo"] = Field(description="What the job is: hpo, a search for good hyper-parameters.")
+    kind: Literal["hpo", "train"] = Field(
+        description="What the job is: hpo, a search for good hyper-parameters; train, one training of many ranks."
+    )
     description: str = Field(default="", description="For people.")
     entrypoint: values.Function = Field(
         default="train:run", description="module:function of the job's folder that runs one trial."
@@ -103,12 +156,74 @@ class Job(faults.Model):
     parallel: values.Integer = Field(default=1, gt=0, description="Trials at the same time.")
     budget: Budget = Field(default_factory=Budget, description="When to stop before all trials have ended.")
     retries: Retries = Field(default_factory=Retries, description="How often to try a lost trial again.")
-    resources: Resources = Field(default_factory=Resources, description="What one trial gets of a machine.")
+    resources: Resources = Field(default_factory=Resources, description="What one trial gets of a machine, of each node.")
+    ranks: values.Integer | None = Field(
+        default=None, gt=0, description="Processes of one trial on each node; left out: one per GPU, or one."
+    )
+    nodes: values.Integer = Field(default=1, gt=0, description="Machines (pods) that run one trial together.")
+    checkpoints: Checkpoints = Field(
+        default_factory=Checkpoints, description="When a trial saves itself, what is kept of that, and where."
+    )
+    resume: Annotated[str, Field(pattern=RUN)] | None = Field(
+        default=None, description="A run whose newest checkpoint a training starts from while it has none of its own."
+    )
     cluster: Cluster = Field(default_factory=Cluster, description="How the run's pods are made in a cluster.")
     seed: values.Integer = Field(default=0, ge=0, lt=2**32, description="Of the sampler; trials derive theirs.")
     enqueue: tuple[dict[str, values.Choice], ...] = Field(
         default=(), description="Points to try first; parameters that a point leaves out are drawn."
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _defaults(cls, data: Any) -> Any:
+        return training.filled(data)
+
+    @model_serializer(mode="wrap")
+    def _without_search(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """A training has no field of a search, so it names none: its JSON reads back, and nothing in it misleads."""
+        made: dict[str, Any] = write(self)
+        if self.is_training:
+            made = {name: value for name, value in made.items() if name not in training.SEARCH_ONLY}
+        return made
+
+    @property
+    def is_training(self) -> bool:
+        """Whether it is one training, and no search."""
+        return self.kind == training.KIND
+
+    @property
+    def ranks_per_node(self) -> int:
+        """Processes of one trial on each of its nodes; 1 is the trial's own process."""
+        return self.ranks or max(1, self.resources.gpus)
+
+    @property
+    def world_size(self) -> int:
+        """Processes of one trial."""
+        return self.ranks_per_node * self.nodes
+
+    @property
+    def slots(self) -> int:
+        """Slots, and so pods, that the trials of this run fill when as many run as may: one for each node of each."""
+        return min(self.parallel, self.trials) * self.nodes
+
+    @property
+    def is_placed_whole(self) -> bool:
+        """Whether its pods are of use only when all are there, so that none come and go."""
+        return self.is_training or self.nodes > 1
+
+    @property
+    def keeps_checkpoints(self) -> bool:
+        """Whether its trials save themselves: a training does, a search when it says something about it."""
+        return self.is_training or self.checkpoints != Checkpoints()
+
+    @property
+    def shm_bytes(self) -> int | None:
+        """Bytes of /dev/shm on each node, or None for the system's own: as the job says, else by its ranks."""
+        if self.resources.shm_bytes is not None:
+            return self.resources.shm_bytes
+        if not self.is_training and self.world_size == 1:
+            return None
+        return self.ranks_per_node * (_SHM_OF_GPU_RANK if self.resources.gpus else _SHM_OF_CPU_RANK)
 
     @property
     def space_function(self) -> str | None:

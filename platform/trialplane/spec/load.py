@@ -16,7 +16,7 @@ from trialplane.spec import document, draft, entrypoint, fixed, verdict
 from trialplane.spec.document import Document
 from trialplane.spec.draft import Draft, Origin
 from trialplane.spec.faults import Fault
-from trialplane.spec.job import Job
+from trialplane.spec.job import KINDS, Job
 
 FILE = "job.yaml"
 FOLDER = "jobs"
@@ -65,6 +65,7 @@ def load_job(
     overrides: Mapping[str, Any] | None = None,
     params: Mapping[str, Any] | None = None,
     environ: Mapping[str, str] | None = None,
+    kind: str | None = None,
 ) -> Job:
     """The job in a folder, with everything laid over it that a command line can.
 
@@ -75,6 +76,7 @@ def load_job(
         overrides: dotted field → value, or → `Flag`; None stands for a flag that was not given.
         params: values to fix; a parameter of the space leaves it.
         environ: variables, of which those in the job's `environment` are read; empty ones are not.
+        kind: what the job must be; a job of another kind has no other complaint, for those would be about that.
 
     Raises:
         SpecError: with every complaint.
@@ -108,6 +110,9 @@ def load_job(
         flag = value if isinstance(value, Flag) else Flag(value, "--" + field.replace("_", "-"))
         if flag.value is not None:
             whole.set(draft.path(field), flag.value, Origin(flag.source))
+    other = _of_another_kind(whole, kind)
+    if other:
+        raise SpecError(other)
 
     judged = verdict.judge(whole, singular, _settled(text, plain))
     complaints += judged.complaints
@@ -117,6 +122,16 @@ def load_job(
         order = {origin: index for index, origin in enumerate([source, *(c.source for c in complaints)])}
         raise SpecError(sorted(dict.fromkeys(complaints), key=lambda c: (c.source != source, order[c.source], c.line)))
     return judged.job
+
+
+def _of_another_kind(whole: Draft, kind: str | None) -> list[Complaint]:
+    given = whole.data.get("kind")
+    if kind is None or given == kind or given not in KINDS:
+        return []
+    origin = whole.origin(("kind",))
+    name = whole.data["name"]
+    message = f"is {given}, and not {kind}: `platform submit {given} {name}`"
+    return [Complaint("kind", message, origin.source, origin.line)]
 
 
 def _settled(text: Document, plain: verdict.Verdict) -> list[document.Place]:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from trialplane import errors
-from trialplane.spec import naming, options, space
+from trialplane.spec import naming, options, space, training
 from trialplane.spec.faults import Fault
 from trialplane.spec.job import Job
 
@@ -36,6 +36,8 @@ def check(job: Job, broken: Collection[tuple[str | int, ...]] = ()) -> Iterator[
         yield from _finite(job, ("trials",) in broken)
         yield from _start_point(job)
     yield from _names(job, broken, known)
+    if ("kind",) not in broken:
+        yield from training.check(job)
 
 
 def _conditions(job: Job, known: Collection[Any]) -> Iterator[Fault]:
@@ -145,6 +147,7 @@ def _names(job: Job, broken: Collection[Any], known: Collection[Any]) -> Iterato
         for name in job.inputs:
             if name not in names:
                 yield Fault(("inputs", name), f"there is no such name in params; {errors.nearest(name, names)}")
+        yield from _amounts(job)
     for variable, field in job.environment.items():
         first = field.split(".")[0]
         if (first,) in broken or any(place[0] == first for place in broken):
@@ -152,6 +155,20 @@ def _names(job: Job, broken: Collection[Any], known: Collection[Any]) -> Iterato
         complaint = unknown(job, field)
         if complaint:
             yield Fault(("environment", variable), complaint)
+
+
+def _amounts(job: Job) -> Iterator[Fault]:
+    """Parameters that say how many lines a file must have."""
+    every = [(file, *amount) for file, wanted in job.inputs.items() for amount in wanted.amounts.items()]
+    for file, key, name in every:
+        if not isinstance(name, str):
+            continue
+        value = job.params.get(name)
+        if name not in job.params:
+            hint = errors.nearest(name, job.params)
+            yield Fault(("inputs", file, key), f"there is no {name!r} in params; {hint}".rstrip("; "))
+        elif type(value) is not int or value < 1:
+            yield Fault(("params", name), f"must be a whole number over 0, not {value!r}: inputs.{file}.{key} needs it")
 
 
 def unknown(job: Job, field: str) -> str:

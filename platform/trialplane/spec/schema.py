@@ -10,7 +10,7 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
-from trialplane.spec import options, values
+from trialplane.spec import options, training, values
 from trialplane.spec.job import Job
 from trialplane.spec.options import Choice, Kind, Option
 
@@ -67,7 +67,12 @@ def json_schema() -> dict[str, Any]:
         "description": "A job of trialplane: what to run, what to search, and how long.",
         **root,
         "required": ["kind"],
-        "oneOf": [{"required": ["objective"]}, {"required": ["objectives"]}],
+        "if": {"properties": {"kind": {"const": training.KIND}}, "required": ["kind"]},
+        "then": {
+            "properties": dict.fromkeys(training.SEARCH_ONLY, False),
+            "not": {"required": ["objective", "objectives"]},
+        },
+        "else": {"oneOf": [{"required": ["objective"]}, {"required": ["objectives"]}]},
         "$defs": {**defs, **partials, "Profile": profile},
     }
 

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from trialplane import errors
 from trialplane.spec import faults, space
+from trialplane.spec.checkpoints import Checkpoints
 from trialplane.spec.cluster import Cluster, ControllerPod, Toleration, Topology
 from trialplane.spec.document import Place
 from trialplane.spec.faults import Fault
@@ -22,6 +23,7 @@ _MODELS: Mapping[Place, type[faults.Model]] = {
     ("budget",): Budget,
     ("resources",): Resources,
     ("retries",): Retries,
+    ("checkpoints",): Checkpoints,
     ("cluster",): Cluster,
     ("cluster", "controller"): ControllerPod,
     ("cluster", "topology"): Topology,
@@ -117,6 +119,8 @@ _KINDS = {
 }
 _PATTERNS = {
     "name": "the folder's name must be lower-case letters, digits, - and _, at most 63, for it names the job",
+    "resume": "must be the name of a run, as `platform list` shows them",
+    "checkpoints": "must name a place as fsspec does: s3://bucket/path, gs://bucket/path",
     "space": "a parameter's name is letters, digits, _ and -; a space in code is module:function, as in space:define",
 }
 
@@ -131,7 +135,7 @@ def _missing(place: Place) -> str:
     if place == ("objectives",):
         return "is missing; write objective: {metric: …, direction: maximize}"
     if place == ("kind",):
-        return "is missing; write kind: hpo"
+        return "is missing; write kind: hpo (a search) or kind: train (one training)"
     if len(place) == 3 and place[0] == "space" and place[2] == "choices":
         return "is missing; write choices: [a, b]"
     return _MISSING

@@ -36,6 +36,7 @@ SPEC_MOUNT = "/etc/trialplane/run"  # job.json and submission.json
 CODE_MOUNT = "/etc/trialplane/code"  # code.tar.gz
 CODE_KEY = "code.tar.gz"
 DATA = "/data"  # the data volume, when there is one
+CHECKPOINTS = "/checkpoints"  # of trials that save themselves: the checkpoints volume, or one that goes with the pod
 
 TOKEN_HEADER = "X-Trialplane-Token"  # of requests to the gateway that change something
 

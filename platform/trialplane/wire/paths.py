@@ -20,6 +20,7 @@
     slots/0-1.log          what a slot's template said
     arrays/                arrays on their way to MLflow
     scratch/               work folders of running trials; emptied when they end
+    checkpoints/<run>/trial-0/  what trials that save themselves go on from
 ```
 """
 
@@ -71,6 +72,11 @@ def runs(root: Path) -> Path:
 def trial_log(trial: int, attempt: int) -> str:
     """The log of one attempt, relative to the run's folder."""
     return f"trials/{trial:04d}/attempt-{attempt}.log"
+
+
+def trial_checkpoints(place: str, run: str, trial: int) -> str:
+    """The folder of one trial's checkpoints, below `place`: a folder or an fsspec URL."""
+    return f"{place.rstrip('/')}/{run}/trial-{trial}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,6 +171,11 @@ class RunPaths:
     def scratch(self) -> Path:
         """Work folders of running trials."""
         return self.root / "scratch"
+
+    @property
+    def checkpoints(self) -> Path:
+        """What trials that save themselves go on from."""
+        return self.root / "checkpoints"
 
     def trial_log(self, trial: int, attempt: int) -> Path:
         """The log of one attempt."""

@@ -212,7 +212,8 @@ class RunStatus:
     `best` is the best feasible trial of a single-objective study, or the first of the Pareto front; `rate` is ended
     trials per second while slots were ready; `eta` is seconds; `nodes` are the hosts or pods that have a slot, so those that
     a run must keep when it gets smaller; `recorder` says why MLflow is away; `unrecorded` is whether MLflow lacks results
-    that a resume would write.
+    that a resume would write; `kind` is the job's; `slots_per_trial` is how many slots run one trial together; `progress` is
+    what the newest report of a training said: its metrics, and `step` and, where the job told it, `total_steps`.
     """
 
     run: str
@@ -239,6 +240,19 @@ class RunStatus:
     updated: float = 0.0
     recorder: str = ""
     unrecorded: bool = False
+    kind: str = "hpo"
+    slots_per_trial: int = 1
+    progress: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+    @property
+    def is_training(self) -> bool:
+        """Whether it is one training, and no search among trials."""
+        return self.kind == "train"
+
+    @property
+    def slots(self) -> int:
+        """Slots that all trials fill when as many run as may."""
+        return self.parallel * self.slots_per_trial
 
     @property
     def ended_trials(self) -> int:

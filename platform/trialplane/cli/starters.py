@@ -1,0 +1,155 @@
+"""The jobs that `platform init` makes, one for each kind: they run as they are, and are there to be changed."""
+
+from __future__ import annotations
+
+_JOB = """\
+# yaml-language-server: $schema=../job.schema.json
+# `platform validate {name}` checks this file; `platform schema` prints its schema for editors.
+kind: hpo
+description: Finds the lowest point of a valley, as a stand-in for a model to train.
+entrypoint: train:run # module:function below this folder
+preload: [] # heavy modules to import once per slot: torch, transformers
+
+params: # the same in every trial
+  steps: 5
+
+space: # what is searched
+  lr: {{type: float, low: 1.0e-4, high: 1.0, log: true}}
+  layers: {{type: int, low: 1, high: 6}}
+  optimizer: {{type: categorical, choices: [sgd, adam]}}
+  momentum: {{type: float, low: 0.0, high: 0.99, when: {{optimizer: sgd}}}}
+
+objective: {{metric: loss, direction: minimize}}
+sampler: tpe
+pruner: median
+
+trials: 20
+parallel: 2
+budget: {{max_failed: 5, timeout: 10m}}
+resources: {{cpus: 1, memory: 1Gi}}
+"""
+
+_TRAIN = '''\
+"""One trial of the job {name}.
+
+    platform submit hpo {name} --local      # a study on this machine
+    python jobs/{name}/train.py             # one trial alone; --set lr=0.01 changes a parameter
+"""
+
+import math
+
+from trialplane.runtime.context import standalone
+
+
+def run(ctx):
+    """Trains with `ctx.params`, reports each step, and returns the metrics."""
+    p = ctx.params
+    speed = abs(math.log10(p["lr"]) + 2)  # best at lr = 0.01 ...
+    depth = abs(p["layers"] - 3)  # ... with 3 layers ...
+    bonus = 0.2 if p["optimizer"] == "adam" else abs(p["momentum"] - 0.9)  # ... and much momentum
+    loss = 4.0
+    for step in range(p["steps"]):
+        loss = 0.5 * loss + 0.5 * (speed + 0.3 * depth + bonus)
+        print(f"step {{step}}: loss {{loss:.4f}}")
+        ctx.report(step, loss=loss)  # a bad trial ends here
+    return {{"loss": loss}}
+
+
+if __name__ == "__main__":
+    standalone(__file__, run)
+'''
+
+_TRAINING = """\
+# yaml-language-server: $schema=../job.schema.json
+# `platform validate {name}` checks this file; `platform schema` prints its schema for editors.
+kind: train
+description: Fits a line, as a stand-in for a model to train.
+entrypoint: train:run # module:function below this folder
+preload: [torch] # heavy modules to import once, before the ranks are forked
+
+params:
+  batch: 32 # samples per step, over all ranks
+  steps: 400
+  lr: 0.05
+  save_every: 100
+
+objective: {{metric: loss, direction: minimize}}
+retries: {{crashed: 3, lost: 5}}
+resources: {{cpus: 2, memory: 4Gi, gpus: 0}} # of each node; a rank for each GPU
+"""
+
+_TRAIN_IN_RANKS = '''\
+"""Training of the job {name}; the same code in each rank.
+
+    platform submit train {name} --local --ranks 2       # here, on CPUs; on a cluster: --gpus 8 --nodes 2
+    python jobs/{name}/train.py                          # one rank alone; --set lr=0.01 changes a parameter
+    torchrun --nproc_per_node=2 jobs/{name}/train.py     # two, without the platform
+"""
+
+import torch
+from torch import distributed, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from trialplane.runtime import batches, checkpoint, progress
+from trialplane.runtime.context import standalone
+
+
+def run(ctx):
+    """Trains with `ctx.params`, saves itself, and returns the metrics."""
+    p, gpu = ctx.params, torch.cuda.is_available()
+    device = torch.device("cuda", ctx.local_rank) if gpu else torch.device("cpu")
+    if ctx.world_size > 1:
+        distributed.init_process_group("nccl" if gpu else "gloo")
+
+    points = torch.linspace(-1, 1, 1024).unsqueeze(1)
+    order = batches.BatchOrder(len(points), p["batch"], seed=ctx.seed)  # the same batches whatever the number of ranks
+    model = nn.Linear(1, 1).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=p["lr"], momentum=0.9)
+
+    saves, start = checkpoint.Checkpoints(ctx.checkpoints), 0
+    found = saves.resume(rank=ctx.rank, world_size=ctx.world_size, like=model, otherwise=ctx.resume_from)
+    if found is not None:  # another attempt came this far, or the run of --resume
+        start = order.start(found.state["order"])
+        model.load_state_dict(found.state["model"])
+        optimizer.load_state_dict(found.state["optimizer"])
+
+    wrapped = DistributedDataParallel(model) if ctx.world_size > 1 else model
+    meter = progress.Meter(ctx, total_steps=p["steps"], start=start, every=2.0)
+    for step in range(start, p["steps"]):
+        with meter.own():
+            x = points[order.indices(step, ctx.rank, ctx.world_size)].to(device)
+        loss = nn.functional.mse_loss(wrapped(x), 3 * x + 1)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+        done = step + 1
+        meter.step(done, samples=len(x), loss=loss)
+        stops = torch.tensor(float(ctx.stopping), device=device)  # the pod must go, or the user has paused the run
+        if ctx.world_size > 1:
+            distributed.all_reduce(stops, op=distributed.ReduceOp.MAX)  # all ranks stop at the same step
+        if stops or done % p["save_every"] == 0 or done == p["steps"]:
+            state = {{
+                "model": model.state_dict(),
+                "optimizer": optimizer.state_dict(),
+                "order": order.state_dict(done),
+            }}
+            saves.save(done, state, rank=ctx.rank, world_size=ctx.world_size)
+        if stops and done < p["steps"]:
+            saves.close()
+            raise ctx.stopped(done)
+    saves.close()
+
+    with torch.no_grad():
+        loss = nn.functional.mse_loss(model(points.to(device)), 3 * points.to(device) + 1)
+    if ctx.world_size > 1:
+        distributed.destroy_process_group()
+    return {{"loss": float(loss)}}
+
+
+if __name__ == "__main__":
+    standalone(__file__, run)
+'''
+
+# Kind → job.yaml and train.py, for `str.format`.
+FILES = {"hpo": (_JOB, _TRAIN), "train": (_TRAINING, _TRAIN_IN_RANKS)}

@@ -1,0 +1,81 @@
+"""Where the trials of a run save themselves in a cluster, and how long they get to. Pure: of a job and a site.
+
+A volume at `wire.cluster.CHECKPOINTS`, or a URL: the job's own, else the chart's. Where there is neither, the volume is the
+pod's: a trial whose process died finds its checkpoint, one whose pod was lost does not.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from trialplane.plan.site import Site
+from trialplane.spec.job import Job
+from trialplane.wire import cluster
+
+GRACE = 30.0  # seconds of a trial of a search, as Kubernetes gives every pod
+# Seconds that a pod has longer than its trial: the hook waits for half of them, for the slot may have to kill the trial, and
+# the controller must hear of it before the pod's own process is ended.
+MARGIN = 10
+LEAVING = ("python", "-m", "trialplane.runtime.leaving")  # tells the trial, and waits for it as many seconds as it is told
+_VOLUME = "checkpoints"
+
+
+@dataclasses.dataclass(frozen=True)
+class Saving:
+    """How the trials of one run save themselves.
+
+    Attributes:
+        place: folder or URL below which their checkpoints lie.
+        grace: seconds they get to save themselves when their pod must go.
+        claim: of the volume; "" for one that goes with the pod, and for a URL.
+        secret: with variables that open the URL, or "".
+    """
+
+    place: str
+    grace: float
+    claim: str = ""
+    secret: str = ""
+
+    @classmethod
+    def of(cls, job: Job, site: Site) -> Saving | None:
+        """Of a run; None when its trials save nothing."""
+        if not job.keeps_checkpoints:
+            return None
+        url = job.checkpoints.url or site.checkpoints.url
+        grace = job.checkpoints.grace
+        if grace is None:
+            grace = site.checkpoints.grace if job.is_training else GRACE
+        if url:
+            return cls(url, grace, secret=site.checkpoints.secret)
+        return cls(cluster.CHECKPOINTS, grace, claim=site.checkpoints.claim)
+
+    @property
+    def is_volume(self) -> bool:
+        """Whether it is a folder of the pod's."""
+        return self.place == cluster.CHECKPOINTS
+
+    def add_to(self, spec: dict[str, Any], container: dict[str, Any]) -> None:
+        """Gives a trial pod the volume, what opens the URL, and the time to save itself before it goes."""
+        if self.is_volume:
+            source = {"persistentVolumeClaim": {"claimName": self.claim}} if self.claim else {"emptyDir": {}}
+            spec["volumes"].append({"name": _VOLUME, **source})
+            container["volumeMounts"].append({"name": _VOLUME, "mountPath": self.place})
+        elif self.secret:
+            container["envFrom"] = [{"secretRef": {"name": self.secret}}]
+        # Without the hook Kubernetes signals the container's first process only, which is Ray's and ends at once.
+        grace = math.ceil(self.grace)
+        container["lifecycle"] = {"preStop": {"exec": {"command": [*LEAVING, str(grace + MARGIN // 2)]}}}
+        spec["terminationGracePeriodSeconds"] = grace + MARGIN
+
+
+def warnings(job: Job, site: Site) -> Iterator[str]:
+    """What a user should know of it before the run starts."""
+    saving = Saving.of(job, site)
+    if saving is not None and saving.is_volume and not saving.claim:
+        yield (
+            "the chart has no place for checkpoints, so they go with their pod, and a lost pod starts the training from "
+            "nothing; helm upgrade --set checkpoints.enabled=true, or --set checkpoints.url=s3://bucket/path here"
+        )

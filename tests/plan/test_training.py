@@ -1,0 +1,180 @@
+"""The pods of a training: all of them at once and near each other, with shared memory, checkpoints, and time to save itself.
+
+Not checked here: the whole manifests (test_manifests.py), and that the hook finds the trial (tests/runtime).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from trialplane.plan import pods, rayjob, render, saving, sizes
+from trialplane.plan.plan import Plan
+from trialplane.plan.saving import Saving
+from trialplane.plan.site import Site
+from trialplane.wire import cluster, env
+
+Make = tuple[Callable[..., Plan], Callable[..., Site]]
+GIB = 2**30
+
+
+def worker(plan: Plan, site: Site) -> dict[str, Any]:
+    spec: dict[str, Any] = pods.trial(plan, site)["spec"]
+    return spec
+
+
+def variables(container: dict[str, Any]) -> dict[str, Any]:
+    return {one["name"]: one.get("value") for one in container["env"]}
+
+
+@pytest.mark.parametrize("queue", ["", "team-a"])
+@pytest.mark.parametrize(
+    ("job", "pods_"),
+    [
+        ({"kind": "train"}, 1),
+        ({"kind": "train", "nodes": 4}, 4),
+        ({"nodes": 2, "parallel": 3}, 6),
+        ({"nodes": 2, "parallel": 30}, 48),
+    ],
+)
+def test_pods_that_work_together_are_all_there_or_none(make: Make, job: dict[str, Any], pods_: int, queue: str) -> None:
+    """Also where the chart lets pods come and go: KubeRay starts the run when all are ready, Kueue admits all at once."""
+    a_plan, a_site = make
+    (made, *_) = render.manifests(a_plan(**job), a_site(autoscale=True, queue=queue), 0.0)
+    ray_cluster = made["spec"]["rayClusterSpec"]
+    (group,) = ray_cluster["workerGroupSpecs"]
+    assert (group["replicas"], group["minReplicas"], group["maxReplicas"]) == (pods_, pods_, pods_)
+    assert "enableInTreeAutoscaling" not in ray_cluster
+    assert rayjob.ELASTIC not in made["metadata"]["annotations"]
+
+
+def test_nodes_of_one_trial_lie_near_each_other_unless_the_job_says_where(make: Make) -> None:
+    a_plan, a_site = make
+    assert "affinity" not in worker(a_plan(kind="train"), a_site())
+    near = worker(a_plan(kind="train", nodes=2), a_site())["affinity"]["podAffinity"]
+    ((way, terms),) = near.items()
+    assert way.startswith("preferred")
+    keys = [term["podAffinityTerm"]["topologyKey"] for term in terms]
+    assert keys == ["kubernetes.io/hostname", "topology.kubernetes.io/zone"]
+    own = worker(a_plan(kind="train", nodes=2, cluster={"topology": {"spread": "zone"}}), a_site())
+    assert "affinity" not in own
+
+
+@pytest.mark.parametrize(
+    ("job", "shm"),
+    [
+        ({"kind": "train", "resources": {"gpus": 8}}, 8 * GIB),
+        ({"kind": "train", "ranks": 4}, GIB),
+        ({"kind": "train", "resources": {"gpus": 8, "shm": "2Gi"}}, 2 * GIB),
+        ({"resources": {"gpus": 2}}, 2 * GIB),
+        ({"resources": {"gpus": 1}}, sizes.DEFAULT_SHM),
+        ({}, sizes.DEFAULT_SHM),
+    ],
+)
+def test_shared_memory_is_sized_by_ranks_and_counted(make: Make, job: dict[str, Any], shm: int) -> None:
+    a_plan, a_site = make
+    plan = a_plan(**job)
+    spec = worker(plan, a_site())
+    (volume,) = (one["emptyDir"] for one in spec["volumes"] if one["name"] == "shm")
+    assert volume == {"medium": "Memory", "sizeLimit": sizes.mib(shm + sizes.OBJECT_STORE + sizes.SHM_MARGIN)}
+    whole = plan.job.resources.memory_bytes + sizes.trial_shm(plan.job) + sizes.RAY_MEMORY
+    assert spec["containers"][0]["resources"]["limits"]["memory"] == sizes.mib(whole)
+
+
+def test_checkpoints_lie_on_the_volume_of_the_chart(make: Make) -> None:
+    a_plan, a_site = make
+    site = a_site(checkpoints={"claim": "c"})
+    plan = a_plan(kind="train")
+    spec = worker(plan, site)
+    (mount,) = (one for one in spec["containers"][0]["volumeMounts"] if one["name"] == "checkpoints")
+    assert mount == {"name": "checkpoints", "mountPath": cluster.CHECKPOINTS}  # and may be written
+    (volume,) = (one for one in spec["volumes"] if one["name"] == "checkpoints")
+    assert volume["persistentVolumeClaim"] == {"claimName": "c"}
+    assert list(saving.warnings(plan.job, site)) == []
+    head = pods.controller(plan, site)["spec"]
+    assert "checkpoints" not in [one["name"] for one in head["volumes"]]
+    for container in (spec["containers"][0], head["containers"][0]):
+        assert variables(container)[env.CHECKPOINTS] == cluster.CHECKPOINTS
+
+
+def test_without_a_place_they_go_with_the_pod_and_the_user_is_told(make: Make) -> None:
+    a_plan, a_site = make
+    plan = a_plan(kind="train")
+    (volume,) = (one for one in worker(plan, a_site())["volumes"] if one["name"] == "checkpoints")
+    assert volume["emptyDir"] == {}
+    (warning,) = saving.warnings(plan.job, a_site())
+    assert "checkpoints.enabled=true" in warning
+    assert "checkpoints.url" in warning
+
+
+@pytest.mark.parametrize(
+    ("job", "site", "place", "secret"),
+    [
+        ({}, {"url": "s3://b/c", "secret": "s3"}, "s3://b/c", "s3"),
+        ({"url": "gs://mine/c"}, {"claim": "c"}, "gs://mine/c", ""),
+        ({"url": "s3://mine/c"}, {"url": "s3://b/c", "secret": "s3"}, "s3://mine/c", "s3"),
+    ],
+)
+def test_an_object_store_takes_no_volume(
+    make: Make, job: dict[str, Any], site: dict[str, Any], place: str, secret: str
+) -> None:
+    a_plan, a_site = make
+    plan, where = a_plan(kind="train", checkpoints=job), a_site(checkpoints=site)
+    spec = worker(plan, where)
+    assert "checkpoints" not in [one["name"] for one in spec["volumes"]]
+    assert spec["containers"][0].get("envFrom") == ([{"secretRef": {"name": secret}}] if secret else None)
+    assert variables(spec["containers"][0])[env.CHECKPOINTS] == place
+    head = pods.controller(plan, where)["spec"]["containers"][0]
+    assert "envFrom" not in head
+    assert variables(head)[env.CHECKPOINTS] == place
+    assert list(saving.warnings(plan.job, where)) == []
+
+
+@pytest.mark.parametrize(
+    ("job", "site", "grace"),
+    [
+        ({"kind": "train"}, {}, 120),
+        ({"kind": "train"}, {"grace": 300}, 300),
+        ({"kind": "train", "checkpoints": {"grace": "1m"}}, {"grace": 300}, 60),
+        ({"checkpoints": {"url": "s3://b/c"}}, {"grace": 300}, 30),
+        ({"checkpoints": {"grace": 45.5}}, {}, 45.5),
+    ],
+)
+def test_a_trial_that_saves_itself_is_told_and_waited_for(
+    make: Make, job: dict[str, Any], site: dict[str, Any], grace: float
+) -> None:
+    a_plan, a_site = make
+    plan, where = a_plan(**job), a_site(checkpoints=site)
+    spec = worker(plan, where)
+    (container,) = spec["containers"]
+    *command, seconds = container["lifecycle"]["preStop"]["exec"]["command"]
+    assert command == ["python", "-m", "trialplane.runtime.leaving"]
+    assert grace < int(seconds) < spec["terminationGracePeriodSeconds"]
+    assert grace + saving.MARGIN <= spec["terminationGracePeriodSeconds"] < grace + saving.MARGIN + 1
+    head = pods.controller(plan, where)["spec"]["containers"][0]
+    assert [float(variables(one)[env.GRACE]) for one in (container, head)] == [grace, grace]
+
+
+def test_a_search_that_saves_nothing_is_as_before(make: Make) -> None:
+    a_plan, a_site = make
+    site = a_site(checkpoints={"claim": "c", "url": "", "grace": 300})
+    assert Saving.of(a_plan().job, site) is None
+    spec = worker(a_plan(), site)
+    assert "terminationGracePeriodSeconds" not in spec
+    assert "lifecycle" not in spec["containers"][0]
+    assert "checkpoints" not in [one["name"] for one in spec["volumes"]]
+    assert not {env.CHECKPOINTS, env.GRACE} & set(variables(spec["containers"][0]))
+    assert list(saving.warnings(a_plan().job, a_site())) == []
+
+
+def test_a_sites_variables_do_not_move_checkpoints(make: Make) -> None:
+    a_plan, a_site = make
+    site = a_site(env={env.CHECKPOINTS: "/tmp", env.GRACE: "1"}, checkpoints={"claim": "c"})
+    for container in (
+        worker(a_plan(kind="train"), site)["containers"][0],
+        pods.controller(a_plan(kind="train"), site)["spec"]["containers"][0],
+    ):
+        assert variables(container)[env.CHECKPOINTS] == cluster.CHECKPOINTS
+        assert variables(container)[env.GRACE] == "120"

@@ -1,0 +1,196 @@
+"""Kind train: its defaults, its ranks, what of a search it refuses (all at once, with the lines), and what users are told.
+
+Not checked here: pods (tests/plan/test_training.py), data files (test_inputs.py).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from tests.spec.conftest import found
+
+from trialplane.errors import SpecError
+from trialplane.spec import advice, document, load, schema
+from trialplane.spec.difference import difference
+from trialplane.spec.job import Job
+
+BARE = {"name": "demo", "kind": "train"}
+SEARCH = """\
+kind: train
+space: {lr: {type: float, low: 0.1, high: 1}}
+enqueue: [{lr: 0.5}]
+sampler: tpe
+pruner:
+  name: median
+constraints: [{metric: size, max: 3}]
+trials: 24
+parallel: 2
+budget:
+  max_failed: 3
+  time: 2h
+  target: 0.5
+  timeout: 1h
+cluster: {autoscale: true}
+"""
+
+
+def a_job(**fields: Any) -> Job:
+    return Job.model_validate({**BARE, **fields})
+
+
+def write(folder: Path, text: str) -> None:
+    (folder / "job.yaml").write_text(text)
+
+
+def test_a_training_needs_its_kind_only(folder: Path) -> None:
+    write(folder, "kind: train\n")
+    job = load.load_job(folder)
+    assert [(one.metric, one.direction) for one in job.objectives] == [("loss", "minimize")]
+    assert (job.trials, job.parallel, job.nodes, job.slots, job.world_size) == (1, 1, 1, 1, 1)
+    assert (job.retries.crashed, job.retries.lost) == (3, 5)
+    assert job.is_training and job.keeps_checkpoints and job.is_placed_whole
+    assert job.metrics == ("loss",)
+
+
+@pytest.mark.parametrize(
+    ("fields", "ranks", "world", "slots"),
+    [
+        ({"resources": {"gpus": 8}}, 8, 8, 1),
+        ({"resources": {"gpus": 8}, "nodes": 4}, 8, 32, 4),
+        ({"resources": {"gpus": 0}, "ranks": 4}, 4, 4, 1),
+        ({"resources": {"gpus": 8}, "ranks": 2}, 2, 2, 1),
+        ({"kind": "hpo", "objectives": [{"metric": "a", "direction": "minimize"}], "parallel": 3, "nodes": 2}, 1, 2, 6),
+    ],
+)
+def test_ranks_are_gpus_unless_they_are_said(fields: dict[str, Any], ranks: int, world: int, slots: int) -> None:
+    job = a_job(**fields)
+    assert (job.ranks_per_node, job.world_size, job.slots) == (ranks, world, slots)
+
+
+def test_resources_left_out_are_those_of_each_rank() -> None:
+    assert (a_job(ranks=4).resources.cpus, a_job(ranks=4).resources.memory) == (4, "8Gi")
+    assert a_job(resources={"gpus": 8, "cpus": 2}).resources.model_dump() == {
+        "cpus": 2, "memory": "16Gi", "gpus": 8, "shm": None,
+    }  # fmt: skip
+    assert a_job(retries={"lost": 1}).retries.crashed == 3
+    assert a_job(retries={"crashed": 0}).retries.crashed == 0
+
+
+def test_its_json_reads_back_and_names_no_search() -> None:
+    job = a_job(nodes=2, resources={"gpus": 8}, checkpoints={"url": "s3://b/c", "grace": "2m"}, resume="a-1")
+    again = Job.model_validate_json(job.model_dump_json())
+    assert again == job
+    assert again.model_dump_json() == job.model_dump_json()
+    assert difference(job, again) == []
+    assert not {"space", "enqueue", "sampler", "pruner", "constraints"} & set(job.model_dump())
+    assert difference(job, a_job(nodes=2, resources={"gpus": 8})) == [
+        'checkpoints.url: "s3://b/c" → null',
+        "checkpoints.grace: 120.0 → null",
+        'resume: "a-1" → null',
+    ]
+
+
+def test_all_of_a_search_is_refused_at_once_with_its_lines(folder: Path) -> None:
+    write(folder, SEARCH)
+    complaints = found(folder)
+    lines = {field: line for field, _, line, _ in complaints}
+    assert lines == {
+        "space": 2,
+        "enqueue": 3,
+        "sampler": 4,
+        "pruner": 5,
+        "constraints": 7,
+        "trials": 8,
+        "parallel": 9,
+        "budget.max_failed": 11,
+        "budget.time": 12,
+        "budget.target": 13,
+        "cluster.autoscale": 15,
+    }
+    assert all("drop it" in message for *_, message in complaints)
+
+
+def test_a_flag_and_a_profile_cannot_make_it_a_search_either(folder: Path) -> None:
+    write(folder, "kind: train\nprofiles:\n  wide:\n    trials: 8\n")
+    assert [(field, line) for field, _, line, _ in found(folder)] == [("profiles.wide.trials", 4)]
+    write(folder, "kind: train\n")
+    (complaint,) = found(folder, sets=["sampler=gp"])
+    assert complaint[:2] == ("sampler", "--set sampler=gp")
+
+
+@pytest.mark.parametrize(
+    ("text", "field", "said"),
+    [
+        ("ranks: 8\nresources: {gpus: 4}", "ranks", "8 is more than the GPUs of a node (4), and ranks cannot share one"),
+        ("ranks: 0", "ranks", "must be over 0"),
+        ("nodes: 0", "nodes", "must be over 0"),
+        ("nodes: two", "nodes", "must be a whole number"),
+        ("resume: Not/A/Run", "resume", "must be the name of a run"),
+        ("checkpoints: {url: bucket}", "checkpoints.url", "s3://bucket/path"),
+        ("checkpoints: {grac: 5}", "checkpoints.grac", "did you mean grace"),
+        ("checkpoints: {grace: soon}", "checkpoints.grace", "is no duration"),
+    ],
+)
+def test_bad_fields_are_explained(folder: Path, text: str, field: str, said: str) -> None:
+    write(folder, f"kind: train\n{text}\n")
+    (complaint,) = found(folder)
+    assert complaint[0] == field
+    assert said in complaint[3]
+
+
+def test_a_study_may_have_ranks_and_nodes_but_starts_from_no_run(folder: Path) -> None:
+    head = "kind: hpo\nobjective: {metric: a, direction: minimize}\n"
+    write(folder, f"{head}ranks: 2\nnodes: 2\ncheckpoints: {{grace: 1m}}\n")
+    job = load.load_job(folder)
+    assert (job.world_size, job.keeps_checkpoints, job.is_placed_whole) == (4, True, True)
+    write(folder, f"{head}resume: a-1\ncluster: {{autoscale: true}}\nnodes: 2\n")
+    assert [field for field, *_ in found(folder)] == ["resume", "cluster.autoscale"]
+
+
+@pytest.mark.parametrize(("is_", "not_"), [("train", "hpo"), ("hpo", "train")])
+def test_a_job_of_another_kind_has_that_one_complaint(folder: Path, is_: str, not_: str) -> None:
+    write(folder, f"# a comment\nkind: {is_}\nobjective: {{metric: a, direction: minimize}}\n")
+    assert load.load_job(folder, kind=is_).kind == is_
+    with pytest.raises(SpecError) as caught:
+        load.load_job(folder, kind=not_, overrides={"trials": 24, "nodes": 2, "resume": "x"})
+    (complaint,) = caught.value.complaints
+    assert (complaint.field, complaint.line) == ("kind", 2)
+    assert complaint.message == f"is {is_}, and not {not_}: `platform submit {is_} demo`"
+
+
+def test_what_wastes_a_machine_is_told() -> None:
+    assert list(advice.of(a_job(resources={"gpus": 8}))) == []
+    (fewer,) = advice.of(a_job(resources={"gpus": 8, "cpus": 8}, ranks=2))
+    assert "2 ranks for 8 GPUs" in fewer and "--ranks 8" in fewer
+    (cores,) = advice.of(a_job(ranks=8, resources={"cpus": 1}))
+    assert "8 ranks share 1 core (resources.cpus)" in cores
+
+
+@pytest.mark.parametrize(
+    ("text", "fits"),
+    [
+        ("", True),
+        ("ranks: 4\nnodes: 2\nresume: a-1\ncheckpoints: {url: 's3://b/c', grace: 2m}", True),
+        ("objective: {metric: perplexity, direction: minimize}", True),
+        ("inputs: {corpus: {format: lines, at_least: batch, per_rank: 4}}\nparams: {corpus: null, batch: 8}", True),
+        ("inputs: {corpus: {format: lines, at_least: 0}}\nparams: {corpus: null}", False),
+        ("inputs: {corpus: {format: text}}\nparams: {corpus: null}", False),
+        ("sampler: tpe", False),
+        ("space: {}", False),
+        ("checkpoints: {grac: 100}", False),
+        ("checkpoints: {url: bucket}", False),
+        ("ranks: 0", False),
+        ("resume: A", False),
+    ],
+)
+def test_the_schema_for_editors_agrees(folder: Path, text: str, fits: bool) -> None:
+    write(folder, f"kind: train\n{text}\n")
+    data = document.read(folder / "job.yaml").data
+    assert jsonschema.Draft202012Validator(schema.json_schema()).is_valid(data) is fits
+    if fits:
+        load.load_job(folder)
+    else:
+        found(folder)
