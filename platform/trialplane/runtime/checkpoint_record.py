@@ -1,0 +1,190 @@
+"""What is known of a checkpoint without its tensors: the COMPLETE file, and which checkpoints are kept. Pure; no torch.
+
+A checkpoint is a folder `step-0000001200`; it is complete when it holds COMPLETE, which is written last and names every
+other file with its size and checksum:
+
+    state.pt            model, optimizer, scheduler, scaler, …: rank 0's; or state-00003.pt of each rank, when sharded
+    rank-00003.pt       what is of one rank alone: its generators of random numbers
+    COMPLETE            one line of JSON, and its checksum
+
+A second checkpoint of the same step (made because the first was found damaged) is `step-0000001200.1`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import re
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from trialplane import errors
+
+COMPLETE = "COMPLETE"
+FORMAT = 1
+Direction = Literal["minimize", "maximize"]
+Shapes = Mapping[str, Sequence[int]]  # of a model's parameters and buffers
+
+_NAME = re.compile(r"step-(\d{10})(?:\.(\d+))?")
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """One file of a checkpoint: its size in bytes, its CRC-32, and the shapes of the model's parameters in it."""
+
+    size: int
+    crc: int
+    shapes: Shapes = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Saved:
+    """A complete checkpoint.
+
+    Attributes:
+        step: optimizer steps done when it was made.
+        name: of its folder.
+        place: path or URL of its folder.
+        world_size: ranks that made it.
+        sharded: whether each rank wrote a part of the state.
+        metric: by which the best are kept; None when there was none.
+        parts: its files by name.
+        meta: what the job wants to be read without the tensors.
+    """
+
+    step: int
+    name: str
+    place: str
+    world_size: int
+    sharded: bool
+    metric: float | None
+    parts: Mapping[str, Part]
+    meta: Mapping[str, Any]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(part.size for part in self.parts.values())
+
+    def state_file(self, rank: int) -> str:
+        """The file with the state that a rank reads."""
+        return state_file(rank, self.sharded)
+
+
+def state_file(rank: int, sharded: bool) -> str:
+    """Name of the file with a rank's state."""
+    return f"state-{rank:05d}.pt" if sharded else "state.pt"
+
+
+def rank_file(rank: int) -> str:
+    """Name of the file with what is of one rank alone."""
+    return f"rank-{rank:05d}.pt"
+
+
+def name_of(step: int, taken: Sequence[str]) -> str:
+    """The folder of a new checkpoint beside those that are complete."""
+    same = [order(name)[1] for name in taken if order(name)[0] == step]
+    return f"step-{step:010d}" + (f".{max(same) + 1}" if same else "")
+
+
+def is_name(name: str) -> bool:
+    """Whether a folder is named like a checkpoint."""
+    return _NAME.fullmatch(name) is not None
+
+
+def order(name: str) -> tuple[int, int]:
+    """By which checkpoints are sorted: the step, then which of that step."""
+    found = _NAME.fullmatch(name)
+    if found is None:
+        raise ValueError(f"{name} is no name of a checkpoint")
+    return int(found[1]), int(found[2] or 0)
+
+
+def dump(saved: Saved) -> bytes:
+    """The COMPLETE file."""
+    fields = {"format": FORMAT, **dataclasses.asdict(saved)}
+    del fields["name"], fields["place"]  # the folder may be moved
+    body = json.dumps(fields).encode()
+    return body + f"\ncrc32 {zlib.crc32(body):08x}\n".encode()
+
+
+def load(data: bytes, name: str, place: str) -> Saved:
+    """The checkpoint that a COMPLETE file speaks of.
+
+    Raises:
+        CheckpointDamaged: it is not as it was written.
+        CheckpointError: a newer trialplane wrote it.
+    """
+    body, _, tail = data.partition(b"\n")
+    if tail != f"crc32 {zlib.crc32(body):08x}\n".encode():
+        raise errors.CheckpointDamaged(f"{place}/{COMPLETE} is cut or changed")
+    fields = json.loads(body)
+    if fields.pop("format") != FORMAT:
+        raise errors.CheckpointError(f"{place} was written by a newer trialplane; read it with that one")
+    parts = {file: Part(**part) for file, part in fields.pop("parts").items()}
+    return Saved(name=name, place=place, parts=parts, **fields)
+
+
+@dataclasses.dataclass(frozen=True)
+class Rules:
+    """Which checkpoints are kept: those that any rule names.
+
+    Attributes:
+        keep_last: so many of the newest steps.
+        keep_best: so many by metric; those without one, or with NaN, are not among them.
+        keep_every: those whose step is a multiple of it.
+        direction: which metrics are better.
+    """
+
+    keep_last: int
+    keep_best: int
+    keep_every: int | None
+    direction: Direction
+
+    def __post_init__(self) -> None:
+        if self.keep_last < 1 or self.keep_best < 0 or (self.keep_every is not None and self.keep_every < 1):
+            raise errors.InputError(
+                f"keep_last={self.keep_last}, keep_best={self.keep_best}, keep_every={self.keep_every}: keep_last and "
+                "keep_every are at least 1, keep_best is at least 0"
+            )
+
+    def superfluous(self, saved: Sequence[Saved]) -> list[Saved]:
+        """Those that no rule keeps, of all complete ones."""
+        by_step = {found.step: found for found in sorted(saved, key=lambda one: order(one.name))}  # a step's last one
+        steps = list(by_step)
+        kept = set(steps[-self.keep_last :])
+        if self.keep_every is not None:
+            kept.update(step for step in steps if step % self.keep_every == 0)
+        sign = 1.0 if self.direction == "minimize" else -1.0
+        ranked = [(sign * one.metric, -step) for step, one in by_step.items() if one.metric is not None]
+        ranked = sorted(pair for pair in ranked if not math.isnan(pair[0]))  # of equals the newer one
+        kept.update(-negative for _, negative in ranked[: self.keep_best])
+        return [one for one in saved if one.step not in kept or by_step[one.step] is not one]
+
+
+def difference(theirs: Shapes, ours: Shapes) -> str:
+    """What differs between a checkpoint's parameters and a model's, in words; "" when they fit."""
+    missing = sorted(ours.keys() - theirs.keys())
+    foreign = sorted(theirs.keys() - ours.keys())
+    reshaped = [name for name in ours if name in theirs and list(ours[name]) != list(theirs[name])]
+    said = []
+    if reshaped:
+        name = reshaped[0]
+        more = f" (and {len(reshaped) - 1} more)" if len(reshaped) > 1 else ""
+        said.append(f"{name} is {_shape(theirs[name])} in the checkpoint and {_shape(ours[name])} in this model{more}")
+    if missing:
+        said.append(f"{_some(missing)} only in this model")
+    if foreign:
+        said.append(f"{_some(foreign)} only in the checkpoint")
+    return "; ".join(said)
+
+
+def _shape(shape: Sequence[int]) -> str:
+    return "×".join(str(size) for size in shape) or "a number"
+
+
+def _some(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:3])
+    return f"{shown} and {len(names) - 3} more are" if len(names) > 3 else f"{shown} {'is' if len(names) == 1 else 'are'}"

@@ -1,0 +1,99 @@
+"""Which rank holds the others up: from each rank's own seconds per step to a name. Standard library only.
+
+In a step of many ranks all wait for the slowest one, so every rank shows the same time per step. What differs is the time
+that is its own: reading data and computing, without the collectives. The supervisor of the ranks feeds it in here.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import statistics
+from collections.abc import Mapping
+
+
+@dataclasses.dataclass(frozen=True)
+class Straggler:
+    """A rank that is slower than the others, or was.
+
+    Attributes:
+        rank: its number.
+        step: of its last report.
+        seconds: its own seconds per step; the median over the window.
+        others: the same, the median of the other ranks.
+        slow: False when it has caught up.
+    """
+
+    rank: int
+    step: int
+    seconds: float
+    others: float
+    slow: bool = True
+
+    def text(self) -> str:
+        """In words, for the log."""
+        if not self.slow:
+            return f"rank {self.rank} has caught up: {_duration(self.seconds)} of its own per step at step {self.step}"
+        return (
+            f"rank {self.rank} holds the others up: {_duration(self.seconds)} of its own per step, "
+            f"{self.seconds / self.others:.1f} times the {_duration(self.others)} of the others (their median), at step "
+            f"{self.step}. Look at its data and DataLoader workers, its GPU (nvidia-smi: clocks, processes) and its node"
+        )
+
+
+def slow_ranks(seconds: Mapping[int, float], factor: float, at_least: float) -> dict[int, float]:
+    """The ranks whose seconds are over `factor` times the median of the others', and by over `at_least`.
+
+    Returns:
+        Rank → median of the others.
+    """
+    slow = {}
+    for rank, own in seconds.items():
+        others = [value for other, value in seconds.items() if other != rank]
+        if others and own > max(factor * (median := statistics.median(others)), median + at_least):
+            slow[rank] = median
+    return slow
+
+
+class Stragglers:
+    """Watches the ranks' own seconds per step and names each straggler once, and again when it has caught up.
+
+    Args:
+        world_size: number of ranks; nobody is named until each has filled its window.
+        factor: how many times slower than the others a straggler is.
+        window: reports per rank that count; their median does, so one slow step is nothing.
+        at_least: seconds per step under which a difference is nobody's business.
+    """
+
+    def __init__(self, world_size: int, *, factor: float = 1.5, window: int = 8, at_least: float = 0.01) -> None:
+        self._factor = factor
+        self._at_least = at_least
+        self._world_size = world_size
+        self._seconds: dict[int, collections.deque[float]] = collections.defaultdict(
+            lambda: collections.deque(maxlen=window)
+        )
+        self._window = window
+        self._slow: set[int] = set()
+
+    def pulse(self, rank: int, step: int, seconds: float) -> Straggler | None:
+        """Takes one report of a rank; what is new about this rank, or None."""
+        self._seconds[rank].append(seconds)
+        full = [own for own in self._seconds.values() if len(own) == self._window]
+        if len(full) < self._world_size or self._world_size < 2:
+            return None
+        medians = {other: statistics.median(own) for other, own in self._seconds.items()}
+        slow = slow_ranks(medians, self._factor, self._at_least)
+        if (rank in slow) == (rank in self._slow):
+            return None
+        self._slow ^= {rank}
+        others = statistics.median(value for other, value in medians.items() if other != rank)
+        return Straggler(rank, step, medians[rank], others, rank in slow)
+
+    @property
+    def slow(self) -> frozenset[int]:
+        """Ranks that are slow now."""
+        return frozenset(self._slow)
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1000:.0f} ms"
