@@ -1,4 +1,8 @@
-"""One trial of a job without the platform: `python jobs/criteria/train.py --set lr=1e-4`. No controller, no ledger."""
+"""One trial of a job without the platform: `python jobs/criteria/train.py --set lr=1e-4`. No controller, no ledger.
+
+`torchrun --nproc_per_node=8 jobs/cnm-bert/train.py` is the same with 8 ranks: torchrun starts the processes, and each finds
+its place in the variables that torchrun sets. `--NAME VALUE` is short for `--set NAME=VALUE`: `--max_train_samples 1000`.
+"""
 
 from __future__ import annotations
 
@@ -6,40 +10,62 @@ import argparse
 import json
 import math
 import os
+import signal
+import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from trialplane import errors, policies
 from trialplane.runtime import context
-from trialplane.spec import load, space
+from trialplane.spec import document, load, space
 from trialplane.spec.job import Job
 from trialplane.wire import paths
+
+# Torchrun's variable → what a process has that is alone: its rank, its rank on this node, how many there are.
+_TORCHRUN = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
 
 
 def main(file: str, run: context.Run, argv: Sequence[str] | None = None) -> None:
     """Runs one trial and prints what it returns.
 
-    Parameters come from job.yaml: the fixed ones, then the first `enqueue` point or the middle of each range, then
-    `--set name=value`.
+    Parameters come from job.yaml, with `--profile`: the fixed ones, then the first `enqueue` point or the middle of each
+    range; then from the file of `--config`, then from `--set name=value` and `--name value`.
 
     Args:
         file: the script's `__file__`; its folder holds job.yaml.
         run: the job's function.
         argv: arguments instead of the process's own.
     """
-    parser = argparse.ArgumentParser(description=f"Run one trial of {Path(file).parent.name} alone.")
+    parser = argparse.ArgumentParser(
+        description=f"Run one trial of {Path(file).resolve().parent.name} alone.",
+        epilog="Any parameter of job.yaml is an argument too: --NAME VALUE.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--profile", metavar="NAME", help="a profile of job.yaml")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="a YAML file of parameters")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a parameter's value")
     parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args(argv)
+    parser.add_argument(
+        "--checkpoints",
+        metavar="PLACE",
+        help="folder or fsspec URL that a job which saves itself goes on from; ./checkpoints/<job> when left out",
+    )
+    arguments, others = parser.parse_known_args(argv)
 
     policies.apply_all()
     folder = Path(file).resolve().parent
-    job = load.load_job(folder, environ=os.environ)
-    params = {**job.params, **_starting_point(job), **_assignments(arguments.set)}
+    job = load.load_job(folder, profile=arguments.profile, environ=os.environ)
+    params = {**job.params, **_starting_point(job)}
+    try:
+        named = _named(others, params)
+    except errors.InputError as error:
+        parser.error(str(error))
+    config = document.read(arguments.config, f"--config {arguments.config}").data if arguments.config else {}
+    params |= {**config, **_assignments(arguments.set), **named}
+    rank, local_rank, world_size = (int(os.environ.get(name, usual)) for name, usual in _TORCHRUN.items())
+    reporter = _print_report if rank == 0 else _keep_quiet
     context.seed_everything(arguments.seed)
     with tempfile.TemporaryDirectory(prefix="trialplane-") as workdir:
         alone = context.Context(
@@ -53,10 +79,20 @@ def main(file: str, run: context.Run, argv: Sequence[str] | None = None) -> None
             code=folder,
             cache=paths.cache(paths.home()),
             workdir=Path(workdir),
-            _reporter=_print_report,
+            _reporter=reporter,
+            rank=rank,
+            local_rank=local_rank,
+            world_size=world_size,
+            checkpoints=arguments.checkpoints or str(Path("checkpoints", job.name).absolute()),
         )
-        result = run(alone)
-    print(json.dumps(result if isinstance(result, Mapping) else {"value": result}, default=str, indent=2))  # noqa: T201
+        try:
+            result = run(alone)
+        except context.Stopped as stopped:
+            if rank == 0:
+                sys.stderr.write(f"{stopped}\n")
+            sys.exit(128 + signal.SIGTERM)  # as a shell says it
+    if rank == 0:
+        print(json.dumps(result if isinstance(result, Mapping) else {"value": result}, default=str, indent=2))  # noqa: T201
 
 
 def _starting_point(job: Job) -> dict[str, Any]:
@@ -84,8 +120,29 @@ def _assignments(texts: Sequence[str]) -> dict[str, Any]:
         name, equals, value = text.partition("=")
         if not equals:
             raise errors.InputError(f"--set {text}: write NAME=VALUE")
-        values[name.removeprefix("params.")] = yaml.safe_load(value)
+        values[name.removeprefix("params.")] = document.scalar(value, f"--set {name}")
     return values
+
+
+def _named(words: Sequence[str], known: Collection[str]) -> dict[str, Any]:
+    """`--name value` and `--name=value`, of parameters that the job has."""
+    values = {}
+    ahead = iter(words)
+    for word in ahead:
+        flag, equals, value = word.partition("=")
+        name = flag.removeprefix("--").replace("-", "_")
+        if not flag.startswith("--") or name not in known:
+            raise errors.InputError(f"{word}: there is no such parameter; {errors.nearest(name, known)}")
+        if not equals:
+            value = next(ahead, "")
+            if not value:
+                raise errors.InputError(f"{flag}: write {flag} VALUE")
+        values[name] = document.scalar(value, flag)
+    return values
+
+
+def _keep_quiet(step: int, metrics: Mapping[str, float]) -> bool:
+    return False
 
 
 def _print_report(step: int, metrics: Mapping[str, float]) -> bool:

@@ -12,12 +12,19 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from trialplane.runtime import stopping
+
 Result = Mapping[str, Any] | float
 Run = Callable[["Context"], Result]
+Pulse = Callable[[int, float], None]
 
 
 class Pruned(Exception):
     """The pruner ended this trial; raised by `Context.report`. Let it pass."""
+
+
+class Stopped(Exception):
+    """The trial ends before its time and goes on in another attempt; `Context.stopped` makes it, the job raises it."""
 
 
 class Reporter(Protocol):
@@ -33,15 +40,23 @@ class Context:
 
     Attributes:
         params: the job's fixed parameters and the sampled ones, merged.
-        seed: for the trial's random numbers. Python's, numpy's and torch's generators are seeded with it already.
+        seed: for the trial's random numbers. Python's, numpy's and torch's generators are seeded with it already, in all
+            ranks alike, so that models start alike. What shall differ between ranks is seeded with `seed + rank`, as
+            Accelerate's `set_seed(seed, device_specific=True)` does.
         run: name of the run.
         trial: number of the trial, from 0.
         attempt: 1, or more when the trial is tried again.
-        cpus: cores this trial may use.
+        cpus: cores this trial may use, all its ranks on this node together.
         gpus: GPUs this trial may use; `CUDA_VISIBLE_DEVICES` names them.
         code: folder of the job's files.
         cache: folder shared by all trials of all runs; may not exist yet.
-        workdir: scratch folder of this trial; deleted when it ends.
+        workdir: scratch folder of this trial, of this rank alone; deleted when the trial ends.
+        rank: this process among all that run the trial, from 0; rank 0 reports, and its result counts.
+        local_rank: the same among those on this node; the index of its GPU.
+        world_size: how many processes run the trial.
+        checkpoints: folder, or fsspec URL, for this trial's checkpoints. It outlives the attempt and is the next one's too;
+            it may not exist yet.
+        resume_from: such a folder of another run, to start from while `checkpoints` holds none; or None.
     """
 
     params: Mapping[str, Any]
@@ -55,9 +70,53 @@ class Context:
     cache: Path
     workdir: Path
     _reporter: Reporter = dataclasses.field(repr=False)
+    rank: int = 0
+    local_rank: int = 0
+    world_size: int = 1
+    checkpoints: str = ""
+    resume_from: str | None = None
+    _stop: stopping.Stop = dataclasses.field(default_factory=stopping.Stop, repr=False)
+    _pulse: Pulse | None = dataclasses.field(default=None, repr=False)
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is rank 0, which alone writes what all share."""
+        return self.rank == 0
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the trial was asked to stop: save a checkpoint soon, and raise `stopped(step)`.
+
+        Asking for it is what makes SIGTERM a request: a job that never asks is ended by it at once.
+
+        Ranks hear of it at different moments. Those that work in step must agree, or some wait for the others forever:
+        reduce this flag over all ranks, along with what is reduced each step anyway.
+        """
+        return self._stop.requested
+
+    def stopped(self, step: int | None = None) -> Stopped:
+        """What to raise once the checkpoint is there: the attempt ends, and the trial goes on in another one.
+
+        Args:
+            step: of the checkpoint just saved; None when there is none.
+        """
+        with_it = "without a checkpoint" if step is None else f"after step {step}, with a checkpoint"
+        return Stopped(f"{'stopped by SIGTERM' if self.stopping else 'stopped by itself'} {with_it}")
+
+    def pulse(self, step: int, seconds: float) -> None:
+        """Says how long this rank took for one step, so that a rank that holds the others up is named.
+
+        Args:
+            step: optimizer step.
+            seconds: this rank's own, without the time it waited for others: data and computing, no collectives.
+        """
+        if self._pulse is not None:
+            self._pulse(int(step), float(seconds))
 
     def report(self, step: int, **metrics: float) -> None:
         """Sends the metrics of one step to the controller, which records them and asks the pruner.
+
+        Only rank 0's go out; in the other ranks this does nothing.
 
         Args:
             step: epoch or optimizer step; must grow from report to report.

@@ -8,13 +8,17 @@ import signal
 from pathlib import Path
 
 
-def memory(session: int) -> int:
-    """Bytes of memory resident in all processes of a session; pages they share with others count."""
-    total = 0
-    for process in _session(session):
-        with contextlib.suppress(OSError, IndexError):
-            total += int((process / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    return total
+def memory(session: int, enough: int | None = None) -> int:
+    """Bytes of memory resident in all processes of a session.
+
+    Pages that processes share count once for each, which is quick to find out and too much where ranks were forked from
+    one process. So a sum over `enough` is found again, exactly: each such page divided by the number of its users.
+    """
+    processes = _session(session)
+    total = sum(_resident(process) for process in processes)
+    if enough is None or total <= enough:
+        return total
+    return sum(_proportional(process) for process in processes)
 
 
 def kill(session: int) -> None:
@@ -22,6 +26,21 @@ def kill(session: int) -> None:
     for process in _session(session):
         with contextlib.suppress(ProcessLookupError):
             os.kill(int(process.name), signal.SIGKILL)
+
+
+def _resident(process: Path) -> int:
+    with contextlib.suppress(OSError, IndexError):
+        return int((process / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return 0
+
+
+def _proportional(process: Path) -> int:
+    with contextlib.suppress(OSError):
+        for line in (process / "smaps_rollup").read_text().splitlines():
+            name, _, rest = line.partition(":")
+            if name == "Pss":
+                return int(rest.split()[0]) << 10
+    return _resident(process)
 
 
 def _session(session: int) -> list[Path]:

@@ -1,11 +1,12 @@
 """A slot: runs one trial at a time in a process forked from its warm template, and says what becomes of it.
 
-The slot owns the template, the trial's channel, its time limit and its memory limit. It is driven by requests and
+The slot owns the template and the trial's channel, and sees to its limits (running.py). It is driven by requests and
 answers with the next event, so that whoever places slots (a Ray actor) needs no thread per trial:
 
     slot.start()                    the template is warm, or EntrypointError
     event = slot.run(request)       until event.outcome is there:
     event = slot.go_on(prune)         the answer to a report, or the next event
+    slot.stop(message)              from another thread: asks the running trial to save a checkpoint and end
     slot.kill(failure, message)     from another thread: ends the running trial
 
 It must not know Ray, Optuna or MLflow.
@@ -19,11 +20,9 @@ import json
 import os
 import select
 import shutil
-import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Mapping
 from multiprocessing.connection import Connection
@@ -31,7 +30,8 @@ from pathlib import Path
 from typing import Any
 
 from trialplane import errors, policies
-from trialplane.runtime import sessions, shipping
+from trialplane.runtime import meeting, sessions, shipping
+from trialplane.runtime.running import WATCH_INTERVAL, Running
 from trialplane.runtime.template import MAX_MESSAGE
 from trialplane.wire import env, paths, records
 from trialplane.wire.paths import RunPaths
@@ -39,33 +39,6 @@ from trialplane.wire.states import FailureClass, TrialState
 
 FLUSH_INTERVAL = 0.5  # seconds between events of a trial whose reports nobody waits for
 LOG_INTERVAL = 2.0  # seconds between looks at the log of a trial that ships it
-WATCH_INTERVAL = 1.0  # seconds between looks at the trial's memory
-ABORT_GRACE = 2.0  # seconds between SIGABRT, which writes the stacks to the log, and SIGKILL
-
-
-@dataclasses.dataclass
-class _Running:
-    """The trial that runs now."""
-
-    request: records.TrialRequest
-    channel: Connection
-    workdir: Path
-    began: float
-    deadline: float | None
-    pid: int = 0
-    handle: int | None = None  # descriptor of the process (pidfd): unlike its pid it is never another's
-    method: str = ""
-    reports: list[records.TrialReport] = dataclasses.field(default_factory=list)
-    last: Mapping[str, float] = dataclasses.field(default_factory=dict)  # metrics of the newest report
-    said: records.TrialOutcome | None = None
-    arrays: str | None = None
-    killed: tuple[FailureClass, str] | None = None
-    kill_at: float | None = None
-    flush_at: float = 0.0
-    watch_at: float = 0.0  # when to look at its memory next
-    log: shipping.Log | None = None  # when it is shipped
-    log_at: float = 0.0  # when to look at it next
-    waiting: bool = False  # whether the trial stands still until it is answered
 
 
 class Slot:
@@ -79,16 +52,17 @@ class Slot:
         self._log = self._paths.slot_log(name)
         self._template: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
-        self._running: _Running | None = None
+        self._running: Running | None = None
         self._ending: tuple[shipping.Log, records.TrialEvent] | None = None  # of a trial whose log is still being sent
-        self._lock = threading.Lock()  # between the trial's thread and a `kill` from another
+        self._meeting: meeting.Port | None = None  # where the ranks of all nodes meet, if this slot is the first
 
     def start(self) -> Mapping[str, Any]:
         """Starts the template and waits until it is warm.
 
         Returns:
             `ready` (pid), `seconds` (of the imports), `unclean` (why trials will be spawned; empty when forked), `mlflow`
-            (whether the job has imported it), `node` (host or pod).
+            (whether the job has imported it), `node` (host or pod); with several nodes `address`, the host:port at which
+            ranks can meet when this slot is their node 0.
 
         Raises:
             EntrypointError: the job's code does not import.
@@ -115,7 +89,9 @@ class Slot:
         data = ours.recv(MAX_MESSAGE)
         message: dict[str, Any] = json.loads(data) if data else {}
         if "ready" in message:
-            return {**message, "node": self.node}
+            if self.config.nodes > 1 and self._meeting is None:
+                self._meeting = meeting.Port(meeting.own_address())
+            return {**message, "node": self.node, **({"address": self._meeting.address} if self._meeting else {})}
         self.close()
         if "failed" in message:
             raise errors.EntrypointError(
@@ -128,7 +104,7 @@ class Slot:
         """Starts one trial and returns its first event."""
         assert self._running is None, "a slot runs one trial at a time"
         if self._template is None or self._template.poll() is not None:
-            self.close()
+            self._end_template()
             self.start()
         if self.config.ship and env.MLFLOW_RUN_ID not in request.env:  # the controller has no run of MLflow's for it
             store = self._paths.trial_store(request.number)
@@ -141,7 +117,7 @@ class Slot:
             with contextlib.suppress(OSError):  # the template has just died; the next event says so
                 socket.send_fds(self._control, [json.dumps({"run": request.number}).encode()], [theirs.fileno()])
         now = time.time()
-        running = _Running(
+        running = Running(
             request,
             Connection(ours.detach()),
             workdir,
@@ -152,8 +128,7 @@ class Slot:
             log=shipping.Log(self._paths.trial_log(request.trial, request.attempt)) if self.config.ship else None,
             log_at=time.monotonic() + LOG_INTERVAL,
         )
-        with self._lock:
-            self._running = running
+        self._running = running
         message = {
             "config": records.to_dict(self.config),
             "request": records.to_dict(request),
@@ -176,12 +151,25 @@ class Slot:
 
     def kill(self, failure: FailureClass, message: str) -> None:
         """Ends the running trial, if there is one, as `failure`. May be called from another thread."""
-        with self._lock:
-            if self._running is not None:
-                self._kill(self._running, failure, message, signal.SIGKILL)
+        if (running := self._running) is not None:
+            running.kill(failure, message)
+
+    def stop(self, message: str) -> None:
+        """Asks the running trial, if there is one, to save a checkpoint and end; after the config's grace it is killed.
+
+        The outcome is LOST, with the message, unless the trial ends otherwise before. May be called from another thread.
+        """
+        if (running := self._running) is not None:
+            running.stop(message, self.config.grace)
 
     def close(self) -> None:
         """Ends the template and whatever runs in it."""
+        self._end_template()
+        if self._meeting is not None:
+            self._meeting.close()
+            self._meeting = None
+
+    def _end_template(self) -> None:
         if self._control is not None:
             self._control.close()  # the template kills its trials and ends
             self._control = None
@@ -218,7 +206,7 @@ class Slot:
             **self.config.env,
         }
 
-    def _require_running(self) -> _Running:
+    def _require_running(self) -> Running:
         assert self._running is not None, "no trial runs in this slot"
         return self._running
 
@@ -227,20 +215,16 @@ class Slot:
         running = self._require_running()
         assert self._control is not None
         while True:
-            timeout = self._enforce_limits(running)
+            timeout = self._until_next_look(running)
             readable = _readable([running.channel, self._control], timeout)
             if running.channel in readable and not self._read(running):
                 # The channel is closed: the template's word is all that is left to wait for.
-                readable = _readable([self._control], self._enforce_limits(running))
+                readable = _readable([self._control], self._until_next_look(running))
             if self._control in readable:
                 data, descriptors, _, _ = socket.recv_fds(self._control, MAX_MESSAGE, 1)
                 message: dict[str, Any] = json.loads(data) if data else {}
                 if "started" in message:
-                    with self._lock:
-                        running.pid, running.method = message["pid"], message["method"]
-                        running.handle = descriptors[0]
-                        if running.killed:
-                            self._signal(running, signal.SIGKILL)
+                    running.started(message["pid"], message["method"], descriptors[0])
                     self._note(message)
                 else:
                     return self._end(running, message)
@@ -251,7 +235,7 @@ class Slot:
                 if event.log or event.reports:
                     return event
 
-    def _take(self, running: _Running) -> records.TrialEvent:
+    def _take(self, running: Running) -> records.TrialEvent:
         """An event with everything the trial has said so far."""
         now = time.monotonic()
         running.flush_at, running.log_at = now + FLUSH_INTERVAL, now + LOG_INTERVAL
@@ -260,7 +244,7 @@ class Slot:
         log = b"" if running.log is None else running.log.grown()
         return records.TrialEvent(reports, waiting=running.waiting, log=log)
 
-    def _read(self, running: _Running) -> bool:
+    def _read(self, running: Running) -> bool:
         """Reads one message of the trial; False when its channel is closed."""
         try:
             message = json.loads(running.channel.recv_bytes())
@@ -274,20 +258,16 @@ class Slot:
             running.arrays = message["arrays"]
         return True
 
-    def _end(self, running: _Running, message: Mapping[str, Any]) -> records.TrialEvent:
+    def _end(self, running: Running, message: Mapping[str, Any]) -> records.TrialEvent:
         """The last event of a trial whose process, or whose template, is gone."""
         while running.channel.poll(0) and self._read(running):
             pass
         running.channel.close()
-        if running.handle is not None:
-            with self._lock:
-                os.close(running.handle)
-                running.handle = None
+        running.ended()
         if not message and running.pid:  # the template is gone and cannot kill what the trial started
             sessions.kill(running.pid)
         shutil.rmtree(running.workdir, ignore_errors=True)
-        with self._lock:
-            self._running = None
+        self._running = None
         outcome = self._outcome(running, message)
         arrays = running.arrays if outcome.state is TrialState.COMPLETE else None
         event = records.TrialEvent(tuple(running.reports), outcome=outcome, arrays=arrays)
@@ -309,16 +289,11 @@ class Slot:
         log.remove()
         return dataclasses.replace(event, log=piece)
 
-    def _outcome(self, running: _Running, message: Mapping[str, Any]) -> records.TrialOutcome:
+    def _outcome(self, running: Running, message: Mapping[str, Any]) -> records.TrialOutcome:
         """What the trial said, unless it was killed or ended without a word."""
-        request = running.request
-        outcome = running.said or records.TrialOutcome(
-            number=request.number, state=TrialState.FAILED, metrics=running.last, started=running.began
-        )
         code = message.get("code")
-        if running.said is None:
-            failure, text = running.killed or _unexplained(self, code)
-            outcome = dataclasses.replace(outcome, failure=failure, message=text)
+        nobody = f"the template of slot {self.name} on {self.node} died, and the trial with it"
+        outcome = running.outcome(code, self.config.grace, nobody)
         return dataclasses.replace(
             outcome,
             ended=time.time(),
@@ -326,58 +301,20 @@ class Slot:
             node=self.node,
             pid=running.pid,
             start_method=running.method,
-            log=paths.trial_log(request.trial, request.attempt),
-            peak_memory=message.get("peak_memory", 0),
+            log=paths.trial_log(running.request.trial, running.request.attempt),
+            peak_memory=max(message.get("peak_memory", 0), outcome.peak_memory),
         )
 
-    def _enforce_limits(self, running: _Running) -> float | None:
-        """Kills the trial when it is over a limit; returns the seconds until the next look."""
+    def _until_next_look(self, running: Running) -> float | None:
+        """Sees to the trial's limits; the seconds until that, or something else, is to be done again."""
+        limit = running.enforce_limits(self.config.memory)
+        waits = [] if limit is None else [limit]
         now = time.monotonic()
-        waits = []
-        if running.kill_at is not None:
-            if now >= running.kill_at:
-                self._signal(running, signal.SIGKILL)
-                running.kill_at = None
-            else:
-                waits.append(running.kill_at - now)
-        elif running.killed is None:
-            if running.deadline is not None:
-                if now >= running.deadline:
-                    seconds = running.request.timeout
-                    text = f"took longer than its limit of {seconds:g} s; its log ends with the stacks of its threads"
-                    with self._lock:
-                        self._kill(running, FailureClass.TIMEOUT, text, signal.SIGABRT)
-                    running.kill_at = now + ABORT_GRACE
-                    return ABORT_GRACE
-                waits.append(running.deadline - now)
-            if self.config.memory is not None:
-                waits.append(max(0.0, running.watch_at - now))
-            if self.config.memory is not None and running.pid and now >= running.watch_at:
-                running.watch_at = now + WATCH_INTERVAL
-                used = sessions.memory(running.pid)
-                if used > self.config.memory:
-                    text = (
-                        f"used {used / 2**30:.1f} GiB of memory, over its limit of {self.config.memory / 2**30:.1f} GiB; "
-                        "raise resources.memory"
-                    )
-                    with self._lock:
-                        self._kill(running, FailureClass.CRASHED, text, signal.SIGKILL)
         if running.reports:
             waits.append(max(0.0, running.flush_at - now))
         if running.log is not None:
             waits.append(max(0.0, running.log_at - now))
         return min(waits, default=None)
-
-    def _kill(self, running: _Running, failure: FailureClass, message: str, number: signal.Signals) -> None:
-        if running.killed is None:
-            running.killed = (failure, message)
-            self._signal(running, number)
-
-    def _signal(self, running: _Running, number: signal.Signals) -> None:
-        """Signals the trial's process, if it has started and not ended."""
-        if running.handle is not None:
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(running.handle, number)
 
     def _note(self, message: Mapping[str, Any]) -> None:
         if message["reasons"]:
@@ -387,14 +324,3 @@ class Slot:
 
 def _readable(sources: list[Any], timeout: float | None) -> list[Any]:
     return select.select(sources, [], [], timeout)[0]
-
-
-def _unexplained(slot: Slot, code: int | None) -> tuple[FailureClass, str]:
-    """The failure of a process that ended without a word."""
-    if code is None:
-        return FailureClass.LOST, f"the template of slot {slot.name} on {slot.node} died, and the trial with it"
-    if code < 0:
-        name = signal.Signals(-code).name
-        hint = " (by the kernel for want of memory, if nobody else did)" if -code == signal.SIGKILL else ""
-        return FailureClass.CRASHED, f"the process was killed by {name}{hint}"
-    return FailureClass.CRASHED, f"the process ended with exit code {code} without a result"

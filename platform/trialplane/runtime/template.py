@@ -32,7 +32,7 @@ from typing import Any
 
 from trialplane import policies
 from trialplane.policies import spawn
-from trialplane.runtime import context, trial
+from trialplane.runtime import context, outcomes, trial
 from trialplane.wire import env, records
 
 _PR_SET_CHILD_SUBREAPER = 36
@@ -49,11 +49,13 @@ def main() -> None:
     with _ending_with(control):
         try:
             run = trial.import_job(config)
+            if config.ranks * config.nodes > 1:
+                importlib.import_module("trialplane.runtime.ranks")
             _warm_mlflow()
         except (Exception, SystemExit) as error:  # noqa: BLE001  the border: whatever the job's code raises at import
             traceback.print_exc()  # into the slot's log
             sys.stderr.flush()
-            _send(control, {"failed": trial.describe(error)})
+            _send(control, {"failed": outcomes.describe(error)})
             os._exit(0)
     _send(
         control,

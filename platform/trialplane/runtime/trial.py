@@ -14,7 +14,6 @@ import dataclasses
 import faulthandler
 import importlib
 import json
-import math
 import os
 import resource
 import signal
@@ -22,21 +21,18 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from trialplane import policies
-from trialplane.policies import transport
-from trialplane.runtime import context
-from trialplane.wire import env, records
+from trialplane.runtime import context, outcomes, stopping
+from trialplane.wire import env, paths, records
 from trialplane.wire.paths import RunPaths
-from trialplane.wire.states import FailureClass, TrialState
+from trialplane.wire.states import TrialState
 
 _PR_SET_PDEATHSIG = 1
-# Code of ours, and of Python's library: an error's place is the last line of the job's own before it.
-_NOT_THE_JOBS = (str(Path(__file__).parent.parent), str(Path(os.__file__).parent), "<frozen ")
 
 
 def import_job(config: records.SlotConfig) -> context.Run:
@@ -69,18 +65,30 @@ def run_and_end(run: context.Run | None, channel: Connection, parent: int) -> No
         channel: to the slot.
         parent: pid of the template.
     """
+    end_after(lambda: _serve(run, channel), parent, leader=True)
+
+
+def end_after(serve: Callable[[], int], parent: int, leader: bool = False) -> None:
+    """Runs `serve` in a new process and ends that, with the code it returns.
+
+    Args:
+        serve: everything the process is there for.
+        parent: pid of its parent, without which it is not to live.
+        leader: whether it is to lead a session of its own.
+    """
     code = 1
     atexit._clear()  # what was registered so far is not the job's; torch's alone takes 40 ms
     try:
         die_with_parent(parent)
-        with contextlib.suppress(PermissionError):  # started as a session leader already
-            os.setsid()
-        code = _serve(run, channel)
-    except BaseException:  # noqa: BLE001  nothing may unwind into the template's loop
+        if leader:
+            with contextlib.suppress(PermissionError):  # started as a session leader already
+                os.setsid()
+        code = serve()
+    except BaseException:  # noqa: BLE001  nothing may unwind into the loop of the process that forked
         traceback.print_exc()
     finally:
         atexit._run_exitfuncs()  # what the job itself registered
-        _flush()
+        flush()
         os._exit(code)
 
 
@@ -92,9 +100,15 @@ def _serve(run: context.Run | None, channel: Connection) -> int:
     workdir = Path(message["workdir"])
     _enter(config, request, workdir)
     started = time.time()
-    outcome, arrays = _run_job(run, config, request, workdir, channel)
+    if _has_ranks(config):
+        from trialplane.runtime import ranks  # a trial of one process needs no supervisor
+
+        outcome, arrays = ranks.Supervisor(run, config, request, workdir, channel).run()
+    else:
+        reporter = Reporter(request, channel)
+        outcome, arrays = run_job(run, config, request, workdir, reporter, _stop=stopping.Stop(config.grace))
     outcome = dataclasses.replace(outcome, started=started, ended=time.time(), pid=os.getpid())
-    _flush()
+    flush()
     channel.send_bytes(json.dumps({"outcome": records.to_dict(outcome), "arrays": arrays}).encode())
     return 0
 
@@ -127,20 +141,29 @@ def _enter(config: records.SlotConfig, request: records.TrialRequest, workdir: P
     os.chdir(workdir)
     policies.apply_all()
     torch = sys.modules.get("torch")
-    if torch is not None:
+    if torch is not None and not _has_ranks(config):  # it starts threads, and a supervisor forks
         torch.set_num_threads(config.cpus)
     context.seed_everything(request.seed)
 
 
-def _run_job(
+def run_job(
     run: context.Run | None,
     config: records.SlotConfig,
     request: records.TrialRequest,
     workdir: Path,
-    channel: Connection,
+    reporter: Reporter,
+    **of_the_rank: Any,
 ) -> tuple[records.TrialOutcome, str | None]:
-    """The outcome of the job's function, whatever it does, and the file of the result's arrays."""
-    reporter = _ChannelReporter(request, channel)
+    """The outcome of the job's function, whatever it does, and the file of the result's arrays.
+
+    Args:
+        run: the job's function, or None to import it.
+        config: of the slot.
+        request: the trial's.
+        workdir: its scratch folder.
+        reporter: where `ctx.report` goes.
+        **of_the_rank: fields of the context that one rank of many has to itself.
+    """
     try:
         if run is None:
             run = import_job(config)
@@ -157,104 +180,38 @@ def _run_job(
                 code=Path(config.code),
                 cache=Path(config.cache),
                 workdir=workdir,
+                checkpoints=_checkpoints(config, request.run, request.trial),
+                resume_from=_checkpoints(config, request.resume, request.trial) if request.resume else None,
                 _reporter=reporter,
+                **of_the_rank,
             )
         )
-        return _complete(request, result, workdir)
+        if of_the_rank.get("rank", 0) > 0:  # what counts is rank 0's
+            return records.TrialOutcome(number=request.number, state=TrialState.COMPLETE), None
+        return outcomes.complete(request, result, workdir)
     except (Exception, SystemExit) as error:  # noqa: BLE001  this is the border: every error of the job is an outcome
-        return _raised(request, error, reporter.last), None
+        return outcomes.raised(request, error, reporter.last), None
 
 
-def _complete(
-    request: records.TrialRequest, result: context.Result, workdir: Path
-) -> tuple[records.TrialOutcome, str | None]:
-    """The outcome for what the job returned."""
-    if not isinstance(result, Mapping):
-        result = {request.metrics[0]: result} if len(request.metrics) == 1 else {"": result}
-    metrics, arrays = _split(result)
-    missing = [name for name in request.metrics if name not in metrics]
-    undefined = [name for name in request.metrics if math.isnan(metrics.get(name, 0.0))]
-    if missing or undefined:
-        said = [f"{name} is missing" for name in missing] + [f"{name} is NaN" for name in undefined]
-        returned = ", ".join(sorted(metrics)) or "no metrics"
-        message = f"{'; '.join(said)}: run(ctx) must return a number for each objective and constraint ({returned})"
-        failed = records.TrialOutcome(
-            number=request.number,
-            state=TrialState.FAILED,
-            failure=FailureClass.INVALID,
-            metrics=metrics,
-            message=message,
-        )
-        return failed, None
-    file, size = None, 0
-    if arrays:
-        packed = transport.pack(arrays)
-        file, size = str(workdir.with_suffix(".arrays")), packed.nbytes
-        packed.tofile(file)
-    complete = records.TrialOutcome(number=request.number, state=TrialState.COMPLETE, metrics=metrics, arrays=size)
-    return complete, file
+def _has_ranks(config: records.SlotConfig) -> bool:
+    """Whether a trial is more than one process."""
+    return config.ranks * config.nodes > 1
 
 
-def _split(result: Mapping[str, Any]) -> tuple[dict[str, float], dict[str, Any]]:
-    """The result's scalars as metrics, and the rest."""
-    metrics: dict[str, float] = {}
-    arrays: dict[str, Any] = {}
-    for name, value in result.items():
-        if isinstance(value, (str, bytes)) or getattr(value, "ndim", 0) > 0:  # float() would take some of these
-            arrays[str(name)] = value
-            continue
-        try:
-            metrics[str(name)] = float(value)  # numpy's and torch's scalars too
-        except (TypeError, ValueError, RuntimeError):
-            arrays[str(name)] = value
-    return metrics, arrays
+def _checkpoints(config: records.SlotConfig, run: str, trial: int) -> str:
+    """The folder, or the URL, of a trial's checkpoints: this run's, or those of another beside it."""
+    root = Path(config.root) if run == config.run else Path(config.root).parent / run
+    return paths.trial_checkpoints(config.checkpoints or str(RunPaths(root).checkpoints), run, trial)
 
 
-def _raised(request: records.TrialRequest, error: BaseException, last: Mapping[str, float]) -> records.TrialOutcome:
-    """The outcome for what the job raised."""
-    if isinstance(error, context.Pruned) or _is_optuna_pruned(error):
-        return records.TrialOutcome(number=request.number, state=TrialState.PRUNED, metrics=last, message=str(error))
-    with contextlib.suppress(OSError, ValueError, AttributeError):  # the job may have closed or replaced its streams
-        traceback.print_exception(error)
-    torch = sys.modules.get("torch")
-    failure = FailureClass.ERROR
-    if torch is not None and isinstance(error, torch.OutOfMemoryError):
-        failure = FailureClass.OOM
-    elif isinstance(error, MemoryError):
-        failure = FailureClass.CRASHED
-    return records.TrialOutcome(
-        number=request.number,
-        state=TrialState.FAILED,
-        failure=failure,
-        metrics=last,
-        message=describe(error),
-        traceback="".join(traceback.format_exception(error))[-20_000:],
-    )
-
-
-def describe(error: BaseException) -> str:
-    """An error in one line, with the file and line of the user's code it came from."""
-    frames = traceback.extract_tb(error.__traceback__)
-    files = (*_NOT_THE_JOBS, "/site-packages/")
-    own = [frame for frame in frames if not any(part in frame.filename for part in files)]
-    where = f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""
-    text = str(error).strip()
-    first = text.splitlines()[0] if text else ""
-    return f"{type(error).__name__}: {first}{where}"[:1000] if first else f"{type(error).__name__}{where}"
-
-
-def _is_optuna_pruned(error: BaseException) -> bool:
-    """Whether it is optuna's TrialPruned, from a script brought along; the runtime itself never imports optuna."""
-    return any(f"{cls.__module__}.{cls.__name__}" == "optuna.exceptions.TrialPruned" for cls in type(error).__mro__)
-
-
-def _flush() -> None:
+def flush() -> None:
+    """Writes out what the job printed."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):  # a full disk must not change the outcome
             stream.flush()
 
 
-class _ChannelReporter:
+class Reporter:
     """Sends reports to the slot, and waits for its answer when the study prunes."""
 
     def __init__(self, request: records.TrialRequest, channel: Connection) -> None:
@@ -263,6 +220,7 @@ class _ChannelReporter:
         self.last: Mapping[str, float] = {}
 
     def __call__(self, step: int, metrics: Mapping[str, float]) -> bool:
+        """Sends the metrics of one step; whether the trial is to end as pruned."""
         self.last = metrics
         shown = "  ".join(f"{name} {value:.6g}" for name, value in metrics.items())
         with contextlib.suppress(OSError, ValueError, AttributeError):  # the job may have closed or replaced its streams

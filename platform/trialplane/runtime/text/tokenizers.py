@@ -5,9 +5,9 @@ same message collide (see `policies/protobuf.py`), and takes seconds for a large
 asks for a tokenizer converts it under a file lock and renames the result into the cache; every later one, in any
 process, reads `tokenizer.json`, which needs no protobuf, no SentencePiece and no hub.
 
-A name is a hub name (`microsoft/deberta-v3-base`), a local folder, or the preset of `tiny_deberta.py`, whose SentencePiece
-model is trained from the text the job ships. Must not import optuna or kubernetes; heavy libraries are imported inside
-the functions, so that importing this module starts nothing.
+A name is a hub name (`microsoft/deberta-v3-base`), a local folder, or a preset made from the job's own text:
+`tiny_deberta.py` trains a SentencePiece model, `characters.py` takes the characters. Must not import optuna or kubernetes;
+heavy libraries are imported inside the functions, so that importing this module starts nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from trialplane import errors
 from trialplane.policies import protobuf
-from trialplane.runtime.text import tiny_deberta
+from trialplane.runtime.text import characters, tiny_deberta
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -48,29 +48,41 @@ _TOKENIZER_FILES = (
     "config.json",
 )
 
+# Those made from the job's text, with the most tokens each may have.
+_PRESETS = {tiny_deberta.NAME: tiny_deberta.VOCABULARY, characters.NAME: characters.VOCABULARY}
+
 
 def load_tokenizer(name: str, cache: Path, corpus: Sequence[str] = ()) -> PreTrainedTokenizerBase:
     """The fast tokenizer `name`, from the cache, converted into it if it is not there yet.
 
     Args:
-        name: hub name, local folder, or `tiny-deberta`.
+        name: hub name, local folder, `tiny-deberta` or `characters`.
         cache: folder shared by all trials; made when missing.
-        corpus: lines of text that `tiny-deberta` trains its SentencePiece model on; part of its cache key.
+        corpus: lines of text that a preset is made from; part of its cache key.
 
     Raises:
         InputError: the hub or the folder does not give a tokenizer of that name, or the preset got too little text.
     """
+    entry = folder(name, cache, corpus)
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(entry, local_files_only=True)
+
+
+def folder(name: str, cache: Path, corpus: Sequence[str] = ()) -> Path:
+    """The folder of that tokenizer in the cache, for those who send a tokenizer's place and not the tokenizer itself.
+
+    Arguments and errors are those of `load_tokenizer`.
+    """
     quiet()
     # One tokenizer per process is enough, and its rayon threads would outlive the call.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    from transformers import AutoTokenizer
-
     entry = cache / "tokenizers" / _key(name, corpus)
     if not entry.is_dir():
         with _locked(entry.with_suffix(".lock")):
             if not entry.is_dir():
                 _fill(entry, name, corpus)
-    return AutoTokenizer.from_pretrained(entry, local_files_only=True)
+    return entry
 
 
 def convert(source: str | Path) -> PreTrainedTokenizerBase:
@@ -88,7 +100,7 @@ def convert(source: str | Path) -> PreTrainedTokenizerBase:
         _blame_protobuf(source)
         raise errors.InputError(
             f"the tokenizer {str(source)!r} could not be loaded: {errors.first_line(error)}; give a local folder or a hub "
-            f"name that this machine reaches or has downloaded (HF_HOME), or the preset {tiny_deberta.NAME}"
+            f"name that this machine reaches or has downloaded (HF_HOME), or a preset: {', '.join(_PRESETS)}"
         ) from error
 
 
@@ -122,11 +134,14 @@ def quiet() -> None:
 def _fill(entry: Path, name: str, corpus: Sequence[str]) -> None:
     """Converts into a temporary folder beside `entry`, and renames: `entry` is whole or absent at every moment."""
     scratch = Path(tempfile.mkdtemp(dir=entry.parent, prefix=f".{entry.name}-"))
+    source = scratch / "source"
+    source.mkdir()
     try:
         if name == tiny_deberta.NAME:
-            source = scratch / "source"
-            source.mkdir()
             tiny_deberta.train_sentencepiece(corpus, source)
+            tokenizer = convert(source)
+        elif name == characters.NAME:
+            characters.write(corpus, source)
             tokenizer = convert(source)
         else:
             tokenizer = convert(name)
@@ -151,13 +166,13 @@ def _locked(path: Path) -> Iterator[None]:
 def _key(name: str, corpus: Sequence[str]) -> str:
     """A folder name that changes with whatever changes the tokenizer."""
     facts: dict[str, Any] = {"name": name, **{library: metadata.version(library) for library in _CONVERTERS}}
-    if name == tiny_deberta.NAME:
+    if name in _PRESETS:
         text = hashlib.sha256()
         for line in corpus:
             text.update(line.encode() + b"\n")
-        facts |= {"corpus": text.hexdigest(), "vocabulary": tiny_deberta.VOCABULARY}
-    elif (folder := Path(name)).is_dir():
-        files = (folder / file for file in _TOKENIZER_FILES)
+        facts |= {"corpus": text.hexdigest(), "vocabulary": _PRESETS[name]}
+    elif (local := Path(name)).is_dir():
+        files = (local / file for file in _TOKENIZER_FILES)
         facts |= {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files if file.is_file()}
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
     readable = "".join(letter if letter.isalnum() else "-" for letter in Path(name).name)[:40]

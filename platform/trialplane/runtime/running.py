@@ -1,0 +1,167 @@
+"""The trial that runs in a slot: its process, what it has said so far, and its limits of time and memory.
+
+Does not start anything and speaks to nobody but the process; the slot does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import signal
+import threading
+import time
+from collections.abc import Mapping
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from trialplane.runtime import sessions, shipping
+from trialplane.wire import records
+from trialplane.wire.states import FailureClass, TrialState
+
+WATCH_INTERVAL = 1.0  # seconds between looks at the trial's memory
+ABORT_GRACE = 2.0  # seconds between SIGABRT, which writes the stacks to the log, and SIGKILL
+STOP_MARGIN = 2.0  # seconds a trial gets on top of its grace, which it watches itself, to say how it ended
+
+
+@dataclasses.dataclass
+class Running:
+    """The trial that runs now. `kill` and `stop` may be called from another thread than the slot's."""
+
+    request: records.TrialRequest
+    channel: Connection
+    workdir: Path
+    began: float
+    deadline: float | None
+    pid: int = 0
+    handle: int | None = None  # descriptor of the process (pidfd): unlike its pid it is never another's
+    method: str = ""
+    reports: list[records.TrialReport] = dataclasses.field(default_factory=list)
+    last: Mapping[str, float] = dataclasses.field(default_factory=dict)  # metrics of the newest report
+    said: records.TrialOutcome | None = None
+    arrays: str | None = None
+    killed: tuple[FailureClass, str] | None = None
+    kill_at: float | None = None
+    stopping: str = ""  # why it was asked to stop
+    timer: threading.Timer | None = None  # ends what does not stop
+    flush_at: float = 0.0
+    watch_at: float = 0.0  # when to look at its memory next
+    log: shipping.Log | None = None  # when it is shipped
+    log_at: float = 0.0  # when to look at it next
+    waiting: bool = False  # whether the trial stands still until it is answered
+    lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
+
+    def started(self, pid: int, method: str, handle: int) -> None:
+        """The process is there, perhaps only after somebody wanted it to end."""
+        with self.lock:
+            self.pid, self.method, self.handle = pid, method, handle
+            if self.killed:
+                self._signal(signal.SIGKILL)
+            elif self.stopping:
+                self._signal(signal.SIGTERM)
+
+    def ended(self) -> None:
+        """The process is gone: nobody signals it from now on."""
+        with self.lock:
+            if self.handle is not None:
+                os.close(self.handle)
+                self.handle = None
+            if self.timer is not None:
+                self.timer.cancel()
+
+    def kill(self, failure: FailureClass, message: str, number: signal.Signals = signal.SIGKILL) -> None:
+        """Ends the process as `failure`; the first who does so says why."""
+        with self.lock:
+            if self.killed is None:
+                self.killed = (failure, message)
+                self._signal(number)
+
+    def stop(self, message: str, grace: float) -> None:
+        """Asks the process to save a checkpoint and end, and ends it when it has not done so in time."""
+        with self.lock:
+            if self.killed is not None or self.stopping:
+                return
+            self.stopping = message
+            text = f"{message}; it had not ended {grace:g} s after SIGTERM and was killed"
+            self.timer = threading.Timer(grace + STOP_MARGIN, self.kill, (FailureClass.LOST, text))
+            self.timer.daemon = True
+            self.timer.start()
+            self._signal(signal.SIGTERM)
+
+    def enforce_limits(self, memory: int | None) -> float | None:
+        """Kills the process when it is over a limit; returns the seconds until the next look, None for never.
+
+        Args:
+            memory: bytes that it and all it started may use.
+        """
+        now = time.monotonic()
+        if self.kill_at is not None:
+            if now < self.kill_at:
+                return self.kill_at - now
+            with self.lock:
+                self._signal(signal.SIGKILL)
+            self.kill_at = None
+        if self.killed is not None:
+            return None
+        waits = []
+        if self.deadline is not None:
+            if now >= self.deadline:
+                seconds = self.request.timeout
+                text = f"took longer than its limit of {seconds:g} s; its log ends with the stacks of its threads"
+                self.kill(FailureClass.TIMEOUT, text, signal.SIGABRT)
+                self.kill_at = now + ABORT_GRACE
+                return ABORT_GRACE
+            waits.append(self.deadline - now)
+        if memory is not None:
+            if self.pid and now >= self.watch_at:
+                self.watch_at = now + WATCH_INTERVAL
+                used = sessions.memory(self.pid, enough=memory)
+                if used > memory:
+                    text = (
+                        f"used {used / 2**30:.1f} GiB of memory, over its limit of {memory / 2**30:.1f} GiB; "
+                        "raise resources.memory"
+                    )
+                    self.kill(FailureClass.CRASHED, text)
+            waits.append(max(0.0, self.watch_at - now))
+        return min(waits, default=None)
+
+    def outcome(self, code: int | None, grace: float, nobody: str) -> records.TrialOutcome:
+        """What the trial said, unless it ended without a word.
+
+        Args:
+            code: of its process; None when nobody is left who could know it.
+            grace: seconds it had after SIGTERM.
+            nobody: what to say when nobody is left.
+        """
+        said = self.said or records.TrialOutcome(
+            number=self.request.number, state=TrialState.FAILED, metrics=self.last, started=self.began
+        )
+        if self.said is None:
+            failure, text = self.killed or _unexplained(code, grace, nobody)
+            if self.killed is None and self.stopping and failure is FailureClass.LOST:
+                text = f"{self.stopping}: {text}"
+            return dataclasses.replace(said, failure=failure, message=text)
+        if self.stopping and said.failure is FailureClass.LOST:
+            return dataclasses.replace(said, message=f"{self.stopping}: {said.message}")
+        return said
+
+    def _signal(self, number: signal.Signals) -> None:
+        """Signals the process, if it has started and not ended; with the lock held."""
+        if self.handle is not None:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self.handle, number)
+
+
+def _unexplained(code: int | None, grace: float, nobody: str) -> tuple[FailureClass, str]:
+    """The failure of a process that ended without a word."""
+    if code is None:
+        return FailureClass.LOST, nobody
+    if code == -signal.SIGTERM:  # it did not get as far as to listen, or the job listens to nobody
+        return FailureClass.LOST, "stopped by SIGTERM at once, without a checkpoint"
+    if code == -signal.SIGALRM:
+        return FailureClass.LOST, f"stopped by SIGTERM; it had not ended after {grace:g} s, see ctx.stopping"
+    if code < 0:
+        name = signal.Signals(-code).name
+        hint = " (by the kernel for want of memory, if nobody else did)" if -code == signal.SIGKILL else ""
+        return FailureClass.CRASHED, f"the process was killed by {name}{hint}"
+    return FailureClass.CRASHED, f"the process ended with exit code {code} without a result"

@@ -1,0 +1,202 @@
+"""A job of several ranks that does whatever its parameter `what` says; test_ranks.py runs it."""
+
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+
+
+def run(ctx):
+    return globals()[ctx.params["what"]](ctx)
+
+
+def wait():
+    threading.Event().wait()
+
+
+def note(ctx, **facts):
+    """What this rank knows, for the test; whole or not there."""
+    file = Path(ctx.params["folder"], f"rank-{ctx.rank}")
+    file.with_suffix(".part").write_text(json.dumps(facts))
+    file.with_suffix(".part").rename(file)
+
+
+def looks(ctx):
+    names = ["RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "OMP_NUM_THREADS"]
+    names += ["MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT", "TMPDIR"]
+    note(
+        ctx,
+        env={name: os.environ.get(name) for name in names},
+        place=[ctx.rank, ctx.local_rank, ctx.world_size, ctx.is_main],
+        cwd=str(Path.cwd()),
+        workdir=str(ctx.workdir),
+        checkpoints=ctx.checkpoints,
+        random=[random.random(), float(np.random.rand())],
+        session=os.getsid(0),
+        parent=os.getppid(),
+    )
+    return {"score": 1.0, "values": np.arange(3)} if ctx.is_main else None
+
+
+def reduces(ctx):
+    """The sum of all ranks, by gloo."""
+    import torch
+    from torch import distributed
+
+    distributed.init_process_group("gloo")
+    value = torch.tensor([float(ctx.rank + 1)])
+    distributed.all_reduce(value)
+    distributed.destroy_process_group()
+    note(ctx, value=value.item(), port=os.environ["MASTER_PORT"], threads=torch.get_num_threads())
+    return value.item()
+
+
+def accelerates(ctx):
+    from accelerate import Accelerator
+
+    accelerator = Accelerator(cpu=True)
+    note(ctx, place=[accelerator.process_index, accelerator.num_processes, accelerator.local_process_index])
+    return 1.0
+
+
+def fails_in_step(ctx):
+    """One rank does not come to the collective that the others wait in."""
+    import torch
+    from torch import distributed
+
+    distributed.init_process_group("gloo")
+    distributed.barrier()
+    if ctx.rank == ctx.params["who"]:
+        if ctx.params["how"] == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        raise ValueError("no such colour")
+    distributed.all_reduce(torch.ones(1))
+
+
+def out_of_memory(ctx):
+    import torch
+
+    if ctx.rank == 1:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+    wait()
+
+
+def follows(ctx):
+    """Rank 0 sees that the other end is gone before anybody sees that rank 2 is."""
+    if ctx.rank == 0:
+        raise ConnectionResetError("Connection reset by peer")
+    if ctx.rank == 2:
+        log = Path(f"/proc/{os.getppid()}/fd/1")
+        while "Connection reset by peer" not in log.read_text():
+            time.sleep(0.005)
+        os.kill(os.getpid(), signal.SIGKILL)
+    wait()
+
+
+def leaves_at_once(ctx):
+    if ctx.rank == 1:
+        os._exit(0)
+    wait()
+
+
+def stops(ctx):
+    ctx.report(1, score=0.5)
+    while not ctx.stopping:
+        time.sleep(0.005)
+    if ctx.is_main:
+        Path(ctx.checkpoints).mkdir(parents=True)
+        Path(ctx.checkpoints, "saved").write_text("7")
+    raise ctx.stopped(7)
+
+
+def stops_in_part(ctx):
+    """Rank 1 hears of the end and does not care."""
+    ctx.stopping  # noqa: B018  asks
+    ctx.report(1, score=0.5)
+    if ctx.rank == 1:
+        wait()
+    while not ctx.stopping:
+        time.sleep(0.005)
+    raise ctx.stopped(7)
+
+
+def never_asks(ctx):
+    ctx.report(1, score=0.5)
+    wait()
+
+
+def asks_and_hangs(ctx):
+    ctx.stopping  # noqa: B018
+    ctx.report(1, score=0.5)
+    while True:
+        with contextlib.suppress(InterruptedError):
+            wait()
+
+
+def stands_still(ctx):
+    """Nothing but SIGKILL reaches it any more."""
+    ctx.stopping  # noqa: B018
+    ctx.report(1, score=0.5)
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def reports(ctx):
+    for step in range(ctx.params["steps"]):
+        ctx.report(step, score=float(step))
+        if ctx.rank:
+            wait()
+    return 1.0
+
+
+def prints(ctx):
+    for line in range(200):
+        sys.stdout.write(f"line {line} of {ctx.rank}\n")
+    if ctx.rank == 1:
+        os.write(2, b"the last words of 1")
+        os.kill(os.getpid(), signal.SIGKILL)
+    return 1.0
+
+
+def leaves_children(ctx):
+    child = subprocess.Popen(["sleep", "1000"], start_new_session=ctx.rank == 1)
+    note(ctx, pids=[os.getpid(), child.pid])
+    ctx.report(1, score=0.5)
+    if ctx.params["then"] == "wait":
+        wait()
+    return 1.0
+
+
+def hangs(ctx):
+    sys.stdout.write("about to hang\n")
+    wait()
+
+
+def straggles(ctx):
+    for step in range(20):
+        ctx.pulse(step, 0.5 if ctx.rank == 2 else 0.1)
+    note(ctx, done=True)
+    if ctx.is_main:
+        folder = Path(ctx.params["folder"])
+        while not all((folder / f"rank-{rank}").exists() for rank in range(ctx.world_size)):
+            time.sleep(0.005)
+        log = Path("/proc/self/fd/1")
+        while "holds the others up" not in log.read_text():
+            time.sleep(0.005)
+        ctx.report(20, score=0.5)
+    return 1.0
+
+
+def hog(ctx):
+    """Each rank's own memory, beside what all share with the template."""
+    globals().update(hold=np.ones(ctx.params["mib"] << 20, dtype=np.uint8))
+    note(ctx, done=True)
+    ctx.report(1, score=0.5)
+    wait()
