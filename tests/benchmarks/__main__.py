@@ -18,7 +18,18 @@ from tests.benchmarks import machine, rows
 from tests.benchmarks.workplace import MeasurementFailed, Workplace
 
 # Figure → whether it is measured unless another is asked for.
-FIGURES = {"trial": True, "overhead": True, "cli": True, "ask": True, "ledger": True, "search": False, "cluster": False}
+FIGURES = {
+    "trial": True,
+    "overhead": True,
+    "cli": True,
+    "ask": True,
+    "ledger": True,
+    "training_overhead": True,
+    "ranks": True,
+    "lines": False,
+    "search": False,
+    "cluster": False,
+}
 
 
 def main() -> int:

@@ -19,6 +19,9 @@ FIGURES = {
     "cli": ({"ms"}, 5),
     "ask": ({"ms", "MiB", "s"}, 7),
     "ledger": ({"ms"}, 4),
+    "training_overhead": ({"%", "ms", "µs", "MiB"}, 6),
+    "ranks": ({"s"}, 2),
+    "lines": ({"s/GB", "ms", "MiB", "µs", "s"}, 10),
 }
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

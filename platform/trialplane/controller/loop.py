@@ -14,13 +14,15 @@ import time
 from collections.abc import Callable
 
 from trialplane.controller import arrival, slots
+from trialplane.controller.gangs import GangPool
 from trialplane.controller.ledger import Ledger
+from trialplane.controller.progress import Progress
 from trialplane.controller.recorder import ID_WAIT, Recorder
 from trialplane.controller.slots import SlotPool, SlotReady, SlotTrial
 from trialplane.controller.status import StatusBoard
 from trialplane.wire import env
 from trialplane.wire.paths import RunPaths
-from trialplane.wire.records import RunStatus, TrialRequest
+from trialplane.wire.records import RunStatus, TrialOutcome, TrialRequest
 from trialplane.wire.states import FailureClass, RunState, TrialState
 
 log = logging.getLogger(__name__)
@@ -35,12 +37,15 @@ class Ending:
     Attributes:
         state: the run's last state.
         reason: in words.
-        kill: whether running trials are ended at once, or left to finish.
+        kill: whether running trials are ended at once, or left to finish. Trials that save themselves get the time to do so
+            when the user ends them.
+        hurry: whether they do not even get that.
     """
 
     state: RunState
     reason: str
     kill: bool
+    hurry: bool = False
 
 
 class Controller:
@@ -56,13 +61,14 @@ class Controller:
         wanted: says how the user wants the run to end, or None; asked all the time.
         parallel: says how many slots the user wants; asked all the time. None keeps the pool as it is.
         keeps_mlflow: whether trials log by themselves into stores of their own, also while MLflow answers.
+        progress: follows the reports of a training.
     """
 
     def __init__(
         self,
         run: RunPaths,
         ledger: Ledger,
-        pool: SlotPool,
+        pool: SlotPool | GangPool,
         recorder: Recorder,
         board: StatusBoard,
         base: RunStatus,
@@ -70,6 +76,7 @@ class Controller:
         *,
         parallel: Callable[[], int] | None = None,
         keeps_mlflow: bool = False,
+        progress: Progress | None = None,
     ) -> None:
         self._run = run
         self._job = ledger.job
@@ -81,10 +88,12 @@ class Controller:
         self._wanted = wanted
         self._parallel = parallel
         self._keeps_mlflow = keeps_mlflow
+        self._progress = progress or Progress()
+        self._follows = self._job.is_training  # the reports of a search's trials are no progress of the run
         self._is_dry = False  # nothing is left to start, unless a running trial is tried again
         self._ending: Ending | None = None
         self._idle: set[int] = set()
-        self._ready: set[int] = set()
+        self._stopping: set[int] = set()  # numbers of attempts that the user has stopped
         self._first_ready: float | None = None
         self._ended_before = ledger.counts.ended
         self._best_trial = None if ledger.best is None else ledger.best.trial
@@ -102,15 +111,15 @@ class Controller:
             if self._ending is None:
                 self._fill()
             elif self._ending.kill:
-                self._kill_all(self._ending)  # each time: a trial that is just being started hears nothing yet
+                self._end_all(self._ending)  # each time: a trial that is just being started hears nothing yet
             if self._parallel is not None:
                 self._fit(self._parallel())
             if not self._ledger.counts.running and (self._ending or self._nothing_left()):
-                return self._ending or self._finished()
+                return self._end()
             for said in self._pool.events(WAIT):
                 self._hear(said)
             self._recorder.tick()
-            self.show(RunState.RUNNING)
+            self.show(RunState.RUNNING, "what runs saves itself and ends" if self._stopping else "")
 
     def show(self, state: RunState, reason: str = "", *, now: bool = False) -> None:
         """Puts the run's status on the board."""
@@ -127,9 +136,7 @@ class Controller:
         size = max(1, min(parallel, left + self._ledger.counts.running))
         if size != self._pool.size:
             log.info("%d slots instead of %d", size, self._pool.size)
-            gone = self._pool.resize(size)
-            self._idle -= gone
-            self._ready -= gone
+            self._idle -= self._pool.resize(size)
 
     def _fill(self) -> None:
         """Starts a trial in every idle slot while there are trials to start."""
@@ -164,7 +171,6 @@ class Controller:
     def _hear(self, said: SlotReady | SlotTrial) -> None:
         if isinstance(said, SlotReady):
             self._first_ready = self._first_ready or time.time()
-            self._ready.add(said.slot)
             self._idle.add(said.slot)
             self._logs_itself = self._logs_itself or said.mlflow
             log.info("slot %d is warm after %.1f s of imports", said.slot, said.seconds)
@@ -176,7 +182,10 @@ class Controller:
             arrival.add_to_log(self._run, said.request, said.event.log)
         self._recorder.reported(said.event.reports)
         for report in said.event.reports:
-            prune = self._ledger.report(report)  # the newest one decides
+            if self._follows:  # Optuna copies all of a trial's reports for each new one, and a training may have millions
+                self._progress.reported(report)
+            else:
+                prune = self._ledger.report(report)  # the newest one decides
         if said.event.outcome is None:
             self._pool.go_on(said.slot, prune)
             return
@@ -197,14 +206,12 @@ class Controller:
             arrival.unpack_store(self._run, outcome.number, said.store)
         # In the ledger, so that a controller without this one's disk finds what MLflow has of this attempt.
         step, run_id = self._recorder.last_step(outcome.number), said.request.env.get(env.MLFLOW_RUN_ID, "")
-        told = self._ledger.tell(dataclasses.replace(outcome, step=step, mlflow=run_id))
+        told = self._ledger.tell(dataclasses.replace(self._as_stopped(outcome), step=step, mlflow=run_id))
         assert told is not None
         self._is_dry = False
         self._recorder.ended(request, told, arrays)
         self._durations.append(told.ended - told.started)
-        if said.gone:
-            self._ready.discard(said.slot)  # when there is a new one it says when it is warm
-        else:
+        if not said.gone:  # else there is a new one soon, which says when it is warm
             self._idle.add(said.slot)
         self._log_outcome(request, told.state, told.failure, told.message, told.retried)
         best = self._ledger.best
@@ -226,6 +233,8 @@ class Controller:
         wanted = self._wanted()
         if wanted is not None:
             self._stop(wanted)
+            if self._ending is not None and wanted.hurry:
+                self._ending.hurry = True
         budget, counts = self._job.budget, self._ledger.counts
         asked = f"{counts.ended} of {self._job.trials} trials"
         if budget.max_failed is not None and counts.counted_failures > budget.max_failed:
@@ -248,9 +257,30 @@ class Controller:
                 text = f"trial {best.trial} reached the target {budget.target:g} with {best.values[0]:g}, after {asked}"
                 self._stop(Ending(RunState.SUCCEEDED, text, kill=True))
 
-    def _kill_all(self, ending: Ending) -> None:
-        for slot in self._pool.running():
-            self._pool.kill(slot, FailureClass.STOPPED, f"stopped: {ending.reason}")
+    def _end_all(self, ending: Ending) -> None:
+        """Ends the running trials: those that the user stops and that save themselves in their own time."""
+        by_user = ending.state in (RunState.PAUSED, RunState.CANCELLED)
+        for slot, request in self._pool.running().items():
+            if by_user and self._job.keeps_checkpoints and not ending.hurry:
+                self._stopping.add(request.number)
+                self._pool.stop(slot, f"the user {'paused' if ending.state is RunState.PAUSED else 'cancelled'} the run")
+            else:
+                self._pool.kill(slot, FailureClass.STOPPED, f"stopped: {ending.reason}")
+
+    def _as_stopped(self, outcome: TrialOutcome) -> TrialOutcome:
+        """The outcome of a trial that the user has stopped: it uses up no retry, whatever became of its process."""
+        if outcome.number not in self._stopping:
+            return outcome
+        self._stopping.discard(outcome.number)
+        if outcome.failure not in (FailureClass.LOST, FailureClass.CRASHED):
+            return outcome  # it ended by itself, in the time it got
+        return dataclasses.replace(outcome, failure=FailureClass.STOPPED)
+
+    def _end(self) -> Ending:
+        """How the run ended, now that nothing runs."""
+        if self._ending is None or (self._ending.state is RunState.PAUSED and self._nothing_left()):
+            return self._finished()  # also when the last trial used the time it got to the end
+        return self._ending
 
     def _nothing_left(self) -> bool:
         counts = self._ledger.counts
@@ -258,12 +288,23 @@ class Controller:
 
     def _finished(self) -> Ending:
         counts = self._ledger.counts
+        if self._job.is_training:
+            return self._trained()
         if not counts.complete:
             classes = ", ".join(f"{count} {name}" for name, count in counts.failures.most_common())
             return Ending(RunState.FAILED, f"none of {counts.ended} trials completed ({classes or 'all pruned'})", False)
         if counts.ended < self._job.trials:
             return Ending(RunState.SUCCEEDED, f"every point of the space was tried, in {counts.ended} trials", False)
         return Ending(RunState.SUCCEEDED, f"all {counts.ended} trials ended", False)
+
+    def _trained(self) -> Ending:
+        """How a training ended."""
+        row, name = self._ledger.newest[0], self._run.root.name
+        if row.failure is None:
+            return Ending(RunState.SUCCEEDED, "the training ended", False)
+        tried = f"at attempt {row.attempt} " if row.attempt > 1 else ""
+        again = f"`platform submit train {self._job.name} --resume {name}` goes on from its newest checkpoint"
+        return Ending(RunState.FAILED, f"the training failed {tried}({row.failure}): {row.message}; {again}", False)
 
     def _status(self, state: RunState, reason: str) -> RunStatus:
         counts, now = self._ledger.counts, time.time()
@@ -272,16 +313,18 @@ class Controller:
         if self._first_ready is not None and done and now > self._first_ready:
             rate = done / (now - self._first_ready)
         left = self._job.trials - counts.ended
+        eta = self._progress.eta(now) if self._follows else left / rate if rate else None
         return dataclasses.replace(
             self._base,
             state=state,
             reason=reason,
             **counts.shown(),
-            slots_ready=len(self._ready),
+            slots_ready=self._pool.ready,
             nodes=self._pool.nodes if self._parallel is not None else (),
             best=self._ledger.best,
             rate=rate,
-            eta=left / rate if rate and state is RunState.RUNNING else None,
+            eta=eta if state is RunState.RUNNING else None,
+            progress=self._progress.metrics,
             ended=now if state is not RunState.RUNNING else None,
             updated=now,
             recorder=self._recorder.away,

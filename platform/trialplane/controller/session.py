@@ -22,9 +22,11 @@ from pydantic import ValidationError
 import trialplane
 from trialplane import errors
 from trialplane.controller import arrival, loop, slots, stopping
+from trialplane.controller.gangs import GangPool
 from trialplane.controller.ledger import Ledger
 from trialplane.controller.loop import Ending
 from trialplane.controller.patience import Patience
+from trialplane.controller.progress import Progress
 from trialplane.controller.recorder import Recorder
 from trialplane.controller.setting import Setting
 from trialplane.controller.status import StatusBoard, write_status
@@ -39,6 +41,7 @@ log = logging.getLogger(__name__)
 
 LOCK_PATIENCE = 120.0  # seconds for a lost head's connection to be noticed by PostgreSQL, in a cluster
 OPEN_PATIENCE = 600.0  # seconds for a database that is away when the controller starts, in a cluster
+GRACE = {"hpo": 30.0, "train": 120.0}  # seconds for a trial to save itself, where neither the job nor a chart says
 
 
 def drive(folder: Path, stopped: list[int], setting: Setting) -> int:
@@ -93,6 +96,7 @@ class Session:
         self._stopped = stopped
         self._setting = setting
         self._ledger: Ledger | None = None
+        self._progress = Progress()
         self._base = RunStatus(
             run=run.root.name,
             job=job.name,
@@ -103,6 +107,8 @@ class Session:
             created=_submitted(run),
             started=time.time(),
             updated=time.time(),
+            kind=job.kind,
+            slots_per_trial=job.nodes,
         )
 
     @property
@@ -160,7 +166,8 @@ class Session:
         board.show(self._status(RunState.PENDING, "the slots are warming up"), now=True)
         shutil.rmtree(run.scratch, ignore_errors=True)  # of a controller that was killed
         with contextlib.ExitStack() as stack:
-            recorder = Recorder(run, uri, max(8, 2 * job.parallel), keeps_folder=not self._setting.in_cluster)
+            spares = 1 if job.is_training else max(8, 2 * job.parallel)
+            recorder = Recorder(run, uri, spares, keeps_folder=not self._setting.in_cluster)
             stack.callback(recorder.close, 5.0)
             recorder.study(_facts(run, job))
             caught = loop.catch_up(ledger, recorder)
@@ -197,7 +204,7 @@ class Session:
                 if setting.in_cluster:
                     slots.join(setting.ray)
                 else:
-                    slots.connect(job.parallel, job.resources.gpus)
+                    slots.connect(job.parallel * job.nodes, job.resources.gpus)
             except SystemExit:  # what Ray's own handler makes of SIGTERM while it starts
                 self._stopped.append(signal.SIGTERM)
             stack.callback(slots.disconnect)
@@ -205,34 +212,45 @@ class Session:
             wanted = wishes.ending()
             if wanted is not None:
                 return wanted
-            config = SlotConfig(
-                run=run.root.name,
-                code=str(run.code),
-                entrypoint=job.entrypoint,
-                root=str(run.root),
-                cache=str(paths.cache(run.root.parent.parent)),
-                preload=job.preload,
-                cpus=job.resources.cpus,
-                gpus=job.resources.gpus,
-                memory=job.resources.memory_bytes,
-                env={env.MLFLOW_TRACKING_URI: uri, env.MLFLOW_EXPERIMENT_NAME: job.name},
-                pack=str(arrival.archive(setting.submitted)) if setting.in_cluster and setting.submitted else "",
-                ship=setting.in_cluster,
-            )
+            config = self._slot_config(uri)
             size = max(1, min(wishes.parallel(), ledger.unstarted)) if setting.in_cluster else min(job.parallel, job.trials)
-            pool = slots.SlotPool(config, size, slots.START_PATIENCE if setting.in_cluster else 0.0)
+            patience = slots.START_PATIENCE if setting.in_cluster else 0.0
+            pool = slots.SlotPool(config, size * job.nodes, patience)
             stack.callback(pool.close)
             return loop.Controller(
                 run,
                 ledger,
-                pool,
+                pool if job.nodes == 1 else GangPool(pool, config),
                 recorder,
                 board,
                 self._base,
                 wishes.ending,
                 parallel=wishes.parallel if setting.in_cluster else None,
                 keeps_mlflow=setting.has_credentials,
+                progress=self._progress,
             ).run()
+
+    def _slot_config(self, uri: str) -> SlotConfig:
+        run, job, setting = self._run, self._job, self._setting
+        grace = setting.grace if job.checkpoints.grace is None else job.checkpoints.grace
+        return SlotConfig(
+            run=run.root.name,
+            code=str(run.code),
+            entrypoint=job.entrypoint,
+            root=str(run.root),
+            cache=str(paths.cache(run.root.parent.parent)),
+            preload=job.preload,
+            cpus=job.resources.cpus,
+            gpus=job.resources.gpus,
+            memory=job.resources.memory_bytes,
+            env={env.MLFLOW_TRACKING_URI: uri, env.MLFLOW_EXPERIMENT_NAME: job.name},
+            ranks=job.ranks_per_node,
+            nodes=job.nodes,
+            checkpoints=job.checkpoints.url or setting.checkpoints,
+            grace=GRACE[job.kind] if grace is None else grace,
+            pack=str(arrival.archive(setting.submitted)) if setting.in_cluster and setting.submitted else "",
+            ship=setting.in_cluster,
+        )
 
     def _recorded(self, recorder: Recorder, ending: Ending) -> bool:
         """Waits until MLflow has everything, or another signal comes; says whether it has."""
@@ -265,7 +283,14 @@ class Session:
         now = time.time()
         ended = None if state in (RunState.PENDING, RunState.RUNNING) else now
         return dataclasses.replace(
-            self._base, **{**counts, "running": 0}, state=state, reason=reason, best=best, ended=ended, updated=now
+            self._base,
+            **{**counts, "running": 0},
+            state=state,
+            reason=reason,
+            best=best,
+            ended=ended,
+            updated=now,
+            progress=self._progress.metrics,
         )
 
 
@@ -276,6 +301,13 @@ def _submitted(run: RunPaths) -> float:
 def _facts(run: RunPaths, job: Job) -> dict[str, Any]:
     """Names, parameters and tags of the study's MLflow run."""
     submission = json.loads(run.submission.read_text())
+    search = {
+        "trials": job.trials,
+        "parallel": job.parallel,
+        "sampler": job.sampler.name,
+        "pruner": job.pruner.name,
+    }
+    training = {"nodes": job.nodes, "ranks": job.world_size, **({"resume": job.resume} if job.resume else {})}
     return {
         "tags": {
             labels.JOB: job.name,
@@ -287,10 +319,7 @@ def _facts(run: RunPaths, job: Job) -> dict[str, Any]:
             "mlflow.note.content": job.description,
         },
         "params": {
-            "trials": job.trials,
-            "parallel": job.parallel,
-            "sampler": job.sampler.name,
-            "pruner": job.pruner.name,
+            **(training if job.is_training else search),
             "objectives": ", ".join(f"{o.direction} {o.metric}" for o in job.objectives),
         },
     }

@@ -19,6 +19,8 @@ class Setting:
         ray: address of the Ray cluster to join, or "" to start a Ray of our own.
         ledger: URL of the database, or "" for a file in the run's folder.
         status: host and port of /status and /metrics; port 0 is a free one.
+        checkpoints: folder or URL below which trials keep their checkpoints, as they see it; "" for the run's folder.
+        grace: seconds a trial gets to save itself, or None for the default.
         has_credentials: whether MLflow wants a password. Trials are strangers and do not get it: what they log by themselves
             goes into stores of their own, which are taken over.
     """
@@ -27,6 +29,8 @@ class Setting:
     ray: str = ""
     ledger: str = ""
     status: tuple[str, int] = ("127.0.0.1", 0)
+    checkpoints: str = ""
+    grace: float | None = None
     has_credentials: bool = False
 
     @classmethod
@@ -34,16 +38,22 @@ class Setting:
         """The setting by the environment. A user's RAY_ADDRESS is no word about where a run of the laptop goes.
 
         Raises:
-            InputError: the status' address cannot be read.
+            InputError: the status' address, or the grace, cannot be read.
         """
         host, colon, port = environ.get(env.STATUS, "").rpartition(":")
         if colon and not port.isdigit():
             raise errors.InputError(f"{env.STATUS} must be host:port, for example 0.0.0.0:8090")
+        try:
+            grace = float(environ[env.GRACE]) if environ.get(env.GRACE) else None
+        except ValueError:
+            raise errors.InputError(f"{env.GRACE} must be seconds, not {environ[env.GRACE]!r}") from None
         return cls(
             submitted=submitted,
             ray=environ.get(env.RAY_ADDRESS, "") if submitted is not None else "",
             ledger=environ.get(env.LEDGER, ""),
             status=(host, int(port)) if colon else cls.status,
+            checkpoints=environ.get(env.CHECKPOINTS, "") if submitted is not None else "",
+            grace=grace,
             has_credentials=submitted is not None and any(environ.get(name) for name in env.MLFLOW_CREDENTIALS),
         )
 

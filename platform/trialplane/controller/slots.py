@@ -33,7 +33,7 @@ class SlotReady:
     """A slot's template is warm.
 
     `unclean` says why its trials are spawned, not forked; `mlflow` whether the job has imported MLflow; `node` is its
-    host or pod.
+    host or pod, `address` a host:port of it where ranks of several nodes can meet.
     """
 
     slot: int
@@ -41,6 +41,7 @@ class SlotReady:
     unclean: tuple[str, ...]
     mlflow: bool
     node: str
+    address: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,19 +66,27 @@ class _Actor:
     def __init__(self, config: SlotConfig, name: str) -> None:
         runtime = importlib.import_module("trialplane.runtime.slot")
         self._slot = runtime.Slot(config, name)
+        self._number = -1  # of the newest attempt
 
     def start(self) -> dict[str, Any]:
         return dict(self._slot.start())
 
     def run(self, request: TrialRequest) -> tuple[TrialEvent, dict[str, Any]]:
+        self._number = request.number
         return self._with_files(self._slot.run(request))
 
     def go_on(self, prune: bool) -> tuple[TrialEvent, dict[str, Any]]:
         return self._with_files(self._slot.go_on(prune))
 
     @ray.method(concurrency_group="control")  # type: ignore[untyped-decorator]
-    def kill(self, failure: FailureClass, message: str) -> None:
-        self._slot.kill(failure, message)
+    def kill(self, number: int, failure: FailureClass, message: str) -> None:
+        if number == self._number:  # else the call took longer than its trial, and the next one runs
+            self._slot.kill(failure, message)
+
+    @ray.method(concurrency_group="control")  # type: ignore[untyped-decorator]
+    def stop(self, number: int, message: str) -> None:
+        if number == self._number:
+            self._slot.stop(message)
 
     def close(self) -> None:
         self._slot.close()
@@ -142,6 +151,11 @@ class SlotPool:
         """The hosts or pods that have a slot."""
         return tuple(sorted({place.node for place in self._places.values() if place.node}))
 
+    @property
+    def ready(self) -> int:
+        """How many slots have a warm template."""
+        return sum(bool(place.node) for place in self._places.values())
+
     def resize(self, size: int) -> set[int]:
         """Makes it `size` slots: more at once; fewer by ending those that start, then idle ones.
 
@@ -181,7 +195,15 @@ class SlotPool:
 
     def kill(self, slot: int, failure: FailureClass, message: str) -> None:
         """Ends the trial in a slot; its outcome comes as an event."""
-        self._places[slot].actor.kill.remote(failure, message)
+        place = self._places[slot]
+        if place.running is not None:
+            place.actor.kill.remote(place.running.number, failure, message)
+
+    def stop(self, slot: int, message: str) -> None:
+        """Lets the trial in a slot save itself and end, within the grace of `SlotConfig`; its outcome comes as an event."""
+        place = self._places[slot]
+        if place.running is not None:
+            place.actor.stop.remote(place.running.number, message)
 
     def running(self) -> dict[int, TrialRequest]:
         """Slot → the attempt in it."""
@@ -215,7 +237,8 @@ class SlotPool:
                     self._failures.success()
                     place.node = answer["node"]
                     unclean = tuple(answer["unclean"])
-                    yield SlotReady(place.index, answer["seconds"], unclean, answer["mlflow"], place.node)
+                    address = answer.get("address", "")
+                    yield SlotReady(place.index, answer["seconds"], unclean, answer["mlflow"], place.node, address)
                 else:
                     yield self._said(place, answer[0], files)
 
@@ -299,8 +322,8 @@ class SlotPool:
             self._open(place)
 
 
-def connect(parallel: int, gpus: int) -> None:
-    """Starts a Ray of this process's own on this machine, with one slot resource per parallel trial.
+def connect(size: int, gpus: int) -> None:
+    """Starts a Ray of this process's own on this machine, with room for `size` slots of `gpus` GPUs each.
 
     Ray reads its settings when it is imported: see `__main__`.
 
@@ -311,8 +334,8 @@ def connect(parallel: int, gpus: int) -> None:
     try:
         ray.init(
             address="local",
-            num_cpus=max(parallel, 1),
-            resources={SLOT_RESOURCE: parallel},
+            num_cpus=max(size, 1),
+            resources={SLOT_RESOURCE: size},
             include_dashboard=False,
             log_to_driver=False,
             configure_logging=False,
@@ -321,9 +344,9 @@ def connect(parallel: int, gpus: int) -> None:
     except (RuntimeError, ConnectionError, OSError, ValueError) as error:
         raise errors.SlotError(f"Ray does not start on this machine: {errors.first_line(error)}") from error
     have = int(ray.cluster_resources().get("GPU", 0))
-    if have < gpus * parallel:
+    if have < gpus * size:
         raise errors.SlotError(
-            f"{parallel} trials of {gpus} GPUs need {gpus * parallel}, but Ray sees {have}; lower --parallel"
+            f"{size} slots of {gpus} GPUs need {gpus * size}, but Ray sees {have}; lower --parallel, --nodes or --gpus"
         )
 
 

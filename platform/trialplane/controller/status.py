@@ -8,13 +8,15 @@ from __future__ import annotations
 import http.server
 import json
 import os
+import re
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import prometheus_client
+from prometheus_client.core import GaugeMetricFamily
 
 from trialplane.wire import records
 from trialplane.wire.paths import RunPaths
@@ -22,6 +24,7 @@ from trialplane.wire.records import RunStatus
 
 INTERVAL = 0.5  # seconds between writes of status.json while a run goes on
 TELL_INTERVAL = 10.0  # seconds between writes of the status to wherever else it is kept
+_UNFIT = re.compile(r"[^a-zA-Z0-9_]")  # for the name of a metric of Prometheus
 
 
 class StatusBoard:
@@ -54,6 +57,7 @@ class StatusBoard:
         self._asked = self._gauge("trialplane_trials_asked", "Logical trials the run was asked for.")
         self._slots = self._gauge("trialplane_slots_ready", "Slots whose template is warm.")
         self._best = self._gauge("trialplane_best_value", "Best value of the first objective.")
+        self._registry.register(self)
         self._server = http.server.ThreadingHTTPServer(address, _handler(self._page))
         self._server.daemon_threads = True
         threading.Thread(target=self._server.serve_forever, name="status", daemon=True).start()
@@ -85,6 +89,19 @@ class StatusBoard:
         """Stops serving."""
         self._server.shutdown()
         self._server.server_close()
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """What the trial of a training reported last; what it no longer reports is no longer shown. Called by Prometheus."""
+        status = self._status
+        if status is None:
+            return
+        values = {f"trialplane_training_{_UNFIT.sub('_', name)}": value for name, value in status.progress.items()}
+        if values and status.eta is not None:
+            values["trialplane_training_seconds_left"] = status.eta
+        for name, value in values.items():
+            gauge = GaugeMetricFamily(name, "Reported by the training, or made of that.", labels=["run"])
+            gauge.add_metric([status.run], value)
+            yield gauge
 
     def _gauge(self, name: str, text: str) -> prometheus_client.Gauge:
         gauge: prometheus_client.Gauge = prometheus_client.Gauge(name, text, ["run"], registry=self._registry).labels(

@@ -40,12 +40,13 @@ class Wishes:
     def ending(self) -> Ending | None:
         """How the user wants the run to end, or None."""
         self._look()
+        hurry = len(self._stopped) > 1  # a second signal is impatience
         if self._wish.state is RunState.CANCELLED or (self._stopped and self._run.cancelled.exists()):
-            return Ending(RunState.CANCELLED, "cancelled by the user", kill=True)
+            return Ending(RunState.CANCELLED, "cancelled by the user", kill=True, hurry=hurry)
         again = f"`platform resume {self._run.root.name}` goes on"
         if self._wish.state is RunState.PAUSED:
-            return Ending(RunState.PAUSED, f"paused by the user; {again}", kill=True)
-        return Ending(RunState.PAUSED, f"stopped; {again}", kill=True) if self._stopped else None
+            return Ending(RunState.PAUSED, f"paused by the user; {again}", kill=True, hurry=hurry)
+        return Ending(RunState.PAUSED, f"stopped; {again}", kill=True, hurry=hurry) if self._stopped else None
 
     def parallel(self) -> int:
         """How many slots the user wants."""

@@ -1,0 +1,124 @@
+"""Runs a train job's `run(ctx)` in several ranks, forked from this process, as a slot's template does; no platform around.
+
+    python tests/jobs/launch.py '{"job": "cnm-bert", "world_size": 8, "params": {…}, "folder": "…", "cache": "…"}' …
+
+Each argument is one launch, done after the one before. Rank 0's reports and result are written to `<folder>/said.json`,
+and the keys of the samples each rank read, batch by batch, to `<folder>/keys-<rank>.jsonl`. With `kill_at`, rank 0 kills
+itself (SIGKILL) when it reports that step and a checkpoint is there, and the other ranks are ended. Exit code 1 when a rank
+failed.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+
+from trialplane.runtime import checkpoint, meeting
+from trialplane.runtime.context import Context, seed_everything
+from trialplane.runtime.text import masking
+from trialplane.spec import load
+
+JOBS = Path(__file__).parents[2] / "jobs"
+
+
+def launch(spec: dict) -> bool:
+    """Starts the ranks and waits for them; whether all ended well."""
+    folder = JOBS / spec["job"]
+    job = load.load_job(folder, profile="smoke", environ={})
+    module = importlib.util.spec_from_file_location("train", folder / "train.py")
+    train = importlib.util.module_from_spec(module)
+    module.loader.exec_module(train)
+    port = meeting.Port()
+    ranks = {}
+    for rank in range(spec["world_size"]):
+        pid = os.fork()
+        if not pid:
+            os._exit(be(rank, spec, job, train.run, port))
+        ranks[pid] = rank
+    well = True
+    while ranks:
+        pid, status = os.waitpid(-1, 0)
+        del ranks[pid]
+        if status and well:
+            well = False
+            for other in ranks:
+                os.kill(other, signal.SIGKILL)
+    port.close()
+    return well
+
+
+def be(rank: int, spec: dict, job, run, port: meeting.Port) -> int:
+    """One rank; its exit code."""
+    folder, world_size = Path(spec["folder"]), spec["world_size"]
+    workdir = folder / f"rank-{rank}"
+    workdir.mkdir(parents=True, exist_ok=True)
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world_size)}
+    os.environ |= {"LOCAL_WORLD_SIZE": str(world_size), "GLOO_SOCKET_IFNAME": "lo"}
+    os.environ |= {"MASTER_ADDR": port.host, "MASTER_PORT": str(port.number)}
+    if world_size == 1:  # a process alone is no group of one
+        for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
+            del os.environ[name]
+    seed = spec.get("seed", 0)
+    seed_everything(seed)
+    checkpoints = str(folder / "checkpoints")
+    reports = []
+
+    def report(step, metrics):
+        reports.append([step, dict(metrics)])
+        if step == spec.get("kill_at"):
+            while checkpoint.Checkpoints(checkpoints).newest() is None:
+                time.sleep(0.01)  # it is written beside the training, which stands still here
+            os.kill(os.getpid(), signal.SIGKILL)
+        return False
+
+    if spec["job"] == "cnm-bert":
+        log_keys(folder / f"keys-{rank}.jsonl")
+    context = Context(
+        params={**job.params, **spec["params"]},
+        seed=seed,
+        run="test",
+        trial=0,
+        attempt=1,
+        cpus=world_size,
+        gpus=0,
+        code=JOBS / spec["job"],
+        cache=Path(spec["cache"]),
+        workdir=workdir,
+        _reporter=report,
+        rank=rank,
+        local_rank=rank,
+        world_size=world_size,
+        checkpoints=checkpoints,
+    )
+    try:
+        result = run(context)
+    except BaseException:  # noqa: BLE001  a fork must never return into its parent's code
+        traceback.print_exc()
+        return 1
+    if rank == 0:
+        (folder / "said.json").write_text(json.dumps({"reports": reports, "result": result}))
+    return 0
+
+
+def log_keys(file: Path) -> None:
+    """Makes the samples that are trained on leave a trace."""
+    read = masking.MaskedSamples.__getitem__
+
+    def logged(self, keys):
+        if keys[0][0] != masking.EVALUATION:
+            with file.open("a") as log:
+                log.write(json.dumps(keys) + "\n")
+        return read(self, keys)
+
+    masking.MaskedSamples.__getitem__ = logged
+
+
+if __name__ == "__main__":
+    outcomes = [launch(json.loads(argument)) for argument in sys.argv[1:]]
+    sys.exit(0 if all(outcomes) else 1)

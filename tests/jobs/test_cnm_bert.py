@@ -1,0 +1,307 @@
+"""The job `cnm-bert`: it learns, eight ranks train as one does, and what was killed goes on as if it had not been.
+
+Ranks are processes with gloo (launch.py). Not checked: GPUs, bf16 (marker gpu, tests/e2e), the platform around it
+(tests/study), and how good a model becomes.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+from trialplane import errors
+from trialplane.runtime import checkpoint
+from trialplane.runtime.context import Context, Stopped
+from trialplane.runtime.text import component_bert
+from trialplane.spec import load
+
+JOB = Path(__file__).parents[2] / "jobs" / "cnm-bert"
+LAUNCH = Path(__file__).parent / "launch.py"
+ENVIRON = {
+    "OPENBLAS_NUM_THREADS": "1",
+    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",
+    "CUDA_VISIBLE_DEVICES": "",
+}
+SMALL = {"max_train_samples": 320, "eval_samples": 64, "hidden_size": 32, "num_hidden_layers": 1, "eval_every": 1000}
+
+
+def launch(*specs):
+    """Runs launch.py on these; gives the finished process."""
+    environ = {name: value for name, value in os.environ.items() if name != "MLFLOW_RUN_ID"} | ENVIRON
+    command = [sys.executable, LAUNCH, *(json.dumps({"job": "cnm-bert", **spec}) for spec in specs)]
+    return subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+
+
+def said(folder):
+    return json.loads((folder / "said.json").read_text())
+
+
+def losses(folder):
+    return [metrics["loss"] for _, metrics in said(folder)["reports"] if "loss" in metrics]
+
+
+def weights(folder):
+    found = checkpoint.Checkpoints(str(folder / "checkpoints"))
+    newest = found.newest()
+    return newest.step, found.load(newest)[0]["model"]
+
+
+def keys(folder, rank):
+    return [json.loads(line) for line in (folder / f"keys-{rank}.jsonl").read_text().splitlines()]
+
+
+class Training:
+    """Runs the job in this process, as one rank; `reports` holds what it reported."""
+
+    def __init__(self, folder, cache):
+        self.folder, self.cache, self.reports = folder, cache, []
+        self.checkpoints = checkpoint.Checkpoints(str(folder / "checkpoints"))
+        spec = importlib.util.spec_from_file_location("job_cnm_bert", JOB / "train.py")
+        self.module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(self.module)
+
+    def __call__(self, stop_at=None, **params):
+        def report(step, metrics):
+            self.reports.append((step, dict(metrics)))
+            if step == stop_at:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return False
+
+        context = Context(
+            params={**load.load_job(JOB, environ={}).params, **SMALL, **params},
+            seed=0,
+            run="test",
+            trial=0,
+            attempt=1,
+            cpus=1,
+            gpus=0,
+            code=JOB,
+            cache=self.cache,
+            workdir=self.folder,
+            _reporter=report,
+            checkpoints=self.checkpoints.place,
+        )
+        return self.module.run(context)
+
+    @property
+    def losses(self):
+        return [metrics["loss"] for _, metrics in self.reports if "loss" in metrics]
+
+
+@pytest.fixture
+def training(cache, tmp_path, monkeypatch):
+    """`training()` gives a callable that trains in a folder of its own."""
+    for name in ("MLFLOW_RUN_ID", "MLFLOW_TRACKING_URI"):
+        monkeypatch.delenv(name, raising=False)
+    numbers = itertools.count()
+
+    def made():
+        folder = tmp_path / f"training-{next(numbers)}"
+        folder.mkdir()
+        return Training(folder, cache)
+
+    handler = signal.getsignal(signal.SIGTERM)  # a job that asks whether it is to stop takes SIGTERM
+    yield made
+    signal.signal(signal.SIGTERM, handler)
+
+
+# -- one rank
+
+
+def test_the_loss_falls_and_the_model_can_be_loaded(training, tmp_path):
+    train, out = training(), tmp_path / "model"
+    result = train(max_steps=40, report_every=5, output_dir=str(out))
+    assert train.losses[-1] < train.losses[0] - 0.5
+    assert set(result) == {"loss", "perplexity", "accuracy", "steps"}
+    assert result["steps"] == 40
+    assert {"samples_per_second", "tokens_per_second", "lr", "grad_norm"} <= set(train.reports[0][1])
+    model, tokenizer = AutoModelForMaskedLM.from_pretrained(out), AutoTokenizer.from_pretrained(out)
+    assert type(model) is component_bert.ComponentBertForMaskedLM
+    inputs = tokenizer("鲤鱼在[MASK]里游来游去。", return_tensors="pt")
+    inputs.pop("token_type_ids", None)
+    assert torch.isfinite(model(**inputs).logits).all()
+
+
+def test_gradient_accumulation_changes_nothing(training):
+    whole, parts = training(), training()
+    few = {"max_steps": 4, "report_every": 1, "dropout": 0.0}
+    whole(**few)
+    parts(**few, per_device=8)
+    assert parts.losses == pytest.approx(whole.losses, rel=1e-5)
+
+
+def test_a_training_that_is_stopped_saves_itself_and_says_at_which_step(training):
+    train = training()
+    with pytest.raises(Stopped, match="after step 9, with a checkpoint"):
+        train(max_steps=30, report_every=3, save_every=1000, stop_at=6)
+    assert train.checkpoints.newest().step == 9
+
+
+def test_fewer_lines_than_are_held_out_are_refused(training, tmp_path):
+    (tmp_path / "few.txt").write_text("鲤鱼在河里。\n" * 40)
+    with pytest.raises(errors.InputError, match=r"few\.txt gives 40 lines, and params\.eval_samples holds 64 out"):
+        training()(max_train_samples=None, data=str(tmp_path / "few.txt"))
+
+
+def test_the_profile_base_is_the_original():
+    job = load.load_job(JOB, profile="base", environ={})
+    assert job.kind == "train"
+    assert (job.world_size, job.resources.gpus) == (8, 8)
+    assert job.params["batch"] == 256 == 8 * job.params["per_device"]
+    assert job.params["hidden_size"] == 768
+
+
+@pytest.mark.parametrize("profile", [None, "smoke", "small", "base"])
+def test_the_batch_can_be_dealt_to_the_ranks(profile):
+    job = load.load_job(JOB, profile=profile, environ={})
+    assert job.params["batch"] % job.world_size == 0
+
+
+def test_importing_the_job_leaves_a_process_that_may_be_forked():
+    program = (
+        "import importlib, sys; from pathlib import Path\n"
+        "from trialplane.spec import load; from trialplane.policies import spawn\n"
+        f"sys.path.insert(0, {str(JOB)!r})\n"
+        f"[importlib.import_module(name) for name in load.load_job(Path({str(JOB)!r}), environ={{}}).preload]\n"
+        "import train; print(spawn.reasons_not_to_fork())"
+    )
+    environ = {**os.environ, **ENVIRON, "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION": "python"}
+    ended = subprocess.run([sys.executable, "-c", program], env=environ, capture_output=True, text=True, check=True)
+    assert ended.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_it_trains_in_bf16_on_a_gpu(training):
+    train = training()
+    result = train(max_steps=40, report_every=5, workers=2, component_pooling="attention")
+    assert train.losses[-1] < train.losses[0] - 0.5
+    assert result["loss"] < train.losses[0]
+    assert "gpu_memory_gib" in train.reports[0][1]
+
+
+# -- alone
+
+
+def alone(tmp_path, *command):
+    environ = {**os.environ, **ENVIRON, "TRIALPLANE_HOME": str(tmp_path / "home"), "GLOO_SOCKET_IFNAME": "lo"}
+    for name in ("MLFLOW_RUN_ID", "MLFLOW_TRACKING_URI"):
+        environ.pop(name, None)
+    return subprocess.run([sys.executable, *command], env=environ, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+
+def test_it_runs_alone_as_the_original_did(tmp_path):
+    (tmp_path / "pretrain_tiny.yaml").write_text("hidden_size: 32\nmax_steps: 12\nlr: 1e-3\n")
+    flags = ["--profile", "smoke", "--config", "pretrain_tiny.yaml", "--max_train_samples", "320", "--output_dir=out"]
+    ended = alone(tmp_path, JOB / "train.py", *flags)
+    assert ended.returncode == 0, ended.stderr
+    said = json.loads(ended.stdout[ended.stdout.index("{") :])
+    assert said["steps"] == 12
+    assert (tmp_path / "out" / "model.safetensors").is_file()
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["hidden_size"] == 32
+    assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--max_train_sample", "3"], "--max_train_sample: there is no such parameter; did you mean max_train_samples"),
+        (["--max_train_samples"], "--max_train_samples: write --max_train_samples VALUE"),
+        (["more.yaml"], "more.yaml: there is no such parameter"),
+    ],
+)
+def test_an_argument_that_is_none_is_refused(tmp_path, flags, says):
+    """By what reads the arguments of every job's script; the job itself, seconds of imports, is not needed for that."""
+    program = f"from trialplane.runtime import alone; alone.main({str(JOB / 'train.py')!r}, lambda ctx: 0.0)"
+    ended = alone(tmp_path, "-c", program, *flags)
+    assert ended.returncode == 2
+    assert says in ended.stderr
+
+
+def test_arguments_are_numbers_as_a_job_file_has_them(tmp_path):
+    (tmp_path / "tiny.yaml").write_text("hidden_size: 32\nlr: 1e-3\n")
+    program = f"from trialplane.runtime import alone; alone.main({str(JOB / 'train.py')!r}, lambda ctx: dict(ctx.params))"
+    flags = ["--config", "tiny.yaml", "--max-train-samples=7", "--set", "weight_decay=1e-2", "--beta2", "9e-1"]
+    params = json.loads(alone(tmp_path, "-c", program, *flags).stdout)
+    assert (params["hidden_size"], params["lr"], params["max_train_samples"]) == (32, 0.001, 7)
+    assert (params["weight_decay"], params["beta2"], params["max_steps"]) == (0.01, 0.9, None)
+
+
+@pytest.mark.slow
+def test_it_runs_under_torchrun(tmp_path):
+    flags = ["--profile", "smoke", "--max_train_samples", "320", "--hidden_size", "32", "--max_steps", "6"]
+    ended = alone(tmp_path, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", JOB / "train.py", *flags)
+    assert ended.returncode == 0, ended.stderr
+    said = json.loads(ended.stdout[ended.stdout.index("{") :])
+    assert said["steps"] == 6
+    assert ended.stdout.count("step 6: eval_loss") == 1
+
+
+# -- many ranks
+
+
+@pytest.mark.slow
+def test_eight_ranks_of_four_train_as_one_of_thirty_two(tmp_path, cache):
+    """Without dropout, whose numbers are each rank's own. What is left is the order in which float32 sums are taken."""
+    params = {**SMALL, "max_steps": 12, "report_every": 1, "dropout": 0.0, "save_every": 1000}
+    one, eight = tmp_path / "one", tmp_path / "eight"
+    ended = launch(
+        {"world_size": 1, "params": params, "folder": str(one), "cache": str(cache)},
+        {"world_size": 8, "params": {**params, "per_device": 4}, "folder": str(eight), "cache": str(cache)},
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert len(losses(one)) == 12
+    assert losses(eight) == pytest.approx(losses(one), rel=1e-5)
+    assert said(eight)["result"]["loss"] == pytest.approx(said(one)["result"]["loss"], rel=1e-5)
+    dealt = [key for step in range(12) for rank in range(8) for key in keys(eight, rank)[step]]
+    assert dealt == [key for batch in keys(one, 0) for key in batch]
+
+
+@pytest.mark.slow
+def test_what_was_killed_goes_on_as_if_it_had_not_been(tmp_path, cache):
+    """With dropout: the generators of each rank are part of a checkpoint."""
+    params = {**SMALL, "max_steps": 14, "report_every": 1, "save_every": 5}
+    calm, killed = tmp_path / "calm", tmp_path / "killed"
+    spec = {"world_size": 2, "params": params, "cache": str(cache)}
+    ended = launch({**spec, "folder": str(calm)}, {**spec, "folder": str(killed), "kill_at": 8})
+    assert ended.returncode == 1, ended.stderr
+    assert not (killed / "said.json").exists()
+    before = [keys(killed, rank) for rank in range(2)]
+    ended = launch({**spec, "folder": str(killed)})
+    assert ended.returncode == 0, ended.stderr
+    assert "goes on from" in ended.stdout
+    assert "after step 5" in ended.stdout
+
+    for rank in range(2):
+        undisturbed, again = keys(calm, rank), keys(killed, rank)[len(before[rank]) :]
+        assert before[rank] == undisturbed[: len(before[rank])]
+        assert again == undisturbed[5:]
+    (last, ours), (end, theirs) = weights(killed), weights(calm)
+    assert last == end == 14
+    assert [name for name in theirs if not torch.equal(ours[name], theirs[name])] == []
+    assert said(killed)["result"] == said(calm)["result"]
+
+
+@pytest.mark.slow
+def test_it_goes_on_with_another_number_of_ranks(tmp_path, cache):
+    params = {**SMALL, "max_steps": 6, "save_every": 3, "dropout": 0.0, "report_every": 1}
+    folder, calm = tmp_path / "moved", tmp_path / "calm"
+    spec = {"params": params, "cache": str(cache)}
+    ended = launch(
+        {**spec, "folder": str(folder), "world_size": 2, "kill_at": 4},
+        {**spec, "folder": str(folder), "world_size": 1},
+        {**spec, "folder": str(calm), "world_size": 1},
+    )
+    assert "it was saved by 2 ranks and these are 1" in ended.stdout
+    assert said(folder)["result"]["loss"] == pytest.approx(said(calm)["result"]["loss"], rel=1e-5)
