@@ -1,4 +1,4 @@
-"""The meter's lines and reports on a clock of the test's own: rates, means, time left, and what the supervisor is sent.
+"""The meter's reports, and the lines they become, on a clock of the test's own: rates, means, time left, and pulses.
 
 Not checked: what the meter costs (tests/benchmarks); and without a GPU, a GPU's figures.
 """
@@ -10,7 +10,7 @@ import dataclasses
 import pytest
 import torch
 
-from trialplane.runtime import context, progress
+from trialplane.runtime import context, progress, showing
 
 
 class Clock:
@@ -49,8 +49,8 @@ def drive(job: Job, clock: Clock, meter: progress.Meter, steps: range, seconds: 
 
 
 def test_a_line_has_rates_of_a_rank_and_of_all_means_and_the_time_left() -> None:
-    job, clock, said = Job(), Clock(), []
-    meter = progress.Meter(job, total_steps=1000, every=5.0, say=said.append, clock=clock)
+    job, clock = Job(), Clock()
+    meter = progress.Meter(job, total_steps=1000, every=5.0, clock=clock)
     clock.now += 60  # a slow start is no measure of what is left
     drive(job, clock, meter, range(1, 12))
     (_, first), (step, metrics) = job.reports
@@ -68,25 +68,26 @@ def test_a_line_has_rates_of_a_rank_and_of_all_means_and_the_time_left() -> None
         "seconds_left": pytest.approx(989 * 0.5),
         "total_steps": 1000,
     }
-    assert said[-1] == (
+    assert showing.line(step, metrics) == (
         "step 11/1,000 (1 %)  loss 6.5  lr 0.001  grad_norm 2.5  512 samples/s (64 per rank)  "
         "16,000 tokens/s (2,000 per rank)  0.5 s/step  0:08:14 left"
     )
 
 
 def test_the_last_step_has_a_line_and_one_that_goes_on_counts_from_there() -> None:
-    job, clock, said = Job(), Clock(), []
-    meter = progress.Meter(job, total_steps=105, start=100, every=1e9, say=said.append, clock=clock)
+    job, clock = Job(), Clock()
+    meter = progress.Meter(job, total_steps=105, start=100, every=1e9, clock=clock)
     drive(job, clock, meter, range(101, 106))
     ((step, metrics),) = job.reports
     assert (step, metrics["seconds_left"]) == (105, 0)
-    assert said[0].startswith("step 105/105 (100 %)")
-    assert said[0].endswith("done")
+    said = showing.line(step, metrics)
+    assert said.startswith("step 105/105 (100 %)")
+    assert said.endswith("done")
 
 
 def test_a_study_has_reports_at_the_same_steps_in_each_trial() -> None:
     job, clock = Job(prune_at=20), Clock()
-    meter = progress.Meter(job, total_steps=100, every_steps=10, say=None, clock=clock)
+    meter = progress.Meter(job, total_steps=100, every_steps=10, clock=clock)
     with pytest.raises(context.Pruned):
         drive(job, clock, meter, range(1, 101), seconds=37.0)
     assert [step for step, _ in job.reports] == [10, 20]
@@ -94,29 +95,32 @@ def test_a_study_has_reports_at_the_same_steps_in_each_trial() -> None:
 
 def test_a_report_at_every_step_begins_with_the_first() -> None:
     job, clock = Job(), Clock()
-    drive(job, clock, progress.Meter(job, total_steps=3, every_steps=1, say=None, clock=clock), range(1, 4))
+    drive(job, clock, progress.Meter(job, total_steps=3, every_steps=1, clock=clock), range(1, 4))
     assert [step for step, _ in job.reports] == [1, 2, 3]
 
 
 def test_other_ranks_report_nothing_and_every_rank_sends_its_own_seconds() -> None:
-    job, clock, said = Job(rank=3), Clock(), []
-    meter = progress.Meter(job, total_steps=8, every=0.1, say=said.append, clock=clock)
+    job, clock = Job(rank=3), Clock()
+    meter = progress.Meter(job, total_steps=8, every=0.1, clock=clock)
     drive(job, clock, meter, range(1, 9))
-    assert (job.reports, said) == ([], [])
+    assert job.reports == []
     assert [step for step, _ in job.pulses] == [2, 4, 6, 8]
     assert [seconds for _, seconds in job.pulses] == [pytest.approx(0.2)] * 4
 
 
 def test_numbers_do_as_well_as_tensors_and_others_are_reported_too() -> None:
     job, clock = Job(world_size=1), Clock()
-    said: list[str] = []
-    meter = progress.Meter(job, total_steps=2, say=said.append, clock=clock)
+    meter = progress.Meter(job, total_steps=2, clock=clock)
     for step in (1, 2):
         clock.now += 1
         meter.step(step, loss=step, samples=1, accuracy=0.25)
     assert job.reports[0][1]["loss"] == 1.5
     assert job.reports[0][1]["accuracy"] == 0.25
-    assert said == ["step 2/2 (100 %)  loss 1.5  1 samples/s  1 s/step  accuracy 0.25  done"]
+    assert showing.line(*job.reports[0]) == "step 2/2 (100 %)  loss 1.5  1 samples/s  1 s/step  accuracy 0.25  done"
+
+
+def test_a_report_of_anything_else_is_shown_by_its_names() -> None:
+    assert showing.line(3, {"macro_f1": 0.81234567, "loss": 2.0}) == "step 3: macro_f1 0.812346  loss 2"
 
 
 @pytest.mark.gpu
@@ -124,5 +128,5 @@ def test_numbers_do_as_well_as_tensors_and_others_are_reported_too() -> None:
 def test_a_gpus_memory_is_shown() -> None:
     torch.ones(1, device="cuda")
     job, clock = Job(), Clock()
-    drive(job, clock, progress.Meter(job, total_steps=2, say=None, clock=clock), range(1, 3))
+    drive(job, clock, progress.Meter(job, total_steps=2, clock=clock), range(1, 3))
     assert job.reports[0][1]["gpu_memory_peak_gib"] >= job.reports[0][1]["gpu_memory_gib"] >= 0

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from trialplane import errors, policies
-from trialplane.runtime import context
+from trialplane.runtime import context, showing
 from trialplane.spec import document, load, space
 from trialplane.spec.job import Job
 from trialplane.wire import paths
@@ -146,6 +146,5 @@ def _keep_quiet(step: int, metrics: Mapping[str, float]) -> bool:
 
 
 def _print_report(step: int, metrics: Mapping[str, float]) -> bool:
-    shown = "  ".join(f"{name} {value:.4f}" for name, value in metrics.items())
-    print(f"step {step}: {shown}", flush=True)  # noqa: T201
+    print(showing.line(step, metrics), flush=True)  # noqa: T201
     return False

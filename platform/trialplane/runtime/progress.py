@@ -7,8 +7,9 @@
         ...
         meter.step(step + 1, samples=32, tokens=batch_tokens, loss=loss, lr=lr, grad_norm=norm)
 
-Rank 0 prints a line and reports it; every rank sends its own seconds per step to the supervisor. Values may be tensors: they
-are read from the device when a line is made and not before, so a step never waits for the GPU. Imports no torch.
+Rank 0 reports, which `showing` makes a line of in the log; every rank sends its own seconds per step to the supervisor.
+Values may be tensors: they are read from the device for a report and not before, so a step never waits for the GPU. Imports
+no torch.
 """
 
 from __future__ import annotations
@@ -47,9 +48,8 @@ class Meter:
         ctx: the job's context.
         total_steps: optimizer steps of the whole training, for the time left.
         start: steps done before this process began.
-        every: seconds between two lines.
-        every_steps: steps between two lines instead: a study's pruner compares trials at the same steps.
-        say: prints a line; None for none, where `ctx.report` prints already.
+        every: seconds between two reports.
+        every_steps: steps between two reports instead: a study's pruner compares trials at the same steps.
         clock: seconds, for tests.
     """
 
@@ -61,11 +61,10 @@ class Meter:
         start: int = 0,
         every: float = 10.0,
         every_steps: int | None = None,
-        say: Callable[[str], None] | None = print,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._ctx, self._total, self._every, self._every_steps = ctx, total_steps, every, every_steps
-        self._say, self._clock = say, clock
+        self._clock = clock
         self._began = self._line_at = self._pulse_at = clock()
         self._start = self._line_step = self._pulse_step = start
         self._warm_from: int | None = None  # the step from which on time is a measure of the time left
@@ -156,31 +155,7 @@ class Meter:
         self._line_at, self._line_step = now, step
         self._samples = self._tokens = 0
         self._losses.clear()
-        if self._say is not None:
-            self._say(line(step, self._total, metrics))
         self._ctx.report(step, total_steps=self._total, **metrics)
-
-
-def line(step: int, total: int, metrics: dict[str, float]) -> str:
-    """A line for people: `step 1,200/10,000 (12 %)  loss 2.31  lr 0.0005  8,192 samples/s (1,024 per rank)  …`."""
-    said = [f"step {step:,}/{total:,} ({100 * step // max(total, 1)} %)"]
-    rest = dict(metrics)
-    said += [f"{name} {rest.pop(name):.4g}" for name in ("loss", "lr", "grad_norm") if name in rest]
-    for name in ("samples", "tokens"):
-        if f"{name}_per_second" in rest:
-            every, one = rest.pop(f"{name}_per_second"), rest.pop(f"{name}_per_second_and_rank")
-            said.append(f"{_short(every)} {name}/s" + (f" ({_short(one)} per rank)" if every != one else ""))
-    left = rest.pop("seconds_left")
-    said.append(f"{rest.pop('seconds_per_step'):.3g} s/step")
-    if "gpu_memory_gib" in rest:
-        memory, peak = rest.pop("gpu_memory_gib"), rest.pop("gpu_memory_peak_gib")
-        said.append(f"GPU {memory:.1f} GiB (at most {peak:.1f})")
-    if "gpu_utilization" in rest:
-        said.append(f"{rest.pop('gpu_utilization'):.0f} % busy")
-    said += [f"{name} {value:.4g}" for name, value in rest.items()]
-    hours, seconds = divmod(round(left), 3600)
-    said.append(f"{hours}:{seconds // 60:02d}:{seconds % 60:02d} left" if step < total else "done")
-    return "  ".join(said)
 
 
 def _mean(losses: list[Any]) -> float:
@@ -188,10 +163,6 @@ def _mean(losses: list[Any]) -> float:
     if hasattr(losses[0], "detach"):
         return float(sys.modules["torch"].stack(losses).float().mean())
     return sum(float(loss) for loss in losses) / len(losses)
-
-
-def _short(rate: float) -> str:
-    return f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
 
 
 class _Gpu:

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from trialplane import policies
-from trialplane.runtime import context, outcomes, stopping
+from trialplane.runtime import context, outcomes, showing, stopping
 from trialplane.wire import env, paths, records
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.states import TrialState
@@ -222,9 +222,8 @@ class Reporter:
     def __call__(self, step: int, metrics: Mapping[str, float]) -> bool:
         """Sends the metrics of one step; whether the trial is to end as pruned."""
         self.last = metrics
-        shown = "  ".join(f"{name} {value:.6g}" for name, value in metrics.items())
         with contextlib.suppress(OSError, ValueError, AttributeError):  # the job may have closed or replaced its streams
-            print(f"step {step}: {shown}", flush=True)  # noqa: T201  into the trial's log
+            print(showing.line(step, metrics), flush=True)  # noqa: T201  into the trial's log
         report = records.TrialReport(self._request.number, step, metrics, time.time())
         self._channel.send_bytes(json.dumps({"report": records.to_dict(report)}).encode())
         if not self._request.prunable:

@@ -96,7 +96,7 @@ def loops(scratch: Path, rounds: int, steps: int, width: int) -> dict[str, Any]:
     loop, job = Loop(width), Job()
     total = (rounds + 1) * steps
     batches = iter(ResumableSampler(BatchOrder(SAMPLES, BATCH), 0, 1, 0, total))
-    meter = progress.Meter(job, total_steps=total + 1, every=1.0, say=None)
+    meter = progress.Meter(job, total_steps=total + 1, every=1.0)
     overhead, bare = [], []
     with Checkpoints(scratch / "loop") as checkpoints:
         for number in range(rounds + 1):
@@ -162,7 +162,7 @@ def meters(rounds: int) -> dict[str, Any]:
     job, loss = Job(), torch.zeros(())
     taken = []
     for _ in range(rounds):
-        meter = progress.Meter(job, total_steps=10**9, every=1e9, say=None)
+        meter = progress.Meter(job, total_steps=10**9, every=1e9)
         began = time.perf_counter()
         for step in range(1, 1001):
             with meter.own():
