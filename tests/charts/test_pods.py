@@ -111,12 +111,37 @@ def test_the_gateway_gets_what_it_reads(render: Render, named: Callable[..., Thi
 
 
 @pytest.mark.parametrize(
+    ("values", "claim"),
+    [
+        ({}, None),
+        ({"checkpoints": {"url": "s3://b/c"}}, None),
+        ({"checkpoints": {"enabled": True}}, "platform-checkpoints"),
+        ({"checkpoints": {"enabled": True, "existingClaim": "mine"}}, "mine"),
+    ],
+)
+def test_the_gateway_has_the_volume_of_checkpoints(
+    render: Render, named: Callable[..., Thing], values: dict[str, Any], claim: str | None
+) -> None:
+    """It deletes those of a deleted run; and `helm install --wait` may wait for ever for a claim that no pod uses."""
+    pod = named(render(values), "Deployment", "platform-gateway")["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    claims = [one["persistentVolumeClaim"]["claimName"] for one in pod["volumes"] if one["name"] == "checkpoints"]
+    assert claims == ([claim] if claim else [])
+    places = [one["value"] for one in container["env"] if one["name"] == env.CHECKPOINTS]
+    mounts = [one["mountPath"] for one in container["volumeMounts"] if one["name"] == "checkpoints"]
+    assert places == mounts == ([cluster.CHECKPOINTS] if claim else [])
+
+
+@pytest.mark.parametrize(
     ("values", "strategy"),
     [
         ({}, "RollingUpdate"),
         ({"runs": {"enabled": False}}, "RollingUpdate"),
         ({"runs": {"accessModes": ["ReadWriteOnce"]}}, "Recreate"),
         ({"runs": {"existingClaim": "mine"}}, "Recreate"),
+        ({"checkpoints": {"enabled": True}}, "RollingUpdate"),
+        ({"checkpoints": {"enabled": True, "accessModes": ["ReadWriteOnce"]}}, "Recreate"),
+        ({"checkpoints": {"enabled": True, "existingClaim": "mine"}}, "Recreate"),
     ],
 )
 def test_a_volume_for_one_node_never_has_two_gateways(

@@ -26,7 +26,7 @@ from trialplane.controller.archive import Archive
 from trialplane.controller.gateway import Gateway
 from trialplane.controller.ledger import Ledger
 from trialplane.controller.status import StatusBoard
-from trialplane.wire import cluster, labels, records
+from trialplane.wire import cluster, labels, paths, records
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import RunStatus, TrialOutcome, TrialRow
 from trialplane.wire.states import FailureClass, RunState, TrialState
@@ -56,7 +56,8 @@ class Site:
         self.url = server.new_database()
         self.home = home
         self._runs = Archive(self.url)
-        made = Gateway(self._runs, token, home, status_url)
+        self.checkpoints = home / "checkpoints"
+        made = Gateway(self._runs, token, home, status_url, self.checkpoints)
         self._server = gateways.serve(made, "127.0.0.1", 0)
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
@@ -221,6 +222,7 @@ def test_a_run_is_deleted_whole_and_alone(site: Site) -> None:
             ledger.tell(complete(ask(ledger)))
             ledger.tell(TrialOutcome(ask(ledger).number, TrialState.FAILED, failure=FailureClass.ERROR))
             RunPaths.of(site.home, name).root.mkdir(parents=True)
+            Path(paths.trial_checkpoints(str(site.checkpoints), name, 0)).mkdir(parents=True)
             if name == "toy":
                 reply = site.change("DELETE", "/runs/toy")
                 assert reply.code == 409
@@ -231,6 +233,7 @@ def test_a_run_is_deleted_whole_and_alone(site: Site) -> None:
     assert len(site.get("/runs/other/attempts")) == 2
     assert not RunPaths.of(site.home, "toy").root.exists()
     assert RunPaths.of(site.home, "other").root.exists()
+    assert [folder.name for folder in site.checkpoints.iterdir()] == ["other"]
     database = site.url.split("/")[3].split("?")[0]
     (left,) = site.postgres.execute("SELECT count(*), min(study_id), max(study_id) FROM trials", database)
     assert left[0] == 2

@@ -76,13 +76,17 @@ class Gateway:
         token: allows changes; "" allows none.
         home: TRIALPLANE_HOME of controllers, where that is a volume; else None.
         status_url: of a living controller's status, with `{run}` in it.
+        checkpoints: where trials keep theirs, where that is a volume; else None.
     """
 
-    def __init__(self, runs: Archive, token: str, home: Path | None, status_url: str) -> None:
+    def __init__(
+        self, runs: Archive, token: str, home: Path | None, status_url: str, checkpoints: Path | None = None
+    ) -> None:
         self._runs = runs
         self._token = token
         self._home = home
         self._status_url = status_url
+        self._checkpoints = checkpoints
 
     def answer(self, method: str, target: str, headers: Mapping[str, str], body: bytes) -> Answer:
         """The answer to one request, whatever it is."""
@@ -194,6 +198,8 @@ class Gateway:
         self._runs.delete(run)
         if self._home is not None:
             shutil.rmtree(RunPaths.of(self._home, run).root, ignore_errors=True)
+        if self._checkpoints is not None:
+            shutil.rmtree(self._checkpoints / run, ignore_errors=True)
         return _json({"deleted": run})
 
     def _check_token(self, headers: Mapping[str, str]) -> None:
@@ -296,7 +302,10 @@ def main() -> int:
     home = paths.home() if os.environ.get(env.HOME) and paths.home().is_dir() else None
     status_url = f"http://{cluster.head_service('{run}')}:{cluster.STATUS_PORT}/status"
     runs = Archive(url)
-    server = serve(Gateway(runs, os.environ.get(env.GATEWAY_TOKEN, ""), home, status_url), "", cluster.GATEWAY_PORT)
+    place = os.environ.get(env.CHECKPOINTS)
+    token = os.environ.get(env.GATEWAY_TOKEN, "")
+    gateway = Gateway(runs, token, home, status_url, Path(place) if place else None)
+    server = serve(gateway, "", cluster.GATEWAY_PORT)
     # The first process of a container has no signal handlers of the system's; from another thread, or it waits for itself.
     signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=server.shutdown).start())
     server.serve_forever()
