@@ -1,4 +1,4 @@
-"""Makes the synthetic data that the four text jobs ship, the same bytes every time.
+"""Makes the synthetic data that the text jobs in English ship, the same bytes every time.
 
     python jobs/make_synthetic.py             # writes jobs/<job>/synthetic.{csv,jsonl}
     python jobs/make_synthetic.py --check     # writes nothing; exit code 1 when a file differs
@@ -238,6 +238,23 @@ def posts(count: int, seed: int) -> str:
     return "".join(line + "\n" for line in lines.values())
 
 
+def notes(count: int, seed: int) -> str:
+    """JSONL of (text, label): two or three sentences, one of which meets a criterion; the label is that criterion's name."""
+    draw = random.Random(seed)
+    lines: dict[str, str] = {}
+    while len(lines) < count:
+        label = draw.choice(list(CRITERIA))
+        other = draw.choice([name for name in CRITERIA if name != label])
+        parts = [clause(draw, label, met=True)[0], fill(draw, draw.choice(NEUTRAL))]
+        if draw.random() < 0.4:
+            parts.append(clause(draw, other, met=False)[0])
+        draw.shuffle(parts)
+        text = " ".join(map(sentence, parts))
+        said = label if draw.random() > WRONG_LABELS else other
+        lines.setdefault(text, json.dumps({"text": text, "label": said, "source": "synthetic"}))
+    return "".join(line + "\n" for line in lines.values())
+
+
 def files() -> dict[Path, str]:
     """Every file this script makes, with its text."""
     return {
@@ -245,6 +262,7 @@ def files() -> dict[Path, str]:
         JOBS / "evidence" / "synthetic.jsonl": posts(800, seed=2),
         JOBS / "share" / "synthetic.jsonl": posts(800, seed=3),
         JOBS / "joint" / "synthetic.jsonl": posts(600, seed=4),
+        JOBS / "finetune" / "synthetic.jsonl": notes(1500, seed=5),
     }
 
 

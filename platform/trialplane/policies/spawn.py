@@ -4,16 +4,24 @@ Rule: a job's own workers start by spawn, and the warm template is forked only w
 Why: "Cannot re-initialize CUDA in forked subprocess" is the kind outcome; a lock held by a thread that the child does
 not have is the unkind one: a hang.
 Enforced where: `apply()` makes spawn the start method of multiprocessing in every trial; the template asks
-`reasons_not_to_fork()` before each fork and starts the trial by spawn when there is one.
-Test: tests/policies/test_policies.py, tests/runtime/test_template.py.
+`reasons_not_to_fork()` before each fork and starts the trial by spawn when there is one. Hugging Face's `datasets` has a
+multiprocessing of its own (`multiprocess`), which forks, for `num_proc=1` too: `apply()` makes that spawn as well, and
+has `Dataset.map` and `Dataset.filter` refuse `num_proc` once CUDA is there or this is one rank of several.
+Test: tests/policies/test_policies.py, tests/policies/test_datasets.py, tests/runtime/test_template.py.
 """
 
 from __future__ import annotations
 
+import functools
+import importlib.abc
+import importlib.machinery
 import multiprocessing
 import os
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 from trialplane import errors
 
@@ -24,37 +32,75 @@ ENV = {
     "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
 }
 
+_DATASET = "datasets.arrow_dataset"  # the module whose class has map and filter
+_GUARDED = "_trialplane_guarded"
+_CLEAN = ("spawn", "forkserver")
+
 
 def apply() -> None:
-    """Makes spawn the start method of multiprocessing, unless the job has already chosen one."""
+    """Makes spawn the start method of multiprocessing, unless the job has chosen one; guards `datasets`, now or later."""
     for name, value in ENV.items():
         os.environ.setdefault(name, value)
     if multiprocessing.get_start_method(allow_none=True) is None:
         multiprocessing.set_start_method(os.environ[START_METHOD])
+    if _DATASET in sys.modules:
+        _guard(sys.modules[_DATASET])
+    elif _WATCH not in sys.meta_path:
+        sys.meta_path.insert(0, _WATCH)
 
 
 def check() -> None:
     """Raises PolicyError when workers of this process would be forked."""
     method = multiprocessing.get_start_method(allow_none=True)
-    if method not in ("spawn", "forkserver"):
+    if method not in _CLEAN:
         raise errors.PolicyError(
             f"multiprocessing starts workers by {method or 'fork (the default)'}: they break once CUDA or a thread is "
             'alive here; call multiprocessing.set_start_method("spawn"), or start through trialplane'
+        )
+    dataset = sys.modules.get(_DATASET)
+    if dataset is not None and not hasattr(dataset.Dataset.map, _GUARDED):
+        raise errors.PolicyError(
+            "datasets was imported and would fork in Dataset.map(num_proc=…) whatever is alive here; call "
+            "trialplane.policies.spawn.apply(), or start through trialplane"
         )
 
 
 def reasons_not_to_fork() -> list[str]:
     """Why a fork of this process could break its child; empty when it is clean."""
-    reasons = []
+    return _cuda() + _threads()
+
+
+def reasons_not_to_map() -> list[str]:
+    """Why `Dataset.map` should start no processes from this one; empty when it may."""
+    reasons = _ranks() + _cuda()
+    multiprocess = sys.modules.get("multiprocess")
+    if multiprocess is None or multiprocess.get_start_method(allow_none=True) not in _CLEAN:
+        reasons += _threads()
+    return reasons
+
+
+def _cuda() -> list[str]:
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
-        reasons.append("CUDA is initialized")
-    elif any(target.startswith("/dev/nvidia") for target in _open_files()):
-        reasons.append("a CUDA device is open")
+        return ["CUDA is initialized"]
+    if any(target.startswith("/dev/nvidia") for target in _open_files()):
+        return ["a CUDA device is open"]
+    return []
+
+
+def _threads() -> list[str]:
     threads = _other_threads()
-    if threads:
-        reasons.append(f"{len(threads)} thread(s) are alive: {', '.join(sorted(set(threads)))}")
-    return reasons
+    return [f"{len(threads)} thread(s) are alive: {', '.join(sorted(set(threads)))}"] if threads else []
+
+
+def _ranks() -> list[str]:
+    """Whether this is one of several ranks, which have met or are about to."""
+    rank, size = os.environ.get("RANK", ""), os.environ.get("WORLD_SIZE", "")
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        rank, size = str(distributed.get_rank()), str(distributed.get_world_size())
+    several = rank != "" and size.isdigit() and int(size) > 1
+    return [f"this is rank {rank} of {size}, and each would map everything"] if several else []
 
 
 def _open_files() -> list[str]:
@@ -77,3 +123,60 @@ def _other_threads() -> list[str]:
             except (FileNotFoundError, ProcessLookupError):  # it ended while we looked
                 continue
     return names
+
+
+def _guard(dataset: ModuleType) -> None:
+    """Makes the processes of `datasets` start by spawn, and its class refuse to start them where that cannot go well."""
+    multiprocess = sys.modules["multiprocess"]  # imported by the module itself
+    if multiprocess.get_start_method(allow_none=True) is None:
+        multiprocess.set_start_method(os.environ[START_METHOD])
+    for name in ("map", "filter"):
+        method = getattr(dataset.Dataset, name)
+        if not hasattr(method, _GUARDED):
+            setattr(dataset.Dataset, name, _guarded(method))
+
+
+def _guarded(method: Callable[..., Any]) -> Callable[..., Any]:
+    import inspect  # only where there is something to guard
+
+    place = list(inspect.signature(method).parameters).index("num_proc")
+
+    @functools.wraps(method)
+    def guarded(*args: Any, **kwargs: Any) -> Any:
+        processes = kwargs.get("num_proc", args[place] if len(args) > place else None)
+        if processes and (reasons := reasons_not_to_map()):
+            raise errors.PolicyError(
+                f"Dataset.{method.__name__}(num_proc={processes}) starts processes from this one (datasets does for 1 too), "
+                f"but {'; '.join(reasons)}: forked ones fail or hang, and in any case there are too many. Do it before the "
+                "model is on the GPU and before there are ranks, or write num_proc=None (this process does it), or call "
+                "trialplane.runtime.mapping.mapped(dataset, function, cache=ctx.cache), which uses all cores in clean "
+                "processes, once for all ranks"
+            )
+        return method(*args, **kwargs)
+
+    setattr(guarded, _GUARDED, True)
+    return guarded
+
+
+class _Watch(importlib.abc.MetaPathFinder):
+    """Guards `datasets` at the moment when it is imported."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """None for all modules but the one; that one's usual spec, whose execution ends with the guard."""
+        if fullname != _DATASET:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                execute(module)
+                _guard(module)
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+_WATCH = _Watch()

@@ -42,10 +42,10 @@ _BZIP2_BLOCKS = (b"1AY&SY", b"\x17rE8P\x90")  # after "BZh" and a digit; a text 
 _TABLES: tuple[tuple[bytes, str], ...] = ((b"PAR1", "Parquet"), (b"ARROW1", "Arrow"))
 _WIDE = (b"\xff\xfe", b"\xfe\xff")  # byte order marks of UTF-16
 
-# For a byte with one bit set, the place of that bit as np.packbits counts; else _SEVERAL.
-_SEVERAL = 8
-_BIT = np.full(256, _SEVERAL, np.uint8)
-_BIT[1 << np.arange(8)] = 7 - np.arange(8)
+# For two bytes with one bit set between them, the place of that bit as np.packbits counts; else _SEVERAL.
+_SEVERAL = 16
+_BIT = np.full(1 << 16, _SEVERAL, np.uint8)
+_BIT[np.packbits(np.eye(16, dtype=np.bool_), axis=1).view(np.uint16).ravel()] = np.arange(16)
 
 
 class _Span(NamedTuple):
@@ -135,6 +135,7 @@ def _scan(descriptor: int, text: Text, begin: int, low: int, *, skip: bool) -> _
     """Looks at one span, from `low` on."""
     view = memoryview(bytearray(BLOCK + 2))  # a block after the two bytes before it
     buffer = np.frombuffer(view, np.uint8)
+    mask = np.empty(-(-BLOCK // 16) * 16, np.bool_)  # one for all blocks: fresh memory costs a page fault per 4 KiB
     high = min(low + SPAN, text.size)
     starts: list[npt.NDArray[np.int64]] = []
     lines = empty = 0
@@ -151,16 +152,19 @@ def _scan(descriptor: int, text: Text, begin: int, low: int, *, skip: bool) -> _
         if buffer[2 : 2 + count].min() == 0:
             nul = offset + int(np.flatnonzero(buffer[2 : 2 + count] == 0)[0])
             return _Span(np.empty(0, np.int64), lines, empty, first_empty, last, nul)
-        ends = _true(buffer[2 : 2 + count] == LF)
+        np.equal(buffer[2 : 2 + count], LF, out=mask[:count])
+        mask[count:] = False
+        ends = _true(mask)
         if not len(ends):
             continue
-        before = buffer[ends + 1]
-        blank = (before == LF) | ((before == CR) & (buffer[ends] == LF))
         found = ends + (offset + 1)
-        if blank.any():
-            if first_empty < 0:
-                first_empty = lines + int(np.flatnonzero(blank)[0])
-            empty += int(np.count_nonzero(blank))
+        before = buffer[ends + 1]
+        if before.min() <= CR:  # else no line is empty, and none ends in a carriage return
+            blank = (before == LF) | ((before == CR) & (buffer[ends] == LF))
+            numbers = np.flatnonzero(blank)
+            if first_empty < 0 and len(numbers):
+                first_empty = lines + int(numbers[0])
+            empty += len(numbers)
             starts.append(found[~blank] if skip else found)
         else:
             starts.append(found)
@@ -170,15 +174,15 @@ def _scan(descriptor: int, text: Text, begin: int, low: int, *, skip: bool) -> _
 
 
 def _true(mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
-    """`np.flatnonzero`, in a quarter of the time where no two are near each other: eight at a time."""
-    packed = np.packbits(mask)
-    eights = np.flatnonzero(packed != 0)
-    which = _BIT[packed[eights]]
+    """`np.flatnonzero`, in a third of the time where no two are near each other: 16 at a time, of which one is true."""
+    packed = np.packbits(mask).view(np.uint16)
+    found = np.flatnonzero(packed != 0)
+    which = _BIT[packed[found]]
     if len(which) and which.max() == _SEVERAL:
         return np.flatnonzero(mask)
-    eights *= 8
-    eights += which
-    return eights
+    found *= 16
+    found += which
+    return found
 
 
 def _in_threads(work: Callable[[int], T], items: Sequence[int]) -> Iterator[T]:

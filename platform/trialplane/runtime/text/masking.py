@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy import typing as npt
 
+from trialplane.runtime import batches
+
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-    from trialplane.runtime import batches
 
 IGNORED = -100  # what torch's cross-entropy leaves out
 EVALUATION = 2**32 - 1  # in place of an epoch
@@ -74,9 +74,9 @@ class Masking:
         """
         rows, columns = ids.shape
         epochs, numbers = np.array(keys, dtype=np.uint64).reshape(rows, 2).T
-        sample = _mixed(_mixed(_mixed(np.full(rows, self.seed, dtype=np.uint64)) + epochs) + numbers)
+        sample = batches.mixed(batches.mixed(batches.mixed(np.full(rows, self.seed, dtype=np.uint64)) + epochs) + numbers)
         position = np.arange(columns)
-        score = _mixed(sample[:, None] + position.astype(np.uint64))
+        score = batches.mixed(sample[:, None] + position.astype(np.uint64))
         candidate = ~self.special[ids]
         first = np.where(self.continues[ids] & self.whole_words, 0, position)
         first = np.maximum.accumulate(first, axis=1)  # of the word that a position belongs to
@@ -86,8 +86,8 @@ class Masking:
         wanted = np.maximum(np.rint(self.rate * candidate.sum(axis=1)), 1)
         chosen = candidate & (np.take_along_axis(rank, first, axis=1) < wanted[:, None])
 
-        other = self.plain[_mixed(score + np.uint64(1)) % np.uint64(len(self.plain))]
-        fate = (_mixed(score + np.uint64(2)) >> np.uint64(11)).astype(np.float64) * 2.0**-53  # in [0, 1)
+        other = self.plain[batches.mixed(score + np.uint64(1)) % np.uint64(len(self.plain))]
+        fate = (batches.mixed(score + np.uint64(2)) >> np.uint64(11)).astype(np.float64) * 2.0**-53  # in [0, 1)
         shown = np.where(fate < _TO_MASK, self.mask, np.where(fate < _TO_OTHER, other, ids))
         return np.where(chosen, shown, ids), np.where(chosen, ids, IGNORED)
 
@@ -171,11 +171,3 @@ def masking(tokenizer: PreTrainedTokenizerBase, *, seed: int, rate: float = 0.15
         rate=rate,
         whole_words=whole_words,
     )
-
-
-def _mixed(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """SplitMix64's step: Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014."""
-    values = values + np.uint64(0x9E3779B97F4A7C15)
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return values ^ (values >> np.uint64(31))

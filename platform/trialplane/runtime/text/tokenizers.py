@@ -6,8 +6,9 @@ asks for a tokenizer converts it under a file lock and renames the result into t
 process, reads `tokenizer.json`, which needs no protobuf, no SentencePiece and no hub.
 
 A name is a hub name (`microsoft/deberta-v3-base`), a local folder, or a preset made from the job's own text:
-`tiny_deberta.py` trains a SentencePiece model, `characters.py` takes the characters. Must not import optuna or kubernetes;
-heavy libraries are imported inside the functions, so that importing this module starts nothing.
+`tiny_deberta.py` trains a SentencePiece model, `tiny_gpt2.py` a byte-level BPE, `characters.py` takes the characters.
+Must not import optuna or kubernetes; heavy libraries are imported inside the functions, so that importing this module
+starts nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from trialplane import errors
 from trialplane.policies import protobuf
-from trialplane.runtime.text import characters, tiny_deberta
+from trialplane.runtime.text import characters, tiny_deberta, tiny_gpt2
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -49,14 +50,18 @@ _TOKENIZER_FILES = (
 )
 
 # Those made from the job's text, with the most tokens each may have.
-_PRESETS = {tiny_deberta.NAME: tiny_deberta.VOCABULARY, characters.NAME: characters.VOCABULARY}
+_PRESETS = {
+    tiny_deberta.NAME: tiny_deberta.VOCABULARY,
+    tiny_gpt2.NAME: tiny_gpt2.VOCABULARY,
+    characters.NAME: characters.VOCABULARY,
+}
 
 
 def load_tokenizer(name: str, cache: Path, corpus: Sequence[str] = ()) -> PreTrainedTokenizerBase:
     """The fast tokenizer `name`, from the cache, converted into it if it is not there yet.
 
     Args:
-        name: hub name, local folder, `tiny-deberta` or `characters`.
+        name: hub name, local folder, `tiny-deberta`, `tiny-gpt2` or `characters`.
         cache: folder shared by all trials; made when missing.
         corpus: lines of text that a preset is made from; part of its cache key.
 
@@ -139,6 +144,9 @@ def _fill(entry: Path, name: str, corpus: Sequence[str]) -> None:
     try:
         if name == tiny_deberta.NAME:
             tiny_deberta.train_sentencepiece(corpus, source)
+            tokenizer = convert(source)
+        elif name == tiny_gpt2.NAME:
+            tiny_gpt2.write(corpus, source)
             tokenizer = convert(source)
         elif name == characters.NAME:
             characters.write(corpus, source)
