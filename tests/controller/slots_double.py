@@ -69,5 +69,5 @@ class Slots:
         event = TrialEvent(outcome=ended, log=b"the end")
         self._said.append(SlotTrial(slot, self.started[slot], event, arrays, store, gone))
 
-    def fail(self, slot: int, failure: FailureClass, message: str = "", *, gone: bool = False) -> None:
-        self.end(slot, gone=gone, state=TrialState.FAILED, failure=failure, message=message, metrics={})
+    def fail(self, slot: int, failure: FailureClass, message: str = "", *, gone: bool = False, **changes: Any) -> None:
+        self.end(slot, gone=gone, state=TrialState.FAILED, failure=failure, message=message, metrics={}, **changes)

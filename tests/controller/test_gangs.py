@@ -153,6 +153,18 @@ def test_all_nodes_of_a_trial_that_stops_get_the_time_to_save_it(two: Gangs, clo
     assert ended.failure is FailureClass.LOST
 
 
+def test_a_node_whose_pod_ends_leaves_the_others_the_time_to_save_the_trial(two: Gangs, clock: list[float]) -> None:
+    """The pool gives its slot up; the others have the checkpoint to write, which they began together."""
+    two.slots.fail(1, FailureClass.LOST, "stopped by SIGTERM after step 7, with a checkpoint", gone=True, exit_code=0)
+    two.listen()
+    clock[0] += CONFIG.grace - 1
+    two.listen()
+    assert not two.slots.killed
+    two.slots.fail(0, FailureClass.LOST, "stopped by SIGTERM after step 7, with a checkpoint")
+    *_, ended = two.listen()
+    assert ended.gone
+
+
 def test_a_lost_slot_ends_the_trial_and_a_new_gang_is_made_when_there_is_a_new_slot(two: Gangs) -> None:
     two.slots.fail(0, FailureClass.LOST, "slot 0 was lost", gone=True)
     two.slots.warm(0, port=2)  # the new one is there before the others have ended

@@ -21,7 +21,7 @@ from tests.runtime import trainings
 from tests.runtime.trainings import Training, names, saved, small, steps
 
 from trialplane import errors
-from trialplane.runtime import checkpoint, checkpoint_record, checkpoint_store
+from trialplane.runtime import checkpoint, checkpoint_record, checkpoint_state, checkpoint_store
 from trialplane.runtime.checkpoint import Checkpoints
 
 
@@ -59,6 +59,8 @@ def test_nothing_is_found_where_nothing_was_saved(place: str) -> None:
 def test_another_runs_checkpoints_are_taken_when_there_are_none_here(tmp_path: Path) -> None:
     saved(tmp_path / "old", 5)
     here = Checkpoints(tmp_path / "new")
+    with pytest.raises(errors.CheckpointError, match=r"no checkpoint at .*/typo to go on from"):
+        here.resume(otherwise=tmp_path / "typo")
     found = here.resume(otherwise=tmp_path / "old")
     assert found is not None
     assert found.step == 5
@@ -116,6 +118,19 @@ def test_a_save_returns_before_anything_is_written_and_keeps_the_values_of_its_m
         checkpoints.save(2, {"model": {"weight": weight}, "list": []})  # into the same memory
     state, _ = checkpoints.load(checkpoints.all()[-1])
     assert state["model"]["weight"].sum() == 0
+
+
+def test_a_copy_waits_for_every_gpu_that_tensors_are_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not for the current one alone: what another still copies would be written half."""
+    waited: list[Any] = []
+    monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
+
+    class OnGpus(checkpoint_state.Copier):
+        def _tree(self, value: Any, path: str) -> Any:
+            self._copied[(torch.device(value), path)] = torch.empty(0)
+
+    OnGpus().copy({"weight": "cuda:1", "bias": "cuda:1", "other": "cuda:2", "step": "cpu"}, "state")
+    assert sorted(map(str, waited)) == ["cuda:1", "cuda:2"]
 
 
 def test_tied_weights_stay_tied_and_views_are_cut_out(tmp_path: Path) -> None:

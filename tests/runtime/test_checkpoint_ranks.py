@@ -84,6 +84,19 @@ def test_when_one_rank_cannot_write_every_rank_learns_it(tmp_path: Path, monkeyp
     assert names(tmp_path) == ["step-0000000001", "step-0000000003"]
 
 
+def test_a_machine_whose_list_of_the_folder_is_old_finds_the_checkpoint_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on NFS, where the list may be half a minute old and a name that is looked up is not."""
+    monkeypatch.setattr(checkpoint_store.FolderStore, "complete", lambda store: [])
+
+    def act(rank: int, meet: Callable[[], None]) -> None:
+        Checkpoints(tmp_path, background=False).save(1, small(), rank=rank, world_size=2, barrier=meet)
+
+    assert in_ranks(2, act) == [None] * 2
+    assert names(tmp_path) == ["step-0000000001"]
+
+
 def test_what_a_killed_attempt_of_more_ranks_left_is_not_taken_for_this_ones(tmp_path: Path) -> None:
     """A draft of the same step with every rank's marker: none of it may count."""
     draft = tmp_path / ".step-0000000001.saving"

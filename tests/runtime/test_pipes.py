@@ -6,7 +6,9 @@ Not checked here: real ranks (test_ranks.py).
 from __future__ import annotations
 
 import os
+import select
 import socket
+import subprocess
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -43,11 +45,23 @@ def test_an_endless_line_is_written_in_pieces(log: tuple[int, Path]) -> None:
     lines = pipes.Lines(source, "> ", log[0])
     os.write(sink, b"x" * 20_000)
     os.close(sink)
-    assert not lines.pump()
+    assert lines.pump()
+    assert not lines.pump(), "the other end is closed"
     lines.close()
     written = log[1].read_bytes().splitlines()
     assert all(line.startswith(b"> ") for line in written)
     assert sum(line.count(b"x") for line in written) == 20_000
+
+
+def test_a_rank_that_never_stops_printing_holds_nobody_up(log: tuple[int, Path]) -> None:
+    with subprocess.Popen(["yes"], stdout=subprocess.PIPE) as endless:
+        assert endless.stdout is not None
+        lines = pipes.Lines(os.dup(endless.stdout.fileno()), "> ", log[0])
+        select.select([endless.stdout], [], [])
+        assert lines.pump()
+        lines.close()
+        endless.kill()
+    assert log[1].read_bytes().startswith(b"> y\n> y\n")
 
 
 def test_messages_wait_for_nobody() -> None:

@@ -99,6 +99,12 @@ def test_a_report_at_every_step_begins_with_the_first() -> None:
     assert [step for step, _ in job.reports] == [1, 2, 3]
 
 
+def test_a_job_that_counts_from_0_is_no_mistake() -> None:
+    job, clock = Job(), Clock()
+    drive(job, clock, progress.Meter(job, total_steps=3, every_steps=1, clock=clock), range(3))
+    assert [step for step, _ in job.reports] == [0, 1, 2]
+
+
 def test_other_ranks_report_nothing_and_every_rank_sends_its_own_seconds() -> None:
     job, clock = Job(rank=3), Clock()
     meter = progress.Meter(job, total_steps=8, every=0.1, clock=clock)

@@ -110,6 +110,7 @@ def test_a_rank_that_is_killed_ends_all_and_is_named(warm: Bench, who: int) -> N
     outcome = warm.outcome("fails_in_step", how="killed", who=who)
     assert (outcome.state, outcome.failure) == (TrialState.FAILED, FailureClass.CRASHED)
     assert outcome.message.startswith(f"rank {who} was killed by SIGKILL")
+    assert outcome.exit_code == -signal.SIGKILL, "the rank's: a gang of nodes tells by it what may have followed"
     assert not alive(outcome.pid)
 
 
@@ -145,6 +146,14 @@ def test_a_rank_that_leaves_without_a_word_has_crashed(shared: Bench) -> None:
         FailureClass.CRASHED,
         "rank 1 ended with exit code 0 without a result",
     )
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_what_is_killed_in_mid_word_has_crashed(tmp_path: Path, ranks: int) -> None:
+    with Bench(tmp_path, MODULES, ranks=ranks) as bench:
+        outcome = bench.outcome("dies_in_mid_word")
+        assert outcome.failure is FailureClass.CRASHED
+        assert "was killed by SIGKILL" in outcome.message
 
 
 def test_a_stop_lets_ranks_save_a_checkpoint(shared: Bench) -> None:

@@ -26,6 +26,13 @@ def test_a_slow_rank_is_named_once_and_when_it_has_caught_up() -> None:
     assert watch.slow == frozenset()
 
 
+def test_a_slow_rank_is_named_also_when_it_was_the_first_to_report() -> None:
+    watch = Stragglers(3, window=4)
+    said = [watch.pulse(2, step, 0.5) for step in range(9)]
+    said += [watch.pulse(rank, step, 0.1) for rank in (0, 1) for step in range(4)]
+    assert [(one.rank, one.step, one.slow) for one in said if one is not None] == [(2, 8, True)]
+
+
 def test_one_slow_step_is_nothing() -> None:
     watch = Stragglers(2)
     assert feed(watch, {0: 0.1, 1: 0.1}, 10) == []

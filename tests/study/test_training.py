@@ -23,6 +23,7 @@ STEPS = 12
 # Saves each step, and writes down each step that a rank has done, with its attempt and its pid.
 JOB = """
 import os
+import threading
 import time
 from pathlib import Path
 
@@ -45,6 +46,8 @@ def run(ctx):
         begin, total = newest(Path(ctx.resume_from))
     print(f"rank {ctx.rank} of {ctx.world_size} begins with step {begin}", flush=True)
     for step in range(begin, ctx.params["steps"]):
+        if (step, ctx.attempt, ctx.rank) == (6, 1, ctx.params["hold"]):
+            threading.Event().wait()  # to be killed while the others wait for it in a collective
         value = torch.tensor([float((ctx.rank + 1) * (step + 1)), 0.0])
         distributed.all_reduce(value)
         total += value[0].item()
@@ -67,7 +70,7 @@ def run(ctx):
 SPEC = f"""
 kind: train
 preload: [torch]
-params: {{steps: {STEPS}, pause: 0.05}}
+params: {{steps: {STEPS}, pause: 0.05, hold: -1}}
 ranks: 2
 retries: {{lost: 2}}
 checkpoints: {{grace: 20}}
@@ -154,7 +157,7 @@ def test_two_ranks_train_together(training: Training) -> None:
 
 @pytest.mark.slow
 def test_a_killed_rank_ends_the_attempt_and_the_next_goes_on(training: Training) -> None:
-    run = training.submit()
+    run = training.submit(**{"params.hold": 1})
     victim = training.at_step(4, rank=1)
     first = training.ranks()
     kill(victim)
@@ -177,7 +180,7 @@ def test_two_nodes_train_together(training: Training) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("rank", "victims"), [(3, "rank"), (0, "rank"), (2, "slot")])
 def test_what_is_killed_on_one_node_ends_the_attempt_on_all(training: Training, rank: int, victims: str) -> None:
-    run = training.submit(nodes=2)
+    run = training.submit(nodes=2, **{"params.hold": rank})
     pid = training.at_step(3, rank=rank)
     everyone = training.processes()
     ranks = training.ranks()
@@ -213,7 +216,7 @@ def test_a_paused_training_goes_on_where_it_was(training: Training, nodes: int) 
 
 @pytest.mark.slow
 def test_a_killed_controller_takes_its_ranks_with_it_and_a_resumed_one_goes_on(training: Training) -> None:
-    run = training.submit()
+    run = training.submit(**{"params.hold": 0})
     training.at_step(4)
     everyone = training.pids()
     pid = training.controller()

@@ -1,4 +1,4 @@
-"""What comes from pods that share no folder with the controller: the submission, and what trials wrote into files."""
+"""What comes from pods and slots, as files of the run: the submission, logs, MLflow stores and arrays of trials."""
 
 from __future__ import annotations
 
@@ -87,6 +87,14 @@ def unpack_store(run: RunPaths, number: int, packed: Any) -> None:
         return
     if left_out:
         log.info("attempt %d logged to MLflow by itself, without artifacts or with ones too large to send", number)
+
+
+def arrays_to_file(arrays: Any, file: Path) -> None:
+    """Writes packed arrays as they are, complete or not at all."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    partial = file.with_suffix(".partial")
+    arrays.tofile(partial)
+    partial.replace(file)
 
 
 def _move(store: Path) -> None:

@@ -203,7 +203,7 @@ class GangPool:
         assert outcome is not None
         if outcome.state is TrialState.COMPLETE or not gang.open:
             return
-        soft = outcome.failure is FailureClass.LOST and not said.gone
+        soft = outcome.failure is FailureClass.LOST and (not said.gone or outcome.exit_code is not None)  # it was stopped
         patience = self._patience if soft or causes.may_follow(outcome) else 0.0
         gang.kill_at = min(gang.kill_at or float("inf"), time.monotonic() + patience)
         self._end_late()

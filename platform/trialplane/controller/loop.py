@@ -13,7 +13,7 @@ import statistics
 import time
 from collections.abc import Callable
 
-from trialplane.controller import arrival, slots
+from trialplane.controller import arrival
 from trialplane.controller.gangs import GangPool
 from trialplane.controller.ledger import Ledger
 from trialplane.controller.progress import Progress
@@ -201,7 +201,7 @@ class Controller:
         arrays = None
         if said.arrays is not None:
             arrays = self._run.packed(outcome.number)
-            slots.arrays_to_file(said.arrays, arrays)
+            arrival.arrays_to_file(said.arrays, arrays)
         if said.store is not None:
             arrival.unpack_store(self._run, outcome.number, said.store)
         # In the ledger, so that a controller without this one's disk finds what MLflow has of this attempt.

@@ -31,6 +31,7 @@ from trialplane.controller.recorder import Recorder
 from trialplane.controller.setting import Setting
 from trialplane.controller.status import StatusBoard, write_status
 from trialplane.controller.wishes import Wishes
+from trialplane.spec import checkpoints
 from trialplane.spec.job import Job
 from trialplane.wire import env, labels, paths, records
 from trialplane.wire.paths import RunPaths
@@ -41,7 +42,6 @@ log = logging.getLogger(__name__)
 
 LOCK_PATIENCE = 120.0  # seconds for a lost head's connection to be noticed by PostgreSQL, in a cluster
 OPEN_PATIENCE = 600.0  # seconds for a database that is away when the controller starts, in a cluster
-GRACE = {"hpo": 30.0, "train": 120.0}  # seconds for a trial to save itself, where neither the job nor a chart says
 
 
 def drive(folder: Path, stopped: list[int], setting: Setting) -> int:
@@ -247,7 +247,7 @@ class Session:
             ranks=job.ranks_per_node,
             nodes=job.nodes,
             checkpoints=job.checkpoints.url or setting.checkpoints,
-            grace=GRACE[job.kind] if grace is None else grace,
+            grace=checkpoints.GRACE[job.kind] if grace is None else grace,
             pack=str(arrival.archive(setting.submitted)) if setting.in_cluster and setting.submitted else "",
             ship=setting.in_cluster,
         )

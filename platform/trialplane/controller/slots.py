@@ -7,6 +7,7 @@ so and puts a new actor in its place. In a cluster an actor waits for its pod, f
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
 import itertools
@@ -26,6 +27,7 @@ from trialplane.wire.states import FailureClass, TrialState
 SLOT_RESOURCE = "trial_slot"
 MAX_START_FAILURES = 3  # in a row, over all slots
 START_PATIENCE = 600.0  # seconds for which a cluster may give no slot that starts, and only ones that fail
+POD_GOES = 10.0  # seconds for a pod to be gone after its trial was stopped
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,6 +116,7 @@ class _Place:
         node: where its template is warm, or "".
         running: the trial in it.
         leaving: whether it goes when its trial has ended.
+        asked: whether we have asked the trial in it to end.
     """
 
     index: int
@@ -122,6 +125,7 @@ class _Place:
     node: str = ""
     running: TrialRequest | None = None
     leaving: bool = False
+    asked: bool = False
 
 
 class SlotPool:
@@ -185,7 +189,7 @@ class SlotPool:
         """Starts a trial in a slot that is ready and idle."""
         place = self._places[slot]
         assert place.running is None, f"slot {slot} runs trial {place.running}"
-        place.running = request
+        place.running, place.asked = request, False
         self._pending[place.actor.run.remote(request)] = (place, "trial")
 
     def go_on(self, slot: int, prune: bool = False) -> None:
@@ -197,12 +201,14 @@ class SlotPool:
         """Ends the trial in a slot; its outcome comes as an event."""
         place = self._places[slot]
         if place.running is not None:
+            place.asked = True
             place.actor.kill.remote(place.running.number, failure, message)
 
     def stop(self, slot: int, message: str) -> None:
         """Lets the trial in a slot save itself and end, within the grace of `SlotConfig`; its outcome comes as an event."""
         place = self._places[slot]
         if place.running is not None:
+            place.asked = True
             place.actor.stop.remote(place.running.number, message)
 
     def running(self) -> dict[int, TrialRequest]:
@@ -276,12 +282,25 @@ class SlotPool:
     def _said(self, place: _Place, event: TrialEvent, files: Mapping[str, Any]) -> SlotTrial:
         request = place.running
         assert request is not None
+        gone = False
         if event.outcome is not None:
             place.running = None
+            gone = place.leaving or self._goes(place, event.outcome)
             if place.leaving:
                 self._remove(place)
-        gone = place.index not in self._places
+            elif gone:
+                ray.kill(place.actor)
+                place.actor, place.node = None, ""
+                place.again = time.monotonic() + POD_GOES
         return SlotTrial(place.index, request, event, files.get("arrays"), files.get("store"), gone)
+
+    def _goes(self, place: _Place, outcome: TrialOutcome) -> bool:
+        """Whether a slot's pod is about to end: what stops a trial there that is not ours to stop is the pod's hook.
+
+        The trial would be tried again in the same pod, and be lost once more with it.
+        """
+        stopped = outcome.failure is FailureClass.LOST and outcome.exit_code is not None  # else its template died
+        return self._config.ship and stopped and not place.asked
 
     def _lost(self, place: _Place, call: str, error: Exception) -> Iterator[SlotTrial]:
         request, place.running = place.running, None
@@ -331,7 +350,7 @@ def connect(size: int, gpus: int) -> None:
         SlotError: Ray does not start, or has fewer GPUs than the trials need.
     """
     free = shutil.disk_usage("/dev/shm").free
-    try:
+    with _told("Ray does not start on this machine"):
         ray.init(
             address="local",
             num_cpus=max(size, 1),
@@ -341,8 +360,6 @@ def connect(size: int, gpus: int) -> None:
             configure_logging=False,
             object_store_memory=max(80 << 20, min(free // 2, 1 << 30)),
         )
-    except (RuntimeError, ConnectionError, OSError, ValueError) as error:
-        raise errors.SlotError(f"Ray does not start on this machine: {errors.first_line(error)}") from error
     have = int(ray.cluster_resources().get("GPU", 0))
     if have < gpus * size:
         raise errors.SlotError(
@@ -356,20 +373,25 @@ def join(address: str) -> None:
     Raises:
         SlotError: it does not answer.
     """
-    try:
+    with _told(f"the Ray at {address} cannot be joined"):
         ray.init(address=address, log_to_driver=False, configure_logging=False)
-    except (RuntimeError, ConnectionError, OSError, ValueError) as error:
-        raise errors.SlotError(f"the Ray at {address} cannot be joined: {errors.first_line(error)}") from error
+
+
+@contextlib.contextmanager
+def _told(what: str) -> Iterator[None]:
+    """Says what Ray could not do, as SlotError."""
+    try:
+        yield
+    except (RuntimeError, OSError, ValueError) as error:
+        raise errors.SlotError(f"{what}: {errors.first_line(error)}") from error
+    except Exception as error:
+        if type(error) is not Exception:
+            raise
+        # A plain one says that its processes took over 30 s, a limit that nobody can change.
+        text = f"{what}: {errors.first_line(error)} Is the machine very busy? `platform resume` tries again"
+        raise errors.SlotError(text) from error
 
 
 def disconnect() -> None:
     """Ends the Ray that `connect` started, or leaves the one that was joined."""
     ray.shutdown()
-
-
-def arrays_to_file(arrays: Any, file: Path) -> None:
-    """Writes packed arrays as they are, complete or not at all."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    partial = file.with_suffix(".partial")
-    arrays.tofile(partial)
-    partial.replace(file)

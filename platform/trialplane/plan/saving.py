@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from trialplane.plan.site import Site
+from trialplane.spec import checkpoints
 from trialplane.spec.job import Job
 from trialplane.wire import cluster
 
-GRACE = 30.0  # seconds of a trial of a search, as Kubernetes gives every pod
 # Seconds that a pod has longer than its trial: the hook waits for half of them, for the slot may have to kill the trial, and
 # the controller must hear of it before the pod's own process is ended.
 MARGIN = 10
@@ -47,7 +47,7 @@ class Saving:
         url = job.checkpoints.url or site.checkpoints.url
         grace = job.checkpoints.grace
         if grace is None:
-            grace = site.checkpoints.grace if job.is_training else GRACE
+            grace = site.checkpoints.grace if job.is_training else checkpoints.GRACE[job.kind]
         if url:
             return cls(url, grace, secret=site.checkpoints.secret)
         return cls(cluster.CHECKPOINTS, grace, claim=site.checkpoints.claim)

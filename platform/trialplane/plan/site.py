@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from trialplane.errors import TargetError
-from trialplane.spec import values
+from trialplane.spec import checkpoints, values
 from trialplane.spec.cluster import Cpus
 
 
@@ -66,7 +66,7 @@ class Checkpoints(_Part):
     claim: str = ""
     url: str = ""
     secret: str = ""
-    grace: values.Duration = 120.0
+    grace: values.Duration = checkpoints.GRACE["train"]
 
 
 class Controller(_Part):

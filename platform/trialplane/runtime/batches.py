@@ -220,24 +220,24 @@ def _network(values: NDArray[np.uint64], a: np.uint64, b: np.uint64, keys: NDArr
     left, right = values % a, values // a
     for number, key in enumerate(keys):
         modulus = b if number % 2 else a
-        left, right = right, (left + _mixed(right ^ key) % modulus) % modulus
+        left, right = right, (left + mixed(right ^ key) % modulus) % modulus
     return left + a * right
 
 
 @functools.lru_cache(maxsize=4)  # epochs: of training and of evaluation
 def _sorted_permutation(length: int, key: int) -> Indices:
-    return np.argsort(_mixed(np.arange(length, dtype=np.uint64) + np.uint64(key)), kind="stable")
+    return np.argsort(mixed(np.arange(length, dtype=np.uint64) + np.uint64(key)), kind="stable")
 
 
 def _keys(seed: int, epoch: int, length: int) -> NDArray[np.uint64]:
     """Round keys, (_ROUNDS,)."""
     keys = np.arange(1, _ROUNDS + 1, dtype=np.uint64)
     for word in (seed, epoch, length):
-        keys = _mixed(keys + np.uint64(word % 2**64))
+        keys = mixed(keys + np.uint64(word % 2**64))
     return keys
 
 
-def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """SplitMix64's step: Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014."""
     values = values + _GAMMA
     for shift, factor in _MIX:

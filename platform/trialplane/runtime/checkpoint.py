@@ -267,18 +267,25 @@ class Checkpoints:
             otherwise: the place of another run's checkpoints, to begin from when there is none here.
 
         Returns:
-            None when there is no checkpoint.
+            None when there is no checkpoint here and `otherwise` is not given.
 
         Raises:
             CheckpointMismatch: as of `load`.
             CheckpointDamaged: there are checkpoints, and none is whole.
+            CheckpointError: there is none here, and none at `otherwise`.
         """
         self.wait()
         chosen = ranks_together.agree(self._whole, rank, world_size)
         if chosen is None:
             if otherwise is None:
                 return None
-            return Checkpoints(otherwise).resume(rank=rank, world_size=world_size, like=like, map_location=map_location)
+            other = Checkpoints(otherwise).resume(rank=rank, world_size=world_size, like=like, map_location=map_location)
+            if other is None:
+                raise errors.CheckpointError(
+                    f"there is no checkpoint at {otherwise} to go on from: that run has saved none, or it was deleted. To "
+                    "begin from step 0, submit without --resume"
+                )
+            return other
         state, own = self.load(chosen, rank=rank, world_size=world_size, like=like, map_location=map_location, verify=False)
         notes = [f"goes on from {chosen.place}, after step {chosen.step}"]
         if world_size != chosen.world_size:

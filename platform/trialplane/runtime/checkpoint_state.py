@@ -46,8 +46,8 @@ class Copier:
         """
         self._copied, self._size = {}, 0
         copied = {key: self._tree(value, f'{name}["{key}"]') for key, value in state.items()}
-        if any(key[0].type == "cuda" for key in self._copied):
-            torch.cuda.synchronize()
+        for device in {key[0] for key in self._copied if key[0].type == "cuda"}:
+            torch.cuda.synchronize(device)  # each: the current one may be another
         self._copied = {}
         return copied, self._size
 

@@ -70,6 +70,9 @@ class Store(Protocol):
     def complete(self) -> list[str]:
         """Names of the complete ones, the oldest first."""
 
+    def has(self, name: str) -> bool:
+        """Whether that one is complete, by its name: another machine's list of a shared folder may be seconds old."""
+
     def url(self, name: str) -> str:
         """Path or URL of a checkpoint."""
 
@@ -141,6 +144,10 @@ class FolderStore:
             if checkpoint_record.is_name(path.name) and (path / checkpoint_record.COMPLETE).exists()
         ]
         return sorted(found, key=checkpoint_record.order)
+
+    def has(self, name: str) -> bool:
+        """Whether that one is complete."""
+        return (self._folder / name / checkpoint_record.COMPLETE).exists()
 
     def url(self, name: str) -> str:
         """A checkpoint's path."""
@@ -230,6 +237,11 @@ class UrlStore:
         found = [name for name in names if checkpoint_record.is_name(name)]
         found = [name for name in found if self._files.exists(self._path(name, checkpoint_record.COMPLETE))]
         return sorted(found, key=checkpoint_record.order)
+
+    def has(self, name: str) -> bool:
+        """Whether that one is complete."""
+        self._files.invalidate_cache()
+        return bool(self._files.exists(self._path(name, checkpoint_record.COMPLETE)))
 
     def url(self, name: str) -> str:
         """A checkpoint's URL."""

@@ -71,7 +71,7 @@ def write(store: Store, rules: Rules, share: Share) -> None:
             with contextlib.suppress(OSError):  # what went wrong is said already
                 store.sweep()
     _meet(store, share)
-    if failure is None and name not in store.complete():
+    if failure is None and not store.has(name):
         failure = errors.CheckpointError("another rank could not write its part; its own error says why")
     if failure is not None:
         raise _told(store, share, failure) from failure
@@ -150,7 +150,7 @@ def _told(store: Store, share: Share, failure: Exception) -> errors.CheckpointEr
     what = "the disk is full" if failure.errno == errno.ENOSPC else "the quota is used up"
     return errors.CheckpointError(
         f"{head}: {what}. It takes {_bytes(share.size)} on rank {share.rank}{left}. {last}. Make room, keep fewer "
-        "(checkpoints.keep_last, keep_best, keep_every), or write elsewhere (checkpoints.url)"
+        "(keep_last, keep_best, keep_every), or write elsewhere (checkpoints.url)"
     )
 
 

@@ -10,7 +10,7 @@ import struct
 from multiprocessing.connection import Connection
 
 MAX_LINE = 8 << 10  # bytes; a longer one, or a progress bar's, is written in pieces
-_CHUNK = 64 << 10
+_CHUNK = 64 << 10  # all that a pipe holds, unless somebody makes it larger
 
 
 class Lines:
@@ -32,22 +32,20 @@ class Lines:
         self._rest = b""
 
     def pump(self) -> bool:
-        """Writes what is there; False once the other end is closed."""
-        while True:
-            try:
-                data = os.read(self.source, _CHUNK)
-            except BlockingIOError:
-                return True
-            if not data:
-                return False
-            *lines, self._rest = (self._rest + data).split(b"\n")
-            if len(self._rest) > MAX_LINE:
-                lines.append(self._rest)
-                self._rest = b""
-            self._write(lines)
+        """Writes what is there now, not what comes meanwhile, which may never end; False once the other end is closed."""
+        try:
+            data = os.read(self.source, _CHUNK)
+        except BlockingIOError:
+            return True
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        if len(self._rest) > MAX_LINE:
+            lines.append(self._rest)
+            self._rest = b""
+        self._write(lines)
+        return bool(data)
 
     def close(self) -> None:
-        """Writes the rest, whole line or not."""
+        """Writes the rest, whole line or not; of what somebody goes on writing, as much as a pipe holds."""
         self.pump()
         if self._rest:
             self._write([self._rest])

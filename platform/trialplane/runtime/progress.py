@@ -135,7 +135,7 @@ class Meter:
 
     def _line(self, step: int, now: float, lr: float | None, grad_norm: Any, others: dict[str, Any]) -> None:
         seconds = max(now - self._line_at, 1e-9)
-        steps = step - self._line_step
+        steps = max(step - self._line_step, 1)  # a job that counts from 0 begins with the step that it started from
         metrics: dict[str, float] = {}
         if self._losses:
             metrics["loss"] = _mean(self._losses)
@@ -149,7 +149,7 @@ class Meter:
                 metrics[f"{name}_per_second_and_rank"] = count / seconds
                 metrics[f"{name}_per_second"] = count / seconds * self._ctx.world_size
         metrics["seconds_per_step"] = seconds / steps
-        timed = step - (self._start if self._warm_from is None else self._warm_from)
+        timed = max(step - (self._start if self._warm_from is None else self._warm_from), 1)
         metrics["seconds_left"] = max(self._total - step, 0) * (now - self._began) / timed
         metrics |= self._gpu.metrics()
         self._line_at, self._line_step = now, step

@@ -153,7 +153,7 @@ class Supervisor:
             return False
         try:
             data = each.channel.recv_bytes()
-        except (EOFError, ConnectionResetError):
+        except (EOFError, OSError):  # OSError also when it was killed in mid-message
             self._selector.unregister(each.channel)
             each.channel.close()
             return False

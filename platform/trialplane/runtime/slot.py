@@ -248,7 +248,7 @@ class Slot:
         """Reads one message of the trial; False when its channel is closed."""
         try:
             message = json.loads(running.channel.recv_bytes())
-        except (EOFError, ConnectionResetError):
+        except (EOFError, OSError):  # OSError also when it was killed in mid-message
             return False
         if "report" in message:
             running.reports.append(records.from_dict(records.TrialReport, message["report"]))
@@ -297,7 +297,7 @@ class Slot:
         return dataclasses.replace(
             outcome,
             ended=time.time(),
-            exit_code=code,
+            exit_code=code if outcome.exit_code is None else outcome.exit_code,  # of the rank that explains the end
             node=self.node,
             pid=running.pid,
             start_method=running.method,

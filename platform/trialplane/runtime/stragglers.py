@@ -73,21 +73,25 @@ class Stragglers:
             lambda: collections.deque(maxlen=window)
         )
         self._window = window
+        self._steps: dict[int, int] = {}
         self._slow: set[int] = set()
 
     def pulse(self, rank: int, step: int, seconds: float) -> Straggler | None:
-        """Takes one report of a rank; what is new about this rank, or None."""
+        """Takes one report of a rank; what is new about any rank, or None: a slow rank may be the first to have reported."""
         self._seconds[rank].append(seconds)
+        self._steps[rank] = step
         full = [own for own in self._seconds.values() if len(own) == self._window]
         if len(full) < self._world_size or self._world_size < 2:
             return None
         medians = {other: statistics.median(own) for other, own in self._seconds.items()}
         slow = slow_ranks(medians, self._factor, self._at_least)
-        if (rank in slow) == (rank in self._slow):
+        news = sorted(self._slow ^ slow.keys())
+        if not news:
             return None
-        self._slow ^= {rank}
-        others = statistics.median(value for other, value in medians.items() if other != rank)
-        return Straggler(rank, step, medians[rank], others, rank in slow)
+        which = rank if rank in news else news[0]  # of several the others come with the next reports
+        self._slow ^= {which}
+        others = statistics.median(value for other, value in medians.items() if other != which)
+        return Straggler(which, self._steps[which], medians[which], others, which in slow)
 
     @property
     def slow(self) -> frozenset[int]:

@@ -123,13 +123,15 @@ class TrialOutcome:
         metrics: the final metrics (COMPLETE), or the last reported ones.
         message: one line for a person.
         traceback: the job's, when it raised.
-        exit_code: of the process; negative is the signal that ended it; None when there was no process left to ask.
+        exit_code: of the process, or of the rank whose end was the trial's; negative is the signal that ended it; None when
+            there was no process left to ask.
         started, ended: seconds since the epoch.
         node: host or pod that ran it.
         pid: of the trial process.
         start_method: "fork" (of the warm template) or "spawn".
         log: path of the log relative to the run's folder.
-        peak_memory: largest resident set of the process, in bytes.
+        peak_memory: largest resident set of the process, in bytes; of ranks the sum of theirs, in which pages that they
+            share with the template they were forked from count once for each.
         arrays: number of bytes of arrays that came with the result.
         retried: whether the trial is tried again; decided by the ledger.
         step: the last step reported.

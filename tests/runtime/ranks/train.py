@@ -5,6 +5,7 @@ import json
 import os
 import random
 import signal
+import struct
 import subprocess
 import sys
 import threading
@@ -104,6 +105,14 @@ def follows(ctx):
 def leaves_at_once(ctx):
     if ctx.rank == 1:
         os._exit(0)
+    wait()
+
+
+def dies_in_mid_word(ctx):
+    """One rank is killed while it sends something long, of which the beginning has arrived."""
+    if ctx.rank == 0:
+        os.write(ctx._reporter._channel.fileno(), struct.pack("!i", 100_000) + b'{"report')
+        os.kill(os.getpid(), signal.SIGKILL)
     wait()
 
 

@@ -1,0 +1,177 @@
+"""What the pool of slots does about a slot whose pod ends, and about a Ray that does not start.
+
+Ray is a double that answers what a test wants. Not checked here: real slots (tests/study), gangs of them (test_gangs.py).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import ray
+from tests.controller.conftest import outcome, request
+
+from trialplane import errors
+from trialplane.controller import slots
+from trialplane.controller.slots import SlotPool, SlotReady, SlotTrial
+from trialplane.wire.records import SlotConfig, TrialEvent
+from trialplane.wire.states import FailureClass, TrialState
+
+CONFIG = SlotConfig("toy", "/code", "train:run", "/root", "/cache", ship=True)
+READY = {"node": "pod-0", "seconds": 0.1, "unclean": (), "mlflow": False}
+
+
+@dataclasses.dataclass(eq=False)
+class Call:
+    """A call under way; `answer` once the test has given one."""
+
+    actor: Actor
+    method: str
+    answer: Any = None
+
+
+class Actor:
+    """An actor, whose calls the test answers."""
+
+    def __init__(self, made: FakeRay) -> None:
+        self.made = made
+        self.is_killed = False
+
+    def __getattr__(self, method: str) -> Any:
+        def remote(*_: object) -> Call:
+            call = Call(self, method)
+            self.made.calls.append(call)
+            return call
+
+        return type("Method", (), {"remote": staticmethod(remote)})
+
+
+class FakeRay:
+    """As much of Ray as the pool uses."""
+
+    exceptions = ray.exceptions
+
+    def __init__(self) -> None:
+        self.actors: list[Actor] = []
+        self.calls: list[Call] = []
+
+    def remote(self, **_: object) -> Callable[[type], Any]:
+        def remote(*_: object) -> Actor:
+            self.actors.append(Actor(self))
+            return self.actors[-1]
+
+        return lambda cls: type("Factory", (), {"remote": staticmethod(remote)})
+
+    def wait(self, calls: list[Call], **_: object) -> tuple[list[Call], list[Call]]:
+        return [call for call in calls if call.answer is not None][:1], []
+
+    def get(self, call: Call) -> Any:
+        return call.answer
+
+    def kill(self, actor: Actor) -> None:
+        actor.is_killed = True
+
+    def answer(self, method: str, answer: Any) -> None:
+        """Answers the newest call of that method."""
+        next(call for call in reversed(self.calls) if call.method == method).answer = answer
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
+    made = FakeRay()
+    monkeypatch.setattr(slots, "ray", made)
+    return made
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [1000.0]
+    monkeypatch.setattr(slots.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(slots.time, "sleep", lambda seconds: None)
+    return now
+
+
+def running(fake: FakeRay, config: SlotConfig = CONFIG) -> SlotPool:
+    """A pool of one slot in which a trial runs."""
+    pool = SlotPool(config, 1)
+    fake.answer("start", READY)
+    (ready,) = pool.events(0)
+    assert isinstance(ready, SlotReady)
+    pool.start(0, request(5))
+    return pool
+
+
+def ended(fake: FakeRay, pool: SlotPool, exit_code: int | None) -> SlotTrial:
+    """The trial is lost, and says so."""
+    lost = outcome(5, state=TrialState.FAILED, failure=FailureClass.LOST, exit_code=exit_code)
+    fake.answer("run", (TrialEvent(outcome=lost), {}))
+    (said,) = pool.events(0)
+    assert isinstance(said, SlotTrial)
+    return said
+
+
+@pytest.mark.parametrize("exit_code", [0, -15])
+def test_a_trial_that_its_pod_has_stopped_is_not_tried_again_in_that_pod(
+    fake: FakeRay, clock: list[float], exit_code: int
+) -> None:
+    pool = running(fake)
+    assert ended(fake, pool, exit_code).gone, "or the next attempt would be lost with the pod"
+    assert [actor.is_killed for actor in fake.actors] == [True]
+    assert (pool.ready, pool.size, pool.nodes) == (0, 1, ())
+    assert not list(pool.events(0))
+    assert len(fake.actors) == 1, "Ray might put a new slot into the pod that is not gone yet"
+    clock[0] += slots.POD_GOES
+    list(pool.events(0))
+    fake.answer("start", {**READY, "node": "pod-1"})
+    (ready,) = pool.events(0)
+    assert isinstance(ready, SlotReady)
+    assert (ready.slot, ready.node) == (0, "pod-1")
+
+
+@pytest.mark.parametrize("by_us", ["stop", "kill", "template", "laptop"])
+def test_a_slot_stays_where_nothing_says_that_its_pod_ends(fake: FakeRay, clock: list[float], by_us: str) -> None:
+    pool = running(fake, dataclasses.replace(CONFIG, ship=by_us != "laptop"))
+    if by_us == "stop":
+        pool.stop(0, "paused")
+    elif by_us == "kill":
+        pool.kill(0, FailureClass.LOST, "another node failed")
+    assert not ended(fake, pool, None if by_us == "template" else 0).gone
+    assert [actor.is_killed for actor in fake.actors] == [False]
+    pool.start(0, request(6))
+    if by_us in ("stop", "kill"):  # the next one in it was not asked
+        lost = outcome(6, state=TrialState.FAILED, failure=FailureClass.LOST, exit_code=0)
+        fake.answer("run", (TrialEvent(outcome=lost), {}))
+        (said,) = pool.events(0)
+        assert isinstance(said, SlotTrial)
+        assert said.gone
+
+
+def test_a_slot_that_was_to_go_is_gone_for_good(fake: FakeRay, clock: list[float]) -> None:
+    pool = running(fake)
+    pool.resize(0)
+    assert ended(fake, pool, 0).gone
+    clock[0] += slots.POD_GOES
+    assert not list(pool.events(0))
+    assert (len(fake.actors), pool.size) == (1, 0)
+
+
+@pytest.mark.parametrize("error", [RuntimeError("no port"), Exception("The current node timed out during startup. More.")])
+def test_a_ray_that_does_not_start_is_said_in_a_sentence(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def init(**_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(slots.ray, "init", init)
+    with pytest.raises(
+        errors.SlotError, match=r"^Ray does not start on this machine: (no port$|The current node timed out)"
+    ):
+        slots.connect(1, 0)
+    with pytest.raises(errors.SlotError, match=r"^the Ray at head:6379 cannot be joined: "):
+        slots.join("head:6379")
+
+
+def test_a_mistake_is_no_ray_that_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slots.ray, "init", lambda **_: [][0])
+    with pytest.raises(IndexError):
+        slots.connect(1, 0)
