@@ -51,6 +51,10 @@ def run(ctx):
     held_out = p["eval_samples"]
     limit = None if p["max_train_samples"] is None else held_out + p["max_train_samples"]
     text = lines.LineDataset(ctx.path("data"), max_samples=limit, cache=ctx.cache)
+    if held_out < 1:
+        raise errors.InputError(
+            f"params.eval_samples is {held_out}, and the model is scored on lines held out: give 1 or more"
+        )
     if len(text) <= held_out:
         raise errors.InputError(
             f"{ctx.path('data')} gives {len(text):,} lines, and params.eval_samples holds {held_out:,} out: nothing is left "
@@ -122,6 +126,11 @@ def run(ctx):
     found = saves.resume(rank=ctx.rank, world_size=ctx.world_size, like=bare, otherwise=ctx.resume_from)
     if found is not None:
         start = order.start(found.state["order"])
+        if start > total:
+            raise errors.InputError(
+                f"{found.saved.place} has done {start:,} steps, and this training has {total:,}: raise params.max_steps or "
+                "params.epochs, or give it another place for its checkpoints"
+            )
         bare.load_state_dict(found.state["model"])
         optimizer.load_state_dict(found.state["optimizer"])
         schedule.load_state_dict(found.state["schedule"])
@@ -195,7 +204,9 @@ def run(ctx):
             saves.close()
             raise ctx.stopped(done)
     saves.close()
-    if start == total:  # it had ended, but nobody had heard of it
+    if start == total:  # it had ended, but nobody had heard of it; or it was started again as it was
+        if ctx.is_main:
+            print(f"all {total:,} steps were done before: nothing is trained, the model is scored and written", flush=True)
         scores = evaluate(bare, masked, held_out, p["per_device"], accelerator, ctx)
 
     # -------------------------------------------------------------------------------------------------------------

@@ -49,7 +49,7 @@ def gpus(monkeypatch) -> None:
 
 def trained(request) -> TrialOutcome:
     log = f"trials/{request.trial:04d}/attempt-{request.attempt}.log"
-    metrics = {"loss": 0.25, "perplexity": 1.28}
+    metrics = {"loss": 0.25, "perplexity": 1.28, "samples_per_second": 8192.0}
     return TrialOutcome(request.number, TrialState.COMPLETE, metrics=metrics, started=10.0, ended=130.0, log=log)
 
 
@@ -152,6 +152,9 @@ def test_a_line_says_where_it_is_and_how_fast():
     assert progress.line(GOING) == (
         "step 1,200/10,000 (12%); loss 2.312; 1,048,576 tokens/s; 8,192 samples/s; started again once"
     )
+    waits = dataclasses.replace(GOING, running=0, state=RunState.PAUSED)  # stopped, and not started again
+    assert training.again(waits) == ""
+    assert training.again(dataclasses.replace(waits, retried=3)) == "started again twice"
     assert training.left(GOING) == 4000
     assert training.left(dataclasses.replace(GOING, eta=30.0)) == 30
     slow = dataclasses.replace(QUIET, progress={"step": 3.0, "slowest_rank": 5.0}, recorder="MLflow is away")
@@ -190,8 +193,6 @@ def test_attempts_that_failed_are_told_as_such(runs):
     assert progress.failure("a", row, of_training=True) == (
         "attempt 1: crashed: rank 3 was killed; it starts again from its last checkpoint"
     )
-    last = dataclasses.replace(row, state=TrialState.FAILED)
-    assert progress.failure("a", last, of_training=True).endswith("; `platform logs a`")
 
 
 @pytest.mark.parametrize(
@@ -211,6 +212,38 @@ def test_the_summary_says_what_to_type_next(runs, state, fields, said):
     assert "best.yaml" not in stream.getvalue()
 
 
+def test_the_summary_tells_the_result_and_not_the_last_batches(runs):
+    """The loss of what it returned is of held-out data; the last report's is of the batches just seen."""
+    run = runs.make("a", tell=trained)
+    (best,) = RunHandle("a", runs.target).rows()
+    status = runs.say(run, RunState.SUCCEEDED, progress=SAID, complete=1, best=best)
+    progress.summary(RunHandle("a", runs.target), status, stream := io.StringIO())
+    assert "result: loss 0.25; 1,048,576 tokens/s" in stream.getvalue()
+    assert "2.312" not in stream.getvalue()
+
+
+def test_without_a_step_no_checkpoint_is_promised(runs):
+    status = runs.say(runs.make("a", tell=failed), RunState.FAILED, failed=1)
+    progress.summary(RunHandle("a", runs.target), status, stream := io.StringIO())
+    assert "no step was reported" in stream.getvalue()
+    assert "checkpoint" not in stream.getvalue()
+
+
+def test_only_attempts_that_are_followed_by_another_are_told(runs, monkeypatch):
+    """How the last one failed is why the run failed, and the summary says that."""
+    told, run = [], runs.make("a")
+
+    def watch(_):
+        runs.drive(run, failed)
+        yield runs.say(run, RunState.FAILED, failed=1)
+
+    monkeypatch.setattr(RunHandle, "watch", watch)
+    with progress.view(io.StringIO()) as view:
+        monkeypatch.setattr(view, "say", told.append)
+        list(progress.follow(RunHandle("a", runs.target), view))
+    assert [text for text in told if text.startswith("attempt")] == []
+
+
 def test_status_and_list(platform, runs, held):
     run = runs.make("a")
     runs.say(run, RunState.RUNNING, running=1, slots_ready=1, progress=SAID)
@@ -220,6 +253,9 @@ def test_status_and_list(platform, runs, held):
     assert re.search(r"^time left +1 h 6 m", text, re.M)
     assert "trials" not in text
     assert json.loads(platform("status", "-o", "json").stdout)["progress"] == SAID
+    runs.say(run, RunState.RUNNING)
+    assert re.search(r"^reason +the slots are warming up \(0/1 slots ready\)", platform("status").stdout, re.M)
+    runs.say(run, RunState.RUNNING, running=1, slots_ready=1, progress=SAID)
     assert " 12% " in platform("list").stdout.splitlines()[1]
     runs.say(run, RunState.SUCCEEDED, complete=1, progress=SAID)
     assert " done " in platform("list").stdout.splitlines()[1]
@@ -242,7 +278,7 @@ def test_it_has_no_best_and_no_other_width(platform, runs):
     assert "searched nothing" in best.stderr
     scale = platform("scale", "--parallel", "3")
     assert scale.exit_code == 2
-    assert "`platform submit train demo --resume a --nodes N`" in scale.stderr
+    assert "fixed; `platform submit train demo --resume a --ranks N --local` goes on" in scale.stderr  # nothing to cancel
 
 
 def test_it_is_waited_for_until_it_has_saved_itself(runs):
@@ -261,7 +297,7 @@ def test_one_that_has_ended_is_not_resumed_but_begun_anew(platform, runs, tell, 
     result = platform("resume")
     assert result.exit_code == 2
     assert said in result.stderr
-    assert "`platform submit train demo --resume a`" in result.stderr
+    assert "`platform submit train demo --resume a --local`" in result.stderr
 
 
 # Its log

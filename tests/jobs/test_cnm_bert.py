@@ -154,6 +154,21 @@ def test_fewer_lines_than_are_held_out_are_refused(training, tmp_path):
         training()(max_train_samples=None, data=str(tmp_path / "few.txt"))
 
 
+def test_without_lines_held_out_there_is_no_score(training):
+    with pytest.raises(errors.InputError, match=r"params\.eval_samples is 0"):
+        training()(eval_samples=0)
+
+
+def test_started_again_it_says_that_nothing_is_left_and_never_goes_back(training, capsys):
+    train = training()
+    first = train(max_steps=6)
+    capsys.readouterr()
+    assert train(max_steps=6)["loss"] == pytest.approx(first["loss"])
+    assert "all 6 steps were done before: nothing is trained" in capsys.readouterr().out
+    with pytest.raises(errors.InputError, match=r"has done 6 steps, and this training has 4: raise params\.max_steps"):
+        train(max_steps=4)
+
+
 def test_the_profile_base_is_the_original():
     job = load.load_job(JOB, profile="base", environ={})
     assert job.kind == "train"

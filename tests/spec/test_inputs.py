@@ -119,9 +119,10 @@ def test_good_text(tmp_path: Path, content: bytes) -> None:
         (b"\n \n\n", "is empty"),
         (
             gzip.compress(b"one\n" * 99),
-            "is compressed, and lines are read where they lie in the file; unpack it: gunzip -k a.txt",
+            "is compressed, and lines are read where they lie in the file; unpack it: gunzip < a.txt > NEW.txt",
         ),
         (b"PK\x03\x04\x00\x00", "is not text"),
+        ("中文\n".encode("utf-16"), "is UTF-16; convert it: iconv -f UTF-16 -t UTF-8 a.txt"),
         (b"one\ntwo\n\xff\xfe\n", "is not UTF-8 text (line 3); convert it"),
     ],
 )

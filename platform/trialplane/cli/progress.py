@@ -16,7 +16,7 @@ from trialplane.cli import output, training
 from trialplane.client.run import RunHandle
 from trialplane.errors import TargetError
 from trialplane.wire.records import RunStatus, TrialRow
-from trialplane.wire.states import FailureClass, RunState
+from trialplane.wire.states import FailureClass, RunState, TrialState
 
 MOST_FAILURES = 20  # shown one by one; the rest is in `platform results`
 _PAUSE = 1.0  # seconds between plain lines ...
@@ -104,6 +104,8 @@ def follow(handle: RunHandle, shown: View) -> Iterator[RunStatus]:
             for row in rows:
                 if row.failure in (None, FailureClass.STOPPED):
                     continue
+                if status.is_training and row.state is not TrialState.LOST:
+                    continue  # its end is the run's, which the summary tells whole
                 told += 1
                 if told <= MOST_FAILURES:
                     shown.say(failure(handle.name, row, status.is_training))
@@ -126,8 +128,7 @@ def _ends(handle: RunHandle, place: int) -> tuple[int, list[TrialRow]]:
 def failure(run: str, row: TrialRow, of_training: bool = False) -> str:
     """One line about an attempt that failed."""
     if of_training:
-        then = "it starts again from its last checkpoint" if row.state.value == "LOST" else f"`platform logs {run}`"
-        return f"attempt {row.attempt}: {reason(row)[:200]}; {then}"
+        return f"attempt {row.attempt}: {reason(row)[:200]}; it starts again from its last checkpoint"
     again = "; it is tried again" if row.state.value == "LOST" else f"; `platform logs {run} {row.trial}`"
     return f"trial {row.trial}: {reason(row)[:200]}{again}"
 
@@ -209,12 +210,13 @@ def _summary_of_training(handle: RunHandle, status: RunStatus, say: Callable[[st
     name = handle.name
     took = status.ended - status.started if status.ended and status.started else None
     say(f"{name} {status.state}: {status.reason}" if status.reason else f"{name} {status.state}")
-    parts = [training.steps(status), *training.measures(status), training.again(status)]
-    done = "; ".join(part for part in parts if part)
+    result = training.result(status)
+    parts = [training.steps(status), f"result: {result}" if result else "", *training.measures(status, bool(result))]
+    done = "; ".join(part for part in (*parts, training.again(status)) if part)
     say(f"{done or 'no step was reported'}" + (f"; in {output.duration(took)}" if took else ""))
     say(f"its log: `platform logs {name}` (in {handle.log_place()}); its numbers: `platform results {name}`, `platform ui`")
     if status.state is RunState.PAUSED:
         say(f"go on with it: `platform resume {name}`")
-    elif status.state in (RunState.FAILED, RunState.CANCELLED):
+    elif status.state in (RunState.FAILED, RunState.CANCELLED) and training.steps(status):  # else it has none
         local = "" if handle.target.remote else " --local"
         say(f"a new one from its newest checkpoint: `platform submit train {status.job} --resume {name}{local}`")

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from trialplane.cli import names, output, progress
+from trialplane.cli import names, output, progress, training
 from trialplane.client.places import Place
 from trialplane.spec.job import Job
 from trialplane.wire import records
@@ -52,7 +52,7 @@ def _table(job: Job, found: list[TrialRow]) -> str:
 
 def _of_training(job: Job, found: list[TrialRow]) -> str:
     """Attempts instead of trials, and every number instead of the objectives."""
-    metrics = [*job.metrics, *(name for row in found for name in row.metrics)]
+    metrics = [*job.metrics, *(name for row in found for name in row.metrics if not training.is_passing(name))]
     shown = list(dict.fromkeys(metrics))
     messages = [_message(row) for row in found]
     header = ["attempt", "state", *shown, "time", *(["message"] if any(messages) else [])]

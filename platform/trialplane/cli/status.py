@@ -8,6 +8,7 @@ from trialplane.cli import names, output, progress, training
 from trialplane.client.places import Place
 from trialplane.wire import records
 from trialplane.wire.records import RunStatus
+from trialplane.wire.states import RunState
 
 
 @click.command("status")
@@ -37,7 +38,7 @@ def _fields(status: RunStatus) -> dict[str, object]:
         "run": status.run,
         "job": status.job,
         "state": status.state.value,
-        "reason": status.reason,
+        "reason": status.reason or _waiting(status),
         **(_of_training(status) if status.is_training else {"trials": progress.counts(status)}),
         "failures": ", ".join(f"{count} {name}" for name, count in status.failures.items()),
         "best": "" if status.is_training else progress.best(status),
@@ -52,4 +53,10 @@ def _fields(status: RunStatus) -> dict[str, object]:
 
 
 def _of_training(status: RunStatus) -> dict[str, object]:
-    return {"training": training.line(status), "also": training.details(status)}
+    return {"training": training.line(status), "also": training.details(status), "result": training.result(status)}
+
+
+def _waiting(status: RunStatus) -> str:
+    """What a run does of which there is nothing else to say yet."""
+    begins = status.state is RunState.RUNNING and not (status.ended_trials or status.running)
+    return f"the slots are warming up ({status.slots_ready}/{status.slots} slots ready)" if begins else ""

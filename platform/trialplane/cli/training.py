@@ -10,6 +10,10 @@ STEP = "step"
 TOTAL = "total_steps"
 LEFT = "seconds_left"
 SLOWEST = "slowest_rank"  # by the supervisor of the ranks, while one of them holds the others up
+_PASSING = (
+    *(LEFT, TOTAL, SLOWEST, "slowest_rank_factor", "seconds_per_step"),
+    *("samples_per_second", "samples_per_second_and_rank", "tokens_per_second", "tokens_per_second_and_rank"),
+)
 _RATES = {"tokens_per_second": "tokens/s", "samples_per_second": "samples/s"}
 
 
@@ -41,19 +45,35 @@ def line(status: RunStatus) -> str:
     return "; ".join(part for part in (where or _before(status), *measures(status), slowest(status), again(status)) if part)
 
 
-def measures(status: RunStatus) -> list[str]:
+def measures(status: RunStatus, rates_only: bool = False) -> list[str]:
     """The objectives and the rates of the newest report."""
     said = status.progress
+    rates = [f"{_rate(said[name])} {unit}" for name, unit in _RATES.items() if name in said]
+    if rates_only:
+        return rates
     found = [f"{name} {output.cell(float(said[name]))}" for name in status.objectives if name in said]
     if "loss" in said and "loss" not in status.objectives:
         found.append(f"loss {output.cell(float(said['loss']))}")
-    return [*found, *(f"{_rate(said[name])} {unit}" for name, unit in _RATES.items() if name in said)]
+    return [*found, *rates]
 
 
 def details(status: RunStatus) -> str:
     """Everything else that the newest report said."""
     shown = (STEP, TOTAL, LEFT, SLOWEST, "loss", *status.objectives, *_RATES)
     return ", ".join(f"{name} {output.cell(float(said))}" for name, said in status.progress.items() if name not in shown)
+
+
+def result(status: RunStatus) -> str:
+    """The objectives of what it returned, which its newest report need not say; "" while it has returned nothing."""
+    if status.best is None or not status.best.values:
+        return ""
+    found = zip(status.objectives, status.best.values, strict=False)
+    return ", ".join(f"{name} {output.cell(value)}" for name, value in found)
+
+
+def is_passing(name: str) -> bool:
+    """Whether a number tells how a training goes and not how good it is."""
+    return name in _PASSING
 
 
 def slowest(status: RunStatus) -> str:
@@ -64,8 +84,10 @@ def slowest(status: RunStatus) -> str:
 
 def again(status: RunStatus) -> str:
     """How often it had to start again."""
-    times = {1: "once", 2: "twice"}.get(status.retried, f"{status.retried} times")
-    return f"started again {times}" if status.retried else ""
+    waits = not (status.running or status.ended_trials)  # for an attempt that has not begun, or for `platform resume`
+    count = status.retried - waits
+    times = {1: "once", 2: "twice"}.get(count, f"{count} times")
+    return f"started again {times}" if count > 0 else ""
 
 
 def ended(status: RunStatus) -> str:

@@ -8,19 +8,20 @@ from trialplane.wire.records import RunStatus
 from trialplane.wire.states import RunState
 
 
-def nothing_to_do(status: RunStatus, old: Job, job: Job) -> str:
+def nothing_to_do(status: RunStatus, old: Job, job: Job, where: str = "") -> str:
     """Why a resumed run would end again at once, and what to type; "" when it goes on.
 
     Args:
         status: of the run, with exact counts.
         old: its job.
         job: its job with the changes asked for.
+        where: what a submission needs to go to the same place: " --local".
     """
     if job.is_training and status.ended_trials:
         how = "has succeeded" if status.complete else "has failed for good"
         return (
             f"the training {status.run} {how}, and nothing is left to do; `platform submit train {status.job} --resume "
-            f"{status.run}` starts another one from its newest checkpoint, with the code and the parameters of now"
+            f"{status.run}{where}` starts another one from its newest checkpoint, with the code and the parameters of now"
         )
     if status.state is not RunState.SUCCEEDED:
         return ""

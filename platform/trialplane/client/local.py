@@ -236,7 +236,7 @@ class LocalTarget:
         found, _ = self.check(job)
         if found:
             raise errors.SpecError(found)
-        why = "" if status.unrecorded else ending.nothing_to_do(status, old, job)
+        why = "" if status.unrecorded else ending.nothing_to_do(status, old, job, " --local")
         if why:
             raise InputError(why)
         if job != old:

@@ -143,9 +143,11 @@ class RunHandle:
         """
         job = self.job
         if job.is_training:
+            first = f"`platform cancel {self.name}`, then " if self.is_active() else ""
+            others = "--nodes N" if self.target.remote else "--ranks N --local"
             raise InputError(
-                f"{self.name} is one training, whose ranks are fixed; `platform cancel {self.name}`, then "
-                f"`platform submit train {job.name} --resume {self.name} --nodes N` goes on with others"
+                f"{self.name} is one training, whose ranks are fixed; {first}"
+                f"`platform submit train {job.name} --resume {self.name} {others}` goes on with others"
             )
         while not self.target.scale(self.name, parallel, now=now):
             yield self.status()

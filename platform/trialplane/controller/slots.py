@@ -363,7 +363,8 @@ def connect(size: int, gpus: int) -> None:
     have = int(ray.cluster_resources().get("GPU", 0))
     if have < gpus * size:
         raise errors.SlotError(
-            f"{size} slots of {gpus} GPUs need {gpus * size}, but Ray sees {have}; lower --parallel, --nodes or --gpus"
+            f"{errors.counted(size, 'slot')} with {errors.counted(gpus, 'GPU')} each: that is {gpus * size}, but Ray sees "
+            f"{have}; lower --parallel, --nodes or --gpus"
         )
 
 

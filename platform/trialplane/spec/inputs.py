@@ -23,6 +23,7 @@ _RECORDS = (".jsonl", ".ndjson", ".json")
 # A first line longer than this is no record but a file of another kind.
 _LONGEST_LINE = 16 * 2**20
 _GZIP = b"\x1f\x8b"
+_WIDE = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _PIECE = 2**20
 
 
@@ -104,16 +105,26 @@ def _look_at_text(file: Path) -> str:
     except OSError as error:
         return f"cannot be read: {error.strerror}"
     if head.startswith(_GZIP):
-        return f"is compressed, and lines are read where they lie in the file; unpack it: gunzip -k {file.name}"
+        cure = f"unpack it: gunzip < {file.name} > {_plain(file)}"
+        return f"is compressed, and lines are read where they lie in the file; {cure}"
+    if head.startswith(_WIDE):
+        return f"is UTF-16; convert it: iconv -f UTF-16 -t UTF-8 {file.name} > NEW.txt"
     if b"\0" in head:
         return "is not text: it holds zero bytes; name a file of UTF-8 text, a sample in each line"
     try:
         codecs.getincrementaldecoder("utf-8")().decode(head)  # the piece may end within a character
     except UnicodeDecodeError as error:
-        return f"is not UTF-8 text (line {head.count(bytes([10]), 0, error.start) + 1}); convert it: iconv -t UTF-8"
+        line = head.count(bytes([10]), 0, error.start) + 1
+        cure = f"for example iconv -f GB18030 -t UTF-8 {file.name} > NEW.txt"
+        return f"is not UTF-8 text (line {line}); convert it, {cure}"
     if not head.strip() and len(head) < _PIECE:
         return "is empty; it must hold a sample in each line"
     return ""
+
+
+def _plain(file: Path) -> str:
+    """A name for what is unpacked: gunzip by itself takes a file only when its name ends in .gz."""
+    return file.stem if file.suffix == ".gz" else "NEW.txt"
 
 
 def _too_few(job: Job, wanted: Input, files: Sequence[Path]) -> list[str]:
