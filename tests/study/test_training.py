@@ -250,6 +250,5 @@ def test_the_traceback_of_the_rank_that_failed_is_the_trainings(training: Traini
     status = training.submit().wait(100)
     assert status.state is RunState.FAILED
     assert "rank 1: ValueError: bad shard (train.py:" in status.reason
-    assert "platform submit train toy --resume toy" in status.reason
     assert training.failures() == [(0, "error", False)]
     assert "ValueError: bad shard" in log_of(training)

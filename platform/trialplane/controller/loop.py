@@ -299,12 +299,11 @@ class Controller:
 
     def _trained(self) -> Ending:
         """How a training ended."""
-        row, name = self._ledger.newest[0], self._run.root.name
+        row = self._ledger.newest[0]
         if row.failure is None:
             return Ending(RunState.SUCCEEDED, "the training ended", False)
         tried = f"at attempt {row.attempt} " if row.attempt > 1 else ""
-        again = f"`platform submit train {self._job.name} --resume {name}` goes on from its newest checkpoint"
-        return Ending(RunState.FAILED, f"the training failed {tried}({row.failure}): {row.message}; {again}", False)
+        return Ending(RunState.FAILED, f"the training failed {tried}({row.failure}): {row.message}", False)
 
     def _status(self, state: RunState, reason: str) -> RunStatus:
         counts, now = self._ledger.counts, time.time()
