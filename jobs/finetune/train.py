@@ -99,6 +99,11 @@ def run(ctx):
     found = saves.resume(rank=ctx.rank, world_size=ctx.world_size, like=bare, otherwise=ctx.resume_from)
     if found is not None:
         start = order.start(found.state["order"])
+        if start > total:
+            raise errors.InputError(
+                f"{found.saved.place} has done {start:,} steps, and this training has {total:,}: raise params.max_steps or "
+                "params.epochs, or give it another place for its checkpoints"
+            )
         bare.load_state_dict(found.state["model"])
         optimizer.load_state_dict(found.state["optimizer"])
         schedule.load_state_dict(found.state["schedule"])
@@ -143,7 +148,9 @@ def run(ctx):
     options = {"num_workers": p["workers"], "pin_memory": gpu, "generator": torch.Generator()}
     read = iter(DataLoader(data, sampler=chosen, batch_size=None, collate_fn=collated, **options))
     meter = progress.Meter(ctx, total_steps=total, start=start, every_steps=p["report_every"])
-    scores = look(start) if start == total or not kept.all() else {}  # how it begins is the first snapshot
+    # How it begins is the first snapshot. All ranks must agree whether to look, so none lists what rank 0 may be writing.
+    begins = found is None or not found.saved.place.startswith(ctx.checkpoints)
+    scores = look(start) if begins or start == total else {}
     model.train()
     for step in range(start, total):
         with meter.own():
