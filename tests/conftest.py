@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Iterator
+
+import pytest
 
 # Ray reads it when it is imported, and would otherwise ask for a token in the home folder.
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")
@@ -11,3 +15,12 @@ for _name in [name for name in os.environ if name.startswith(("TRIALPLANE_", "ML
     if not _name.startswith("TRIALPLANE_E2E_"):
         del os.environ[_name]
 os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
+
+
+@pytest.fixture(autouse=True)
+def _no_store_of_another_test() -> Iterator[None]:
+    """MLflow keeps where it logs to for the whole process, and in its environment."""
+    yield
+    mlflow = sys.modules.get("mlflow")
+    if mlflow is not None:
+        mlflow.set_tracking_uri(None)

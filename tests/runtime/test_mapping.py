@@ -52,6 +52,12 @@ def nothing(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
     return {"said": []}
 
 
+@pytest.fixture(autouse=True)
+def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The functions here are sent by name, and pytest itself does not need this module's package on the path."""
+    monkeypatch.syspath_prepend(Path(__file__).parents[2])
+
+
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     path = tmp_path / "rows.jsonl"
