@@ -24,3 +24,5 @@ def _no_store_of_another_test() -> Iterator[None]:
     mlflow = sys.modules.get("mlflow")
     if mlflow is not None:
         mlflow.set_tracking_uri(None)
+    for name in ("MLFLOW_TRACKING_URI", "MLFLOW_RUN_ID"):
+        os.environ.pop(name, None)
