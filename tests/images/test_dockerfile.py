@@ -6,7 +6,6 @@ Not checked here: what is in a finished trial image (the build itself runs its c
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import shutil
 import subprocess
@@ -15,6 +14,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from tests.images.programs import load
 
 from trialplane import policies
 from trialplane.policies import protobuf
@@ -22,16 +22,6 @@ from trialplane.policies import protobuf
 ROOT = Path(__file__).parent.parent.parent
 DOCKERFILE = (ROOT / "jobs" / "Dockerfile").read_text()
 needs_gcc = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
-
-
-def load(name: str) -> ModuleType:
-    """A program of jobs/image as a module."""
-    spec = importlib.util.spec_from_file_location(name, ROOT / "jobs" / "image" / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,6 @@ starts without it.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import socket
 import subprocess
@@ -14,25 +13,21 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent import futures
-from pathlib import Path
 from types import ModuleType
 
 import grpc
 import pytest
 import ray
+from tests.images import programs
 
 from trialplane.policies import protobuf
 
-PROGRAM = Path(__file__).parents[2] / "jobs" / "image" / "quick_ray.py"
+PROGRAM = programs.FOLDER / "quick_ray.py"
 
 
 @pytest.fixture(scope="module")
 def quick_ray() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("quick_ray", PROGRAM)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return programs.load("quick_ray")
 
 
 @pytest.fixture
