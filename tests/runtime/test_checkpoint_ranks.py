@@ -133,4 +133,4 @@ def test_parts_fit_only_as_many_ranks_and_a_whole_state_any_number(tmp_path: Pat
     whole = Checkpoints(tmp_path / "False").resume(rank=3, world_size=4)
     assert whole is not None
     assert (whole.state["model"]["bias"][0], whole.rank_state) == (0, None)
-    assert "saved by 2 ranks and now there are 4" in whole.notes[1]
+    assert "saved by 2 ranks and these are 4" in whole.notes[1]

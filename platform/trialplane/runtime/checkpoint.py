@@ -290,7 +290,7 @@ class Checkpoints:
         notes = [f"goes on from {chosen.place}, after step {chosen.step}"]
         if world_size != chosen.world_size:
             notes.append(
-                f"it was saved by {errors.counted(chosen.world_size, 'rank')} and now there are {world_size}: model, "
+                f"it was saved by {errors.counted(chosen.world_size, 'rank')} and these are {world_size}: model, "
                 "optimizer and the order of samples go on as they were; random numbers (dropout) are each rank's new ones, "
                 "by seed, rank and step"
             )
