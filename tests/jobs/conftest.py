@@ -1,17 +1,16 @@
-"""Loads a job's `train.py` as a module of its own and runs single trials of it in this process."""
+"""Loads a job's `train.py` as a module of its own and runs it in this process: trials of a study, or a training."""
 
 from __future__ import annotations
 
-import importlib.util
+import itertools
 import math
-from pathlib import Path
+import signal
 
 import pytest
+from tests.jobs.trainings import JOBS, Training, train_of
 
 from trialplane.runtime.context import Context
 from trialplane.spec import load
-
-JOBS = Path(__file__).parents[2] / "jobs"
 
 
 def _middle(parameter):
@@ -29,9 +28,7 @@ class Trials:
     def __init__(self, name, cache, workdir):
         self.folder, self.cache, self.workdir = JOBS / name, cache, workdir
         self.job = load.load_job(self.folder, environ={})
-        spec = importlib.util.spec_from_file_location(f"job_{name}", self.folder / "train.py")
-        self.train = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(self.train)
+        self.train = train_of(name)
         self.reports = []
 
     def __call__(self, seed=0, **params):
@@ -64,3 +61,18 @@ def trials(cache, tmp_path, monkeypatch):
     """`trials("criteria")` gives a callable that runs one trial and returns its metrics."""
     monkeypatch.delenv("MLFLOW_RUN_ID", raising=False)
     return lambda name: Trials(name, cache, tmp_path)
+
+
+@pytest.fixture
+def training(request, cache, tmp_path):
+    """`training()` gives a callable that trains JOB of the test's module, with its SMALL parameters, in a new folder."""
+    numbers = itertools.count()
+
+    def made():
+        folder = tmp_path / f"training-{next(numbers)}"
+        folder.mkdir()
+        return Training(request.module.JOB.name, request.module.SMALL, folder, cache)
+
+    handler = signal.getsignal(signal.SIGTERM)  # a job that asks whether it is to stop takes SIGTERM
+    yield made
+    signal.signal(signal.SIGTERM, handler)

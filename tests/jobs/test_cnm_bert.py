@@ -6,114 +6,27 @@ Ranks are processes with gloo (launch.py). Not checked: GPUs, bf16 (marker gpu, 
 
 from __future__ import annotations
 
-import importlib.util
-import itertools
 import json
 import os
-import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
+from tests.jobs.trainings import ENVIRON, JOBS, launch, losses, said, weights
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from trialplane import errors
-from trialplane.runtime import checkpoint
-from trialplane.runtime.context import Context, Stopped
+from trialplane.runtime.context import Stopped
 from trialplane.runtime.text import component_bert
 from trialplane.spec import load
 
-JOB = Path(__file__).parents[2] / "jobs" / "cnm-bert"
-LAUNCH = Path(__file__).parent / "launch.py"
-ENVIRON = {
-    "OPENBLAS_NUM_THREADS": "1",
-    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
-    "JE_ARROW_MALLOC_CONF": "background_thread:false",
-    "CUDA_VISIBLE_DEVICES": "",
-}
+JOB = JOBS / "cnm-bert"
 SMALL = {"max_train_samples": 320, "eval_samples": 64, "hidden_size": 32, "num_hidden_layers": 1, "eval_every": 1000}
-
-
-def launch(*specs):
-    """Runs launch.py on these; gives the finished process."""
-    environ = {name: value for name, value in os.environ.items() if name != "MLFLOW_RUN_ID"} | ENVIRON
-    command = [sys.executable, LAUNCH, *(json.dumps({"job": "cnm-bert", **spec}) for spec in specs)]
-    return subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
-
-
-def said(folder):
-    return json.loads((folder / "said.json").read_text())
-
-
-def losses(folder):
-    return [metrics["loss"] for _, metrics in said(folder)["reports"] if "loss" in metrics]
-
-
-def weights(folder):
-    found = checkpoint.Checkpoints(str(folder / "checkpoints"))
-    newest = found.newest()
-    return newest.step, found.load(newest)[0]["model"]
 
 
 def keys(folder, rank):
     return [json.loads(line) for line in (folder / f"keys-{rank}.jsonl").read_text().splitlines()]
-
-
-class Training:
-    """Runs the job in this process, as one rank; `reports` holds what it reported."""
-
-    def __init__(self, folder, cache):
-        self.folder, self.cache, self.reports = folder, cache, []
-        self.checkpoints = checkpoint.Checkpoints(str(folder / "checkpoints"))
-        spec = importlib.util.spec_from_file_location("job_cnm_bert", JOB / "train.py")
-        self.module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(self.module)
-
-    def __call__(self, stop_at=None, **params):
-        def report(step, metrics):
-            self.reports.append((step, dict(metrics)))
-            if step == stop_at:
-                os.kill(os.getpid(), signal.SIGTERM)
-            return False
-
-        context = Context(
-            params={**load.load_job(JOB, environ={}).params, **SMALL, **params},
-            seed=0,
-            run="test",
-            trial=0,
-            attempt=1,
-            cpus=1,
-            gpus=0,
-            code=JOB,
-            cache=self.cache,
-            workdir=self.folder,
-            _reporter=report,
-            checkpoints=self.checkpoints.place,
-        )
-        return self.module.run(context)
-
-    @property
-    def losses(self):
-        return [metrics["loss"] for _, metrics in self.reports if "loss" in metrics]
-
-
-@pytest.fixture
-def training(cache, tmp_path, monkeypatch):
-    """`training()` gives a callable that trains in a folder of its own."""
-    for name in ("MLFLOW_RUN_ID", "MLFLOW_TRACKING_URI"):
-        monkeypatch.delenv(name, raising=False)
-    numbers = itertools.count()
-
-    def made():
-        folder = tmp_path / f"training-{next(numbers)}"
-        folder.mkdir()
-        return Training(folder, cache)
-
-    handler = signal.getsignal(signal.SIGTERM)  # a job that asks whether it is to stop takes SIGTERM
-    yield made
-    signal.signal(signal.SIGTERM, handler)
 
 
 # -- one rank
@@ -272,6 +185,7 @@ def test_eight_ranks_of_four_train_as_one_of_thirty_two(tmp_path, cache):
     params = {**SMALL, "max_steps": 12, "report_every": 1, "dropout": 0.0, "save_every": 1000}
     one, eight = tmp_path / "one", tmp_path / "eight"
     ended = launch(
+        JOB.name,
         {"world_size": 1, "params": params, "folder": str(one), "cache": str(cache)},
         {"world_size": 8, "params": {**params, "per_device": 4}, "folder": str(eight), "cache": str(cache)},
     )
@@ -289,11 +203,11 @@ def test_what_was_killed_goes_on_as_if_it_had_not_been(tmp_path, cache):
     params = {**SMALL, "max_steps": 14, "report_every": 1, "save_every": 5}
     calm, killed = tmp_path / "calm", tmp_path / "killed"
     spec = {"world_size": 2, "params": params, "cache": str(cache)}
-    ended = launch({**spec, "folder": str(calm)}, {**spec, "folder": str(killed), "kill_at": 8})
+    ended = launch(JOB.name, {**spec, "folder": str(calm)}, {**spec, "folder": str(killed), "kill_at": 8})
     assert ended.returncode == 1, ended.stderr
     assert not (killed / "said.json").exists()
     before = [keys(killed, rank) for rank in range(2)]
-    ended = launch({**spec, "folder": str(killed)})
+    ended = launch(JOB.name, {**spec, "folder": str(killed)})
     assert ended.returncode == 0, ended.stderr
     assert "goes on from" in ended.stdout
     assert "after step 5" in ended.stdout
@@ -314,6 +228,7 @@ def test_it_goes_on_with_another_number_of_ranks(tmp_path, cache):
     folder, calm = tmp_path / "moved", tmp_path / "calm"
     spec = {"params": params, "cache": str(cache)}
     ended = launch(
+        JOB.name,
         {**spec, "folder": str(folder), "world_size": 2, "kill_at": 4},
         {**spec, "folder": str(folder), "world_size": 1},
         {**spec, "folder": str(calm), "world_size": 1},

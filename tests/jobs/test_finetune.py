@@ -6,114 +6,31 @@ Ranks are processes with gloo (launch.py). Not checked: the hub's models, GPUs (
 from __future__ import annotations
 
 import csv
-import importlib.util
 import io
-import itertools
 import json
 import math
 import os
 import pickle
-import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
+from tests.jobs.trainings import ENVIRON, JOBS, launch, losses, said, weights
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
 from trialplane import errors
-from trialplane.runtime import checkpoint, mapping, snapshots
-from trialplane.runtime.context import Context, Stopped
+from trialplane.runtime import mapping, snapshots
+from trialplane.runtime.context import Stopped
 from trialplane.runtime.text import heads, samples
 from trialplane.spec import load
 
-JOB = Path(__file__).parents[2] / "jobs" / "finetune"
-LAUNCH = Path(__file__).parent / "launch.py"
-ENVIRON = {
-    "OPENBLAS_NUM_THREADS": "1",
-    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
-    "JE_ARROW_MALLOC_CONF": "background_thread:false",
-    "CUDA_VISIBLE_DEVICES": "",
-}
+JOB = JOBS / "finetune"
 SMALL = {"max_steps": 20, "report_every": 5, "save_every": 10, "snapshot_every": 10}
 
 
-def launch(*specs):
-    """Runs launch.py on these; gives the finished process."""
-    environ = {name: value for name, value in os.environ.items() if name != "MLFLOW_RUN_ID"} | ENVIRON
-    command = [sys.executable, LAUNCH, *(json.dumps({"job": "finetune", **spec}) for spec in specs)]
-    return subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
-
-
-def said(folder):
-    return json.loads((folder / "said.json").read_text())
-
-
-def losses(folder):
-    return [metrics["loss"] for _, metrics in said(folder)["reports"] if "loss" in metrics]
-
-
-def weights(folder):
-    found = checkpoint.Checkpoints(str(folder / "checkpoints"))
-    newest = found.newest()
-    return newest.step, found.load(newest)[0]["model"]
-
-
-class Training:
-    """Runs the job in this process, as one rank; `reports` holds what it reported."""
-
-    def __init__(self, folder, cache):
-        self.folder, self.cache, self.reports = folder, cache, []
-        self.checkpoints = checkpoint.Checkpoints(str(folder / "checkpoints"))
-        self.snapshots = snapshots.Snapshots(folder / "checkpoints" / "snapshots")
-        spec = importlib.util.spec_from_file_location("job_finetune", JOB / "train.py")
-        self.module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(self.module)
-
-    def __call__(self, stop_at=None, **params):
-        def report(step, metrics):
-            self.reports.append((step, dict(metrics)))
-            if step == stop_at:
-                os.kill(os.getpid(), signal.SIGTERM)
-            return False
-
-        context = Context(
-            params={**load.load_job(JOB, environ={}).params, **SMALL, **params},
-            seed=0,
-            run="test",
-            trial=0,
-            attempt=1,
-            cpus=1,
-            gpus=0,
-            code=JOB,
-            cache=self.cache,
-            workdir=self.folder,
-            _reporter=report,
-            checkpoints=self.checkpoints.place,
-        )
-        return self.module.run(context)
-
-    @property
-    def losses(self):
-        return [metrics["loss"] for _, metrics in self.reports if "loss" in metrics]
-
-
-@pytest.fixture
-def training(cache, tmp_path, monkeypatch):
-    """`training()` gives a callable that trains in a folder of its own."""
-    for name in ("MLFLOW_RUN_ID", "MLFLOW_TRACKING_URI"):
-        monkeypatch.delenv(name, raising=False)
-    numbers = itertools.count()
-
-    def made():
-        folder = tmp_path / f"training-{next(numbers)}"
-        folder.mkdir()
-        return Training(folder, cache)
-
-    handler = signal.getsignal(signal.SIGTERM)  # a job that asks whether it is to stop takes SIGTERM
-    yield made
-    signal.signal(signal.SIGTERM, handler)
+def kept_by(train):
+    return snapshots.Snapshots(train.folder / "checkpoints" / "snapshots").all()
 
 
 # -- one rank
@@ -130,7 +47,7 @@ def test_a_language_model_learns_and_its_evolution_is_told(training, tmp_path):
     inputs = tokenizer("The bus was late", return_tensors="pt")
     assert torch.isfinite(model(**inputs).logits).all()
 
-    kept = train.snapshots.all()
+    kept = kept_by(train)
     assert [one.step for one in kept] == [0, 10, 20, 30, 40]
     evolved = [one.metrics["loss"] for one in kept]
     assert evolved == sorted(evolved, reverse=True)
@@ -168,12 +85,12 @@ def test_gradient_accumulation_changes_nothing(training, params):
 def test_snapshots_stay_within_their_budget(training):
     train = training()
     train(max_steps=8, snapshot_every=1, snapshots=4)
-    steps = [one.step for one in train.snapshots.all()]
+    steps = [one.step for one in kept_by(train)]
     assert len(steps) == 4
     assert (steps[0], steps[-1]) == (0, 8)
     chosen = training()
     chosen(max_steps=8, snapshot_every=None, snapshot_steps=[3, 5])
-    assert [one.step for one in chosen.snapshots.all()] == [0, 3, 5, 8]
+    assert [one.step for one in kept_by(chosen)] == [0, 3, 5, 8]
 
 
 def test_a_training_that_is_stopped_saves_itself_and_says_at_which_step(training):
@@ -319,7 +236,7 @@ def test_ranks_train_as_one_does_and_tokenize_once(tmp_path, monkeypatch):
     params = {**SMALL, "max_steps": 6, "report_every": 1, "dropout": 0.0, "snapshot_every": 3}
     one, four = tmp_path / "one", tmp_path / "four"
     spec = {"params": params, "cache": str(tmp_path / "cache")}
-    ended = launch({**spec, "world_size": 4, "folder": str(four)}, {**spec, "world_size": 1, "folder": str(one)})
+    ended = launch(JOB.name, {**spec, "world_size": 4, "folder": str(four)}, {**spec, "world_size": 1, "folder": str(one)})
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.count("mapping 1,500 rows by Pieces on 1 core into") == 1
     assert len(losses(one)) == 6
@@ -335,10 +252,10 @@ def test_what_was_killed_goes_on_as_if_it_had_not_been(tmp_path, cache):
     params = {**SMALL, "task": "sequence", "max_steps": 12, "report_every": 1, "save_every": 4, "snapshot_every": 6}
     calm, killed = tmp_path / "calm", tmp_path / "killed"
     spec = {"world_size": 2, "params": params, "cache": str(cache)}
-    ended = launch({**spec, "folder": str(calm)}, {**spec, "folder": str(killed), "kill_at": 9})
+    ended = launch(JOB.name, {**spec, "folder": str(calm)}, {**spec, "folder": str(killed), "kill_at": 9})
     assert ended.returncode == 1, ended.stderr
     assert not (killed / "said.json").exists()
-    ended = launch({**spec, "folder": str(killed)})
+    ended = launch(JOB.name, {**spec, "folder": str(killed)})
     assert ended.returncode == 0, ended.stderr
     assert "goes on from" in ended.stdout
     (last, ours), (end, theirs) = weights(killed), weights(calm)

@@ -1,0 +1,89 @@
+"""What the tests of train jobs share: ranks started by launch.py, and a job run in this process as one rank."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from trialplane.runtime import checkpoint
+from trialplane.runtime.context import Context
+from trialplane.spec import load
+
+JOBS = Path(__file__).parents[2] / "jobs"
+LAUNCH = Path(__file__).parent / "launch.py"
+ENVIRON = {
+    "OPENBLAS_NUM_THREADS": "1",
+    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",
+    "CUDA_VISIBLE_DEVICES": "",
+}
+
+
+def train_of(job):
+    """The module `train.py` of a job."""
+    spec = importlib.util.spec_from_file_location(f"job_{job}", JOBS / job / "train.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def launch(job, *specs):
+    """Runs launch.py on these specs of a job; gives the finished process."""
+    command = [sys.executable, LAUNCH, *(json.dumps({"job": job, **spec}) for spec in specs)]
+    return subprocess.run(command, env=os.environ | ENVIRON, capture_output=True, text=True, check=False)
+
+
+def said(folder):
+    return json.loads((folder / "said.json").read_text())
+
+
+def losses(folder):
+    return [metrics["loss"] for _, metrics in said(folder)["reports"] if "loss" in metrics]
+
+
+def weights(folder):
+    found = checkpoint.Checkpoints(str(folder / "checkpoints"))
+    newest = found.newest()
+    return newest.step, found.load(newest)[0]["model"]
+
+
+class Training:
+    """Runs the job in this process, as one rank; `reports` holds what it reported."""
+
+    def __init__(self, job, small, folder, cache):
+        self.job, self.small = JOBS / job, small
+        self.folder, self.cache, self.reports = folder, cache, []
+        self.checkpoints = checkpoint.Checkpoints(str(folder / "checkpoints"))
+        self.train = train_of(job)
+
+    def __call__(self, stop_at=None, **params):
+        def report(step, metrics):
+            self.reports.append((step, dict(metrics)))
+            if step == stop_at:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return False
+
+        context = Context(
+            params={**load.load_job(self.job, environ={}).params, **self.small, **params},
+            seed=0,
+            run="test",
+            trial=0,
+            attempt=1,
+            cpus=1,
+            gpus=0,
+            code=self.job,
+            cache=self.cache,
+            workdir=self.folder,
+            _reporter=report,
+            checkpoints=self.checkpoints.place,
+        )
+        return self.train.run(context)
+
+    @property
+    def losses(self):
+        return [metrics["loss"] for _, metrics in self.reports if "loss" in metrics]
