@@ -27,8 +27,9 @@ from torch.utils.data import DataLoader
 from transformers import get_scheduler
 
 from trialplane import errors
-from trialplane.runtime import batches, checkpoint, final_model, mapping, progress, snapshot_report, snapshots
+from trialplane.runtime import batches, checkpoint, final_model, mapping, progress, snapshots
 from trialplane.runtime.context import standalone
+from trialplane.runtime.snapshots import report
 from trialplane.runtime.text import heads, samples
 
 FOR_VOCABULARY = 20_000  # texts that a preset's tokenizer is made from
@@ -197,9 +198,9 @@ def run(ctx):
         target = Path(p["output_dir"]) if p["output_dir"] else ctx.workdir / "model"
         bare.save_pretrained(target)
         tokenizer.save_pretrained(target)
-        report = snapshot_report.write(kept.place, target / "evolution")
+        evolution = report.write(kept.place, target / "evolution")
         final_model.export_model(target, register=p["register"] or "", tags={"job": "finetune"})
-        print((report / "snapshots.md").read_text(), flush=True)
+        print((evolution / "snapshots.md").read_text(), flush=True)
     return {**scores, "steps": total}
 
 

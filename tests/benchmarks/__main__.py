@@ -26,6 +26,7 @@ FIGURES = {
     "ledger": True,
     "training_overhead": True,
     "ranks": True,
+    "selfplay": True,
     "lines": False,
     "search": False,
     "cluster": False,

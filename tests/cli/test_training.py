@@ -9,6 +9,7 @@ import dataclasses
 import io
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -105,10 +106,51 @@ def test_what_cannot_be_is_refused_and_starts_nothing(platform, home, words, sai
     assert not home.exists()
 
 
+def save(run, name: str = "step-0000000005") -> None:
+    (run.checkpoints / run.root.name / "trial-0" / name).mkdir(parents=True)
+
+
 def test_a_training_goes_on_from_a_run_that_there_is(platform, runs):
-    runs.make("a", tell=trained)
+    save(runs.make("a", tell=trained))
     made = json.loads(platform(*SUBMIT, "--resume", "a").stdout)["job"]
     assert made["resume"] == "a"
+
+
+def test_a_training_needs_a_checkpoint_to_start_from(platform, runs):
+    """Else it would end in its pod, after a wait for one."""
+    run = runs.make("a", tell=trained)
+    for begin in (lambda: None, lambda: save(run, ".step-0000000005.saving")):
+        begin()
+        result = platform(*SUBMIT, "--resume", "a", "--name", "Upper")
+        assert result.exit_code == 2
+        assert "--resume: resume: a has saved no checkpoint to start from; `platform logs a` shows" in result.stderr
+        assert str(run.checkpoints) in result.stderr
+        assert "--name: name: 'Upper' must be lower-case" in result.stderr
+    save(run)
+    elsewhere = ("--resume", "a", "--set", "checkpoints.url=memory://b/c")
+    result = platform(*SUBMIT, *elsewhere)
+    assert result.exit_code == 2
+    assert "this run would look in memory://b/c; --set checkpoints.url=null makes them the same" in result.stderr
+    runs.make("b", **{"checkpoints.url": "memory://b/c"})
+    assert platform(*SUBMIT, *elsewhere, "--resume", "b").exit_code == 0  # nobody here can look into it
+    assert "--set checkpoints.url=memory://b/c makes them" in platform(*SUBMIT, "--resume", "b").stderr
+
+
+def test_a_training_starts_from_another_of_its_job_only(platform, job, runs):
+    runs.make("a", tell=trained)
+    other = job.parent.parent / "other"
+    shutil.copytree(job.parent, other)
+    result = platform("submit", "train", "other", *SUBMIT[3:], "--resume", "a")
+    assert result.exit_code == 2
+    assert "resume: a is a training of the job demo, whose checkpoints other cannot read" in result.stderr
+    job.write_text(
+        "kind: hpo\nspace: {lr: {type: float, low: 0, high: 1}}\nobjective: {metric: loss, direction: minimize}\n"
+    )
+    runs.make("search")
+    job.write_text("kind: train\n")
+    result = platform(*SUBMIT, "--resume", "search")
+    assert result.exit_code == 2
+    assert "resume: search is a search, and a training starts from another training" in result.stderr
 
 
 def test_text_that_no_batch_fits_costs_nothing(platform, job, home):
@@ -139,6 +181,8 @@ def test_a_cluster_is_sent_all_pods_at_once_and_the_user_is_told_of_checkpoints(
 
 def test_data_that_only_pods_have_is_not_looked_for_here(platform, job, namespace, target):
     job.write_text("kind: train\nparams: {data: /data/no/such.txt}\ninputs: {data: {format: lines}}\n")
+    assert "the chart has no data volume" in platform("submit", "train", "demo", "--dry-run").stderr
+    namespace.install(data={"claim": "datasets"})
     assert platform("submit", "train", "demo", "--dry-run").exit_code == 0
     assert platform(*SUBMIT).exit_code == 2
 
@@ -190,7 +234,7 @@ def test_the_live_display(monkeypatch):
 
 def test_attempts_that_failed_are_told_as_such(runs):
     row = runs.make("a", tell=lost_once) and runs.target.attempts("a")[0]
-    assert progress.failure("a", row, of_training=True) == (
+    assert progress.failure("a", row, "train") == (
         "attempt 1: crashed: rank 3 was killed; it starts again from its last checkpoint"
     )
 
@@ -200,7 +244,7 @@ def test_attempts_that_failed_are_told_as_such(runs):
     [
         (RunState.SUCCEEDED, {"complete": 1}, ["step 1,200/10,000; loss 2.312", "in 1 m 30 s", "`platform results a`"]),
         (RunState.PAUSED, {}, ["go on with it: `platform resume a`"]),
-        (RunState.FAILED, {"failed": 1}, ["`platform submit train demo --resume a --local`"]),
+        (RunState.FAILED, {"failed": 1}, ["`platform resume a`", "`platform submit train demo --resume a --local`"]),
     ],
 )
 def test_the_summary_says_what_to_type_next(runs, state, fields, said):
@@ -289,15 +333,19 @@ def test_it_is_waited_for_until_it_has_saved_itself(runs):
     assert handle._patience(dataclasses.replace(handle.status(), kind="hpo")) == 60
 
 
-@pytest.mark.parametrize(("tell", "said"), [(trained, "has succeeded"), (failed, "has failed for good")])
-def test_one_that_has_ended_is_not_resumed_but_begun_anew(platform, runs, tell, said):
-    run = runs.make("a", tell=tell)
-    ended = {"complete": 1} if tell is trained else {"failed": 1}
-    runs.say(run, RunState.SUCCEEDED if tell is trained else RunState.FAILED, **ended)
+def test_one_that_has_succeeded_is_not_resumed_but_begun_anew(platform, runs):
+    runs.say(runs.make("a", tell=trained), RunState.SUCCEEDED, complete=1)
     result = platform("resume")
     assert result.exit_code == 2
-    assert said in result.stderr
+    assert "has succeeded" in result.stderr
     assert "`platform submit train demo --resume a --local`" in result.stderr
+
+
+def test_one_that_has_failed_is_resumed(platform, runs):
+    runs.say(runs.make("a", tell=failed), RunState.FAILED, failed=1)
+    result = platform("resume", "--detach")
+    assert "a goes on" in result.stderr
+    assert result.exit_code == 0
 
 
 # Its log
@@ -311,6 +359,10 @@ def test_its_log_is_what_it_said_and_not_its_controller(platform, runs):
     assert platform("logs", "a", "--attempt", "1").stdout.startswith("attempt 1\n")
     assert platform("logs", "a", "0").stdout.startswith("attempt 2\n")
     assert platform("logs", "--controller").stdout == "the slots are warm\n"
+    result = platform("logs", "a", "1")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "a is a training, and has no trial 1: `platform logs a` shows what all its ranks said" in result.stderr
+    assert "`platform logs a --attempt 1`" in result.stderr
 
 
 def test_before_it_trains_there_is_its_controllers_log(platform, runs):

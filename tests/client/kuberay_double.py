@@ -47,6 +47,7 @@ class Study:
     wish: RunState = RunState.RUNNING
     parallel: int | None = None
     rows: list[TrialRow] = dataclasses.field(default_factory=list)
+    saved: bool | None = None  # whether there is a checkpoint; None for a gateway without the volume
     logs: dict[tuple[int | None, int | None], bytes] = dataclasses.field(default_factory=dict)
 
 
@@ -71,6 +72,10 @@ class NamespaceDouble:
         cluster.put("configmaps", {"metadata": {"name": names.SITE}, "data": {names.SITE_KEY: json.dumps(SITE)}})
         token = base64.b64encode(SECRET.encode()).decode()
         cluster.put("secrets", {"metadata": {"name": "trialplane-gateway"}, "data": {"token": token}})
+
+    def install(self, **fields: Any) -> None:
+        """Changes what the chart says of itself."""
+        self.cluster.objects["configmaps"][names.SITE]["data"][names.SITE_KEY] = json.dumps({**SITE, **fields})
 
     # KubeRay
 
@@ -218,6 +223,8 @@ class NamespaceDouble:
             return _json(study.submission)
         if what == "code":
             return 200, {}, study.code
+        if what == "checkpoints":
+            return _json({"error": "no volume"}, 404) if study.saved is None else _json({"saved": study.saved})
         if what == "attempts":
             return _json([records.to_dict(row) for row in study.rows])
         if what == "ends":

@@ -166,6 +166,19 @@ def test_how_its_pods_are_made_may_change_at_resume(target, namespace, planned):
     assert pod["spec"]["containers"][0]["image"] == "trialplane/trial:2"
 
 
+def test_a_look_at_a_run_that_goes_on_asks_each_witness_once(target, namespace, planned):
+    handle = started(target, planned())
+    looks = handle.watch()
+    next(looks)
+    namespace.cluster.requests.clear()
+    next(looks)
+    asked = [path.rpartition("/")[2] for _, path in namespace.cluster.requests]
+    assert [what for what in asked if what in ("a", "status")] == ["a", "status"]
+    assert target.look("a") == (target.status("a"), True)
+    namespace.end("a", RunState.SUCCEEDED)
+    assert (target.look("a")[0].state, target.look("a")[1]) == (RunState.SUCCEEDED, False)
+
+
 # Scaling
 
 
@@ -193,6 +206,23 @@ def test_fewer_trials_at_a_time_take_away_pods_without_a_slot_only(target, names
     study.status = dataclasses.replace(study.status, nodes=keep[:1])
     assert target.scale("a", 1)
     assert (group["replicas"], group["scaleStrategy"]) == (1, {"workersToDelete": ["a-x7k2p-trials-worker-2"]})
+
+
+def test_trials_of_several_nodes_have_several_pods_each(target, namespace, planned):
+    started(target, planned(parallel=2, nodes=2))
+    pods = [f"a-x7k2p-trials-worker-{number}" for number in range(4)]
+    assert set(target.objects.trial_pods("a")) == set(pods)
+    assert target.scale("a", 3)  # no pod of the four has to go, so nobody is waited for
+    (group,) = namespace.cluster.objects["rayclusters"]["a-x7k2p"]["spec"]["workerGroupSpecs"]
+    assert (group["replicas"], group["maxReplicas"]) == (6, 6)
+    assert target.scale("a", 2)
+    assert not target.scale("a", 1)  # the controller has yet to say which pods it keeps
+    assert group["replicas"] == 4
+    study = namespace.studies["a"]
+    target.status("a")  # the controller sees the wish
+    study.status = dataclasses.replace(study.status, nodes=tuple(pods[2:]))
+    assert target.scale("a", 1)
+    assert (group["replicas"], sorted(group["scaleStrategy"]["workersToDelete"])) == (2, pods[:2])
 
 
 def test_scaling_down_now_does_not_wait(target, namespace, planned):

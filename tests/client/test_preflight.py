@@ -15,6 +15,7 @@ from trialplane.plan.pack import Pack
 from trialplane.plan.plan import Plan
 from trialplane.plan.site import Site
 from trialplane.spec import load
+from trialplane.spec.job import Job
 
 
 @pytest.fixture
@@ -142,3 +143,25 @@ def test_all_pods_of_a_training_must_fit_the_quota(training):
     assert complaints == []
     said = "has 3 pods left, and the training and its controller ask for 6 pods: it waits until others have ended"
     assert warning == f"the quota small {said}"
+
+
+def test_files_of_the_data_volume_need_one(workplace):
+    def job(**fields):
+        return Job.model_validate(
+            {
+                "name": "demo",
+                "kind": "train",
+                "inputs": {"data": {}, "more": {}},
+                "params": {"data": "/data/a.csv", "more": ["b.csv", "/data/c.csv", "/database.csv"]},
+                **fields,
+            }
+        )
+
+    complaints = preflight.data(job(), "")
+    assert [(one.field, one.message.partition(" is")[0]) for one in complaints] == [
+        ("params.data", "/data/a.csv"),
+        ("params.more", "/data/c.csv"),
+    ]
+    assert "the chart has no data volume; helm upgrade --set data.enabled=true" in complaints[0].message
+    assert preflight.data(job(), "datasets") == []
+    assert preflight.data(job(cluster={"image": "lab/own:1"}), "") == []

@@ -147,6 +147,16 @@ def test_killing_leaves_nobody_at_work(place):
     assert handle.exit_code == 130
 
 
+def test_a_look_is_its_status_and_whether_it_goes_on(place):
+    a = place.name("a")
+    handle = place.running(a)
+    status, active = place.target.look(a)
+    assert (status.state, active) == (RunState.RUNNING, True)
+    handle.pause()
+    status, active = place.target.look(a)
+    assert (status.state, active) == (RunState.PAUSED, False)
+
+
 def test_a_run_that_succeeded_tells_its_trials(place):
     a = place.name("a")
     handle = place.done(a)
@@ -198,7 +208,8 @@ def test_an_unknown_run_names_the_nearest(place):
     name = place.name("criteria-1")
     typo = name.replace("criteria", "critria")
     place.target.submit(place.plan(name))
-    for call in (place.target.status, place.target.is_active, place.target.attempts, place.target.exit_code):
+    asked = (place.target.status, place.target.is_active, place.target.look, place.target.attempts, place.target.exit_code)
+    for call in asked:
         with pytest.raises(RunNotFound, match=f"did you mean {name}"):
             call(typo)
     for call in (place.target.stop, place.target.cancel, place.target.delete, place.target.job):

@@ -1,4 +1,4 @@
-"""A pool of slots that are ready, say and end as a test wants it; what the loop and the gangs see of `SlotPool`."""
+"""A pool of slots that are ready, say and end as a test wants it; what the loop, gangs and crews see of `SlotPool`."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from typing import Any
 
 from tests.controller.conftest import outcome
 
-from trialplane.controller.slots import SlotReady, SlotTrial
+from trialplane.controller.slots import SlotEvent, SlotFed, SlotFetched, SlotReady, SlotTrial
 from trialplane.wire.records import TrialEvent, TrialRequest
 from trialplane.wire.states import FailureClass, TrialState
+from trialplane.wire.units import Unit
 
 
 class Slots:
-    """The double. `started`, `answered`, `killed` and `stopped` are what was asked of it."""
+    """The double. `started`, `answered`, `killed`, `stopped` and what a crew wants are what was asked of it."""
+
+    pending = ()
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -24,11 +27,18 @@ class Slots:
         self.stopped: list[int] = []
         self.nodes: tuple[str, ...] = ()
         self.ready = 0
-        self._said: collections.deque[SlotReady | SlotTrial] = collections.deque()
+        self.leaving: frozenset[int] = frozenset()
+        self.weights: dict[int, Any] = {}
+        self.handed: list[tuple[int, list[int], bool]] = []
+        self.fetching: list[tuple[int, int]] = []
+        self.released: list[tuple[int, int]] = []
+        self.feeding: list[tuple[int, int, int, Any]] = []
+        self.end_fed: list[int] = []
+        self._said: collections.deque[SlotEvent] = collections.deque()
 
-    def start(self, slot: int, asked: TrialRequest) -> None:
+    def start(self, slot: int, asked: TrialRequest, weights: Any = None) -> None:
         assert slot not in self.started, "a slot runs one trial at a time"
-        self.started[slot] = asked
+        self.started[slot], self.weights[slot] = asked, weights
 
     def go_on(self, slot: int, prune: bool = False) -> None:
         assert slot in self.started, "there is nobody to answer"
@@ -42,6 +52,24 @@ class Slots:
         assert slot in self.started
         self.stopped.append(slot)
 
+    def hand(self, slot: int, units: tuple[Unit, ...], last: bool) -> None:
+        self.handed.append((slot, [unit.number for unit in units], last))
+
+    def fetch(self, slot: int, unit: int) -> None:
+        assert slot in self.started
+        self.fetching.append((slot, unit))
+
+    def release(self, slot: int, unit: int) -> None:
+        self.released.append((slot, unit))
+
+    def feed(self, slot: int, unit: int, worker: int, items: int, reference: Any) -> None:
+        assert slot in self.started
+        assert reference is not None
+        self.feeding.append((unit, worker, items, reference))
+
+    def end_feed(self, slot: int, failed: int) -> None:
+        self.end_fed.append(failed)
+
     def running(self) -> dict[int, TrialRequest]:
         return dict(self.started)
 
@@ -51,7 +79,7 @@ class Slots:
         self.size = size
         return gone
 
-    def events(self, timeout: float) -> Iterator[SlotReady | SlotTrial]:
+    def events(self, timeout: float) -> Iterator[SlotEvent]:
         while self._said:
             said = self._said.popleft()
             if isinstance(said, SlotTrial) and said.event.outcome is not None:
@@ -63,6 +91,17 @@ class Slots:
 
     def say(self, slot: int, **event: Any) -> None:
         self._said.append(SlotTrial(slot, self.started[slot], TrialEvent(**event)))
+
+    def fetched(self, slot: int, unit: int, reference: Any) -> None:
+        """A fetch that was asked for is answered."""
+        self.fetching.remove((slot, unit))
+        self._said.append(SlotFetched(slot, self.started[slot], unit, reference))
+
+    def fed(self, slot: int, lost: bool = False) -> int:
+        """The first feed that was asked for is answered; gives its unit."""
+        unit = self.feeding.pop(0)[0]
+        self._said.append(SlotFed(slot, self.started[slot], unit, lost))
+        return unit
 
     def end(self, slot: int, *, gone: bool = False, arrays: Any = None, store: Any = None, **changes: Any) -> None:
         ended = outcome(self.started[slot].number, node=f"pod-{slot}", **changes)

@@ -106,6 +106,31 @@ def test_a_trial_is_told_once_when_every_node_is_free(two: Gangs) -> None:
     two.pool.start(0, request(6))
 
 
+def test_a_node_that_hangs_when_rank_0_has_returned_is_ended_and_the_result_counts(two: Gangs, clock: list[float]) -> None:
+    two.slots.end(0, metrics={"loss": 1.0}, arrays="packed")
+    assert not two.outcomes()
+    clock[0] += CONFIG.linger - 1
+    two.listen()
+    assert not two.slots.killed
+    clock[0] += 1
+    two.listen()
+    assert [(slot, failure) for slot, failure, _ in two.slots.killed] == [(1, FailureClass.LOST)]
+    two.slots.fail(1, FailureClass.LOST, "killed")
+    *_, ended = two.listen()
+    assert ended.event.outcome is not None
+    assert (ended.event.outcome.state, ended.event.outcome.metrics) == (TrialState.COMPLETE, {"loss": 1.0})
+    text = f"node 1 was ended because it was still at work {CONFIG.linger:g} s after rank 0 had returned its result"
+    assert (ended.event.outcome.message, ended.arrays) == (text, "packed")
+
+
+def test_a_node_that_is_done_first_ends_nobody(two: Gangs, clock: list[float]) -> None:
+    two.slots.end(1, metrics={})
+    assert not two.outcomes()
+    clock[0] += 10 * CONFIG.linger
+    two.listen()
+    assert not two.slots.killed
+
+
 def test_the_first_failure_ends_the_others_and_is_the_trials(two: Gangs) -> None:
     two.slots.fail(1, FailureClass.OOM, "CUDA out of memory")
     assert not two.outcomes()

@@ -173,6 +173,15 @@ def test_the_controllers_own_status_is_newer(postgres: Postgres, tmp_path: Path)
         board.close()
 
 
+def test_to_go_on_is_about_the_newest_attempt(site: Site) -> None:
+    with site.ledger("toy") as ledger:
+        for state, again in (("RUNNING", None), ("PAUSED", None), ("RUNNING", 0)):
+            assert site.change("PUT", "/runs/toy/wish", {"state": state}).code == 200
+            assert ledger.wish().again == again
+            if state == "PAUSED":
+                ask(ledger)
+
+
 def test_a_wish_is_heard_by_the_controller(site: Site) -> None:
     with site.ledger("toy") as ledger:
         assert ledger.wish().state is RunState.RUNNING
@@ -300,6 +309,20 @@ def test_logs_are_read_in_pieces(site: Site, monkeypatch: pytest.MonkeyPatch) ->
     assert site.ask("GET", "/runs/toy/log?trial=x").code == 400
     log.unlink()
     assert "artifact of the MLflow run" in site.ask("GET", "/runs/toy/log?trial=0").json()["error"]
+
+
+def test_whether_a_training_has_saved_a_checkpoint(site: Site, postgres: Postgres, tmp_path: Path) -> None:
+    site.ledger("toy").close()
+    folder = Path(paths.trial_checkpoints(str(site.checkpoints), "toy", 0))
+    assert site.get("/runs/toy/checkpoints") == {"saved": False}
+    (folder / ".step-0000000004.saving").mkdir(parents=True)
+    assert site.get("/runs/toy/checkpoints") == {"saved": False}
+    (folder / "step-0000000004").mkdir()
+    assert site.get("/runs/toy/checkpoints") == {"saved": True}
+    assert site.ask("GET", "/runs/other/checkpoints").code == 404
+    nowhere = Gateway(Archive(site.url), TOKEN, tmp_path, "http://127.0.0.1:9/{run}")
+    reply = nowhere.answer("GET", "/runs/toy/checkpoints", {}, b"")
+    assert (reply.code, json.loads(reply.body)) == (404, {"error": "checkpoints are on no volume here"})
 
 
 def test_a_body_is_bounded(site: Site) -> None:

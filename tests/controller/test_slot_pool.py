@@ -14,7 +14,7 @@ import ray
 from tests.controller.conftest import outcome, request
 
 from trialplane import errors
-from trialplane.controller import slots
+from trialplane.controller import ray_session, slots
 from trialplane.controller.slots import SlotPool, SlotReady, SlotTrial
 from trialplane.wire.records import SlotConfig, TrialEvent
 from trialplane.wire.states import FailureClass, TrialState
@@ -162,16 +162,16 @@ def test_a_ray_that_does_not_start_is_said_in_a_sentence(monkeypatch: pytest.Mon
     def init(**_: object) -> None:
         raise error
 
-    monkeypatch.setattr(slots.ray, "init", init)
+    monkeypatch.setattr(ray_session.ray, "init", init)
     with pytest.raises(
         errors.SlotError, match=r"^Ray does not start on this machine: (no port$|The current node timed out)"
     ):
-        slots.connect(1, 0)
+        ray_session.connect(1, 0, lambda free: 80 << 20)
     with pytest.raises(errors.SlotError, match=r"^the Ray at head:6379 cannot be joined: "):
-        slots.join("head:6379")
+        ray_session.join("head:6379")
 
 
 def test_a_mistake_is_no_ray_that_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slots.ray, "init", lambda **_: [][0])
+    monkeypatch.setattr(ray_session.ray, "init", lambda **_: [][0])
     with pytest.raises(IndexError):
-        slots.connect(1, 0)
+        ray_session.connect(1, 0, lambda free: 80 << 20)

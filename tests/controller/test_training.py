@@ -17,8 +17,11 @@ from tests.controller.slots_double import Slots
 
 from trialplane.controller.ledger import Ledger
 from trialplane.controller.loop import Controller, Ending
+from trialplane.controller.session import Session
+from trialplane.controller.setting import Setting
 from trialplane.controller.wishes import Wishes
 from trialplane.spec.job import Job
+from trialplane.wire import labels
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import RunStatus, TrialOutcome, TrialReport, TrialRequest
 from trialplane.wire.states import FailureClass, RunState, TrialState
@@ -39,9 +42,10 @@ class Opened:
         self.run.root.mkdir(parents=True)
         self._ledger: Ledger | None = None
 
-    def open(self, of: Job) -> Ledger:
+    def open(self, of: Job, left_at: int = 0) -> Ledger:
         self.close()
-        self._ledger = Ledger(f"sqlite:///{self.run.ledger}", of, "toy-1", self.run.code, self.run.lock)
+        url = f"sqlite:///{self.run.ledger}"
+        self._ledger = Ledger(url, of, "toy-1", self.run.code, self.run.lock, left_at=left_at)
         return self._ledger
 
     def close(self) -> None:
@@ -97,6 +101,123 @@ def test_each_attempt_is_at_the_same_trial_until_retries_are_spent(opened: Opene
     assert not told.retried
     assert ledger.ask() is None
     assert ledger.counts.failed == 1
+
+
+def ends(opened: Opened, of: Job, failure: FailureClass, steps: list[int]) -> list[bool]:
+    """Whether each of the attempts that failed after so many steps is tried again; each has a controller of its own."""
+    retried = []
+    for step in steps:
+        ledger = opened.open(of)
+        told = ledger.tell(dataclasses.replace(failed(asked(ledger), failure), step=step))
+        assert told is not None
+        retried.append(told.retried)
+    return retried
+
+
+def test_a_lost_machine_costs_nothing_while_the_training_gets_on(opened: Opened) -> None:
+    of = job(retries={"lost": 2})
+    week = ends(opened, of, FailureClass.LOST, [10, 20, 15, 30, 30, 40])
+    assert week == [True] * 6, "each time it came further, the count began anew"
+    assert ends(opened, of, FailureClass.LOST, [40, 39]) == [True, False]
+
+
+def test_what_fails_again_and_again_at_one_step_is_over_when_its_retries_are(opened: Opened) -> None:
+    assert ends(opened, job(retries={"crashed": 2}), FailureClass.CRASHED, [7, 7, 7]) == [True, True, False]
+
+
+def test_getting_on_is_no_retry_where_there_is_to_be_none(opened: Opened) -> None:
+    assert ends(opened, job(retries={"lost": 0}), FailureClass.LOST, [7]) == [False]
+
+
+def test_a_search_without_checkpoints_does_not_get_on(opened: Opened) -> None:
+    """Its trial begins anew each time, so that how far an attempt came is a matter of luck."""
+    assert ends(opened, job(**SEARCH, retries={"lost": 1}), FailureClass.LOST, [10, 20]) == [True, False]
+
+
+def test_a_search_that_keeps_checkpoints_gets_on_like_a_training(opened: Opened) -> None:
+    kept = job(**SEARCH, checkpoints={"grace": 10}, retries={"lost": 1})
+    assert ends(opened, kept, FailureClass.LOST, [10, 20, 20]) == [True, True, False]
+
+
+def test_how_far_a_killed_controller_had_it_is_known_by_its_last_status(opened: Opened) -> None:
+    of = job(retries={"lost": 1})
+    for step in (10, 20, 30):
+        asked(opened.open(of))
+        ledger = opened.open(of, left_at=step)
+        assert (ledger.counts.failed, len(ledger.running())) == (0, 0)
+        assert list(ledger.attempts())[-1][1].step == step  # type: ignore[union-attr]
+    asked(ledger)
+    assert opened.open(of, left_at=30).counts.failed == 1, "nobody came further than step 30"
+
+
+def test_the_status_in_the_database_is_newer_than_any_file(opened: Opened) -> None:
+    ledger = opened.open(job())
+    ledger.describe({labels.LEDGER_STATUS: {"progress": {"step": 40.0}}})
+    asked(ledger)
+    ((_, told),) = opened.open(job(), left_at=30).attempts()
+    assert told is not None
+    assert told.step == 40
+
+
+def test_a_training_that_failed_for_good_is_taken_up_with_all_its_retries(opened: Opened) -> None:
+    of = job(retries={"crashed": 1})
+    assert ends(opened, of, FailureClass.CRASHED, [7, 7]) == [True, False]
+    assert opened.open(of).ask() is None, "not by itself"
+    ledger = opened.open(of)
+    assert ledger.take_up()
+    assert not ledger.take_up(), "it is taken up already"
+    assert (ledger.counts.failed, ledger.counts.counted_failures, ledger.counts.failures) == (0, 0, {})
+    request = asked(ledger)
+    assert (request.trial, request.attempt, request.retry_of) == (0, 3, 1)
+    assert ledger.ask() is None
+    ledger.tell(outcome(request.number, metrics=LOSS))
+    shown, attempts = ledger.counts.shown(), list(ledger.attempts())
+    assert (shown["complete"], shown["failed"], shown["retried"]) == (1, 0, 2)
+    assert [told.retried for _, told in attempts if told] == [True, False, False], "what was told stays"
+    ledger = opened.open(of)
+    assert (ledger.counts.shown(), list(ledger.attempts())) == (shown, attempts)
+    assert not ledger.take_up(), "what succeeded has nothing to take up"
+
+
+def test_its_retries_are_new_for_the_next_controller_too(opened: Opened) -> None:
+    of = job(retries={"crashed": 1})
+    assert ends(opened, of, FailureClass.CRASHED, [7, 7]) == [True, False]
+    ledger = opened.open(of)
+    assert ledger.take_up()
+    ledger.tell(failed(asked(ledger), FailureClass.CRASHED))
+    assert ends(opened, of, FailureClass.CRASHED, [7]) == [False]
+    assert opened.open(of).counts.shown()["failures"] == {"crashed": 1}
+
+
+def test_taken_up_is_the_attempt_that_the_user_meant(opened: Opened) -> None:
+    """A controller that is started again for a lost head finds the wish of before."""
+    of = job(retries={"crashed": 0})
+    assert ends(opened, of, FailureClass.CRASHED, [7]) == [False]
+    ledger = opened.open(of)
+    assert ledger.take_up(0)
+    ledger.tell(failed(asked(ledger), FailureClass.CRASHED))
+    ledger = opened.open(of)
+    assert not ledger.take_up(0)
+    assert ledger.ask() is None
+    assert ledger.take_up(1)
+
+
+@pytest.mark.parametrize(("ray", "again", "left"), [("", None, 1), ("ray:1", None, 0), ("ray:1", 0, 1), ("ray:1", 5, 0)])
+def test_in_a_cluster_only_the_users_word_takes_it_up(opened: Opened, ray: str, again: int | None, left: int) -> None:
+    """A controller is started there for a lost head, too; on a laptop it is always the user who has it started."""
+    of = job(retries={"crashed": 0})
+    assert ends(opened, of, FailureClass.CRASHED, [7]) == [False]
+    ledger = opened.open(of)
+    ledger.describe({labels.LEDGER_WISH: {"state": "RUNNING", "again": again}})
+    opened.run.submission.write_text("{}")
+    Session(opened.run, of, [], Setting(ray=ray))._take_up(ledger)
+    assert ledger.unstarted == left
+
+
+def test_a_trial_of_a_search_that_failed_stays_so(opened: Opened) -> None:
+    of = job(**SEARCH)
+    assert ends(opened, of, FailureClass.ERROR, [0]) == [False]
+    assert not opened.open(of).take_up()
 
 
 class Recorder:
@@ -244,6 +365,11 @@ def test_a_training_that_ends_in_the_time_it_got_has_succeeded(opened: Opened) -
     ledger = opened.open(job())
     loop = Loop(ledger, opened.run, PAUSED, lambda slots: slots.end(0, metrics=LOSS))
     assert loop.controller.run() == Ending(RunState.SUCCEEDED, "the training ended", False)
+
+
+def test_what_was_odd_about_its_end_is_said_with_it(opened: Opened) -> None:
+    loop = Loop(opened.open(job()), opened.run, PAUSED, lambda slots: slots.end(0, metrics=LOSS, message="rank 1 hung"))
+    assert loop.controller.run().reason == "the training ended; rank 1 hung"
 
 
 def test_an_error_in_the_time_it_got_is_one(opened: Opened) -> None:

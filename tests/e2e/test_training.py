@@ -28,7 +28,7 @@ def test_four_ranks_in_one_pod(cluster: Cluster) -> None:
     status = cluster.status("ranks")
     assert (status["state"], status["progress"]["step"]) == ("SUCCEEDED", STEPS)
     log = cluster.platform("logs", "ranks")
-    assert f"step {STEPS}/{STEPS} (100 %)" in log
+    assert f"step {STEPS}/{STEPS} (100%)" in log
     (row,) = cluster.said("results", "ranks")
     assert (row["state"], row["attempt"], row["metrics"]["steps"]) == ("COMPLETE", 1, STEPS)
 

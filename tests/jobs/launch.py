@@ -19,8 +19,9 @@ import time
 import traceback
 from pathlib import Path
 
-from trialplane.runtime import checkpoint, meeting
+from trialplane.runtime import checkpoint
 from trialplane.runtime.context import Context, seed_everything
+from trialplane.runtime.ranks import meeting
 from trialplane.runtime.text import masking
 from trialplane.spec import load
 

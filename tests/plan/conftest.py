@@ -32,7 +32,7 @@ def a_site(**changes: Any) -> Site:
 
 def a_plan(**changes: Any) -> Plan:
     search = {"objectives": [{"metric": "f1", "direction": "maximize"}], "trials": 24, "parallel": 2}
-    fields = {"name": "criteria", "kind": "hpo", **({} if changes.get("kind") == "train" else search), **changes}
+    fields = {"name": "criteria", "kind": "hpo", **(search if changes.get("kind", "hpo") == "hpo" else {}), **changes}
     job = Job.model_validate(fields)
     origin = Provenance(job_folder="/home/ann/jobs/criteria", user="ann", version="0.1.0", command=("platform", "submit"))
     return Plan("criteria-1", job, Pack(b"not really a tar.gz", "ab" * 32, ("job.yaml", "train.py")), origin)
@@ -83,6 +83,18 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
             "autoscale": True,
             "runs": {"claim": "platform-runs"},
             "data": {"claim": "datasets"},
+            "checkpoints": {"claim": "platform-checkpoints", "grace": "120s"},
+        },
+    ),
+    "collect": (
+        {
+            "kind": "collect",
+            "collect": {"units": 800, "iterations": 10, "workers": 8, "consumer": "train:learn", "in_flight": "1Gi"},
+            "resources": {"cpus": 4, "memory": "8Gi", "gpus": 1},
+            "cluster": {"autoscale": True},
+        },
+        {
+            "runs": {"claim": "platform-runs"},
             "checkpoints": {"claim": "platform-checkpoints", "grace": "120s"},
         },
     ),

@@ -24,8 +24,8 @@ from typing import Any
 import torch
 
 from trialplane import errors
-from trialplane.runtime import checkpoint_store
 from trialplane.runtime.checkpoint import Checkpoints
+from trialplane.runtime.steps import stores
 
 # Where a save is stopped: the call after which nothing more happens. Each is replaced by one that says so and sleeps.
 POINTS = ("open", "half of the state", "state", "rank", "COMPLETE", "renamed", "old one hidden")
@@ -37,8 +37,8 @@ def tensors(step: int) -> dict[str, Any]:
 
 def stop_at(point: str, stop: Callable[[], None]) -> None:
     """Makes the next save of this process stop at a point for good."""
-    store = checkpoint_store.FolderStore
-    create, rename, sink_write = store.create, Path.rename, checkpoint_store.Sink.write
+    store = stores.FolderStore
+    create, rename, sink_write = store.create, Path.rename, stores.Sink.write
 
     @contextlib.contextmanager
     def created(self: Any, name: str, file: str) -> Iterator[Any]:
@@ -64,7 +64,7 @@ def stop_at(point: str, stop: Callable[[], None]) -> None:
 
     store.create = created  # type: ignore[method-assign, assignment]
     Path.rename = renamed  # type: ignore[method-assign, assignment]
-    checkpoint_store.Sink.write = written  # type: ignore[method-assign]
+    stores.Sink.write = written  # type: ignore[method-assign]
 
 
 def killed_at(act: Callable[[Callable[[], None]], None]) -> int:
@@ -164,7 +164,7 @@ def one_rank(folder: Path, rank: int, here: int) -> dict[str, Any]:
             os.write(here, b"here")
             signal.pause()
 
-        create = checkpoint_store.FolderStore.create
+        create = stores.FolderStore.create
 
         @contextlib.contextmanager
         def created(self: Any, name: str, file: str) -> Iterator[Any]:
@@ -172,7 +172,7 @@ def one_rank(folder: Path, rank: int, here: int) -> dict[str, Any]:
             with create(self, name, file) as sink:
                 yield sink
 
-        checkpoint_store.FolderStore.create = created  # type: ignore[method-assign, assignment]
+        stores.FolderStore.create = created  # type: ignore[method-assign, assignment]
     checkpoints.save(40, {"model": {"weight": total}}, rank_state={"rank": rank}, **options)
     try:
         checkpoints.wait()

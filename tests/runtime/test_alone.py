@@ -16,12 +16,16 @@ from typing import Any
 
 import pytest
 
+from trialplane import errors
+
 JOB = """
 kind: train
+params: {stops: false, data: text.txt}
 """
 
 SCRIPT = """
-import sys, time
+import signal, socket, sys
+from trialplane.runtime import lines
 from trialplane.runtime.context import standalone
 
 def run(ctx):
@@ -35,12 +39,17 @@ def run(ctx):
         total = value.item()
         distributed.destroy_process_group()
     ctx.report(1, loss=total)
-    if ctx.params.get("stops"):
+    if ctx.params["stops"] == "for want of data":
+        lines.LineDataset(ctx.path("data"), cache=ctx.cache)
+    elif ctx.params["stops"]:
         ctx.stopping
+        ours, theirs = socket.socketpair()
+        theirs.setblocking(False)
+        signal.set_wakeup_fd(theirs.fileno())
         sys.stdout.write("ready\\n")
         sys.stdout.flush()
         while not ctx.stopping:
-            time.sleep(0.005)
+            ours.recv(1)
         raise ctx.stopped(3)
     return {"loss": total, "place": [ctx.rank, ctx.local_rank, ctx.world_size], "checkpoints": ctx.checkpoints}
 
@@ -99,3 +108,35 @@ def test_sigterm_is_a_request(script: Path) -> None:
         process.send_signal(signal.SIGTERM)
         assert process.stderr.read() == "stopped by SIGTERM after step 3, with a checkpoint\n"
     assert process.returncode == 128 + signal.SIGTERM
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--set", "stops=for want of data"), "text.txt"),
+        (("--set", "stops=for want of data", "--data", "null"), "params.data is null, and must be a path"),
+        (("--set", "stosp=true"), "--set stosp=true: there is no such parameter; did you mean stops?"),
+        (("--set", "stops"), "--set stops: write NAME=VALUE"),
+        (("--profile", "big"), "there is no profile 'big'"),
+    ],
+)
+def test_what_the_user_gave_wrong_is_a_message_and_no_traceback(script: Path, words: tuple[str, ...], said: str) -> None:
+    done = subprocess.run([sys.executable, script, *words], check=False, capture_output=True, text=True)
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.returncode == errors.EXIT_BAD_INPUT
+
+
+def test_an_error_of_the_job_keeps_its_traceback(script: Path) -> None:
+    script.write_text(SCRIPT.replace("    total = 1.0", "    total = 1.0 / 0"))
+    done = subprocess.run([sys.executable, script], check=False, capture_output=True, text=True)
+    assert "ZeroDivisionError" in done.stderr
+    assert "Traceback" in done.stderr
+    assert done.returncode == 1
+
+
+def test_each_rank_says_which_one_it_is(script: Path) -> None:
+    place = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2"}
+    command = [sys.executable, script, "--set", "x=1"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, env={**os.environ, **place})
+    assert done.stderr.startswith("rank 1: --set x=1: there is no such parameter")

@@ -21,8 +21,9 @@ from tests.runtime import trainings
 from tests.runtime.trainings import Training, names, saved, small, steps
 
 from trialplane import errors
-from trialplane.runtime import checkpoint, checkpoint_record, checkpoint_state, checkpoint_store
-from trialplane.runtime.checkpoint import Checkpoints
+from trialplane.runtime import checkpoint
+from trialplane.runtime.checkpoint import Checkpoints, tensors
+from trialplane.runtime.steps import record, stores
 
 
 @pytest.fixture(params=["folder", "url"])
@@ -87,7 +88,7 @@ class Blocked:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.go = threading.Event()
         self.begun = threading.Event()
-        create = checkpoint_store.FolderStore.create
+        create = stores.FolderStore.create
 
         @contextlib.contextmanager
         def blocked(store: Any, name: str, file: str) -> Iterator[Any]:
@@ -96,7 +97,7 @@ class Blocked:
                 assert self.go.wait(60)
                 yield sink
 
-        monkeypatch.setattr(checkpoint_store.FolderStore, "create", blocked)
+        monkeypatch.setattr(stores.FolderStore, "create", blocked)
 
 
 def test_a_save_returns_before_anything_is_written_and_keeps_the_values_of_its_moment(
@@ -125,7 +126,7 @@ def test_a_copy_waits_for_every_gpu_that_tensors_are_on(monkeypatch: pytest.Monk
     waited: list[Any] = []
     monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
 
-    class OnGpus(checkpoint_state.Copier):
+    class OnGpus(tensors.Copier):
         def _tree(self, value: Any, path: str) -> Any:
             self._copied[(torch.device(value), path)] = torch.empty(0)
 
@@ -238,4 +239,4 @@ def test_a_record_survives_a_moved_folder(tmp_path: Path) -> None:
     shutil.move(tmp_path / "a", tmp_path / "b")
     (found,) = Checkpoints(tmp_path / "b").all()
     assert found.place == str(tmp_path / "b" / "step-0000000001")
-    assert checkpoint_record.name_of(1, ["step-0000000001", "step-0000000001.4"]) == "step-0000000001.5"
+    assert record.name_of(1, ["step-0000000001", "step-0000000001.4"]) == "step-0000000001.5"

@@ -17,8 +17,8 @@ import torch
 from tests.runtime.trainings import names, saved, small, steps
 
 from trialplane import errors
-from trialplane.runtime import checkpoint_store
 from trialplane.runtime.checkpoint import Checkpoints
+from trialplane.runtime.steps import stores
 
 
 def cut(file: Path) -> None:
@@ -83,7 +83,7 @@ class Full:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, room: int, code: int = errno.ENOSPC) -> None:
         self.room, self.code = room, code
-        write = checkpoint_store.Sink.write
+        write = stores.Sink.write
         disk = self
 
         class Limited:
@@ -102,7 +102,7 @@ class Full:
                 sink._target = Limited(sink._target)
             return write(sink, data)
 
-        monkeypatch.setattr(checkpoint_store.Sink, "write", limited)
+        monkeypatch.setattr(stores.Sink, "write", limited)
 
 
 @pytest.mark.parametrize("background", [True, False])

@@ -15,8 +15,8 @@ from tests.runtime import trainings
 from tests.runtime.trainings import in_ranks, names, small, steps
 
 from trialplane import errors
-from trialplane.runtime import checkpoint_store
 from trialplane.runtime.checkpoint import Checkpoints
+from trialplane.runtime.steps import stores
 
 
 @pytest.fixture(params=["folder", "url"])
@@ -60,14 +60,14 @@ def test_nothing_is_complete_before_every_rank_has_written(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("bad", [0, 2])
 def test_when_one_rank_cannot_write_every_rank_learns_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bad: int) -> None:
-    create = checkpoint_store.FolderStore.create
+    create = stores.FolderStore.create
 
     def failing(store: Any, name: str, file: str) -> Any:
         if file == f"rank-{bad:05d}.pt" and "0002" in name:
             raise OSError(errno.EIO, "the disk of this rank is broken")
         return create(store, name, file)
 
-    monkeypatch.setattr(checkpoint_store.FolderStore, "create", failing)
+    monkeypatch.setattr(stores.FolderStore, "create", failing)
 
     def act(rank: int, meet: Callable[[], None]) -> None:
         with Checkpoints(tmp_path) as checkpoints:
@@ -88,7 +88,7 @@ def test_a_machine_whose_list_of_the_folder_is_old_finds_the_checkpoint_all_the_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on NFS, where the list may be half a minute old and a name that is looked up is not."""
-    monkeypatch.setattr(checkpoint_store.FolderStore, "complete", lambda store: [])
+    monkeypatch.setattr(stores.FolderStore, "complete", lambda store: [])
 
     def act(rank: int, meet: Callable[[], None]) -> None:
         Checkpoints(tmp_path, background=False).save(1, small(), rank=rank, world_size=2, barrier=meet)

@@ -18,17 +18,18 @@ from typing import BinaryIO
 import pytest
 
 from trialplane import errors
-from trialplane.runtime import building, cores, line_index, line_scan
-from trialplane.runtime.lines import LineDataset
+from trialplane.runtime import building, cores
+from trialplane.runtime.lines import LineDataset, scan
+from trialplane.runtime.lines import index as line_index
 from trialplane.wire import env
 
 # Opens a dataset when it is told to, and says how many lines it has and whether it built the index.
 OPENS = """
 import sys
-from trialplane.runtime import line_scan
+from trialplane.runtime.lines import scan
 from trialplane.runtime.lines import LineDataset
-write, built = line_scan.write, []
-line_scan.write = lambda *args, **options: built.append(1) or write(*args, **options)
+write, built = scan.write, []
+scan.write = lambda *args, **options: built.append(1) or write(*args, **options)
 print("ready", flush=True)
 sys.stdin.readline()
 print(len(LineDataset(sys.argv[1])), len(built))
@@ -36,14 +37,14 @@ print(len(LineDataset(sys.argv[1])), len(built))
 # Begins to build an index and never ends.
 HANGS = """
 import signal, sys
-from trialplane.runtime import line_scan
+from trialplane.runtime.lines import scan
 from trialplane.runtime.lines import LineDataset
 def write(file, text, **options):
     file.write(b"half of it")
     file.flush()
     print("building", flush=True)
     signal.pause()
-line_scan.write = write
+scan.write = write
 LineDataset(sys.argv[1])
 """
 
@@ -59,13 +60,13 @@ def text(tmp_path: Path) -> Path:
 def builds(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Grows by a path for each index that is built."""
     built: list[str] = []
-    write = line_scan.write
+    write = scan.write
 
     def counted(file, text, **options):  # type: ignore[no-untyped-def]
         built.append(text.path)
         return write(file, text, **options)
 
-    monkeypatch.setattr(line_scan, "write", counted)
+    monkeypatch.setattr(scan, "write", counted)
     return built
 
 
@@ -152,13 +153,13 @@ import fcntl
 with open({str(text.with_name(".corpus.txt.skip.lines.lock"))!r}) as lock:
     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 """
-    write, ended = line_scan.write, []
+    write, ended = scan.write, []
 
     def while_building(file, text, **options):  # type: ignore[no-untyped-def]
         ended.append(subprocess.run([sys.executable, "-c", tries], capture_output=True, text=True, check=False))
         return write(file, text, **options)
 
-    monkeypatch.setattr(line_scan, "write", while_building)
+    monkeypatch.setattr(scan, "write", while_building)
     LineDataset(text)
     assert "BlockingIOError" in ended[0].stderr
 
@@ -229,14 +230,14 @@ def test_a_full_disk_leaves_nothing_half_written(text: Path) -> None:
 
 
 def test_a_text_that_grows_while_it_is_read_is_refused(text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write = line_scan.write
+    write = scan.write
 
     def grows(file, facts, **options):  # type: ignore[no-untyped-def]
         with text.open("a") as more:
             more.write("more\n")
         return write(file, facts, **options)
 
-    monkeypatch.setattr(line_scan, "write", grows)
+    monkeypatch.setattr(scan, "write", grows)
     with pytest.raises(errors.DataError, match=r"corpus\.txt has changed since"):
         LineDataset(text)
     assert names(text.parent) == ["corpus.txt"]
@@ -260,7 +261,7 @@ def test_large_files_have_wide_numbers(text: Path) -> None:
 
 def test_threads_end_with_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No fork survives one."""
-    monkeypatch.setattr(line_scan, "SPAN", 1000)
+    monkeypatch.setattr(scan, "SPAN", 1000)
     monkeypatch.setattr(cores, "usable", lambda: 3)
     file = tmp_path / "corpus.txt"
     file.write_text("line\n" * 10_000)

@@ -19,8 +19,7 @@ from hypothesis import strategies
 
 from trialplane import errors
 from trialplane.policies import pickling
-from trialplane.runtime import line_scan
-from trialplane.runtime.lines import LineDataset
+from trialplane.runtime.lines import LineDataset, scan
 
 TEXT = "first\nzweite Zeile\n\n第三行\n \nlast"
 
@@ -103,7 +102,7 @@ def test_any_text_is_read_as_python_splits_it(
     full = [line for line in lines if line]
     hypothesis.assume(full)
     file = write(tmp_path_factory.mktemp("text") / "a.txt", content)
-    with mock.patch.multiple(line_scan, BLOCK=block, SPAN=span):
+    with mock.patch.multiple(scan, BLOCK=block, SPAN=span):
         keep, skip = LineDataset(file, empty="keep"), LineDataset(file)
     assert texts(keep) == lines
     assert texts(skip) == full

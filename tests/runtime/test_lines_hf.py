@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from trialplane import errors
-from trialplane.runtime import line_arrow
-from trialplane.runtime.lines import LineDataset
+from trialplane.runtime.lines import LineDataset, arrow
 
 datasets = pytest.importorskip("datasets")
 
@@ -40,7 +39,7 @@ def test_to_hf_is_a_dataset_over_a_file_on_disk(text: Path, tmp_path: Path) -> N
 
 def test_the_arrow_file_is_made_once_per_content(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     LineDataset(text).to_hf(tmp_path / "arrow")
-    monkeypatch.setattr(line_arrow, "_write_arrow", None)
+    monkeypatch.setattr(arrow, "_write_arrow", None)
     assert len(LineDataset(text).to_hf(tmp_path / "arrow")) == 2500
     with pytest.raises(TypeError):
         LineDataset(text, max_samples=3).to_hf(tmp_path / "arrow")
@@ -60,7 +59,7 @@ def test_from_hf_keeps_every_row_in_its_place(tmp_path: Path) -> None:
 def test_from_hf_writes_a_dataset_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = datasets.Dataset.from_dict({"text": ROWS})
     first = LineDataset.from_hf(rows, folder=tmp_path)
-    monkeypatch.setattr(line_arrow, "_write_text", None)
+    monkeypatch.setattr(arrow, "_write_text", None)
     assert LineDataset.from_hf(rows, folder=tmp_path).content == first.content
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from trialplane.runtime import meeting, pipes
+from trialplane.runtime.ranks import meeting, pipes
 
 
 @pytest.fixture

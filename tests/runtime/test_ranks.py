@@ -123,8 +123,8 @@ def test_a_rank_that_raises_ends_all_with_its_traceback(warm: Bench) -> None:
     assert '[rank 1]     raise ValueError("no such colour")' in warm.log(outcome)
 
 
-def test_a_lost_connection_waits_for_its_cause(shared: Bench) -> None:
-    outcome = shared.outcome("follows")
+def test_a_lost_connection_waits_for_its_cause(shared: Bench, tmp_path: Path) -> None:
+    outcome = shared.outcome("follows", folder=str(tmp_path))
     assert outcome.failure is FailureClass.CRASHED
     assert outcome.message.startswith("rank 2 was killed by SIGKILL")
 
@@ -241,9 +241,21 @@ def test_a_time_out_leaves_the_stacks_of_all_ranks(shared: Bench) -> None:
     assert "[rank 2] Fatal Python error: Aborted" in log
 
 
+def test_ranks_that_hang_when_rank_0_has_returned_are_ended_and_its_result_counts(tmp_path: Path) -> None:
+    with Bench(tmp_path, MODULES, ranks=3, linger=0.3) as bench:
+        outcome = bench.outcome("lingers")
+        log = bench.log(outcome)
+    text = "ranks 1, 2 had not ended 0.3 s after rank 0 had returned its result, and had to be ended"
+    assert (outcome.state, outcome.metrics) == (TrialState.COMPLETE, {"score": 1.0})
+    assert outcome.message == f"{text}; the log has their stacks"
+    assert f"supervisor: {text}" in log
+    assert "[rank 1] Fatal Python error: Aborted" in log
+    assert "in lingers" in log
+
+
 def test_a_straggler_is_named_in_the_log_and_in_the_next_report(shared: Bench, tmp_path: Path) -> None:
-    events = shared.events("straggles", folder=str(tmp_path))
-    (report,) = [report for event in events for report in event.reports]
+    events = shared.events("straggles", folder=str(tmp_path), prunable=True)
+    report = [report for event in events for report in event.reports][-1]
     assert report.metrics == {"score": 0.5, "slowest_rank": 2.0, "slowest_rank_factor": pytest.approx(5.0)}
     outcome = events[-1].outcome
     assert outcome is not None

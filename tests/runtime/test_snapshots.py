@@ -21,8 +21,8 @@ from safetensors.torch import load_file
 from torch import nn
 
 from trialplane import errors
-from trialplane.runtime import snapshot_report, snapshots
-from trialplane.runtime.snapshots import Snapshot, Snapshots
+from trialplane.runtime import snapshots
+from trialplane.runtime.snapshots import Snapshot, Snapshots, report
 
 
 class Model(nn.Module):
@@ -140,7 +140,7 @@ def test_a_url_is_a_place_too() -> None:
     for step in (0, 1, 2):
         kept.save(step, model, {"loss": step})
     assert [one.step for one in kept.all()] == [0, 2]
-    assert [row.from_start for row in snapshot_report.compare(place)] == [0.0, 0.0]
+    assert [row.from_start for row in report.compare(place)] == [0.0, 0.0]
 
 
 # -- comparing
@@ -161,7 +161,7 @@ def evolved(tmp_path: Path) -> Path:
 
 
 def test_distances_are_those_of_the_weights(evolved: Path) -> None:
-    rows = snapshot_report.compare(evolved)
+    rows = report.compare(evolved)
     assert [row.step for row in rows] == [0, 10, 40]
     assert [row.from_start for row in rows] == pytest.approx([0, 2, math.sqrt(8)], rel=1e-6)
     assert [row.from_previous for row in rows] == pytest.approx([0, 2, 2], rel=1e-6)
@@ -172,13 +172,19 @@ def test_distances_are_those_of_the_weights(evolved: Path) -> None:
     assert rows[1].layers == pytest.approx({"h.0": 0, "h.1": 2 / layer, "table": 0}, rel=1e-6)
 
 
+def test_the_report_needs_no_torch() -> None:
+    program = "import sys, trialplane.runtime.snapshots.report; print({'torch', 'numpy'} & sys.modules.keys())"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
+
+
 def test_the_report_is_printed_and_written(evolved: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "trialplane.runtime.snapshots"]
     printed = subprocess.run([*command, str(evolved)], capture_output=True, text=True, check=True).stdout
     assert "| step | loss | accuracy | from start | relative | from previous | MiB |" in printed
     assert "\n| 10 | 2 | 0.5 | 2 |" in printed
     assert "\n| h.1 | 0 |" in printed
-    assert snapshot_report.main([str(evolved), "--to", str(tmp_path / "out")]) == 0
+    assert report.main([str(evolved), "--to", str(tmp_path / "out")]) == 0
     assert (tmp_path / "out" / "snapshots.md").read_text() == printed
     (_, second, third) = csv.DictReader(io.StringIO((tmp_path / "out" / "snapshots.csv").read_text()))
     assert (second["step"], second["loss"], second["accuracy"]) == ("10", "2.0", "0.5")
@@ -189,11 +195,11 @@ def test_the_report_is_printed_and_written(evolved: Path, tmp_path: Path) -> Non
 def test_a_place_without_snapshots_and_one_of_two_models_are_refused(
     evolved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert snapshot_report.main([str(tmp_path)]) == 2
+    assert report.main([str(tmp_path)]) == 2
     assert f"there are no snapshots in {tmp_path}" in capsys.readouterr().err
     Snapshots(evolved).save(50, nn.Linear(2, 2), {})
     with pytest.raises(errors.InputError, match="step-0000000050 holds other weights than the first snapshot"):
-        snapshot_report.compare(evolved)
+        report.compare(evolved)
 
 
 @pytest.mark.parametrize(
@@ -206,4 +212,4 @@ def test_a_place_without_snapshots_and_one_of_two_models_are_refused(
     ],
 )
 def test_layers(name: str, layer: str) -> None:
-    assert snapshot_report.layer_of(name) == layer
+    assert report.layer_of(name) == layer

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from trialplane.runtime import stragglers
-from trialplane.runtime.stragglers import Straggler, Stragglers
+from trialplane.runtime.ranks import stragglers
+from trialplane.runtime.ranks.stragglers import Straggler, Stragglers
 
 
 def feed(watch: Stragglers, seconds: dict[int, float], rounds: int, start: int = 0) -> list[Straggler]:

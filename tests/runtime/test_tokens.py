@@ -20,11 +20,10 @@ from tests.runtime.conftest import alive, wait_until
 
 from trialplane import errors
 from trialplane.policies import pickling
-from trialplane.runtime import token_pool, token_shards
 from trialplane.runtime.lines import LineDataset
-from trialplane.runtime.tokens import TokenDataset, tokenized
+from trialplane.runtime.tokens import TokenDataset, pool, shards, tokenized
 
-COUNT = 2 * token_shards.LINES + 100  # lines: three shards, the last a short one
+COUNT = 2 * shards.LINES + 100  # lines: three shards, the last a short one
 
 # No `if __name__ == "__main__"`: workers are no copies of the script.
 SCRIPT = """
@@ -37,11 +36,11 @@ print(tokens.tokenized(LineDataset(sys.argv[1]), sys.argv[2], max_length=8, cach
 # Says who its workers are, and is killed when the first shard is there.
 KILLED = """
 import os, signal
-from trialplane.runtime import token_pool
+from trialplane.runtime.tokens import pool
 def killed(self):
     print(open(f"/proc/self/task/{os.getpid()}/children").read(), flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
-token_pool._Progress.made = killed
+pool._Progress.made = killed
 """
 
 
@@ -90,7 +89,7 @@ def test_the_tokens_are_the_tokenizers(lines: LineDataset, tokenizer: Path, made
 
     expected = AutoTokenizer.from_pretrained(tokenizer)
     assert len(made) == COUNT
-    picked = [0, 1, 9999, token_shards.LINES - 1, token_shards.LINES, COUNT - 1]
+    picked = [0, 1, 9999, shards.LINES - 1, shards.LINES, COUNT - 1]
     for index in picked:
         assert made[index].tolist() == expected(lines[index]["text"], truncation=True, max_length=8)["input_ids"]
     assert made[-1].tolist() == made[COUNT - 1].tolist()
@@ -130,7 +129,7 @@ def test_the_bytes_do_not_depend_on_the_number_of_processes(
 def test_a_cache_that_is_there_starts_no_process(
     lines: LineDataset, tokenizer: Path, made: TokenDataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(token_pool, "tokenize", None)
+    monkeypatch.setattr(pool, "tokenize", None)
     said: list[str] = []
     again = tokenized(lines, tokenizer, max_length=8, cache=made.folder.parent, say=said.append)
     assert (again.folder, again.tokens) == (made.folder, made.tokens)
@@ -219,7 +218,7 @@ def test_a_lost_shard_is_made_again_and_the_others_are_not(
     opened = TokenDataset(folder, len(made), made.tokens, made.dtype.str)
     assert opened[0].tolist() == made[0].tolist()
     with pytest.raises(errors.CacheError, match=rf"000001\.tokens is {'gone' if damage == 'gone' else 'damaged'}"):
-        opened[token_shards.LINES]
+        opened[shards.LINES]
     said: list[str] = []
     again = tokenized(lines, tokenizer, max_length=8, cache=tmp_path, processes=2, say=said.append)
     assert "on 1 core" in said[0]
@@ -263,7 +262,7 @@ def test_a_killed_worker_ends_the_others_and_is_named(
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setattr(token_pool, "_MODULE", "killed")
+    monkeypatch.setattr(pool, "_MODULE", "killed")
     children = Path(f"/proc/self/task/{os.getpid()}/children")
     before = children.read_text().split()  # servers that other tests have started
     with pytest.raises(errors.CacheError, match=r"pid \d+\) was killed by SIGKILL; .*too little memory.*fewer processes"):
@@ -303,3 +302,10 @@ def test_cuda_may_be_initialized(tokenizer: Path, tmp_path: Path) -> None:
         pytest.skip("no GPU here")
     torch.zeros(1, device="cuda")
     assert len(tokenized(small(tmp_path), tokenizer, max_length=8, cache=tmp_path, say=None)) == 3
+
+
+def test_a_worker_starts_without_what_only_its_parent_needs() -> None:
+    """And without a warning that its module is there twice, which is what an eager package would bring about."""
+    program = "import sys, trialplane.runtime.tokens.worker; print('trialplane.runtime.tokens.dataset' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

@@ -9,7 +9,7 @@ import signal
 
 import pytest
 
-from trialplane.runtime.verdict import Next, Verdict
+from trialplane.runtime.ranks.verdict import Next, Verdict
 from trialplane.wire import causes
 from trialplane.wire.records import TrialOutcome
 from trialplane.wire.states import FailureClass, TrialState
@@ -27,8 +27,26 @@ def verdict(ranks: int = 3, first: int = 0) -> Verdict:
 
 def test_complete_when_all_are() -> None:
     trial = verdict()
-    assert [trial.said(rank, COMPLETE) for rank in (2, 0, 1)] == [Next.GO_ON] * 3
+    assert [trial.said(rank, COMPLETE) for rank in (2, 0, 1)] == [Next.GO_ON, Next.RESULT, Next.GO_ON]
     assert trial.outcome({}) == COMPLETE
+
+
+def test_ranks_that_are_left_when_the_result_is_there_do_not_change_it() -> None:
+    trial = verdict()
+    assert trial.said(0, COMPLETE) is Next.RESULT
+    trial.left([1, 2], 300.0)
+    assert trial.ended(1, -signal.SIGABRT) is Next.GO_ON
+    assert trial.ended(2, -signal.SIGKILL) is Next.GO_ON
+    outcome = trial.outcome({})
+    text = "ranks 1, 2 had not ended 300 s after rank 0 had returned its result, and had to be ended"
+    assert (outcome.state, outcome.metrics) == (TrialState.COMPLETE, {"score": 1.0})
+    assert outcome.message == f"{text}; the log has their stacks"
+    assert trial.remarks == [text]
+
+
+def test_on_a_node_without_rank_0_nobody_knows_when_the_result_is_there() -> None:
+    trial = verdict(ranks=2, first=2)
+    assert trial.said(2, COMPLETE) is Next.GO_ON
 
 
 def test_the_first_failure_counts() -> None:

@@ -77,20 +77,108 @@ def test_missing_files_and_odd_values(tmp_path: Path) -> None:
     assert "does not exist" in check_inputs(job("no/such.csv", "text"), tmp_path)[0].message
     assert "is a folder" in check_inputs(job("folder.csv", "text"), tmp_path)[0].message
     assert "must be the path" in check_inputs(job(3, "text"), tmp_path)[0].message
-    assert check_inputs(job(None, "text"), tmp_path) == []
     several = check_inputs(job(["train.csv", "test.csv"], "text"), tmp_path)
     assert [Path(one.source).name for one in several] == ["test.csv"]
+
+
+def test_null_names_no_file(tmp_path: Path) -> None:
+    (complaint,) = check_inputs(job(None, "text"), tmp_path)
+    assert (complaint.field, complaint.message) == ("params.data", "is null, and must name a .csv, .tsv or .jsonl file")
+    (of_text,) = check_inputs(training(None), tmp_path)
+    assert of_text.message.endswith("must name a text file")
+    assert check_inputs(training(None, optional=True), tmp_path) == []
+    fields = job("a.csv").model_dump(exclude={"params"})
+    searched = {"data": {"type": "categorical", "choices": ["a.csv", "b.csv"]}}
+    for space in (searched, "train:define"):  # a trial gets a name; whether the file is there it sees itself
+        params = {"data": None} if isinstance(space, str) else {}
+        assert check_inputs(Job.model_validate({**fields, "space": space, "params": params}), tmp_path) == []
+
+
+@pytest.mark.parametrize("away", [False, True])
+def test_files_that_a_run_would_not_find(tmp_path: Path, away: bool) -> None:
+    """A run has a copy of the job's folder; on a cluster it has nothing else of this machine."""
+    folder = tmp_path / "job"
+    (folder / "sub").mkdir(parents=True)
+    for file in (tmp_path / "a.csv", folder / "a.csv", folder / "sub" / "a.csv"):
+        file.write_text("text\n")
+
+    def said(path: object) -> list[str]:
+        return [one.message for one in check_inputs(job(str(path), "text"), folder, "/data", away=away)]
+
+    assert said("a.csv") == said("sub/../sub/a.csv") == []
+    (outside,) = said("../a.csv")
+    assert outside.startswith("is outside of the job's folder")
+    assert ("write /data/…" in outside) if away else outside.endswith(f"write {tmp_path / 'a.csv'}")
+    if not away:
+        assert said(tmp_path / "a.csv") == said(folder / "a.csv") == []
+        return
+    (here,) = said(tmp_path / "a.csv")
+    assert here.startswith("is on this machine only, and the trials are on a cluster; put it on the chart's data volume")
+    (absolute,) = said(folder / "sub" / "a.csv")
+    assert absolute == "is a path of this machine, and the trials are on a cluster; write sub/a.csv"
+    assert said("/data/no/such.csv") == []  # the trials'
+
+
+def test_a_file_of_the_data_volume_may_be_here_too(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("text\n")
+    assert check_inputs(job(str(tmp_path / "a.csv"), "text"), Path("/jobs/demo"), str(tmp_path), away=True) == []
+
+
+def test_columns_that_parameters_name(tmp_path: Path, folder: Path) -> None:
+    (tmp_path / "a.csv").write_text("review,stars\n")
+    fields = job("a.csv").model_dump(exclude={"params", "inputs"})
+
+    def said(**params: object) -> list[str]:
+        wanted = {"data": {"columns": ["stars"], "columns_of": ["text", "more"]}}
+        made = {**fields, "params": {"data": "a.csv", "text": "review", "more": None, **params}, "inputs": wanted}
+        return [one.message for one in check_inputs(Job.model_validate(made), tmp_path)]
+
+    assert said() == []
+    assert said(text="text") == ["lacks the column text; it has review, stars"]
+    assert said(more="revieww") == ["lacks the column revieww; it has review, stars; did you mean review?"]
+    head = "kind: train\nparams: {data: a.csv, text: 3}\n"
+    (folder / "job.yaml").write_text(f"{head}inputs: {{data: {{columns_of: [text, labl]}}}}\n")
+    assert [(field, message.partition(";")[0]) for field, _, _, message in found(folder)] == [
+        ("params.text", "must be the name of a column, not 3: inputs.data.columns_of needs it"),
+        ("inputs.data.columns_of.1", "there is no 'labl' in params"),
+    ]
+
+
+def test_parquet_where_a_job_can_read_it(tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    pyarrow = pytest.importorskip("pyarrow")
+    file = tmp_path / "a.parquet"
+    parquet.write_table(pyarrow.table({"text": ["x"] * 99, "label": [1] * 99}), file)
+
+    def said(*columns: str, kind: str = "dataset") -> list[str]:
+        made = job("a.parquet", *columns).model_dump()
+        made["inputs"]["data"]["format"] = kind
+        return [one.message for one in check_inputs(Job.model_validate(made), tmp_path)]
+
+    assert said("text", "label") == []
+    assert said("txet") == ["lacks the column txet"]
+    (other,) = said("text", kind="table")
+    assert other.startswith("is of a kind that cannot be read (.parquet); give .csv, .tsv or .jsonl, plain or .gz")
+    file.write_bytes(file.read_bytes()[:-9])
+    assert said("text") == ["is no Parquet, or is cut off"]
+    for short in (b"", b"PAR1", b"PAR1PAR1", b"PAR1\xff\xff\xff\x7fPAR1"):
+        file.write_bytes(short)
+        assert said("text") == ["is no Parquet, or is cut off"]
+    (tmp_path / "a.csv").write_text("text\n")
+    made = job("a.csv", "text").model_dump()
+    made["inputs"]["data"]["format"] = "dataset"
+    assert check_inputs(Job.model_validate(made), tmp_path) == []
 
 
 # ------------------------------------------------------------------------------------------------- plain text
 
 
-def training(value: object, ranks: int = 1, batch: int = 4, **wanted: Any) -> Job:
+def training(value: object, ranks: int = 1, batch: int = 4, held_out: int = 8, **wanted: Any) -> Job:
     return Job.model_validate(
         {
             "name": "demo",
             "kind": "train",
-            "params": {"corpus": value, "batch": batch},
+            "params": {"corpus": value, "batch": batch, "held_out": held_out},
             "inputs": {"corpus": {"format": "lines", **wanted}},
             "ranks": ranks,
         }
@@ -140,11 +228,27 @@ def test_what_is_no_text(tmp_path: Path, content: bytes, message: str) -> None:
         (15, {"ranks": 8, "at_least": 16}, "has 15 lines of text, and it needs 16; give more text"),
         (15, {"batch": 16, "at_least": "batch"}, "it needs batch 16; give more text, or --set params.batch=15"),
         (15, {"per_rank": 16}, "it needs 16"),
+        (
+            *(15, {"batch": 10, "at_least": ["held_out", "batch"]}),
+            "it needs held_out 8 + batch 10, which is 18; give more text, or lower params.held_out or params.batch",
+        ),
+        (
+            15,
+            {"batch": 10, "at_least": [8, "batch"]},
+            "it needs 8 + batch 10, which is 18; give more text, or --set params.batch=7",
+        ),
+        (31, {"ranks": 2, "per_rank": ["batch", "held_out", 4]}, "2 ranks with batch 4 + held_out 8 + 4 each need 32"),
     ],
 )
 def test_too_few_lines(tmp_path: Path, lines: int, fields: dict[str, Any], message: str) -> None:
     (said,) = told(tmp_path, b"text\n\n" * lines, **fields)
     assert message in said
+
+
+def test_a_sum_is_enough(tmp_path: Path) -> None:
+    assert told(tmp_path, b"text\n" * 18, batch=10, at_least=["held_out", "batch"]) == []
+    (said,) = told(tmp_path, b"text\n" * 7, batch=10, at_least=[8, "batch"])
+    assert said.endswith("which is 18; give more text")  # no batch is small enough
 
 
 def test_a_character_at_the_end_of_the_first_piece_is_no_error(tmp_path: Path) -> None:
@@ -178,3 +282,20 @@ def test_amounts_name_parameters(folder: Path) -> None:
         ("inputs.corpus.at_least", "needs format: lines"),
         ("inputs.corpus.per_rank", "needs format: lines"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("at_least", "message"),
+    [
+        ("[]", "is an empty sum"),
+        ("[batch, 0]", "must be a whole number over 0, the name of a parameter or a list of these, not 0"),
+        ("[batch, [8]]", "not [8]"),
+        ("[batch, bacth]", "there is no 'bacth' in params; did you mean batch?"),
+        ("[batch, corpus]", "must be a whole number over 0, not None"),
+    ],
+)
+def test_sums_are_of_amounts(folder: Path, at_least: str, message: str) -> None:
+    head = "kind: train\nparams: {corpus: null, batch: 8}\n"
+    (folder / "job.yaml").write_text(f"{head}inputs: {{corpus: {{format: lines, at_least: {at_least}}}}}\n")
+    ((_, _, _, said),) = found(folder)
+    assert message in said

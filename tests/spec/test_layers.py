@@ -45,11 +45,11 @@ def test_a_profile_may_change_a_part_of_the_objective(folder: Path) -> None:
 
 def test_sets(folder: Path) -> None:
     sets = ["space.lr.high=0.1", "enqueue.0.lr=1e-4", "objective.metric=acc", "sampler.n_startup_trials=2"]
-    sets += ["pruner.n_warmup_steps=3", "budget.time=2h", "params.extra={a: [1, 2]}", "enqueue.1={lr: 0.01}"]
+    sets += ["pruner.n_warmup_steps=3", "budget.time=2h", "params.data={a: [1, 2]}", "enqueue.1={lr: 0.01}"]
     job = load.load_job(folder, sets=sets)
     assert job.parameters["lr"].high == 0.1  # type: ignore[union-attr]
     assert job.enqueue == ({"lr": 1e-4, "model": "bert"}, {"lr": 0.01})
-    assert job.metrics == ("acc",) and job.budget.time == 7200 and job.params["extra"] == {"a": [1, 2]}
+    assert job.metrics == ("acc",) and job.budget.time == 7200 and job.params["data"] == {"a": [1, 2]}
     assert job.sampler.options == {"n_startup_trials": 2}
     assert (job.pruner.name, job.pruner.options) == ("median", {"n_warmup_steps": 3})
     assert load.load_job(folder, sets=["sampler.name=random"]).sampler.options == {}
@@ -81,6 +81,41 @@ def test_a_bad_set_is_named(folder: Path, given: str, part: str) -> None:
     [(_, source, line, message)] = found(folder, sets=[given])
     assert (source, line) == (f"--set {given}", 0)
     assert part in message
+
+
+EDITED = "a new one is added to params in job.yaml"
+
+
+def test_a_parameter_that_the_job_does_not_have_is_refused(folder: Path) -> None:
+    """Nothing would read it, and the run would go with the value that was to be changed."""
+    (complaint,) = found(folder, sets=["params.epcohs=7"])
+    assert complaint == (
+        *("params.epcohs", "--set params.epcohs=7", 0),
+        f"there is no such parameter; did you mean epochs; {EDITED}",
+    )
+    several = found(folder, sets=["params={epcohs: 7, epochs: 8}", "trials=0"], overrides={"params.modle": "x"})
+    assert [field for field, *_ in several] == ["params.epcohs", "params.modle", "trials"]
+    assert [source for _, source, *_ in several] == [
+        "--set params={epcohs: 7, epochs: 8}",
+        "--params.modle",
+        "--set trials=0",
+    ]
+
+
+def test_parameters_of_the_profile_and_of_the_space_are_the_jobs(folder: Path) -> None:
+    (folder / "job.yaml").write_text(GOOD.replace("max: {", "max: {params: {beams: 4}, "))
+    assert load.load_job(folder, profile="max", sets=["params.beams=5"]).params["beams"] == 5
+    ((*_, said),) = found(folder, sets=["params.beams=5"])
+    assert said.startswith("there is no such parameter")
+    assert len(found(folder, profile="mxa", sets=["params.beams=5"])) == 1  # max may have been meant
+    sets = ["space.lr=null", "params.lr=0.1", "enqueue=[]"]
+    assert load.load_job(folder, sets=sets).params["lr"] == 0.1
+    assert load.load_job(folder, profile="max", sets=["params.layers=2"]).params["layers"] == 2  # max took it out
+    ((field, _, _, message),) = found(folder, sets=["params.lr=0.1"])
+    assert (field, message) == (
+        "params.lr",
+        "is searched, and what is drawn wins; --set space.lr=null takes it out of the space",
+    )
 
 
 def test_flags_are_named(folder: Path) -> None:

@@ -150,6 +150,44 @@ def test_a_study_may_have_ranks_and_nodes_but_starts_from_no_run(folder: Path) -
     assert [field for field, *_ in found(folder)] == ["resume", "cluster.autoscale"]
 
 
+@pytest.mark.parametrize(
+    ("ranks", "said"),
+    [
+        (
+            "ranks: 3",
+            "32 cannot be divided evenly among 3 ranks: make it 30 or 33, or change the ranks; it can be among 1, 2, ",
+        ),
+        ("ranks: 8\nnodes: 5", "among 40 ranks: make it 40, or change the ranks; it can be among 1, 2, 4, 8, 16, 32"),
+        ("resources: {gpus: 8}\nnodes: 4", ""),
+        ("ranks: 1", ""),
+    ],
+)
+def test_ranks_share_a_batch_evenly_or_nothing_starts(folder: Path, ranks: str, said: str) -> None:
+    write(folder, f"kind: train\nparams: {{batch: 32}}\ndivided: [batch]\n{ranks}\n")
+    if not said:
+        assert load.load_job(folder).divided == ("batch",)
+        return
+    ((field, _, line, message),) = found(folder)
+    assert (field, line) == ("params.batch", 2)
+    assert said in message
+
+
+def test_what_ranks_cannot_share(folder: Path) -> None:
+    write(folder, "kind: train\nparams: {batch: 0.5, data: null}\ndivided: [bacth, batch]\nranks: 3\n")
+    assert [(field, message) for field, _, _, message in found(folder)] == [
+        ("params.batch", "must be a whole number over 0, not 0.5: divided names it"),
+        ("divided.0", "there is no 'bacth' in params; did you mean batch?"),
+    ]
+    both = "inputs: {data: {format: lines, at_least: batch}}\ndivided: [batch]"
+    write(folder, f"kind: train\nparams: {{batch: 0.5, data: null}}\n{both}\n")
+    assert len(found(folder)) == 1
+    write(folder, "kind: train\nparams: {batch: 32}\ndivided: [batch]\nranks: three\n")
+    assert [field for field, *_ in found(folder)] == ["ranks"]  # by how many is not known
+    head = "kind: hpo\nobjective: {metric: a, direction: minimize}\nranks: 3\ndivided: [batch]\n"
+    write(folder, head + "space: {batch: {type: int, low: 1, high: 9}}\n")
+    assert load.load_job(folder).world_size == 3
+
+
 @pytest.mark.parametrize(("is_", "not_"), [("train", "hpo"), ("hpo", "train")])
 def test_a_job_of_another_kind_has_that_one_complaint(folder: Path, is_: str, not_: str) -> None:
     write(folder, f"# a comment\nkind: {is_}\nobjective: {{metric: a, direction: minimize}}\n")
@@ -176,6 +214,11 @@ def test_what_wastes_a_machine_is_told() -> None:
         ("ranks: 4\nnodes: 2\nresume: a-1\ncheckpoints: {url: 's3://b/c', grace: 2m}", True),
         ("objective: {metric: perplexity, direction: minimize}", True),
         ("inputs: {corpus: {format: lines, at_least: batch, per_rank: 4}}\nparams: {corpus: null, batch: 8}", True),
+        (
+            "inputs: {corpus: {format: lines, at_least: [batch, 4]}}\nparams: {corpus: null, batch: 8}\ndivided: [batch]",
+            True,
+        ),
+        ("inputs: {corpus: {format: lines, at_least: []}}\nparams: {corpus: null}", False),
         ("inputs: {corpus: {format: lines, at_least: 0}}\nparams: {corpus: null}", False),
         ("inputs: {corpus: {format: text}}\nparams: {corpus: null}", False),
         ("sampler: tpe", False),

@@ -252,3 +252,19 @@ def test_the_traceback_of_the_rank_that_failed_is_the_trainings(training: Traini
     assert "rank 1: ValueError: bad shard (train.py:" in status.reason
     assert training.failures() == [(0, "error", False)]
     assert "ValueError: bad shard" in log_of(training)
+
+
+@pytest.mark.slow
+def test_a_training_that_failed_goes_on_from_its_checkpoint_when_it_is_resumed(training: Training) -> None:
+    flaw = "        if (step, ctx.attempt) == (5, 1):\n            raise ConnectionError('the store is away')\n"
+    training.write(JOB.replace("        value = torch", f"{flaw}        value = torch"), SPEC)
+    run = training.submit()
+    status = run.wait(100)
+    assert (status.state, status.failures) == (RunState.FAILED, {"error": 1}), status.reason
+    run.resume()
+    status = run.wait(100)
+    training.check(status, 2)
+    assert training.failures() == [(0, "error", False), (0, None, False)]
+    assert [step for step, _, _ in training.done(0)] == list(range(STEPS)), "each step once"
+    assert (status.failed, status.failures, status.retried, run.status().retried) == (0, {}, 1, 1)
+    assert sorted(one["status"] for one in training.mlflow_runs()) == ["FAILED", "FINISHED"]

@@ -23,6 +23,8 @@ def command(run: str | None, place: Place, trial: int | None, kind: str) -> None
     With several objectives these are the trials that no other beats in all of them; choose one with --trial.
     """
     handle = names.find_run(run, place)
+    if handle.job.is_collection:
+        raise InputError(f"{handle.name} is a collection, which searched nothing; `platform results {handle.name}` shows it")
     if handle.job.is_training:
         raise InputError(
             f"{handle.name} is a training, which searched nothing: its parameters are those it was given "

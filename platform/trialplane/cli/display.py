@@ -11,7 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from trialplane.cli import output, progress, training
+from trialplane.cli import collecting, output, progress, training
 from trialplane.wire.records import RunStatus
 from trialplane.wire.states import RunState
 
@@ -58,12 +58,14 @@ def draw(status: RunStatus) -> Group:
         head.append(f"  {status.reason}", "dim")
     if status.is_training:
         return Group(head, *_training(status))
+    if status.is_collection:
+        return Group(head, *_collection(status))
     bar = Table.grid(padding=(0, 1))
     share = status.ended_trials / status.trials if status.trials else 0.0
     bar.add_row(
         ProgressBar(total=max(status.trials, 1), completed=status.ended_trials, width=36),
         f"{status.ended_trials}/{status.trials}",
-        f"{share:.0%}",
+        output.percent(share),
     )
     shown: list[Any] = [head, bar]
     marks = [
@@ -92,7 +94,7 @@ def _training(status: RunStatus) -> list[Any]:
     done = 1.0 if status.complete else training.share(status)
     bar = Table.grid(padding=(0, 1))
     width = ProgressBar(total=1.0, completed=done or 0.0, width=36)
-    bar.add_row(width, training.steps(status), "" if done is None else f"{done:.0%}")
+    bar.add_row(width, training.steps(status), "" if done is None else output.percent(done))
     left = training.left(status)
     line = [
         *training.measures(status),
@@ -104,4 +106,25 @@ def _training(status: RunStatus) -> list[Any]:
     warned = [part for part in (training.slowest(status), training.again(status)) if part]
     if warned:
         shown.append(Text("  ".join(warned), "yellow"))
+    return shown
+
+
+def _collection(status: RunStatus) -> list[Any]:
+    bar = Table.grid(padding=(0, 1))
+    share = collecting.share(status)
+    whole = (status.ended_trials + (share or 0.0)) / status.trials if status.trials else 0.0
+    bar.add_row(ProgressBar(total=1.0, completed=min(1.0, whole), width=36), collecting.done(status))
+    shown: list[Any] = [bar]
+    now = [collecting.now(status), collecting.rates(status), collecting.moved(status)]
+    if any(now):
+        shown.append(Text("  ".join(part for part in now if part)))
+    left = "" if status.eta is None else f"{output.duration(status.eta)} left"
+    rest = [left, f"{status.slots_ready}/{status.slots} slots ready", status.recorder]
+    shown.append(Text("  ".join(part for part in rest if part), "dim"))
+    if status.workers:
+        header, lines = collecting.workers(status)
+        table = Table(*header, box=None, pad_edge=False, header_style="dim")
+        for line in lines:
+            table.add_row(*(output.cell(value) for value in line))
+        shown.append(table)
     return shown

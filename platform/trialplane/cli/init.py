@@ -22,7 +22,8 @@ _SCHEMA = "job.schema.json"
     type=click.Choice(list(starters.FILES)),
     default="hpo",
     show_default=True,
-    help="hpo: a search, which needs no library. train: one training of many ranks, with torch.",
+    help="hpo: a search, which needs no library. train: one training of many ranks, with torch. collect: producers and a "
+    "consumer, with numpy.",
 )
 def command(name: str, kind: str) -> None:
     """Make jobs/NAME with a job.yaml and a train.py that run as they are, and jobs/job.schema.json for editors."""

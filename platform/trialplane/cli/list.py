@@ -42,7 +42,7 @@ def _table(statuses: list[RunStatus]) -> str:
             status.state.value,
             training.ended(status) if status.is_training else f"{status.ended_trials}/{status.trials}",
             status.failed,
-            None if status.best is None or not status.best.values else status.best.values[0],
+            None if status.is_collection or status.best is None or not status.best.values else status.best.values[0],
             output.moment(status.created),
         )
         for status in statuses

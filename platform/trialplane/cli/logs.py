@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import click
 
+from trialplane import errors
 from trialplane.cli import names, output
 from trialplane.client.places import Place
 from trialplane.client.run import RunHandle
@@ -19,6 +20,7 @@ from trialplane.client.run import RunHandle
 @click.option("--follow", "-f", is_flag=True, help="Go on until the run, or the trial, has ended.")
 @click.option("--controller", is_flag=True, help="What the controller said; without a TRIAL a study shows that anyhow.")
 @click.option("--submitter", is_flag=True, help="On a cluster: what the pod said that starts the controller.")
+@click.option("--worker", type=click.IntRange(0), help="Of a collection: this producer in iteration TRIAL.")
 @click.option("--attempt", type=click.IntRange(1), help="Which attempt of the trial; the newest when left out.")
 def command(
     run: str | None,
@@ -27,11 +29,13 @@ def command(
     follow: bool,
     controller: bool,
     submitter: bool,
+    worker: int | None,
     attempt: int | None,
 ) -> None:
     """Show the controller's log of RUN (the newest when left out), or the log of its TRIAL; of a training, its own log.
 
     `platform logs 7` is trial 7 of the newest run, as no run's name is a number. All ranks of a trial write into its log.
+    Of a collection it is the consumer of iteration 7, and with --worker 2 that producer.
     """
     if trial is None and run is not None and run.isdecimal():
         trial, run = int(run), None
@@ -42,7 +46,16 @@ def command(
             raise click.UsageError(f"{flag} has no --attempt")
     if submitter and controller:
         raise click.UsageError("--submitter and --controller are two logs; choose one")
+    if worker is not None and trial is None:
+        raise click.UsageError("--worker needs a TRIAL, which is the iteration: platform logs RUN 3 --worker 2")
+    if worker is not None and attempt is not None:
+        raise click.UsageError("--worker has no --attempt: all of its processes in an iteration write into one log")
     handle = names.find_run(run, place)
+    if worker is not None:
+        _check_worker(handle, worker)
+        for line in handle.logs(trial, follow=follow, worker=worker):
+            click.echo(line, nl=False)
+        return
     for line in _lines(handle, trial, attempt, follow, controller, submitter):
         click.echo(line, nl=False)
 
@@ -52,6 +65,12 @@ def _lines(
 ) -> Iterator[str]:
     if submitter:
         return handle.submitter_log(follow=follow)
+    if trial and handle.status().is_training:
+        name = handle.name
+        raise errors.InputError(
+            f"{name} is a training, and has no trial {trial}: `platform logs {name}` shows what all its ranks said, "
+            f"`platform logs {name} --attempt {trial}` its attempt {trial}"
+        )
     if trial is not None or controller:
         return handle.logs(trial, attempt, follow=follow)
     if not handle.status().is_training:
@@ -61,6 +80,12 @@ def _lines(
     if attempt is not None:
         return handle.logs(0, attempt, follow=follow)
     return _of_training(handle, follow)
+
+
+def _check_worker(handle: RunHandle, worker: int) -> None:
+    job = handle.job
+    if job.collect is None:
+        raise click.UsageError(f"--worker is for collections, and {handle.name} is none")
 
 
 def _of_training(handle: RunHandle, follow: bool) -> Iterator[str]:

@@ -27,7 +27,7 @@ VERBS = {
     "cancel": ("trialplane.cli.cancel", "End a run; its results are kept."),
     "pause": ("trialplane.cli.pause", "Stop a run so that `resume` goes on."),
     "resume": ("trialplane.cli.resume", "Go on with a run that stopped."),
-    "scale": ("trialplane.cli.scale", "Change how many trials of a run go at the same time."),
+    "scale": ("trialplane.cli.scale", "Change how many trials, or workers, of a run go at the same time."),
     "delete": ("trialplane.cli.delete", "Forget a run, its ledger and its logs."),
     "ui": ("trialplane.cli.ui", "Show all results in a browser (MLflow)."),
     "validate": ("trialplane.cli.validate", "Check a job without starting anything."),
@@ -99,7 +99,7 @@ def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
 @click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.option("--version", is_flag=True, expose_value=False, is_eager=True, callback=_version, help="Show the version.")
 def platform() -> None:
-    """Hyper-parameter studies as isolated trials, and trainings on many GPUs, on this machine or a cluster.
+    """Hyper-parameter studies, trainings on many GPUs, and self-play, each in isolated processes, here or on a cluster.
 
     \b
     platform init demo                         a job that runs in seconds
@@ -107,6 +107,7 @@ def platform() -> None:
     platform results                           its trials, the best first
     platform submit hpo demo -n team           run it on a cluster
     platform submit train big --gpus 8         one training with a process for each GPU
+    platform submit collect chess --workers 8  workers that play, and one process that learns from their games
     """  # noqa: D301  \b is click's mark
 
 

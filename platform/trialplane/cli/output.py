@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import os
 import shutil
 import sys
@@ -125,6 +126,11 @@ def cell(value: Any) -> str:
     return " ".join(str(value).split())
 
 
+def percent(share: float) -> str:
+    """A share from 0 to 1 as `16%`, rounded down, so that only what is done is 100%."""
+    return f"{math.floor(100 * share + 1e-9)}%"
+
+
 def duration(seconds: float | None) -> str:
     """Seconds as `12 s`, `3 m 20 s`, `2 h 5 m`."""
     if seconds is None:
@@ -135,6 +141,19 @@ def duration(seconds: float | None) -> str:
     if whole < 3600:
         return f"{whole // 60} m {whole % 60} s"
     return f"{whole // 3600} h {whole % 3600 // 60} m"
+
+
+def size(count: float) -> str:
+    """Bytes as `812 KiB`, `3.4 GiB`."""
+    units = ["bytes", "KiB", "MiB", "GiB", "TiB"]
+    while count >= 1024 and len(units) > 1:
+        count, units = count / 1024, units[1:]
+    return f"{count:.0f} {units[0]}" if count >= 100 or units[0] == "bytes" else f"{count:.3g} {units[0]}"
+
+
+def rate(value: float) -> str:
+    """So many a second: whole from 100 on, else three digits."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def moment(epoch: float | None) -> str:

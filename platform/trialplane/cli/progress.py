@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import click
 
 from trialplane import errors
-from trialplane.cli import output, training
+from trialplane.cli import collecting, output, training
 from trialplane.client.run import RunHandle
 from trialplane.errors import TargetError
 from trialplane.wire.records import RunStatus, TrialRow
@@ -20,7 +20,7 @@ from trialplane.wire.states import FailureClass, RunState, TrialState
 
 MOST_FAILURES = 20  # shown one by one; the rest is in `platform results`
 _PAUSE = 1.0  # seconds between plain lines ...
-_PAUSE_OF_TRAINING = 10.0  # ... of which a training has one at each step
+_PAUSE_OF_STEPS = 10.0  # ... of which a training has one at each step, and a collection at each unit
 
 
 class View(Protocol):
@@ -64,7 +64,7 @@ class Plain:
         if text == self._last or time.monotonic() - self._time < self._pause:
             return
         self._last, self._time = text, time.monotonic()
-        self._pause = _PAUSE_OF_TRAINING if status.is_training and status.progress else _PAUSE
+        self._pause = _PAUSE_OF_STEPS if status.progress else _PAUSE  # a search has none
         left = training.left(status) if status.is_training else status.eta
         self.say(text + (f"; {output.duration(left)} left" if left is not None else ""))
 
@@ -108,9 +108,10 @@ def follow(handle: RunHandle, shown: View) -> Iterator[RunStatus]:
                     continue  # its end is the run's, which the summary tells whole
                 told += 1
                 if told <= MOST_FAILURES:
-                    shown.say(failure(handle.name, row, status.is_training))
+                    shown.say(failure(handle.name, row, status.kind))
                 elif told == MOST_FAILURES + 1:
-                    shown.say(f"more trials fail; `platform results {handle.name}` shows all")
+                    what = "iterations" if status.is_collection else "trials"
+                    shown.say(f"more {what} fail; `platform results {handle.name}` shows all")
         shown.update(status)
         yield status
 
@@ -125,12 +126,13 @@ def _ends(handle: RunHandle, place: int) -> tuple[int, list[TrialRow]]:
         return place, []
 
 
-def failure(run: str, row: TrialRow, of_training: bool = False) -> str:
-    """One line about an attempt that failed."""
-    if of_training:
+def failure(run: str, row: TrialRow, kind: str = "hpo") -> str:
+    """One line about an attempt that failed, of a job of that kind."""
+    if kind == "train":
         return f"attempt {row.attempt}: {reason(row)[:200]}; it starts again from its last checkpoint"
+    what = "iteration" if kind == "collect" else "trial"
     again = "; it is tried again" if row.state.value == "LOST" else f"; `platform logs {run} {row.trial}`"
-    return f"trial {row.trial}: {reason(row)[:200]}{again}"
+    return f"{what} {row.trial}: {reason(row)[:200]}{again}"
 
 
 def reason(row: TrialRow) -> str:
@@ -146,8 +148,9 @@ def line(status: RunStatus) -> str:
     if status.state in (RunState.PENDING, RunState.PAUSED) or not (status.ended_trials or status.running):
         slots = f" ({status.slots_ready}/{status.slots} slots ready)" if status.state is RunState.RUNNING else ""
         return f"{status.state}: {status.reason or 'the slots are warming up'}{slots}"
-    if status.is_training:
-        return "; ".join(part for part in (training.line(status), status.recorder) if part)
+    if status.is_training or status.is_collection:
+        said = training.line(status) if status.is_training else collecting.line(status)
+        return "; ".join(part for part in (said, status.recorder) if part)
     parts = [counts(status), f"best {best(status)}" if best(status) else "", status.recorder]
     return "; ".join(part for part in parts if part)
 
@@ -167,7 +170,8 @@ def stand(status: RunStatus) -> str:
     """How far a run had come when it was stopped."""
     if status.is_training:
         return training.steps(status) or "it had not reported a step"
-    return f"{status.ended_trials} of {errors.counted(status.trials, 'trial')} had ended"
+    what = "iteration" if status.is_collection else "trial"
+    return f"{status.ended_trials} of {errors.counted(status.trials, what)} had ended"
 
 
 def best(status: RunStatus) -> str:
@@ -185,6 +189,9 @@ def summary(handle: RunHandle, status: RunStatus, stream: Any = None) -> None:
     """How the run ended, and what to type next."""
     if status.is_training:
         _summary_of_training(handle, status, functools.partial(click.echo, file=stream))
+        return
+    if status.is_collection:
+        _summary_of_collection(handle, status, functools.partial(click.echo, file=stream))
         return
     say = functools.partial(click.echo, file=stream)
     name = handle.name
@@ -217,6 +224,20 @@ def _summary_of_training(handle: RunHandle, status: RunStatus, say: Callable[[st
     say(f"its log: `platform logs {name}` (in {handle.log_place()}); its numbers: `platform results {name}`, `platform ui`")
     if status.state is RunState.PAUSED:
         say(f"go on with it: `platform resume {name}`")
-    elif status.state in (RunState.FAILED, RunState.CANCELLED) and training.steps(status):  # else it has none
+    elif status.state in (RunState.FAILED, RunState.CANCELLED) and training.steps(status):  # else it has no checkpoint
         local = "" if handle.target.remote else " --local"
-        say(f"a new one from its newest checkpoint: `platform submit train {status.job} --resume {name}{local}`")
+        say(f"go on from its newest checkpoint: `platform resume {name}`")
+        say(f"the same with other code or parameters: `platform submit train {status.job} --resume {name}{local}`")
+
+
+def _summary_of_collection(handle: RunHandle, status: RunStatus, say: Callable[[str], None]) -> None:
+    name = handle.name
+    took = status.ended - status.started if status.ended and status.started else None
+    say(f"{name} {status.state}: {status.reason}" if status.reason else f"{name} {status.state}")
+    say(collecting.done(status) + (f" in {output.duration(took)}" if took else ""))
+    say(f"its iterations: `platform results {name}`, `platform ui`")
+    say(f"logs are in {handle.log_place()}: `platform logs {name}`, `platform logs {name} ITERATION --worker N`")
+    if status.state is RunState.PAUSED:
+        say(f"go on with it: `platform resume {name}`")
+    elif status.state in (RunState.FAILED, RunState.CANCELLED):
+        say(f"go on after its last complete iteration: `platform resume {name}`")

@@ -8,6 +8,7 @@ import click
 
 from trialplane.cli import names, output, progress, training
 from trialplane.client.places import Place
+from trialplane.spec import collecting
 from trialplane.spec.job import Job
 from trialplane.wire import records
 from trialplane.wire.records import TrialRow
@@ -20,17 +21,24 @@ from trialplane.wire.records import TrialRow
 @click.option("--all-attempts", is_flag=True, help="Also attempts that were tried again, in the order they started.")
 @output.option("table", "json", "yaml", "csv")
 def command(run: str | None, place: Place, limit: int | None, all_attempts: bool, kind: str) -> None:
-    """Show the trials of RUN, or of the newest run, the best first; of a training, its numbers."""
+    """Show the trials of RUN, or of the newest run, the best first; of a training, its numbers.
+
+    Of a collection they are its iterations, in their order, with what the platform counted and what the consumer returned.
+    """
     handle = names.find_run(run, place)
-    found = (handle.attempts() if all_attempts else handle.rows())[:limit]
-    if not found and kind == "table":
-        output.note(f"{handle.name} has started no trial yet; `platform status {handle.name}`")
-        return
     job = handle.job
+    found = handle.attempts() if all_attempts else handle.rows()
+    if job.is_collection and not all_attempts:
+        found = sorted(found, key=lambda row: row.trial)
+    found = found[:limit]
+    if not found and kind == "table":
+        what = "iteration" if job.is_collection else "trial"
+        output.note(f"{handle.name} has started no {what} yet; `platform status {handle.name}`")
+        return
     if kind == "csv":
         click.echo(output.as_csv(*_full(found)))
         return
-    table = _of_training if job.is_training else _table
+    table = _of_collection if job.is_collection else _of_training if job.is_training else _table
     output.emit(kind, [records.to_dict(row) for row in found], lambda: table(job, found))
 
 
@@ -61,6 +69,22 @@ def _of_training(job: Job, found: list[TrialRow]) -> str:
         line = [row.attempt, row.state.value, *(row.metrics.get(name) for name in shown), output.duration(row.seconds)]
         lines.append([*line, message] if any(messages) else line)
     return output.as_table(header, lines)
+
+
+def _of_collection(job: Job, found: list[TrialRow]) -> str:
+    """Iterations instead of trials, with every number."""
+    told = list(dict.fromkeys([*job.metrics, *(name for row in found for name in row.metrics)]))
+    shown = [*(name for name in collecting.ADDED if name in told), *(name for name in told if name not in collecting.ADDED)]
+    attempts = any(row.attempt > 1 for row in found)
+    header = ["iteration", *(["attempt"] if attempts else []), "state", *shown, "time"]
+    messages = [_message(row) for row in found]
+    lines: list[list[Any]] = []
+    for row, message in zip(found, messages, strict=True):
+        line: list[Any] = [row.trial, *([row.attempt] if attempts else []), row.state.value]
+        line += [int(value) if value is not None and value.is_integer() else value for value in map(row.metrics.get, shown)]
+        line.append(output.duration(row.seconds))
+        lines.append([*line, message] if any(messages) else line)
+    return output.as_table([*header, "message"] if any(messages) else header, lines)
 
 
 def _message(row: TrialRow) -> str:

@@ -72,6 +72,7 @@ params:
   steps: 400
   lr: 0.05
   save_every: 100
+divided: [batch] # among the ranks, evenly; checked before the start
 
 objective: {{metric: loss, direction: minimize}}
 retries: {{crashed: 3, lost: 5}}
@@ -151,5 +152,66 @@ if __name__ == "__main__":
     standalone(__file__, run)
 '''
 
+_COLLECTION = """\
+# yaml-language-server: $schema=../job.schema.json
+# `platform validate {name}` checks this file; `platform schema` prints its schema for editors.
+kind: collect
+description: Looks for the lowest point of a valley where workers try points, as a stand-in for games to learn from.
+entrypoint: train:play # the producer: module:function below this folder
+preload: [numpy] # heavy modules to import once per slot: torch
+
+params: # the same in every unit
+  points: 2000 # of a unit
+  keep: 0.05 # best share, which the next iteration starts from
+
+collect:
+  units: 20 # results of one iteration
+  iterations: 5
+  workers: 2 # each in a slot of its own, and the consumer in one more
+  consumer: train:learn # reads the results; or write: {{format: npz}}
+  in_flight: 64Mi # bytes on their way to it at most; also what /dev/shm is sized by
+  timeout: 5m # of a worker without a result
+
+resources: {{cpus: 1, memory: 1Gi}} # of each worker, and of the consumer
+"""
+
+_PLAY_AND_LEARN = '''\
+"""Producer and consumer of the job {name}.
+
+    platform submit collect {name} --local      # on this machine; on a cluster: --workers 8 --units 800
+    python jobs/{name}/train.py                 # alone in one process
+"""
+
+import numpy as np
+
+from trialplane.runtime.context import standalone
+
+
+def play(ctx):
+    """Makes a result of each unit it gets, with the weights of the iteration before; `unit.seed` is the unit's own."""
+    where = ctx.weights or {{"mean": np.full(2, 5.0), "width": np.full(2, 4.0)}}  # none in the first iteration
+    for unit in ctx.units():
+        points = np.random.default_rng(unit.seed).normal(where["mean"], where["width"], (ctx.params["points"], 2))
+        heights = ((points - (1.0, -2.0)) ** 2).sum(axis=1)
+        ctx.give(unit, {{"points": points, "heights": heights}}, items=len(points))
+
+
+def learn(ctx, results):
+    """Reads the results as they come, and returns metrics and the weights for the next iteration."""
+    points, heights = [], []
+    for result in results:  # its arrays lie in shared memory and may not be written
+        few = np.argsort(result.value["heights"])[: int(ctx.params["keep"] * result.items) + 1]
+        points.append(result.value["points"][few])
+        heights.append(result.value["heights"][few])
+    points, heights = np.concatenate(points), np.concatenate(heights)
+    print(f"iteration {{ctx.iteration}}: lowest {{heights.min():.6f}} of {{results.expected}} units")
+    weights = {{"mean": points.mean(axis=0), "width": points.std(axis=0)}}
+    return {{"height": float(heights.mean()), "weights": weights}}
+
+
+if __name__ == "__main__":
+    standalone(__file__, play, learn)
+'''
+
 # Kind → job.yaml and train.py, for `str.format`.
-FILES = {"hpo": (_JOB, _TRAIN), "train": (_TRAINING, _TRAIN_IN_RANKS)}
+FILES = {"hpo": (_JOB, _TRAIN), "train": (_TRAINING, _TRAIN_IN_RANKS), "collect": (_COLLECTION, _PLAY_AND_LEARN)}

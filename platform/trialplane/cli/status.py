@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from trialplane.cli import names, output, progress, training
+from trialplane.cli import collecting, names, output, progress, training
 from trialplane.client.places import Place
 from trialplane.wire import records
 from trialplane.wire.records import RunStatus
@@ -22,29 +22,31 @@ def command(run: str | None, place: Place, watch: bool, kind: str) -> None:
         progress.show(names.find_run(run, place))
         return
     handle, status = names.find_status(run, place)
-    while watch and handle.is_active():
-        status = handle.wait()
-    show(status, kind)
+    show(handle.wait() if watch else status, kind)
 
 
 def show(status: RunStatus, kind: str) -> None:
     """Prints a status."""
-    output.emit(kind, records.to_dict(status), lambda: output.as_fields(_fields(status)))
+    output.emit(kind, records.to_dict(status), lambda: _text(status))
+
+
+def _text(status: RunStatus) -> str:
+    fields = output.as_fields(_fields(status))
+    if not status.workers or status.state is not RunState.RUNNING:  # else they are those of the last moment
+        return fields
+    return f"{fields}\n\n{output.as_table(*collecting.workers(status))}"
 
 
 def _fields(status: RunStatus) -> dict[str, object]:
-    best = status.best
+    how = {"train": _of_training, "collect": collecting.fields}.get(status.kind, _of_search)
     return {
         "run": status.run,
         "job": status.job,
         "state": status.state.value,
         "reason": status.reason or _waiting(status),
-        **(_of_training(status) if status.is_training else {"trials": progress.counts(status)}),
+        **how(status),
         "failures": ", ".join(f"{count} {name}" for name, count in status.failures.items()),
-        "best": "" if status.is_training else progress.best(status),
-        "parameters": "" if best is None else ", ".join(f"{k}={output.cell(v)}" for k, v in best.params.items()),
         "slots ready": f"{status.slots_ready}/{status.slots}" if status.slots_ready else "",
-        "speed": "" if status.rate is None or status.is_training else f"{status.rate:.3g} trials/s",
         "time left": output.duration(training.left(status) if status.is_training else status.eta),
         "submitted": output.moment(status.created),
         "ended": output.moment(status.ended),
@@ -52,8 +54,23 @@ def _fields(status: RunStatus) -> dict[str, object]:
     }
 
 
+def _of_search(status: RunStatus) -> dict[str, object]:
+    return {
+        "trials": progress.counts(status),
+        "best": progress.best(status),
+        "parameters": _parameters(status),
+        "speed": "" if status.rate is None else f"{status.rate:.3g} trials/s",
+    }
+
+
 def _of_training(status: RunStatus) -> dict[str, object]:
-    return {"training": training.line(status), "also": training.details(status), "result": training.result(status)}
+    said = {"training": training.line(status), "also": training.details(status), "result": training.result(status)}
+    return {**said, "parameters": _parameters(status)}
+
+
+def _parameters(status: RunStatus) -> str:
+    """Those of the best trial, or of a training."""
+    return "" if status.best is None else ", ".join(f"{k}={output.cell(v)}" for k, v in status.best.params.items())
 
 
 def _waiting(status: RunStatus) -> str:

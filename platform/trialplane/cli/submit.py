@@ -1,4 +1,4 @@
-"""`platform submit hpo NAME` and `submit train NAME`: a study of a job, or one training, as a run."""
+"""`platform submit hpo NAME`, `train NAME`, `collect NAME`: a study of a job, one training, or a collection, as a run."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from trialplane.client.target import Submitted
 from trialplane.errors import Complaint, SpecError
 from trialplane.plan import render
 from trialplane.spec import document
+from trialplane.spec.job import Job
 from trialplane.spec.load import Flag
 
 _NOTES = {
@@ -31,6 +32,10 @@ _TRAINED = (
     "{0} was submitted before with the same spec and has succeeded: nothing was started. `platform results {0}` shows its "
     "numbers; another one needs another --name"
 )
+_COLLECTED = (
+    "{0} was submitted before with the same spec and has succeeded: nothing was started. `platform results {0}` shows its "
+    "iterations, `platform resume {0} --iterations N` asks for more"
+)
 
 
 @click.group("submit")
@@ -44,7 +49,7 @@ def _options(verb: Callable[..., int]) -> Callable[..., int]:
         output.option("table", "json", "yaml"),
         click.option("--dry-run", is_flag=True, help="Show what would be started, with the resolved job; start nothing."),
         click.option("--detach", is_flag=True, help="Return at once; the run goes on in the background."),
-        click.option("--timeout", metavar="TIME", help="Longest time of one trial: 30m, 2h."),
+        click.option("--timeout", metavar="TIME", help="Longest time of one trial, or iteration: 30m, 2h."),
         click.option("--seed", type=int, help="Seed of the sampler and of the trials."),
         click.option(
             "--set", "sets", multiple=True, metavar="FIELD=VALUE", help="Any field: --set budget.time=2h. Repeatable."
@@ -113,6 +118,38 @@ def train(job: str, place: Place, **given: Any) -> int:
     return _submit("train", job, place, own, **given)
 
 
+@command.command("collect")
+@names.job_argument
+@names.place_options(submits=True)
+@click.option("--workers", type=int, metavar="N", help="Producers at the same time, each in a slot of its own.")
+@click.option("--units", "--games", "units", type=int, metavar="N", help="Results of one iteration; --games is the same.")
+@click.option("--iterations", type=int, metavar="N", help="How often producers and consumer take turns.")
+@click.option("--max-failed", type=int, metavar="N", help="Units of one iteration that may fail before it does.")
+@click.option("--in-flight", metavar="SIZE", help="Bytes on their way to the consumer at most: 512Mi, 4Gi.")
+@click.option(
+    "--resume", metavar="RUN", help="Start from the newest weights of that run.", shell_complete=names.complete_run
+)
+@_options
+def collect(job: str, place: Place, **given: Any) -> int:
+    """Have producers of the job NAME (in jobs/NAME), or of the job in a folder, make results for its consumer.
+
+    In each iteration the workers do the units, games for example, and the consumer reads their results and returns the
+    weights for the next iteration, or they are written into files. A unit whose worker is lost is done again and counted
+    once. A resumed run goes on at the first iteration that is not complete.
+
+    Without --local it runs on a cluster: where --context and --namespace, else TRIALPLANE_CONTEXT and
+    TRIALPLANE_NAMESPACE, else the kubeconfig say. The other verbs then look there too. Ctrl-C is as with `submit hpo`.
+
+    \b
+    platform submit collect NAME --workers 8 --games 800 --iterations 10
+    platform submit collect NAME --local --workers 2
+    """  # noqa: D301  \b is click's mark
+    own = {f"collect.{name}": Flag(given.pop(name), f"--{name}") for name in ("workers", "units", "iterations")}
+    own["collect.max_failed"] = Flag(given.pop("max_failed"), "--max-failed")
+    own["collect.in_flight"] = Flag(given.pop("in_flight"), "--in-flight")
+    return _submit("collect", job, place, {**own, "resume": given.pop("resume")}, **given)
+
+
 def _submit(
     kind_of_job: str,
     job: str,
@@ -151,11 +188,16 @@ def _submit(
     with foreground.signals() as received:
         handle, became = platform.start(prepared.plan)
         places.remember(platform.target.place, handle.name)
-        is_trained = became is Submitted.FINISHED and prepared.plan.job.is_training
-        output.note((_TRAINED if is_trained else _NOTES[became]).format(handle.name))
+        output.note(_note(became, prepared.plan.job).format(handle.name))
         if became is Submitted.FINISHED:
             return handle.exit_code
         return foreground.detached(handle, kind) if detach else foreground.attend(handle, kind, received)
+
+
+def _note(became: Submitted, job: Job) -> str:
+    if became is Submitted.FINISHED and job.is_training:
+        return _TRAINED
+    return _COLLECTED if became is Submitted.FINISHED and job.is_collection else _NOTES[became]
 
 
 def _params(file: Path | None) -> tuple[list[Complaint], dict[str, Any]]:

@@ -41,14 +41,14 @@ def left(status: RunStatus) -> float | None:
 def line(status: RunStatus) -> str:
     """Where it is and how it goes, in one line, without the time left."""
     done = share(status)
-    where = steps(status) + (f" ({done:.0%})" if done is not None else "")
+    where = steps(status) + (f" ({output.percent(done)})" if done is not None else "")
     return "; ".join(part for part in (where or _before(status), *measures(status), slowest(status), again(status)) if part)
 
 
 def measures(status: RunStatus, rates_only: bool = False) -> list[str]:
     """The objectives and the rates of the newest report."""
     said = status.progress
-    rates = [f"{_rate(said[name])} {unit}" for name, unit in _RATES.items() if name in said]
+    rates = [f"{output.rate(said[name])} {unit}" for name, unit in _RATES.items() if name in said]
     if rates_only:
         return rates
     found = [f"{name} {output.cell(float(said[name]))}" for name in status.objectives if name in said]
@@ -97,14 +97,10 @@ def ended(status: RunStatus) -> str:
     if status.failed or status.pruned:
         return "failed" if status.failed else "stopped"
     done = share(status)
-    return steps(status) if done is None else f"{done:.0%}"
+    return steps(status) if done is None else output.percent(done)
 
 
 def _before(status: RunStatus) -> str:
     if status.ended_trials:
         return "ended"
     return "the training has started; it has not reported a step yet" if status.running else ""
-
-
-def _rate(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

@@ -34,6 +34,9 @@ def command(job: str, profile: str | None, sets: tuple[str, ...], kind: str) -> 
     if resolved.is_training:
         output.emit(kind, resolved.model_dump(mode="json"), lambda: _of_training(resolved))
         return
+    if resolved.collect is not None:
+        output.emit(kind, resolved.model_dump(mode="json"), lambda: _of_collection(resolved))
+        return
     searched = resolved.space_function or errors.counted(len(resolved.parameters), "parameter")
     goals = ", ".join(f"{objective.direction} {objective.metric}" for objective in resolved.objectives)
     output.emit(
@@ -51,3 +54,15 @@ def _of_training(job: Job) -> str:
     gpus = f"with {errors.counted(job.resources.gpus, 'GPU')}{' each' if job.nodes > 1 else ''}"
     nodes = f"{errors.counted(job.nodes, 'node')} {gpus if job.resources.gpus else 'without GPUs'}"
     return f"{job.name} is valid: {errors.counted(job.world_size, 'rank')} on {nodes}, {goals}"
+
+
+def _of_collection(job: Job) -> str:
+    collect = job.collect
+    assert collect is not None
+    gpus = f", each with {errors.counted(job.resources.gpus, 'GPU')}" if job.resources.gpus else ""
+    into = collect.consumer if collect.write is None else f"files ({collect.write.format})"
+    work = f"{errors.counted(collect.iterations, 'iteration')} of {errors.counted(collect.units, 'unit')}"
+    return (
+        f"{job.name} is valid: {work}, "
+        f"{errors.counted(collect.workers, 'worker')}{gpus}, results to {into}, at most {collect.in_flight} on their way"
+    )

@@ -17,6 +17,10 @@ from trialplane.spec.job import Job
 
 # Everything else would make it another study.
 CHANGEABLE = ("trials", "parallel", "budget", "retries", "cluster")
+OF_COLLECTION = (
+    *("collect.iterations", "collect.workers", "collect.in_flight", "collect.timeout", "collect.max_failed"),
+    *CHANGEABLE[2:],
+)
 
 
 def changed(old: Job, changes: Mapping[str, Any], sets: Sequence[str], started: int) -> Job:
@@ -44,9 +48,11 @@ def changed(old: Job, changes: Mapping[str, Any], sets: Sequence[str], started: 
     for field, (value, source) in given.items():
         if value is None and not source.startswith("--set"):
             continue
-        if field.split(".")[0] not in CHANGEABLE:
+        changeable = OF_COLLECTION if old.is_collection else CHANGEABLE
+        if field.split(".")[0] not in changeable and field not in changeable:
+            other = "collection" if old.is_collection else "study"
             message = (
-                f"cannot change when a run is resumed, as it would be another study ({', '.join(CHANGEABLE)} can); "
+                f"cannot change when a run is resumed, as it would be another {other} ({', '.join(changeable)} can); "
                 "submit it under another name"
             )
             complaints.append(Complaint(field, message, source))
@@ -55,7 +61,8 @@ def changed(old: Job, changes: Mapping[str, Any], sets: Sequence[str], started: 
     judged = verdict.judge(whole)
     complaints += judged.complaints
     if judged.job is not None and judged.job.trials != old.trials and judged.job.trials < started:
-        complaints.append(Complaint("trials", f"{started} were started already; ask for that many or more", "--trials"))
+        field, flag = ("collect.iterations", "--iterations") if old.is_collection else ("trials", "--trials")
+        complaints.append(Complaint(field, f"{started} were started already; ask for that many or more", flag))
     if complaints or judged.job is None:
         raise SpecError(complaints)
     return judged.job

@@ -1,4 +1,4 @@
-"""Why a run that succeeded has nothing to do, and what to type so that it has. Pure."""
+"""Why a run that ended has nothing to do, and what to type so that it has. Pure."""
 
 from __future__ import annotations
 
@@ -17,17 +17,20 @@ def nothing_to_do(status: RunStatus, old: Job, job: Job, where: str = "") -> str
         job: its job with the changes asked for.
         where: what a submission needs to go to the same place: " --local".
     """
+    if job.is_training and status.failed:
+        return ""  # it is tried again, from its newest checkpoint and with all its retries
     if job.is_training and status.ended_trials:
-        how = "has succeeded" if status.complete else "has failed for good"
         return (
-            f"the training {status.run} {how}, and nothing is left to do; `platform submit train {status.job} --resume "
-            f"{status.run}{where}` starts another one from its newest checkpoint, with the code and the parameters of now"
+            f"the training {status.run} has succeeded, and nothing is left to do; `platform submit train {status.job} "
+            f"--resume {status.run}{where}` starts another one from its newest checkpoint, with the code and the parameters "
+            "of now"
         )
     if status.state is not RunState.SUCCEEDED:
         return ""
     done = f"the run {status.run} has succeeded"
     resume = f"`platform resume {status.run}"
-    counts = f"{status.ended_trials} of {errors.counted(job.trials, 'trial')}"
+    what, flag = ("iteration", "--iterations") if job.is_collection else ("trial", "--trials")
+    counts = f"{status.ended_trials} of {errors.counted(job.trials, what)}"
     if _is_reached(status, job):
         return (
             f"{done}: it reached budget.target ({job.budget.target:g}) after {counts}; "
@@ -36,7 +39,7 @@ def nothing_to_do(status: RunStatus, old: Job, job: Job, where: str = "") -> str
     if job != old:
         return ""
     if status.ended_trials >= job.trials:
-        return f"{done} and nothing is left to do; {resume} --trials N` asks for more than {job.trials}"
+        return f"{done} and nothing is left to do; {resume} {flag} N` asks for more than {job.trials}"
     if _is_late(status, job):
         return (
             f"{done}: budget.time ({job.budget.time:g} s) was used up after {counts}; "

@@ -65,7 +65,7 @@ def pending(run: str, job: Job, created: float) -> RunStatus:
         job=job.name,
         state=RunState.PENDING,
         trials=job.trials,
-        parallel=job.parallel,
+        parallel=job.width,
         kind=job.kind,
         slots_per_trial=job.nodes,
         reason="the controller is starting",

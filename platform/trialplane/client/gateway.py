@@ -72,6 +72,11 @@ class Gateway:
         """The packed code."""
         return self._data(run, "code")
 
+    def is_saved(self, run: str) -> bool | None:
+        """Whether there is a checkpoint of a training; None when the gateway cannot see any, or is too old to say."""
+        answer = self._known(run, "checkpoints")
+        return None if answer is None else bool(answer.json()["saved"])
+
     def attempts(self, run: str) -> list[TrialRow] | None:
         """Every attempt, in the order they started."""
         answer = self._known(run, "attempts")
@@ -85,13 +90,15 @@ class Gateway:
         data = answer.json()
         return int(data["place"]), [records.from_dict(TrialRow, row) for row in data["rows"]]
 
-    def log(self, run: str, trial: int | None, attempt: int | None, offset: int) -> Piece | str:
+    def log(self, run: str, trial: int | None, attempt: int | None, offset: int, worker: int | None = None) -> Piece | str:
         """A log from an offset on, the controller's when `trial` is None; or why there is none (yet)."""
         query = {"from": str(offset)}
         if trial is not None:
             query["trial"] = str(trial)
         if attempt is not None:
             query["attempt"] = str(attempt)
+        if worker is not None:
+            query["worker"] = str(worker)
         answer = self._get(f"/runs/{run}/log", query)
         if _is_unknown(answer):
             return _error(answer) or ""

@@ -101,6 +101,7 @@ class KubernetesTarget:
             queues=_names(read(kinds.LOCAL_QUEUE)) if queue else None,
         )
         complaints, warnings = preflight.check(job, ray_job, seen)
+        complaints += [*preflight.data(job, site.data.claim), *preflight.shards(job, bool(site.checkpoints.claim))]
         return complaints, [*warnings, *saving.warnings(job, site)]
 
     def describe(self, plan: Plan) -> dict[str, Any]:
@@ -166,6 +167,28 @@ class KubernetesTarget:
         """See `Target`."""
         return self._known(run).is_active
 
+    def look(self, run: str) -> tuple[RunStatus, bool]:
+        """See `Target`."""
+        view = self._known(run)
+        return standing.status(self.objects, view), view.is_active
+
+    def missing_checkpoint(self, run: str, job: Job) -> str:
+        """See `Target`."""
+        site, old = self.objects.site, self.job(run)
+        there, here = (saving.Saving.of(one, site) for one in (old, job))
+        if there is None or here is None:
+            return saving.none_of(run)
+        if there.place != here.place:
+            return saving.elsewhere(run, there.place, here.place, old.checkpoints.url)
+        if not here.is_volume:
+            return ""
+        if not here.claim:
+            return f"the checkpoints of {run} went with its pods, as the chart has no place for any"
+        try:
+            return saving.none_of(run) if self.gateway.is_saved(run) is False else ""
+        except TargetError:
+            return ""
+
     def attempts(self, run: str) -> list[TrialRow]:
         """See `Target`."""
         found = self.gateway.attempts(run)
@@ -177,12 +200,14 @@ class KubernetesTarget:
         """See `Target`."""
         return self.gateway.ends(run, after) or (after, [])
 
-    def log(self, run: str, trial: int | None, attempt: int | None, follow: bool) -> Iterator[str]:
+    def log(
+        self, run: str, trial: int | None, attempt: int | None, follow: bool, worker: int | None = None
+    ) -> Iterator[str]:
         """See `Target`."""
         self._known(run)
-        found = remote_log.kept(self.gateway, run, trial, attempt)
+        found = remote_log.kept(self.gateway, run, trial, attempt, worker)
         if follow and (not isinstance(found, str) or self.is_active(run)):
-            return remote_log.followed(self.gateway, run, trial, attempt, lambda: self.is_active(run))
+            return remote_log.followed(self.gateway, run, trial, attempt, lambda: self.is_active(run), worker=worker)
         if isinstance(found, str) and trial is None:  # no volume keeps it, or it never came to write one
             found = self._said_in_pods(run, follow) or found
         if isinstance(found, str):
@@ -233,18 +258,19 @@ class KubernetesTarget:
 
     def scale(self, run: str, parallel: int, *, now: bool = False) -> bool:
         """See `Target`."""
-        view = self._known(run)
+        view, job = self._known(run), self.job(run)
         if not view.is_active or view.ray_job is None:
-            raise InputError(f"nobody works on {run}; `platform resume {run} --parallel {parallel}` goes on with so many")
+            option = "--workers" if job.is_collection else "--parallel"
+            raise InputError(f"nobody works on {run}; `platform resume {run} {option} {parallel}` goes on with so many")
         if not self.gateway.wish(run, RunState.RUNNING, parallel):
             raise InputError(
                 f"the controller of {run} has not started yet; `platform status {run}` shows why, try again then"
             )
         seen = view.status is not None and view.alive and view.status.parallel == parallel
-        if len(self.objects.trial_pods(run)) > parallel and not seen and not now:
+        if len(self.objects.trial_pods(run)) > job.widened(parallel).slots and not seen and not now:
             return False  # until the controller has said which pods it keeps, none may go
         keep = None if now or view.status is None else frozenset(view.status.nodes)
-        return self.objects.scale(view.ray_job, self.job(run), parallel, keep)
+        return self.objects.scale(view.ray_job, job, parallel, keep)
 
     def delete(self, run: str) -> None:
         """See `Target`."""
@@ -261,7 +287,7 @@ class KubernetesTarget:
         old, facts, code = self._submission(run)
         started = len({row.trial for row in self.attempts(run)})
         if view.status and view.status.parallel:  # as it was scaled
-            old = old.model_copy(update={"parallel": view.status.parallel})
+            old = old.widened(view.status.parallel)
         job = changing.changed(old, changes, sets, started)
         found, _ = self.check(job)
         if found:

@@ -15,6 +15,7 @@ from trialplane.client import ending, folder, places, process, results, tail
 from trialplane.client.machine import Machine
 from trialplane.client.target import Submitted
 from trialplane.errors import Complaint, InputError, LedgerError, RunExists, RunNotFound, TargetError
+from trialplane.plan import saving
 from trialplane.plan.plan import Plan
 from trialplane.spec.job import Job
 from trialplane.wire import paths, records, rows
@@ -141,6 +142,20 @@ class LocalTarget:
         """See `Target`."""
         return process.living(self._find(run)) is not None
 
+    def look(self, run: str) -> tuple[RunStatus, bool]:
+        """See `Target`."""
+        active = self.is_active(run)  # asked first, so that the status of one that has ended is the last word
+        return self.status(run), active
+
+    def missing_checkpoint(self, run: str, job: Job) -> str:
+        """See `Target`."""
+        files = self._find(run)
+        old, new = folder.load_job(files).checkpoints.url, job.checkpoints.url
+        if old != new:
+            return saving.elsewhere(run, old or str(files.checkpoints), new or f"a folder of {paths.runs(self.home)}", old)
+        saved = Path(paths.trial_checkpoints(str(files.checkpoints), run, 0))
+        return "" if new or paths.is_saved(saved) else f"{saving.none_of(run)} (in {saved})"
+
     def attempts(self, run: str) -> list[TrialRow]:
         """See `Target`."""
         files = self._find(run)
@@ -157,7 +172,9 @@ class LocalTarget:
         job = folder.load_job(files)
         return found[-1].place, [rows.row(job, end.request, end.request.params, end.outcome) for end in found]
 
-    def log(self, run: str, trial: int | None, attempt: int | None, follow: bool) -> Iterator[str]:
+    def log(
+        self, run: str, trial: int | None, attempt: int | None, follow: bool, worker: int | None = None
+    ) -> Iterator[str]:
         """See `Target`."""
         files = self._find(run)
         if trial is None:
@@ -165,7 +182,7 @@ class LocalTarget:
             growing = lambda: self.is_active(run)  # noqa: E731
         else:
             attempt = self._newest_attempt(run, trial) if attempt is None else attempt
-            file = files.trial_log(trial, attempt)
+            file = files.trial_log(trial, attempt, worker)
             growing = lambda: self._is_running(run, trial, attempt)  # noqa: E731
         if follow:
             return tail.follow(file, growing)
@@ -211,7 +228,8 @@ class LocalTarget:
     def scale(self, run: str, parallel: int, *, now: bool = False) -> bool:
         """See `Target`: Ray gives a laptop's run its room when it starts."""
         active = self.is_active(run)
-        goes_on = f"`platform resume {run} --parallel {parallel}` goes on with so many at a time"
+        option = "--workers" if self.job(run).is_collection else "--parallel"
+        goes_on = f"`platform resume {run} {option} {parallel}` goes on with so many at a time"
         raise InputError(f"first `platform pause {run}`: {goes_on}" if active else f"nobody works on {run}; {goes_on}")
 
     def delete(self, run: str) -> None:
@@ -247,7 +265,7 @@ class LocalTarget:
             state=RunState.PENDING,
             reason="the controller is starting",
             trials=job.trials,
-            parallel=job.parallel,
+            parallel=job.width,
             ended=None,
             updated=time.time(),
         )

@@ -11,10 +11,12 @@ from pathlib import Path
 
 from trialplane import errors
 from trialplane.errors import Complaint
+from trialplane.plan import sizes
 from trialplane.spec.job import Job
 from trialplane.wire import env
 
 ENOUGH_SPACE = 200 * 2**20  # Ray's logs, the ledger and a few trials' logs; checkpoints are the job's own
+_SHM = Path("/dev/shm")
 _NEEDED = ("ray", "optuna", "mlflow", "sqlalchemy")
 
 
@@ -29,6 +31,7 @@ class Machine:
         missing: libraries of the `local` extra that are not installed.
         obstacle: why nothing can be written below home, or "".
         free: bytes left on home's disk.
+        shm: bytes left in /dev/shm, or None where there is none.
     """
 
     cores: int
@@ -37,6 +40,7 @@ class Machine:
     missing: tuple[str, ...]
     obstacle: str
     free: int
+    shm: int | None = None
 
     @classmethod
     def here(cls, home: Path) -> Machine:
@@ -49,6 +53,7 @@ class Machine:
             missing=tuple(name for name in _NEEDED if importlib.util.find_spec(name) is None),
             obstacle=unseen or _obstacle(home, base),
             free=shutil.disk_usage(base).free,
+            shm=shutil.disk_usage(_SHM).free if _SHM.is_dir() else None,
         )
 
     def check(self, home: Path, job: Job | None) -> tuple[list[Complaint], list[str]]:
@@ -75,6 +80,14 @@ class Machine:
                 f"has {self.gpus} and would be all of them; --set nodes={self.gpus // job.resources.gpus}"
             )
             found.append(Complaint("nodes", message))
+        elif job.collect is not None and job.slots * job.resources.gpus > self.gpus:
+            fit = self.gpus // job.resources.gpus - 1
+            cure = f"--workers {fit}" if fit > 0 else "--set resources.gpus=0"
+            message = (
+                f"{errors.counted(job.collect.workers, 'worker')} and the consumer with "
+                f"{errors.counted(job.resources.gpus, 'GPU')} each do not fit this machine, which has {self.gpus}; {cure}"
+            )
+            found.append(Complaint("collect.workers", message))
         elif job.slots * job.resources.gpus > self.gpus:
             each = job.nodes * job.resources.gpus
             fit = self.gpus // each
@@ -88,7 +101,8 @@ class Machine:
     def _too_many_gpus(self, job: Job) -> str:
         has = f"has {self.gpus}" if self.gpus else "has none"
         if not job.is_training:
-            return f"a trial asks for {job.resources.gpus}, and this machine {has}; --set resources.gpus={self.gpus}"
+            who = "each worker" if job.is_collection else "a trial"
+            return f"{who} asks for {job.resources.gpus}, and this machine {has}; --set resources.gpus={self.gpus}"
         here = f"--gpus {self.gpus} trains on those, " if self.gpus else ""
         return (
             f"the training asks for {job.resources.gpus}, and this machine {has}; {here}"
@@ -99,16 +113,31 @@ class Machine:
         need, wide = job.resources, job.parallel * job.nodes
         who = errors.counted(wide, "node") if job.is_training else f"{errors.counted(job.parallel, 'trial')} at a time"
         each = "each" if job.is_training or job.nodes == 1 else f"on each of {job.nodes} nodes"
-        found = []
+        found, slower = [], "ranks" if job.is_training else "trials"
+        if job.collect is not None:
+            wide, slower = job.slots, "they"
+            who = f"{errors.counted(job.collect.workers, 'worker')} and the consumer"
+            found += self._crowded(job)
         if need.cpus * wide > self.cores:
             found.append(
                 f"{who} with {errors.counted(need.cpus, 'core')} {each}: this machine has "
-                f"{errors.counted(self.cores, 'core')}, so {'ranks' if job.is_training else 'trials'} get slower"
+                f"{errors.counted(self.cores, 'core')}, so {slower} get slower"
             )
         if self.memory is not None and need.memory_bytes * wide > self.memory:
             whole = f"{self.memory / 2**30:.0f} GiB"
             found.append(f"{who} may use {need.memory} {each}, more than this machine's {whole}")
         return found
+
+    def _crowded(self, job: Job) -> list[str]:
+        """Says so where Ray's object store, for which half of /dev/shm is taken, cannot hold what is to be in flight."""
+        assert job.collect is not None
+        if self.shm is None or sizes.local_object_store(job, self.shm) >= sizes.object_store(job):
+            return []
+        fits = int((self.shm // 2 - sizes.OBJECT_STORE) / sizes.STORE_FACTOR) // sizes.MIB
+        return [
+            f"collect.in_flight is {job.collect.in_flight}, and /dev/shm has {self.shm // sizes.MIB} MiB left, half of it "
+            f"for results: workers wait earlier for the consumer; --in-flight {max(1, fits)}Mi is what fits"
+        ]
 
 
 def _cores() -> int:

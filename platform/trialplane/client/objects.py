@@ -156,7 +156,7 @@ class Objects:
         Args:
             ray_job: the run's.
             job: the run's.
-            parallel: trials at a time.
+            parallel: trials at a time, or workers of a collection.
             keep: pods that have a slot and so may have a trial; None takes away any.
         """
         run = ray_job["metadata"]["name"]
@@ -164,13 +164,13 @@ class Objects:
         if not name:
             raise TargetError(f"{run} has no pods yet; `platform status {run}` shows why")
         autoscale = bool(ray_job["spec"]["rayClusterSpec"].get("enableInTreeAutoscaling"))
-        wanted = rayjob.worker_replicas(_wide(job, parallel), autoscale).most
+        wanted = job.widened(parallel).slots
         pods = self.trial_pods(run)
         spare = [pod for pod in pods if keep is None or pod not in keep]
         surplus = spare[: max(0, len(pods) - wanted)]
         # Also Ray's autoscaler would take a pod with a trial for a lower bound, when all have one.
         count = wanted if keep is None else max(wanted, len(pods) - len(surplus))
-        self.cluster.patch(kinds.RAY_CLUSTER, name, _resized(job, count, surplus, autoscale))
+        self.cluster.patch(kinds.RAY_CLUSTER, name, _resized(count, surplus, autoscale))
         return count == wanted
 
     def _sites(self) -> list[str]:
@@ -246,10 +246,10 @@ def _manager(ray_job: Mapping[str, Any]) -> str:
     return f"{names.MANAGER}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
-def _resized(job: Job, count: int, surplus: list[str], autoscale: bool) -> list[dict[str, Any]]:
+def _resized(count: int, surplus: list[str], autoscale: bool) -> list[dict[str, Any]]:
     """The JSON patch of a RayCluster to so many trial pods, without those in `surplus`."""
     group = "/spec/workerGroupSpecs/0"
-    replicas = rayjob.worker_replicas(_wide(job, count), autoscale)
+    replicas = rayjob.Replicas.of(count, autoscale)
     # Another group in its place is not ours.
     patch: list[dict[str, Any]] = [{"op": "test", "path": f"{group}/groupName", "value": rayjob.GROUP}]
     patch.append({"op": "add", "path": f"{group}/maxReplicas", "value": replicas.most})
@@ -259,7 +259,3 @@ def _resized(job: Job, count: int, surplus: list[str], autoscale: bool) -> list[
         # Otherwise KubeRay would choose, and it does not know which pods have a trial; nor does it forget the last ones.
         patch.append({"op": "add", "path": f"{group}/scaleStrategy", "value": {"workersToDelete": surplus}})
     return patch
-
-
-def _wide(job: Job, parallel: int) -> Job:
-    return job.model_copy(update={"parallel": parallel})

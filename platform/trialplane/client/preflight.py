@@ -9,10 +9,12 @@ import dataclasses
 import decimal
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import PurePosixPath
 from typing import Any
 
 from trialplane.errors import Complaint
 from trialplane.spec.job import Job
+from trialplane.wire import cluster
 
 Thing = Mapping[str, Any]
 
@@ -62,6 +64,48 @@ def check(job: Job, ray_job: Thing, seen: Seen) -> tuple[list[Complaint], list[s
     return complaints, [*warnings, *notes]
 
 
+def data(job: Job, claim: str) -> list[Complaint]:
+    """What is wrong with input files below the place of the chart's data volume, where the chart has none.
+
+    Args:
+        job: the resolved job.
+        claim: of the volume, or "".
+    """
+    if claim or job.cluster.image is not None:  # an image of the user's own may have files there
+        return []
+    given = [(name, path) for name in job.inputs for path in _listed(job.params.get(name))]
+    cure = "helm upgrade --set data.enabled=true makes one, data.existingClaim names yours"
+    return [
+        Complaint(f"params.{name}", f"{path} is not there for the trials: the chart has no data volume; {cure}")
+        for name, path in given
+        if isinstance(path, str) and PurePosixPath(path).is_relative_to(cluster.DATA)
+    ]
+
+
+def shards(job: Job, has_volume: bool) -> list[Complaint]:
+    """What is wrong with the folder that a collection's files go to, of which pods have few that outlive them.
+
+    Args:
+        job: the resolved job.
+        has_volume: whether the chart has a volume for checkpoints.
+    """
+    to = job.collect.write.to if job.collect is not None and job.collect.write is not None else None
+    if to is None or "://" in to:
+        return []
+    if PurePosixPath(to).is_relative_to(cluster.CHECKPOINTS) and has_volume:
+        return []
+    below_data = PurePosixPath(to).is_relative_to(cluster.DATA)
+    why = (
+        "is on the data volume, which pods may only read" if below_data else "is a folder of the pod's own, and goes with it"
+    )
+    below = f"a folder below {cluster.CHECKPOINTS}, " if has_volume else ""
+    return [Complaint("collect.write.to", f"{to} {why}; write {below}a URL (s3://bucket/path), or leave it out")]
+
+
+def _listed(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list) else [value]
+
+
 def amount(text: Any) -> decimal.Decimal:
     """A quantity as Kubernetes writes it (500m, 2Gi, 3) as a number; 0 for what is none."""
     found = _AMOUNT.fullmatch(str(text).strip())
@@ -93,6 +137,8 @@ def _nodes(job: Job, ray_job: Thing, nodes: Sequence[Thing] | None) -> tuple[lis
         return [], [f"no node has the labels {labels} now; trials wait until one appears"]
     asked, gpu = requests(pod), job.cluster.gpu_resource
     who = f"each pod of {'the training' if job.is_training else 'a trial'}" if job.is_placed_whole else "a trial"
+    if job.is_collection:
+        who = "each worker"
     complaints: list[Complaint] = []
     warnings: list[str] = []
     for name, field in {"cpu": "resources.cpus", "memory": "resources.memory", gpu: "resources.gpus"}.items():
@@ -137,8 +183,8 @@ def _quota(job: Job, ray_job: Thing, quotas: Sequence[Thing] | None) -> tuple[li
     warnings: list[str] = []
     head = requests(ray_job["spec"]["rayClusterSpec"]["headGroupSpec"]["template"])
     trial = requests(_group(ray_job)["template"])
-    width = min(job.parallel, job.trials)
-    who = "the training" if job.is_training else "one trial"
+    who = "a worker, the consumer" if job.is_collection else "the training" if job.is_training else "one trial"
+    together = 2 if job.is_collection else job.nodes  # pods that are of use together only
     for quota in quotas or []:
         name = quota["metadata"]["name"]
         hard = (quota.get("status") or {}).get("hard") or (quota.get("spec") or {}).get("hard") or {}
@@ -151,26 +197,31 @@ def _quota(job: Job, ray_job: Thing, quotas: Sequence[Thing] | None) -> tuple[li
             elif key.startswith("limits.") or not each:
                 continue
             whole, left = amount(limit), amount(limit) - amount(used.get(key, 0))
-            each *= job.nodes  # they are of use together only
-            if one + each > whole:
-                message = (
-                    f"{who} and the controller ask for {_show(what, one + each)}, and {name} allows {_show(what, whole)}"
-                )
+            least = one + each * together
+            if least > whole:
+                message = f"{who} and the controller ask for {_show(what, least)}, and {name} allows {_show(what, whole)}"
                 complaints.append(
                     Complaint("resources", f"{message} in the namespace; ask for less, or have the quota raised")
                 )
-            elif job.is_training and one + each > left:
+            elif job.is_training and least > left:
                 warnings.append(
                     f"the quota {name} has {_show(what, left)} left, and the training and its controller ask for "
-                    f"{_show(what, one + each)}: it waits until others have ended"
+                    f"{_show(what, least)}: it waits until others have ended"
                 )
-            elif one + each * width > left:
-                fit = max(0, int((left - one) / each))
-                warnings.append(
-                    f"the quota {name} has {_show(what, left)} left, enough for {fit} of {width} trials at a time; "
-                    f"the others wait (--parallel {max(fit, 1)})"
-                )
+            elif one + each * job.slots > left:
+                fit = max(0, int((left - one) / each))  # pods
+                warnings.append(f"the quota {name} has {_show(what, left)} left, enough for {_fewer(job, fit)}")
     return complaints, warnings
+
+
+def _fewer(job: Job, pods: int) -> str:
+    """What of a run there is room for, and what to type to ask for no more."""
+    if job.collect is not None:
+        fit = max(0, pods - 1)
+        return f"{fit} of {job.collect.workers} workers beside the consumer; the others wait (--workers {max(fit, 1)})"
+    fit = pods // job.nodes
+    width = min(job.parallel, job.trials)
+    return f"{fit} of {width} trials at a time; the others wait (--parallel {max(fit, 1)})"
 
 
 def _group(ray_job: Thing) -> Thing:

@@ -13,9 +13,11 @@ from trialplane.wire import cluster as names
 _PAUSE = 1.0
 
 
-def kept(gateway: Gateway, run: str, trial: int | None, attempt: int | None) -> Iterator[str] | str:
+def kept(
+    gateway: Gateway, run: str, trial: int | None, attempt: int | None, worker: int | None = None
+) -> Iterator[str] | str:
     """A log as it is now, or why the gateway has none."""
-    piece = gateway.log(run, trial, attempt, 0)
+    piece = gateway.log(run, trial, attempt, 0, worker)
     if isinstance(piece, str):
         return piece
 
@@ -25,7 +27,7 @@ def kept(gateway: Gateway, run: str, trial: int | None, attempt: int | None) -> 
         while isinstance(now, Piece) and now.data:
             *whole, text = (text + now.data).split(b"\n")
             yield from (line.decode(errors="replace") + "\n" for line in whole)
-            now = gateway.log(run, trial, attempt, now.next)
+            now = gateway.log(run, trial, attempt, now.next, worker)
         if text:
             yield text.decode(errors="replace")
 
@@ -39,6 +41,7 @@ def followed(
     attempt: int | None,
     is_active: Callable[[], bool],
     pause: Callable[[float], None] = time.sleep,
+    worker: int | None = None,
 ) -> Iterator[str]:
     """The lines of a log, and new ones until nobody writes any more; one that is not there yet is waited for.
 
@@ -49,12 +52,13 @@ def followed(
         attempt: which; the newest when None.
         is_active: whether the run goes on.
         pause: waits so many seconds.
+        worker: whose log, of a collection's producers in that iteration.
     """
     offset, text = 0, b""
     while True:
         active = is_active()  # asked before reading, so that the last lines are not missed
         try:
-            piece = gateway.log(run, trial, attempt, offset)
+            piece = gateway.log(run, trial, attempt, offset, worker)
         except TargetError:
             if not active:
                 raise

@@ -121,7 +121,8 @@ def counts(found: Iterable[TrialRow]) -> dict[str, Any]:
         "pruned": states.count(TrialState.PRUNED),
         "failed": len(failed),
         "failures": failures,
-        "retried": sum(row.state is TrialState.LOST and row.failure is not None for row in all_rows),
+        # Also one that failed for good, once a resumed training tries it again.
+        "retried": sum(row.failure is not None for row in all_rows) - len(failed),
         "running": 0,
     }
 

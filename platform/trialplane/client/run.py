@@ -49,8 +49,8 @@ class RunHandle:
     def watch(self) -> Iterator[RunStatus]:
         """The status a few times a second, whether it changed or not, until nobody works on the run any more."""
         while True:
-            active = self.is_active()  # asked first, so that the last status is the last word
-            yield self.status()
+            status, active = self.target.look(self.name)
+            yield status
             if not active:
                 return
             time.sleep(self.target.poll)
@@ -68,9 +68,11 @@ class RunHandle:
                 raise TimeoutError(f"the run {self.name} is {status.state} after {timeout:g} s")
         return last
 
-    def logs(self, trial: int | None = None, attempt: int | None = None, *, follow: bool = False) -> Iterator[str]:
-        """Lines of the controller's log, or of a trial's newest attempt, or of the attempt named."""
-        return self.target.log(self.name, trial, attempt, follow)
+    def logs(
+        self, trial: int | None = None, attempt: int | None = None, *, follow: bool = False, worker: int | None = None
+    ) -> Iterator[str]:
+        """Lines of the controller's log, or of a trial's newest attempt, or of the attempt named, or of a producer."""
+        return self.target.log(self.name, trial, attempt, follow, worker)
 
     def attempts(self) -> list[TrialRow]:
         """Every attempt, in the order they started."""

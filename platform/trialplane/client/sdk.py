@@ -26,6 +26,8 @@ from trialplane.spec import advice, inputs, load
 from trialplane.spec.job import Job
 from trialplane.wire import cluster
 
+_KINDS = {"hpo": "search", "train": "training", "collect": "collection"}
+
 
 @dataclasses.dataclass(frozen=True)
 class Prepared:
@@ -83,7 +85,8 @@ class Platform:
             resolved = load.load_job(
                 folder, profile=profile, sets=sets, overrides=overrides, params=params, environ=os.environ, kind=kind
             )
-            found += inputs.check_inputs(resolved, folder, cluster.DATA if self.target.remote else "")
+            away = self.target.remote
+            found += inputs.check_inputs(resolved, folder, cluster.DATA if away else "", away=away)
         except SpecError as error:
             found += error.complaints
         if name is not None:
@@ -101,16 +104,26 @@ class Platform:
         return Prepared(planning.plan(resolved, folder, name, _provenance(folder, command)), notes)
 
     def _check_resumed(self, job: Job | None, name: str | None) -> list[Complaint]:
-        """What is wrong with the run whose checkpoint a training is to start from."""
+        """What is wrong with the run whose checkpoint a training, or a collection, is to start from."""
         if job is None or job.resume is None:
             return []
         if job.resume == name:
             return [Complaint("resume", f"is this run itself; `platform resume {name}` goes on with it", "--resume")]
         try:
-            self.target.is_active(job.resume)
+            why = self._unfit(self.target.job(job.resume), job, job.resume)
         except RunNotFound as error:
-            return [Complaint("resume", str(error), "--resume")]
-        return []
+            why = str(error)
+        return [Complaint("resume", why, "--resume")] if why else []
+
+    def _unfit(self, old: Job, new: Job, run: str) -> str:
+        """Why a training or a collection cannot start from a run of the job `old`, or nothing."""
+        what = "collection" if new.is_collection else "training"
+        if old.kind != new.kind:
+            hint = f"; `platform best {run}` has its parameters" if old.kind == "hpo" else ""
+            return f"{run} is a {_KINDS[old.kind]}, and a {what} starts from another {what}{hint}"
+        if old.name != new.name:
+            return f"{run} is a {what} of the job {old.name}, whose checkpoints {new.name} cannot read; `platform list`"
+        return self.target.missing_checkpoint(run, new)
 
     def start(self, plan: Plan) -> tuple[RunHandle, Submitted]:
         """Starts a plan; says what became of it.

@@ -104,7 +104,7 @@ def _bare(objects: Objects, ray_job: Mapping[str, Any], away: str) -> RunStatus:
         job=found.job.name,
         state=RunState.UNKNOWN,
         trials=found.job.trials,
-        parallel=found.job.parallel,
+        parallel=found.job.width,
         kind=found.job.kind,
         slots_per_trial=found.job.nodes,
         objectives=tuple(objective.metric for objective in found.job.objectives),

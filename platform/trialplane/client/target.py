@@ -88,14 +88,27 @@ class Target(Protocol):
     def is_active(self, run: str) -> bool:
         """Whether a controller works on the run, or is being started."""
 
+    def look(self, run: str) -> tuple[RunStatus, bool]:
+        """`status` and `is_active` of the same moment, for the price of one; without a controller it is the last word."""
+
+    def missing_checkpoint(self, run: str, job: Job) -> str:
+        """Why a new training of `job` would find no checkpoint of the training `run`; "" when it would.
+
+        Also "" where nobody can look: in an object store, or while those who could do not answer.
+        """
+
     def attempts(self, run: str) -> list[TrialRow]:
         """Every attempt that started."""
 
     def ends(self, run: str, after: int) -> tuple[int, list[TrialRow]]:
         """The attempts that ended since the place `after` (0 at first), and the place to ask from next time."""
 
-    def log(self, run: str, trial: int | None, attempt: int | None, follow: bool) -> Iterator[str]:
+    def log(
+        self, run: str, trial: int | None, attempt: int | None, follow: bool, worker: int | None = None
+    ) -> Iterator[str]:
         """Lines of the controller's log, or of a trial's attempt (the newest when None), with their ends of line.
+
+        `worker` is one producer of the collection's iteration `trial` instead: all its processes add to one log.
 
         With `follow` the iterator goes on until the run, or the attempt, has ended. A log that does not exist and will
         not is an `InputError`.

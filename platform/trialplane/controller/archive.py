@@ -19,7 +19,7 @@ from trialplane.controller import locking
 from trialplane.spec.job import Job
 from trialplane.wire import labels, records, rows
 from trialplane.wire.records import TrialOutcome, TrialRequest, TrialRow, Wish
-from trialplane.wire.states import TrialState
+from trialplane.wire.states import RunState, TrialState
 
 POOL = 4  # connections
 STATEMENT_SECONDS = 30
@@ -52,6 +52,7 @@ JOIN trial_user_attributes r ON r.trial_id = t.trial_id AND r.key = :request
 WHERE t.study_id = :study AND o.trial_user_attribute_id > :after
 ORDER BY o.trial_user_attribute_id
 """
+_NEWEST = "SELECT max(number) FROM trials WHERE study_id = :study"
 _HELD = """
 SELECT count(*) FROM pg_locks
 WHERE locktype = 'advisory' AND granted AND objsubid = 1 AND classid = :high AND objid = :low
@@ -154,10 +155,12 @@ class Archive:
         return (found[-1][0] if found else after), [_row(job, request, outcome, True) for _, request, outcome in found]
 
     def wish(self, run: str, wish: Wish) -> None:
-        """Says what the user wants of a run."""
+        """Says what the user wants of a run; with the attempt that was the newest then, when it is to go on."""
         with self._engine.begin() as connection:
-            value = records.to_json(wish)
             study = _study(connection, run)
+            if wish.state is RunState.RUNNING:
+                wish = dataclasses.replace(wish, again=connection.execute(sa.text(_NEWEST), {"study": study}).scalar())
+            value = records.to_json(wish)
             connection.execute(sa.text(_SET), {"study": study, "key": labels.LEDGER_WISH, "value": value})
 
     def delete(self, run: str) -> None:

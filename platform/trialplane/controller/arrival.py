@@ -58,7 +58,7 @@ def archive(submitted: Path) -> Path:
 
 def add_to_log(run: RunPaths, request: TrialRequest, data: bytes) -> None:
     """Appends to the log of an attempt; a full disk costs the log and not the study."""
-    file = run.trial_log(request.trial, request.attempt)
+    file = run.trial_log(request.trial, request.attempt, request.worker)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with file.open("ab") as written:

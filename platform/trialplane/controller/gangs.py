@@ -1,10 +1,11 @@
 """Gangs: as many slots as a trial has nodes, which the loop sees as one slot.
 
-A gang is made of whichever slots are idle and starts a trial when all of them are ready: each gets the same request with
-its number as `node` and node 0's address as `rendezvous`. Node 0 speaks for the trial: its reports, its arrays, and its
-outcome when all nodes ended well. When one fails the others are ended, the failure that explains the others is the
-trial's, and it is told when every node is free again. A gang that lost a slot falls apart; its other slots wait for a new
-one. It knows `slots` and no Ray; trials of one node need none of this and are run by a `SlotPool` itself.
+A gang is made of whichever slots are idle and starts a trial when all of them are ready: each gets the same request with its
+number as `node` and node 0's address as `rendezvous`. Node 0 speaks for the trial: its reports, its arrays, and its outcome
+when all nodes ended well, or had their time to do so after its own. When one fails the others are ended, the failure that
+explains the others is the trial's, and it is told when every node is free again. A gang that lost a slot falls apart; its
+other slots wait for a new one. It knows `slots` and no Ray; trials of one node need none of this and are run by a `SlotPool`
+itself.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ class _Gang:
         open: nodes that have not ended.
         ends: node → its last word, in the order they came.
         speaker: the node whose event the loop has to answer.
-        kill_at: when nodes that are still at work are killed, because another has failed.
+        kill_at: when nodes that are still at work are killed.
+        why: what for: another has failed, or the result is there.
         ending: whether they were killed, so that what they say now explains nothing.
         broken: whether a slot of it is gone.
     """
@@ -45,6 +47,7 @@ class _Gang:
     ends: dict[int, SlotTrial] = dataclasses.field(default_factory=dict)
     speaker: int | None = None
     kill_at: float | None = None
+    why: str = ""
     ending: bool = False
     broken: bool = False
 
@@ -61,6 +64,7 @@ class GangPool:
         self._pool = pool
         self._nodes = config.nodes
         self._patience = config.grace + MARGIN
+        self._linger = config.linger
         self._warm: dict[int, SlotReady] = {}
         self._idle: list[int] = []  # slots in no gang, in the order they became ready
         self._gangs: dict[int, _Gang] = {}
@@ -138,7 +142,7 @@ class GangPool:
                 self._warm[said.slot] = said
                 if said.slot not in self._gang_of and said.slot not in self._idle:
                     self._idle.append(said.slot)
-            else:
+            elif isinstance(said, SlotTrial):
                 yield from self._heard(said)
             yield from self._form()
 
@@ -201,11 +205,22 @@ class GangPool:
         """
         outcome = said.event.outcome
         assert outcome is not None
-        if outcome.state is TrialState.COMPLETE or not gang.open:
+        if not gang.open:
+            return
+        if outcome.state is TrialState.COMPLETE:
+            if gang.members.index(said.slot) == 0:  # the result is there; see `SlotConfig.linger`
+                why = f"ended because it was still at work {self._linger:g} s after rank 0 had returned its result"
+                self._end_in(gang, self._linger, why)
             return
         soft = outcome.failure is FailureClass.LOST and (not said.gone or outcome.exit_code is not None)  # it was stopped
         patience = self._patience if soft or causes.may_follow(outcome) else 0.0
-        gang.kill_at = min(gang.kill_at or float("inf"), time.monotonic() + patience)
+        self._end_in(gang, patience, "ended because another node of the trial failed")
+
+    def _end_in(self, gang: _Gang, seconds: float, why: str) -> None:
+        """Has the nodes that are still at work killed then, unless they are to be killed before."""
+        when = time.monotonic() + seconds
+        if gang.kill_at is None or when < gang.kill_at:
+            gang.kill_at, gang.why = when, why
         self._end_late()
 
     def _end_late(self) -> None:
@@ -215,7 +230,7 @@ class GangPool:
             if gang.open and gang.kill_at is not None and now >= gang.kill_at:
                 gang.ending = True
                 for node in gang.open:
-                    self._pool.kill(gang.members[node], FailureClass.LOST, "ended because another node of the trial failed")
+                    self._pool.kill(gang.members[node], FailureClass.LOST, gang.why)
 
     def _ended(self, gang: _Gang, request: TrialRequest) -> SlotTrial:
         """The trial's end, when the last of its nodes is free."""
@@ -227,6 +242,9 @@ class GangPool:
             own = first.event.outcome
             metrics = own.metrics if own is not None and own.metrics else outcome.metrics
             outcome = dataclasses.replace(outcome, message=f"node {node}{where}: {outcome.message}", metrics=metrics)
+        elif outcome.state is TrialState.COMPLETE and gang.ending:
+            late = (f"node {node} was {gang.why}" for node, said in sorted(gang.ends.items()) if said.event.outcome is None)
+            outcome = dataclasses.replace(outcome, message="; ".join(filter(None, (outcome.message, *late))))
         arrays = first.arrays if outcome.state is TrialState.COMPLETE else None
         ended = SlotTrial(gang.index, request, TrialEvent(outcome=outcome), arrays, first.store, gang.broken)
         if gang.broken:

@@ -139,6 +139,8 @@ class Gateway:
                 return _json({"place": place, "rows": rows})
             case "log":
                 return self._log(run, asked)
+            case "checkpoints":
+                return self._saved(run)
         raise Refusal(404, f"a run has no {what}")
 
     def _status(self, run: str) -> Answer:
@@ -175,8 +177,10 @@ class Gateway:
             row = archive.newest(rows, trial)
             if row is None:
                 raise Refusal(404, f"{run} has not started that attempt at trial {trial}")
-            file = self._files(run).trial_log(trial, row.attempt)
-            what = f"the log of trial {trial}, attempt {row.attempt},"
+            worker = _number(asked, "worker", 0) if "worker" in asked else None
+            file = self._files(run).trial_log(trial, row.attempt, worker)
+            who = f"attempt {row.attempt}" if worker is None else f"worker {worker}"
+            what = f"the log of trial {trial}, {who},"
             growing = alive and row.state is TrialState.RUNNING
         try:
             with file.open("rb") as log:
@@ -188,6 +192,17 @@ class Gateway:
         growing = growing or start + len(data) < size
         told = {"X-Trialplane-Next": str(start + len(data)), "X-Trialplane-Growing": str(int(growing))}
         return Answer(200, data, "text/plain; charset=utf-8", told)
+
+    def _saved(self, run: str) -> Answer:
+        """Whether a training has saved a checkpoint, for who wants to start from it."""
+        self._runs.attribute(run, labels.LEDGER_JOB)  # raises for a run that is none
+        if self._checkpoints is None:
+            raise Refusal(404, "checkpoints are on no volume here")
+        folder = Path(paths.trial_checkpoints(str(self._checkpoints), run, 0))
+        try:
+            return _json({"saved": paths.is_saved(folder)})
+        except OSError as error:
+            raise Refusal(404, f"{folder} cannot be read: {error.strerror}") from error
 
     def _files(self, run: str) -> RunPaths:
         if self._home is None:

@@ -11,7 +11,6 @@ same parameters and says in its request which attempt it repeats. This room's on
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import copy
 import dataclasses
@@ -31,14 +30,13 @@ from trialplane.controller import history, samplers
 from trialplane.controller.counts import Counts
 from trialplane.controller.locking import LOCK_PATIENCE
 from trialplane.controller.patience import Patience
+from trialplane.controller.repeats import Repeats
 from trialplane.controller.storage import Storage
 from trialplane.spec.job import Job
 from trialplane.wire import labels, records, rows
 from trialplane.wire.records import TrialOutcome, TrialRequest, TrialRow, Wish
 from trialplane.wire.states import FailureClass
 from trialplane.wire.states import TrialState as State
-
-_STATES = {State.COMPLETE: TrialState.COMPLETE, State.PRUNED: TrialState.PRUNED, State.FAILED: TrialState.FAIL}
 
 
 @dataclasses.dataclass
@@ -71,6 +69,7 @@ class Ledger:
         lock_patience: seconds to wait for a former controller to let go of the study, on PostgreSQL.
         on_wait: called with a message while it waits, and with "" when it ends.
         give_up: asked while it waits; True ends the waiting at once.
+        left_at: the step at which a training was last seen, where the database does not hold the run's status.
 
     Raises:
         LedgerError: see `storage.Storage`.
@@ -88,18 +87,20 @@ class Ledger:
         lock_patience: float = LOCK_PATIENCE,
         on_wait: Callable[[str], None] = lambda message: None,
         give_up: Callable[[], bool] = lambda: False,
+        left_at: int = 0,
     ) -> None:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self.job = job
         self.run = run
-        self.counts = Counts()
+        self.counts = Counts(keeps_checkpoints=job.keeps_checkpoints)
         self.newest: dict[int, TrialRow] = {}
         self.best: TrialRow | None = None
+        self._left_at = left_at
         self._code = samplers.JobCode(code)
         self._patiently = Patience(patience, on_wait, give_up)
         self._next = 0  # logical number of the next new trial
         self._open: dict[int, _Attempt] = {}
-        self._again: collections.deque[TrialRequest] = collections.deque()
+        self._again = Repeats(self.counts)
         directions = [StudyDirection[objective.direction.upper()] for objective in job.objectives]
         self._space_function = self._code.function(job.space_function) if job.space_function else None
         self._memory = history.History(directions)
@@ -141,8 +142,7 @@ class Ledger:
             LedgerError: the database cannot be written.
         """
         if self._again:
-            before = self._again.popleft()
-            attempt = self._repeat(before)
+            attempt = self._repeat(self._again.take())
         elif self._next < self.job.trials and not self.exhausted:
             attempt = self._draw(self._next)
             self._next += 1
@@ -182,7 +182,9 @@ class Ledger:
         if attempt is None:
             return None
         request = attempt.request
-        retried = outcome.failure is not None and self.counts.may_retry(request.trial, outcome.failure, self.job.retries)
+        retried = outcome.failure is not None and self.counts.may_retry(
+            request.trial, outcome.failure, self.job.retries, outcome.step
+        )
         outcome = dataclasses.replace(outcome, retried=retried, started=outcome.started or attempt.started)
         self._tell_memory(attempt, outcome)
         self._write(self._storage.finish, outcome.number, outcome)
@@ -190,6 +192,13 @@ class Ledger:
         self.counts.running -= 1
         self._count(request, self._sampled(attempt.trial), outcome)
         return outcome
+
+    def take_up(self, number: int | None = None) -> bool:
+        """Has a training, or an iteration, that failed for good tried again, as the user wants it; see `Repeats.take_up`.
+
+        What was told stays as it is: the next attempt names the one that it repeats, and so a later controller counts alike.
+        """
+        return (self.job.is_training or self.job.is_collection) and self._again.take_up(number)
 
     def running(self) -> list[TrialRequest]:
         """The attempts that were asked and not told."""
@@ -270,19 +279,12 @@ class Ledger:
     # Ending
 
     def _tell_memory(self, attempt: _Attempt, outcome: TrialOutcome) -> None:
-        trial, metrics = attempt.trial, outcome.metrics
+        trial = attempt.trial
         trial.set_user_attr(labels.LEDGER_OUTCOME, records.to_dict(outcome))
-        values = None
-        if outcome.state is State.COMPLETE:
-            values = [metrics[objective.metric] for objective in self.job.objectives]
+        state, values = samplers.told(self.job, outcome)
+        if values is not None:
             for constraint in self.job.constraints:
-                trial.set_constraint(constraint.metric, constraint.excess(metrics[constraint.metric]))
-        state = _STATES[outcome.state]
-        if outcome.failure is FailureClass.OOM:
-            # For the sampler these parameters are bad, not unknown: it learns from pruned trials, not from failed ones.
-            state = TrialState.PRUNED
-        if outcome.state is State.PRUNED and len(self.job.objectives) > 1:
-            state = TrialState.FAIL  # optuna has no pruning with several objectives
+                trial.set_constraint(constraint.metric, constraint.excess(outcome.metrics[constraint.metric]))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             self._study.tell(trial, values, state)
@@ -291,8 +293,7 @@ class Ledger:
     def _count(self, request: TrialRequest, sampled: dict[str, Any], outcome: TrialOutcome) -> None:
         """Counts the end of an attempt."""
         self.counts.add(request.trial, outcome)
-        if outcome.retried:
-            self._again.append(request)
+        self._again.ended(request, outcome)
         self._show(rows.row(self.job, request, sampled, outcome))
 
     def _show(self, row: TrialRow) -> None:
@@ -330,7 +331,7 @@ class Ledger:
         """Writes one trial to the database, waiting for it while it is away."""
         frozen = copy.copy(self._frozen(number))
         if outcome is not None:
-            frozen.state = _STATES[outcome.state]  # the true one, where memory was told another for the sampler's sake
+            frozen.state = samplers.STATES[outcome.state]  # the true one, whatever the sampler is to see
             if outcome.failure is FailureClass.OOM:
                 frozen.values = None
         attributes = self._memory.get_study_system_attrs(self._study_id)
@@ -370,23 +371,20 @@ class Ledger:
                 left.append((request, sampled))
                 continue
             self._memory.ended(frozen)
-            self._drop_retry(request.retry_of)
+            self._again.begun(request)
             self._count(request, sampled, outcome)
         for request, _ in left:
-            self._drop_retry(request.retry_of)
+            self._again.begun(request)
             self._end_left(request)
         samplers.stop_if_exhausted(self.job, self._study, self._code)
-
-    def _drop_retry(self, number: int | None) -> None:
-        """A failed attempt that has its retry already is not tried again."""
-        if number is not None:
-            self._again = collections.deque(r for r in self._again if r.number != number)
 
     def _end_left(self, request: TrialRequest) -> None:
         trial_id = self._memory.get_trial_id_from_study_id_trial_number(self._study_id, request.number)
         drawn = optuna.trial.Trial(self._study, trial_id)
         self._open[request.number] = _Attempt(request, drawn, time.time())
         self.counts.running += 1
+        status = self._storage.described(labels.LEDGER_STATUS) or {}
+        seen = status.get("progress", {}).get("step", self._left_at) if self.job.is_training else 0
         self.tell(
             TrialOutcome(
                 number=request.number,
@@ -394,5 +392,6 @@ class Ledger:
                 failure=FailureClass.LOST,
                 message="the controller ended while this attempt ran",
                 ended=time.time(),
+                step=int(seen),
             )
         )

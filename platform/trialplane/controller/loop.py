@@ -13,12 +13,14 @@ import statistics
 import time
 from collections.abc import Callable
 
+from trialplane import errors
 from trialplane.controller import arrival
+from trialplane.controller.crews import CrewPool
 from trialplane.controller.gangs import GangPool
 from trialplane.controller.ledger import Ledger
 from trialplane.controller.progress import Progress
 from trialplane.controller.recorder import ID_WAIT, Recorder
-from trialplane.controller.slots import SlotPool, SlotReady, SlotTrial
+from trialplane.controller.slots import SlotEvent, SlotPool, SlotReady, SlotTrial
 from trialplane.controller.status import StatusBoard
 from trialplane.wire import env
 from trialplane.wire.paths import RunPaths
@@ -68,7 +70,7 @@ class Controller:
         self,
         run: RunPaths,
         ledger: Ledger,
-        pool: SlotPool | GangPool,
+        pool: SlotPool | GangPool | CrewPool,
         recorder: Recorder,
         board: StatusBoard,
         base: RunStatus,
@@ -90,6 +92,7 @@ class Controller:
         self._keeps_mlflow = keeps_mlflow
         self._progress = progress or Progress()
         self._follows = self._job.is_training  # the reports of a search's trials are no progress of the run
+        self._crew = pool if isinstance(pool, CrewPool) else None
         self._is_dry = False  # nothing is left to start, unless a running trial is tried again
         self._ending: Ending | None = None
         self._idle: set[int] = set()
@@ -133,7 +136,8 @@ class Controller:
         """
         self._base = dataclasses.replace(self._base, parallel=parallel)
         left = 0 if self._is_dry or self._ending else self._ledger.unstarted
-        size = max(1, min(parallel, left + self._ledger.counts.running))
+        useful = parallel if self._crew else left + self._ledger.counts.running  # an iteration has work for all workers
+        size = max(1, min(parallel, useful))
         if size != self._pool.size:
             log.info("%d slots instead of %d", size, self._pool.size)
             self._idle -= self._pool.resize(size)
@@ -168,7 +172,7 @@ class Controller:
         # shares no folder with us puts its own in this one's place.
         return env.own_mlflow(self._run.trial_store(request.number))
 
-    def _hear(self, said: SlotReady | SlotTrial) -> None:
+    def _hear(self, said: SlotEvent) -> None:
         if isinstance(said, SlotReady):
             self._first_ready = self._first_ready or time.time()
             self._idle.add(said.slot)
@@ -177,6 +181,8 @@ class Controller:
             if said.unclean:
                 log.warning("slot %d spawns its trials, which takes longer: %s", said.slot, "; ".join(said.unclean))
             return
+        if not isinstance(said, SlotTrial):
+            return  # results on their way: a crew sees to them
         prune = False
         if said.event.log:
             arrival.add_to_log(self._run, said.request, said.event.log)
@@ -184,7 +190,7 @@ class Controller:
         for report in said.event.reports:
             if self._follows:  # Optuna copies all of a trial's reports for each new one, and a training may have millions
                 self._progress.reported(report)
-            else:
+            elif not self._job.is_collection:  # a consumer's reports are for MLflow alone
                 prune = self._ledger.report(report)  # the newest one decides
         if said.event.outcome is None:
             self._pool.go_on(said.slot, prune)
@@ -222,9 +228,10 @@ class Controller:
     def _log_outcome(
         self, request: TrialRequest, state: TrialState, failure: FailureClass | None, message: str, retried: bool
     ) -> None:
-        name = f"trial {request.trial}" + (f" (attempt {request.attempt})" if request.attempt > 1 else "")
+        what = "trial" if self._crew is None else "iteration"
+        name = f"{what} {request.trial}" + (f" (attempt {request.attempt})" if request.attempt > 1 else "")
         if failure is None:
-            log.info("%s: %s", name, state.value)
+            log.info("%s: %s%s", name, state.value, f"; {message}" if message else "")
         else:
             log.warning("%s: %s: %s%s", name, failure.value, message, "; it is tried again" if retried else "")
 
@@ -236,6 +243,8 @@ class Controller:
             if self._ending is not None and wanted.hurry:
                 self._ending.hurry = True
         budget, counts = self._job.budget, self._ledger.counts
+        if self._crew is not None and counts.failed:  # the next iteration needs the weights of this one
+            self._stop(self._failed_iteration())
         asked = f"{counts.ended} of {self._job.trials} trials"
         if budget.max_failed is not None and counts.counted_failures > budget.max_failed:
             classes = ", ".join(f"{count} {name}" for name, count in counts.failures.most_common())
@@ -293,6 +302,8 @@ class Controller:
         if not counts.complete:
             classes = ", ".join(f"{count} {name}" for name, count in counts.failures.most_common())
             return Ending(RunState.FAILED, f"none of {counts.ended} trials completed ({classes or 'all pruned'})", False)
+        if self._crew is not None:
+            return Ending(RunState.SUCCEEDED, f"all {errors.counted(counts.ended, 'iteration')} ended", False)
         if counts.ended < self._job.trials:
             return Ending(RunState.SUCCEEDED, f"every point of the space was tried, in {counts.ended} trials", False)
         return Ending(RunState.SUCCEEDED, f"all {counts.ended} trials ended", False)
@@ -301,9 +312,15 @@ class Controller:
         """How a training ended."""
         row = self._ledger.newest[0]
         if row.failure is None:
-            return Ending(RunState.SUCCEEDED, "the training ended", False)
+            return Ending(RunState.SUCCEEDED, "; ".join(filter(None, ("the training ended", row.message))), False)
         tried = f"at attempt {row.attempt} " if row.attempt > 1 else ""
         return Ending(RunState.FAILED, f"the training failed {tried}({row.failure}): {row.message}", False)
+
+    def _failed_iteration(self) -> Ending:
+        """How a collection ended of which an iteration has failed for good."""
+        row = next(row for row in self._ledger.newest.values() if row.failure is not None)
+        tried = f" at attempt {row.attempt}" if row.attempt > 1 else ""
+        return Ending(RunState.FAILED, f"iteration {row.trial} failed{tried} ({row.failure}): {row.message}", kill=True)
 
     def _status(self, state: RunState, reason: str) -> RunStatus:
         counts, now = self._ledger.counts, time.time()
@@ -311,7 +328,10 @@ class Controller:
         rate = None
         if self._first_ready is not None and done and now > self._first_ready:
             rate = done / (now - self._first_ready)
-        left = self._job.trials - counts.ended
+        left: float = self._job.trials - counts.ended
+        if self._crew is not None:
+            self._progress.collected(self._crew.progress, self._crew.workers)
+            left -= self._progress.done if counts.running else 0.0
         eta = self._progress.eta(now) if self._follows else left / rate if rate else None
         return dataclasses.replace(
             self._base,
@@ -324,6 +344,7 @@ class Controller:
             rate=rate,
             eta=eta if state is RunState.RUNNING else None,
             progress=self._progress.metrics,
+            workers=self._progress.workers,
             ended=now if state is not RunState.RUNNING else None,
             updated=now,
             recorder=self._recorder.away,

@@ -1,4 +1,4 @@
-"""How far a training is: what its trial reported last, and how long the rest will take. Pure."""
+"""How far a training or a collection is, and how long the rest of a training will take. Pure."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import collections
 from collections.abc import Mapping
 
 from trialplane.wire.records import TrialReport
+from trialplane.wire.units import WorkerStatus
 
 WINDOW = 50  # reports that the rate is taken from
 TOTAL = "total_steps"
@@ -26,10 +27,11 @@ class Progress:
         self._metrics: dict[str, float] = {}
         self._steps: collections.deque[tuple[float, int]] = collections.deque(maxlen=WINDOW)
         self._end: float | None = None  # when the last step is done, as the job says
+        self.workers: tuple[WorkerStatus, ...] = ()
 
     @property
     def metrics(self) -> Mapping[str, float]:
-        """Metric → its newest value, with `step`; empty before the first report."""
+        """Metric → its newest value, with `step`, or what a collection shows; empty before there is any."""
         return self._metrics
 
     def reported(self, report: TrialReport) -> None:
@@ -46,6 +48,17 @@ class Progress:
         self._metrics = {**kept, **report.metrics, "step": float(step)}
         if not self._steps or step > self._steps[-1][1]:
             self._steps.append((report.time, step))
+
+    def collected(self, metrics: Mapping[str, float], workers: tuple[WorkerStatus, ...]) -> None:
+        """Takes how far the iteration of a collection is, and its producers; see `RunStatus`."""
+        self._metrics = dict(metrics)
+        self.workers = workers
+
+    @property
+    def done(self) -> float:
+        """The share of a collection's iteration that is done."""
+        total = self._metrics.get("units_total", 0.0)
+        return (self._metrics["units"] + self._metrics["units_failed"]) / total if total else 0.0
 
     def eta(self, now: float) -> float | None:
         """Seconds until the last step, or None while nobody can tell."""

@@ -20,13 +20,17 @@ from typing import Any
 
 import optuna
 from optuna.distributions import BaseDistribution
-from optuna.trial import FrozenTrial
+from optuna.trial import FrozenTrial, TrialState
 
 from trialplane import errors
 from trialplane.spec import options, space
 from trialplane.spec.job import Job
 from trialplane.spec.options import Kind
+from trialplane.wire.records import TrialOutcome
+from trialplane.wire.states import FailureClass
+from trialplane.wire.states import TrialState as State
 
+STATES = {State.COMPLETE: TrialState.COMPLETE, State.PRUNED: TrialState.PRUNED, State.FAILED: TrialState.FAIL}
 _ONE_SEQUENCE = frozenset({"qmc", "grid"})
 
 
@@ -172,6 +176,18 @@ def _value(kind: Kind, value: Any, job: Job, seed: int, code: JobCode) -> Any:
             return _build(kind, name, {**nested.pop("options", {}), **nested}, job, seed, code)
         case _:
             return value
+
+
+def told(job: Job, outcome: TrialOutcome) -> tuple[TrialState, list[float] | None]:
+    """State and values of an attempt that ended, as samplers are to see them."""
+    state = STATES[outcome.state]
+    if outcome.failure is FailureClass.OOM:
+        # For the sampler these parameters are bad, not unknown: it learns from pruned trials, not from failed ones.
+        state = TrialState.PRUNED
+    if outcome.state is State.PRUNED and len(job.objectives) > 1:
+        state = TrialState.FAIL  # optuna has no pruning with several objectives
+    complete = outcome.state is State.COMPLETE
+    return state, [outcome.metrics[objective.metric] for objective in job.objectives] if complete else None
 
 
 def suggest(drawn: optuna.trial.Trial, job: Job, function: Callable[..., Any] | None) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import dataclasses
+import functools
 import json
 import logging
 import os
@@ -21,7 +22,8 @@ from pydantic import ValidationError
 
 import trialplane
 from trialplane import errors
-from trialplane.controller import arrival, loop, slots, stopping
+from trialplane.controller import arrival, loop, ray_session, slots, stopping
+from trialplane.controller.crews import CrewPool
 from trialplane.controller.gangs import GangPool
 from trialplane.controller.ledger import Ledger
 from trialplane.controller.loop import Ending
@@ -29,8 +31,10 @@ from trialplane.controller.patience import Patience
 from trialplane.controller.progress import Progress
 from trialplane.controller.recorder import Recorder
 from trialplane.controller.setting import Setting
+from trialplane.controller.slots import SlotPool
 from trialplane.controller.status import StatusBoard, write_status
 from trialplane.controller.wishes import Wishes
+from trialplane.plan import sizes
 from trialplane.spec import checkpoints
 from trialplane.spec.job import Job
 from trialplane.wire import env, labels, paths, records
@@ -41,6 +45,7 @@ from trialplane.wire.states import RunState
 log = logging.getLogger(__name__)
 
 LOCK_PATIENCE = 120.0  # seconds for a lost head's connection to be noticed by PostgreSQL, in a cluster
+SHARDS = "trialplane.runtime.collect.shards:write"  # the consumer that writes files
 OPEN_PATIENCE = 600.0  # seconds for a database that is away when the controller starts, in a cluster
 
 
@@ -97,12 +102,13 @@ class Session:
         self._setting = setting
         self._ledger: Ledger | None = None
         self._progress = Progress()
+        self._left_at = _left_at(run)  # now: the first status of this controller takes the place of the last one's
         self._base = RunStatus(
             run=run.root.name,
             job=job.name,
             state=RunState.PENDING,
             trials=job.trials,
-            parallel=job.parallel,
+            parallel=job.width,
             objectives=tuple(objective.metric for objective in job.objectives),
             created=_submitted(run),
             started=time.time(),
@@ -153,7 +159,17 @@ class Session:
         def opened() -> Ledger:
             url = self._setting.ledger or f"sqlite:///{run.ledger}"
             remote: dict[str, float] = {"lock_patience": LOCK_PATIENCE} if self._setting.ledger else {}
-            return Ledger(url, self._job, run.root.name, run.code, run.lock, on_wait=wait, give_up=give_up, **remote)
+            return Ledger(
+                url,
+                self._job,
+                run.root.name,
+                run.code,
+                run.lock,
+                on_wait=wait,
+                give_up=give_up,
+                left_at=self._left_at,
+                **remote,
+            )
 
         return Patience(OPEN_PATIENCE if self._setting.ledger else 0.0, wait, give_up)(opened)
 
@@ -163,10 +179,11 @@ class Session:
         remote = bool(self._setting.ledger)
         if remote:
             ledger.describe(self._description())
+        self._take_up(ledger)
         board.show(self._status(RunState.PENDING, "the slots are warming up"), now=True)
         shutil.rmtree(run.scratch, ignore_errors=True)  # of a controller that was killed
         with contextlib.ExitStack() as stack:
-            spares = 1 if job.is_training else max(8, 2 * job.parallel)
+            spares = 1 if job.is_training or job.is_collection else max(8, 2 * job.parallel)
             recorder = Recorder(run, uri, spares, keeps_folder=not self._setting.in_cluster)
             stack.callback(recorder.close, 5.0)
             recorder.study(_facts(run, job))
@@ -192,35 +209,43 @@ class Session:
                 ledger.describe({labels.LEDGER_STATUS: records.to_dict(last)})  # again, and patiently: it is all that stays
             return ending.state
 
+    def _take_up(self, ledger: Ledger) -> None:
+        """Has what failed for good and ended the run tried again, when it is the user who had this controller started.
+
+        On a laptop it always is. In a cluster a controller is started again for a head that was lost, too, so the user's
+        word is in the ledger, with the attempt that it is about.
+        """
+        again = ledger.wish().again if self._setting.in_cluster else None
+        if (again is not None or not self._setting.in_cluster) and ledger.take_up(again):
+            log.info("the run has failed for good before; it goes on from its newest checkpoint, with all its retries")
+
     def _work(self, ledger: Ledger, recorder: Recorder, board: StatusBoard, uri: str) -> Ending:
         """Starts the slots, runs the loop, and ends the slots."""
         run, job, setting = self._run, self._job, self._setting
-        wishes = Wishes(run, self._stopped, ledger if setting.ledger else None, job.parallel)
+        wishes = Wishes(run, self._stopped, ledger if setting.ledger else None, job.width)
         wanted = wishes.ending()
         if wanted is not None:
             return wanted
         with contextlib.ExitStack() as stack:
             try:
                 if setting.in_cluster:
-                    slots.join(setting.ray)
+                    ray_session.join(setting.ray)
                 else:
-                    slots.connect(job.parallel * job.nodes, job.resources.gpus)
+                    store = functools.partial(sizes.local_object_store, job)
+                    ray_session.connect(job.slots, job.resources.gpus, store)
             except SystemExit:  # what Ray's own handler makes of SIGTERM while it starts
                 self._stopped.append(signal.SIGTERM)
-            stack.callback(slots.disconnect)
+            stack.callback(ray_session.disconnect)
             stopping.hear(self._stopped)
             wanted = wishes.ending()
             if wanted is not None:
                 return wanted
-            config = self._slot_config(uri)
-            size = max(1, min(wishes.parallel(), ledger.unstarted)) if setting.in_cluster else min(job.parallel, job.trials)
-            patience = slots.START_PATIENCE if setting.in_cluster else 0.0
-            pool = slots.SlotPool(config, size * job.nodes, patience)
+            pool = self._pool(self._slot_config(uri), wishes, ledger)
             stack.callback(pool.close)
             return loop.Controller(
                 run,
                 ledger,
-                pool if job.nodes == 1 else GangPool(pool, config),
+                pool,
                 recorder,
                 board,
                 self._base,
@@ -229,6 +254,21 @@ class Session:
                 keeps_mlflow=setting.has_credentials,
                 progress=self._progress,
             ).run()
+
+    def _pool(self, config: SlotConfig, wishes: Wishes, ledger: Ledger) -> SlotPool | GangPool | CrewPool:
+        """The slots, as the loop of this kind of job needs them."""
+        job, in_cluster = self._job, self._setting.in_cluster
+        patience = slots.START_PATIENCE if in_cluster else 0.0
+        if job.collect is not None:
+            entrypoint = job.collect.consumer or SHARDS
+            write = {} if job.collect.write is None else job.collect.write.model_dump()
+            consumer = dataclasses.replace(config, role="consumer", entrypoint=entrypoint, write=write)
+            producer = dataclasses.replace(config, role="producer")
+            pools = SlotPool(consumer, 1, patience), SlotPool(producer, wishes.parallel(), patience)
+            return CrewPool(*pools, job, ray_session.store_bytes, ray_session.spilled_bytes)
+        size = max(1, min(wishes.parallel(), ledger.unstarted)) if in_cluster else min(job.parallel, job.trials)
+        pool = SlotPool(config, size * job.nodes, patience)
+        return pool if job.nodes == 1 else GangPool(pool, config)
 
     def _slot_config(self, uri: str) -> SlotConfig:
         run, job, setting = self._run, self._job, self._setting
@@ -291,11 +331,20 @@ class Session:
             ended=ended,
             updated=now,
             progress=self._progress.metrics,
+            workers=self._progress.workers,
         )
 
 
 def _submitted(run: RunPaths) -> float:
     return float(json.loads(run.submission.read_text()).get("submitted", 0.0))
+
+
+def _left_at(run: RunPaths) -> int:
+    """The step that the last status in the run's folder speaks of, 0 without one."""
+    try:
+        return int(records.from_json(RunStatus, run.status.read_bytes()).progress.get("step", 0))
+    except (OSError, ValueError, TypeError, KeyError):
+        return 0  # it only says how far a training was when its controller was killed
 
 
 def _facts(run: RunPaths, job: Job) -> dict[str, Any]:
@@ -308,6 +357,7 @@ def _facts(run: RunPaths, job: Job) -> dict[str, Any]:
         "pruner": job.pruner.name,
     }
     training = {"nodes": job.nodes, "ranks": job.world_size, **({"resume": job.resume} if job.resume else {})}
+    collection = {} if job.collect is None else job.collect.model_dump(exclude={"write"}, exclude_none=True)
     return {
         "tags": {
             labels.JOB: job.name,
@@ -319,7 +369,7 @@ def _facts(run: RunPaths, job: Job) -> dict[str, Any]:
             "mlflow.note.content": job.description,
         },
         "params": {
-            **(training if job.is_training else search),
+            **(training if job.is_training else search if job.collect is None else collection),
             "objectives": ", ".join(f"{o.direction} {o.metric}" for o in job.objectives),
         },
     }

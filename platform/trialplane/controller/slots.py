@@ -1,4 +1,4 @@
-"""Slots: one Ray actor per place where a trial can run; the only module that knows Ray.
+"""Slots: one Ray actor per place where a trial can run. Ray is known here, in `slot_actor` and in `ray_session`.
 
 A slot actor runs one trial at a time and answers each call with the trial's next event, so the pool has at most one call
 under way per slot and `events` waits for whichever answers first. An actor that dies has lost its trial; the pool says
@@ -7,24 +7,22 @@ so and puts a new actor in its place. In a cluster an actor waits for its pod, f
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import importlib
 import itertools
-import shutil
 import time
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import ray
 
 from trialplane import errors
+from trialplane.controller.ray_session import SLOT_RESOURCE
+from trialplane.controller.slot_actor import GROUPS, SlotActor
 from trialplane.controller.starting import StartFailures
 from trialplane.wire.records import SlotConfig, TrialEvent, TrialOutcome, TrialRequest
 from trialplane.wire.states import FailureClass, TrialState
+from trialplane.wire.units import Unit
 
-SLOT_RESOURCE = "trial_slot"
 MAX_START_FAILURES = 3  # in a row, over all slots
 START_PATIENCE = 600.0  # seconds for which a cluster may give no slot that starts, and only ones that fail
 POD_GOES = 10.0  # seconds for a pod to be gone after its trial was stopped
@@ -62,48 +60,30 @@ class SlotTrial:
     gone: bool = False
 
 
-class _Actor:
-    """The actor's class. Knows the runtime by name only: the controller's room does not import it."""
+@dataclasses.dataclass(frozen=True)
+class SlotFetched:
+    """A result that a slot's trial offered lies in the object store, or is gone when there is no reference.
 
-    def __init__(self, config: SlotConfig, name: str) -> None:
-        runtime = importlib.import_module("trialplane.runtime.slot")
-        self._slot = runtime.Slot(config, name)
-        self._number = -1  # of the newest attempt
+    Each `fetch` has one such answer, whatever becomes of the slot.
+    """
 
-    def start(self) -> dict[str, Any]:
-        return dict(self._slot.start())
+    slot: int
+    request: TrialRequest
+    unit: int
+    reference: Any = None
 
-    def run(self, request: TrialRequest) -> tuple[TrialEvent, dict[str, Any]]:
-        self._number = request.number
-        return self._with_files(self._slot.run(request))
 
-    def go_on(self, prune: bool) -> tuple[TrialEvent, dict[str, Any]]:
-        return self._with_files(self._slot.go_on(prune))
+@dataclasses.dataclass(frozen=True)
+class SlotFed:
+    """A slot's trial has the result, or it was lost on its way. Each `feed` has one such answer."""
 
-    @ray.method(concurrency_group="control")  # type: ignore[untyped-decorator]
-    def kill(self, number: int, failure: FailureClass, message: str) -> None:
-        if number == self._number:  # else the call took longer than its trial, and the next one runs
-            self._slot.kill(failure, message)
+    slot: int
+    request: TrialRequest
+    unit: int
+    lost: bool
 
-    @ray.method(concurrency_group="control")  # type: ignore[untyped-decorator]
-    def stop(self, number: int, message: str) -> None:
-        if number == self._number:
-            self._slot.stop(message)
 
-    def close(self) -> None:
-        self._slot.close()
-
-    def _with_files(self, event: TrialEvent) -> tuple[TrialEvent, dict[str, Any]]:
-        """The event, and the files it names as references into the object store, which Ray hands out as they are."""
-        files = {name: Path(file) for name in ("arrays", "store") if (file := getattr(event, name)) is not None}
-        if not files:
-            return event, {}
-        import numpy as np
-
-        references = {name: ray.put(np.fromfile(file, dtype=np.uint8)) for name, file in files.items()}
-        for file in files.values():
-            file.unlink()
-        return event, references
+SlotEvent = SlotReady | SlotTrial | SlotFetched | SlotFed
 
 
 @dataclasses.dataclass
@@ -128,6 +108,17 @@ class _Place:
     asked: bool = False
 
 
+@dataclasses.dataclass(frozen=True)
+class _Call:
+    """A call of an actor that has not answered: "start", "trial", "fetch" or "feed"."""
+
+    place: _Place
+    what: str
+    request: TrialRequest | None = None
+    unit: int = 0
+    reference: Any = None
+
+
 class SlotPool:
     """Slots, replaced when they die.
 
@@ -139,7 +130,7 @@ class SlotPool:
 
     def __init__(self, config: SlotConfig, size: int, patience: float = 0.0) -> None:
         self._config = config
-        self._pending: dict[Any, tuple[_Place, str]] = {}  # reference of a call → place and what was called
+        self._pending: dict[Any, _Call] = {}  # by the reference to the answer
         self._places: dict[int, _Place] = {}
         self._failures = StartFailures(MAX_START_FAILURES, patience)
         self._generation = 0
@@ -159,6 +150,16 @@ class SlotPool:
     def ready(self) -> int:
         """How many slots have a warm template."""
         return sum(bool(place.node) for place in self._places.values())
+
+    @property
+    def pending(self) -> tuple[Any, ...]:
+        """References to the answers that slots owe."""
+        return tuple(self._pending)
+
+    @property
+    def leaving(self) -> frozenset[int]:
+        """The slots that go when their trial has ended."""
+        return frozenset(place.index for place in self._places.values() if place.leaving)
 
     def resize(self, size: int) -> set[int]:
         """Makes it `size` slots: more at once; fewer by ending those that start, then idle ones.
@@ -185,17 +186,18 @@ class SlotPool:
             self._open(self._places[index])
         return gone
 
-    def start(self, slot: int, request: TrialRequest) -> None:
-        """Starts a trial in a slot that is ready and idle."""
+    def start(self, slot: int, request: TrialRequest, weights: Any = None) -> None:
+        """Starts a trial in a slot that is ready and idle; a producer with the reference to its packed weights."""
         place = self._places[slot]
         assert place.running is None, f"slot {slot} runs trial {place.running}"
         place.running, place.asked = request, False
-        self._pending[place.actor.run.remote(request)] = (place, "trial")
+        started = place.actor.run.remote(request, [] if weights is None else [weights])
+        self._pending[started] = _Call(place, "trial")
 
     def go_on(self, slot: int, prune: bool = False) -> None:
         """Answers the event of a slot whose trial has not ended."""
         place = self._places[slot]
-        self._pending[place.actor.go_on.remote(prune)] = (place, "trial")
+        self._pending[place.actor.go_on.remote(prune)] = _Call(place, "trial")
 
     def kill(self, slot: int, failure: FailureClass, message: str) -> None:
         """Ends the trial in a slot; its outcome comes as an event."""
@@ -211,11 +213,43 @@ class SlotPool:
             place.asked = True
             place.actor.stop.remote(place.running.number, message)
 
+    def hand(self, slot: int, units: tuple[Unit, ...], last: bool) -> None:
+        """Hands units to the producer in a slot; `last` says that it gets no more."""
+        place = self._places[slot]
+        if place.running is not None:
+            place.actor.hand.remote(place.running.number, units, last)
+
+    def fetch(self, slot: int, unit: int) -> None:
+        """Has a result that a slot's trial offers put into the object store; it then has room for another."""
+        place = self._places[slot]
+        assert place.running is not None, f"nothing runs in slot {slot}"
+        known, result = place.actor.fetch.remote(place.running.number, unit)
+        self._pending[known] = _Call(place, "fetch", place.running, unit, result)
+
+    def release(self, slot: int, unit: int) -> None:
+        """Tells a producer that nobody will fetch a result."""
+        place = self._places[slot]
+        if place.running is not None:
+            place.actor.release.remote(place.running.number, unit)
+
+    def feed(self, slot: int, unit: int, worker: int, items: int, reference: Any) -> None:
+        """Gives the consumer in a slot a result."""
+        place = self._places[slot]
+        assert place.running is not None, f"nothing runs in slot {slot}"
+        fed = place.actor.feed.remote(place.running.number, unit, worker, items, [reference])
+        self._pending[fed] = _Call(place, "feed", place.running, unit)
+
+    def end_feed(self, slot: int, failed: int) -> None:
+        """Tells the consumer in a slot that it has all results there will be, and how many units failed."""
+        place = self._places[slot]
+        if place.running is not None:
+            place.actor.end_feed.remote(place.running.number, failed)
+
     def running(self) -> dict[int, TrialRequest]:
         """Slot → the attempt in it."""
         return {place.index: place.running for place in self._places.values() if place.running is not None}
 
-    def events(self, timeout: float) -> Iterator[SlotReady | SlotTrial]:
+    def events(self, timeout: float) -> Iterator[SlotEvent]:
         """What slots say, waiting at most `timeout` seconds for the first.
 
         Raises:
@@ -228,18 +262,24 @@ class SlotPool:
         if not self._pending:
             time.sleep(timeout)
             return
-        done, _ = ray.wait(list(self._pending), num_returns=1, timeout=timeout)
-        for reference in done:
-            place, call = self._pending.pop(reference)
+        done, _ = ray.wait(list(self._pending), num_returns=1, timeout=timeout, fetch_local=False)
+        for answered in done:
+            call = self._pending.pop(answered)
+            place = call.place
             try:
-                answer = ray.get(reference)
-                files = {name: ray.get(part) for name, part in answer[1].items()} if call == "trial" else {}
-            except ray.exceptions.RayTaskError as error:
-                yield from self._failed(place, call, error)
-            except ray.exceptions.RayError as error:  # the actor died, or the files' owner with it
-                yield from self._lost(place, call, error)
+                answer = ray.get(answered)
+                files = {name: ray.get(part) for name, part in answer[1].items()} if call.what == "trial" else {}
+            except ray.exceptions.RayError as error:
+                if call.request is not None:  # the actor's death is told by the trial in it
+                    yield self._moved(call, False)
+                elif isinstance(error, ray.exceptions.RayTaskError):
+                    yield from self._failed(place, call.what, error)
+                else:  # the actor died, or the files' owner with it
+                    yield from self._lost(place, call.what, error)
             else:
-                if call == "start":
+                if call.request is not None:
+                    yield self._moved(call, answer)
+                elif call.what == "start":
                     self._failures.success()
                     place.node = answer["node"]
                     unclean = tuple(answer["unclean"])
@@ -250,7 +290,7 @@ class SlotPool:
 
     def close(self) -> None:
         """Ends all slots."""
-        starting = {place.index for place, call in self._pending.values() if call == "start"}
+        starting = {call.place.index for call in self._pending.values() if call.what == "start"}
         actors = {place.index: place.actor for place in self._places.values() if place.actor is not None}
         # A slot that still imports hears nothing; its template ends with it.
         closing = [actor.close.remote() for index, actor in actors.items() if index not in starting]
@@ -266,18 +306,32 @@ class SlotPool:
             "resources": {SLOT_RESOURCE: 1},
             "num_cpus": 0,  # the slot's resource already says: one trial per place
             "num_gpus": self._config.gpus,
-            "concurrency_groups": {"control": 1},  # so that `kill` need not wait for the trial
+            "concurrency_groups": GROUPS,  # so that `kill` need not wait for the trial
         }
-        actor = ray.remote(**options)(_Actor)
-        place.actor = actor.remote(self._config, f"{place.index}-{self._generation}")
-        self._pending[place.actor.start.remote()] = (place, "start")
+        actor = ray.remote(**options)(SlotActor)
+        role = "" if self._config.role == "trial" else f"{self._config.role}-"
+        place.actor = actor.remote(self._config, f"{role}{place.index}-{self._generation}")
+        self._pending[place.actor.start.remote()] = _Call(place, "start")
 
     def _remove(self, place: _Place) -> None:
         """Ends a slot that runs nothing, for good; its template ends with it, and its pod is free."""
         del self._places[place.index]
-        self._pending = {call: (of, what) for call, (of, what) in self._pending.items() if of is not place}
+        kept = {
+            answer: call for answer, call in self._pending.items() if call.place is not place or call.request is not None
+        }
+        self._pending = kept
         if place.actor is not None:
             ray.kill(place.actor)
+
+    def _moved(self, call: _Call, arrived: bool) -> SlotFetched | SlotFed:
+        """A result has moved from a producer to the store, or from there to a consumer; or it is lost."""
+        place, request = call.place, call.request
+        assert request is not None
+        if call.what == "feed":
+            return SlotFed(place.index, request, call.unit, not arrived)
+        if arrived and place.running is request:
+            place.actor.release.remote(request.number, call.unit)
+        return SlotFetched(place.index, request, call.unit, call.reference if arrived else None)
 
     def _said(self, place: _Place, event: TrialEvent, files: Mapping[str, Any]) -> SlotTrial:
         request = place.running
@@ -339,60 +393,3 @@ class SlotPool:
         place.again = time.monotonic() + self._failures.pause
         if not self._failures.pause:
             self._open(place)
-
-
-def connect(size: int, gpus: int) -> None:
-    """Starts a Ray of this process's own on this machine, with room for `size` slots of `gpus` GPUs each.
-
-    Ray reads its settings when it is imported: see `__main__`.
-
-    Raises:
-        SlotError: Ray does not start, or has fewer GPUs than the trials need.
-    """
-    free = shutil.disk_usage("/dev/shm").free
-    with _told("Ray does not start on this machine"):
-        ray.init(
-            address="local",
-            num_cpus=max(size, 1),
-            resources={SLOT_RESOURCE: size},
-            include_dashboard=False,
-            log_to_driver=False,
-            configure_logging=False,
-            object_store_memory=max(80 << 20, min(free // 2, 1 << 30)),
-        )
-    have = int(ray.cluster_resources().get("GPU", 0))
-    if have < gpus * size:
-        raise errors.SlotError(
-            f"{errors.counted(size, 'slot')} with {errors.counted(gpus, 'GPU')} each: that is {gpus * size}, but Ray sees "
-            f"{have}; lower --parallel, --nodes or --gpus"
-        )
-
-
-def join(address: str) -> None:
-    """Joins the Ray of a cluster, whose pods bring the slots.
-
-    Raises:
-        SlotError: it does not answer.
-    """
-    with _told(f"the Ray at {address} cannot be joined"):
-        ray.init(address=address, log_to_driver=False, configure_logging=False)
-
-
-@contextlib.contextmanager
-def _told(what: str) -> Iterator[None]:
-    """Says what Ray could not do, as SlotError."""
-    try:
-        yield
-    except (RuntimeError, OSError, ValueError) as error:
-        raise errors.SlotError(f"{what}: {errors.first_line(error)}") from error
-    except Exception as error:
-        if type(error) is not Exception:
-            raise
-        # A plain one says that its processes took over 30 s, a limit that nobody can change.
-        text = f"{what}: {errors.first_line(error)} Is the machine very busy? `platform resume` tries again"
-        raise errors.SlotError(text) from error
-
-
-def disconnect() -> None:
-    """Ends the Ray that `connect` started, or leaves the one that was joined."""
-    ray.shutdown()

@@ -24,6 +24,8 @@ from trialplane.wire.records import RunStatus
 
 INTERVAL = 0.5  # seconds between writes of status.json while a run goes on
 TELL_INTERVAL = 10.0  # seconds between writes of the status to wherever else it is kept
+_ABOUT = {"training": "Reported by the training, or made of that.", "collection": "Of the iteration that runs."}
+_OF_WORKERS = ("units", "items", "failed", "bytes")
 _UNFIT = re.compile(r"[^a-zA-Z0-9_]")  # for the name of a metric of Prometheus
 
 
@@ -91,16 +93,24 @@ class StatusBoard:
         self._server.server_close()
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """What the trial of a training reported last; what it no longer reports is no longer shown. Called by Prometheus."""
+        """What a training reported last, or how far an iteration is; only what there is now. Called by Prometheus."""
         status = self._status
         if status is None:
             return
-        values = {f"trialplane_training_{_UNFIT.sub('_', name)}": value for name, value in status.progress.items()}
-        if values and status.eta is not None:
+        kind = "collection" if status.is_collection else "training"
+        values = {f"trialplane_{kind}_{_UNFIT.sub('_', name)}": value for name, value in status.progress.items()}
+        if values and not status.is_collection and status.eta is not None:
             values["trialplane_training_seconds_left"] = status.eta
         for name, value in values.items():
-            gauge = GaugeMetricFamily(name, "Reported by the training, or made of that.", labels=["run"])
+            gauge = GaugeMetricFamily(name, _ABOUT[kind], labels=["run"])
             gauge.add_metric([status.run], value)
+            yield gauge
+        for name in _OF_WORKERS if status.workers else ():
+            gauge = GaugeMetricFamily(
+                f"trialplane_worker_{name}", "Of a producer, in this iteration.", labels=["run", "worker"]
+            )
+            for worker in status.workers:
+                gauge.add_metric([status.run, str(worker.worker)], getattr(worker, name))
             yield gauge
 
     def _gauge(self, name: str, text: str) -> prometheus_client.Gauge:

@@ -40,11 +40,10 @@ class Replicas:
     least: int
     most: int
 
-
-def worker_replicas(job: Job, autoscale: bool) -> Replicas:
-    """How many trial pods a run has: never more than its trials fill."""
-    most = job.slots
-    return Replicas(0, 0, most) if autoscale else Replicas(most, most, most)
+    @classmethod
+    def of(cls, pods: int, autoscale: bool) -> Replicas:
+        """For so many pods, which with `autoscale` come and go as trials wait for them."""
+        return cls(0, 0, pods) if autoscale else cls(pods, pods, pods)
 
 
 def rayjob(plan: Plan, site: Site) -> dict[str, Any]:
@@ -93,7 +92,7 @@ def rayjob(plan: Plan, site: Site) -> dict[str, Any]:
 
 
 def _workers(plan: Plan, site: Site) -> dict[str, Any]:
-    replicas = worker_replicas(plan.job, pods.autoscales(plan.job, site))
+    replicas = Replicas.of(plan.job.slots, pods.autoscales(plan.job, site))
     resources = plan.job.resources
     return {
         "groupName": GROUP,
@@ -102,7 +101,7 @@ def _workers(plan: Plan, site: Site) -> dict[str, Any]:
         "maxReplicas": replicas.most,
         # Ray's, not the pod's. Said here, for KubeRay knows neither a slot nor every name of a GPU.
         "resources": {"CPU": str(resources.cpus), "GPU": str(resources.gpus), SLOT: "1"},
-        "rayStartParams": {**_NO_LOG_MONITOR, "object-store-memory": str(sizes.OBJECT_STORE)},
+        "rayStartParams": {**_NO_LOG_MONITOR, "object-store-memory": str(sizes.object_store(plan.job))},
         "template": pods.trial(plan, site),
     }
 

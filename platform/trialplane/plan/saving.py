@@ -21,6 +21,7 @@ from trialplane.wire import cluster
 MARGIN = 10
 LEAVING = ("python", "-m", "trialplane.runtime.leaving")  # tells the trial, and waits for it as many seconds as it is told
 _VOLUME = "checkpoints"
+_LOST = "a lost pod starts the training from nothing"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,11 +72,30 @@ class Saving:
         spec["terminationGracePeriodSeconds"] = grace + MARGIN
 
 
+def elsewhere(run: str, there: str, here: str, url: str | None) -> str:
+    """Why a training, or a collection, does not find the checkpoints of another run.
+
+    Args:
+        run: the other one.
+        there: where its checkpoints lie.
+        here: where the new one would look.
+        url: what its job says of that place.
+    """
+    cure = f"--set checkpoints.url={url or 'null'}"
+    return f"{run} saved itself in {there}, and this run would look in {here}; {cure} makes them the same"
+
+
+def none_of(run: str) -> str:
+    """What is said of a training that has saved nothing."""
+    return f"{run} has saved no checkpoint to start from; `platform logs {run}` shows how far it came"
+
+
 def warnings(job: Job, site: Site) -> Iterator[str]:
     """What a user should know of it before the run starts."""
     saving = Saving.of(job, site)
     if saving is not None and saving.is_volume and not saving.claim:
+        lost = "a collection whose pods were lost has no weights to go on with" if job.is_collection else _LOST
         yield (
-            "the chart has no place for checkpoints, so they go with their pod, and a lost pod starts the training from "
-            "nothing; helm upgrade --set checkpoints.enabled=true, or --set checkpoints.url=s3://bucket/path here"
+            f"the chart has no place for checkpoints, so they go with their pod, and {lost}; "
+            "helm upgrade --set checkpoints.enabled=true, or --set checkpoints.url=s3://bucket/path here"
         )

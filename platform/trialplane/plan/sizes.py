@@ -15,6 +15,8 @@ MIB = 2**20
 RAY_MEMORY = 768 * MIB
 # A trial's packed arrays pass through it on their way to the controller; what does not fit, Ray puts on disk.
 OBJECT_STORE = 128 * MIB
+STORE_FACTOR = 1.5  # Ray begins to spill at 0.8 of a store, results may fill 0.7 of it, and the rest is for weights
+_LEAST_LOCAL, _LOCAL = 80 * MIB, 1024 * MIB  # of a laptop's: at least, and at most where the job does not ask for more
 # Ray's own smallest is 75 MiB. The controller's takes an eighth of its pod: the arrays of trials that end together.
 LEAST_OBJECT_STORE = 96 * MIB
 DEFAULT_SHM = 64 * MIB  # what every container has
@@ -36,10 +38,31 @@ def controller_object_store(job: Job, site: Site) -> int:
     return max(LEAST_OBJECT_STORE, values.bytes_of(controller_memory(job, site)) // 8)
 
 
+def object_store(job: Job) -> int:
+    """Bytes of Ray's object store in a trial pod.
+
+    One producer's may hold all that a collection has in flight, and the consumer's too, for all pods of a run are alike; and
+    it has room for weights. `resources.shm` makes it as large as what the job has of /dev/shm beside it.
+    """
+    if job.collect is None:
+        return OBJECT_STORE
+    return max(OBJECT_STORE + int(job.collect.in_flight_bytes * STORE_FACTOR), job.resources.shm_bytes or 0)
+
+
+def local_object_store(job: Job, free: int) -> int:
+    """Bytes of the one object store of a run on a laptop.
+
+    Args:
+        job: the resolved job.
+        free: bytes left in /dev/shm.
+    """
+    return max(_LEAST_LOCAL, min(free // 2, max(_LOCAL, object_store(job))))
+
+
 def trial_shm(job: Job) -> int:
     """Bytes of /dev/shm in a trial pod: the job's own, and Ray's object store."""
     own = DEFAULT_SHM if job.shm_bytes is None else job.shm_bytes
-    return own + OBJECT_STORE + SHM_MARGIN
+    return own + object_store(job) + SHM_MARGIN
 
 
 def trial_memory(job: Job) -> int:

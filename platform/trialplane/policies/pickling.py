@@ -1,10 +1,11 @@
 """What is pickled to another process is a recipe, never data.
 
-Rule: an object sent to a spawned process pickles to at most 1 MiB, and a dataset comes back with the length it had.
+Rule: an object sent to a spawned process pickles to at most 1 MiB, a dataset comes back with the length it had, and no
+tensor is in what the platform itself sends.
 Why: a list of 14.7 million strings took 15 s and 5 GB to pickle, and eight workers woke up with an empty dataset.
 Enforced where: `apply()` makes multiprocessing refuse a larger object at the moment it would be sent; `check_dataset`
-proves a dataset before anything starts.
-Test: tests/policies/test_pickling.py.
+proves a dataset before anything starts; the platform's own messages to its processes are made by `dumps`.
+Test: tests/policies/test_pickling.py, and test_refused_tensors.py.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import io
 import multiprocessing.process
 import os
 import pickle
+import sys
 from multiprocessing import reduction
 from typing import Any
 
@@ -43,6 +45,38 @@ def check() -> None:
             "multiprocessing would send objects of any size from this process; "
             "call trialplane.policies.pickling.apply() first, or start through trialplane"
         )
+
+
+def dumps(message: Any, name: str) -> bytes:
+    """The pickle of a message of ours to a process of ours, in which there is no tensor.
+
+    Args:
+        message: what is sent.
+        name: what it is called where it is refused.
+
+    Raises:
+        TransportError: a torch tensor is in it; names its shape and dtype.
+    """
+    buffer = io.BytesIO()
+    _Pickler(buffer, name).dump(message)
+    return buffer.getvalue()
+
+
+class _Pickler(pickle.Pickler):
+    """Refuses tensors, wherever in an object they are."""
+
+    def __init__(self, buffer: io.BytesIO, name: str) -> None:
+        super().__init__(buffer)
+        self._name = name
+        self._torch = sys.modules.get("torch")  # where it has not been imported, nothing is a tensor
+
+    def reducer_override(self, obj: Any) -> Any:
+        if self._torch is not None and isinstance(obj, self._torch.Tensor):
+            raise errors.TransportError(
+                f"{self._name} would send a torch.Tensor of shape {tuple(obj.shape)}, {obj.dtype} on {obj.device}, to "
+                "another process; only numpy arrays cross: give tensor.numpy(force=True)"
+            )
+        return NotImplemented
 
 
 def check_dataset(dataset: Any) -> None:

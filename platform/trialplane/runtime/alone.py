@@ -31,13 +31,23 @@ def main(file: str, run: context.Run, argv: Sequence[str] | None = None) -> None
     """Runs one trial and prints what it returns.
 
     Parameters come from job.yaml, with `--profile`: the fixed ones, then the first `enqueue` point or the middle of each
-    range; then from the file of `--config`, then from `--set name=value` and `--name value`.
+    range; then from the file of `--config`, then from `--set name=value` and `--name value`. An error of what the user gave
+    is shown as its message alone, and ends the process with its exit code.
 
     Args:
         file: the script's `__file__`; its folder holds job.yaml.
         run: the job's function.
         argv: arguments instead of the process's own.
     """
+    try:
+        _run(file, run, argv)
+    except errors.InputError as error:
+        rank = f"rank {os.environ['RANK']}: " if int(os.environ.get("WORLD_SIZE", "1")) > 1 else ""
+        sys.stderr.write(f"{rank}{error}\n")
+        sys.exit(error.exit_code)
+
+
+def _run(file: str, run: context.Run, argv: Sequence[str] | None) -> None:
     parser = argparse.ArgumentParser(
         description=f"Run one trial of {Path(file).resolve().parent.name} alone.",
         epilog="Any parameter of job.yaml is an argument too: --NAME VALUE.",
@@ -58,12 +68,13 @@ def main(file: str, run: context.Run, argv: Sequence[str] | None = None) -> None
     folder = Path(file).resolve().parent
     job = load.load_job(folder, profile=arguments.profile, environ=os.environ)
     params = {**job.params, **_starting_point(job)}
+    known = {*params, *job.parameters}  # with those that the starting point leaves out
     try:
-        named = _named(others, params)
+        named = _named(others, known)
     except errors.InputError as error:
         parser.error(str(error))
     config = document.read(arguments.config, f"--config {arguments.config}").data if arguments.config else {}
-    params |= {**config, **_assignments(arguments.set), **named}
+    params |= {**config, **_assignments(arguments.set, None if job.space_function else known), **named}
     rank, local_rank, world_size = (int(os.environ.get(name, usual)) for name, usual in _TORCHRUN.items())
     reporter = _print_report if rank == 0 else _keep_quiet
     context.seed_everything(arguments.seed)
@@ -113,14 +124,23 @@ def _middle(parameter: space.FloatParameter | space.IntParameter | space.Categor
     return round(middle) if isinstance(parameter, space.IntParameter) else middle
 
 
-def _assignments(texts: Sequence[str]) -> dict[str, Any]:
-    """`name=value` texts, the values read as YAML."""
+def _assignments(texts: Sequence[str], known: Collection[str] | None) -> dict[str, Any]:
+    """`name=value` texts, the values read as YAML.
+
+    Args:
+        texts: of `--set`.
+        known: names of parameters; None where the job's code makes them up.
+    """
     values = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals:
             raise errors.InputError(f"--set {text}: write NAME=VALUE")
-        values[name.removeprefix("params.")] = document.scalar(value, f"--set {name}")
+        name = name.removeprefix("params.")
+        if known is not None and name not in known:
+            hint = errors.nearest(name, known)
+            raise errors.InputError(f"--set {text}: there is no such parameter; {hint}".rstrip("; "))
+        values[name] = document.scalar(value, f"--set {name}")
     return values
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from trialplane import errors
 from trialplane.runtime import stopping
 
 Result = Mapping[str, Any] | float
@@ -25,6 +26,10 @@ class Pruned(Exception):
 
 class Stopped(Exception):
     """The trial ends before its time and goes on in another attempt; `Context.stopped` makes it, the job raises it."""
+
+
+class Invalid(Exception):
+    """What the job did is not what it is to do, though nothing in it failed."""
 
 
 class Reporter(Protocol):
@@ -133,7 +138,13 @@ class Context:
             raise Pruned(f"pruned at step {step}")
 
     def path(self, name: str) -> Path:
-        """The parameter `name` as a path; a relative one is below the job's folder."""
+        """The parameter `name` as a path; a relative one is below the job's folder.
+
+        Raises:
+            InputError: it is null.
+        """
+        if self.params[name] is None:
+            raise errors.InputError(f"params.{name} is null, and must be a path")
         return self.code / Path(str(self.params[name])).expanduser()
 
 

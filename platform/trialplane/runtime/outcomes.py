@@ -11,13 +11,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from trialplane import errors
 from trialplane.policies import transport
 from trialplane.runtime import context
 from trialplane.wire import records
 from trialplane.wire.states import FailureClass, TrialState
 
-# Code of ours, and of Python's library: an error's place is the last line of the job's own before it.
-_NOT_THE_JOBS = (str(Path(__file__).parent.parent), str(Path(os.__file__).parent), "<frozen ")
+# Code of ours, of Python's library, and made by it (`<frozen …>`, and `<string>` of dataclasses): an error's place is the
+# last line of the job's own before it.
+_NOT_THE_JOBS = (str(Path(__file__).parent.parent), str(Path(os.__file__).parent), "<")
 
 
 def complete(
@@ -81,6 +83,8 @@ def raised(request: records.TrialRequest, error: BaseException, last: Mapping[st
         failure = FailureClass.OOM
     elif isinstance(error, MemoryError):
         failure = FailureClass.CRASHED
+    elif isinstance(error, context.Invalid) or (isinstance(error, errors.TransportError) and request.worker is not None):
+        failure = FailureClass.INVALID  # a producer's result is what it is there for
     return records.TrialOutcome(
         number=request.number,
         state=TrialState.FAILED,

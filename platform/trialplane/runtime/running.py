@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import os
 import signal
 import threading
@@ -14,8 +15,10 @@ import time
 from collections.abc import Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 from trialplane.runtime import sessions, shipping
+from trialplane.runtime.collect.exchange import Exchange
 from trialplane.wire import records
 from trialplane.wire.states import FailureClass, TrialState
 
@@ -49,7 +52,14 @@ class Running:
     log: shipping.Log | None = None  # when it is shipped
     log_at: float = 0.0  # when to look at it next
     waiting: bool = False  # whether the trial stands still until it is answered
+    exchange: Exchange | None = None  # of a collection's trial
     lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
+    sending: threading.Lock = dataclasses.field(default_factory=threading.Lock)
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Writes a message to the process, unless it is gone. May be called from any thread."""
+        with self.sending, contextlib.suppress(OSError):  # a process that is gone closes its end, an ended trial's is ours
+            self.channel.send_bytes(json.dumps(message).encode())
 
     def started(self, pid: int, method: str, handle: int) -> None:
         """The process is there, perhaps only after somebody wanted it to end."""
@@ -95,6 +105,8 @@ class Running:
             memory: bytes that it and all it started may use.
         """
         now = time.monotonic()
+        if self.exchange is not None and self.request.worker is not None:
+            self.deadline = self.exchange.deadline
         if self.kill_at is not None:
             if now < self.kill_at:
                 return self.kill_at - now
@@ -106,12 +118,16 @@ class Running:
         waits = []
         if self.deadline is not None:
             if now >= self.deadline:
-                seconds = self.request.timeout
-                text = f"took longer than its limit of {seconds:g} s; its log ends with the stacks of its threads"
+                limit = f"its limit of {self.request.timeout:g} s"
+                worker = self.request.worker is not None
+                text = f"had no result within {limit}, raise collect.timeout" if worker else f"took longer than {limit}"
+                text += "; its log ends with the stacks of its threads"
                 self.kill(FailureClass.TIMEOUT, text, signal.SIGABRT)
                 self.kill_at = now + ABORT_GRACE
                 return ABORT_GRACE
             waits.append(self.deadline - now)
+        if self.request.worker is not None:
+            waits.append(WATCH_INTERVAL)  # others may just have given it something to do
         if memory is not None:
             if self.pid and now >= self.watch_at:
                 self.watch_at = now + WATCH_INTERVAL

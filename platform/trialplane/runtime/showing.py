@@ -8,14 +8,14 @@ from collections.abc import Mapping
 def line(step: int, metrics: Mapping[str, float]) -> str:
     """What was reported at a step: a training's rates and time left in words, whatever else there is by its name.
 
-    `step 1,200/10,000 (12 %)  loss 2.31  lr 0.0005  8,192 samples/s (1,024 per rank)  0.5 s/step  0:08:14 left`, when the
+    `step 1,200/10,000 (12%)  loss 2.31  lr 0.0005  8,192 samples/s (1,024 per rank)  0.5 s/step  0:08:14 left`, when the
     report is one of `progress.Meter`; else `step 3: macro_f1 0.8123`.
     """
     if not {"total_steps", "seconds_left", "seconds_per_step"} <= set(metrics):
         return f"step {step}: " + "  ".join(f"{name} {value:.6g}" for name, value in metrics.items())
     rest = dict(metrics)
     total = int(rest.pop("total_steps"))
-    said = [f"step {step:,}/{total:,} ({100 * step // max(total, 1)} %)"]
+    said = [f"step {step:,}/{total:,} ({100 * step // max(total, 1)}%)"]
     said += [f"{name} {rest.pop(name):.4g}" for name in ("loss", "lr", "grad_norm") if name in rest]
     for name in ("samples", "tokens"):
         if f"{name}_per_second" in rest:
@@ -27,7 +27,7 @@ def line(step: int, metrics: Mapping[str, float]) -> str:
         memory, peak = rest.pop("gpu_memory_gib"), rest.pop("gpu_memory_peak_gib")
         said.append(f"GPU {memory:.1f} GiB (at most {peak:.1f})")
     if "gpu_utilization" in rest:
-        said.append(f"{rest.pop('gpu_utilization'):.0f} % busy")
+        said.append(f"{rest.pop('gpu_utilization'):.0f}% busy")
     said += [f"{name} {value:.4g}" for name, value in rest.items()]
     hours, seconds = divmod(round(left), 3600)
     said.append(f"{hours}:{seconds // 60:02d}:{seconds % 60:02d} left" if step < total else "done")

@@ -8,6 +8,8 @@ answers with the next event, so that whoever places slots (a Ray actor) needs no
     event = slot.go_on(prune)         the answer to a report, or the next event
     slot.stop(message)              from another thread: asks the running trial to save a checkpoint and end
     slot.kill(failure, message)     from another thread: ends the running trial
+    slot.hand, fetch, release       from another thread: units for a producer, and its results
+    slot.feed, end_feed             from another thread: results for a consumer
 
 It must not know Ray, Optuna or MLflow.
 """
@@ -24,18 +26,24 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trialplane import errors, policies
-from trialplane.runtime import meeting, sessions, shipping
+from trialplane.runtime import sessions, shipping
+from trialplane.runtime.collect import exchange
+from trialplane.runtime.ranks import meeting
 from trialplane.runtime.running import WATCH_INTERVAL, Running
 from trialplane.runtime.template import MAX_MESSAGE
 from trialplane.wire import env, paths, records
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.states import FailureClass, TrialState
+from trialplane.wire.units import Unit
+
+if TYPE_CHECKING:
+    from trialplane.runtime.collect.segments import Bytes
 
 FLUSH_INTERVAL = 0.5  # seconds between events of a trial whose reports nobody waits for
 LOG_INTERVAL = 2.0  # seconds between looks at the log of a trial that ships it
@@ -100,8 +108,13 @@ class Slot:
             )
         raise errors.SlotError(f"slot {self.name} on {self.node}: its template ended while importing; see {self._where()}")
 
-    def run(self, request: records.TrialRequest) -> records.TrialEvent:
-        """Starts one trial and returns its first event."""
+    def run(self, request: records.TrialRequest, weights: Bytes | None = None) -> records.TrialEvent:
+        """Starts one trial and returns its first event.
+
+        Args:
+            request: the trial's.
+            weights: for a producer, as a consumer's slot gave them (`fetch`).
+        """
         assert self._running is None, "a slot runs one trial at a time"
         if self._template is None or self._template.poll() is not None:
             self._end_template()
@@ -125,17 +138,17 @@ class Slot:
             deadline=None if request.timeout is None else time.monotonic() + request.timeout,
             flush_at=time.monotonic() + FLUSH_INTERVAL,
             watch_at=time.monotonic() + WATCH_INTERVAL,
-            log=shipping.Log(self._paths.trial_log(request.trial, request.attempt)) if self.config.ship else None,
+            log=shipping.Log(self._paths.trial_log(request.trial, request.attempt, request.worker))
+            if self.config.ship
+            else None,
             log_at=time.monotonic() + LOG_INTERVAL,
         )
         self._running = running
-        message = {
-            "config": records.to_dict(self.config),
-            "request": records.to_dict(request),
-            "workdir": str(workdir),
-        }
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            running.channel.send_bytes(json.dumps(message).encode())
+        message = {"config": records.to_dict(self.config), "request": records.to_dict(request), "workdir": str(workdir)}
+        if self.config.role != "trial":
+            running.exchange = exchange.Exchange(request, running.send, weights, workdir)
+            message["lent"] = running.exchange.lent
+        running.send(message)
         return self._next()
 
     def go_on(self, prune: bool = False) -> records.TrialEvent:
@@ -145,8 +158,7 @@ class Slot:
         running = self._require_running()
         if running.waiting:
             running.waiting = False
-            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-                running.channel.send_bytes(json.dumps({"prune": prune}).encode())
+            running.send({"prune": prune})
         return self._next()
 
     def kill(self, failure: FailureClass, message: str) -> None:
@@ -161,6 +173,41 @@ class Slot:
         """
         if (running := self._running) is not None:
             running.stop(message, self.config.grace)
+
+    def hand(self, work: Sequence[Unit], last: bool) -> None:
+        """Gives the producer that runs units to do; with `last` it gets no more. From another thread, as all of these."""
+        if (given := self._exchange) is not None:
+            given.hand(work, last)
+
+    def fetch(self, unit: int) -> Bytes:
+        """The packed result that the running process has on offer, mapped: of shape (bytes,).
+
+        Raises:
+            KeyError: it is gone with its process.
+        """
+        if (given := self._exchange) is None:
+            raise KeyError(unit)
+        return given.fetch(unit)
+
+    def release(self, unit: int) -> None:
+        """The result has been fetched, or nobody wants it."""
+        if (given := self._exchange) is not None:
+            given.release(unit)
+
+    def feed(self, unit: int, worker: int, items: int, packed: Bytes) -> None:
+        """Gives the consumer that runs a copy of a packed result."""
+        if (given := self._exchange) is not None:
+            given.feed(unit, worker, items, packed)
+
+    def end_feed(self, failed: int) -> None:
+        """Tells the consumer that runs that it has all results, but for so many units that failed."""
+        if (given := self._exchange) is not None:
+            given.end_feed(failed)
+
+    @property
+    def _exchange(self) -> exchange.Exchange | None:
+        running = self._running
+        return None if running is None else running.exchange
 
     def close(self) -> None:
         """Ends the template and whatever runs in it."""
@@ -234,6 +281,8 @@ class Slot:
                 event = self._take(running)
                 if event.log or event.reports:
                     return event
+            if running.exchange is not None and running.exchange.has_news and not running.channel.poll(0):
+                return self._take(running)
 
     def _take(self, running: Running) -> records.TrialEvent:
         """An event with everything the trial has said so far."""
@@ -242,7 +291,8 @@ class Slot:
         reports, running.reports = tuple(running.reports), []
         running.waiting = bool(reports) and running.request.prunable
         log = b"" if running.log is None else running.log.grown()
-        return records.TrialEvent(reports, waiting=running.waiting, log=log)
+        news = {} if running.exchange is None else running.exchange.news()
+        return records.TrialEvent(reports, waiting=running.waiting, log=log, **news)
 
     def _read(self, running: Running) -> bool:
         """Reads one message of the trial; False when its channel is closed."""
@@ -253,6 +303,9 @@ class Slot:
         if "report" in message:
             running.reports.append(records.from_dict(records.TrialReport, message["report"]))
             running.last = running.reports[-1].metrics
+        elif "outcome" not in message:
+            assert running.exchange is not None
+            running.exchange.hear(message)
         else:
             running.said = records.from_dict(records.TrialOutcome, message["outcome"])
             running.arrays = message["arrays"]
@@ -262,7 +315,8 @@ class Slot:
         """The last event of a trial whose process, or whose template, is gone."""
         while running.channel.poll(0) and self._read(running):
             pass
-        running.channel.close()
+        with running.sending:
+            running.channel.close()
         running.ended()
         if not message and running.pid:  # the template is gone and cannot kill what the trial started
             sessions.kill(running.pid)
@@ -270,7 +324,11 @@ class Slot:
         self._running = None
         outcome = self._outcome(running, message)
         arrays = running.arrays if outcome.state is TrialState.COMPLETE else None
-        event = records.TrialEvent(tuple(running.reports), outcome=outcome, arrays=arrays)
+        news: dict[str, Any] = {}
+        if running.exchange is not None:
+            news = running.exchange.news()
+            running.exchange.close()
+        event = records.TrialEvent(tuple(running.reports), outcome=outcome, arrays=arrays, **news)
         if running.log is None:
             return event
         store = self._paths.trial_store(outcome.number)
@@ -301,7 +359,7 @@ class Slot:
             node=self.node,
             pid=running.pid,
             start_method=running.method,
-            log=paths.trial_log(running.request.trial, running.request.attempt),
+            log=paths.trial_log(running.request.trial, running.request.attempt, running.request.worker),
             peak_memory=max(message.get("peak_memory", 0), outcome.peak_memory),
         )
 

@@ -35,6 +35,11 @@ class Stop:
             signal.signal(signal.SIGTERM, self._request)
         return self._requested
 
+    @property
+    def heard(self) -> bool:
+        """Whether it was, and the job has asked before: to look here makes nobody listen."""
+        return self._requested
+
     def _request(self, number: int, frame: FrameType | None) -> None:
         if self._requested:
             return

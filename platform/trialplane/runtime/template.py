@@ -50,7 +50,9 @@ def main() -> None:
         try:
             run = trial.import_job(config)
             if config.ranks * config.nodes > 1:
-                importlib.import_module("trialplane.runtime.ranks")
+                importlib.import_module("trialplane.runtime.ranks.supervisor")
+            if config.role != "trial":
+                importlib.import_module("trialplane.runtime.collect.serving")
             _warm_mlflow()
         except (Exception, SystemExit) as error:  # noqa: BLE001  the border: whatever the job's code raises at import
             traceback.print_exc()  # into the slot's log

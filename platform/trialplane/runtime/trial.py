@@ -32,6 +32,8 @@ from trialplane.wire import env, paths, records
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.states import TrialState
 
+# What calls the job's function, with the fields of its context.
+Act = Callable[[Callable[..., Any], Mapping[str, Any]], context.Result]
 _PR_SET_PDEATHSIG = 1
 
 
@@ -101,12 +103,18 @@ def _serve(run: context.Run | None, channel: Connection) -> int:
     _enter(config, request, workdir)
     started = time.time()
     if _has_ranks(config):
-        from trialplane.runtime import ranks  # a trial of one process needs no supervisor
+        from trialplane.runtime.ranks import supervisor  # a trial of one process needs no supervisor
 
-        outcome, arrays = ranks.Supervisor(run, config, request, workdir, channel).run()
+        outcome, arrays = supervisor.Supervisor(run, config, request, workdir, channel).run()
     else:
-        reporter = Reporter(request, channel)
-        outcome, arrays = run_job(run, config, request, workdir, reporter, _stop=stopping.Stop(config.grace))
+        stop = stopping.Stop(config.grace)
+        act: Act = _plainly
+        if config.role != "trial":
+            from trialplane.runtime.collect import serving  # a trial of a study or a training needs nothing of it
+
+            role = serving.role(config, request, channel, stop, message["lent"])
+            request, act = role.request, role
+        outcome, arrays = run_job(run, config, request, workdir, Reporter(request, channel), act, _stop=stop)
     outcome = dataclasses.replace(outcome, started=started, ended=time.time(), pid=os.getpid())
     flush()
     channel.send_bytes(json.dumps({"outcome": records.to_dict(outcome), "arrays": arrays}).encode())
@@ -115,7 +123,7 @@ def _serve(run: context.Run | None, channel: Connection) -> int:
 
 def _enter(config: records.SlotConfig, request: records.TrialRequest, workdir: Path) -> None:
     """Makes this process the trial's own: log, environment, folder, limits, random numbers."""
-    log = RunPaths(Path(config.root)).trial_log(request.trial, request.attempt)
+    log = RunPaths(Path(config.root)).trial_log(request.trial, request.attempt, request.worker)
     log.parent.mkdir(parents=True, exist_ok=True)
     workdir.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as file, Path(os.devnull).open("rb") as nothing:
@@ -146,12 +154,18 @@ def _enter(config: records.SlotConfig, request: records.TrialRequest, workdir: P
     context.seed_everything(request.seed)
 
 
+def _plainly(run: context.Run, given: Mapping[str, Any]) -> context.Result:
+    """Calls the function of a trial."""
+    return run(context.Context(**given))
+
+
 def run_job(
     run: context.Run | None,
     config: records.SlotConfig,
     request: records.TrialRequest,
     workdir: Path,
     reporter: Reporter,
+    act: Act = _plainly,
     **of_the_rank: Any,
 ) -> tuple[records.TrialOutcome, str | None]:
     """The outcome of the job's function, whatever it does, and the file of the result's arrays.
@@ -162,30 +176,30 @@ def run_job(
         request: the trial's.
         workdir: its scratch folder.
         reporter: where `ctx.report` goes.
+        act: makes the context of its fields and calls the function with it.
         **of_the_rank: fields of the context that one rank of many has to itself.
     """
     try:
         if run is None:
             run = import_job(config)
             context.seed_everything(request.seed)  # again: the imports may just have loaded numpy and torch
-        result = run(
-            context.Context(
-                params=request.params,
-                seed=request.seed,
-                run=request.run,
-                trial=request.trial,
-                attempt=request.attempt,
-                cpus=config.cpus,
-                gpus=config.gpus,
-                code=Path(config.code),
-                cache=Path(config.cache),
-                workdir=workdir,
-                checkpoints=_checkpoints(config, request.run, request.trial),
-                resume_from=_checkpoints(config, request.resume, request.trial) if request.resume else None,
-                _reporter=reporter,
-                **of_the_rank,
-            )
-        )
+        given = {
+            "params": request.params,
+            "seed": request.seed,
+            "run": request.run,
+            "trial": request.trial,
+            "attempt": request.attempt,
+            "cpus": config.cpus,
+            "gpus": config.gpus,
+            "code": Path(config.code),
+            "cache": Path(config.cache),
+            "workdir": workdir,
+            "checkpoints": checkpoints(config, request.run, request.trial),
+            "resume_from": checkpoints(config, request.resume, request.trial) if request.resume else None,
+            "_reporter": reporter,
+            **of_the_rank,
+        }
+        result = act(run, given)
         if of_the_rank.get("rank", 0) > 0:  # what counts is rank 0's
             return records.TrialOutcome(number=request.number, state=TrialState.COMPLETE), None
         return outcomes.complete(request, result, workdir)
@@ -198,10 +212,15 @@ def _has_ranks(config: records.SlotConfig) -> bool:
     return config.ranks * config.nodes > 1
 
 
-def _checkpoints(config: records.SlotConfig, run: str, trial: int) -> str:
-    """The folder, or the URL, of a trial's checkpoints: this run's, or those of another beside it."""
+def checkpoint_place(config: records.SlotConfig, run: str) -> str:
+    """The folder, or the URL, of the checkpoints of this run, or of another beside it."""
     root = Path(config.root) if run == config.run else Path(config.root).parent / run
-    return paths.trial_checkpoints(config.checkpoints or str(RunPaths(root).checkpoints), run, trial)
+    return config.checkpoints or str(RunPaths(root).checkpoints)
+
+
+def checkpoints(config: records.SlotConfig, run: str, trial: int) -> str:
+    """The same of one trial."""
+    return paths.trial_checkpoints(checkpoint_place(config, run), run, trial)
 
 
 def flush() -> None:

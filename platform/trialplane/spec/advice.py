@@ -9,6 +9,8 @@ from trialplane.spec.job import Job
 
 def of(job: Job) -> Iterator[str]:
     """Notes about a job, wherever it runs."""
+    if job.is_collection:
+        return  # its processes are workers, each with a slot of its own
     ranks, need = job.ranks_per_node, job.resources
     if need.gpus > ranks:
         yield (

@@ -1,4 +1,4 @@
-"""Where a training saves itself, and how long it gets to do so at the end. A model only: `runtime/checkpoint.py` does it.
+"""Where a training saves itself, and how long it gets to do so at the end. A model only: `runtime/checkpoint/` does it.
 
 How often it is saved and which checkpoints stay is the job's code to say, by its `params`.
 """
@@ -16,8 +16,8 @@ _URL = r"^[a-z][a-z0-9+.-]*://[^\s/]\S*$"
 Url = Annotated[str, Field(pattern=_URL)]
 
 # Kind of job → seconds that a trial gets to save itself, where neither the job nor a chart says. A search's are what
-# Kubernetes gives every pod.
-GRACE = {"hpo": 30.0, "train": 120.0}
+# Kubernetes gives every pod; a collection's are saved between iterations.
+GRACE = {"hpo": 30.0, "train": 120.0, "collect": 30.0}
 
 
 class Checkpoints(faults.Model):

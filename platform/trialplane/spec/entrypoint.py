@@ -21,6 +21,8 @@ def check(job: Job, folder: Path) -> Iterator[tuple[Place, str, Complaint | None
         The field, the message, and the complaint itself when it concerns a line of the code and not of the job file.
     """
     wanted: list[tuple[Place, str]] = [(("entrypoint",), job.entrypoint)]
+    if job.collect is not None and job.collect.consumer is not None:
+        wanted.append((("collect", "consumer"), job.collect.consumer))
     if job.space_function:
         wanted.append((("space",), job.space_function))
     for field, kind, given in (("sampler", Kind.SAMPLER, job.sampler), ("pruner", Kind.PRUNER, job.pruner)):

@@ -1,16 +1,49 @@
-"""Parameters fixed by `--params`: they leave the space, and what depended on them is settled."""
+"""Parameters given on the command line: those of `--params` leave the space, and what depended on them is settled.
+
+A name that the job does not have is refused, in `--params` as in `--set params.…`: nothing would read it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from trialplane import errors
 from trialplane.errors import Complaint
 from trialplane.spec import space
+from trialplane.spec.document import Place
 from trialplane.spec.draft import Draft, Origin
 
 SOURCE = "--params"
+
+
+def named(*jobs: Mapping[str, Any]) -> set[str]:
+    """The parameters that raw jobs or profiles have, fixed or searched."""
+    parts = [job.get(field) for job in jobs for field in ("params", "space")]
+    return {name for part in parts if isinstance(part, dict) for name in part}
+
+
+def refused(whole: Draft, given: Mapping[str, tuple[Place, Any]], known: Collection[str]) -> Iterator[Complaint]:
+    """What is wrong with the parameters among the fields of `--set`, of flags and of the SDK.
+
+    Args:
+        whole: the draft with all of them laid over it.
+        given: source → the field and its value.
+        known: `named`, before they were.
+    """
+    searched = whole.data.get("space")
+    for source, (place, value) in given.items():
+        if place[:1] != ("params",):
+            continue
+        below = value if isinstance(value, dict) else ()
+        for name in [str(place[1])] if len(place) > 1 else below:
+            if name not in known:
+                hint = errors.nearest(name, known)
+                message = "; ".join(part for part in ("there is no such parameter", hint.rstrip("?")) if part)
+                yield Complaint(f"params.{name}", f"{message}; a new one is added to params in job.yaml", source)
+            elif isinstance(searched, dict) and name in searched:
+                cure = f"--set space.{name}=null takes it out of the space"
+                yield Complaint(f"params.{name}", f"is searched, and what is drawn wins; {cure}", source)
 
 
 def lay(whole: Draft, params: Mapping[str, Any]) -> None:

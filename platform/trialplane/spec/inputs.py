@@ -10,6 +10,7 @@ import csv
 import gzip
 import io
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TextIO
@@ -22,24 +23,30 @@ _SEPARATORS = {".csv": ",", ".tsv": "\t"}
 _RECORDS = (".jsonl", ".ndjson", ".json")
 # A first line longer than this is no record but a file of another kind.
 _LONGEST_LINE = 16 * 2**20
+_PARQUET = ".parquet"
+_PARQUET_MARK = b"PAR1"
 _GZIP = b"\x1f\x8b"
 _WIDE = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _PIECE = 2**20
 
 
-def check_inputs(job: Job, folder: Path, elsewhere: str = "") -> list[Complaint]:
+def check_inputs(job: Job, folder: Path, elsewhere: str = "", *, away: bool = False) -> list[Complaint]:
     """What is wrong with the files in `job.inputs`.
 
     Args:
         job: names the files in its params; relative paths start at the job's folder.
-        folder: the job's folder.
+        folder: the job's folder, which travels with the run.
         elsewhere: a folder that only the trials have; what is named below it and is not here is not looked at.
+        away: whether the trials are on another machine, which has no file of this one but the job's folder.
     """
     found: list[Complaint] = []
+    searched = () if isinstance(job.space, str) else job.space
     for name, wanted in job.inputs.items():
         field, value = f"params.{name}", job.params.get(name)
         if value is None:
-            continue  # searched, or left empty by the user, which is the job's to judge
+            if not (wanted.optional or name in searched or job.space_function):
+                found.append(Complaint(field, f"is null, and must name {_kind(wanted)}"))
+            continue
         files: list[Path] = []
         before = len(found)
         for path in value if isinstance(value, list) else [value]:
@@ -47,11 +54,14 @@ def check_inputs(job: Job, folder: Path, elsewhere: str = "") -> list[Complaint]
                 found.append(Complaint(field, f"must be the path of a data file, not {path!r}"))
                 continue
             file = Path(path).expanduser()
+            below = Path(os.path.normpath(folder.absolute() / file))
             file = file if file.is_absolute() else folder / file
             if elsewhere and file.is_relative_to(elsewhere) and not file.exists():
                 break  # nor can the lines of all of them be counted
             files.append(file)
-            message = _look(file, wanted)
+            message = _look(file, wanted, _columns(job, wanted)) or _unreachable(
+                path, below, folder.absolute(), elsewhere, away
+            )
             if message:
                 found.append(Complaint(field, message, str(file)))
         else:
@@ -60,23 +70,62 @@ def check_inputs(job: Job, folder: Path, elsewhere: str = "") -> list[Complaint]
     return found
 
 
-def _look(file: Path, wanted: Input) -> str:
+def _kind(wanted: Input) -> str:
+    tables = "a .csv, .tsv, .jsonl or .parquet file" if wanted.format == "dataset" else "a .csv, .tsv or .jsonl file"
+    return "a text file" if wanted.format == "lines" else tables
+
+
+def _columns(job: Job, wanted: Input) -> list[str]:
+    """The columns that a table must have; a parameter that is null or searched names none."""
+    named = [job.params.get(name) for name in wanted.columns_of]
+    return list(dict.fromkeys([*wanted.columns, *(name for name in named if isinstance(name, str))]))
+
+
+def _unreachable(path: str, file: Path, folder: Path, elsewhere: str, away: bool) -> str:
+    """Why trials would not find a file that is here, or nothing: they get a copy of the job's folder.
+
+    Args:
+        path: as the user wrote it.
+        file: the same, absolute and without `..`.
+        folder: the job's, absolute.
+        elsewhere: a folder that only the trials have.
+        away: whether the trials are on another machine.
+    """
+    inside = file.is_relative_to(folder)
+    if not Path(path).expanduser().is_absolute():
+        if inside or away:
+            return "" if inside else f"is outside of the job's folder, which alone travels to the cluster; {_way(elsewhere)}"
+        return f"is outside of the job's folder, of which a run has a copy; write {file}"
+    if not away or (elsewhere and file.is_relative_to(elsewhere)):
+        return ""
+    if inside:
+        return f"is a path of this machine, and the trials are on a cluster; write {file.relative_to(folder)}"
+    return f"is on this machine only, and the trials are on a cluster; {_way(elsewhere)}"
+
+
+def _way(elsewhere: str) -> str:
+    return f"put it on the chart's data volume and write {elsewhere}/…, or, a small one, into the job's folder"
+
+
+def _look(file: Path, wanted: Input, columns: Sequence[str]) -> str:
     """What is wrong with one file, or nothing."""
     if file.is_dir():
-        kinds = "a text file" if wanted.format == "lines" else "a .csv, .tsv or .jsonl file"
-        return f"is a folder; name {kinds}"
+        return f"is a folder; name {_kind(wanted)}"
     if not file.exists():
         there = [path.name for path in file.parent.iterdir() if path.is_file()] if file.parent.is_dir() else []
         return f"does not exist; {errors.nearest(file.name, there)}".rstrip("; ")
-    return _look_at_text(file) if wanted.format == "lines" else _look_at_table(file, wanted.columns)
+    return _look_at_text(file) if wanted.format == "lines" else _look_at_table(file, wanted, columns)
 
 
-def _look_at_table(file: Path, columns: Sequence[str]) -> str:
+def _look_at_table(file: Path, wanted: Input, columns: Sequence[str]) -> str:
     suffixes = [suffix.lower() for suffix in file.suffixes]
     packed = suffixes[-1:] == [".gz"]
     kind = (suffixes[:-1] if packed else suffixes)[-1:] or [""]
+    if wanted.format == "dataset" and suffixes[-1:] == [_PARQUET]:
+        return _look_at_parquet(file, columns)
     if kind[0] not in _SEPARATORS and kind[0] not in _RECORDS:
-        return f"is of a kind that cannot be read ({kind[0] or 'no suffix'}); give .csv, .tsv or .jsonl, plain or .gz"
+        cure = _kind(wanted).removesuffix(" file").removeprefix("a ")
+        return f"is of a kind that cannot be read ({kind[0] or 'no suffix'}); give {cure}, plain or .gz"
     try:
         with (
             gzip.open(file, "rb") if packed else file.open("rb") as raw,
@@ -95,6 +144,23 @@ def _look_at_table(file: Path, columns: Sequence[str]) -> str:
     hints = [hint for hint in (errors.nearest(column, present) for column in missing) if hint.startswith("did")]
     plural = "columns" if len(missing) > 1 else "column"
     return "; ".join([f"lacks the {plural} {', '.join(missing)}", f"it has {', '.join(present)}", *hints[:1]])
+
+
+def _look_at_parquet(file: Path, columns: Sequence[str]) -> str:
+    """Looks for the names in the footer, where they stand as they are; what else stands there is not taken apart."""
+    try:
+        with file.open("rb") as raw:
+            begin, size = raw.read(4), raw.seek(0, os.SEEK_END)
+            raw.seek(max(0, size - 8))
+            length, end = int.from_bytes(raw.read(4), "little"), raw.read(4)
+            if begin != _PARQUET_MARK or end != _PARQUET_MARK or length + 12 > size:
+                return "is no Parquet, or is cut off"
+            raw.seek(size - 8 - length)
+            footer = raw.read(length)
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+    missing = [column for column in columns if column.encode() not in footer]
+    return f"lacks the {'columns' if len(missing) > 1 else 'column'} {', '.join(missing)}" if missing else ""
 
 
 def _look_at_text(file: Path) -> str:
@@ -129,19 +195,31 @@ def _plain(file: Path) -> str:
 
 def _too_few(job: Job, wanted: Input, files: Sequence[Path]) -> list[str]:
     """Says so when there are fewer lines, blank ones aside, than a batch of all ranks needs."""
-    return [text for field, given in wanted.amounts.items() if (text := _lacks(job, field == "per_rank", given, files))][:1]
+    return [text for field, terms in wanted.amounts.items() if (text := _lacks(job, field == "per_rank", terms, files))][:1]
 
 
-def _lacks(job: Job, per_rank: bool, given: int | str, files: Sequence[Path]) -> str:
-    named = isinstance(given, str)
-    each, times = int(job.params[given] if isinstance(given, str) else given), job.world_size if per_rank else 1
+def _lacks(job: Job, per_rank: bool, terms: Sequence[int | str], files: Sequence[Path]) -> str:
+    values = [int(job.params[term] if isinstance(term, str) else term) for term in terms]
+    each, times = sum(values), job.world_size if per_rank else 1
     have = _count(files, each * times)
     if have >= each * times:
         return ""
-    what = f"{given} {each}" if named else f"{each}"
-    why = f"{errors.counted(times, 'rank')} with {what} each need {each * times}" if times > 1 else f"it needs {what}"
-    cure = f", or --set params.{given}={have // times}" if named and have >= times else ""
-    return f"has {errors.counted(have, 'line')} of text, and {why}; give more text{cure}"
+    shown = [f"{term} {value}" if isinstance(term, str) else f"{value}" for term, value in zip(terms, values, strict=True)]
+    what = " + ".join(shown)
+    if times > 1:
+        why = f"{errors.counted(times, 'rank')} with {what} each need {each * times}"
+    else:
+        why = f"it needs {what}" + (f", which is {each}" if len(terms) > 1 else "")
+    return f"has {errors.counted(have, 'line')} of text, and {why}; give more text{_smaller(terms, values, have // times)}"
+
+
+def _smaller(terms: Sequence[int | str], values: Sequence[int], room: int) -> str:
+    """What else would do: the one parameter that could be as small as there are lines for; of several they are named."""
+    named = [term for term in terms if isinstance(term, str)]
+    rest = sum(value for term, value in zip(terms, values, strict=True) if not isinstance(term, str))
+    if len(named) == 1:
+        return f", or --set params.{named[0]}={room - rest}" if room > rest else ""
+    return f", or lower {' or '.join(f'params.{name}' for name in named)}" if named else ""
 
 
 def _count(files: Sequence[Path], enough: int) -> int:

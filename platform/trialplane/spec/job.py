@@ -15,16 +15,17 @@ from pydantic import (
     model_validator,
 )
 
-from trialplane.spec import faults, training, values
+from trialplane.spec import collecting, faults, training, values
 from trialplane.spec import space as spaces  # `space` is a field of the job
 from trialplane.spec.checkpoints import Checkpoints
 from trialplane.spec.cluster import Cluster
+from trialplane.spec.collecting import Collect
 from trialplane.spec.faults import Fault
 from trialplane.spec.resources import Budget, Resources, Retries
 from trialplane.spec.sampling import Pruner, Sampler
 
 NAME = r"^[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?$"
-KINDS = ("hpo", training.KIND)
+KINDS = ("hpo", training.KIND, collecting.KIND)
 RUN = r"^[a-z]([a-z0-9-]*[a-z0-9])?$"  # of a run; `plan.check_name` says more
 # /dev/shm of each rank: NCCL's buffers between GPUs of a node, and the batches of a DataLoader's workers.
 _SHM_OF_GPU_RANK = 2**30
@@ -32,45 +33,57 @@ _SHM_OF_CPU_RANK = 2**28
 
 
 def _amount(value: Any) -> Any:
-    if value is None or (isinstance(value, str) and value) or (type(value) is int and value > 0):
-        return value
-    raise ValueError(f"must be a whole number over 0 or the name of a parameter, not {value!r}")
+    terms = value if isinstance(value, (list, tuple)) else [value]
+    for term in terms if value is not None else ():
+        if not (isinstance(term, str) and term) and not (type(term) is int and term > 0):
+            raise ValueError(f"must be a whole number over 0, the name of a parameter or a list of these, not {term!r}")
+    if value == []:
+        raise ValueError("is an empty sum; name what is added")
+    return tuple(value) if isinstance(value, list) else value
 
 
+_TERMS: list[dict[str, Any]] = [{"type": "integer", "minimum": 1}, {"type": "string", "minLength": 1}]
 _Amount = Annotated[
     Any,
     BeforeValidator(_amount),
-    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "minLength": 1}, {"type": "null"}]}),
+    WithJsonSchema(
+        {"anyOf": [*_TERMS, {"type": "array", "items": {"anyOf": _TERMS}, "minItems": 1}, {"type": "null"}]},
+    ),
 ]
 
 
 class Input(faults.Model):
     """A data file that a parameter names, checked before anything starts."""
 
-    format: Literal["table", "lines"] = Field(
-        default="table", description="table: CSV, TSV or JSON lines. lines: plain UTF-8 text, a sample in each line."
+    format: Literal["table", "dataset", "lines"] = Field(
+        default="table",
+        description="table: CSV, TSV or JSON lines. dataset: these or Parquet. lines: plain UTF-8 text, a sample in each.",
     )
     columns: tuple[str, ...] = Field(default=(), description="Columns (CSV, TSV) or keys (JSON lines) it must have.")
+    columns_of: tuple[str, ...] = Field(default=(), description="Parameters that each name a column it must have.")
     at_least: _Amount = Field(
-        default=None, description="Lines it must have: a number, or the parameter with it, a global batch; format: lines."
+        default=None,
+        description="Lines it must have: a number, the parameter with it, or a list, which is a sum: [batch, eval_samples].",
     )
     per_rank: _Amount = Field(
-        default=None, description="Lines it must have for each rank: a number, or a parameter, a device's batch."
+        default=None, description="Lines it must have for each rank: as at_least, of a parameter such as a device's batch."
     )
+    optional: bool = Field(default=False, strict=True, description="Whether the parameter may be null, which names no file.")
 
     @model_validator(mode="after")
     def _one_format(self) -> Input:
-        if self.format == "lines" and self.columns:
-            faults.refuse([Fault(("columns",), "plain text has no columns; drop them, or format: lines")])
+        if self.format == "lines":
+            given = [name for name in ("columns", "columns_of") if getattr(self, name)]
+            faults.refuse([Fault((name,), "plain text has no columns; drop them, or format: lines") for name in given])
         if self.format != "lines":
             faults.refuse([Fault((name,), "needs format: lines") for name in self.amounts])
         return self
 
     @property
-    def amounts(self) -> dict[str, int | str]:
-        """`at_least` and `per_rank`, those that are given."""
+    def amounts(self) -> dict[str, tuple[int | str, ...]]:
+        """The terms of `at_least` and of `per_rank`, those that are given."""
         both = {"at_least": self.at_least, "per_rank": self.per_rank}
-        return {name: value for name, value in both.items() if value is not None}
+        return {name: value if isinstance(value, tuple) else (value,) for name, value in both.items() if value is not None}
 
 
 class Objective(faults.Model):
@@ -123,8 +136,9 @@ class Job(faults.Model):
     """What `job.yaml` says, with profile, environment and flags applied."""
 
     name: str = Field(pattern=NAME, description="The name of the job's folder.")
-    kind: Literal["hpo", "train"] = Field(
-        description="What the job is: hpo, a search for good hyper-parameters; train, one training of many ranks."
+    kind: Literal["hpo", "train", "collect"] = Field(
+        description="What the job is: hpo, a search for good hyper-parameters; train, one training of many ranks; "
+        "collect, results that producers make for a consumer."
     )
     description: str = Field(default="", description="For people.")
     entrypoint: values.Function = Field(
@@ -139,6 +153,9 @@ class Job(faults.Model):
     )
     inputs: dict[str, Input] = Field(
         default_factory=dict, description="Parameters that name data files, with what the file must hold."
+    )
+    divided: tuple[str, ...] = Field(
+        default=(), description="Parameters that all ranks share evenly, as a global batch: the world size must divide them."
     )
     environment: dict[str, str] = Field(
         default_factory=dict, description="Environment variables that set a field: HPO_EPOCHS: params.epochs."
@@ -167,6 +184,7 @@ class Job(faults.Model):
     resume: Annotated[str, Field(pattern=RUN)] | None = Field(
         default=None, description="A run whose newest checkpoint a training starts from while it has none of its own."
     )
+    collect: Collect | None = Field(default=None, description="Of a collection: how results are made and who reads them.")
     cluster: Cluster = Field(default_factory=Cluster, description="How the run's pods are made in a cluster.")
     seed: values.Integer = Field(default=0, ge=0, lt=2**32, description="Of the sampler; trials derive theirs.")
     enqueue: tuple[dict[str, values.Choice], ...] = Field(
@@ -176,20 +194,27 @@ class Job(faults.Model):
     @model_validator(mode="before")
     @classmethod
     def _defaults(cls, data: Any) -> Any:
-        return training.filled(data)
+        return collecting.filled(training.filled(data))
 
     @model_serializer(mode="wrap")
     def _without_search(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """A training has no field of a search, so it names none: its JSON reads back, and nothing in it misleads."""
+        """Without the fields of other kinds, so that its JSON reads back and nothing in it misleads."""
         made: dict[str, Any] = write(self)
-        if self.is_training:
+        if self.is_training or self.is_collection:
             made = {name: value for name, value in made.items() if name not in training.SEARCH_ONLY}
+        for name in ("trials", "parallel", "ranks") if self.is_collection else ("collect",):
+            made.pop(name, None)
         return made
 
     @property
     def is_training(self) -> bool:
         """Whether it is one training, and no search."""
         return self.kind == training.KIND
+
+    @property
+    def is_collection(self) -> bool:
+        """Whether producers make results for a consumer, iteration by iteration."""
+        return self.kind == collecting.KIND
 
     @property
     def ranks_per_node(self) -> int:
@@ -203,8 +228,24 @@ class Job(faults.Model):
 
     @property
     def slots(self) -> int:
-        """Slots, and so pods, that the trials of this run fill when as many run as may: one for each node of each."""
+        """Slots, and so pods, that the trials of this run fill when as many run as may: one for each node of each.
+
+        Of a collection: one for each producer and one for the consumer.
+        """
+        if self.collect is not None:
+            return self.collect.workers + 1
         return min(self.parallel, self.trials) * self.nodes
+
+    @property
+    def width(self) -> int:
+        """How many do the work at the same time, which `platform scale` changes: trials, or workers of a collection."""
+        return self.parallel if self.collect is None else self.collect.workers
+
+    def widened(self, width: int) -> Job:
+        """The same with another `width`."""
+        if self.collect is None:
+            return self.model_copy(update={"parallel": width})
+        return self.model_copy(update={"collect": self.collect.model_copy(update={"workers": width})})
 
     @property
     def is_placed_whole(self) -> bool:
@@ -213,14 +254,20 @@ class Job(faults.Model):
 
     @property
     def keeps_checkpoints(self) -> bool:
-        """Whether its trials save themselves: a training does, a search when it says something about it."""
-        return self.is_training or self.checkpoints != Checkpoints()
+        """Whether its trials save themselves: a search does when it says something about it, the other kinds always."""
+        return self.is_training or self.is_collection or self.checkpoints != Checkpoints()
 
     @property
     def shm_bytes(self) -> int | None:
-        """Bytes of /dev/shm on each node, or None for the system's own: as the job says, else by its ranks."""
+        """Bytes of /dev/shm on each node, or None for the system's own: as the job says, else by its ranks.
+
+        Of a collection: what the consumer keeps of its results lies there, and until it has read them, no more than
+        `collect.in_flight`.
+        """
         if self.resources.shm_bytes is not None:
             return self.resources.shm_bytes
+        if self.collect is not None:
+            return _SHM_OF_CPU_RANK + self.collect.in_flight_bytes
         if not self.is_training and self.world_size == 1:
             return None
         return self.ranks_per_node * (_SHM_OF_GPU_RANK if self.resources.gpus else _SHM_OF_CPU_RANK)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from trialplane import errors
 from trialplane.errors import Complaint, JobNotFound, SpecError
 from trialplane.spec import document, draft, entrypoint, fixed, verdict
-from trialplane.spec.document import Document
+from trialplane.spec.document import Document, Place
 from trialplane.spec.draft import Draft, Origin
 from trialplane.spec.faults import Fault
 from trialplane.spec.job import KINDS, Job
@@ -104,12 +104,15 @@ def load_job(
     _lay_environment(whole, environ or {})
     if params:
         fixed.lay(whole, params)
-    for given in sets:
-        _lay_set(whole, given)
+    others = profiles if profile is not None and profile not in profiles else ()  # one of them may have been meant
+    known = fixed.named(base.data, whole.data, *(text.data["profiles"][name] for name in others))
+    laid = {f"--set {given}": found for given in sets if (found := _lay_set(whole, given)) is not None}
     for field, value in (overrides or {}).items():
         flag = value if isinstance(value, Flag) else Flag(value, "--" + field.replace("_", "-"))
         if flag.value is not None:
-            whole.set(draft.path(field), flag.value, Origin(flag.source))
+            laid[flag.source] = (draft.path(field), flag.value)
+            whole.set(*laid[flag.source], Origin(flag.source))
+    complaints += fixed.refused(whole, laid, known)
     other = _of_another_kind(whole, kind)
     if other:
         raise SpecError(other)
@@ -134,7 +137,7 @@ def _of_another_kind(whole: Draft, kind: str | None) -> list[Complaint]:
     return [Complaint("kind", message, origin.source, origin.line)]
 
 
-def _settled(text: Document, plain: verdict.Verdict) -> list[document.Place]:
+def _settled(text: Document, plain: verdict.Verdict) -> list[Place]:
     """Variables that name a field of the file's job; a profile or a fixed parameter may take that field away."""
     wrong = {one.field for one in plain.complaints}
     given = text.data.get("environment")
@@ -219,18 +222,21 @@ def _lay_environment(whole: Draft, environ: Mapping[str, str]) -> None:
             whole.set(place, value, Origin(variable))
 
 
-def _lay_set(whole: Draft, given: str) -> None:
+def _lay_set(whole: Draft, given: str) -> tuple[Place, Any] | None:
+    """Lays `field=value` over the draft; gives the two, or None after a complaint."""
     field, equals, text = given.partition("=")
     source = f"--set {given}"
     if not equals or not all(field.strip().split(".")):
         whole.complaints.append(Complaint("--set", "write field=value: --set budget.time=2h", source))
-        return
+        return None
     try:
         value = document.scalar(text, source)
     except SpecError as error:
         whole.complaints += [Complaint(field, one.message, source) for one in error.complaints]
-        return
-    whole.set(draft.path(field.strip()), value, Origin(source))
+        return None
+    place = draft.path(field.strip())
+    whole.set(place, value, Origin(source))
+    return place, value
 
 
 def _check_code(whole: Draft, job: Job, folder: Path) -> list[Complaint]:

@@ -7,12 +7,13 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from trialplane import errors
-from trialplane.spec import naming, options, space, training
+from trialplane.spec import collecting, naming, options, space, training
 from trialplane.spec.faults import Fault
 from trialplane.spec.job import Job
 
 # With more combinations than this in the parameters that conditions ask for, points are not counted.
 _MOST_BRANCHES = 10_000
+_MOST_RANKS = 64  # that are proposed
 
 
 def check(job: Job, broken: Collection[tuple[str | int, ...]] = ()) -> Iterator[Fault]:
@@ -38,6 +39,7 @@ def check(job: Job, broken: Collection[tuple[str | int, ...]] = ()) -> Iterator[
     yield from _names(job, broken, known)
     if ("kind",) not in broken:
         yield from training.check(job)
+        yield from collecting.check(job, ("collect",) in broken)
 
 
 def _conditions(job: Job, known: Collection[Any]) -> Iterator[Fault]:
@@ -148,6 +150,7 @@ def _names(job: Job, broken: Collection[Any], known: Collection[Any]) -> Iterato
             if name not in names:
                 yield Fault(("inputs", name), f"there is no such name in params; {errors.nearest(name, names)}")
         yield from _amounts(job)
+        yield from _divided(job, broken)
     for variable, field in job.environment.items():
         first = field.split(".")[0]
         if (first,) in broken or any(place[0] == first for place in broken):
@@ -158,17 +161,47 @@ def _names(job: Job, broken: Collection[Any], known: Collection[Any]) -> Iterato
 
 
 def _amounts(job: Job) -> Iterator[Fault]:
-    """Parameters that say how many lines a file must have."""
-    every = [(file, *amount) for file, wanted in job.inputs.items() for amount in wanted.amounts.items()]
-    for file, key, name in every:
-        if not isinstance(name, str):
-            continue
+    """Parameters that say how many lines a file must have, or which columns."""
+    for file, wanted in job.inputs.items():
+        for index, name in enumerate(wanted.columns_of):
+            if name not in job.params:
+                hint = errors.nearest(name, job.params)
+                yield Fault(("inputs", file, "columns_of", index), f"there is no {name!r} in params; {hint}".rstrip("; "))
+            elif job.params[name] is not None and not isinstance(job.params[name], str):
+                why = f"inputs.{file}.columns_of needs it"
+                yield Fault(("params", name), f"must be the name of a column, not {job.params[name]!r}: {why}")
+    every = [(file, key, terms) for file, wanted in job.inputs.items() for key, terms in wanted.amounts.items()]
+    for file, key, terms in every:
+        for name in dict.fromkeys(term for term in terms if isinstance(term, str)):
+            value = job.params.get(name)
+            if name not in job.params:
+                hint = errors.nearest(name, job.params)
+                yield Fault(("inputs", file, key), f"there is no {name!r} in params; {hint}".rstrip("; "))
+            elif type(value) is not int or value < 1:
+                why = f"inputs.{file}.{key} needs it"
+                yield Fault(("params", name), f"must be a whole number over 0, not {value!r}: {why}")
+
+
+def _divided(job: Job, broken: Collection[Any]) -> Iterator[Fault]:
+    """Parameters that the ranks share evenly; else the mean gradients of some would count more than those of others."""
+    searched: Collection[str] = () if isinstance(job.space, str) else job.space
+    counted = {term for wanted in job.inputs.values() for terms in wanted.amounts.values() for term in terms}
+    for index, name in enumerate(job.divided):
         value = job.params.get(name)
+        if name in searched:
+            continue  # its values are the job's to judge
         if name not in job.params:
             hint = errors.nearest(name, job.params)
-            yield Fault(("inputs", file, key), f"there is no {name!r} in params; {hint}".rstrip("; "))
+            yield Fault(("divided", index), f"there is no {name!r} in params; {hint}".rstrip("; "))
         elif type(value) is not int or value < 1:
-            yield Fault(("params", name), f"must be a whole number over 0, not {value!r}: inputs.{file}.{key} needs it")
+            if name not in counted:  # else that was said
+                yield Fault(("params", name), f"must be a whole number over 0, not {value!r}: divided names it")
+        elif value % job.world_size and not {("ranks",), ("nodes",), ("resources",)} & set(broken):
+            below = value - value % job.world_size
+            near = " or ".join(str(one) for one in (below, below + job.world_size) if one)
+            fits = ", ".join(str(ranks) for ranks in range(1, min(value, _MOST_RANKS) + 1) if value % ranks == 0)
+            message = f"{value} cannot be divided evenly among {job.world_size} ranks: make it {near}"
+            yield Fault(("params", name), f"{message}, or change the ranks; it can be among {fits}")
 
 
 def unknown(job: Job, field: str) -> str:

@@ -10,7 +10,7 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
-from trialplane.spec import options, training, values
+from trialplane.spec import collecting, options, training, values
 from trialplane.spec.job import Job
 from trialplane.spec.options import Choice, Kind, Option
 
@@ -67,14 +67,24 @@ def json_schema() -> dict[str, Any]:
         "description": "A job of trialplane: what to run, what to search, and how long.",
         **root,
         "required": ["kind"],
-        "if": {"properties": {"kind": {"const": training.KIND}}, "required": ["kind"]},
-        "then": {
-            "properties": dict.fromkeys(training.SEARCH_ONLY, False),
-            "not": {"required": ["objective", "objectives"]},
-        },
-        "else": {"oneOf": [{"required": ["objective"]}, {"required": ["objectives"]}]},
+        **_of_kinds(),
         "$defs": {**defs, **partials, "Profile": profile},
     }
+
+
+def _of_kinds() -> dict[str, Any]:
+    """What only one kind of job has, and what it must have."""
+
+    def chosen(kind: str, then: dict[str, Any], otherwise: dict[str, Any]) -> dict[str, Any]:
+        return {"if": {"properties": {"kind": {"const": kind}}, "required": ["kind"]}, "then": then, "else": otherwise}
+
+    one_objective = {"not": {"required": ["objective", "objectives"]}}
+    no_search = dict.fromkeys(training.SEARCH_ONLY, False)
+    no_collection = {"collect": {"type": "null"}}
+    search = {"oneOf": [{"required": ["objective"]}, {"required": ["objectives"]}], "properties": no_collection}
+    collection = {"properties": no_search, "required": ["collect"], **one_objective}
+    trained = {"properties": {**no_search, **no_collection}, **one_objective}
+    return chosen(training.KIND, trained, chosen(collecting.KIND, collection, search))
 
 
 def _named(kind: Kind) -> dict[str, Any]:

@@ -57,8 +57,8 @@ def check(job: Job) -> Iterator[Fault]:
     """What a training must leave to a search, and a search to a training; and ranks that cannot be."""
     if job.is_training:
         yield from _refused(job)
-    elif job.resume is not None:
-        yield Fault(("resume",), "is for kind: train; a study goes on with `platform resume`")
+    elif job.resume is not None and not job.is_collection:
+        yield Fault(("resume",), "is for kind: train and kind: collect; a study goes on with `platform resume`")
     yield from _ranks(job)
 
 

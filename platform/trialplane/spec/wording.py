@@ -12,6 +12,7 @@ from trialplane import errors
 from trialplane.spec import faults, space
 from trialplane.spec.checkpoints import Checkpoints
 from trialplane.spec.cluster import Cluster, ControllerPod, Toleration, Topology
+from trialplane.spec.collecting import Collect, Write
 from trialplane.spec.document import Place
 from trialplane.spec.faults import Fault
 from trialplane.spec.job import Constraint, Input, Job, Objective
@@ -24,6 +25,8 @@ _MODELS: Mapping[Place, type[faults.Model]] = {
     ("resources",): Resources,
     ("retries",): Retries,
     ("checkpoints",): Checkpoints,
+    ("collect",): Collect,
+    ("collect", "write"): Write,
     ("cluster",): Cluster,
     ("cluster", "controller"): ControllerPod,
     ("cluster", "topology"): Topology,
@@ -135,7 +138,7 @@ def _missing(place: Place) -> str:
     if place == ("objectives",):
         return "is missing; write objective: {metric: …, direction: maximize}"
     if place == ("kind",):
-        return "is missing; write kind: hpo (a search) or kind: train (one training)"
+        return "is missing; write kind: hpo (a search), kind: train (one training) or kind: collect (self-play)"
     if len(place) == 3 and place[0] == "space" and place[2] == "choices":
         return "is missing; write choices: [a, b]"
     return _MISSING

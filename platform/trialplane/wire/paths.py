@@ -17,6 +17,7 @@
     status.json            the newest RunStatus
     spool/                 what the recorder has yet to write to MLflow
     trials/0007/attempt-1.log
+    trials/0007/worker-2.log  of a collection's producer
     slots/0-1.log          what a slot's template said
     arrays/                arrays on their way to MLflow
     scratch/               work folders of running trials; emptied when they end
@@ -69,14 +70,24 @@ def runs(root: Path) -> Path:
     return root / "runs"
 
 
-def trial_log(trial: int, attempt: int) -> str:
-    """The log of one attempt, relative to the run's folder."""
-    return f"trials/{trial:04d}/attempt-{attempt}.log"
+def trial_log(trial: int, attempt: int, worker: int | None = None) -> str:
+    """The log of one attempt, relative to the run's folder; or of a producer, to which all its processes add."""
+    return f"trials/{trial:04d}/{f'attempt-{attempt}' if worker is None else f'worker-{worker}'}.log"
 
 
 def trial_checkpoints(place: str, run: str, trial: int) -> str:
     """The folder of one trial's checkpoints, below `place`: a folder or an fsspec URL."""
     return f"{place.rstrip('/')}/{run}/trial-{trial}"
+
+
+def shards(place: str, run: str, iteration: int) -> str:
+    """The folder of one iteration's results as files, below `place`: a folder or an fsspec URL."""
+    return f"{place.rstrip('/')}/{run}/iteration-{iteration:04d}"
+
+
+def is_saved(folder: Path) -> bool:
+    """Whether a job has saved anything in a folder of checkpoints; what begins with a dot is not complete."""
+    return folder.is_dir() and any(not path.name.startswith(".") for path in folder.iterdir())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,6 +188,6 @@ class RunPaths:
         """What trials that save themselves go on from."""
         return self.root / "checkpoints"
 
-    def trial_log(self, trial: int, attempt: int) -> Path:
-        """The log of one attempt."""
-        return self.root / trial_log(trial, attempt)
+    def trial_log(self, trial: int, attempt: int, worker: int | None = None) -> Path:
+        """The log of one attempt, or of a collection's producer in that iteration."""
+        return self.root / trial_log(trial, attempt, worker)

@@ -18,8 +18,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from trialplane.wire.states import FailureClass, RunState, TrialState
+from trialplane.wire.units import Offer, WorkerStatus
 
 R = TypeVar("R")
+
+LINGER = 300.0  # seconds: time to write a last file and to leave the process groups, and no rank holds a slot for a night
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,6 +44,8 @@ class TrialRequest:
         node: which of the trial's slots this is, 0 to `SlotConfig.nodes` - 1; node 0's outcome is the trial's.
         rendezvous: host:port at which the ranks of all nodes meet; "" when there is one node, which finds a port itself.
         resume: name of another run whose newest checkpoint the trial starts from while it has none of its own, or "".
+        worker: which producer of a collection this is; None for any other trial.
+        units: of a collection's iteration, how many results its consumer is to get at most.
     """
 
     run: str
@@ -57,6 +62,8 @@ class TrialRequest:
     node: int = 0
     rendezvous: str = ""
     resume: str = ""
+    worker: int | None = None
+    units: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,9 +86,12 @@ class SlotConfig:
         checkpoints: folder, or fsspec URL, with a folder of checkpoints for each run and trial; outlives attempts, pods and,
             on a cluster, runs. "" for `checkpoints` below `root`.
         grace: seconds a trial gets after SIGTERM, to save a checkpoint.
+        linger: seconds that the other ranks, and then the other nodes, get to end after rank 0 has returned the result.
         pack: archive of the job's code that the slot unpacks into `code` before it starts; "" when it is there already.
         ship: whether the slot shares no folder with the controller. Then `code`, `root` and `cache` are below the slot's
             own home, and events carry what the trial writes into files: its log, and its own MLflow store.
+        role: "trial"; of a collection "producer" or "consumer".
+        write: for the consumer that writes shards: how and where, as `spec.collecting.Write` says.
     """
 
     run: str
@@ -98,8 +108,11 @@ class SlotConfig:
     nodes: int = 1
     checkpoints: str = ""
     grace: float = 30.0
+    linger: float = LINGER
     pack: str = ""
     ship: bool = False
+    role: str = "trial"
+    write: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,7 +177,8 @@ class TrialEvent:
 
     `waiting` means that the trial stands still until it is told whether to go on. `arrays` is the file, on the slot's
     node, that holds the packed arrays of the result. A slot that ships (`SlotConfig.ship`) adds what the log has grown by,
-    and `store`, the file that holds the trial's own MLflow store.
+    and `store`, the file that holds the trial's own MLflow store. A producer says how many more units it `wants` and what it
+    `offers`; a consumer offers weights, and says which results it has read and needs no more (`took`).
     """
 
     reports: tuple[TrialReport, ...] = ()
@@ -173,6 +187,9 @@ class TrialEvent:
     arrays: str | None = None
     log: bytes = b""
     store: str | None = None
+    wants: int = 0
+    offers: tuple[Offer, ...] = ()
+    took: tuple[int, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -182,10 +199,13 @@ class Wish:
     Attributes:
         state: RUNNING, PAUSED or CANCELLED.
         parallel: slots, or None for as many as the job says.
+        again: number of the newest attempt when the user had the run go on; a training that failed for good with it is tried
+            again.
     """
 
     state: RunState = RunState.RUNNING
     parallel: int | None = None
+    again: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -214,8 +234,11 @@ class RunStatus:
     `best` is the best feasible trial of a single-objective study, or the first of the Pareto front; `rate` is ended
     trials per second while slots were ready; `eta` is seconds; `nodes` are the hosts or pods that have a slot, so those that
     a run must keep when it gets smaller; `recorder` says why MLflow is away; `unrecorded` is whether MLflow lacks results
-    that a resume would write; `kind` is the job's; `slots_per_trial` is how many slots run one trial together; `progress` is
-    what the newest report of a training said: its metrics, and `step` and, where the job told it, `total_steps`.
+    that a resume would write; `kind` is the job's; `slots_per_trial` is how many slots run one trial together; `parallel` is
+    how many trials run at a time, and of a collection, whose trials are its iterations, how many workers; `progress` is what
+    the newest report of a training said: its metrics, and `step` and, where the job told it, `total_steps`; of a collection
+    it is the iteration that runs: `iteration`, `units`, `units_total`, `units_failed`, `items`, `bytes`, `in_flight_bytes`,
+    `units_per_second`, `items_per_second`, `spilled_bytes`; `workers` are a collection's producers.
     """
 
     run: str
@@ -245,6 +268,12 @@ class RunStatus:
     kind: str = "hpo"
     slots_per_trial: int = 1
     progress: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    workers: tuple[WorkerStatus, ...] = ()
+
+    @property
+    def is_collection(self) -> bool:
+        """Whether producers make results for a consumer, iteration by iteration."""
+        return self.kind == "collect"
 
     @property
     def is_training(self) -> bool:
@@ -253,8 +282,8 @@ class RunStatus:
 
     @property
     def slots(self) -> int:
-        """Slots that all trials fill when as many run as may."""
-        return self.parallel * self.slots_per_trial
+        """Slots that all trials fill when as many run as may; a collection's consumer has one beside the workers'."""
+        return self.parallel * self.slots_per_trial + self.is_collection
 
     @property
     def ended_trials(self) -> int:

@@ -9,10 +9,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from trialplane.runtime import line_scan
-from trialplane.runtime.lines import LineDataset
+from trialplane.runtime.lines import LineDataset, scan
 
-assert line_scan  # imported before the clock starts: numpy is in every process that builds
+assert scan  # imported before the clock starts: numpy is in every process that builds
 
 
 def main(corpus: str, rounds: int) -> dict[str, list[float]]:

@@ -1,0 +1,265 @@
+"""One attempt at an iteration of a collection: its units, what is on its way, its producers, and what is shown of that.
+
+Decides, and asks nobody to do anything: `crews` does.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from trialplane import errors
+from trialplane.controller.flow import Flow, Parcel
+from trialplane.controller.units import Units
+from trialplane.controller.workers import Worker
+from trialplane.spec.job import Job
+from trialplane.wire import paths
+from trialplane.wire.records import TrialOutcome, TrialRequest
+from trialplane.wire.states import FailureClass, TrialState
+from trialplane.wire.units import Offer, Unit, WorkerStatus
+
+log = logging.getLogger(__name__)
+
+STORE_SHARE = 0.7  # of an object store that results may fill; Ray begins to write to disk at 0.8
+SPILL_INTERVAL = 5.0  # seconds between looks at what the object stores have spilled
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """Why an iteration fails, whatever its consumer says."""
+
+    failure: FailureClass
+    message: str
+    traceback: str = ""
+
+
+class Iteration:
+    """What is known of it.
+
+    Attributes:
+        request: the consumer's, as the loop gave it.
+        numbers: of its producers' processes.
+        weights: a reference to what producers start with, or None.
+        is_published: whether the consumer has said what that is.
+        is_all_fed: whether the consumer was told that it has all results.
+        verdict: why it is ended, when it is.
+    """
+
+    def __init__(self, request: TrialRequest, job: Job, store_bytes: int, spilled: int | None) -> None:
+        assert job.collect is not None
+        self.request = request
+        self.numbers: set[int] = set()
+        self.collect = job.collect
+        self.book = Units(request.trial * job.collect.units, job.collect.units, job.seed, job.retries)
+        self.flow = Flow(job.collect.in_flight_bytes)
+        self.workers: dict[int, Worker] = {}
+        self.weights: Any = None
+        self.weights_bytes = 0
+        self.is_published = False
+        self.is_all_fed = False
+        self.verdict: Verdict | None = None
+        self._store_bytes = store_bytes
+        self._items = 0
+        self._bytes = 0
+        self._kept = 0
+        self._began: float | None = None  # when the first unit was handed out
+        self._newest: float | None = None  # when the newest result arrived
+        self._spilled_before = spilled
+        self._spilled = 0
+        self._spill_at = 0.0
+
+    def publish(self, weights: Any, store_bytes: int) -> None:
+        """Producers may start, with these weights."""
+        self.weights, self.is_published = weights, True
+        self._store_bytes = store_bytes
+        wanted = self.collect.in_flight_bytes
+        room = int(STORE_SHARE * store_bytes) - self.weights_bytes
+        self.flow.limit = min(wanted, max(1, room)) if store_bytes else wanted
+        if self.flow.limit < wanted:
+            log.warning(
+                "iteration %d: %d MB may be in flight, not the %d MB of collect.in_flight: the smallest object store has "
+                "%d MB, and the weights are in it too; resources.shm makes it larger",
+                *(self.request.trial, self.flow.limit >> 20, wanted >> 20, store_bytes >> 20),
+            )
+
+    def hand(self, worker: Worker) -> tuple[Unit, ...]:
+        """Units for a producer that wants some."""
+        units = self.book.hand(worker.index, worker.owed)
+        if units:
+            now = time.monotonic()
+            self._began = self._began or now
+            worker.began = worker.began or now
+            worker.owed -= len(units)
+            worker.handed += len(units)
+        return units
+
+    def offered(self, worker: Worker, offer: Offer) -> bool:
+        """A producer has a result; False when nobody will fetch it."""
+        if not self.book.made(worker.index, offer.unit):
+            log.warning("worker %d offers a result of unit %d, which it does not have", worker.index, offer.unit)
+            return False
+        if offer.bytes > self.flow.limit:
+            failed = self.book.refuse(offer.unit, FailureClass.INVALID, self._too_large(offer))
+            worker.failed += failed is not None
+            log.warning("iteration %d: worker %d: %s", self.request.trial, worker.index, self._too_large(offer))
+            return False
+        self.flow.offer(Parcel(offer.unit, worker.index, offer.bytes, offer.items))
+        return True
+
+    def fetched(self, unit: int, reference: Any) -> None:
+        """A result lies in the object store, or is gone when there is no reference."""
+        if reference is None:
+            self.flow.lose(unit)
+            self.book.again(unit)
+        else:
+            self.flow.store(unit, reference)
+
+    def fed(self, unit: int, lost: bool) -> None:
+        """The consumer has a result, or it was lost."""
+        if lost:
+            self.flow.lose(unit)
+            self.book.again(unit)
+            return
+        parcel = self.flow.feed(unit)
+        if parcel is not None and self.book.arrive(unit):
+            self._count(parcel)
+
+    def took(self, units: Iterable[int]) -> None:
+        """The consumer has read results, or has those of a former attempt."""
+        for unit in units:
+            self._kept += self.book.keep(unit)
+            parcel = self.flow.take(unit)
+            if parcel is not None and self.book.arrive(unit):  # before we heard that it was fed
+                self._count(parcel)
+
+    def producer_ended(self, worker: Worker, outcome: TrialOutcome) -> None:
+        """A producer's process has ended; what it had is done again, or has failed."""
+        for unit in self.flow.withdraw(worker.index):
+            self.book.again(unit)
+        lost = self.book.lose(worker.index, outcome)
+        if outcome.state is TrialState.COMPLETE and not worker.last and not worker.handed:
+            early = "play(ctx) returned before the iteration had enough, and without taking a unit"
+            outcome = dataclasses.replace(outcome, failure=FailureClass.INVALID, message=early)
+        worker.failed += lost.failed is not None
+        worker.end(None if outcome.failure in (None, FailureClass.STOPPED) else outcome)
+
+    def judge(self, warm: set[int]) -> None:
+        """Finds out whether the iteration has failed.
+
+        Args:
+            warm: the producers whose slots are ready.
+        """
+        failed = self.book.failed
+        if len(failed) > self.collect.most_failed:
+            first = next(iter(failed.values()))
+            self.verdict = Verdict(
+                first.failure,
+                f"{errors.counted(len(failed), 'unit')} of {self.collect.units} failed, more than collect.max_failed = "
+                f"{self.collect.most_failed}; the first was unit {first.unit}, by worker {first.worker} "
+                f"({first.failure}): {first.message}; {self._where(first.worker)}",
+                first.traceback,
+            )
+            return
+        tried = [worker for slot, worker in self.workers.items() if slot in warm]
+        if tried and all(worker.is_given_up for worker in tried) and not self.book.is_done:
+            worker = tried[0]
+            assert worker.failure is not None
+            assert worker.failure.failure is not None
+            self.verdict = Verdict(
+                worker.failure.failure,
+                f"no producer gets as far as its first unit; worker {worker.index}: {worker.failure.message}; "
+                f"{self._where(worker.index)}",
+                worker.failure.traceback,
+            )
+
+    def close(self) -> None:
+        """It is over: the object store need not keep anything of it."""
+        self.weights = None
+        self.flow = Flow(0)
+
+    def note_spilled(self, spilled: Callable[[], int | None], *, again: bool = False) -> None:
+        """Looks now and then, or `again`, whether an object store wrote results to disk, and says so once."""
+        if not again and time.monotonic() < self._spill_at:
+            return
+        self._spill_at = time.monotonic() + SPILL_INTERVAL
+        total = spilled()
+        if total is None:
+            return
+        if self._spilled_before is None or total < self._spilled_before:  # a node is gone, and its count
+            self._spilled_before = total
+        before, self._spilled = self._spilled, max(self._spilled, total - self._spilled_before)
+        if self._spilled and not before:
+            log.warning(
+                "iteration %d: the object store has no room and writes results to disk (%.1f MB), which is slow; make it "
+                "larger (resources.shm) or collect.in_flight smaller",
+                *(self.request.trial, self._spilled / 1e6),
+            )
+
+    # What is shown
+
+    def metrics(self) -> dict[str, float]:
+        """What the platform adds to the outcome of the iteration."""
+        seconds = self._seconds()
+        fresh = self.book.arrived - self._kept
+        return {
+            "units": float(self.book.arrived),
+            "units_failed": float(len(self.book.failed)),
+            "items": float(self._items),
+            "gigabytes": self._bytes / 1e9,
+            "units_per_second": fresh / seconds if seconds else 0.0,
+            "items_per_second": self._items / seconds if seconds else 0.0,
+        }
+
+    def progress(self) -> Mapping[str, float]:
+        """`RunStatus.progress`."""
+        metrics = self.metrics()
+        del metrics["gigabytes"]
+        return {
+            "iteration": float(self.request.trial),
+            "units_total": float(self.book.count),
+            **metrics,
+            "bytes": float(self._bytes),
+            "in_flight_bytes": float(self.flow.in_flight),
+            "spilled_bytes": float(self._spilled),
+        }
+
+    def rows(self, nodes: Mapping[int, str]) -> tuple[WorkerStatus, ...]:
+        """`RunStatus.workers`.
+
+        Args:
+            nodes: slot → its node, of those that are ready.
+        """
+        now = time.monotonic()
+        known = {**{slot: Worker(slot) for slot in nodes}, **self.workers}
+        return tuple(
+            worker.status(now, nodes.get(slot, ""), bool(self.book.open(slot)), self.flow.waits(slot))
+            for slot, worker in sorted(known.items())
+        )
+
+    def _count(self, parcel: Parcel) -> None:
+        self._newest = time.monotonic()
+        self._items += parcel.items
+        self._bytes += parcel.bytes
+        self.workers[parcel.worker].arrived(parcel.items, parcel.bytes)
+
+    def _seconds(self) -> float:
+        """From the first unit to the newest result."""
+        return 0.0 if self._began is None or self._newest is None else self._newest - self._began
+
+    def _too_large(self, offer: Offer) -> str:
+        text = f"the result of unit {offer.unit} has {offer.bytes / 1e6:.1f} MB, and "
+        if self.flow.limit < self.collect.in_flight_bytes:
+            return (
+                f"{text}the object store has room for {self.flow.limit / 1e6:.1f} MB; make it larger (resources.shm), or "
+                "give smaller units"
+            )
+        return (
+            f"{text}collect.in_flight is {self.flow.limit / 1e6:.1f} MB; raise it (`--set collect.in_flight=2Gi`), or give "
+            "smaller units"
+        )
+
+    def _where(self, worker: int) -> str:
+        return f"its log is {paths.trial_log(self.request.trial, self.request.attempt, worker)}"

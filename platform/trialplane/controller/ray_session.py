@@ -1,0 +1,107 @@
+"""The Ray that a controller works with: one of its own or a cluster's, and what its object stores have room for and spill.
+
+Holds no decisions. What runs in it is the matter of `slots`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import ray
+from ray._private import internal_api, state
+
+from trialplane import errors
+
+SLOT_RESOURCE = "trial_slot"
+ASK_PATIENCE = 2.0  # seconds for a node to say what it has spilled
+
+
+def connect(size: int, gpus: int, store: Callable[[int], int]) -> None:
+    """Starts a Ray of this process's own on this machine, with room for `size` slots of `gpus` GPUs each.
+
+    `store` says how large its object store is to be, of what is left in /dev/shm: `plan.sizes.local_object_store`.
+
+    Ray reads its settings when it is imported: see `__main__`.
+
+    Raises:
+        SlotError: Ray does not start, or has fewer GPUs than the trials need.
+    """
+    free = shutil.disk_usage("/dev/shm").free
+    with _told("Ray does not start on this machine"):
+        ray.init(
+            address="local",
+            num_cpus=max(size, 1),
+            resources={SLOT_RESOURCE: size},
+            include_dashboard=False,
+            log_to_driver=False,
+            configure_logging=False,
+            object_store_memory=store(free),
+        )
+    have = int(ray.cluster_resources().get("GPU", 0))
+    if have < gpus * size:
+        raise errors.SlotError(
+            f"{errors.counted(size, 'slot')} with {errors.counted(gpus, 'GPU')} each: that is {gpus * size}, but Ray sees "
+            f"{have}; lower --parallel, --nodes or --gpus"
+        )
+
+
+def join(address: str) -> None:
+    """Joins the Ray of a cluster, whose pods bring the slots.
+
+    Raises:
+        SlotError: it does not answer.
+    """
+    with _told(f"the Ray at {address} cannot be joined"):
+        ray.init(address=address, log_to_driver=False, configure_logging=False)
+
+
+@contextlib.contextmanager
+def _told(what: str) -> Iterator[None]:
+    """Says what Ray could not do, as SlotError."""
+    try:
+        yield
+    except (RuntimeError, OSError, ValueError) as error:
+        raise errors.SlotError(f"{what}: {errors.first_line(error)}") from error
+    except Exception as error:
+        if type(error) is not Exception:
+            raise
+        # A plain one says that its processes took over 30 s, a limit that nobody can change.
+        text = f"{what}: {errors.first_line(error)} Is the machine very busy? `platform resume` tries again"
+        raise errors.SlotError(text) from error
+
+
+def disconnect() -> None:
+    """Ends the Ray that `connect` started, or leaves the one that was joined."""
+    ray.shutdown()
+
+
+def wait(answers: Sequence[Any], timeout: float) -> None:
+    """Waits until one of the calls with these answers has one, for at most so many seconds."""
+    if answers:
+        ray.wait(list(answers), num_returns=1, timeout=timeout, fetch_local=False)
+    else:
+        time.sleep(timeout)
+
+
+def store_bytes() -> int:
+    """Bytes of the smallest object store of a node with slots; 0 while there is none."""
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    return int(min((has.get("object_store_memory", 0) for has in nodes if has.get(SLOT_RESOURCE)), default=0))
+
+
+def spilled_bytes() -> int | None:
+    """Bytes that the object stores of all nodes have written to disk for want of room, so far; None when nobody answers.
+
+    Ray has no public call for it: this is what its command `ray memory` asks.
+    """
+    from grpc import RpcError  # type: ignore[import-untyped]
+
+    try:
+        reply = internal_api.get_memory_info_reply(state.state, timeout_seconds=ASK_PATIENCE)
+    except (RpcError, AssertionError):  # a node that has just gone, or all of them
+        return None
+    return int(reply.store_stats.spilled_bytes_total)

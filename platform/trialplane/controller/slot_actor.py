@@ -1,0 +1,112 @@
+"""The Ray actor around one slot: what it says and offers, as references into the object store.
+
+Runs where the slot is. Knows the runtime by name only: the controller's room does not import it. A trial's next event is the
+answer to `run` and `go_on`; everything else has threads of its own (`GROUPS`), so that it need not wait for that.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from trialplane.wire.records import SlotConfig, TrialEvent, TrialRequest
+from trialplane.wire.states import FailureClass
+from trialplane.wire.units import Unit
+
+# Threads of the actor: for what takes no time, and for what copies a result.
+GROUPS = {"control": 1, "data": 1}
+
+
+class SlotActor:
+    """One slot. Calls about a trial name its number: they may come when it has ended, and the next one runs."""
+
+    def __init__(self, config: SlotConfig, name: str) -> None:
+        runtime = importlib.import_module("trialplane.runtime.slot")
+        self._slot = runtime.Slot(config, name)
+        self._number: int | None = None  # of the newest attempt
+
+    def start(self) -> dict[str, Any]:
+        """Warms the template up."""
+        return dict(self._slot.start())
+
+    def run(self, request: TrialRequest, weights: Sequence[ray.ObjectRef[Any]] = ()) -> tuple[TrialEvent, dict[str, Any]]:
+        """Starts a trial, with the packed weights that the reference in `weights` stands for, and gives its first event."""
+        self._number = request.number
+        if not weights:
+            return self._with_files(self._slot.run(request))
+        return self._with_files(self._slot.run(request, ray.get(weights[0])))
+
+    def go_on(self, prune: bool) -> tuple[TrialEvent, dict[str, Any]]:
+        """Answers an event and gives the next."""
+        return self._with_files(self._slot.go_on(prune))
+
+    @ray.method(concurrency_group="control")  # type: ignore[untyped-decorator]
+    def kill(self, number: int, failure: FailureClass, message: str) -> None:
+        """Ends the trial."""
+        if number == self._number:
+            self._slot.kill(failure, message)
+
+    @ray.method(concurrency_group="control")  # type: ignore[untyped-decorator]
+    def stop(self, number: int, message: str) -> None:
+        """Lets the trial save itself and end."""
+        if number == self._number:
+            self._slot.stop(message)
+
+    @ray.method(concurrency_group="control")  # type: ignore[untyped-decorator]
+    def hand(self, number: int, units: tuple[Unit, ...], last: bool) -> None:
+        """Hands units to a producer."""
+        if number == self._number:
+            self._slot.hand(units, last)
+
+    @ray.method(concurrency_group="data", num_returns=2)  # type: ignore[untyped-decorator]
+    def fetch(self, number: int, unit: int) -> tuple[bool, Any]:
+        """Whether the result was still there, and the packed result, which Ray copies out of the slot's memory."""
+        try:
+            if number == self._number:
+                return True, self._slot.fetch(unit)
+        except KeyError:
+            pass  # its trial has ended meanwhile, and its results with it
+        return False, None
+
+    @ray.method(concurrency_group="control")  # type: ignore[untyped-decorator]
+    def release(self, number: int, unit: int) -> None:
+        """A producer need not keep a result any longer."""
+        if number == self._number:
+            self._slot.release(unit)
+
+    @ray.method(concurrency_group="data")  # type: ignore[untyped-decorator]
+    def feed(self, number: int, unit: int, worker: int, items: int, result: Sequence[ray.ObjectRef[Any]]) -> bool:
+        """Gives a consumer the result that the reference in `result` stands for; False when it is lost."""
+        try:
+            array = ray.get(result[0])
+        except ray.exceptions.RayError:
+            return False
+        if number == self._number:
+            self._slot.feed(unit, worker, items, array)
+        return True
+
+    @ray.method(concurrency_group="control")  # type: ignore[untyped-decorator]
+    def end_feed(self, number: int, failed: int) -> None:
+        """A consumer gets no more results."""
+        if number == self._number:
+            self._slot.end_feed(failed)
+
+    def close(self) -> None:
+        """Ends the slot."""
+        self._slot.close()
+
+    def _with_files(self, event: TrialEvent) -> tuple[TrialEvent, dict[str, Any]]:
+        """The event, and the files it names as references into the object store, which Ray hands out as they are."""
+        files = {name: Path(file) for name in ("arrays", "store") if (file := getattr(event, name)) is not None}
+        if not files:
+            return event, {}
+        import numpy as np
+
+        references = {name: ray.put(np.fromfile(file, dtype=np.uint8)) for name, file in files.items()}
+        for file in files.values():
+            file.unlink()
+        return event, references

@@ -1,0 +1,86 @@
+"""What the controller knows of each producer of a collection in one iteration, and how that is shown. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from trialplane.wire.records import TrialOutcome, TrialRequest
+from trialplane.wire.states import FailureClass
+from trialplane.wire.units import WorkerStatus
+
+MAX_EMPTY = 3  # processes in a row that end without any work done, before a worker is given up for the iteration
+
+
+@dataclasses.dataclass
+class Worker:
+    """One producer.
+
+    Attributes:
+        index: its slot.
+        request: what runs in the slot now.
+        owed: units that it wants and has not got.
+        last: whether it was told that it gets no more.
+        began: when its first unit was handed out.
+        handed: units that the process has got.
+        empty: processes in a row that ended before they had any.
+        failure: how its last process failed, if it did.
+    """
+
+    index: int
+    request: TrialRequest | None = None
+    owed: int = 0
+    last: bool = False
+    began: float | None = None
+    handed: int = 0
+    empty: int = 0
+    failure: TrialOutcome | None = None
+    units: int = 0
+    items: int = 0
+    failed: int = 0
+    bytes: int = 0
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether it is not started again in this iteration."""
+        return self.empty >= MAX_EMPTY
+
+    def start(self, request: TrialRequest) -> None:
+        """A process starts."""
+        self.request, self.owed, self.handed, self.last = request, 0, 0, False
+
+    def end(self, failure: TrialOutcome | None) -> None:
+        """The process has ended, well or by that failure."""
+        self.failure = failure
+        if self.handed or failure is None:
+            self.empty = 0
+        elif failure.failure is not FailureClass.LOST:  # which is not its fault
+            self.empty += 1
+        self.request, self.owed = None, 0
+
+    def arrived(self, items: int, size: int) -> None:
+        """The consumer has one of its results."""
+        self.units += 1
+        self.items += items
+        self.bytes += size
+
+    def status(self, now: float, node: str, works: bool, is_full: bool) -> WorkerStatus:
+        """The producer as the laptop shows it.
+
+        Args:
+            now: on the clock that `began` is of.
+            node: where its slot is, or "" while it is not ready.
+            works: whether it has a unit to do.
+            is_full: whether a result of it has to wait for room.
+        """
+        if self.is_given_up:
+            state = "gone"
+        elif self.request is None:
+            state = "failed" if self.failure else "waiting" if self.last else "starting"
+        elif works:
+            state = "working"
+        else:
+            state = "waiting" if is_full or self.owed or self.last else "starting"
+        seconds = 0.0 if self.began is None else now - self.began
+        counted = {"units": self.units, "items": self.items, "failed": self.failed, "bytes": self.bytes}
+        message = "" if self.failure is None else self.failure.message
+        return WorkerStatus(self.index, state, node, seconds=seconds, message=message, **counted)

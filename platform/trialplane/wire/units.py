@@ -1,0 +1,60 @@
+"""The work of a collection as it crosses process boundaries: units that are handed out, and results that are on offer.
+
+Frozen values without behaviour. The arrays of a result never travel with these: an offer says that they are there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+WEIGHTS = -1  # in place of a unit: what the consumer publishes for the producers
+
+
+@dataclasses.dataclass(frozen=True)
+class Unit:
+    """One piece of work, done by one producer and counted once.
+
+    Attributes:
+        number: 0 to iterations × units - 1; unique in the run.
+        seed: of everything random in it, so that the same unit gives the same result wherever it is done.
+    """
+
+    number: int
+    seed: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Offer:
+    """A packed result that lies ready in its producer's memory until it is fetched.
+
+    Attributes:
+        unit: number of the unit, or WEIGHTS.
+        bytes: of the packed result; 0 says that there is none (no weights before the first iteration has ended).
+        items: what the job counts in it: positions, samples.
+        seconds: from when the unit was handed out.
+    """
+
+    unit: int
+    bytes: int
+    items: int = 0
+    seconds: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class WorkerStatus:
+    """One producer as the laptop shows it, in the iteration that runs.
+
+    `state` is starting, working, waiting (for units, or for room in the store), failed (and being replaced) or gone;
+    `message` says why. `units` and `items` are those that arrived, `failed` units that it could not do, `bytes` of what
+    arrived, `seconds` since its first unit was handed out.
+    """
+
+    worker: int
+    state: str
+    node: str = ""
+    units: int = 0
+    items: int = 0
+    failed: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+    message: str = ""

@@ -1,0 +1,232 @@
+"""A collection on the laptop's side: whether it fits a machine or a cluster, what a resume may change, what it starts from.
+
+Not checked here: flags and what verbs show (tests/cli/test_collecting.py), pods (tests/plan), that it runs (tests/study).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.client.conftest import failed
+from tests.client.test_machine import check as fits
+from tests.client.test_preflight import look, node, quota
+
+from trialplane.client import changes, ending, folder, preflight
+from trialplane.client.preflight import Seen
+from trialplane.client.run import RunHandle
+from trialplane.client.sdk import Platform
+from trialplane.errors import InputError, SpecError
+from trialplane.spec.job import Job
+from trialplane.wire.records import RunStatus, TrialOutcome
+from trialplane.wire.states import FailureClass, RunState, TrialState
+
+__all__ = ["look"]
+
+GIB = 2**30
+COLLECT = "{units: 4, iterations: 3, workers: 2, consumer: 'train:learn'}"
+
+
+def a_job(resources: dict[str, Any] | None = None, **collect: Any) -> Job:
+    fields = {"units": 80, "iterations": 10, "workers": 8, "consumer": "train:learn", **collect}
+    return Job.model_validate(
+        {"name": "demo", "kind": "collect", "collect": fields, "resources": {"memory": "1Mi", **(resources or {})}}
+    )
+
+
+@pytest.fixture(autouse=True)
+def job(workplace) -> Path:
+    """The job demo is a collection."""
+    file = workplace / "jobs" / "demo" / "job.yaml"
+    file.write_text(f"kind: collect\ncollect: {COLLECT}\nresources: {{memory: 1Mi}}\n")
+    (file.parent / "train.py").write_text("def play(ctx): ...\ndef learn(ctx, results): ...\n")
+    return file
+
+
+def collected(request) -> TrialOutcome:
+    return TrialOutcome(request.number, TrialState.COMPLETE, metrics={"units": 4.0, "loss": 0.5}, started=10.0, ended=40.0)
+
+
+# A machine
+
+
+@pytest.mark.parametrize(
+    ("wanted", "has", "said"),
+    [
+        (
+            a_job({"gpus": 1}, workers=4),
+            {"gpus": 3},
+            "collect.workers: 4 workers and the consumer with 1 GPU each do not fit this machine, which has 3; --workers 2",
+        ),
+        (
+            a_job({"gpus": 1}, workers=4),
+            {"gpus": 1},
+            "collect.workers: 4 workers and the consumer with 1 GPU each do not fit this machine, which has 1; "
+            "--set resources.gpus=0",
+        ),
+        (
+            a_job({"gpus": 2}),
+            {},
+            "resources.gpus: each worker asks for 2, and this machine has none; --set resources.gpus=0",
+        ),
+    ],
+)
+def test_gpus_are_counted_for_the_consumer_too(wanted, has, said):
+    assert fits(wanted, **{"cores": 99, **has}) == ([said], [])
+
+
+def test_what_gets_slow_is_told_in_its_own_words():
+    assert fits(a_job({"cpus": 2}, workers=3))[1] == [
+        "3 workers and the consumer with 2 cores each: this machine has 4 cores, so they get slower"
+    ]
+    (warning,) = fits(a_job({"memory": "5Gi"}, workers=1))[1]
+    assert warning == "1 worker and the consumer may use 5Gi each, more than this machine's 8 GiB"
+
+
+@pytest.mark.parametrize(("in_flight", "shm", "told"), [("597Mi", 2 * GIB, 0), ("598Mi", 2 * GIB, 1), ("4Gi", None, 0)])
+def test_shared_memory_too_small_for_what_is_in_flight_is_told(in_flight, shm, told):
+    _, warnings = fits(a_job(in_flight=in_flight), cores=99, shm=shm)
+    assert len(warnings) == told
+    for warning in warnings:
+        assert "collect.in_flight is 598Mi, and /dev/shm has 2048 MiB left, half of it for results" in warning
+        assert warning.endswith("--in-flight 597Mi is what fits")
+
+
+def test_a_search_is_not_told_of_shared_memory():
+    searched = Job.model_validate({"name": "a", "kind": "hpo", "objectives": [{"metric": "a", "direction": "minimize"}]})
+    assert fits(searched, shm=1) == ([], [])
+
+
+# A cluster
+
+
+def test_a_worker_larger_than_every_node_is_called_a_worker(look):
+    complaints, _ = look(Seen(nodes=[node(nvidia_com__gpu="1")]), resources__gpus=2)
+    assert [text.partition(",")[0] for text in complaints] == ["resources.gpus: each worker asks for 2 nvidia.com/gpu"]
+
+
+@pytest.mark.parametrize(("pods", "fit"), [("3", None), ("4", 1), ("5", 2)])
+def test_a_quota_must_hold_the_consumer_and_a_worker(look, pods, fit):
+    """Pods of the controller and the submitter are two more."""
+    complaints, warnings = look(Seen(quotas=[quota(pods=pods)]))
+    if fit is None:
+        (complaint,) = complaints
+        assert complaint.startswith(
+            "resources: a worker, the consumer and the controller ask for 4 pods, and small allows 3"
+        )
+    elif fit == 1:
+        assert complaints == []
+        (warning,) = warnings
+        assert warning.endswith("enough for 1 of 2 workers beside the consumer; the others wait (--workers 1)")
+    else:
+        assert (complaints, warnings) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("to", "has_volume", "said"),
+    [
+        (None, False, ""),
+        ("s3://b/c", False, ""),
+        ("/checkpoints/games", True, ""),
+        ("/checkpoints/games", False, "goes with it; write a URL (s3://bucket/path), or leave it out"),
+        ("/data/games", True, "is on the data volume, which pods may only read; write a folder below /checkpoints, a URL"),
+        ("/home/ann", True, "/home/ann is a folder of the pod's own"),
+    ],
+)
+def test_files_go_where_they_stay(to, has_volume, said):
+    found = preflight.shards(a_job(consumer=None, write={"to": to}), has_volume)
+    assert len(found) == bool(said)
+    for complaint in found:
+        assert complaint.field == "collect.write.to"
+        assert said in complaint.message
+
+
+# Going on
+
+
+def test_a_resume_may_ask_for_more_iterations_and_other_workers():
+    job = changes.changed(a_job(), {"collect.iterations": 20, "collect.workers": 2, "trials": None}, ["budget.time=2h"], 10)
+    assert (job.trials, job.slots, job.budget.time) == (20, 3, 7200.0)
+
+
+@pytest.mark.parametrize(
+    ("changed", "sets", "field", "said"),
+    [
+        ({"collect.iterations": 5}, [], "collect.iterations", "7 were started already"),
+        (
+            {"trials": 20},
+            [],
+            "trials",
+            "cannot change when a run is resumed, as it would be another collection (collect.itera",
+        ),
+        ({"budget.max_failed": 5}, [], "budget.max_failed", "collect.max_failed says how many units may fail"),
+        ({}, ["collect.units=5"], "collect.units", "cannot change"),
+        ({}, ["collect.consumer=train:other"], "collect.consumer", "cannot change"),
+        ({}, ["collect=null"], "collect", "cannot change"),
+    ],
+)
+def test_what_would_make_another_collection_is_refused(changed, sets, field, said):
+    with pytest.raises(SpecError) as caught:
+        changes.changed(a_job(), changed, sets, 7)
+    (complaint,) = caught.value.complaints
+    assert complaint.field == field
+    assert said in complaint.message
+
+
+def test_a_study_has_no_iterations():
+    searched = Job.model_validate({"name": "a", "kind": "hpo", "objectives": [{"metric": "a", "direction": "minimize"}]})
+    with pytest.raises(SpecError, match=r"--iterations: collect\.iterations: cannot change"):
+        changes.changed(searched, {"collect.iterations": 5}, [], 0)
+
+
+def test_one_that_has_succeeded_says_how_to_ask_for_more():
+    status = RunStatus("a", "demo", RunState.SUCCEEDED, trials=10, complete=10, kind="collect")
+    assert "`platform resume a --iterations N` asks for more than 10" in ending.nothing_to_do(status, a_job(), a_job())
+    failed_ = dataclasses.replace(status, state=RunState.FAILED, complete=3, failed=1)
+    assert ending.nothing_to_do(failed_, a_job(), a_job()) == ""
+
+
+def test_a_status_before_the_controller_speaks_counts_slots():
+    status = folder.pending("a", a_job(), 1.0)
+    assert (status.kind, status.trials, status.parallel, status.slots) == ("collect", 10, 8, 9)
+
+
+def test_here_other_workers_need_a_pause(runs, held):
+    run = runs.make("a", tell=collected)
+    with pytest.raises(InputError, match="nobody works on a; `platform resume a --workers 4` goes on"):
+        list(RunHandle("a", runs.target).scale(4))
+    held(run)
+    with pytest.raises(InputError, match="first `platform pause a`: `platform resume a --workers 4`"):
+        list(RunHandle("a", runs.target).scale(4))
+
+
+# Starting from another run
+
+
+def complaints(platform: Platform, **options: Any) -> list[str]:
+    try:
+        platform.prepare("demo", name="b", **options)
+    except SpecError as error:
+        return [one.message for one in error.complaints]
+    return []
+
+
+def test_it_starts_from_the_weights_of_another_collection(runs):
+    run = runs.make("a", tell=lambda request: failed(request, FailureClass.ERROR))
+    platform = Platform(runs.target)
+    assert complaints(platform, overrides={"resume": "a"}) == [
+        f"a has saved no checkpoint to start from; `platform logs a` shows how far it came "
+        f"(in {run.checkpoints / 'a' / 'trial-0'})"
+    ]
+    (run.checkpoints / "a" / "trial-0" / "step-0000000001").mkdir(parents=True)
+    assert complaints(platform, overrides={"resume": "a"}) == []
+
+
+def test_another_kind_is_no_start(runs, job):
+    runs.make("a", tell=collected)
+    job.write_text("kind: train\nentrypoint: train:play\n")
+    assert complaints(Platform(runs.target), overrides={"resume": "a"}) == [
+        "a is a collection, and a training starts from another training"
+    ]

@@ -1,0 +1,213 @@
+"""Kind collect: its defaults, its slots, what it refuses (all at once, with the lines), and what users are told.
+
+Not checked here: pods (tests/plan/test_collecting.py), flags and what verbs show (tests/cli), that it runs (tests/study).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from tests.spec.conftest import found
+
+from trialplane.spec import advice, document, load, schema
+from trialplane.spec.checkpoints import GRACE
+from trialplane.spec.job import KINDS, Job
+
+COLLECT: dict[str, Any] = {"units": 80, "iterations": 10, "workers": 8, "consumer": "train:learn"}
+GOOD = "kind: collect\ncollect: {units: 80, iterations: 10, workers: 8, consumer: 'train:learn'}\n"
+
+
+def a_job(collect: dict[str, Any] | None = None, **fields: Any) -> Job:
+    return Job.model_validate({"name": "demo", "kind": "collect", "collect": {**COLLECT, **(collect or {})}, **fields})
+
+
+@pytest.fixture
+def place(folder: Path) -> Path:
+    (folder / "train.py").write_text("def play(ctx): ...\n\n\ndef learn(ctx, results): ...\n")
+    return folder
+
+
+def write(folder: Path, text: str) -> None:
+    (folder / "job.yaml").write_text(text)
+
+
+def test_a_collection_needs_its_units_and_who_takes_them(place: Path) -> None:
+    write(place, "kind: collect\ncollect: {units: 4, consumer: train:learn}\n")
+    job = load.load_job(place)
+    collect = job.collect
+    assert collect is not None
+    assert job.is_collection and job.keeps_checkpoints and not job.is_training and not job.is_placed_whole
+    assert job.entrypoint == "train:play"
+    assert [(one.metric, one.direction) for one in job.objectives] == [("units", "maximize")]
+    assert (collect.iterations, collect.workers, collect.timeout, collect.most_failed) == (1, 1, 600.0, 0)
+    assert collect.in_flight_bytes == 512 * 2**20
+    assert (job.retries.crashed, job.retries.lost, job.budget.max_failed) == (1, 5, None)
+
+
+def test_iterations_are_its_trials_and_workers_its_slots() -> None:
+    job = a_job()
+    assert (job.trials, job.parallel, job.slots, job.width) == (10, 1, 9, 8)
+    wider = job.widened(3)
+    assert (wider.trials, wider.slots, wider.width) == (10, 4, 3)
+    searched = Job.model_validate(
+        {"name": "a", "kind": "hpo", "objectives": [{"metric": "a", "direction": "minimize"}], "parallel": 3}
+    )
+    assert (searched.width, searched.widened(5).parallel, searched.widened(5).slots) == (3, 5, 5)
+
+
+def test_a_worker_is_one_process_whatever_gpus_it_has() -> None:
+    job = a_job(resources={"gpus": 2})
+    assert (job.ranks_per_node, job.world_size) == (1, 1)
+    assert list(advice.of(job)) == []
+
+
+def test_shared_memory_has_room_for_what_is_in_flight() -> None:
+    assert (a_job().shm_bytes or 0) > 512 * 2**20
+    assert a_job(collect={"in_flight": "4Gi"}).shm_bytes == (a_job().shm_bytes or 0) + 4 * 2**30 - 512 * 2**20
+    assert a_job(resources={"shm": "1Gi"}).shm_bytes == 2**30
+
+
+@pytest.mark.parametrize(("collect", "most"), [({}, 8), ({"units": 9}, 0), ({"max_failed": 0}, 0), ({"max_failed": 90}, 90)])
+def test_a_tenth_of_the_units_may_fail(collect: dict[str, Any], most: int) -> None:
+    job = a_job(collect=collect)
+    assert job.collect is not None
+    assert job.collect.most_failed == most
+
+
+@pytest.mark.parametrize("fields", [{}, {"seed": 3, "preload": ["torch"]}, {"collect": {"in_flight": 10**9}}])
+def test_it_reads_back_from_its_json_and_names_no_field_of_a_search(fields: dict[str, Any]) -> None:
+    job = a_job(**fields)
+    assert Job.model_validate_json(job.model_dump_json()) == job
+    assert not {"space", "sampler", "pruner", "enqueue", "constraints", "trials", "parallel"} & set(job.model_dump())
+    searched = Job.model_validate({"name": "a", "kind": "hpo", "objectives": [{"metric": "a", "direction": "minimize"}]})
+    assert "collect" not in searched.model_dump()
+
+
+def test_results_may_be_written_instead(place: Path) -> None:
+    write(place, "kind: collect\ncollect: {units: 4, write: {format: parquet, shard: 1Gi, to: s3://games/chess}}\n")
+    collect = load.load_job(place).collect
+    assert collect is not None and collect.write is not None
+    assert (collect.write.format, collect.write.shard_bytes, collect.write.to) == ("parquet", 2**30, "s3://games/chess")
+    assert collect.consumer is None
+
+
+def test_what_is_of_another_kind_is_refused_all_at_once(place: Path) -> None:
+    write(
+        place,
+        "kind: collect\n"
+        "collect: {units: 4, consumer: 'train:learn'}\n"
+        "space: {lr: {type: float, low: 0, high: 1}}\n"
+        "enqueue: [{lr: 0.5}]\n"
+        "sampler: tpe\n"
+        "pruner: median\n"
+        "constraints: [{metric: size, max: 3}]\n"
+        "trials: 24\n"
+        "parallel: 2\n"
+        "ranks: 2\n"
+        "nodes: 2\n"
+        "budget: {max_failed: 3}\n",
+    )
+    complaints = {field: (line, message) for field, _, line, message in found(place)}
+    assert set(complaints) == {
+        "space", "enqueue", "sampler", "pruner", "constraints", "trials", "parallel", "ranks", "nodes", "budget.max_failed",
+    }  # fmt: skip
+    assert [complaints[field][0] for field in ("space", "trials", "nodes", "budget.max_failed")] == [3, 8, 11, 12]
+    assert "write the values into params" in complaints["space"][1]
+    for field, cure in {
+        "trials": "collect.iterations",
+        "parallel": "collect.workers",
+        "ranks": "collect.workers",
+        "nodes": "collect.workers",
+        "budget.max_failed": "collect.max_failed",
+    }.items():
+        assert cure in complaints[field][1]
+
+
+@pytest.mark.parametrize(
+    ("text", "field", "line", "said"),
+    [
+        ("kind: collect\n", "collect", 1, "is missing; write collect: {units: 80"),
+        ("kind: collect\ncollect: {consumer: 'train:learn'}\n", "collect.units", 2, "is missing"),
+        ("kind: collect\ncollect: {units: 4}\n", "collect", 2, "nobody takes the results; write consumer: train:learn"),
+        (
+            "kind: collect\ncollect:\n  units: 4\n  consumer: train:learn\n  write: {}\n",
+            "collect.write", 5, "stands beside consumer (train:learn)",
+        ),
+        ("kind: collect\ncollect: {units: 4, write: {to: here}}\n", "collect.write.to", 2, "'here' is no place; write"),
+        ("kind: collect\ncollect: {units: 4, write: {format: csv}}\n", "collect.write.format", 2, "'csv' is not 'npz'"),
+        ("kind: collect\ncollect: {units: 4, worker: 2, write: {}}\n", "collect.worker", 2, "did you mean workers"),
+        ("kind: collect\ncollect: {units: 4, write: {shards: 1Mi}}\n", "collect.write.shards", 2, "did you mean shard?"),
+        ("kind: collect\ncollect: {units: 0, write: {}}\n", "collect.units", 2, "0 must be over 0"),
+        ("kind: collect\ncollect: {units: 4, in_flight: 0, write: {}}\n", "collect.in_flight", 2, "must be more than 0"),
+        ("kind: collect\ncollect: {units: 4, timeout: soon, write: {}}\n", "collect.timeout", 2, "is no duration"),
+        ("kind: collect\ncollect: {units: 4, consumer: learn}\n", "collect.consumer", 2, "must be module:function"),
+        ("kind: collect\ncollect: {units: 4, consumer: 'train:lern'}\n", "collect.consumer", 2, "did you mean learn?"),
+        ("kind: collect\nentrypoint: train:plya\ncollect: {units: 4, write: {}}\n", "entrypoint", 2, "did you mean play?"),
+        ("kind: train\nentrypoint: train:play\ncollect: {units: 4, write: {}}\n", "collect", 3, "is for kind: collect"),
+        (
+            "kind: collet\nentrypoint: train:play\nobjective: {metric: a, direction: maximize}\n",
+            "kind", 1, "is not 'hpo', 'train' or 'collect'",
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_told_with_its_line(place: Path, text: str, field: str, line: int, said: str) -> None:
+    write(place, text)
+    (complaint,) = found(place)
+    assert (complaint[0], complaint[2]) == (field, line)
+    assert said in complaint[3]
+
+
+def test_a_wrong_collection_hides_nothing_else(place: Path) -> None:
+    """And is not called missing because it is wrong."""
+    write(place, "kind: collect\ncollect: {units: x, consumer: 'train:learn'}\npruner: median\nnodes: 2\n")
+    assert [(field, line) for field, _, line, _ in found(place)] == [("collect.units", 2), ("pruner", 3), ("nodes", 4)]
+
+
+def test_flags_and_variables_set_its_fields(place: Path) -> None:
+    write(place, GOOD + "environment: {GAMES: collect.units}\n")
+    job = load.load_job(place, overrides={"collect.iterations": 3}, sets=["collect.workers=2"], environ={"GAMES": "800"})
+    assert job.collect is not None
+    assert (job.collect.units, job.trials, job.slots) == (800, 3, 3)
+
+
+def test_a_collection_starts_from_another_one(place: Path) -> None:
+    write(place, GOOD)
+    assert load.load_job(place, overrides={"resume": "older"}).resume == "older"
+
+
+def test_every_kind_has_a_time_to_save_itself() -> None:
+    assert set(GRACE) == set(KINDS)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        GOOD,
+        "kind: collect\ncollect: {units: 4, write: {}}\n",
+        "kind: collect\ncollect: {units: 4, write: {format: npz, shard: 64Mi, to: /data/games}, in_flight: 64Mi}\n",
+        "kind: collect\ncollect: {units: 4, write: {to: games}}\n",
+        "kind: collect\ncollect: {units: 4, write: {}}\nspace: {lr: {type: float, low: 0, high: 1}}\n",
+        "kind: collect\ncollect: {units: 4.5, write: {}}\n",
+        "kind: collect\ncollect: {unit: 4, write: {}}\n",
+        "kind: collect\n",
+        GOOD + "objective: {metric: rating, direction: maximize}\n",
+        GOOD + "profiles: {small: {collect: {units: 4, iterations: 2}}}\n",
+        GOOD + "profiles: {small: {collect: {units: four}}}\n",
+        "kind: train\ncollect: {units: 4, write: {}}\n",
+        "kind: hpo\nobjective: {metric: f, direction: maximize}\ncollect: {units: 4, write: {}}\n",
+    ],
+)
+def test_editors_and_the_loader_agree(place: Path, text: str) -> None:
+    (place / "train.py").write_text("def play(ctx): ...\ndef learn(ctx, results): ...\ndef run(ctx): ...\n")
+    write(place, text)
+    validator = jsonschema.Draft202012Validator(schema.json_schema())
+    fits = not list(validator.iter_errors(document.read(place / "job.yaml").data))
+    try:
+        load.load_job(place)
+        loads = True
+    except load.SpecError:
+        loads = False
+    assert fits is loads

@@ -1,0 +1,326 @@
+"""Collections on this machine: as many results as were asked for, each once, and the same whatever is killed.
+
+The job is a small one without torch. Not checked here: the book of units and the crew by themselves (tests/controller), what
+a producer and a consumer see (tests/runtime), how fast results move (tests/benchmarks), pods (tests/e2e).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.study.conftest import Study, alive, wait_until
+
+from trialplane.client.run import RunHandle
+from trialplane.wire.records import RunStatus
+from trialplane.wire.states import RunState
+
+UNITS = 8
+
+# A game takes `pause` seconds. `flaws` says what producers do at which units: once, or always. What the consumer has read is
+# written down by iteration.
+JOB = """
+import json
+import os
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+
+
+def play(ctx):
+    notes = Path(ctx.params["notes"])
+    weights = 0.0 if ctx.weights is None else float(ctx.weights["w"].sum())
+    if ctx.params["flaws"].get("start"):
+        raise ValueError("these weights do not fit")
+    for unit in ctx.units():
+        partial = notes / f"partial-{ctx.worker}"
+        partial.write_text(f"{unit.number} {os.getpid()}")
+        partial.rename(notes / f"playing-{ctx.worker}")
+        time.sleep(ctx.params["pause"])
+        random = np.random.default_rng(unit.seed)
+        value = {"board": random.random((4, 8, 8)), "moves": random.integers(0, 99, 20), "of": weights}
+        value["ballast"] = np.zeros(ctx.params["size"], dtype=np.uint8)
+        flaw = ctx.params["flaws"].get(str(unit.number), "")
+        if flaw.startswith("once "):
+            try:
+                (notes / f"flawed-{unit.number}").touch(exist_ok=False)
+            except FileExistsError:
+                flaw = ""
+        if flaw.endswith("raise"):
+            raise ValueError("no legal move")
+        if flaw.endswith("hang"):
+            threading.Event().wait()
+        if flaw.endswith("garbage"):
+            value["board"] = object()
+        if flaw.endswith("large"):
+            value["ballast"] = np.zeros(70 << 20, dtype=np.uint8)
+        if flaw.endswith("die"):
+            os.kill(os.getpid(), 9)
+        ctx.give(unit, value, items=len(value["moves"]))
+
+
+def learn(ctx, results):
+    notes = Path(ctx.params["notes"])
+    (notes / "learner").write_text(str(os.getpid()))
+    seen = {}
+    for result in results:
+        value = result.value
+        assert not value["board"].flags.writeable
+        assert result.unit not in seen
+        seen[result.unit] = [float(value["board"].sum()), int(value["moves"].sum()), value["of"]]
+        time.sleep(ctx.params["read"])
+    assert len(seen) + results.failed == results.expected
+    (notes / f"seen-{ctx.iteration}.json").write_text(json.dumps(seen))
+    total = sum(seen[unit][0] for unit in sorted(seen))
+    weights = np.zeros(1000) if ctx.weights is None else ctx.weights["w"]
+    games = 0 if ctx.state is None else ctx.state["games"]
+    assert games == ctx.iteration * (results.expected - ctx.params["fails"])
+    return {"loss": total, "weights": {"w": weights + total}, "state": {"games": games + len(seen)}}
+"""
+
+SPEC = f"""
+kind: collect
+preload: [numpy]
+params: {{notes: NOTES, pause: 0.02, read: 0.0, size: 0, fails: 0, flaws: {{}}}}
+collect: {{units: {UNITS}, iterations: 2, workers: 2, consumer: "train:learn", in_flight: 64Mi}}
+resources: {{memory: 1Gi}}
+seed: 5
+"""
+
+
+class Collection(Study):
+    """A study that is a collection."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.notes = root / "notes"
+        self.notes.mkdir()
+        self.write(JOB, SPEC.replace("NOTES", str(self.notes)))
+
+    def begin(self, changes: Mapping[str, Any] | None = None, name: str = "toy") -> RunHandle:
+        """Submits it with changes of its fields."""
+        return self.submit(name, **(changes or {}))
+
+    def seen(self, iteration: int) -> dict[str, list[float]]:
+        """What the consumer of an iteration has read: unit → sums of its arrays."""
+        content: dict[str, list[float]] = json.loads((self.notes / f"seen-{iteration}.json").read_text())
+        return content
+
+    def all_seen(self, iterations: int = 2) -> list[dict[str, list[float]]]:
+        return [dict(sorted(self.seen(iteration).items())) for iteration in range(iterations)]
+
+    def playing(self, worker: int = 0) -> tuple[int, int] | None:
+        """The unit that a producer is at, and its pid."""
+        try:
+            unit, pid = (self.notes / f"playing-{worker}").read_text().split()
+        except (OSError, ValueError):
+            return None
+        return int(unit), int(pid)
+
+    def at_unit(self, unit: int) -> int:
+        """Waits until a living producer is at that unit or a later one; gives its pid."""
+
+        def there() -> int | None:
+            found = [playing for worker in (0, 1) if (playing := self.playing(worker)) is not None]
+            return next((pid for at, pid in found if at >= unit and alive(pid)), None)
+
+        return int(wait_until(there, f"unit {unit} is played"))
+
+    def check(self, status: RunStatus, iterations: int = 2, units: int = UNITS) -> None:
+        """It succeeded, and each iteration's consumer has read each of its units once."""
+        assert status.state is RunState.SUCCEEDED, status.reason
+        assert (status.complete, status.failed) == (iterations, 0)
+        for iteration in range(iterations):
+            assert sorted(map(int, self.seen(iteration))) == list(range(iteration * units, (iteration + 1) * units))
+
+    def log(self) -> str:
+        return self.files().controller_log.read_text()
+
+    def learner(self) -> int:
+        """Waits until a living consumer reads; gives its pid."""
+
+        def there() -> int | None:
+            try:
+                pid = int((self.notes / "learner").read_text())
+            except (OSError, ValueError):
+                return None
+            return pid if alive(pid) else None
+
+        return int(wait_until(there, "the consumer reads"))
+
+
+@pytest.fixture
+def collection(study: Study, tmp_path: Path) -> Collection:
+    made = Collection(tmp_path)
+    made.handles = study.handles  # so that the fixture ends them
+    return made
+
+
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not alive(pid), "the victim is gone")
+
+
+def failures(collection: Collection) -> list[tuple[int, str | None, bool]]:
+    """Of each attempt: the iteration, its failure's class, and whether it is tried again."""
+    return [(trial, failure, retried) for _, _, trial, _, failure, retried in collection.attempts()]
+
+
+@pytest.mark.slow
+def test_as_many_results_as_were_asked_for_and_the_same_for_the_same_seed(collection: Collection) -> None:
+    run = collection.begin()
+    status = run.wait(100)
+    collection.check(status)
+    first = collection.all_seen()
+    boards = [board for seen in first for board, _, _ in seen.values()]
+    assert len(set(boards)) == 2 * UNITS, "no two units are alike"
+    assert {of for _, _, of in first[0].values()} == {0.0}, "there are no weights before the first iteration has ended"
+    (weights,) = {of for _, _, of in first[1].values()}
+    assert weights == pytest.approx(1000 * sum(board for board, _, _ in first[0].values()))
+    assert {name: status.progress[name] for name in ("iteration", "units", "units_total", "units_failed", "items")} == {
+        "iteration": 1,
+        "units": UNITS,
+        "units_total": UNITS,
+        "units_failed": 0,
+        "items": 20 * UNITS,
+    }
+    assert (status.progress["spilled_bytes"], status.progress["in_flight_bytes"]) == (0, 0)
+    assert sum(worker.units for worker in status.workers) == UNITS
+    runs = collection.mlflow_runs()
+    assert sorted(one["metrics"]["units"] for one in runs) == [UNITS] * 2
+    assert all(one["metrics"]["units_per_second"] > 0 and one["metrics"]["loss"] > 0 for one in runs)
+    assert all((collection.files().trial_log(1, 1, worker)).exists() for worker in (0, 1))
+    other = collection.begin({"collect.workers": 1}, "other")
+    collection.check(other.wait(100))
+    assert collection.all_seen() == first, "also from another number of workers"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", ["producer", "producer's slot", "consumer", "consumer's slot", "controller"])
+def test_eighty_asked_are_eighty_read_whatever_is_killed(collection: Collection, victim: str) -> None:
+    run = collection.begin({"collect.units": 80, "params.pause": 0.05, "collect.iterations": 1})
+    pid = collection.at_unit(20)
+    if victim.startswith("consumer"):
+        pid = collection.learner()
+    if victim.endswith("slot"):  # the actor above the template above the process
+        parent = {process.pid: process.parent for process in collection.processes()}
+        pid = parent[parent[pid]]
+        assert pid in {process.pid for process in collection.slot_workers()}
+    if victim == "controller":
+        everyone = collection.pids()
+        controller = collection.controller()
+        assert controller
+        kill(controller)
+        wait_until(lambda: not any(alive(each) for each in everyone), "everything below the controller is gone too")
+        assert run.status().state is RunState.PAUSED
+        run.resume()
+    else:
+        kill(pid)
+    status = run.wait(200)
+    collection.check(status, 1, 80)
+    assert len({board for board, _, _ in collection.seen(0).values()}) == 80
+    again = {
+        "consumer": [(0, "crashed", True)],
+        "consumer's slot": [(0, "lost", True)],
+        "controller": [(0, "lost", True)],
+    }
+    assert failures(collection) == [*again.get(victim, []), (0, None, False)]
+    if victim.startswith("producer"):
+        said = "lost" if victim.endswith("slot") else "crashed"
+        assert re.search(
+            rf"iteration 0: worker \d at unit \d+: {said}: .*; its log is trials/0000/worker-\d.log", collection.log()
+        )
+        assert status.progress["units_failed"] == 0
+
+
+@pytest.mark.slow
+def test_each_flaw_of_a_producer_has_its_outcome_and_the_others_go_on(collection: Collection) -> None:
+    flaws = {"3": "raise", "7": "hang", "11": "garbage", "15": "large", "19": "once die", "22": "die"}
+    changes = {"collect.units": 40, "collect.timeout": 10, "collect.max_failed": 5}
+    run = collection.begin({**changes, "params.flaws": flaws, "params.fails": 5})
+    status = run.wait(200)
+    assert status.state is RunState.SUCCEEDED, status.reason
+    failed = {3, 7, 11, 15, 22}
+    assert set(map(int, collection.seen(0))) == set(range(40)) - failed
+    assert failures(collection) == [(0, None, False), (1, None, False)]
+    log = collection.log()
+    for unit, said in {
+        3: "error: ValueError: no legal move",
+        7: "timeout: ",
+        11: "garbage",
+        15: "the result of unit 15 has ",
+        22: "crashed: ",
+    }.items():
+        lines = [line for line in log.splitlines() if f"unit {unit}" in line]
+        assert lines, (unit, log)
+        assert unit == 11 or any(said in line for line in lines), lines
+    assert "raise it (`--set collect.in_flight=2Gi`)" in log
+
+
+@pytest.mark.slow
+def test_an_iteration_with_too_many_failed_units_ends_the_run_and_a_resume_tries_it_again(collection: Collection) -> None:
+    run = collection.begin({"params.flaws": {str(UNITS + 2): "once raise"}})
+    status = run.wait(100)
+    assert status.state is RunState.FAILED
+    assert status.reason.startswith(
+        f"iteration 1 failed (error): 1 unit of {UNITS} failed, more than collect.max_failed = 0; "
+        f"the first was unit {UNITS + 2}, by worker "
+    ), status.reason
+    assert "ValueError: no legal move" in status.reason
+    assert "its log is trials/0001/worker-" in status.reason
+    worker = int(status.reason.rpartition("worker-")[2].partition(".log")[0])
+    assert "ValueError: no legal move" in collection.files().trial_log(1, 1, worker).read_text()
+    assert not (collection.notes / "seen-1.json").exists()
+    run.resume()
+    collection.check(run.wait(100))
+    assert failures(collection) == [(0, None, False), (1, "error", False), (1, None, False)]
+
+
+@pytest.mark.slow
+def test_a_paused_collection_goes_on_with_the_iteration_it_was_in(collection: Collection) -> None:
+    run = collection.begin({"params.pause": 0.4})
+    collection.at_unit(UNITS + 2)
+    everyone = collection.pids()
+    run.stop()
+    status = run.wait(60)
+    assert status.state is RunState.PAUSED, status.reason
+    wait_until(lambda: not any(alive(pid) for pid in everyone), "nothing of the run is left", timeout=30)
+    run.resume()
+    collection.check(run.wait(100))
+    assert failures(collection) == [(0, None, False), (1, "stopped", True), (1, None, False)]
+
+
+@pytest.mark.slow
+def test_back_pressure_holds_and_the_controller_does_not_grow(collection: Collection) -> None:
+    """Producers are much faster than the consumer; ten iterations of results that the controller must not hold."""
+    limit, size = 8 << 20, 3 << 20
+    changes = {"collect.in_flight": "8Mi", "collect.iterations": 10, "params.pause": 0.0, "params.read": 0.02}
+    run = collection.begin({**changes, "params.size": size})
+    flights: list[float] = []
+    sizes: dict[int, int] = {}
+
+    def watched() -> bool:
+        status = run.status()
+        if "iteration" in status.progress:
+            flights.append(status.progress["in_flight_bytes"])
+            pid = collection.controller()
+            if pid is not None and status.state is RunState.RUNNING:
+                pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+                sizes[int(status.progress["iteration"])] = pages * os.sysconf("SC_PAGE_SIZE")
+        return status.state.is_ended
+
+    wait_until(watched, "the collection has ended")
+    collection.check(run.status(), 10)
+    assert max(flights) <= limit
+    assert max(flights) >= 2 * size, "producers were held, not slow"
+    assert run.status().progress["spilled_bytes"] == 0
+    last, first = sizes[max(sizes)], sizes[2 if 2 in sizes else min(sizes)]
+    assert last - first < UNITS * size / 2, f"{(last - first) / 1e6:.1f} MB more: less than half of one iteration's results"
