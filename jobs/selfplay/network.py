@@ -1,0 +1,114 @@
+"""A small residual network: planes of a position → a logit for each of the 4672 actions, and the value for the side to move.
+
+The tower of AlphaZero (Silver et al. 2018), as wide and as high as the parameters `channels` and `blocks` say. The value is
+read from the means over the board, and not from each square: what is counted there, pieces above all, is learned from few
+games, where weights for each square learn the games by heart.
+"""
+
+from __future__ import annotations
+
+import encoding
+import numpy as np
+import torch
+from torch import nn
+
+_VALUE_INNER = 64
+
+
+class Block(nn.Module):
+    """Two convolutions beside the way straight through."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.first_norm = nn.BatchNorm2d(channels)
+        self.second = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.second_norm = nn.BatchNorm2d(channels)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Of the same shape as `x`."""
+        inner = torch.relu(self.first_norm(self.first(x)))
+        return torch.relu(x + self.second_norm(self.second(inner)))
+
+
+class Network(nn.Module):
+    """Policy and value.
+
+    Args:
+        channels: width of the tower.
+        blocks: its height.
+    """
+
+    def __init__(self, channels: int, blocks: int) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(encoding.PLANES, channels, 3, padding=1, bias=False)
+        self.stem_norm = nn.BatchNorm2d(channels)
+        self.tower = nn.Sequential(*(Block(channels) for _ in range(blocks)))
+        self.policy = nn.Conv2d(channels, encoding.KINDS, 1)
+        self.value_inner = nn.Linear(channels, _VALUE_INNER)
+        self.value_out = nn.Linear(_VALUE_INNER, 1)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Logits (rows, 4672) and values (rows,) between -1 and 1."""
+        x = self.tower(torch.relu(self.stem_norm(self.stem(x))))
+        logits = self.policy(x).permute(0, 2, 3, 1).flatten(1)  # an action is square · 73 + kind
+        inner = torch.relu(self.value_inner(x.mean((2, 3))))
+        return logits, torch.tanh(self.value_out(inner)).squeeze(1)
+
+
+def build(p, weights=None) -> Network:
+    """A network with these weights, or with the first ones of all, which are the same in all processes.
+
+    Args:
+        p: parameters of the job.
+        weights: what `weights_of` gave.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(p["first_weights"])
+        network = Network(p["channels"], p["blocks"])
+    if weights is not None:
+        network.load_state_dict({name: torch.tensor(array) for name, array in weights.items()})
+    return network.to(device(), memory_format=torch.channels_last)
+
+
+def weights_of(network: Network) -> dict[str, np.ndarray]:
+    """The weights as numpy arrays, by name; copies."""
+    return {name: tensor.numpy(force=True).copy(order="C") for name, tensor in network.state_dict().items()}
+
+
+def device() -> torch.device:
+    """The GPU if there is one."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+class Evaluator:
+    """Asks a network about any number of positions, always `rows` at a time; what is missing of the last rows is zeros.
+
+    The sum of a convolution is taken in another order when the batch has another size, and the last bits of a float differ
+    then. With one size a position's answer is the same whatever else is asked along with it, and so is a game.
+
+    Args:
+        network: is switched to evaluation.
+        rows: positions of one call of the network.
+    """
+
+    def __init__(self, network: Network, rows: int) -> None:
+        self._network, self._rows = network.eval(), rows
+        self._device = next(network.parameters()).device
+        if self._device.type == "cuda":  # the algorithm, too, is to be the same each time
+            torch.backends.cudnn.benchmark = False
+            torch.backends.cudnn.deterministic = True
+
+    @torch.inference_mode()
+    def __call__(self, views: list[encoding.View]) -> tuple[np.ndarray, np.ndarray]:
+        """Logits (positions, 4672) and values (positions,), float32."""
+        logits, values = [], []
+        for first in range(0, len(views), self._rows):
+            part = views[first : first + self._rows]
+            filled = np.zeros((self._rows, encoding.PLANES, 8, 8), dtype=np.float32)
+            filled[: len(part)] = encoding.planes(part)
+            batch = torch.from_numpy(filled).to(self._device).contiguous(memory_format=torch.channels_last)
+            policy, value = self._network(batch)
+            logits.append(policy[: len(part)].cpu().numpy())
+            values.append(value[: len(part)].cpu().numpy())
+        return np.concatenate(logits), np.concatenate(values)

@@ -1,0 +1,76 @@
+"""The positions that one iteration is trained on: a bounded number, packed, in an order that hangs on the seed alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import encoding
+import numpy as np
+import torch
+
+_BITS = np.delete(np.arange(encoding.PLANES), encoding.COUNTS)  # planes of zeros and ones
+
+
+class Replay:
+    """Positions of some games; one takes about 1 KiB, where its planes are 30.
+
+    Args:
+        per_game: of a longer game so many positions are drawn.
+    """
+
+    def __init__(self, per_game: int) -> None:
+        self._per_game = per_game
+        self._games: dict[int, tuple[np.ndarray, ...]] = {}
+
+    def add(self, unit: int, game: Mapping[str, Any]) -> None:
+        """Takes what is needed of a game's record.
+
+        Args:
+            unit: its number; also what the choice of positions is seeded with.
+            game: the record.
+        """
+        count = game["move_count"]
+        rows = np.arange(count)
+        if count > self._per_game:
+            rows = np.sort(np.random.default_rng(unit).choice(count, self._per_game, replace=False))
+        legal = game["legal_masks"]
+        ends = np.cumsum(legal.sum(1))
+        visits = np.split(game["visits"], ends[:-1])
+        states = game["states"][rows]
+        white = states[:, 112, 0, 0] > 0
+        self._games[unit] = (
+            np.packbits(states[:, _BITS].reshape(len(rows), -1) > 0, axis=1),
+            states[:, encoding.COUNTS, 0, 0],
+            np.where(white, game["outcome"], -game["outcome"]).astype(np.float32),
+            np.array([len(visits[row]) for row in rows]),
+            np.concatenate([np.flatnonzero(legal[row]) for row in rows]),
+            np.concatenate([visits[row] / visits[row].sum() for row in rows]).astype(np.float32),
+        )
+
+    def __len__(self) -> int:
+        return sum(len(game[0]) for game in self._games.values())
+
+    def batches(self, size: int, rng: np.random.Generator) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+        """All positions once, in batches: planes, visits as shares of 1 over the 4672 actions, outcome for the side to move.
+
+        Args:
+            size: of a batch; the last one may be smaller.
+            rng: for the order.
+        """
+        # By number: the order in which games arrive is chance, and must not be in what is learned.
+        bits, counts, values, widths, actions, shares = map(
+            np.concatenate, zip(*(self._games[unit] for unit in sorted(self._games)), strict=True)
+        )
+        starts = np.concatenate([[0], np.cumsum(widths)])
+        order = rng.permutation(len(bits))
+        for first in range(0, len(order), size):
+            rows = order[first : first + size]
+            states = np.empty((len(rows), encoding.PLANES, 8, 8), dtype=np.float32)
+            states[:, _BITS] = np.unpackbits(bits[rows], axis=1, count=len(_BITS) * 64).reshape(len(rows), -1, 8, 8)
+            states[:, encoding.COUNTS] = counts[rows][:, :, None, None]
+            policies = np.zeros((len(rows), encoding.ACTIONS), dtype=np.float32)
+            for place, row in enumerate(rows):
+                part = slice(starts[row], starts[row + 1])
+                policies[place, actions[part]] = shares[part]
+            yield torch.from_numpy(states), torch.from_numpy(policies), torch.from_numpy(values[rows])

@@ -1,0 +1,177 @@
+"""The book of one iteration's units: which wait, who does which, and what becomes of those whose process failed. Pure.
+
+Each unit ends once, as arrived or as failed. In between it waits, is out with one producer, or is made: its result lies
+somewhere between the producer and the consumer, and what becomes of the producer is nothing to it any more.
+
+A unit that was the only one its process worked on when that failed is guilty of it, and is tried again as a trial that
+failed so would be. Of several none is guilty yet: each is handed out again alone.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+
+from trialplane.controller import samplers
+from trialplane.spec.resources import Retries
+from trialplane.wire.records import TrialOutcome
+from trialplane.wire.states import FAILURE_RULES, FailureClass, TrialState
+from trialplane.wire.units import Unit
+
+_OF_UNITS = 0xC011EC7  # so that no unit has the random numbers of the trial with its number
+
+
+@dataclasses.dataclass(frozen=True)
+class FailedUnit:
+    """A unit that failed for good, and why."""
+
+    unit: int
+    worker: int
+    failure: FailureClass
+    message: str
+    traceback: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Lost:
+    """What became of the units that a producer was working on when it ended.
+
+    Attributes:
+        guilty: the unit that made it fail, if that is known.
+        failed: the same when it is not tried again.
+        again: those that are.
+    """
+
+    guilty: int | None = None
+    failed: FailedUnit | None = None
+    again: tuple[int, ...] = ()
+
+
+class Units:
+    """The units of one iteration.
+
+    Args:
+        first: number of the first.
+        count: how many there are.
+        seed: the job's; each unit derives its own.
+        retries: how often a guilty unit is tried again.
+    """
+
+    def __init__(self, first: int, count: int, seed: int, retries: Retries) -> None:
+        self.count = count
+        self.failed: dict[int, FailedUnit] = {}
+        self._seed = seed
+        self._retries = retries
+        self._waiting = collections.deque(range(first, first + count))
+        self._alone: collections.deque[int] = collections.deque()  # wait for a producer that works on nothing else
+        self._suspects: set[int] = set()  # units that are handed out alone
+        self._out: dict[int, set[int]] = collections.defaultdict(set)  # producer → what it works on
+        self._made: dict[int, int] = {}  # unit whose result is on its way → producer
+        self._arrived: set[int] = set()
+        self._used: collections.Counter[tuple[int, FailureClass]] = collections.Counter()
+
+    @property
+    def waiting(self) -> int:
+        """How many units nobody has."""
+        return len(self._waiting) + len(self._alone)
+
+    @property
+    def is_handed_out(self) -> bool:
+        """Whether there is nothing to do, as far as nothing is lost that is on its way."""
+        return not self.waiting and not any(self._out.values())
+
+    @property
+    def arrived(self) -> int:
+        """How many have ended well."""
+        return len(self._arrived)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every unit has ended."""
+        return len(self._arrived) + len(self.failed) == self.count
+
+    def open(self, worker: int) -> frozenset[int]:
+        """The units a producer works on."""
+        return frozenset(self._out.get(worker, ()))
+
+    def hand(self, worker: int, wants: int) -> tuple[Unit, ...]:
+        """Hands out at most `wants` units, in the order of their numbers as far as nothing fails.
+
+        A unit that may be guilty goes to a producer that has no other, and until its end nothing else goes there.
+        """
+        out = self._out[worker]
+        if out & self._suspects or wants < 1:
+            return ()
+        given: list[int] = []
+        if self._alone and not out:
+            given = [self._alone.popleft()]
+        else:
+            while len(given) < wants and self._waiting:
+                given.append(self._waiting.popleft())
+        out.update(given)
+        return tuple(Unit(number, self._seed_of(number)) for number in given)
+
+    def made(self, worker: int, unit: int) -> bool:
+        """A producer offers the result of a unit; False when it has no such unit."""
+        if unit not in self._out[worker]:
+            return False
+        self._out[worker].discard(unit)
+        self._made[unit] = worker
+        return True
+
+    def arrive(self, unit: int) -> bool:
+        """A result is with the consumer; False when the unit was not on its way, so that none is counted twice."""
+        if self._made.pop(unit, None) is None:
+            return False
+        self._arrived.add(unit)
+        self._suspects.discard(unit)
+        return True
+
+    def keep(self, unit: int) -> bool:
+        """The consumer has a result from a former attempt: the unit need not be done. False when it is no longer waiting."""
+        if unit not in self._waiting:
+            return False
+        self._waiting.remove(unit)
+        self._arrived.add(unit)
+        return True
+
+    def again(self, unit: int) -> None:
+        """A result was lost on its way, which is nobody's fault: the unit is done again."""
+        if self._made.pop(unit, None) is not None:
+            self._return(unit)
+
+    def refuse(self, unit: int, failure: FailureClass, message: str) -> FailedUnit | None:
+        """A result on its way cannot be taken, and another try would give the same."""
+        worker = self._made.pop(unit, None)
+        return None if worker is None else self._fail(unit, worker, failure, message, "")
+
+    def lose(self, worker: int, outcome: TrialOutcome) -> Lost:
+        """A producer has ended: its units wait again, unless it is clear which one failed and that it fails again."""
+        out = sorted(self._out.pop(worker, ()))
+        failure, message = outcome.failure, outcome.message
+        if outcome.state is TrialState.COMPLETE and out:
+            failure, message = FailureClass.INVALID, "the producer returned without a result of this unit"
+        if failure is None or failure is FailureClass.STOPPED or len(out) != 1:
+            if failure is not FailureClass.STOPPED:
+                self._suspects.update(out)
+            for unit in reversed(out):
+                self._return(unit)
+            return Lost(again=tuple(out))
+        (unit,) = out
+        rule = FAILURE_RULES[failure].retry
+        if rule is None or self._used[unit, failure] >= getattr(self._retries, rule):
+            return Lost(unit, self._fail(unit, worker, failure, message, outcome.traceback))
+        self._used[unit, failure] += 1
+        self._return(unit)
+        return Lost(unit, again=(unit,))
+
+    def _fail(self, unit: int, worker: int, failure: FailureClass, message: str, traceback: str) -> FailedUnit:
+        self._suspects.discard(unit)
+        self.failed[unit] = FailedUnit(unit, worker, failure, message, traceback)
+        return self.failed[unit]
+
+    def _return(self, unit: int) -> None:
+        (self._alone if unit in self._suspects else self._waiting).appendleft(unit)
+
+    def _seed_of(self, unit: int) -> int:
+        return samplers.derived_seed(self._seed, unit) ^ _OF_UNITS

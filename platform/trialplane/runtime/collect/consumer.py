@@ -1,0 +1,141 @@
+"""What a consumer sees: `learn(ctx, results)` gets a `Consumer` and the `Results` of one iteration, as they arrive.
+
+    def learn(ctx, results):
+        for result in results:
+            buffer.add(result.value["states"], result.value["moves"])
+        return {"loss": loss, "weights": model.state_dict(), "state": optimizer.state_dict()}
+
+`Fed` is the process's side of that: what its slot feeds it. Imports nothing heavy.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any, Protocol
+
+from trialplane.policies import transport
+from trialplane.runtime import context
+from trialplane.runtime.collect import segments
+from trialplane.runtime.collect.line import Line
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """What a producer gave for one unit.
+
+    Attributes:
+        unit: its number.
+        worker: number of the producer.
+        items: how much there is in it, as the producer said.
+        value: the tree; its arrays are read-only views of shared memory, which stays for as long as one of them is
+            referenced.
+    """
+
+    unit: int
+    worker: int
+    items: int
+    value: Any
+
+
+class Feed(Protocol):
+    """Where results come from."""
+
+    failed: int
+
+    def next(self) -> Result | None:
+        """The next result; None when there are no more."""
+
+
+class Results:
+    """The results of one iteration, each once, in the order in which they arrive.
+
+    Attributes:
+        expected: units that the iteration asked for.
+    """
+
+    def __init__(self, expected: int, feed: Feed) -> None:
+        self.expected = expected
+        self._feed = feed
+
+    @property
+    def failed(self) -> int:
+        """Units that could not be done; known when all results have been read."""
+        return self._feed.failed
+
+    def __iter__(self) -> Iterator[Result]:
+        return self
+
+    def __next__(self) -> Result:
+        result = self._feed.next()
+        if result is None:
+            raise StopIteration
+        return result
+
+
+Learn = Callable[["Consumer", Results], Mapping[str, Any] | None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Consumer(context.Context):
+    """The consumer in one iteration, as the job's `learn(ctx, results)` sees it.
+
+    What it returns is a dict, or None. Its `weights` go to the producers of the next iteration, its `state` to the next
+    `learn`; what is left out stays as it was. Numbers are the iteration's metrics, anything else is kept with its result.
+
+    Attributes:
+        weights: the tree that the last iteration returned as its weights, its arrays read-only. None before the first.
+        state: the same of its state.
+        iteration: from 0; the same as `trial`.
+        shards: what is to be written, of a job that says `collect.write`.
+    """
+
+    weights: Any = dataclasses.field(default=None, repr=False)
+    state: Any = dataclasses.field(default=None, repr=False)
+    iteration: int = 0
+    shards: Any = dataclasses.field(default=None, repr=False)
+
+
+class Fed:
+    """The results that the slot feeds this process.
+
+    A result counts as taken when the next one is asked for, which is what lets the next ones come. Its file is used again
+    when nothing refers to it any more.
+
+    Args:
+        line: to the slot.
+    """
+
+    def __init__(self, line: Line) -> None:
+        self.failed = 0
+        self._line = line
+        self._reading: int | None = None
+        self._unused: collections.deque[int] = collections.deque()
+        self._ended = False
+
+    def has(self, units: Collection[int]) -> None:
+        """Says that these units need not be done: what came of them in a former attempt is kept."""
+        if units:
+            self._line.send(took=sorted(units))
+
+    def next(self) -> Result | None:
+        """The next result; None when there are no more."""
+        if self._reading is not None:
+            self._line.send(took=[self._reading])
+            self._reading = None
+        if unused := [self._unused.popleft() for _ in range(len(self._unused))]:
+            self._line.send(free=unused)
+        while not self._ended:
+            message = self._line.receive(wait=True)
+            assert message is not None
+            if "end" in message:
+                self.failed, self._ended = message["end"]["failed"], True
+            elif "result" in message:
+                return self._result(**message["result"])
+        return None  # what else is said is that the weights have been fetched
+
+    def _result(self, unit: int, worker: int, items: int, file: str) -> Result:
+        self._reading = unit
+        packed = segments.read(file, lambda: self._unused.append(unit))
+        return Result(unit, worker, items, transport.unpack(packed))

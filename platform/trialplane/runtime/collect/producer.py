@@ -1,0 +1,164 @@
+"""What a producer sees: `play(ctx)` gets a `Producer`, makes a result of each unit and gives it away.
+
+    def play(ctx):
+        for unit in ctx.units():
+            ctx.give(unit, {"states": states, "moves": moves}, items=len(moves))
+
+`Desk` is the process's side of that: which units it has, and which results are still to be fetched. Imports nothing heavy.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+from trialplane import errors
+from trialplane.runtime import context
+from trialplane.runtime.collect import exchange, segments
+from trialplane.runtime.collect.line import Line
+from trialplane.wire import records
+from trialplane.wire.units import Offer, Unit
+
+
+class Work(Protocol):
+    """Where units come from and results go."""
+
+    def take(self, count: int, wait: bool) -> tuple[Unit, ...]:
+        """Units to do, `count` at most."""
+
+    def give(self, unit: Unit, value: Any, items: int) -> None:
+        """Passes the result of a unit on."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Producer(context.Context):
+    """One producer in one iteration, as the job's `play(ctx)` sees it. For one thread.
+
+    Attributes:
+        weights: what the consumer returned as its weights an iteration before: the tree, its arrays read-only and shared by
+            all producers of this node. None before there are any.
+        iteration: from 0; the same as `trial`.
+        worker: number of this producer, from 0.
+    """
+
+    weights: Any = dataclasses.field(default=None, repr=False)
+    iteration: int = 0
+    worker: int = 0
+    _work: Work | None = dataclasses.field(default=None, repr=False)
+
+    def units(self) -> Iterator[Unit]:
+        """The units to do, one after the other, until the iteration has enough.
+
+        The random generators of Python, numpy and torch are seeded with each unit's own seed, so the same unit gives the
+        same result wherever it is done.
+        """
+        while taken := self.take():
+            context.seed_everything(taken[0].seed)
+            yield taken[0]
+
+    def take(self, count: int = 1, *, wait: bool = True) -> tuple[Unit, ...]:
+        """Units to do at the same time, for who computes in batches. Use each unit's own `seed` for what is random in it.
+
+        Args:
+            count: how many at most.
+            wait: whether to wait until there is one. Then none means that the iteration has enough; without waiting it means
+                that none is there yet, and those that were asked for are had by a later call.
+        """
+        if count < 1:
+            raise ValueError(f"ctx.take(count={count}): count is at least 1")
+        assert self._work is not None
+        return self._work.take(count, wait)
+
+    def give(self, unit: Unit, value: Any, *, items: int = 1) -> None:
+        """Passes the result of a unit on; waits while others before it have not been fetched.
+
+        Args:
+            unit: one that this producer has taken and not given yet.
+            value: a tree of dicts, lists and dataclasses with numpy arrays, torch tensors and plain values.
+            items: how much there is in it, in what the job counts: positions, samples.
+
+        Raises:
+            TransportError: something in the value may not cross a process boundary; names its path.
+            ValueError: the unit is none of this producer's.
+        """
+        if type(items) is not int or items < 0:
+            raise ValueError(f"ctx.give(items={items!r}): items is a whole number, 0 or more")
+        assert self._work is not None
+        self._work.give(unit, value, items)
+
+
+class Desk:
+    """The units that a producer's process has, and its results on their way.
+
+    Args:
+        line: to the slot.
+        folder: where results lie until they are fetched.
+        spare: a folder on a disk, for those that have no room there.
+    """
+
+    def __init__(self, line: Line, folder: Path, spare: Path) -> None:
+        self._line = line
+        self._segments = segments.Writer(folder, spare)
+        self._ready: collections.deque[Unit] = collections.deque()
+        self._taken: dict[int, float] = {}  # unit → when it was handed out
+        self._offered: dict[int, str] = {}  # unit → file
+        self._owed = 0  # units asked for that have not come
+        self._last = False  # no more will come
+
+    def take(self, count: int, wait: bool) -> tuple[Unit, ...]:
+        """Units to do, `count` at most."""
+        self._listen(wait=False)
+        lack = count - len(self._ready) - self._owed
+        if lack > 0 and not self._last:
+            self._line.send(wants=lack)
+            self._owed += lack
+        while wait and not self._ready and not self._last:
+            self._listen(wait=True)
+        return tuple(self._ready.popleft() for _ in range(min(count, len(self._ready))))
+
+    def give(self, unit: Unit, value: Any, items: int) -> None:
+        """Offers the result of a unit, after at most so many others that have not been fetched."""
+        if unit.number not in self._taken or unit in self._ready:
+            raise ValueError(f"ctx.give: this producer does not have unit {unit.number}, or has given it already")
+        self._listen(wait=False)
+        while len(self._offered) >= exchange.AHEAD:
+            self._listen(wait=True)
+        try:
+            file, size = self._segments.write(value)
+        except errors.TransportError as error:
+            raise errors.TransportError(f"unit {unit.number}: {error}") from error
+        seconds = time.monotonic() - self._taken.pop(unit.number)
+        self._offered[unit.number] = file
+        self._line.send(offer=records.to_dict(Offer(unit.number, size, items, seconds)), file=file)
+
+    def drain(self) -> None:
+        """Waits until all results have been fetched."""
+        while self._offered:
+            self._listen(wait=True)
+
+    def check_given(self) -> None:
+        """Raises what says that the job has kept units to itself."""
+        if self._taken:
+            kept = ", ".join(str(number) for number in sorted(self._taken)[:5])
+            raise context.Invalid(
+                f"play(ctx) returned and has not given {errors.counted(len(self._taken), 'unit')} that it had taken "
+                f"({kept}); each unit needs its ctx.give(unit, …)"
+            )
+
+    def _listen(self, *, wait: bool) -> None:
+        """Hears what the slot has to say; with `wait` one thing at least."""
+        while (message := self._line.receive(wait=wait)) is not None:
+            wait = False
+            if "units" in message:
+                now = time.monotonic()
+                for number, seed in message["units"]:
+                    self._ready.append(Unit(number, seed))
+                    self._taken[number] = now
+                self._last = self._last or message["last"]
+                self._owed = 0 if self._last else max(0, self._owed - len(message["units"]))
+            else:
+                self._segments.release(self._offered.pop(message["fetched"]))

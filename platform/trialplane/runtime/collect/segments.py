@@ -1,0 +1,165 @@
+"""Packed results as files in shared memory: written by one process of a node, read by another without a copy.
+
+A file whose result has been taken is written again under the same name: its pages are there already, and making new ones
+takes several times as long as the copy itself. Makes and removes no folders (see `memory`), and tells nobody what it wrote.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import itertools
+import mmap
+import os
+import shutil
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trialplane import errors
+from trialplane.policies import transport
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    Bytes = npt.NDArray[np.uint8]
+
+# What one result may take of the room that is left. Ray's object store lies in the same memory and takes its pages only
+# when it needs them; a process that finds none there is killed. So three results of one size leave at least a quarter.
+SHARE = 0.5
+# A file this much larger than twice its next result goes: one giant must not hold its memory for good.
+_GIANT = 64 << 20
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+@dataclasses.dataclass
+class _Segment:
+    path: Path
+    buffer: Bytes  # the whole file, mapped
+    taken: bool = True  # holds a result that somebody may still read
+
+
+class Writer:
+    """Writes the results of one process into files of a folder. Not for several threads at once.
+
+    Args:
+        folder: in shared memory; must exist, and may be other processes' too.
+        spare: a folder on a disk, for a result that `folder` has no room for; made when it is needed.
+    """
+
+    def __init__(self, folder: Path | str, spare: Path | str | None = None) -> None:
+        self._folder = Path(folder)
+        self._spare = None if spare is None else Path(spare)
+        self._segments: dict[str, _Segment] = {}
+        self._names = (f"{os.getpid()}-{number}" for number in itertools.count())
+
+    def write(self, tree: Any) -> tuple[str, int]:
+        """Packs a tree, straight into a file.
+
+        Returns:
+            The file, and the bytes of the packed tree; the file itself may be longer.
+
+        Raises:
+            TransportError: something in the tree may not cross, or there is no room for it.
+        """
+        packing = transport.Packing(tree)
+        segment = self._segment(packing.nbytes)
+        packing.write(segment.buffer)
+        return str(segment.path), packing.nbytes
+
+    def copy(self, packed: Bytes) -> tuple[str, int]:
+        """Writes a tree that has been packed already; otherwise as `write`."""
+        segment = self._segment(packed.nbytes)
+        segment.buffer[: packed.nbytes] = packed
+        return str(segment.path), packed.nbytes
+
+    def release(self, path: str) -> None:
+        """Lets another result take the place of one that was read, and of which no view is left."""
+        self._segments[path].taken = False
+
+    def _segment(self, size: int) -> _Segment:
+        """A file of at least `size` bytes that holds nothing any longer."""
+        free = sorted((one for one in self._segments.values() if not one.taken), key=lambda one: one.buffer.nbytes)
+        for segment in free:
+            if size <= segment.buffer.nbytes <= 2 * size + _GIANT:
+                segment.taken = True
+                return segment
+        for old in free[-1:]:  # goes before the new one comes, so that there are never more files than results at a time
+            del self._segments[str(old.path)]
+            old.path.unlink(missing_ok=True)
+        segment = self._make(size)
+        self._segments[str(segment.path)] = segment
+        return segment
+
+    def _make(self, size: int) -> _Segment:
+        name = next(self._names)
+        if size <= shutil.disk_usage(self._folder).free * SHARE:
+            # An eighth more than is needed now, so that a slightly larger result needs no new file.
+            segment = _map_new(self._folder / name, size + size // 8)
+            if segment is not None:
+                return segment
+        if self._spare is not None:
+            self._spare.mkdir(parents=True, exist_ok=True)
+            segment = _map_new(self._spare / name, size)
+            if segment is not None:
+                return segment
+        places = [f"{shutil.disk_usage(place).free / 1e6:,.0f} MB free in {place}" for place in self._places()]
+        raise errors.TransportError(
+            f"a result of {size / 1e6:,.1f} MB has no room: {' and '.join(places)}, of which one result may take at most "
+            "half in shared memory; give smaller results, or set resources.shm"
+        )
+
+    def _places(self) -> list[Path]:
+        return [self._folder] if self._spare is None else [self._folder, self._spare]
+
+
+def read(path: str | Path, released: Callable[[], object] | None = None) -> Bytes:
+    """The packed tree in a file: a read-only uint8 array of shape (bytes,), mapped, not copied.
+
+    Args:
+        path: as a Writer gave it.
+        released: called when the array and every view of it are gone, perhaps in another thread; not at the process's end.
+
+    Raises:
+        TransportError: the file is not there, or holds no packed tree.
+    """
+    import numpy as np
+
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            mapping = mmap.mmap(handle, 0, prot=mmap.PROT_READ)
+        finally:
+            os.close(handle)
+    except (OSError, ValueError) as error:  # ValueError: the file is empty
+        raise errors.TransportError(f"the packed result {path} cannot be read: {errors.first_line(error)}") from error
+    packed = np.frombuffer(mapping, dtype=np.uint8)
+    try:
+        packed = packed[: transport.size_of(packed)]
+    except errors.TransportError as error:
+        raise errors.TransportError(f"{path}: {error}") from error
+    if released is not None:
+        weakref.finalize(mapping, released).atexit = False
+    return packed
+
+
+def _map_new(path: Path, size: int) -> _Segment | None:
+    """A new file of `size` bytes, all of them there; None when there is no room.
+
+    A process that wrote into a file that only claims its size would be killed by SIGBUS.
+    """
+    import numpy as np
+
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        os.posix_fallocate(handle, 0, size)
+        return _Segment(path, np.frombuffer(mmap.mmap(handle, size), dtype=np.uint8))
+    except OSError as error:
+        path.unlink()
+        if error.errno not in _NO_ROOM:
+            raise
+        return None
+    finally:
+        os.close(handle)

@@ -1,0 +1,167 @@
+"""What the process of a collection's trial does around the job's function: a producer's, and the consumer's.
+
+The consumer starts with what the iteration before left, offers its weights to the producers before anything else, and keeps
+what the job returned before its outcome goes out: who has the outcome has the checkpoint.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from trialplane.policies import transport
+from trialplane.runtime import context, stopping, trial
+from trialplane.runtime.collect import consumer, producer, segments, shards, states
+from trialplane.runtime.collect.consumer import Consumer
+from trialplane.runtime.collect.line import Line
+from trialplane.runtime.collect.producer import Producer
+from trialplane.spec import collecting
+from trialplane.wire import records
+from trialplane.wire.units import WEIGHTS, Offer
+
+KEPT = {"weights": states.WEIGHTS, "state": states.STATE}  # what the job returns → file of the checkpoint
+
+
+class ProducerRole:
+    """A producer's process.
+
+    Args:
+        request: the trial's.
+        line: to the slot.
+        lent: what the slot told this process, see `Exchange.lent`.
+    """
+
+    def __init__(self, request: records.TrialRequest, line: Line, lent: Mapping[str, Any]) -> None:
+        self.request = dataclasses.replace(request, metrics=())  # what counts are the results that it gives
+        self._line = line
+        self._lent = lent
+
+    def __call__(self, play: Callable[..., Any], given: Mapping[str, Any]) -> context.Result:
+        """Calls the job's function."""
+        weights = self._lent["weights"]
+        desk = producer.Desk(self._line, Path(self._lent["folder"]), given["workdir"])
+        assert self.request.worker is not None
+        ctx = Producer(
+            **given,
+            weights=None if weights is None else transport.unpack(segments.read(weights)),
+            iteration=self.request.trial,
+            worker=self.request.worker,
+            _work=desk,
+        )
+        try:
+            play(ctx)
+        finally:
+            if not self._line.stopping:
+                desk.drain()  # what was given is worth having, whatever came after it
+        if self._line.stopping:
+            raise ctx.stopped()
+        desk.check_given()
+        return {}
+
+
+class ConsumerRole:
+    """The consumer's process.
+
+    Args:
+        config: of the slot.
+        request: the trial's.
+        line: to the slot.
+        lent: what the slot told this process, see `Exchange.lent`.
+    """
+
+    def __init__(
+        self, config: records.SlotConfig, request: records.TrialRequest, line: Line, lent: Mapping[str, Any]
+    ) -> None:
+        asked = tuple(name for name in request.metrics if name not in collecting.ADDED)  # those the platform adds
+        self.request = dataclasses.replace(request, metrics=asked)
+        self._config = config
+        self._line = line
+        self._lent = lent
+
+    def __call__(self, learn: Callable[..., Any], given: Mapping[str, Any]) -> context.Result:
+        """Calls the job's function, between reading what the last iteration left and keeping what this one leaves."""
+        config, iteration = self._config, self.request.trial
+        place = trial.checkpoints(config, self.request.run, 0)  # one for all iterations
+        kept = states.Kept()
+        if iteration > 0:
+            kept = states.States(place).load(iteration)
+        elif self.request.resume:
+            kept = states.States(trial.checkpoints(config, self.request.resume, 0)).newest()
+        fed = consumer.Fed(self._line)
+        written = None
+        if config.write:
+            beside = trial.checkpoint_place(config, self.request.run)
+            written = shards.of_iteration(config.write, beside, self.request.run, iteration)
+            fed.has(written.units)
+        self._offer(kept.packed.get(states.WEIGHTS))
+        ctx = Consumer(
+            **given,
+            weights=kept.tree(states.WEIGHTS),
+            state=kept.tree(states.STATE),
+            iteration=iteration,
+            shards=written,
+        )
+        result = returned(learn(ctx, consumer.Results(self.request.units, fed)))
+        states.States(place).save(iteration + 1, merged(kept, result))
+        return {name: value for name, value in result.items() if name not in KEPT}
+
+    def _offer(self, weights: Any) -> None:
+        if weights is None:
+            self._line.send(offer=records.to_dict(Offer(WEIGHTS, 0)), file="")
+            return
+        file = Path(self._lent["folder"], "weights")
+        weights.tofile(file)
+        self._line.send(offer=records.to_dict(Offer(WEIGHTS, weights.nbytes)), file=str(file))
+
+
+def role(
+    config: records.SlotConfig,
+    request: records.TrialRequest,
+    channel: Connection,
+    stop: stopping.Stop,
+    lent: Mapping[str, Any],
+) -> ProducerRole | ConsumerRole:
+    """What the process of such a trial does.
+
+    Args:
+        config: of the slot.
+        request: the trial's.
+        channel: to the slot.
+        stop: whether this process was asked to stop.
+        lent: what the slot told this process, see `Exchange.lent`.
+    """
+    line = Line(channel, stop)
+    return ProducerRole(request, line, lent) if config.role == "producer" else ConsumerRole(config, request, line, lent)
+
+
+def returned(result: Any) -> Mapping[str, Any]:
+    """What a consumer returned, as a dict.
+
+    Raises:
+        Invalid: it is none.
+    """
+    if result is None:
+        return {}
+    if not isinstance(result, Mapping):
+        raise context.Invalid(
+            f"learn(ctx, results) returned a {type(result).__name__}; it must return a dict of metrics, with weights and "
+            "state where there are any, or None"
+        )
+    return result
+
+
+def merged(kept: states.Kept, result: Mapping[str, Any]) -> states.Kept:
+    """What the next iteration starts with: what was returned, and what this one started with where nothing was.
+
+    Raises:
+        TransportError: something returned may not be kept; names its path.
+    """
+    packed = dict(kept.packed)
+    for name, file in KEPT.items():
+        if name in result:
+            packed.pop(file, None)  # first: weights may be large, and two of them need not be here at once
+            packed[file] = transport.pack(result[name], name)
+    return states.Kept(packed)

@@ -1,0 +1,175 @@
+"""The book of an iteration's units: whatever happens in whatever order, every unit ends exactly once.
+
+Not checked here: producers that do them (test_crews.py, tests/study/test_collection.py).
+"""
+
+from __future__ import annotations
+
+import collections
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from tests.controller.conftest import outcome
+
+from trialplane.controller.units import Units
+from trialplane.spec.resources import Retries
+from trialplane.wire.records import TrialOutcome
+from trialplane.wire.states import FailureClass, TrialState
+
+FIRST = 20
+COUNT = 10
+WORKERS = st.integers(0, 2)
+CLASSES = st.sampled_from([*FailureClass, None])
+
+
+def end(failure: FailureClass | None, message: str = "why") -> TrialOutcome:
+    state = TrialState.COMPLETE if failure is None else TrialState.FAILED
+    return outcome(-1, state=state, failure=failure, message=message, traceback="Traceback")
+
+
+def book(count: int = COUNT, **retries: int) -> Units:
+    return Units(FIRST, count, 7, Retries(**retries))
+
+
+class Iteration(RuleBasedStateMachine):
+    """An iteration in which everything happens that can, and what the book must hold whatever that is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.book = book(lost=2)
+        self.out: dict[int, set[int]] = collections.defaultdict(set)
+        self.way: list[int] = []
+        self.ends: collections.Counter[int] = collections.Counter()
+        self.seeds: dict[int, int] = {}
+
+    @rule(worker=WORKERS, wants=st.integers(0, 4))
+    def hand(self, worker: int, wants: int) -> None:
+        given = self.book.hand(worker, wants)
+        assert len(given) <= wants
+        for unit in given:
+            assert unit.number not in self.way
+            assert not any(unit.number in out for out in self.out.values()), "one producer at a time has it"
+            assert self.ends[unit.number] == 0, "what has ended is not done again"
+            assert self.seeds.setdefault(unit.number, unit.seed) == unit.seed, "the same unit has the same seed again"
+            self.out[worker].add(unit.number)
+        assert self.book.open(worker) == self.out[worker]
+
+    @rule(worker=WORKERS, unit=st.integers(FIRST - 1, FIRST + COUNT))
+    def make(self, worker: int, unit: int) -> None:
+        assert self.book.made(worker, unit) is (unit in self.out[worker])
+        if unit in self.out[worker]:
+            self.out[worker].discard(unit)
+            self.way.append(unit)
+
+    @rule(which=st.integers(0, COUNT), what=st.sampled_from(["arrive", "again", "refuse"]))
+    def travel(self, which: int, what: str) -> None:
+        if which >= len(self.way):
+            return
+        unit = self.way.pop(which)
+        if what == "arrive":
+            assert self.book.arrive(unit)
+            self.ends[unit] += 1
+        elif what == "refuse":
+            assert self.book.refuse(unit, FailureClass.INVALID, "too large") is not None
+            self.ends[unit] += 1
+        else:
+            self.book.again(unit)
+
+    @rule(unit=st.integers(FIRST, FIRST + COUNT))
+    def arrive_late(self, unit: int) -> None:
+        if unit not in self.way:
+            assert not self.book.arrive(unit)
+            assert self.book.refuse(unit, FailureClass.INVALID, "") is None
+            self.book.again(unit)
+
+    @rule(worker=WORKERS, failure=CLASSES)
+    def lose(self, worker: int, failure: FailureClass | None) -> None:
+        lost = self.book.lose(worker, end(failure))
+        units = self.out.pop(worker, set())
+        ended = set() if lost.failed is None else {lost.failed.unit}
+        assert ended | set(lost.again) == units
+        if lost.guilty is not None:
+            assert units == {lost.guilty}
+        for unit in ended:
+            self.ends[unit] += 1
+
+    @invariant()
+    def every_unit_is_somewhere_once(self) -> None:
+        assert all(count == 1 for count in self.ends.values() if count)
+        ended = sum(self.ends.values())
+        assert self.book.arrived + len(self.book.failed) == ended
+        assert self.book.waiting + sum(map(len, self.out.values())) + len(self.way) + ended == COUNT
+        assert self.book.is_done is (ended == COUNT)
+
+    def teardown(self) -> None:
+        """The rest is done, by producers that take one at a time."""
+        for worker in range(3):
+            self.lose(worker, FailureClass.STOPPED)
+        for unit in self.way:
+            self.book.arrive(unit)
+        while given := self.book.hand(0, 1):
+            assert self.book.made(0, given[0].number)
+            assert self.book.arrive(given[0].number)
+        assert self.book.is_done
+        super().teardown()
+
+
+Iteration.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+test_every_unit_ends_once = Iteration.TestCase
+
+
+@pytest.mark.parametrize(
+    ("failure", "tries"),
+    [
+        *(
+            (failure, 1)
+            for failure in (FailureClass.ERROR, FailureClass.OOM, FailureClass.INVALID, FailureClass.TIMEOUT, None)
+        ),
+        (FailureClass.CRASHED, 2),
+        (FailureClass.LOST, 6),
+    ],
+)
+def test_a_guilty_unit_is_tried_again_as_a_trial_would_be(failure: FailureClass | None, tries: int) -> None:
+    units = book(1)
+    for attempt in range(1, tries + 1):
+        (unit,) = units.hand(0, 1)
+        lost = units.lose(0, end(failure))
+        assert lost.guilty == unit.number
+        assert (lost.failed is None) is (attempt < tries)
+    assert units.is_done
+    (failed,) = units.failed.values()
+    assert (failed.unit, failed.worker, failed.failure) == (FIRST, 0, failure or FailureClass.INVALID)
+    assert failed.message == ("why" if failure else "the producer returned without a result of this unit")
+
+
+def test_of_several_none_is_guilty_and_each_is_done_again_alone() -> None:
+    units = book(4)
+    assert len(units.hand(0, 3)) == 3
+    lost = units.lose(0, end(FailureClass.ERROR))
+    assert (lost.guilty, lost.failed, lost.again) == (None, None, (20, 21, 22))
+    assert [unit.number for unit in units.hand(0, 3)] == [20], "alone"
+    assert not units.hand(0, 3), "and nothing beside it"
+    assert [unit.number for unit in units.hand(1, 3)] == [21], "it works on nothing yet"
+    assert units.lose(0, end(FailureClass.ERROR)).guilty == 20
+    units.made(1, 21)
+    assert [unit.number for unit in units.hand(1, 3)] == [22]
+    units.made(1, 22)
+    assert [unit.number for unit in units.hand(1, 3)] == [23]
+
+
+def test_a_result_on_its_way_is_nothing_to_the_end_of_its_producer() -> None:
+    units = book(2)
+    units.hand(0, 2)
+    units.made(0, 20)
+    assert units.lose(0, end(FailureClass.ERROR)).guilty == 21, "the only one it worked on"
+    assert units.arrive(20)
+    assert units.is_done
+
+
+def test_seeds_are_the_jobs_and_the_units() -> None:
+    seeds = [unit.seed for unit in book().hand(0, COUNT)]
+    assert len(set(seeds)) == COUNT
+    assert seeds == [unit.seed for unit in book().hand(0, COUNT)]
+    assert seeds != [unit.seed for unit in Units(FIRST, COUNT, 8, Retries()).hand(0, COUNT)]

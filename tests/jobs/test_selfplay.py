@@ -1,0 +1,423 @@
+"""The job `selfplay`: games that depend on their seeds alone, records, learning, matches, what lands in MLflow, its file.
+
+Both functions run in this process, with the real contexts and packed results, but without slots and without a controller.
+Chess itself is in test_selfplay_chess.py; that the network gets stronger, and the whole alone, is marked slow.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import os
+import random
+import subprocess
+import sys
+import tarfile
+
+import chess
+import chess.pgn
+import numpy as np
+import pytest
+import torch
+from tests.jobs.playing import JOB, Playing, module, same, units
+from tests.jobs.trainings import ENVIRON
+
+from trialplane.policies import transport
+from trialplane.spec import load
+
+encoding, games, network, rating, replay, search = map(
+    module, ("encoding", "games", "network", "rating", "replay", "search")
+)
+
+
+@pytest.fixture
+def playing(tmp_path, monkeypatch):
+    monkeypatch.delenv("MLFLOW_RUN_ID", raising=False)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield Playing(tmp_path)
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def untrained(playing):
+    return network.build(playing.params)
+
+
+def views(count, seed=0):
+    """Views of different positions."""
+    rng, line, found = np.random.default_rng(seed), encoding.Line(), []
+    while len(found) < count:
+        found.append(line.view())
+        moves, _ = encoding.legal(line.board)
+        if not moves:
+            line = encoding.Line()
+            continue
+        line.push(moves[rng.integers(len(moves))])
+    return found
+
+
+# -- a game depends on its seed alone
+
+
+def test_an_answer_does_not_depend_on_what_else_is_asked(untrained):
+    """To the last bit: whichever row a position is in, whatever is in the others, however many are asked."""
+    evaluate, asked = network.Evaluator(untrained, 8), views(24)
+    logits, values = evaluate(asked)
+    rng = random.Random(0)
+    for count in (1, 2, 7, 8, 9, 24):
+        for _ in range(6):
+            chosen = [rng.randrange(24) for _ in range(count)]
+            some, worth = evaluate([asked[row] for row in chosen])
+            assert np.array_equal(some, logits[chosen])
+            assert np.array_equal(worth, values[chosen])
+
+
+def test_the_network_is_always_asked_in_batches_of_one_size(untrained):
+    """What the last bits hang on: with another size the sums of a convolution are taken in another order."""
+    sizes = set()
+    untrained.register_forward_hook(lambda _, inputs, __: sizes.add(tuple(inputs[0].shape)))
+    evaluate = network.Evaluator(untrained, 8)
+    for count in (1, 7, 8, 20):
+        evaluate(views(count))
+    assert sizes == {(8, 119, 8, 8)}
+
+
+def test_a_game_is_the_same_whatever_games_are_beside_it(playing):
+    """All at once, one at a time, in another order, and as units trickle in."""
+    wanted = units(6)
+    together = playing.play(wanted, games_at_once=6)
+    assert sorted(together) == [unit.number for unit in wanted]
+    others = [
+        playing.play(wanted[3:4], games_at_once=1),
+        playing.play(wanted[::-1], games_at_once=3),
+        playing.play(wanted, games_at_once=4, sparing=True),
+    ]
+    for found in others:
+        assert all(same(result.value, together[number].value) for number, result in found.items())
+    assert len({tuple(result.value["actions"]) for result in together.values()}) == 6
+
+
+def test_a_worker_keeps_its_batch_full(playing, monkeypatch):
+    """A game that ends makes room for the next at once; the last ones are played to their end."""
+    busy = []
+    plain = playing.train.together
+    monkeypatch.setattr(playing.train, "together", lambda found, ask: (busy.append(len(found)), plain(found, ask)))
+    playing.play(units(9), games_at_once=3, max_half_moves=4)
+    assert set(busy) == {3}
+
+
+# -- records
+
+
+def test_a_record_has_what_a_game_is(playing):
+    for result in playing.play(units(3), max_half_moves=30, simulations=10).values():
+        game = result.value
+        count = game["move_count"]
+        assert set(game) == {
+            "states",
+            "legal_masks",
+            "actions",
+            "visits",
+            "outcome",
+            "termination",
+            "move_count",
+            "legal_move_rate",
+        }
+        assert (game["states"].shape, game["states"].dtype) == ((count, 119, 8, 8), np.float32)
+        assert (game["legal_masks"].shape, game["legal_masks"].dtype) == ((count, 4672), bool)
+        assert game["actions"].shape == (count,)
+        assert result.items == count
+        assert game["outcome"] in (-1, 0, 1)
+        assert game["termination"] in games.TERMINATIONS
+        assert 0 <= game["legal_move_rate"] <= 1
+
+        line, at = encoding.Line(), 0
+        for row, action in enumerate(game["actions"]):
+            legal = encoding.legal(line.board)[1]
+            assert np.array_equal(np.flatnonzero(game["legal_masks"][row]), legal)
+            assert np.array_equal(game["states"][row], encoding.planes([line.view()])[0])
+            visits = dict(zip(legal.tolist(), game["visits"][at : at + len(legal)].tolist(), strict=True))
+            assert sum(visits.values()) >= 10
+            assert visits[int(action)] > 0
+            at += len(legal)
+            line.push(encoding.move_of(int(action), line.board))
+        assert at == len(game["visits"])
+        assert games.ending(line, count, playing.params | {"max_half_moves": 30}) == (game["outcome"], game["termination"])
+        assert games.board_of(game["actions"]).fen() == line.board.fen()
+
+
+def test_the_rate_of_legal_moves_is_that_of_the_bare_policy(playing):
+    """Of a policy that always wants the move e2e4, which only the first position allows."""
+    weights = network.weights_of(network.build(playing.params))
+    weights["policy.weight"][:] = 0
+    weights["policy.bias"][:] = 0
+    game = playing.play(units(1), weights=weights)[0].value
+    plain = np.zeros(encoding.ACTIONS)
+    wanted = int(plain.argmax())  # all are equal, and the first one is taken
+    assert game["legal_move_rate"] == np.mean(game["legal_masks"][:, wanted])
+
+
+# -- search
+
+
+def searched(fen, simulations, evaluate=None, **options):
+    """A search from a position, with a network that knows nothing unless another is given."""
+    know_nothing = lambda asked: (np.zeros((len(asked), encoding.ACTIONS), np.float32), np.zeros(len(asked)))  # noqa: E731
+    line = encoding.Line(chess.Board(fen))
+    found = search.Search(line, simulations=simulations, exploration=1.25, **options)
+    while not found.done:
+        search.together([found], evaluate or know_nothing)
+    assert line.board.fen() == fen
+    return found
+
+
+def test_a_mate_is_found_and_then_searched_most():
+    root = searched("6k1/5ppp/8/8/8/8/8/R5K1 w - - 0 1", 200).root
+    assert root.moves[root.visits.argmax()] == chess.Move.from_uci("a1a8")
+    assert root.visits.sum() == 200
+
+
+def test_a_mate_that_threatens_is_avoided():
+    """Black mates on a1 unless White makes its king a way out."""
+    root = searched("r5k1/8/8/8/8/8/5PPP/6K1 w - - 0 1", 3000).root
+    best = root.moves[root.visits.argmax()]
+    board = chess.Board("r5k1/8/8/8/8/8/5PPP/6K1 w - - 0 1")
+    board.push(best)
+    board.push(chess.Move.from_uci("a8a1"))
+    assert not board.is_checkmate()
+
+
+def test_what_is_known_of_a_move_is_kept_when_it_is_made():
+    found = searched(chess.STARTING_FEN, 100)
+    move = found.root.moves[int(found.root.visits.argmax())]
+    visits = found.root.visits.max()
+    child = found.root.children[found.root.moves.index(move)]
+    found.advance(move)
+    assert found.root is child
+    assert child.visits.sum() == visits - 1  # its own evaluation was the first visit
+    assert not found.done
+
+
+def test_noise_makes_the_root_try_other_moves():
+    def root(noise, seed=0):
+        return searched(chess.STARTING_FEN, 50, noise=noise, rng=np.random.default_rng(seed)).root
+
+    assert np.array_equal(root(0.25).visits, root(0.25).visits)
+    assert not np.array_equal(root(0.25).visits, root(0.25, seed=1).visits)
+    assert root(0.25).priors.sum() == pytest.approx(1)
+    assert np.ptp(root(0.0).priors) == 0
+
+
+# -- learning
+
+
+def test_the_loss_falls_and_the_rules_are_learned(playing):
+    results = playing.play(units(6), max_half_moves=30)
+    learned = playing.learn(list(results.values()), epochs=12)
+    losses = [metrics["loss"] for _, metrics in playing.reports]
+    assert len(losses) == 12
+    assert losses[-1] < losses[0] - 2
+    assert (learned["loss_before"], learned["loss"]) == (losses[0], losses[-1])
+    steps = [step for step, _ in playing.reports]
+    assert steps == sorted(set(steps))
+    again = playing.play(units(6, first=6), weights=learned["weights"], max_half_moves=30)
+    before = np.mean([result.value["legal_move_rate"] for result in results.values()])
+    assert np.mean([result.value["legal_move_rate"] for result in again.values()]) > before + 0.2
+
+
+def test_what_is_learned_does_not_depend_on_the_order_of_arrival(playing):
+    results = list(playing.play(units(5)).values())
+    one, other = playing.learn(results, max_positions=40), playing.learn(results[::-1], max_positions=40)
+    assert one["positions"] == 40  # of five games a part each
+    assert transport.pack(one).tobytes() == transport.pack(other).tobytes()
+
+
+def test_an_iteration_goes_on_where_the_last_one_was(playing):
+    """Weights, the optimizer's numbers and the count of steps."""
+    results = list(playing.play(units(4)).values())
+    first = playing.learn(results)
+    second = playing.learn(results, first["weights"], first["state"], iteration=1)
+    assert second["loss_before"] < first["loss_before"]
+    steps = [step for step, _ in playing.reports]
+    assert steps == sorted(set(steps))
+    assert second["state"]["steps"] == 2 * first["state"]["steps"]
+    assert float(second["state"]["optimizer"][0]["step"]) == second["state"]["steps"]
+    fresh = playing.learn(results, first["weights"], None, iteration=1)
+    assert not same(fresh["weights"], second["weights"])  # so the state is used
+
+
+def test_an_optimizer_comes_back_as_it_was(playing):
+    model = network.build(playing.params)
+    optimizer = torch.optim.AdamW(model.parameters())
+    logits, values = model(torch.ones(2, 119, 8, 8))
+    (logits.sum() + values.sum()).backward()
+    optimizer.step()
+    entries = transport.unpack(transport.pack(playing.train.kept(optimizer)), copy=True)
+    other = torch.optim.AdamW(model.parameters())
+    playing.train.restore(other, entries)
+    before, after = optimizer.state_dict()["state"], other.state_dict()["state"]
+    assert before.keys() == after.keys()
+    for number, entry in before.items():
+        assert all(torch.equal(tensor, after[number][name]) for name, tensor in entry.items())
+
+
+def test_a_replay_gives_back_what_it_took(playing):
+    kept, found = replay.Replay(1000), {}
+    for number, result in playing.play(units(3)).items():
+        kept.add(number, result.value)
+        ends = np.cumsum(result.value["legal_masks"].sum(1))
+        for row, visits in enumerate(np.split(result.value["visits"], ends[:-1])):
+            state = result.value["states"][row]
+            policy = np.zeros(encoding.ACTIONS, np.float32)
+            policy[result.value["legal_masks"][row]] = visits / visits.sum()
+            sign = 1 if state[112, 0, 0] else -1
+            found[state.tobytes(), policy.tobytes(), np.float32(sign * result.value["outcome"]).tobytes()] = number
+    rng = np.random.default_rng(0)
+    batches = list(kept.batches(7, rng))
+    assert [len(states) for states, _, _ in batches[:-1]] == [7] * (len(batches) - 1)
+    rows = [tuple(part[row].numpy().tobytes() for part in batch) for batch in batches for row in range(len(batch[0]))]
+    assert len(rows) == len(kept)
+    assert set(rows) == set(found)
+    assert [row[0] for row in rows] != [row[0] for row in found]
+
+
+def test_a_position_in_the_replay_is_small(playing):
+    kept = replay.Replay(1000)
+    for number, result in playing.play(units(2)).items():
+        kept.add(number, result.value)
+    size = sum(array.nbytes for game in kept._games.values() for array in game)
+    assert size / len(kept) < 2048
+
+
+# -- rating
+
+
+def test_a_match_is_fair_and_seeded(playing):
+    """Against itself a network gets exactly half: from each opening both colours are played, with the same chance."""
+    evaluate = network.Evaluator(network.build(playing.params), 4)
+    points = rating.match(evaluate, evaluate, playing.params | {"match_games": 6}, seed=1)
+    assert len(points) == 6
+    assert sum(points) == 3
+    weights = network.weights_of(network.build(playing.params | {"first_weights": 1}))
+    other = network.Evaluator(network.build(playing.params, weights), 4)
+    twice = [rating.match(evaluate, other, playing.params | {"match_games": 6}, seed=2) for _ in range(2)]
+    assert twice[0] == twice[1]
+    there, back = (rating.match(*pair, playing.params, seed=3) for pair in ((evaluate, other), (other, evaluate)))
+    assert sum(there) + sum(back) == len(there)
+
+
+def test_who_knows_more_wins(playing):
+    """One network counts pawns and pieces, the other knows nothing."""
+
+    def counts(asked):
+        planes = encoding.planes(asked)
+        lead = sum(
+            worth * (planes[:, kind].sum((1, 2)) - planes[:, kind + 6].sum((1, 2)))
+            for kind, worth in enumerate((1, 3, 3, 5, 9))
+        )
+        return np.zeros((len(asked), encoding.ACTIONS), np.float32), np.tanh(lead / 5)
+
+    def knows_nothing(asked):
+        return np.zeros((len(asked), encoding.ACTIONS), np.float32), np.zeros(len(asked))
+
+    params = playing.params | {"simulations": 60, "max_half_moves": 30, "match_games": 6}
+    assert np.mean(rating.match(counts, knows_nothing, params, seed=0)) > 0.7
+
+
+def test_elo_has_a_number_and_an_interval_for_any_score():
+    even, low, high = rating.elo([1, 0, 0.5, 0.5])
+    assert even == pytest.approx(0)
+    assert low == pytest.approx(-high)
+    assert rating.elo([1] * 20)[0] == pytest.approx(400 * math.log10(21))
+    assert rating.elo([0] * 20)[0] == pytest.approx(-400 * math.log10(21))
+    assert rating.elo([0.75] * 300 + [0.75] * 100)[0] == pytest.approx(400 * math.log10(3), abs=2)
+    for points in ([1] * 20, [0] * 20, [0.5] * 8, [1, 0] * 200):
+        found = rating.elo(points)
+        assert all(map(math.isfinite, found))
+        assert found[1] < found[0] < found[2]
+    assert rating.elo([1, 0] * 200)[2] < rating.elo([1, 0] * 10)[2]
+
+
+# -- what lands in MLflow
+
+
+def test_pictures_and_games_land_in_the_iterations_run(playing, monkeypatch):
+    mlflow = pytest.importorskip("mlflow")
+    logged = {}
+    monkeypatch.setenv("MLFLOW_RUN_ID", "0" * 32)
+    monkeypatch.setattr(mlflow, "log_text", lambda text, name: logged.update({name: text}))
+    results = list(playing.play(units(4, first=8)).values())
+    playing.learn(results[::-1], iteration=2)
+    assert set(logged) == {"games/00.svg", "games/00.pgn", "games/01.svg", "games/01.pgn"}
+    assert logged["games/00.svg"].startswith("<svg")
+    read = chess.pgn.read_game(io.StringIO(logged["games/00.pgn"]))
+    first = next(result.value for result in results if result.unit == 8)
+    assert list(read.mainline_moves()) == games.board_of(first["actions"]).move_stack
+    assert read.headers["Result"] == {1: "1-0", 0: "1/2-1/2", -1: "0-1"}[first["outcome"]]
+    assert read.headers["Round"] == "3.1"
+    assert not read.errors
+
+
+def test_an_iteration_says_how_its_games_went(playing):
+    results = list(playing.play(units(4)).values())
+    told = playing.learn(results)
+    assert sum(told[f"ended_{name}"] for name in games.TERMINATIONS) == pytest.approx(1)
+    assert told["move_count"] == np.mean([result.items for result in results])
+    assert told["white_wins"] == np.mean([result.value["outcome"] == 1 for result in results])
+    numbers = [value for name, value in told.items() if name not in ("weights", "state")]
+    assert all(math.isfinite(number) for number in numbers)
+
+
+# -- the job's file
+
+
+@pytest.mark.parametrize("profile", [None, "smoke", "original"])
+def test_profiles_hold_together(profile):
+    job = load.load_job(JOB, profile=profile, environ={})
+    assert job.kind == "collect"
+    assert job.params["match_games"] % 2 == 0
+    longest = job.params["max_half_moves"] * (119 * 64 * 4 + 4672 + 4 * 218 + 8)
+    assert longest * 2 < job.collect.in_flight_bytes
+    if profile == "original":
+        assert (job.collect.workers, job.collect.units, job.collect.iterations) == (8, 800, 10)
+
+
+def test_the_folder_fits_a_config_map():
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        for path in JOB.iterdir():
+            if path.is_file():
+                archive.add(path, path.name)
+    assert packed.tell() < 100_000
+
+
+def test_importing_the_job_leaves_a_process_that_may_be_forked():
+    program = (
+        "import importlib, sys; from pathlib import Path\n"
+        "from trialplane.spec import load; from trialplane.policies import spawn\nspawn.apply()\n"
+        f"sys.path.insert(0, {str(JOB)!r})\n"
+        f"[importlib.import_module(name) for name in load.load_job(Path({str(JOB)!r}), environ={{}}).preload]\n"
+        "import train; spawn.check(); print(spawn.reasons_not_to_fork())"
+    )
+    environ = {**os.environ, **ENVIRON, "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION": "python"}
+    ended = subprocess.run([sys.executable, "-c", program], env=environ, capture_output=True, text=True, check=True)
+    assert ended.stdout.splitlines()[-1] == "[]"
+
+
+# -- the whole
+
+
+@pytest.mark.slow
+def test_it_runs_alone(tmp_path):
+    environ = {**os.environ, **ENVIRON, "TRIALPLANE_HOME": str(tmp_path / "home")}
+    for name in ("MLFLOW_RUN_ID", "MLFLOW_TRACKING_URI"):
+        environ.pop(name, None)
+    command = [sys.executable, JOB / "train.py", "--profile", "smoke", "--max_half_moves", "12", "--simulations", "4"]
+    ended = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    told = json.loads(ended.stdout[ended.stdout.rindex("\n{") :])
+    assert told["loss"] < told["loss_before"]
+    assert {"elo", "elo_low", "elo_high", "units", "items"} <= set(told)
+    assert "Traceback" not in ended.stderr
