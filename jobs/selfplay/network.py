@@ -1,8 +1,8 @@
 """A small residual network: planes of a position → a logit for each of the 4672 actions, and the value for the side to move.
 
-The tower of AlphaZero (Silver et al. 2018), as wide and as high as the parameters `channels` and `blocks` say. The value is
-read from the means over the board, and not from each square: what is counted there, pieces above all, is learned from few
-games, where weights for each square learn the games by heart.
+The tower of AlphaZero (Silver et al. 2018), as wide and as high as the parameters `channels` and `blocks` say. Its value head
+learns a few dozen games by heart, so here the value is read from the tower's means over the board, with dropout, and from the
+numbers of pieces. What each piece is worth is learned.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from torch import nn
 
-_VALUE_INNER = 64
+_VALUE_INNER = 8
+_PIECES = 12  # the first planes: pieces on the board now
 
 
 class Block(nn.Module):
@@ -37,23 +38,26 @@ class Network(nn.Module):
     Args:
         channels: width of the tower.
         blocks: its height.
+        dropout: of what the value takes from the tower.
     """
 
-    def __init__(self, channels: int, blocks: int) -> None:
+    def __init__(self, channels: int, blocks: int, dropout: float) -> None:
         super().__init__()
         self.stem = nn.Conv2d(encoding.PLANES, channels, 3, padding=1, bias=False)
         self.stem_norm = nn.BatchNorm2d(channels)
         self.tower = nn.Sequential(*(Block(channels) for _ in range(blocks)))
         self.policy = nn.Conv2d(channels, encoding.KINDS, 1)
         self.value_inner = nn.Linear(channels, _VALUE_INNER)
-        self.value_out = nn.Linear(_VALUE_INNER, 1)
+        self.value_out = nn.Linear(_VALUE_INNER + _PIECES, 1)
+        self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Logits (rows, 4672) and values (rows,) between -1 and 1."""
+        pieces = x[:, :_PIECES].sum((2, 3))
         x = self.tower(torch.relu(self.stem_norm(self.stem(x))))
         logits = self.policy(x).permute(0, 2, 3, 1).flatten(1)  # an action is square · 73 + kind
-        inner = torch.relu(self.value_inner(x.mean((2, 3))))
-        return logits, torch.tanh(self.value_out(inner)).squeeze(1)
+        inner = torch.relu(self.value_inner(self.dropout(x.mean((2, 3)))))
+        return logits, torch.tanh(self.value_out(torch.cat([inner, pieces], 1))).squeeze(1)
 
 
 def build(p, weights=None) -> Network:
@@ -65,7 +69,7 @@ def build(p, weights=None) -> Network:
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(p["first_weights"])
-        network = Network(p["channels"], p["blocks"])
+        network = Network(p["channels"], p["blocks"], p["dropout"])
     if weights is not None:
         network.load_state_dict({name: torch.tensor(array) for name, array in weights.items()})
     return network.to(device(), memory_format=torch.channels_last)

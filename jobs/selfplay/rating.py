@@ -59,14 +59,14 @@ class Pairing:
         self.over = games.ending(self.line, self.half_moves, self._p)
 
 
-def match(new, old, p, seed: int) -> list[float]:
+def match(new, old, p, seed) -> list[float]:
     """The new network's points in each game, two games from each opening.
 
     Args:
         new: an Evaluator.
         old: another.
         p: parameters of the job.
-        seed: of the openings.
+        seed: a whole number or several, for all chance in the games.
     """
     openings = np.random.SeedSequence(seed).generate_state(p["match_games"] // 2)
     played = [Pairing(p, int(opening), white) for opening in openings for white in (0, 1)]

@@ -78,7 +78,8 @@ def learn(ctx, results):
     if ctx.state is not None:
         restore(optimizer, ctx.state["optimizer"])
     done = ctx.state["steps"] if ctx.state is not None else 0
-    rng = np.random.default_rng(ctx.seed)
+    rng = np.random.default_rng([ctx.seed, ctx.iteration])
+    torch.manual_seed(int(rng.integers(2**63)))  # of the dropout
     model.train()
     first, sums = None, np.zeros(3)
     for _ in range(p["epochs"]):
@@ -105,7 +106,7 @@ def learn(ctx, results):
     # what it is worth
 
     new, old = (network.Evaluator(network.build(p, tree), p["batch"]) for tree in (weights, ctx.weights))
-    points = rating.match(new, old, p, ctx.seed)
+    points = rating.match(new, old, p, [ctx.seed, ctx.iteration])
     elo, low, high = rating.elo(points)
     show(played[: p["pictures"]], ctx.iteration)
     return {

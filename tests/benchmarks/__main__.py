@@ -26,6 +26,7 @@ FIGURES = {
     "ledger": True,
     "training_overhead": True,
     "ranks": True,
+    "transport": True,
     "selfplay": True,
     "lines": False,
     "search": False,

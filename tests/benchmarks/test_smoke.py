@@ -21,6 +21,7 @@ FIGURES = {
     "ledger": ({"ms"}, 4),
     "training_overhead": ({"%", "ms", "µs", "MiB"}, 6),
     "ranks": ({"s"}, 2),
+    "transport": ({"ms", "s/GB", "MiB"}, 8),
     "selfplay": ({"s"}, 2),
     "lines": ({"s/GB", "ms", "MiB", "µs", "s"}, 10),
 }

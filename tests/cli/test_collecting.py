@@ -9,6 +9,8 @@ import dataclasses
 import io
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -55,7 +57,7 @@ def cores(monkeypatch) -> None:
 
 def collected(request) -> TrialOutcome:
     log = f"trials/{request.trial:04d}/attempt-{request.attempt}.log"
-    metrics = {"units": 4.0, "units_failed": 0.0, "gigabytes": 0.5, "loss": 1.0 / (request.trial + 1)}
+    metrics = {"units": 2.0 + request.trial, "units_failed": 0.0, "gigabytes": 0.5, "loss": 1.0 / (request.trial + 1)}
     return TrialOutcome(request.number, TrialState.COMPLETE, metrics=metrics, started=10.0, ended=40.0, log=log)
 
 
@@ -136,10 +138,18 @@ def test_validate_names_files_and_gpus(platform, job):
     assert "1 iteration of 1 unit, 1 worker, each with 1 GPU, results to files (parquet), at most 512Mi" in said
 
 
-def test_init_makes_one_that_is_valid(platform):
+def test_init_makes_one_that_is_valid_and_learns(platform, workplace):
     made = platform("init", "games", "--kind", "collect")
     assert "`platform submit collect games --local`" in made.stderr
-    assert platform("validate", "games").exit_code == 0
+    assert "is valid: 5 iterations of 20 units, 2 workers" in platform("validate", "games").stdout
+    command = [sys.executable, str(workplace / "jobs" / "games" / "train.py")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    heights = [
+        float(height) for height in re.findall(r"^iteration \d: height (\S+)", done.stderr + done.stdout, re.MULTILINE)
+    ]
+    assert len(heights) == 5
+    assert heights[0] > 1
+    assert heights[4] < 1e-3  # with weights that went round
 
 
 def test_a_second_submission_of_one_that_succeeded_says_how_to_ask_for_more(platform, runs):
@@ -240,7 +250,7 @@ def test_results_are_iterations_in_their_order(platform, runs):
     header, *lines = platform("results", "a").stdout.splitlines()
     assert header.split() == ["iteration", "state", "units", "units_failed", "gigabytes", "loss", "time"]
     assert [line.split()[0] for line in lines] == ["0", "1", "2"]
-    assert lines[2].split()[1:6] == ["COMPLETE", "4", "0", "0.5", "0.3333"]
+    assert lines[2].split()[1:6] == ["COMPLETE", "4", "0", "0.5", "0.3333"]  # the best, were they trials
     assert "metrics.gigabytes" in platform("results", "a", "-o", "csv").stdout
     assert [row["trial"] for row in json.loads(platform("results", "a", "-o", "json").stdout)] == [0, 1, 2]
 

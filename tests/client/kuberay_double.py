@@ -49,6 +49,7 @@ class Study:
     rows: list[TrialRow] = dataclasses.field(default_factory=list)
     saved: bool | None = None  # whether there is a checkpoint; None for a gateway without the volume
     logs: dict[tuple[int | None, int | None], bytes] = dataclasses.field(default_factory=dict)
+    worker_logs: dict[tuple[int, int], bytes] = dataclasses.field(default_factory=dict)  # by iteration and worker
 
 
 class NamespaceDouble:
@@ -144,8 +145,9 @@ class NamespaceDouble:
             state=RunState.RUNNING,
             reason="",
             trials=job.trials,
-            parallel=study.parallel or job.parallel,
-            slots_ready=job.parallel,
+            parallel=study.parallel or job.width,
+            kind=job.kind,
+            slots_ready=job.slots if job.is_collection else job.parallel,
             nodes=tuple(pods[:1]),
             objectives=tuple(objective.metric for objective in job.objectives),
             ended=None,
@@ -233,9 +235,13 @@ class NamespaceDouble:
         trial = int(query["trial"]) if "trial" in query else None
         mine = [key for key in study.logs if key[0] == trial]
         attempt = int(query["attempt"]) if "attempt" in query else max((key[1] or 0 for key in mine), default=0) or None
-        if (trial, attempt) not in study.logs:
+        if "worker" in query:
+            assert trial is not None
+            data = study.worker_logs.get((trial, int(query["worker"])))
+        else:
+            data = study.logs.get((trial, attempt))
+        if data is None:
             return _json({"error": "there is no such log"}, 404)
-        data = study.logs[trial, attempt]
         offset = int(query["from"])
         growing = study.alive and trial is None
         return 200, {"X-Trialplane-Next": str(len(data)), "X-Trialplane-Growing": str(int(growing))}, data[offset:]

@@ -202,6 +202,45 @@ def test_here_other_workers_need_a_pause(runs, held):
         list(RunHandle("a", runs.target).scale(4))
 
 
+def on_a_cluster(target, planned, **overrides: Any) -> RunHandle:
+    target.submit(planned(**overrides))
+    handle = RunHandle("a", target)
+    assert handle.status().state is RunState.RUNNING
+    return handle
+
+
+def test_on_a_cluster_workers_come_and_go(target, namespace, planned):
+    """Their pods are as many, and the consumer's one more."""
+    on_a_cluster(target, planned)
+    assert target.scale("a", 4)
+    (group,) = namespace.cluster.objects["rayclusters"]["a-x7k2p"]["spec"]["workerGroupSpecs"]
+    assert (group["replicas"], group["maxReplicas"]) == (5, 5)
+    assert target.scale("a", 1, now=True)
+    assert group["replicas"] == 2
+
+
+def test_a_resumed_one_keeps_its_workers(target, namespace, planned):
+    handle = on_a_cluster(target, planned)
+    assert target.scale("a", 4)
+    handle.pause()
+    with pytest.raises(InputError, match="`platform resume a --workers 3` goes on with so many"):
+        target.scale("a", 3)
+    handle.resume()
+    assert (handle.job.width, handle.status().slots) == (4, 5)
+    handle.pause()
+    handle.resume(changes={"collect.workers": 3, "collect.iterations": 7})
+    assert (handle.job.width, handle.job.trials) == (3, 7)
+
+
+def test_logs_of_a_worker_come_from_the_gateway(target, namespace, planned):
+    handle = on_a_cluster(target, planned)
+    namespace.studies["a"].worker_logs[1, 0] = b"one\ntwo\n"
+    assert list(handle.logs(1, worker=0)) == ["one\n", "two\n"]
+    assert list(handle.logs(1, worker=0, follow=True)) == ["one\n", "two\n"]
+    with pytest.raises(InputError, match="no such log"):
+        handle.logs(1, worker=1)
+
+
 # Starting from another run
 
 

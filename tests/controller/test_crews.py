@@ -6,99 +6,16 @@ of the units by itself (test_units.py).
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from tests.controller.conftest import request
-from tests.controller.slots_double import Slots
+from tests.controller.crew import UNITS, Crew
 
-from trialplane.controller.crews import CrewPool
+from trialplane.controller import crews
 from trialplane.controller.iteration import STORE_SHARE
-from trialplane.controller.slots import SlotReady, SlotTrial
 from trialplane.controller.workers import MAX_EMPTY
-from trialplane.spec.job import Job
-from trialplane.wire.records import TrialOutcome, TrialReport
+from trialplane.wire.records import TrialReport
 from trialplane.wire.states import FailureClass, TrialState
 from trialplane.wire.units import WEIGHTS, Offer
-
-UNITS = 6
-
-
-def job(**collect: Any) -> Job:
-    fields = {"units": UNITS, "iterations": 3, "workers": 2, "consumer": "train:learn", "in_flight": 100, **collect}
-    return Job.model_validate({"name": "toy", "kind": "collect", "collect": fields, "retries": {"lost": 2}})
-
-
-class Crew:
-    """A crew over such slots, driven as the loop does it."""
-
-    def __init__(self, **collect: Any) -> None:
-        self.consumer = Slots(1)
-        self.producers = Slots(2)
-        self.store = 0
-        self.spilled: int | None = 0
-        self.pool = CrewPool(
-            self.consumer,  # type: ignore[arg-type]  # a double
-            self.producers,  # type: ignore[arg-type]
-            job(**collect),
-            lambda: self.store,
-            lambda: self.spilled,
-        )
-        self.ready: list[SlotReady] = []
-
-    def listen(self) -> list[SlotTrial]:
-        """Hears everything there is to hear; gives the trials' events."""
-        heard: list[SlotTrial] = []
-        for said in self.pool.events(0):
-            if isinstance(said, SlotReady):
-                self.ready.append(said)
-            else:
-                heard.append(said)
-                if said.event.outcome is None:
-                    self.pool.go_on(said.slot)
-        return heard
-
-    def begin(self, weights: Any = None) -> None:
-        """Everything is warm, and the second iteration begins with its weights."""
-        self.consumer.warm(0)
-        self.producers.warm(0, 1)
-        self.listen()
-        self.pool.start(0, request(7, trial=1, metrics=("units", "loss")))
-        self.consumer.say(0, offers=(Offer(WEIGHTS, 0 if weights is None else 50),))
-        self.listen()
-        if weights is not None:
-            self.consumer.fetched(0, WEIGHTS, weights)
-            self.listen()
-
-    def want(self, slot: int, count: int = 1) -> list[int]:
-        """A producer wants units; gives the numbers it gets."""
-        before = len(self.producers.handed)
-        self.producers.say(slot, wants=count)
-        self.listen()
-        return [unit for to, units, _ in self.producers.handed[before:] if to == slot for unit in units]
-
-    def offer(self, slot: int, unit: int, size: int = 10) -> None:
-        self.producers.say(slot, offers=(Offer(unit, size, items=3),))
-        self.listen()
-
-    def pass_on(self, slot: int, unit: int, size: int = 10) -> None:
-        """A result goes all the way."""
-        self.offer(slot, unit, size)
-        self.producers.fetched(slot, unit, f"result {unit}")
-        self.listen()
-        assert self.consumer.fed(0) == unit
-        self.consumer.say(0, took=(unit,))
-        self.listen()
-
-    def last_word(self, slot: int) -> bool:
-        return [last for to, _, last in self.producers.handed if to == slot][-1]
-
-    def end(self) -> TrialOutcome:
-        """The iteration's outcome, after everything that was said before."""
-        *_, ended = self.listen()
-        assert ended.event.outcome is not None
-        assert ended.request == request(7, trial=1, metrics=("units", "loss")), "as the loop gave it"
-        return ended.event.outcome
 
 
 def test_producers_start_with_the_weights_when_the_consumer_has_them() -> None:
@@ -276,14 +193,13 @@ def test_too_many_failed_units_end_the_iteration_with_the_first_ones_failure() -
         crew.producers.fail(slot, FailureClass.ERROR, f"ValueError: of {slot}", traceback=f"Traceback of {slot}")
         crew.listen()
     assert [(slot, failure) for slot, failure, _ in crew.consumer.killed] == [(0, FailureClass.ERROR)]
-    assert all(failure is FailureClass.STOPPED for _, failure, _ in crew.producers.killed)
     crew.consumer.fail(0, FailureClass.ERROR, "killed")
     told = crew.end()
     assert (told.failure, told.traceback) == (FailureClass.ERROR, "Traceback of 0")
-    assert (
-        "2 units of 6 failed, more than collect.max_failed = 1; the first was unit 6, by worker 0 (error): " in told.message
+    assert told.message == (
+        "unit 6, by worker 0: ValueError: of 0; `platform logs toy-1 1 --worker 0` shows its log (trials/0001/worker-0.log)"
+        "; 2 units of 6 failed, more than collect.max_failed = 1"
     )
-    assert "trials/0001/worker-0.log" in told.message
     assert told.metrics["units_failed"] == 2
 
 
@@ -298,7 +214,8 @@ def test_producers_that_never_get_to_a_unit_are_given_up() -> None:
     assert not crew.producers.started
     crew.consumer.fail(0, FailureClass.ERROR, "killed")
     told = crew.end()
-    assert "no producer gets as far as its first unit; worker 0: ValueError: these weights do not fit" in told.message
+    assert told.message.startswith("worker 0: ValueError: these weights do not fit; `platform logs toy-1 1 --worker 0`")
+    assert told.message.endswith("no producer got as far as its first unit")
 
 
 def test_a_lost_slot_is_no_fault_of_the_producer() -> None:
@@ -333,12 +250,22 @@ def test_the_end_of_the_consumer_is_the_iterations_and_the_next_one_starts_afres
     assert crew.want(1, UNITS) == [6, 7, 8, 9, 10, 11], "its consumer has read nothing"
 
 
+def test_a_producer_that_was_just_starting_when_its_iteration_ended_is_ended_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crews, "END_INTERVAL", 0.0)
+    crew = Crew()
+    crew.begin()
+    crew.listen()
+    assert not crew.producers.killed
+    crew.consumer.end(0)
+    crew.listen()
+    assert len(crew.producers.killed) == 2
+    crew.listen()
+    assert len(crew.producers.killed) == 4, "the first word may have come before there was somebody to hear it"
+
+
 def test_what_a_former_attempt_has_written_is_not_done_again() -> None:
     crew = Crew()
-    crew.consumer.warm(0)
-    crew.producers.warm(0)
-    crew.listen()
-    crew.pool.start(0, request(7, trial=1, metrics=("units", "loss")))
+    crew.warm()
     crew.consumer.say(0, took=(6, 7, 11))
     crew.consumer.say(0, offers=(Offer(WEIGHTS, 0),))
     crew.listen()
@@ -365,6 +292,20 @@ def test_a_producer_that_is_to_go_first_does_what_it_has() -> None:
     assert crew.pool.size == 1
 
 
+def test_a_lost_consumer_gets_the_next_place_there_is() -> None:
+    crew = Crew()
+    crew.begin()
+    crew.producers.ready, crew.consumer.ready = 1, 0  # the other waits for a pod
+    crew.consumer.fail(0, FailureClass.LOST, "its pod is gone", gone=True)
+    crew.listen()
+    assert (crew.producers.size, crew.pool.size) == (1, 2)
+    crew.pool.resize(2)  # as the loop wants it all the time
+    assert crew.producers.size == 1
+    crew.consumer.warm(0)
+    crew.listen()
+    assert crew.producers.size == 2
+
+
 def test_what_is_spilled_is_shown() -> None:
     crew = Crew()
     crew.spilled = 1000
@@ -380,8 +321,7 @@ def test_a_stop_lets_the_consumer_save_itself_and_ends_the_producers() -> None:
     crew = Crew()
     crew.begin()
     crew.pool.stop(0, "the user paused the run")
-    assert crew.consumer.stopped == [0]
-    assert {slot for slot, *_ in crew.producers.killed} == {0, 1}
+    assert (crew.consumer.stopped, {slot for slot, *_ in crew.producers.killed}) == ([0], {0, 1})
 
 
 def test_a_producers_log_is_its_own() -> None:

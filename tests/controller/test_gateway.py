@@ -305,6 +305,10 @@ def test_logs_are_read_in_pieces(site: Site, monkeypatch: pytest.MonkeyPatch) ->
         lambda: (r := site.ask("GET", "/runs/toy/log")).headers["x-trialplane-growing"] == "0" and r, "its end"
     )
     assert said.data == b"said"
+    worker = run.trial_log(0, 1, worker=2)
+    worker.write_text("played")
+    assert site.ask("GET", "/runs/toy/log?trial=0&worker=2&from=4").data == b"ed"
+    assert "worker 1, is not there" in site.ask("GET", "/runs/toy/log?trial=0&worker=1").json()["error"]
     assert site.ask("GET", "/runs/toy/log?trial=5").code == 404
     assert site.ask("GET", "/runs/toy/log?trial=x").code == 400
     log.unlink()

@@ -1,4 +1,4 @@
-"""How far a training is, from its reports, and where that is shown: `status.json`, `/status` and `/metrics`.
+"""How far a training or a collection is, and where that is shown: `status.json`, `/status` and `/metrics`.
 
 Not checked here: the bar in a terminal (tests/cli), the reports of a real training (tests/study/test_training.py).
 """
@@ -19,6 +19,7 @@ from trialplane.wire import records
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import RunStatus, TrialReport
 from trialplane.wire.states import RunState
+from trialplane.wire.units import WorkerStatus
 
 
 def report(step: int, time: float, number: int = 1, **metrics: float) -> TrialReport:
@@ -101,3 +102,22 @@ def test_progress_is_in_the_status_and_among_the_metrics(board: StatusBoard, tmp
 def test_a_search_shows_nothing_of_a_training(board: StatusBoard) -> None:
     board.show(RunStatus("pretrain", "cnm", RunState.RUNNING, 8, eta=90.0))
     assert "trialplane_training" not in page(board, "/metrics")
+
+
+def test_a_collection_shows_its_iteration_and_its_workers(board: StatusBoard, tmp_path: Path) -> None:
+    progress = Progress()
+    assert progress.done == 0
+    workers = (WorkerStatus(0, "working", "pod-0", units=20, items=400), WorkerStatus(1, "failed", units=3, failed=1))
+    progress.collected({"iteration": 2.0, "units": 23.0, "units_failed": 1.0, "units_total": 80.0}, workers)
+    assert progress.done == 24 / 80
+    status = RunStatus(
+        "pretrain", "chess", RunState.RUNNING, 10, kind="collect", progress=progress.metrics, workers=progress.workers
+    )
+    board.show(status, now=True)
+    kept = records.from_json(RunStatus, (tmp_path / "runs" / "pretrain" / "status.json").read_text())
+    assert (kept.workers, kept.progress["units"]) == (workers, 23.0)
+    metrics = page(board, "/metrics")
+    assert 'trialplane_collection_units{run="pretrain"} 23.0' in metrics
+    assert 'trialplane_worker_units{run="pretrain",worker="0"} 20.0' in metrics
+    assert 'trialplane_worker_failed{run="pretrain",worker="1"} 1.0' in metrics
+    assert "trialplane_training" not in metrics

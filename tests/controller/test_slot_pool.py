@@ -15,7 +15,7 @@ from tests.controller.conftest import outcome, request
 
 from trialplane import errors
 from trialplane.controller import ray_session, slots
-from trialplane.controller.slots import SlotPool, SlotReady, SlotTrial
+from trialplane.controller.slots import SlotFed, SlotFetched, SlotPool, SlotReady, SlotTrial
 from trialplane.wire.records import SlotConfig, TrialEvent
 from trialplane.wire.states import FailureClass, TrialState
 
@@ -40,10 +40,10 @@ class Actor:
         self.is_killed = False
 
     def __getattr__(self, method: str) -> Any:
-        def remote(*_: object) -> Call:
+        def remote(*_: object) -> Any:
             call = Call(self, method)
             self.made.calls.append(call)
-            return call
+            return (call, f"result of {method}") if method == "fetch" else call
 
         return type("Method", (), {"remote": staticmethod(remote)})
 
@@ -68,7 +68,12 @@ class FakeRay:
         return [call for call in calls if call.answer is not None][:1], []
 
     def get(self, call: Call) -> Any:
+        if isinstance(call.answer, Exception):
+            raise call.answer
         return call.answer
+
+    def called(self, method: str) -> int:
+        return sum(call.method == method for call in self.calls)
 
     def kill(self, actor: Actor) -> None:
         actor.is_killed = True
@@ -155,6 +160,39 @@ def test_a_slot_that_was_to_go_is_gone_for_good(fake: FakeRay, clock: list[float
     clock[0] += slots.POD_GOES
     assert not list(pool.events(0))
     assert (len(fake.actors), pool.size) == (1, 0)
+
+
+@pytest.mark.parametrize("answer", [True, False, ray.exceptions.RayActorError()])
+def test_each_fetch_has_one_answer_whatever_becomes_of_the_slot(fake: FakeRay, clock: list[float], answer: Any) -> None:
+    pool = running(fake)
+    pool.fetch(0, 7)
+    assert len(pool.pending) == 2
+    fake.answer("fetch", answer)
+    (said,) = pool.events(0)
+    assert said == SlotFetched(0, request(5), 7, "result of fetch" if answer is True else None)
+    assert fake.called("release") == (answer is True), "it has room for another only when this one is in the store"
+    assert pool.running() == {0: request(5)}, "the trial's own call tells of its end"
+
+
+@pytest.mark.parametrize("answer", [True, False, ray.exceptions.RayActorError()])
+def test_each_feed_has_one_answer(fake: FakeRay, clock: list[float], answer: Any) -> None:
+    pool = running(fake)
+    pool.feed(0, 7, 2, 30, "a result")
+    fake.answer("feed", answer)
+    (said,) = pool.events(0)
+    assert said == SlotFed(0, request(5), 7, lost=answer is not True)
+
+
+def test_a_fetch_from_a_slot_that_has_gone_is_answered(fake: FakeRay, clock: list[float]) -> None:
+    pool = running(fake)
+    pool.fetch(0, 7)
+    pool.resize(0)
+    assert ended(fake, pool, 0).gone
+    assert pool.size == 0
+    fake.answer("fetch", ray.exceptions.RayActorError())
+    (said,) = pool.events(0)
+    assert isinstance(said, SlotFetched)
+    assert said.reference is None
 
 
 @pytest.mark.parametrize("error", [RuntimeError("no port"), Exception("The current node timed out during startup. More.")])

@@ -58,6 +58,28 @@ def test_a_lost_pod_costs_no_more_than_the_steps_since_its_checkpoint(cluster: C
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
+def test_a_killed_controller_costs_no_more_than_the_steps_since_a_checkpoint(cluster: Cluster) -> None:
+    """The head pod is deleted by force, and the pod of the ranks, which belongs to its Ray, goes with it."""
+    submit(cluster, "headless", "--set", "params.max_steps=200")
+    cluster.until("step 12", lambda: reached(cluster, "headless", 12))
+    (pod,) = cluster.running(run="headless", role="controller")
+    cluster.kubectl("delete", "pod", pod, "--force", "--grace-period=0")
+    cluster.until("end", lambda: cluster.status("headless")["state"] == "SUCCEEDED", patience=600)
+    (row,) = cluster.said("results", "headless")
+    assert (row["state"], row["attempt"], row["metrics"]["steps"]) == ("COMPLETE", 2, 200)
+    assert "goes on from" in cluster.platform("logs", "headless")
+
+
+@pytest.mark.slow
+def test_finetuning_in_a_pod_keeps_its_snapshots(cluster: Cluster) -> None:
+    cluster.platform("submit", "train", "finetune", "--name", "tuned", "--set", "params.epochs=1")
+    (row,) = cluster.said("results", "tuned")
+    assert (row["state"], row["attempt"]) == ("COMPLETE", 1)
+    assert "snapshot" in cluster.platform("logs", "tuned")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_a_pod_that_is_told_to_go_saves_itself_first(cluster: Cluster) -> None:
     submit(cluster, "told", "--set", "params.max_steps=300", "--set", "params.save_every=1000")
     cluster.until("step 12", lambda: reached(cluster, "told", 12))

@@ -421,3 +421,22 @@ def test_it_runs_alone(tmp_path):
     assert told["loss"] < told["loss_before"]
     assert {"elo", "elo_low", "elo_high", "units", "items"} <= set(told)
     assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_a_trained_network_beats_an_untrained_one(playing):
+    """Three iterations teach it what pieces are worth and to take them; the match's interval is above nothing."""
+    params = {"channels": 16, "blocks": 2, "simulations": 24, "max_half_moves": 40, "games_at_once": 16, "batch": 16}
+    params |= {"temperature_moves": 10, "epochs": 4, "train_batch": 64, "match_games": 2}
+    weights = state = None
+    for iteration in range(3):
+        results = playing.play(units(60, first=60 * iteration), weights, **params)
+        learned = playing.learn(list(results.values()), weights, state, iteration, **params)
+        weights, state = learned["weights"], learned["state"]
+    params = playing.params | params
+    trained, untrained = (network.Evaluator(network.build(params, tree), 16) for tree in (weights, None))
+    points = rating.match(trained, untrained, params | {"match_games": 20, "simulations": 32}, 99)
+    elo, low, high = rating.elo(points)
+    print(f"{sum(points):g} of {len(points)} points: Elo {elo:+.0f}, 95 % from {low:+.0f} to {high:+.0f}")
+    assert low > 0

@@ -76,6 +76,7 @@ class Crew:
         self.failures: list[TrialOutcome] = []  # of producers
         self.results: dict[int, Any] = {}
         self.limit = 4  # results in flight
+        self.giant: int | None = None  # bytes of a result that is refused
         self._numbers = iter(range(-1, -1000, -1))
 
     def __enter__(self) -> Crew:
@@ -157,7 +158,11 @@ class Crew:
         self.wants[index] += event.wants
         for offer in event.offers:
             self.open[index].pop(offer.unit)
-            self.offered.append((index, offer))
+            if self.giant is not None and offer.bytes > self.giant:
+                self.lost += 1
+                self.producers[index].slot.release(offer.unit)
+            else:
+                self.offered.append((index, offer))
         if event.outcome is not None:
             self.wants[index] = 0
             self.offered = collections.deque(each for each in self.offered if each[0] != index)

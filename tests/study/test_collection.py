@@ -23,8 +23,8 @@ from trialplane.wire.states import RunState
 
 UNITS = 8
 
-# A game takes `pause` seconds. `flaws` says what producers do at which units: once, or always. What the consumer has read is
-# written down by iteration.
+# At the units in `hold` producers wait until the test lets them go on. `flaws` says what they do at which units: once, or
+# always. What the consumer has read is written down by iteration.
 JOB = """
 import json
 import os
@@ -44,7 +44,8 @@ def play(ctx):
         partial = notes / f"partial-{ctx.worker}"
         partial.write_text(f"{unit.number} {os.getpid()}")
         partial.rename(notes / f"playing-{ctx.worker}")
-        time.sleep(ctx.params["pause"])
+        while unit.number in ctx.params["hold"] and not (notes / "go").exists():
+            time.sleep(0.01)
         random = np.random.default_rng(unit.seed)
         value = {"board": random.random((4, 8, 8)), "moves": random.integers(0, 99, 20), "of": weights}
         value["ballast"] = np.zeros(ctx.params["size"], dtype=np.uint8)
@@ -89,7 +90,7 @@ def learn(ctx, results):
 SPEC = f"""
 kind: collect
 preload: [numpy]
-params: {{notes: NOTES, pause: 0.02, read: 0.0, size: 0, fails: 0, flaws: {{}}}}
+params: {{notes: NOTES, hold: [], read: 0.0, size: 0, fails: 0, flaws: {{}}}}
 collect: {{units: {UNITS}, iterations: 2, workers: 2, consumer: "train:learn", in_flight: 64Mi}}
 resources: {{memory: 1Gi}}
 seed: 5
@@ -126,11 +127,11 @@ class Collection(Study):
         return int(unit), int(pid)
 
     def at_unit(self, unit: int) -> int:
-        """Waits until a living producer is at that unit or a later one; gives its pid."""
+        """Waits until a living producer is at that unit; gives its pid."""
 
         def there() -> int | None:
             found = [playing for worker in (0, 1) if (playing := self.playing(worker)) is not None]
-            return next((pid for at, pid in found if at >= unit and alive(pid)), None)
+            return next((pid for at, pid in found if at == unit and alive(pid)), None)
 
         return int(wait_until(there, f"unit {unit} is played"))
 
@@ -140,6 +141,10 @@ class Collection(Study):
         assert (status.complete, status.failed) == (iterations, 0)
         for iteration in range(iterations):
             assert sorted(map(int, self.seen(iteration))) == list(range(iteration * units, (iteration + 1) * units))
+
+    def let_go(self) -> None:
+        """Producers that wait go on."""
+        (self.notes / "go").touch()
 
     def log(self) -> str:
         return self.files().controller_log.read_text()
@@ -206,8 +211,8 @@ def test_as_many_results_as_were_asked_for_and_the_same_for_the_same_seed(collec
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", ["producer", "producer's slot", "consumer", "consumer's slot", "controller"])
 def test_eighty_asked_are_eighty_read_whatever_is_killed(collection: Collection, victim: str) -> None:
-    run = collection.begin({"collect.units": 80, "params.pause": 0.05, "collect.iterations": 1})
-    pid = collection.at_unit(20)
+    run = collection.begin({"collect.units": 80, "params.hold": [30], "collect.iterations": 1})
+    pid = collection.at_unit(30)
     if victim.startswith("consumer"):
         pid = collection.learner()
     if victim.endswith("slot"):  # the actor above the template above the process
@@ -224,6 +229,7 @@ def test_eighty_asked_are_eighty_read_whatever_is_killed(collection: Collection,
         run.resume()
     else:
         kill(pid)
+    collection.let_go()
     status = run.wait(200)
     collection.check(status, 1, 80)
     assert len({board for board, _, _ in collection.seen(0).values()}) == 80
@@ -270,13 +276,14 @@ def test_an_iteration_with_too_many_failed_units_ends_the_run_and_a_resume_tries
     run = collection.begin({"params.flaws": {str(UNITS + 2): "once raise"}})
     status = run.wait(100)
     assert status.state is RunState.FAILED
-    assert status.reason.startswith(
-        f"iteration 1 failed (error): 1 unit of {UNITS} failed, more than collect.max_failed = 0; "
-        f"the first was unit {UNITS + 2}, by worker "
-    ), status.reason
-    assert "ValueError: no legal move" in status.reason
-    assert "its log is trials/0001/worker-" in status.reason
-    worker = int(status.reason.rpartition("worker-")[2].partition(".log")[0])
+    match = re.fullmatch(
+        rf"iteration 1 failed \(error\): unit {UNITS + 2}, by worker (\d): ValueError: no legal move.*; "
+        rf"`platform logs toy 1 --worker \d` shows its log \(trials/0001/worker-\d\.log\); "
+        rf"1 unit of {UNITS} failed, more than collect.max_failed = 0; `platform resume toy` tries it again",
+        status.reason,
+    )
+    assert match, status.reason
+    worker = int(match[1])
     assert "ValueError: no legal move" in collection.files().trial_log(1, 1, worker).read_text()
     assert not (collection.notes / "seen-1.json").exists()
     run.resume()
@@ -286,7 +293,7 @@ def test_an_iteration_with_too_many_failed_units_ends_the_run_and_a_resume_tries
 
 @pytest.mark.slow
 def test_a_paused_collection_goes_on_with_the_iteration_it_was_in(collection: Collection) -> None:
-    run = collection.begin({"params.pause": 0.4})
+    run = collection.begin({"params.hold": [UNITS + 2]})
     collection.at_unit(UNITS + 2)
     everyone = collection.pids()
     run.stop()
@@ -294,6 +301,7 @@ def test_a_paused_collection_goes_on_with_the_iteration_it_was_in(collection: Co
     assert status.state is RunState.PAUSED, status.reason
     wait_until(lambda: not any(alive(pid) for pid in everyone), "nothing of the run is left", timeout=30)
     run.resume()
+    collection.let_go()
     collection.check(run.wait(100))
     assert failures(collection) == [(0, None, False), (1, "stopped", True), (1, None, False)]
 
@@ -302,7 +310,7 @@ def test_a_paused_collection_goes_on_with_the_iteration_it_was_in(collection: Co
 def test_back_pressure_holds_and_the_controller_does_not_grow(collection: Collection) -> None:
     """Producers are much faster than the consumer; ten iterations of results that the controller must not hold."""
     limit, size = 8 << 20, 3 << 20
-    changes = {"collect.in_flight": "8Mi", "collect.iterations": 10, "params.pause": 0.0, "params.read": 0.02}
+    changes = {"collect.in_flight": "8Mi", "collect.iterations": 10, "params.read": 0.02}
     run = collection.begin({**changes, "params.size": size})
     flights: list[float] = []
     sizes: dict[int, int] = {}
@@ -324,3 +332,27 @@ def test_back_pressure_holds_and_the_controller_does_not_grow(collection: Collec
     assert run.status().progress["spilled_bytes"] == 0
     last, first = sizes[max(sizes)], sizes[2 if 2 in sizes else min(sizes)]
     assert last - first < UNITS * size / 2, f"{(last - first) / 1e6:.1f} MB more: less than half of one iteration's results"
+
+
+@pytest.mark.slow
+def test_a_writer_of_files_that_is_killed_goes_on_with_those_it_has(collection: Collection, tmp_path: Path) -> None:
+    files = tmp_path / "games"
+    spec = SPEC.replace("NOTES", str(collection.notes))
+    collection.write(JOB, spec.replace('consumer: "train:learn"', f"write: {{format: npz, shard: 64Ki, to: {files}}}"))
+    run = collection.begin({"collect.units": 40, "collect.iterations": 1, "params.hold": [30], "params.size": 20_000})
+    collection.at_unit(30)
+    wait_until(lambda: len(list(files.rglob("shard-*.json"))) >= 3, "three files are complete")
+    playing = {found[1] for worker in (0, 1) if (found := collection.playing(worker)) is not None}
+    (writer,) = {process.pid for process in collection.trials()} - playing
+    kill(writer)
+    before = {file: file.stat().st_mtime_ns for file in files.rglob("shard-*.npz") if file.with_suffix(".json").exists()}
+    collection.let_go()
+    status = run.wait(200)
+    assert status.state is RunState.SUCCEEDED, status.reason
+    (manifest,) = files.rglob("MANIFEST.json")
+    assert json.loads(manifest.read_text())["expected"] == 40
+    units = [unit for file in files.rglob("shard-*.json") for unit in json.loads(file.read_text())["units"]]
+    assert sorted(units) == list(range(40))
+    assert {file: file.stat().st_mtime_ns for file in before} == before
+    assert status.progress["units"] == 40
+    assert 0 < status.progress["items"] < 40 * 20, "what is on disk was not played again"

@@ -187,7 +187,10 @@ class LocalTarget:
         if follow:
             return tail.follow(file, growing)
         if not file.exists():
-            raise InputError(f"there is no log {file} (yet); `platform results {run}` shows the trials")
+            shows = f"`platform results {run}` shows the trials"
+            if worker is not None:
+                shows = f"worker {worker} has not worked in iteration {trial}; `platform logs {run}` says what each did"
+            raise InputError(f"there is no log {file} (yet); {shows}")
         return tail.lines(file)
 
     def submitter_log(self, run: str, follow: bool) -> Iterator[str]:

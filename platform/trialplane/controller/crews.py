@@ -52,6 +52,7 @@ class CrewPool:
         assert job.collect is not None
         self._consumer = consumer
         self._producers = producers
+        self._size = producers.size
         self._job = job
         self._collect = job.collect
         self._store_bytes = store_bytes
@@ -60,13 +61,14 @@ class CrewPool:
         self._numbers = itertools.count(-1, -1)  # of producers' processes: the ledger's are from 0 up
         self._slot = 0  # the consumer's
         self._end_at = 0.0
+        self._has_warned = False
         self._now: Iteration | None = None
         self._last: Iteration | None = None  # what runs, or ran last, to be shown
 
     @property
     def size(self) -> int:
         """How many producers there are or will be."""
-        return self._producers.size
+        return self._size
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -90,8 +92,9 @@ class CrewPool:
 
     def resize(self, size: int) -> set[int]:
         """Makes it `size` producers; one that has to go first does the units it has. The crew itself stays."""
-        for gone in self._producers.resize(size):
-            self._forget(gone)
+        self._size = size
+        if self._consumer.ready:
+            self._fit(size)
         if self._now is not None:
             self._move(self._now)
         return set()
@@ -145,6 +148,7 @@ class CrewPool:
 
     def _hear_consumer(self, said: SlotEvent) -> Iterator[SlotReady | SlotTrial]:
         if isinstance(said, SlotReady):
+            self._fit(self._size)
             yield said
             return
         if isinstance(said, SlotTrial) and said.event.outcome is None:
@@ -177,6 +181,8 @@ class CrewPool:
         self._now = None
         now.close()
         self._end_producers("the iteration is over")
+        if said.gone:  # the next place there is, is for the consumer: no producer that waits for one is to be before it
+            self._fit(self._producers.ready)
         if now.verdict is not None:
             outcome = dataclasses.replace(
                 outcome,
@@ -217,7 +223,12 @@ class CrewPool:
                     self._log_end(now, worker, said.event.outcome)
                     now.producer_ended(worker, said.event.outcome)
             if said.gone:
-                self._forget(said.slot)
+                self._warm.pop(said.slot, None)
+            if said.store is not None and not self._has_warned:
+                self._has_warned = True
+                log.warning(
+                    "what producers log to MLflow by themselves is not kept while MLflow is away; log in the consumer"
+                )
 
     def _offered(self, now: Iteration, worker: Worker, offer: Offer) -> None:
         if not now.offered(worker, offer):
@@ -238,9 +249,9 @@ class CrewPool:
             paths.trial_log(now.request.trial, now.request.attempt, worker.index),
         )
 
-    def _forget(self, slot: int) -> None:
-        """A producer's slot is gone, for now or for good."""
-        self._warm.pop(slot, None)
+    def _fit(self, size: int) -> None:
+        for gone in self._producers.resize(size):
+            self._warm.pop(gone, None)
 
     def _end_producers(self, message: str) -> None:
         for slot in self._producers.running():

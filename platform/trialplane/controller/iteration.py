@@ -157,9 +157,9 @@ class Iteration:
             first = next(iter(failed.values()))
             self.verdict = Verdict(
                 first.failure,
+                f"unit {first.unit}, by worker {first.worker}: {first.message}; {self._where(first.worker)}; "
                 f"{errors.counted(len(failed), 'unit')} of {self.collect.units} failed, more than collect.max_failed = "
-                f"{self.collect.most_failed}; the first was unit {first.unit}, by worker {first.worker} "
-                f"({first.failure}): {first.message}; {self._where(first.worker)}",
+                f"{self.collect.most_failed}",
                 first.traceback,
             )
             return
@@ -170,8 +170,8 @@ class Iteration:
             assert worker.failure.failure is not None
             self.verdict = Verdict(
                 worker.failure.failure,
-                f"no producer gets as far as its first unit; worker {worker.index}: {worker.failure.message}; "
-                f"{self._where(worker.index)}",
+                f"worker {worker.index}: {worker.failure.message}; {self._where(worker.index)}; no producer got as far "
+                "as its first unit",
                 worker.failure.traceback,
             )
 
@@ -262,4 +262,5 @@ class Iteration:
         )
 
     def _where(self, worker: int) -> str:
-        return f"its log is {paths.trial_log(self.request.trial, self.request.attempt, worker)}"
+        log_ = paths.trial_log(self.request.trial, self.request.attempt, worker)
+        return f"`platform logs {self.request.run} {self.request.trial} --worker {worker}` shows its log ({log_})"

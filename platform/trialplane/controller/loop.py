@@ -320,7 +320,8 @@ class Controller:
         """How a collection ended of which an iteration has failed for good."""
         row = next(row for row in self._ledger.newest.values() if row.failure is not None)
         tried = f" at attempt {row.attempt}" if row.attempt > 1 else ""
-        return Ending(RunState.FAILED, f"iteration {row.trial} failed{tried} ({row.failure}): {row.message}", kill=True)
+        text = f"iteration {row.trial} failed{tried} ({row.failure}): {row.message}"
+        return Ending(RunState.FAILED, f"{text}; `platform resume {self._ledger.run}` tries it again", kill=True)
 
     def _status(self, state: RunState, reason: str) -> RunStatus:
         counts, now = self._ledger.counts, time.time()

@@ -1,7 +1,8 @@
 """One trial of a job without the platform: `python jobs/criteria/train.py --set lr=1e-4`. No controller, no ledger.
 
 `torchrun --nproc_per_node=8 jobs/cnm-bert/train.py` is the same with 8 ranks: torchrun starts the processes, and each finds
-its place in the variables that torchrun sets. `--NAME VALUE` is short for `--set NAME=VALUE`: `--max_train_samples 1000`.
+its place in the variables that torchrun sets. `--NAME VALUE` is short for `--set NAME=VALUE`: `--max_train_samples 1000`. A
+collection runs in this one process: `python jobs/selfplay/train.py --units 4 --iterations 2`.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from trialplane import errors, policies
 from trialplane.runtime import context, showing
 from trialplane.spec import document, load, space
+from trialplane.spec.collecting import Collect
 from trialplane.spec.job import Job
 from trialplane.wire import paths
 
@@ -27,7 +29,12 @@ from trialplane.wire import paths
 _TORCHRUN = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
 
 
-def main(file: str, run: context.Run, argv: Sequence[str] | None = None) -> None:
+def main(
+    file: str,
+    run: Callable[..., Any],
+    argv: Sequence[str] | None = None,
+    learn: Callable[..., Any] | None = None,
+) -> None:
     """Runs one trial and prints what it returns.
 
     Parameters come from job.yaml, with `--profile`: the fixed ones, then the first `enqueue` point or the middle of each
@@ -36,18 +43,19 @@ def main(file: str, run: context.Run, argv: Sequence[str] | None = None) -> None
 
     Args:
         file: the script's `__file__`; its folder holds job.yaml.
-        run: the job's function.
+        run: the job's function; of a collection the producer's.
         argv: arguments instead of the process's own.
+        learn: of a collection the consumer's function, where it has one.
     """
     try:
-        _run(file, run, argv)
+        _run(file, run, argv, learn)
     except errors.InputError as error:
         rank = f"rank {os.environ['RANK']}: " if int(os.environ.get("WORLD_SIZE", "1")) > 1 else ""
         sys.stderr.write(f"{rank}{error}\n")
         sys.exit(error.exit_code)
 
 
-def _run(file: str, run: context.Run, argv: Sequence[str] | None) -> None:
+def _run(file: str, run: Callable[..., Any], argv: Sequence[str] | None, learn: Callable[..., Any] | None) -> None:
     parser = argparse.ArgumentParser(
         description=f"Run one trial of {Path(file).resolve().parent.name} alone.",
         epilog="Any parameter of job.yaml is an argument too: --NAME VALUE.",
@@ -68,6 +76,9 @@ def _run(file: str, run: context.Run, argv: Sequence[str] | None) -> None:
     folder = Path(file).resolve().parent
     job = load.load_job(folder, profile=arguments.profile, environ=os.environ)
     params = {**job.params, **_starting_point(job)}
+    collect = job.collect
+    if collect is not None:
+        collect, others = _size(collect, others)
     known = {*params, *job.parameters}  # with those that the starting point leaves out
     try:
         named = _named(others, known)
@@ -79,31 +90,52 @@ def _run(file: str, run: context.Run, argv: Sequence[str] | None) -> None:
     reporter = _print_report if rank == 0 else _keep_quiet
     context.seed_everything(arguments.seed)
     with tempfile.TemporaryDirectory(prefix="trialplane-") as workdir:
-        alone = context.Context(
-            params=params,
-            seed=arguments.seed,
-            run="standalone",
-            trial=0,
-            attempt=1,
-            cpus=job.resources.cpus,
-            gpus=job.resources.gpus,
-            code=folder,
-            cache=paths.cache(paths.home()),
-            workdir=Path(workdir),
-            _reporter=reporter,
-            rank=rank,
-            local_rank=local_rank,
-            world_size=world_size,
-            checkpoints=arguments.checkpoints or str(Path("checkpoints", job.name).absolute()),
-        )
+        given = {
+            "params": params,
+            "seed": arguments.seed,
+            "run": "standalone",
+            "attempt": 1,
+            "cpus": job.resources.cpus,
+            "gpus": job.resources.gpus,
+            "code": folder,
+            "cache": paths.cache(paths.home()),
+            "workdir": Path(workdir),
+            "_reporter": reporter,
+            "rank": rank,
+            "local_rank": local_rank,
+            "world_size": world_size,
+            "checkpoints": arguments.checkpoints or str(Path("checkpoints", job.name).absolute()),
+        }
         try:
-            result = run(alone)
+            result = run(context.Context(**given, trial=0)) if collect is None else _collect(collect, run, learn, given)
         except context.Stopped as stopped:
             if rank == 0:
                 sys.stderr.write(f"{stopped}\n")
             sys.exit(128 + signal.SIGTERM)  # as a shell says it
     if rank == 0:
         print(json.dumps(result if isinstance(result, Mapping) else {"value": result}, default=str, indent=2))  # noqa: T201
+
+
+def _size(collect: Collect, words: Sequence[str]) -> tuple[Collect, list[str]]:
+    """The collection with `--units` and `--iterations`, and the other arguments."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--units", "--games", type=int, default=collect.units)
+    parser.add_argument("--iterations", type=int, default=collect.iterations)
+    size, others = parser.parse_known_args(words)
+    return collect.model_copy(update={"units": size.units, "iterations": size.iterations}), others
+
+
+def _collect(
+    collect: Collect, play: Callable[..., Any], learn: Callable[..., Any] | None, given: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """Runs a collection and says how its iterations end; what came of the last."""
+    from trialplane.runtime.collect import alone as collecting  # no other kind needs it
+
+    said: Mapping[str, Any] = {}
+    for iteration, said in enumerate(collecting.run(collect, play, learn, given)):
+        shown = {name: value for name, value in said.items() if isinstance(value, (int, float))}
+        print(f"iteration {iteration}: " + "  ".join(f"{name} {value:.6g}" for name, value in shown.items()), flush=True)  # noqa: T201
+    return said
 
 
 def _starting_point(job: Job) -> dict[str, Any]:

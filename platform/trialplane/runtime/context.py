@@ -159,13 +159,14 @@ def seed_everything(seed: int) -> None:
         torch.manual_seed(seed)
 
 
-def standalone(file: str, run: Run) -> None:
+def standalone(file: str, run: Callable[..., Any], learn: Callable[..., Any] | None = None) -> None:
     """Runs one trial without the platform; the last line of a train.py that can be run by itself.
 
     Args:
         file: the script's `__file__`; its folder holds job.yaml.
-        run: the job's function.
+        run: the job's function; of a collection the producer's.
+        learn: of a collection the consumer's function, where it has one.
     """
     from trialplane.runtime import alone  # a trial of a run needs neither the job file nor what reads it
 
-    alone.main(file, run)
+    alone.main(file, run, learn=learn)

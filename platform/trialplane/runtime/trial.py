@@ -112,7 +112,7 @@ def _serve(run: context.Run | None, channel: Connection) -> int:
         if config.role != "trial":
             from trialplane.runtime.collect import serving  # a trial of a study or a training needs nothing of it
 
-            role = serving.role(config, request, channel, stop, message["lent"])
+            role = serving.serve(config, request, channel, stop, message["lent"])
             request, act = role.request, role
         outcome, arrays = run_job(run, config, request, workdir, Reporter(request, channel), act, _stop=stop)
     outcome = dataclasses.replace(outcome, started=started, ended=time.time(), pid=os.getpid())

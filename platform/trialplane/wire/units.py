@@ -6,7 +6,9 @@ Frozen values without behaviour. The arrays of a result never travel with these:
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 
+_OF_UNITS = 0xC011EC7  # so that no unit has the random numbers of the trial with its number
 WEIGHTS = -1  # in place of a unit: what the consumer publishes for the producers
 
 
@@ -58,3 +60,8 @@ class WorkerStatus:
     bytes: int = 0
     seconds: float = 0.0
     message: str = ""
+
+
+def seed_of(seed: int, unit: int) -> int:
+    """The 32-bit seed of a unit, in a collection seeded with `seed`."""
+    return int.from_bytes(hashlib.sha256(f"{seed}:{unit}".encode()).digest()[:4], "little") ^ _OF_UNITS

@@ -50,16 +50,16 @@ class Plays:
 
     def killed(ctx):
         """Dies in the middle of a result: what is in the file is not offered."""
+        from trialplane.policies import transport
+
+        write = transport.Packing.write
+
+        def half(self, buffer):
+            write(self, buffer)
+            os.kill(os.getpid(), signal.SIGKILL)
+
         for unit in ctx.units():
             if unit.number == ctx.params["at"]:
-                from trialplane.policies import transport
-
-                write = transport.Packing.write
-
-                def half(self, buffer):
-                    write(self, buffer)
-                    os.kill(os.getpid(), signal.SIGKILL)
-
                 transport.Packing.write = half
             ctx.give(unit, result(ctx, unit), items=5)
 
@@ -73,9 +73,10 @@ class Plays:
         for unit in ctx.units():
             ctx.give(unit, {"states": [np.ones(2), {"model": object()}]} if unit.number == ctx.params["at"] else 1)
 
-    def large(ctx):
+    def giant(ctx):
         for unit in ctx.units():
-            ctx.give(unit, {"zeros": np.broadcast_to(np.uint8(0), ctx.params["bytes"])})
+            size = ctx.params["bytes"] if unit.number == ctx.params["at"] else 10
+            ctx.give(unit, {"zeros": np.broadcast_to(np.uint8(0), size)})
 
     def hangs(ctx):
         for unit in ctx.units():
@@ -83,8 +84,7 @@ class Plays:
             time.sleep(600)
 
     def keeps(ctx):
-        for unit in ctx.units():
-            return
+        ctx.take()
 
     def twice(ctx):
         for unit in ctx.units():
@@ -151,6 +151,14 @@ class Learns:
         """Keeps views alone: they must stay what they were."""
         kept = [(one.unit, one.value["states"], one.value["states"].copy()) for one in results]
         return {"equal": float(all(np.array_equal(view, copy) for _, view, copy in kept)), "count": len(kept)}
+
+    def saves(ctx, results):
+        for _ in results:
+            pass
+        folder = Path(ctx.checkpoints)
+        found = len(list(folder.iterdir())) if folder.exists() else 0
+        (folder / str(ctx.iteration)).mkdir(parents=True)
+        return {"found": found}
 
     def listens(ctx, results):
         for _ in results:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,7 +44,8 @@ class Exchange:
         self._weights = None
         if weights is not None:
             # Of the same attempt at the same iteration, so all producers of this node hold the same file.
-            name = f"{request.run}-{request.trial}-{request.attempt}-{weights.nbytes}.weights"
+            home = zlib.crc32(str(spare).encode())  # two places may each have a run of this name
+            name = f"{request.run}-{home:08x}-{request.trial}-{request.attempt}.weights"
             self._weights = memory.shared(name, weights, spare)
         self._segments = segments.Writer(self._folder.path, workdir)
         self._lock = threading.Lock()

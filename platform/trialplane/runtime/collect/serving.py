@@ -29,12 +29,16 @@ class ProducerRole:
     """A producer's process.
 
     Args:
+        config: of the slot.
         request: the trial's.
         line: to the slot.
         lent: what the slot told this process, see `Exchange.lent`.
     """
 
-    def __init__(self, request: records.TrialRequest, line: Line, lent: Mapping[str, Any]) -> None:
+    def __init__(
+        self, config: records.SlotConfig, request: records.TrialRequest, line: Line, lent: Mapping[str, Any]
+    ) -> None:
+        self._config = config
         self.request = dataclasses.replace(request, metrics=())  # what counts are the results that it gives
         self._line = line
         self._lent = lent
@@ -45,7 +49,7 @@ class ProducerRole:
         desk = producer.Desk(self._line, Path(self._lent["folder"]), given["workdir"])
         assert self.request.worker is not None
         ctx = Producer(
-            **given,
+            **{**given, **own_checkpoints(self._config, self.request)},
             weights=None if weights is None else transport.unpack(segments.read(weights)),
             iteration=self.request.trial,
             worker=self.request.worker,
@@ -84,7 +88,7 @@ class ConsumerRole:
     def __call__(self, learn: Callable[..., Any], given: Mapping[str, Any]) -> context.Result:
         """Calls the job's function, between reading what the last iteration left and keeping what this one leaves."""
         config, iteration = self._config, self.request.trial
-        place = trial.checkpoints(config, self.request.run, 0)  # one for all iterations
+        place = trial.checkpoints(config, self.request.run, 0)  # the folder of one trial serves all iterations
         kept = states.Kept()
         if iteration > 0:
             kept = states.States(place).load(iteration)
@@ -98,7 +102,7 @@ class ConsumerRole:
             fed.has(written.units)
         self._offer(kept.packed.get(states.WEIGHTS))
         ctx = Consumer(
-            **given,
+            **{**given, **own_checkpoints(config, self.request)},
             weights=kept.tree(states.WEIGHTS),
             state=kept.tree(states.STATE),
             iteration=iteration,
@@ -117,7 +121,7 @@ class ConsumerRole:
         self._line.send(offer=records.to_dict(Offer(WEIGHTS, weights.nbytes)), file=str(file))
 
 
-def role(
+def serve(
     config: records.SlotConfig,
     request: records.TrialRequest,
     channel: Connection,
@@ -134,7 +138,14 @@ def role(
         lent: what the slot told this process, see `Exchange.lent`.
     """
     line = Line(channel, stop)
-    return ProducerRole(request, line, lent) if config.role == "producer" else ConsumerRole(config, request, line, lent)
+    role: type[ProducerRole | ConsumerRole] = ProducerRole if config.role == "producer" else ConsumerRole
+    return role(config, request, line, lent)
+
+
+def own_checkpoints(config: records.SlotConfig, request: records.TrialRequest) -> dict[str, str | None]:
+    """Where the job may keep what it likes, in all iterations: beside what the platform keeps of each."""
+    runs = {"checkpoints": request.run, "resume_from": request.resume}
+    return {name: f"{trial.checkpoints(config, run, 0)}/own" if run else None for name, run in runs.items()}
 
 
 def returned(result: Any) -> Mapping[str, Any]:

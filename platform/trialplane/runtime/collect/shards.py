@@ -90,15 +90,15 @@ class Shards:
         with self._folder.create(file) as raw:
             sink = Sink(raw)
             form: Archive | Table = Table(sink) if self._write.format == "parquet" else Archive(sink)
-            result: Result | None = first
-            while result is not None:
-                rows += form.add(result)
-                numbers.append(result.unit)
-                items += result.items
-                full = sink.size >= self._write.shard_bytes
-                result = None  # what it holds may be used again while the next one is waited for
-                result = None if full else next(others, None)
-            form.close()
+            with contextlib.closing(form):
+                result: Result | None = first
+                while result is not None:
+                    rows += form.add(result)
+                    numbers.append(result.unit)
+                    items += result.items
+                    full = sink.size >= self._write.shard_bytes
+                    result = None  # what it holds may be used again while the next one is waited for
+                    result = None if full else next(others, None)
         shard = Shard(file, tuple(numbers), rows, items, sink.size, sink.digest.hexdigest())
         self._folder.write(f"{name}.json", json.dumps(dataclasses.asdict(shard)).encode())
         return shard

@@ -80,7 +80,8 @@ class Table:
 
     def close(self) -> None:
         """Writes the schema and where the rows are."""
-        self._writer.close()
+        if self._writer is not None:
+            self._writer.close()
 
 
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:

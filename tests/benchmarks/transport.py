@@ -1,0 +1,74 @@
+"""How fast results move: packing them, the way from two producers to a consumer, and what readers of weights hold.
+
+A result is a game of 200 positions, each a state of 119×8×8 float32 and a mask of 4672 bool: 400 arrays, 7 MB. Peers get the
+same arrays. How many games a second a job plays is not measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from tests.benchmarks.rows import Goal, Row
+from tests.benchmarks.workplace import Workplace
+
+# Way → name of the peer and by how much ours is to be faster.
+PEERS = {
+    "queue": ("multiprocessing.Queue, arrays", Goal(times=5)),
+    "torch": ("torch.multiprocessing queue, tensors", Goal(times=5)),
+    "ray": ("Ray, lists of arrays", Goal(times=2)),
+    "ray_torch": ("Ray, lists of tensors", Goal(times=2)),
+    "memcpy": ("one copy in one process", None),
+}
+
+
+def measure(place: Workplace) -> Iterator[Row]:
+    """Packing, moving, weights."""
+    yield from _packing(place)
+    yield from _moving(place)
+    yield from _broadcast(place)
+
+
+def _packing(place: Workplace) -> Iterator[Row]:
+    place.say("transport: packing and unpacking, in turn")
+    taken = place.call("packing", {"rounds": place.repeats(40, 3), "positions": place.size(200, 20)}, timeout=300)
+    for shape in ("listed", "stacked"):
+        what = f"packing and unpacking a game of {shape} arrays"
+        peer = f"pickle 5, out of band, and copied: {shape}"
+        yield Row(
+            "transport",
+            what,
+            "ms",
+            tuple(taken[f"ours_{shape}"]),
+            peer,
+            tuple(taken[f"pickle_{shape}"]),
+            Goal(times=1 / 1.2),
+        )
+
+
+def _moving(place: Workplace) -> Iterator[Row]:
+    arguments = {"games": place.size(100, 8), "positions": place.size(200, 20)}
+    seconds: dict[str, list[float]] = {way: [] for way in ("ours", *PEERS)}
+    for number in range(place.repeats(5)):
+        place.say(f"transport: moving games, round {number + 1}")
+        for way, samples in seconds.items():
+            answer: dict[str, Any] = place.call("moving", {**arguments, "way": way}, timeout=300)
+            samples.append(1 / answer["gb_per_second"])
+    for way, (peer, goal) in PEERS.items():
+        what = "games from two producers to a consumer that reads them"
+        yield Row("transport", what, "s/GB", tuple(seconds["ours"]), peer, tuple(seconds[way]), goal)
+
+
+def _broadcast(place: Workplace) -> Iterator[Row]:
+    place.say("transport: weights for eight readers")
+    mib = place.size(256, 8)
+    folder = place.scratch / "weights"
+    folder.mkdir()
+    held = {
+        way: place.call("broadcast", {"way": way, "mib": mib, "readers": 8, "folder": str(folder)}, timeout=300)["mib"]
+        for way in ("ours", "pickle")
+    }
+    what = f"memory of 8 readers of {mib} MiB of weights on a node"
+    # The readers' own objects and page tables are in it: an eighth more than one copy is one copy.
+    goal = Goal(value=mib * 1.125)
+    yield Row("transport", what, "MiB", (held["ours"],), "8 pickles", (held["pickle"],), goal, words=("smaller", "larger"))
