@@ -1,8 +1,8 @@
-"""A small residual network: planes of a position → a logit for each of the 4672 actions, and the value for the side to move.
+"""A small residual network: planes of a position → a logit for each of the 4672 actions, and the side to move's value.
 
-The tower of AlphaZero (Silver et al. 2018), as wide and as high as the parameters `channels` and `blocks` say. Its value head
-learns a few dozen games by heart, so here the value is read from the tower's means over the board, with dropout, and from the
-numbers of pieces. What each piece is worth is learned.
+The tower of AlphaZero (Silver et al. 2018), as wide and as high as the parameters `channels` and `blocks` say. Its value
+head learns a few dozen games by heart, so here the value is read from the tower's means over the board, with dropout, and
+from the numbers of pieces. What each piece is worth is learned.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ def _platform(place: Workplace, games: int, params: dict[str, Any]) -> float:
     job = str(ROOT / "jobs" / "selfplay")
     place.output([platform, "submit", "collect", job, "--local", "--name", run, *counts, *options], timeout=1800)
     results = json.loads(place.output([platform, "results", run, "--output", "json"]))
-    metrics = results["trials"][0]["metrics"]
+    metrics = results[0]["metrics"]
     if metrics["units"] != games:
         raise MeasurementFailed(f"{run} has {metrics['units']:g} of {games} games")
     return 1000 / float(metrics["items_per_second"])

@@ -32,7 +32,7 @@ def measure(place: Workplace) -> Iterator[Row]:
 def _packing(place: Workplace) -> Iterator[Row]:
     place.say("transport: packing and unpacking, in turn")
     taken = place.call("packing", {"rounds": place.repeats(40, 3), "positions": place.size(200, 20)}, timeout=300)
-    for shape in ("listed", "stacked"):
+    for shape in ("listed", "stacked"):  # at most 1.2 times the peer's time
         what = f"packing and unpacking a game of {shape} arrays"
         peer = f"pickle 5, out of band, and copied: {shape}"
         yield Row(
@@ -42,7 +42,7 @@ def _packing(place: Workplace) -> Iterator[Row]:
             tuple(taken[f"ours_{shape}"]),
             peer,
             tuple(taken[f"pickle_{shape}"]),
-            Goal(times=1 / 1.2),
+            Goal(times=0.83),
         )
 
 

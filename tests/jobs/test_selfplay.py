@@ -438,5 +438,4 @@ def test_a_trained_network_beats_an_untrained_one(playing):
     trained, untrained = (network.Evaluator(network.build(params, tree), 16) for tree in (weights, None))
     points = rating.match(trained, untrained, params | {"match_games": 20, "simulations": 32}, 99)
     elo, low, high = rating.elo(points)
-    print(f"{sum(points):g} of {len(points)} points: Elo {elo:+.0f}, 95 % from {low:+.0f} to {high:+.0f}")
-    assert low > 0
+    assert low > 0, f"{sum(points):g} of {len(points)} points: Elo {elo:+.0f}, 95 % from {low:+.0f} to {high:+.0f}"

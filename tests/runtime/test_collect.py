@@ -5,6 +5,7 @@ Not checked here: who hands units out again (tests/controller); the files that r
 
 from __future__ import annotations
 
+import queue
 import shutil
 import signal
 from collections.abc import Iterator
@@ -156,6 +157,28 @@ def test_a_producer_that_raises_loses_nothing_that_it_gave(crew: Crew) -> None:
     worker = next(index for index, producer in enumerate(crew.producers) if producer.outcome is failure)
     assert failure.log == f"trials/0000/worker-{worker}.log"
     assert "no legal move" in crew.log(f"0000/worker-{worker}.log")
+
+
+def test_a_producer_stays_until_its_results_are_fetched(crew: Crew) -> None:
+    """Its process holds them: one that ended first would lose what it has given."""
+    (place,) = crew.producers[:1]
+    place.start(crew.request(0, 1, 9, 0, play="raises", at=1))
+    handed = 0
+    while handed < 2:
+        _, event = crew.events.get(timeout=60)
+        if event.wants:
+            place.slot.hand([Unit(handed, 1)], False)
+            handed += 1
+    with pytest.raises(queue.Empty):
+        while True:
+            assert crew.events.get(timeout=0.5)[1].outcome is None
+    assert place.slot.fetch(0).nbytes > 60
+    place.slot.release(0)
+    outcome = crew.events.get(timeout=60)[1].outcome
+    assert outcome is not None
+    assert outcome.failure is FailureClass.ERROR
+    with pytest.raises(KeyError):
+        place.slot.fetch(0)
 
 
 def test_garbage_is_invalid_and_says_where_it_is(crew: Crew) -> None:
