@@ -436,6 +436,6 @@ def test_a_trained_network_beats_an_untrained_one(playing):
         weights, state = learned["weights"], learned["state"]
     params = playing.params | params
     trained, untrained = (network.Evaluator(network.build(params, tree), 16) for tree in (weights, None))
-    points = rating.match(trained, untrained, params | {"match_games": 20, "simulations": 32}, 99)
+    points = rating.match(trained, untrained, params | {"match_games": 40, "simulations": 32}, 99)
     elo, low, high = rating.elo(points)
     assert low > 0, f"{sum(points):g} of {len(points)} points: Elo {elo:+.0f}, 95 % from {low:+.0f} to {high:+.0f}"
