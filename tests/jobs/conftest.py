@@ -76,3 +76,16 @@ def training(request, cache, tmp_path):
     handler = signal.getsignal(signal.SIGTERM)  # a job that asks whether it is to stop takes SIGTERM
     yield made
     signal.signal(signal.SIGTERM, handler)
+
+
+@pytest.fixture
+def playing(tmp_path, monkeypatch):
+    """Plays games of `selfplay` and learns from them in this process, on one core."""
+    import torch
+    from tests.jobs.playing import Playing
+
+    monkeypatch.delenv("MLFLOW_RUN_ID", raising=False)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield Playing(tmp_path)
+    torch.set_num_threads(threads)

@@ -182,6 +182,8 @@ class Gateway:
             who = f"attempt {row.attempt}" if worker is None else f"worker {worker}"
             what = f"the log of trial {trial}, {who},"
             growing = alive and row.state is TrialState.RUNNING
+        if "worker" in asked and file.parent.exists() and not file.exists():
+            raise Refusal(404, f"{what} is not there: no such worker, or it has printed nothing yet")
         try:
             with file.open("rb") as log:
                 size = os.fstat(log.fileno()).st_size

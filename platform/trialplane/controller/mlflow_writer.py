@@ -194,6 +194,8 @@ class Writer:
         log = self._run.trial_log(event["trial"], event["attempt"])
         if (outcome.state is TrialState.FAILED or event.get("keep_log")) and log.exists():
             batch.artifacts.append(("logs", log))
+            # Of a collection, those of its producers; each goes on through all attempts at the iteration.
+            batch.artifacts += [("logs", file) for file in sorted(log.parent.glob("worker-*.log"))]
         if event["arrays"] is not None:
             batch.artifacts.append(("arrays", Path(event["arrays"])))
         store = self._run.trial_store(outcome.number)

@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import time
 from collections.abc import Iterator
@@ -22,6 +23,8 @@ from trialplane.runtime.collect import exchange, segments
 from trialplane.runtime.collect.line import Line
 from trialplane.wire import records
 from trialplane.wire.units import Offer, Unit
+
+TELL_INTERVAL = 5.0  # seconds between lines in the log that say how much was given
 
 
 class Work(Protocol):
@@ -108,6 +111,8 @@ class Desk:
         self._offered: dict[int, str] = {}  # unit → file
         self._owed = 0  # units asked for that have not come
         self._last = False  # no more will come
+        self._given = self._items = self._told = 0
+        self._tell_at = 0.0
 
     def take(self, count: int, wait: bool) -> tuple[Unit, ...]:
         """Units to do, `count` at most."""
@@ -134,11 +139,23 @@ class Desk:
         seconds = time.monotonic() - self._taken.pop(unit.number)
         self._offered[unit.number] = file
         self._line.send(offer=records.to_dict(Offer(unit.number, size, items, seconds)), file=file)
+        self._given += 1
+        self._items += items
+        if time.monotonic() >= self._tell_at:
+            self._tell()
 
     def drain(self) -> None:
         """Waits until all results have been fetched."""
         while self._offered:
             self._listen(wait=True)
+        if self._told < self._given:
+            self._tell()
+
+    def _tell(self) -> None:
+        """Says in the log how much was given, so that a producer which prints nothing itself is no mystery."""
+        self._told, self._tell_at = self._given, time.monotonic() + TELL_INTERVAL
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # the job may have closed or replaced its streams
+            print(f"gave {errors.counted(self._given, 'unit')}, {errors.counted(self._items, 'item')}", flush=True)  # noqa: T201
 
     def check_given(self) -> None:
         """Raises what says that the job has kept units to itself."""
