@@ -1,6 +1,7 @@
 """`python -m tests`: everything that must hold before a change lands, cheapest first; stops at the first that fails.
 
-Arguments go to pytest: `python -m tests -k ledger`. Benchmarks are not in it: `python -m tests.benchmarks`.
+Arguments go to pytest: `python -m tests -k ledger`, `python -m tests -n 0` for one test at a time. Benchmarks are not in it:
+`python -m tests.benchmarks`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ STEPS = {
     "format": ["ruff", "format", "--check", "."],
     "types": ["mypy"],
     "import contracts": ["lint-imports"],
-    "tests": ["pytest", *sys.argv[1:]],
+    # Most tests wait for processes that start; a file's tests stay together, and share what it sets up.
+    "tests": ["pytest", "-n", "3", "--dist", "loadfile", *sys.argv[1:]],
 }
 
 

@@ -5,6 +5,9 @@ Not checked: GPUs, and results so large that nodes have to move gigabytes; bench
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import pytest
 from tests.e2e.conftest import Cluster
 
@@ -14,22 +17,24 @@ GAMES, ITERATIONS = 20, 2
 @pytest.mark.timeout(1800)
 def test_twenty_games_twice_and_a_worker_pod_that_is_lost(cluster: Cluster) -> None:
     wanted = ("--workers", "2", "--games", str(GAMES), "--iterations", str(ITERATIONS), "--profile", "smoke")
-    cluster.platform("submit", "collect", "selfplay", "--name", "chess", *wanted, "--detach")
+    # Searched longer and two at a time, games come one after the other for most of a minute.
+    slow = ("--set", "params.simulations=160", "--set", "params.games_at_once=2")
+    cluster.platform("submit", "collect", "selfplay", "--name", "chess", *wanted, *slow, "--detach")
 
-    def busy() -> str:
-        """The pod of a worker that has given results of the iteration that runs, and has more to do."""
+    def busy() -> dict[str, Any] | None:
+        """A worker that has given results of the iteration that runs, in which there is much left to do."""
         status = cluster.status("chess")
-        if status["progress"].get("units", GAMES) > GAMES - 4:
-            return ""
-        return next((worker["node"] for worker in status["workers"] if worker["units"] and worker["state"] == "working"), "")
+        if not 2 <= status["progress"].get("units", 0) <= GAMES // 2:
+            return None
+        return next((worker for worker in status["workers"] if worker["units"] and worker["state"] == "working"), None)
 
-    pod = cluster.until("worker with results", busy, patience=600)
-    cluster.kubectl("delete", "pod", pod, "--force", "--grace-period=0")
+    worker = cluster.until("worker with results", busy, patience=600)
+    cluster.kubectl("delete", "pod", worker["node"], "--force", "--grace-period=0")
     cluster.until("end", lambda: cluster.status("chess")["state"] in ("SUCCEEDED", "FAILED"), patience=900)
     status = cluster.status("chess")
     assert (status["state"], status["complete"]) == ("SUCCEEDED", ITERATIONS), status["reason"]
     rows = cluster.said("results", "chess")
     assert [(row["trial"], row["state"]) for row in rows] == [(number, "COMPLETE") for number in range(ITERATIONS)]
     assert {(row["metrics"]["units"], row["metrics"]["units_failed"]) for row in rows} == {(GAMES, 0)}
-    log = cluster.platform("logs", "chess", str(ITERATIONS - 1), "--worker", "0")
-    assert log.strip()
+    assert re.search(rf"worker {worker['worker']} at unit .*: lost: ", cluster.platform("logs", "chess")), "it was idle"
+    assert "gave" in cluster.platform("logs", "chess", "0", "--worker", str(worker["worker"]))
