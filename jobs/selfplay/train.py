@@ -64,11 +64,11 @@ def learn(ctx, results):
     torch.set_num_threads(ctx.cpus)
 
     # What is kept of a game is copied: its arrays lie in memory that the next games need.
-    replay, played = Replay(max(1, p["max_positions"] // results.expected)), {}
+    replay, by_number = Replay(max(1, p["max_positions"] // results.expected)), {}
     for result in results:
         replay.add(result.unit, result.value)
-        played[result.unit] = {name: result.value[name] for name in KEPT} | {"actions": result.value["actions"].tolist()}
-    played = [played[unit] for unit in sorted(played)]  # the order in which they came is chance
+        by_number[result.unit] = {name: result.value[name] for name in KEPT} | {"actions": result.value["actions"].tolist()}
+    played = [by_number[number] for number in sorted(by_number)]  # the order in which they came is chance
 
     # -----------------------------------------------------------------------------------------------------------------
     # train
@@ -110,12 +110,12 @@ def learn(ctx, results):
     elo, low, high = rating.elo(points)
     show(played[: p["pictures"]], ctx.iteration)
     return {
-        "loss_before": first["loss"],
-        **means,
         "elo": elo,
         "elo_low": low,
         "elo_high": high,
         "match_score": float(np.mean(points)),
+        "loss_before": first["loss"],
+        **means,
         "positions": len(replay),
         **of_games(played),
         "weights": weights,

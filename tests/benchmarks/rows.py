@@ -28,7 +28,7 @@ class Goal:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One figure beside its peer's. Smaller is better, in every figure.
+    """One figure beside its peer's. Smaller is better, in every figure that has a peer or a goal.
 
     Attributes:
         figure: the benchmark it belongs to.

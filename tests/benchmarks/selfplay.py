@@ -3,6 +3,8 @@
 The platform's are those that it says itself of an iteration. All play games of the same length with the first weights. Two
 processes that know nothing of each other are in a row of their own: on a machine whose cores share caches, memory or a
 hyperthread they are less than two times one, and no platform is more.
+
+And whether it learns: Elo of a network that three iterations have trained against the one that they began with.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from tests.benchmarks.rows import Goal, Row
 from tests.benchmarks.workplace import ROOT, MeasurementFailed, Workplace
 
 WORKERS = 2
+SHAPE = {"channels": 16, "blocks": 2, "temperature_moves": 10, "epochs": 4, "train_batch": 64}  # of what learns
 START = 30.0  # seconds that two processes have for their imports before they begin together
 
 
@@ -41,6 +44,26 @@ def measure(place: Workplace) -> Iterator[Row]:
     what = f"self-play by {WORKERS} workers, seconds for 1,000 positions"
     yield Row("selfplay", what, "s", tuple(ours), f"one process, over {WORKERS}", tuple(alone), Goal(times=0.95))
     yield Row("selfplay", what, "s", tuple(ours), f"{WORKERS} processes side by side", tuple(two))
+    yield _strength(place)
+
+
+def _strength(place: Workplace) -> Row:
+    """What some iterations have taught it; once, for the same seeds give the same games."""
+    iterations, games = place.size(3, 1), place.size(60, 2)
+    place.say(f"selfplay: {iterations} × {games} games to learn from, in one process, and a match")
+    params = {"simulations": place.size(24, 4), "max_half_moves": place.size(40, 6), "games_at_once": 16, "batch": 16}
+    order = {
+        "iterations": iterations,
+        "games": games,
+        "params": {**SHAPE, **params},
+        "match": {"match_games": place.size(40, 2), "simulations": place.size(32, 4)},
+        "seed": 99,
+        "folder": str(place.scratch),
+    }
+    found = place.call("learning", order, timeout=1800)
+    what = f"Elo of a network after {iterations} × {games} games over an untrained one; more is better"
+    between = f"95 % from {found['low']:+.0f} to {found['high']:+.0f}: {found['points']:g} of {found['games']} points"
+    return Row("selfplay", what, "Elo", (found["elo"],), note=between)
 
 
 def _bare(place: Workplace, processes: int, games: int, params: dict[str, Any]) -> float:

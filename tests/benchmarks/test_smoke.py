@@ -22,7 +22,7 @@ FIGURES = {
     "training_overhead": ({"%", "ms", "µs", "MiB"}, 6),
     "ranks": ({"s"}, 2),
     "transport": ({"ms", "s/GB", "MiB"}, 8),
-    "selfplay": ({"s"}, 2),
+    "selfplay": ({"s", "Elo"}, 3),
     "lines": ({"s/GB", "ms", "MiB", "µs", "s"}, 10),
 }
 

@@ -255,6 +255,13 @@ def test_results_are_iterations_in_their_order(platform, runs):
     assert [row["trial"] for row in json.loads(platform("results", "a", "-o", "json").stdout)] == [0, 1, 2]
 
 
+def test_results_begin_with_the_objective(platform, runs, job):
+    job.write_text(job.read_text() + "objective: {metric: loss, direction: minimize}\n")
+    runs.make("a", tell=collected)
+    header = platform("results", "a").stdout.splitlines()[0]
+    assert header.split() == ["iteration", "state", "loss", "units", "units_failed", "gigabytes", "time"]
+
+
 def test_results_say_why_an_iteration_failed(platform, runs):
     runs.make("a", tell=second_fails)
     assert "error: worker 1, unit 5: bad move" in platform("results", "a").stdout
@@ -296,6 +303,9 @@ def test_logs_of_the_consumer_and_of_a_worker(platform, runs):
         (("logs", "a", "1", "--worker", "2", "--attempt", "1"), "--worker has no --attempt"),
         (("resume", "a", "--trials", "9"), "--trials: trials: cannot change"),
         (("resume", "a", "--workers", "0"), "--workers: collect.workers: 0 must be over 0"),
+        (("resume", "a", "--max-failed", "-1"), "--max-failed: collect.max_failed: -1 must be at least 0"),
+        (("logs", "a", "9"), "has started no iteration 9; `platform results a` shows the iterations"),
+        (("logs", "a", "1"), "(yet); `platform results a` shows the iterations"),
         (("scale", "a", "--workers", "3"), "nobody works on a; `platform resume a --workers 3`"),
     ],
 )

@@ -11,7 +11,7 @@ from tests.controller.conftest import outcome
 from trialplane.controller.slots import SlotEvent, SlotFed, SlotFetched, SlotReady, SlotTrial
 from trialplane.wire.records import TrialEvent, TrialRequest
 from trialplane.wire.states import FailureClass, TrialState
-from trialplane.wire.units import Unit
+from trialplane.wire.units import Offer, Unit
 
 
 class Slots:
@@ -92,20 +92,29 @@ class Slots:
     def say(self, slot: int, **event: Any) -> None:
         self._said.append(SlotTrial(slot, self.started[slot], TrialEvent(**event)))
 
-    def fetched(self, slot: int, unit: int, reference: Any) -> None:
+    def fetched(self, slot: int, unit: int, reference: Any, why: str = "") -> None:
         """A fetch that was asked for is answered."""
         self.fetching.remove((slot, unit))
-        self._said.append(SlotFetched(slot, self.started[slot], unit, reference))
+        self._said.append(SlotFetched(slot, self.started[slot], unit, reference, why))
 
-    def fed(self, slot: int, lost: bool = False) -> int:
+    def fed(self, slot: int, lost: bool = False, why: str = "") -> int:
         """The first feed that was asked for is answered; gives its unit."""
         unit = self.feeding.pop(0)[0]
-        self._said.append(SlotFed(slot, self.started[slot], unit, lost))
+        self._said.append(SlotFed(slot, self.started[slot], unit, lost, why))
         return unit
 
-    def end(self, slot: int, *, gone: bool = False, arrays: Any = None, store: Any = None, **changes: Any) -> None:
+    def end(
+        self,
+        slot: int,
+        *,
+        gone: bool = False,
+        arrays: Any = None,
+        store: Any = None,
+        offers: tuple[Offer, ...] = (),
+        **changes: Any,
+    ) -> None:
         ended = outcome(self.started[slot].number, node=f"pod-{slot}", **changes)
-        event = TrialEvent(outcome=ended, log=b"the end")
+        event = TrialEvent(outcome=ended, log=b"the end", offers=offers)
         self._said.append(SlotTrial(slot, self.started[slot], event, arrays, store, gone))
 
     def fail(self, slot: int, failure: FailureClass, message: str = "", *, gone: bool = False, **changes: Any) -> None:

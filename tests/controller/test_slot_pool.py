@@ -183,6 +183,17 @@ def test_each_feed_has_one_answer(fake: FakeRay, clock: list[float], answer: Any
     assert said == SlotFed(0, request(5), 7, lost=answer is not True)
 
 
+def test_what_a_slot_could_not_do_is_told(fake: FakeRay, clock: list[float]) -> None:
+    pool = running(fake)
+    no_room = ray.exceptions.RayTaskError("fetch", "Traceback", OSError("no room"))
+    pool.fetch(0, 7)
+    fake.answer("fetch", no_room)
+    assert list(pool.events(0)) == [SlotFetched(0, request(5), 7, None, "no room")]
+    pool.feed(0, 7, 2, 30, "a result")
+    fake.answer("feed", no_room)
+    assert list(pool.events(0)) == [SlotFed(0, request(5), 7, lost=True, why="no room")]
+
+
 def test_a_fetch_from_a_slot_that_has_gone_is_answered(fake: FakeRay, clock: list[float]) -> None:
     pool = running(fake)
     pool.fetch(0, 7)

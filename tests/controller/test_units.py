@@ -17,6 +17,7 @@ from trialplane.controller.units import Units
 from trialplane.spec.resources import Retries
 from trialplane.wire.records import TrialOutcome
 from trialplane.wire.states import FailureClass, TrialState
+from trialplane.wire.units import seed_of
 
 FIRST = 20
 COUNT = 10
@@ -74,15 +75,15 @@ class Iteration(RuleBasedStateMachine):
         elif what == "refuse":
             assert self.book.refuse(unit, FailureClass.INVALID, "too large") is not None
             self.ends[unit] += 1
-        else:
-            self.book.again(unit)
+        elif self.book.again(unit, "lost") is not None:
+            self.ends[unit] += 1
 
     @rule(unit=st.integers(FIRST, FIRST + COUNT))
     def arrive_late(self, unit: int) -> None:
         if unit not in self.way:
             assert not self.book.arrive(unit)
             assert self.book.refuse(unit, FailureClass.INVALID, "") is None
-            self.book.again(unit)
+            assert self.book.again(unit, "lost") is None
 
     @rule(worker=WORKERS, failure=CLASSES)
     def lose(self, worker: int, failure: FailureClass | None) -> None:
@@ -159,6 +160,29 @@ def test_of_several_none_is_guilty_and_each_is_done_again_alone() -> None:
     assert [unit.number for unit in units.hand(1, 3)] == [23]
 
 
+def test_those_of_a_lost_slot_are_done_again_together_until_that_happens_too_often() -> None:
+    units = book(3, lost=2)
+    for _ in range(2):
+        assert len(units.hand(0, 3)) == 3, "none of them is known to have done it"
+        assert units.lose(0, end(FailureClass.LOST)).again == (20, 21, 22)
+    assert len(units.hand(0, 3)) == 3
+    units.lose(0, end(FailureClass.LOST))
+    assert [unit.number for unit in units.hand(0, 3)] == [20], "alone"
+    assert units.lose(0, end(FailureClass.LOST)).failed is not None
+    assert [unit.number for unit in units.hand(0, 3)] == [21]
+
+
+def test_a_result_that_is_lost_on_its_way_again_and_again_has_failed() -> None:
+    units = book(1, lost=2)
+    for attempt in range(3):
+        units.hand(0, 1)
+        units.made(0, 20)
+        failed = units.again(20, "the disk is full")
+        assert (failed is None) is (attempt < 2)
+    assert failed is not None
+    assert (failed.unit, failed.worker, failed.failure, failed.message) == (20, 0, FailureClass.LOST, "the disk is full")
+
+
 def test_a_result_on_its_way_is_nothing_to_the_end_of_its_producer() -> None:
     units = book(2)
     units.hand(0, 2)
@@ -171,5 +195,6 @@ def test_a_result_on_its_way_is_nothing_to_the_end_of_its_producer() -> None:
 def test_seeds_are_the_jobs_and_the_units() -> None:
     seeds = [unit.seed for unit in book().hand(0, COUNT)]
     assert len(set(seeds)) == COUNT
+    assert seeds[0] == seed_of(7, FIRST), "as where the job runs without the platform"
     assert seeds == [unit.seed for unit in book().hand(0, COUNT)]
     assert seeds != [unit.seed for unit in Units(FIRST, COUNT, 8, Retries()).hand(0, COUNT)]

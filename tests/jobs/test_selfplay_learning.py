@@ -1,6 +1,7 @@
 """What `selfplay` makes of its games: the replay, learning, matches of new weights against the old, what lands in MLflow.
 
-`learn` runs in this process, with the real context and packed results. Games themselves are in test_selfplay.py.
+`learn` runs in this process, with the real context and packed results. Games themselves are in test_selfplay.py; how much
+stronger three iterations make a network is a figure of `python -m tests.benchmarks --only selfplay`.
 """
 
 from __future__ import annotations
@@ -180,24 +181,3 @@ def test_an_iteration_says_how_its_games_went(playing):
     assert told["white_wins"] == np.mean([result.value["outcome"] == 1 for result in results])
     numbers = [value for name, value in told.items() if name not in ("weights", "state")]
     assert all(math.isfinite(number) for number in numbers)
-
-
-# -- the whole
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1200)
-def test_a_trained_network_beats_an_untrained_one(playing):
-    """Three iterations teach it what pieces are worth and to take them; the match's interval is above nothing."""
-    params = {"channels": 16, "blocks": 2, "simulations": 24, "max_half_moves": 40, "games_at_once": 16, "batch": 16}
-    params |= {"temperature_moves": 10, "epochs": 4, "train_batch": 64, "match_games": 2}
-    weights = state = None
-    for iteration in range(3):
-        results = playing.play(units(60, first=60 * iteration), weights, **params)
-        learned = playing.learn(list(results.values()), weights, state, iteration, **params)
-        weights, state = learned["weights"], learned["state"]
-    params = playing.params | params
-    trained, untrained = (network.Evaluator(network.build(params, tree), 16) for tree in (weights, None))
-    points = rating.match(trained, untrained, params | {"match_games": 40, "simulations": 32}, 99)
-    elo, low, high = rating.elo(points)
-    assert low > 0, f"{sum(points):g} of {len(points)} points: Elo {elo:+.0f}, 95 % from {low:+.0f} to {high:+.0f}"

@@ -122,6 +122,11 @@ def test_weights_are_one_file_for_all_producers_of_a_node(crew: Crew) -> None:
     assert not Path(next(iter(seen))["file"]).exists(), "gone with the last one who needs it"
 
 
+def test_weights_that_have_been_fetched_take_no_memory_of_their_consumer(crew: Crew) -> None:
+    crew.run(0)
+    assert crew.run(1, learn="lists_own_files").metrics["files"] == 0.0
+
+
 def test_units_are_taken_in_batches(crew: Crew) -> None:
     asked: list[int] = []
     crew.on_event = lambda place, event: asked.append(event.wants)

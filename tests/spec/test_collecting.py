@@ -100,7 +100,7 @@ def test_what_is_of_another_kind_is_refused_all_at_once(place: Path) -> None:
         "kind: collect\n"
         "collect: {units: 4, consumer: 'train:learn'}\n"
         "space: {lr: {type: float, low: 0, high: 1}}\n"
-        "enqueue: [{lr: 0.5}]\n"
+        "enqueue: [{momentum: 0.5}]\n"
         "sampler: tpe\n"
         "pruner: median\n"
         "constraints: [{metric: size, max: 3}]\n"
@@ -147,10 +147,11 @@ def test_what_is_of_another_kind_is_refused_all_at_once(place: Path) -> None:
         ("kind: collect\ncollect: {units: 4, consumer: 'train:lern'}\n", "collect.consumer", 2, "did you mean learn?"),
         ("kind: collect\nentrypoint: train:plya\ncollect: {units: 4, write: {}}\n", "entrypoint", 2, "did you mean play?"),
         ("kind: train\nentrypoint: train:play\ncollect: {units: 4, write: {}}\n", "collect", 3, "is for kind: collect"),
-        (
-            "kind: collet\nentrypoint: train:play\nobjective: {metric: a, direction: maximize}\n",
-            "kind", 1, "is not 'hpo', 'train' or 'collect'",
-        ),
+        ("kind: collet\nentrypoint: train:play\n", "kind", 1, "is not 'hpo', 'train' or 'collect'"),
+        ("kind: collect\ncollect: {units: 4, consumer: 'train:play'}\n", "collect.consumer", 2, "is the entrypoint (train:"),
+        (GOOD + "workers: 4\n", "workers", 3, "there is no such field; did you mean collect.workers?"),
+        (GOOD + "timeout: 4\n", "timeout", 3, "did you mean budget.timeout or collect.timeout?"),
+        ("kind: train\nentrypoint: train:play\nworkers: 4\n", "workers", 3, "did you mean retries or ranks or nodes?"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_told_with_its_line(place: Path, text: str, field: str, line: int, said: str) -> None:
@@ -164,6 +165,15 @@ def test_a_wrong_collection_hides_nothing_else(place: Path) -> None:
     """And is not called missing because it is wrong."""
     write(place, "kind: collect\ncollect: {units: x, consumer: 'train:learn'}\npruner: median\nnodes: 2\n")
     assert [(field, line) for field, _, line, _ in found(place)] == [("collect.units", 2), ("pruner", 3), ("nodes", 4)]
+
+
+def test_two_readers_and_a_misspelt_function_are_told_beside_the_rest(place: Path) -> None:
+    write(place, "kind: collect\nentrypoint: train:plya\ncollect:\n  units: 0\n  consumer: train:learn\n  write: {}\n")
+    assert [(field, line) for field, _, line, _ in found(place)] == [
+        ("entrypoint", 2),
+        ("collect.units", 4),
+        ("collect.write", 6),
+    ]
 
 
 def test_flags_and_variables_set_its_fields(place: Path) -> None:

@@ -159,6 +159,13 @@ def test_complaints_after_dropped_points_keep_their_lines(folder: Path) -> None:
     assert found(folder, params={"model": "roberta"})[0][:3] == ("enqueue.0.lr", "jobs/demo/job.yaml", 16)
 
 
+def test_a_point_of_an_empty_space_is_near_to_nothing(folder: Path) -> None:
+    (folder / "job.yaml").write_text("kind: hpo\nobjective: {metric: f1, direction: maximize}\nenqueue: [{lr: 1}]\n")
+    assert [(field, message) for field, _, _, message in found(folder)] == [
+        ("enqueue.0.lr", "there is no parameter 'lr' in the space")
+    ]
+
+
 # Finding
 
 

@@ -258,6 +258,7 @@ def test_each_flaw_of_a_producer_has_its_outcome_and_the_others_go_on(collection
     assert set(map(int, collection.seen(0))) == set(range(40)) - failed
     assert failures(collection) == [(0, None, False), (1, None, False)]
     log = collection.log()
+    assert "the consumer is warm after" in log
     for unit, said in {
         3: "error: ValueError: no legal move",
         7: "timeout: ",

@@ -6,6 +6,7 @@ import sys
 
 import click
 
+from trialplane import errors
 from trialplane.cli import names, output
 from trialplane.client.places import Place
 from trialplane.errors import InputError
@@ -16,7 +17,9 @@ from trialplane.errors import InputError
 @names.place_options()
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 def command(run: str, place: Place, yes: bool) -> None:
-    """Forget RUN: its ledger, its logs and its code. What MLflow recorded of it stays there.
+    """Forget RUN: its ledger, its logs, its code, and its checkpoints with what a collection wrote beside them.
+
+    What MLflow recorded of it stays there, and so does what lies in an object store or in a folder that the job names.
 
     A run that goes on is cancelled first.
     """
@@ -26,7 +29,9 @@ def command(run: str, place: Place, yes: bool) -> None:
         if not sys.stdin.isatty():
             raise InputError(f"nobody is there to ask whether {run} may go; --yes says so")
         active = ", which goes on," if handle.is_active() else ""
-        question = f"Forget {run}{active} with {status.ended_trials} ended trials, in {handle.log_place()}?"
+        what = "iteration" if status.is_collection else "trial"
+        ended = errors.counted(status.ended_trials, f"ended {what}")
+        question = f"Forget {run}{active} with {ended}, in {handle.log_place()}?"
         click.confirm(question, abort=True, err=True)
     handle.delete()
     output.note(f"{run} is forgotten")

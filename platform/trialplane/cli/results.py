@@ -72,9 +72,10 @@ def _of_training(job: Job, found: list[TrialRow]) -> str:
 
 
 def _of_collection(job: Job, found: list[TrialRow]) -> str:
-    """Iterations instead of trials, with every number."""
-    told = list(dict.fromkeys([*job.metrics, *(name for row in found for name in row.metrics)]))
-    shown = [*(name for name in collecting.ADDED if name in told), *(name for name in told if name not in collecting.ADDED)]
+    """Iterations instead of trials, with every number: the objective, what the platform counted, the consumer's others."""
+    told = {name for row in found for name in row.metrics}
+    added = [name for name in collecting.ADDED if name in told]
+    shown = list(dict.fromkeys([*job.metrics, *added, *(name for row in found for name in row.metrics)]))
     attempts = any(row.attempt > 1 for row in found)
     header = ["iteration", *(["attempt"] if attempts else []), "state", *shown, "time"]
     messages = [_message(row) for row in found]

@@ -15,7 +15,7 @@ from trialplane.client.places import Place
 @click.option("--parallel", type=int, help="Trials at the same time.")
 @click.option("--iterations", type=int, metavar="N", help="Iterations of a collection, those of before included.")
 @click.option("--workers", type=int, metavar="N", help="Producers of a collection at the same time.")
-@click.option("--max-failed", type=int, help="Stop when more trials than this failed.")
+@click.option("--max-failed", type=int, metavar="N", help="Stop when more trials, or units of an iteration, failed.")
 @click.option("--set", "sets", multiple=True, metavar="FIELD=VALUE", help="trials, parallel, budget.…, retries.…, collect.…")
 @click.option("--detach", is_flag=True, help="Return at once; the run goes on in the background.")
 @output.option("table", "json", "yaml")
@@ -35,11 +35,13 @@ def command(
 
     How long and how wide it goes may change; another space, sampler or code is another study, under another name.
 
-    A training that failed is tried again from its newest checkpoint, with all its retries.
+    A training that failed is tried again from its newest checkpoint, with all its retries, and so is an iteration of a
+    collection, with the weights of the one before.
     """
     handle = names.find_run(run, place)
     with foreground.signals() as received:
-        changes = {"trials": trials, "parallel": parallel, "budget.max_failed": max_failed}
+        most = "collect.max_failed" if handle.job.is_collection else "budget.max_failed"
+        changes = {"trials": trials, "parallel": parallel, most: max_failed}
         of_collection = {"collect.iterations": iterations, "collect.workers": workers}
         handle.resume(changes={**changes, **of_collection}, sets=sets)
         output.note(f"{handle.name} goes on")

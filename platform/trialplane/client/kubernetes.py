@@ -354,8 +354,9 @@ class KubernetesTarget:
 
     def _no_log(self, run: str, trial: int | None, why: str) -> InputError:
         if trial is not None:
+            what = "iteration" if self.job(run).is_collection else "trial"
             return InputError(
-                f"there is no log of trial {trial} of {run} (yet): {why}; `platform results {run}` shows the trials"
+                f"there is no log of {what} {trial} of {run} (yet): {why}; `platform results {run}` shows the {what}s"
             )
         status = self.status(run)
         return InputError(f"the controller of {run} has said nothing yet: {status.reason or why}")

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 
 from trialplane.controller import ray_session
-from trialplane.controller.iteration import Iteration
+from trialplane.controller.iteration import Iteration, Verdict
 from trialplane.controller.slots import SlotEvent, SlotFed, SlotFetched, SlotPool, SlotReady, SlotTrial
 from trialplane.controller.workers import Worker
 from trialplane.spec.job import Job
@@ -112,11 +112,15 @@ class CrewPool:
         """Ends the iteration; its outcome comes as an event."""
         self._consumer.kill(self._slot, failure, message)
         self._end_producers(message)
+        if self._now is not None:
+            self._now.is_ending = True
 
     def stop(self, slot: int, message: str) -> None:
-        """Lets the consumer end in its own time; the results of an iteration that is cut short are of no use."""
+        """Lets the consumer end in its own time, with the results that are in the store; no more are made."""
         self._consumer.stop(self._slot, message)
         self._end_producers(message)
+        if self._now is not None:
+            self._now.is_ending = True
 
     def running(self) -> dict[int, TrialRequest]:
         """The attempt at an iteration that runs."""
@@ -157,12 +161,16 @@ class CrewPool:
         if now is None or said.request.number != now.request.number:
             return  # of an attempt that is over
         if isinstance(said, SlotFetched):
-            if said.reference is not None:  # else the consumer has ended, and its outcome is on its way
+            if said.reference is not None:
                 now.publish(said.reference, self._store_bytes())
+            elif said.why:  # else the consumer has ended, and its outcome is on its way
+                text = f"the weights could not be put into the object store: {said.why}"
+                now.verdict = Verdict(FailureClass.LOST, text)
+                self.kill(self._slot, FailureClass.LOST, text)
         elif isinstance(said, SlotFed):
-            now.fed(said.unit, said.lost)
+            now.fed(said.unit, said.lost, said.why)
         else:
-            for offer in said.event.offers:
+            for offer in said.event.offers if said.event.outcome is None else ():
                 now.weights_bytes = offer.bytes
                 if offer.bytes:
                     self._consumer.fetch(said.slot, WEIGHTS)
@@ -191,6 +199,9 @@ class CrewPool:
                 message=now.verdict.message,
                 traceback=now.verdict.traceback or outcome.traceback,
             )
+        elif outcome.state is TrialState.COMPLETE and not now.book.is_done:
+            early = f"the consumer returned when {now.book.arrived} of {now.book.count} units had come"
+            outcome = dataclasses.replace(outcome, message=early)
         outcome = dataclasses.replace(outcome, metrics={**outcome.metrics, **now.metrics()})
         arrays = said.arrays if outcome.state is TrialState.COMPLETE else None
         event = dataclasses.replace(said.event, outcome=outcome, offers=(), took=())
@@ -208,7 +219,7 @@ class CrewPool:
         now = self._now if self._now is not None and said.request.number in self._now.numbers else None
         if isinstance(said, SlotFetched):
             if now is not None:
-                now.fetched(said.unit, said.reference)
+                now.fetched(said.unit, said.reference, said.why)
         elif isinstance(said, SlotTrial):
             if said.event.outcome is None:
                 self._producers.go_on(said.slot)
@@ -262,7 +273,7 @@ class CrewPool:
         if time.monotonic() < self._end_at:
             return
         self._end_at = time.monotonic() + END_INTERVAL
-        wanted = self._now.numbers if self._now is not None and self._now.verdict is None else ()
+        wanted = self._now.numbers if self._now is not None and not self._now.is_ending else ()
         for slot, request in self._producers.running().items():
             if request.number not in wanted:
                 self._producers.kill(slot, FailureClass.STOPPED, "the iteration is over")
@@ -271,23 +282,28 @@ class CrewPool:
 
     def _move(self, now: Iteration) -> None:
         """Does everything that can be done now."""
-        if now.verdict is None:
+        if not now.is_ending:
             now.judge(set(self._warm))
             if now.verdict is not None:
                 self.kill(self._slot, now.verdict.failure, now.verdict.message)
         if now.verdict is not None or not now.is_published:
             return
+        if not now.is_ending:
+            self._make(now)
+        for parcel in now.flow.feeds():
+            self._consumer.feed(self._slot, parcel.unit, parcel.worker, parcel.items, parcel.reference)
+        if now.book.is_done and not now.is_all_fed:
+            now.is_all_fed = True
+            self._consumer.end_feed(self._slot, len(now.book.failed))
+
+    def _make(self, now: Iteration) -> None:
+        """Has results made, as long as they are wanted."""
         leaving = self._producers.leaving
         for worker in now.workers.values():
             if worker.request is not None and worker.owed and not worker.last:
                 self._hand(now, worker, worker.index in leaving)
         for parcel in now.flow.grants():
             self._producers.fetch(parcel.worker, parcel.unit)
-        for parcel in now.flow.feeds():
-            self._consumer.feed(self._slot, parcel.unit, parcel.worker, parcel.items, parcel.reference)
-        if now.book.is_done and not now.is_all_fed:
-            now.is_all_fed = True
-            self._consumer.end_feed(self._slot, len(now.book.failed))
         running = self._producers.running()
         for slot in self._warm:
             worker = now.workers.setdefault(slot, Worker(slot))

@@ -93,8 +93,9 @@ class Flow:
             self.in_flight -= parcel.bytes
         return parcel
 
-    def lose(self, unit: int) -> None:
-        """A result was lost between its producer and the consumer."""
+    def lose(self, unit: int) -> Parcel | None:
+        """A result was lost between its producer and the consumer; None when it was not on that way."""
         parcel = self._moving.pop(unit, None) or self._fed.pop(unit, None)
         if parcel is not None:
             self.in_flight -= parcel.bytes
+        return parcel

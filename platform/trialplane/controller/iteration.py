@@ -45,7 +45,8 @@ class Iteration:
         weights: a reference to what producers start with, or None.
         is_published: whether the consumer has said what that is.
         is_all_fed: whether the consumer was told that it has all results.
-        verdict: why it is ended, when it is.
+        verdict: why it is ended, when it is for a reason of its own.
+        is_ending: whether it was told to end, for whatever reason: nothing new is begun.
     """
 
     def __init__(self, request: TrialRequest, job: Job, store_bytes: int, spilled: int | None) -> None:
@@ -61,6 +62,7 @@ class Iteration:
         self.is_published = False
         self.is_all_fed = False
         self.verdict: Verdict | None = None
+        self.is_ending = False
         self._store_bytes = store_bytes
         self._items = 0
         self._bytes = 0
@@ -109,19 +111,18 @@ class Iteration:
         self.flow.offer(Parcel(offer.unit, worker.index, offer.bytes, offer.items))
         return True
 
-    def fetched(self, unit: int, reference: Any) -> None:
+    def fetched(self, unit: int, reference: Any, why: str) -> None:
         """A result lies in the object store, or is gone when there is no reference."""
-        if reference is None:
-            self.flow.lose(unit)
-            self.book.again(unit)
-        else:
+        if reference is not None:
             self.flow.store(unit, reference)
+        elif (parcel := self.flow.lose(unit)) is not None:
+            self._again(unit, parcel.worker, why or "its producer is gone")
 
-    def fed(self, unit: int, lost: bool) -> None:
+    def fed(self, unit: int, lost: bool, why: str) -> None:
         """The consumer has a result, or it was lost."""
         if lost:
-            self.flow.lose(unit)
-            self.book.again(unit)
+            if (parcel := self.flow.lose(unit)) is not None:
+                self._again(unit, parcel.worker, why or "the object store has it no more")
             return
         parcel = self.flow.feed(unit)
         if parcel is not None and self.book.arrive(unit):
@@ -130,15 +131,16 @@ class Iteration:
     def took(self, units: Iterable[int]) -> None:
         """The consumer has read results, or has those of a former attempt."""
         for unit in units:
-            self._kept += self.book.keep(unit)
             parcel = self.flow.take(unit)
-            if parcel is not None and self.book.arrive(unit):  # before we heard that it was fed
+            if parcel is None:
+                self._kept += self.book.keep(unit)
+            elif self.book.arrive(unit):  # before we heard that it was fed
                 self._count(parcel)
 
     def producer_ended(self, worker: Worker, outcome: TrialOutcome) -> None:
         """A producer's process has ended; what it had is done again, or has failed."""
         for unit in self.flow.withdraw(worker.index):
-            self.book.again(unit)
+            self._again(unit, worker.index, f"its producer ended before there was room for it: {outcome.message}")
         lost = self.book.lose(worker.index, outcome)
         if outcome.state is TrialState.COMPLETE and not worker.last and not worker.handed:
             early = "play(ctx) returned before the iteration had enough, and without taking a unit"
@@ -163,9 +165,9 @@ class Iteration:
                 first.traceback,
             )
             return
-        tried = [worker for slot, worker in self.workers.items() if slot in warm]
-        if tried and all(worker.is_given_up for worker in tried) and not self.book.is_done:
-            worker = tried[0]
+        given_up = [self.workers[slot] for slot in warm if slot in self.workers and self.workers[slot].is_given_up]
+        if given_up and len(given_up) == len(warm) and not self.book.is_done:
+            worker = min(given_up, key=lambda worker: worker.index)
             assert worker.failure is not None
             assert worker.failure.failure is not None
             self.verdict = Verdict(
@@ -179,6 +181,8 @@ class Iteration:
         """It is over: the object store need not keep anything of it."""
         self.weights = None
         self.flow = Flow(0)
+        for worker in self.workers.values():
+            worker.close()
 
     def note_spilled(self, spilled: Callable[[], int | None], *, again: bool = False) -> None:
         """Looks now and then, or `again`, whether an object store wrote results to disk, and says so once."""
@@ -239,11 +243,18 @@ class Iteration:
             for slot, worker in sorted(known.items())
         )
 
+    def _again(self, unit: int, worker: int, why: str) -> None:
+        failed = self.book.again(unit, f"its result was lost on its way: {why}")
+        self.workers[worker].failed += failed is not None
+        if not self.is_ending:
+            text = "iteration %d: worker %d: the result of unit %d was lost on its way: %s%s"
+            log.warning(text, self.request.trial, worker, unit, why, "" if failed else "; it is done again")
+
     def _count(self, parcel: Parcel) -> None:
         self._newest = time.monotonic()
         self._items += parcel.items
         self._bytes += parcel.bytes
-        self.workers[parcel.worker].arrived(parcel.items, parcel.bytes)
+        self.workers[parcel.worker].arrived(parcel.items, parcel.bytes, self._newest)
 
     def _seconds(self) -> float:
         """From the first unit to the newest result."""

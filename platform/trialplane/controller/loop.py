@@ -177,7 +177,8 @@ class Controller:
             self._first_ready = self._first_ready or time.time()
             self._idle.add(said.slot)
             self._logs_itself = self._logs_itself or said.mlflow
-            log.info("slot %d is warm after %.1f s of imports", said.slot, said.seconds)
+            who = "the consumer" if self._job.is_collection else f"slot {said.slot}"
+            log.info("%s is warm after %.1f s of imports", who, said.seconds)
             if said.unclean:
                 log.warning("slot %d spawns its trials, which takes longer: %s", said.slot, "; ".join(said.unclean))
             return

@@ -64,23 +64,25 @@ class SlotTrial:
 class SlotFetched:
     """A result that a slot's trial offered lies in the object store, or is gone when there is no reference.
 
-    Each `fetch` has one such answer, whatever becomes of the slot.
+    Each `fetch` has one such answer, whatever becomes of the slot. `why` says what went wrong in a slot that is still there.
     """
 
     slot: int
     request: TrialRequest
     unit: int
     reference: Any = None
+    why: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
 class SlotFed:
-    """A slot's trial has the result, or it was lost on its way. Each `feed` has one such answer."""
+    """A slot's trial has the result, or it was lost on its way. Each `feed` has one such answer; `why` as above."""
 
     slot: int
     request: TrialRequest
     unit: int
     lost: bool
+    why: str = ""
 
 
 SlotEvent = SlotReady | SlotTrial | SlotFetched | SlotFed
@@ -271,7 +273,8 @@ class SlotPool:
                 files = {name: ray.get(part) for name, part in answer[1].items()} if call.what == "trial" else {}
             except ray.exceptions.RayError as error:
                 if call.request is not None:  # the actor's death is told by the trial in it
-                    yield self._moved(call, False)
+                    is_there = isinstance(error, ray.exceptions.RayTaskError)
+                    yield self._moved(call, False, errors.first_line(error.cause or error) if is_there else "")
                 elif isinstance(error, ray.exceptions.RayTaskError):
                     yield from self._failed(place, call.what, error)
                 else:  # the actor died, or the files' owner with it
@@ -323,15 +326,15 @@ class SlotPool:
         if place.actor is not None:
             ray.kill(place.actor)
 
-    def _moved(self, call: _Call, arrived: bool) -> SlotFetched | SlotFed:
+    def _moved(self, call: _Call, arrived: bool, why: str = "") -> SlotFetched | SlotFed:
         """A result has moved from a producer to the store, or from there to a consumer; or it is lost."""
         place, request = call.place, call.request
         assert request is not None
         if call.what == "feed":
-            return SlotFed(place.index, request, call.unit, not arrived)
+            return SlotFed(place.index, request, call.unit, not arrived, why)
         if arrived and place.running is request:
             place.actor.release.remote(request.number, call.unit)
-        return SlotFetched(place.index, request, call.unit, call.reference if arrived else None)
+        return SlotFetched(place.index, request, call.unit, call.reference if arrived else None, why)
 
     def _said(self, place: _Place, event: TrialEvent, files: Mapping[str, Any]) -> SlotTrial:
         request = place.running

@@ -4,7 +4,8 @@ Each unit ends once, as arrived or as failed. In between it waits, is out with o
 somewhere between the producer and the consumer, and what becomes of the producer is nothing to it any more.
 
 A unit that was the only one its process worked on when that failed is guilty of it, and is tried again as a trial that
-failed so would be. Of several none is guilty yet: each is handed out again alone.
+failed so would be. Of several none is guilty yet: each is handed out again alone. A lost slot is first taken for nobody's
+fault: those of several that were lost with it are handed out as before, as often as a lost trial is tried again.
 """
 
 from __future__ import annotations
@@ -12,13 +13,11 @@ from __future__ import annotations
 import collections
 import dataclasses
 
-from trialplane.controller import samplers
 from trialplane.spec.resources import Retries
+from trialplane.wire import units
 from trialplane.wire.records import TrialOutcome
 from trialplane.wire.states import FAILURE_RULES, FailureClass, TrialState
 from trialplane.wire.units import Unit
-
-_OF_UNITS = 0xC011EC7  # so that no unit has the random numbers of the trial with its number
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,7 +108,7 @@ class Units:
             while len(given) < wants and self._waiting:
                 given.append(self._waiting.popleft())
         out.update(given)
-        return tuple(Unit(number, self._seed_of(number)) for number in given)
+        return tuple(Unit(number, units.seed_of(self._seed, number)) for number in given)
 
     def made(self, worker: int, unit: int) -> bool:
         """A producer offers the result of a unit; False when it has no such unit."""
@@ -135,10 +134,10 @@ class Units:
         self._arrived.add(unit)
         return True
 
-    def again(self, unit: int) -> None:
-        """A result was lost on its way, which is nobody's fault: the unit is done again."""
-        if self._made.pop(unit, None) is not None:
-            self._return(unit)
+    def again(self, unit: int, message: str) -> FailedUnit | None:
+        """A result was lost on its way: the unit is done again, unless that has happened to it too often."""
+        worker = self._made.pop(unit, None)
+        return None if worker is None else self._retry(unit, worker, FailureClass.LOST, message, "")
 
     def refuse(self, unit: int, failure: FailureClass, message: str) -> FailedUnit | None:
         """A result on its way cannot be taken, and another try would give the same."""
@@ -152,18 +151,25 @@ class Units:
         if outcome.state is TrialState.COMPLETE and out:
             failure, message = FailureClass.INVALID, "the producer returned without a result of this unit"
         if failure is None or failure is FailureClass.STOPPED or len(out) != 1:
-            if failure is not FailureClass.STOPPED:
-                self._suspects.update(out)
             for unit in reversed(out):
+                if failure is FailureClass.LOST and self._used[unit, failure] < self._retries.lost:
+                    self._used[unit, failure] += 1
+                elif failure is not FailureClass.STOPPED:
+                    self._suspects.add(unit)
                 self._return(unit)
             return Lost(again=tuple(out))
         (unit,) = out
+        failed = self._retry(unit, worker, failure, message, outcome.traceback)
+        return Lost(unit, failed, again=() if failed else (unit,))
+
+    def _retry(self, unit: int, worker: int, failure: FailureClass, message: str, traceback: str) -> FailedUnit | None:
+        """A unit waits again, or has failed for good."""
         rule = FAILURE_RULES[failure].retry
         if rule is None or self._used[unit, failure] >= getattr(self._retries, rule):
-            return Lost(unit, self._fail(unit, worker, failure, message, outcome.traceback))
+            return self._fail(unit, worker, failure, message, traceback)
         self._used[unit, failure] += 1
         self._return(unit)
-        return Lost(unit, again=(unit,))
+        return None
 
     def _fail(self, unit: int, worker: int, failure: FailureClass, message: str, traceback: str) -> FailedUnit:
         self._suspects.discard(unit)
@@ -172,6 +178,3 @@ class Units:
 
     def _return(self, unit: int) -> None:
         (self._alone if unit in self._suspects else self._waiting).appendleft(unit)
-
-    def _seed_of(self, unit: int) -> int:
-        return samplers.derived_seed(self._seed, unit) ^ _OF_UNITS

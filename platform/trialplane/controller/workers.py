@@ -24,6 +24,7 @@ class Worker:
         handed: units that the process has got.
         empty: processes in a row that ended before they had any.
         failure: how its last process failed, if it did.
+        newest: when the newest of its results arrived.
     """
 
     index: int
@@ -34,6 +35,7 @@ class Worker:
     handed: int = 0
     empty: int = 0
     failure: TrialOutcome | None = None
+    newest: float | None = None
     units: int = 0
     items: int = 0
     failed: int = 0
@@ -57,8 +59,15 @@ class Worker:
             self.empty += 1
         self.request, self.owed = None, 0
 
-    def arrived(self, items: int, size: int) -> None:
+    def close(self) -> None:
+        """The iteration is over: what runs is ended, and that is no failure of it."""
+        self.last = True
+        if self.request is not None:
+            self.end(None)
+
+    def arrived(self, items: int, size: int, now: float) -> None:
         """The consumer has one of its results."""
+        self.newest = now
         self.units += 1
         self.items += items
         self.bytes += size
@@ -80,7 +89,8 @@ class Worker:
             state = "working"
         else:
             state = "waiting" if is_full or self.owed or self.last else "starting"
-        seconds = 0.0 if self.began is None else now - self.began
+        until = now if state == "working" else self.newest
+        seconds = 0.0 if self.began is None or until is None else until - self.began
         counted = {"units": self.units, "items": self.items, "failed": self.failed, "bytes": self.bytes}
         message = "" if self.failure is None else self.failure.message
         return WorkerStatus(self.index, state, node, seconds=seconds, message=message, **counted)

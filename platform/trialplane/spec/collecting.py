@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
 from trialplane.spec import faults, values
 from trialplane.spec.faults import Fault
@@ -76,15 +76,20 @@ class Collect(faults.Model):
         default=None, ge=0, description="Units of one iteration that may fail before it does; left out: a tenth of them."
     )
 
+    @field_validator("write", mode="after")
+    @classmethod
+    def _no_other_reader(cls, write: Write | None, info: ValidationInfo) -> Write | None:
+        """Told beside whatever else is wrong in the section."""
+        consumer = info.data.get("consumer")
+        if consumer is not None and write is not None:
+            faults.refuse([Fault((), f"stands beside consumer ({consumer}), and one of them takes the results")])
+        return write
+
     @model_validator(mode="after")
-    def _one_reader(self) -> Collect:
+    def _a_reader(self) -> Collect:
         if self.consumer is None and self.write is None:
             example = "consumer: train:learn (code that reads them) or write: {format: npz} (files)"
             faults.refuse([Fault((), f"nobody takes the results; write {example}")])
-        if self.consumer is not None and self.write is not None:
-            faults.refuse(
-                [Fault(("write",), f"stands beside consumer ({self.consumer}), and one of them takes the results")]
-            )
         return self
 
     @property
@@ -125,6 +130,9 @@ def check(job: Job, broken: bool) -> Iterator[Fault]:
         return
     if job.collect is None and not broken:
         yield Fault(("collect",), "is missing; write collect: {units: 80, workers: 2, consumer: train:learn}")
+    if job.collect is not None and job.collect.consumer == job.entrypoint:
+        message = f"is the entrypoint ({job.entrypoint}), which makes the results; name the function that reads them"
+        yield Fault(("collect", "consumer"), message)
     for field, why in SEARCH_ONLY.items():
         if field in job.model_fields_set:
             yield Fault((field,), f"is for a search (kind: hpo), and a collection compares no trials: {why}; drop it")

@@ -119,8 +119,7 @@ def load_job(
 
     judged = verdict.judge(whole, singular, _settled(text, plain))
     complaints += judged.complaints
-    if judged.job is not None:
-        complaints += _check_code(whole, judged.job, folder)
+    complaints += _check_code(whole, judged, folder)
     if complaints or judged.job is None:
         order = {origin: index for index, origin in enumerate([source, *(c.source for c in complaints)])}
         raise SpecError(sorted(dict.fromkeys(complaints), key=lambda c: (c.source != source, order[c.source], c.line)))
@@ -239,10 +238,14 @@ def _lay_set(whole: Draft, given: str) -> tuple[Place, Any] | None:
     return place, value
 
 
-def _check_code(whole: Draft, job: Job, folder: Path) -> list[Complaint]:
+def _check_code(whole: Draft, judged: verdict.Verdict, folder: Path) -> list[Complaint]:
+    """What is wrong with the functions that the job names, as far as it is said which those are."""
+    if judged.sound is None or ("kind",) in judged.broken:  # a kind may have an entrypoint of its own
+        return []
     return [
         complaint or verdict.complaint(whole, Fault(place, message))
-        for place, message, complaint in entrypoint.check(job, folder)
+        for place, message, complaint in entrypoint.check(judged.sound, folder)
+        if place[:1] not in judged.broken
     ]
 
 

@@ -44,7 +44,20 @@ class Budget(faults.Model):
 
 
 class Retries(faults.Model):
-    """How often a trial is tried again when its process or its machine failed."""
+    """How often a trial is tried again when its process or its machine failed.
 
-    crashed: values.Integer = Field(default=1, ge=0, description="After the process was killed or ran out of memory.")
-    lost: values.Integer = Field(default=5, ge=0, description="After the pod, node or slot was lost.")
+    Of a trial that keeps checkpoints: since it last came further than in all attempts before.
+    """
+
+    crashed: values.Integer = Field(
+        default=1,
+        ge=0,
+        description="After the process was killed or ran out of memory. Of a training: this often without getting further, "
+        "then they count anew.",
+    )
+    lost: values.Integer = Field(
+        default=5,
+        ge=0,
+        description="After the pod, node or slot was lost. Of a training: this often without getting further, then they "
+        "count anew.",
+    )

@@ -28,7 +28,8 @@ def check(job: Job, broken: Collection[tuple[str | int, ...]] = ()) -> Iterator[
     sound = ("space",) not in broken
     if sound and not isinstance(job.space, str):
         yield from _conditions(job, known)
-        yield from _enqueue(job, known)
+        if not (job.is_training or job.is_collection):  # they have no points at all, and say so
+            yield from _enqueue(job, known)
     yield from _metrics(job)
     for field, names in (("params", job.params), ("space", () if isinstance(job.space, str) else job.space)):
         yield from (Fault((field, name), why) for name in names if (why := naming.complaint(name)))
@@ -50,7 +51,7 @@ def _conditions(job: Job, known: Collection[Any]) -> Iterator[Fault]:
             if other in known:
                 continue
             if other not in job.space:
-                yield Fault(place, f"there is no parameter {other!r} in the space; {errors.nearest(other, job.space)}")
+                yield Fault(place, _no_parameter(job, other))
                 continue
             for value in allowed:
                 if not job.space[other].holds(value):
@@ -58,6 +59,10 @@ def _conditions(job: Job, known: Collection[Any]) -> Iterator[Fault]:
     circle = space.cycle(job.space)
     if circle:
         yield Fault(("space", circle[0], "when"), f"the conditions go round in a circle: {' → '.join(circle)}")
+
+
+def _no_parameter(job: Job, name: str) -> str:
+    return f"there is no parameter {name!r} in the space; {errors.nearest(name, job.space)}".rstrip("; ")
 
 
 def _enqueue(job: Job, known: Collection[Any]) -> Iterator[Fault]:
@@ -68,7 +73,7 @@ def _enqueue(job: Job, known: Collection[Any]) -> Iterator[Fault]:
             if name in known:
                 continue
             if name not in job.space:
-                yield Fault(place, f"there is no parameter {name!r} in the space; {errors.nearest(name, job.space)}")
+                yield Fault(place, _no_parameter(job, name))
                 continue
             parameter = job.space[name]
             if not parameter.holds(value):
@@ -137,8 +142,7 @@ def _start_point(job: Job) -> Iterator[Fault]:
         return
     for name, value in start.items():
         if name not in job.space:
-            message = f"there is no parameter {name!r} in the space; {errors.nearest(name, job.space)}"
-            yield Fault(("sampler", "x0", name), message)
+            yield Fault(("sampler", "x0", name), _no_parameter(job, name))
         elif not job.space[name].holds(value):
             yield Fault(("sampler", "x0", name), f"{value!r} is outside: {name} is {describe(job.space[name])}")
 

@@ -22,10 +22,19 @@ _STAND_INS: Mapping[str, Any] = {
 
 
 class Verdict(NamedTuple):
-    """The job, or None, and what is wrong."""
+    """What a draft came to.
+
+    Attributes:
+        job: None when anything is wrong.
+        complaints: what is wrong.
+        sound: the job without its wrong parts; None when nothing can be saved.
+        broken: those parts.
+    """
 
     job: Job | None
     complaints: list[Complaint]
+    sound: Job | None
+    broken: frozenset[Place]
 
 
 def judge(draft: Draft, singular: bool = False, settled: Collection[Place] = ()) -> Verdict:
@@ -54,7 +63,7 @@ def judge(draft: Draft, singular: bool = False, settled: Collection[Place] = ())
         seen = [fault for fault in rules.check(partial, broken) if fault.field not in (*taken, *settled)]
         found += _hinted(draft, seen)
     complaints = [*draft.complaints, *(complaint(draft, fault, singular) for fault in found)]
-    return Verdict(None if complaints else job, complaints)
+    return Verdict(None if complaints else job, complaints, partial, frozenset(broken))
 
 
 def _part(place: Place) -> Place:

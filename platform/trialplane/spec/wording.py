@@ -59,6 +59,8 @@ def translate(error: ValidationError, data: Mapping[str, Any]) -> list[Fault]:
     # A list whose items are wrong is reported too short as well, because wrong items do not count.
     wrong = [fault.field for fault in found if fault.message.startswith(_UNKNOWN)]
     found = [fault for fault in found if not (fault.message == _MISSING and _is_misspelt(fault.field, wrong))]
+    if any(fault.field == ("kind",) and not fault.message.startswith(_MISSING) for fault in found):
+        found = [fault for fault in found if fault.field != ("objectives",)]  # not every kind must name one
     deeper = {fault.field[:1] for fault in found if len(fault.field) > 1}
     return [fault for fault in found if not (fault.field in deeper and fault.message.startswith("needs at least"))]
 
@@ -80,7 +82,8 @@ def _say(entry: Any, place: Place, data: Mapping[str, Any]) -> str:
     if kind == "extra_forbidden":
         if place == ("name",):
             return "is the name of the job's folder; drop this line"
-        return f"{_UNKNOWN}; {errors.nearest(str(place[-1]), _fields(place[:-1], data))}".rstrip("; ")
+        meant = _elsewhere(place, data) or errors.nearest(str(place[-1]), _fields(place[:-1], data))
+        return f"{_UNKNOWN}; {meant}".rstrip("; ")
     if kind == "missing":
         return _missing(place)
     if kind == "union_tag_not_found":
@@ -142,6 +145,15 @@ def _missing(place: Place) -> str:
     if len(place) == 3 and place[0] == "space" and place[2] == "choices":
         return "is missing; write choices: [a, b]"
     return _MISSING
+
+
+def _elsewhere(place: Place, data: Mapping[str, Any]) -> str:
+    """Which field is meant by one at the top that stands in a section: collect.workers by workers."""
+    if len(place) != 1:
+        return ""
+    sections = [where for where in _MODELS if where[0] != "collect" or data.get("kind") == "collect"]
+    found = [".".join(map(str, (*where, place[0]))) for where in sections if place[0] in _MODELS[where].model_fields]
+    return f"did you mean {' or '.join(found)}?" if found else ""
 
 
 def _fields(place: Place, data: Mapping[str, Any]) -> Collection[str]:

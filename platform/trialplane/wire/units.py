@@ -48,7 +48,7 @@ class WorkerStatus:
 
     `state` is starting, working, waiting (for units, or for room in the store), failed (and being replaced) or gone;
     `message` says why. `units` and `items` are those that arrived, `failed` units that it could not do, `bytes` of what
-    arrived, `seconds` since its first unit was handed out.
+    arrived, `seconds` from when its first unit was handed out until now, or until its newest result while it does not work.
     """
 
     worker: int

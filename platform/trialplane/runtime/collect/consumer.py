@@ -13,6 +13,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 from collections.abc import Callable, Collection, Iterator, Mapping
+from pathlib import Path
 from typing import Any, Protocol
 
 from trialplane.policies import transport
@@ -105,10 +106,15 @@ class Fed:
 
     Args:
         line: to the slot.
+
+    Attributes:
+        failed: units that could not be done, when all results have come.
+        weights: the file of what is on offer to the producers; goes when they have it.
     """
 
     def __init__(self, line: Line) -> None:
         self.failed = 0
+        self.weights: Path | None = None
         self._line = line
         self._reading: int | None = None
         self._unused: collections.deque[int] = collections.deque()
@@ -133,7 +139,9 @@ class Fed:
                 self.failed, self._ended = message["end"]["failed"], True
             elif "result" in message:
                 return self._result(**message["result"])
-        return None  # what else is said is that the weights have been fetched
+            elif self.weights is not None:  # what else is said is that they have been fetched
+                self.weights.unlink(missing_ok=True)
+        return None
 
     def _result(self, unit: int, worker: int, items: int, file: str) -> Result:
         self._reading = unit

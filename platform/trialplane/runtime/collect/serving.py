@@ -100,7 +100,7 @@ class ConsumerRole:
             beside = trial.checkpoint_place(config, self.request.run)
             written = shards.of_iteration(config.write, beside, self.request.run, iteration)
             fed.has(written.units)
-        self._offer(kept.packed.get(states.WEIGHTS))
+        self._offer(fed, kept.packed.get(states.WEIGHTS), given["workdir"])
         ctx = Consumer(
             **{**given, **own_checkpoints(config, self.request)},
             weights=kept.tree(states.WEIGHTS),
@@ -112,13 +112,13 @@ class ConsumerRole:
         states.States(place).save(iteration + 1, merged(kept, result))
         return {name: value for name, value in result.items() if name not in KEPT}
 
-    def _offer(self, weights: Any) -> None:
+    def _offer(self, fed: consumer.Fed, weights: Any, workdir: Path) -> None:
         if weights is None:
             self._line.send(offer=records.to_dict(Offer(WEIGHTS, 0)), file="")
             return
-        file = Path(self._lent["folder"], "weights")
-        weights.tofile(file)
-        self._line.send(offer=records.to_dict(Offer(WEIGHTS, weights.nbytes)), file=str(file))
+        file, size = segments.Writer(self._lent["folder"], workdir).copy(weights)
+        fed.weights = Path(file)
+        self._line.send(offer=records.to_dict(Offer(WEIGHTS, size)), file=file)
 
 
 def serve(

@@ -1,0 +1,111 @@
+"""A crew in trouble: moves that fail, a consumer that ends too soon, slots that come late, a stop that takes its time.
+
+The slots are doubles that do what they are told. Not checked here: what goes as it should, and producers that fail
+(test_crews.py).
+"""
+
+from __future__ import annotations
+
+import pytest
+from tests.controller.conftest import request
+from tests.controller.crew import Crew
+
+from trialplane.controller import crews
+from trialplane.controller.workers import MAX_EMPTY
+from trialplane.wire.states import FailureClass, TrialState
+from trialplane.wire.units import WEIGHTS, Offer
+
+
+def test_a_consumer_that_offers_weights_and_ends_in_the_same_moment() -> None:
+    crew = Crew()
+    crew.warm()
+    crew.consumer.fail(0, FailureClass.ERROR, "ValueError: at once", offers=(Offer(WEIGHTS, 50),))
+    assert crew.end().message == "ValueError: at once"
+    assert not crew.consumer.fetching, "there is nobody to fetch them from"
+
+
+def test_weights_that_the_store_does_not_take_end_the_iteration() -> None:
+    crew = Crew()
+    crew.warm()
+    crew.consumer.say(0, offers=(Offer(WEIGHTS, 50),))
+    crew.listen()
+    crew.consumer.fetched(0, WEIGHTS, None, "OutOfDiskError: no room")
+    crew.listen()
+    assert [failure for _, failure, _ in crew.consumer.killed] == [FailureClass.LOST], "or it would wait for ever"
+    crew.consumer.fail(0, FailureClass.LOST, "killed")
+    assert crew.end().message == "the weights could not be put into the object store: OutOfDiskError: no room"
+
+
+@pytest.mark.parametrize("where", ["fetch", "feed"])
+def test_a_result_that_is_lost_again_and_again_is_its_units_failure(where: str, caplog: pytest.LogCaptureFixture) -> None:
+    crew = Crew(max_failed=1)
+    crew.begin()
+    for _ in range(3):
+        assert crew.want(0) == [6]
+        crew.offer(0, 6)
+        crew.producers.fetched(0, 6, None if where == "fetch" else "result 6", "" if where == "feed" else "no room")
+        crew.listen()
+        if where == "feed":
+            crew.consumer.fed(0, lost=True, why="no room")
+            crew.listen()
+    assert crew.pool.progress["units_failed"] == 1
+    assert crew.pool.workers[0].failed == 1
+    assert caplog.messages[0] == "iteration 1: worker 0: the result of unit 6 was lost on its way: no room; it is done again"
+    assert caplog.messages[-1].endswith("the result of unit 6 was lost on its way: no room")
+
+
+def test_a_run_that_is_to_stop_starts_no_producers_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its consumer may need a while to save itself."""
+    monkeypatch.setattr(crews, "END_INTERVAL", 0.0)
+    crew = Crew()
+    crew.begin()
+    crew.want(0)
+    crew.pool.stop(0, "the user paused the run")
+    for slot in (0, 1):
+        crew.producers.fail(slot, FailureClass.STOPPED, "the user paused the run")
+    crew.listen()
+    assert not crew.producers.started
+    crew.consumer.fail(0, FailureClass.LOST, "stopped")
+    assert crew.end().failure is FailureClass.LOST
+    crew.pool.start(0, request(8, trial=1, attempt=2))
+    crew.consumer.say(0, offers=(Offer(WEIGHTS, 0),))
+    crew.listen()
+    assert len(crew.producers.started) == 2, "the next attempt is not stopped"
+
+
+def test_a_slot_that_came_late_gets_its_try() -> None:
+    crew = Crew()
+    crew.warm()
+    crew.producers.warm(0)
+    crew.consumer.say(0, offers=(Offer(WEIGHTS, 0),))
+    crew.listen()
+    for slot in (0, 1):
+        for _ in range(MAX_EMPTY - 1):
+            crew.producers.fail(slot, FailureClass.ERROR, "ValueError: these weights do not fit")
+            crew.listen()
+    crew.producers.warm(2)
+    for slot in (0, 1):
+        crew.producers.fail(slot, FailureClass.ERROR, "ValueError: these weights do not fit")
+    crew.listen()
+    assert not crew.consumer.killed
+    assert 2 in crew.producers.started
+
+
+def test_a_consumer_that_returns_before_it_has_read_everything_is_told() -> None:
+    crew = Crew()
+    crew.begin()
+    crew.want(0, 2)
+    crew.pass_on(0, 6)
+    crew.consumer.end(0)
+    told = crew.end()
+    assert (told.state, told.message) == (TrialState.COMPLETE, "the consumer returned when 1 of 6 units had come")
+
+
+def test_what_producers_do_is_over_with_the_iteration() -> None:
+    crew = Crew()
+    crew.begin()
+    crew.want(0, 2)
+    assert crew.pool.workers[0].state == "working"
+    crew.consumer.end(0)
+    crew.listen()
+    assert [row.state for row in crew.pool.workers] == ["waiting", "waiting"]
