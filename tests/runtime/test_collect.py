@@ -229,6 +229,28 @@ def test_a_producer_that_hangs(crew: Crew) -> None:
     assert "most recent call first" in log
 
 
+def test_who_has_given_all_it_had_is_not_late(crew: Crew, tmp_path: Path) -> None:
+    """Its function has returned, and it stays until its result is fetched."""
+    crew.timeout = 0.5
+    (place,) = crew.producers[:1]
+    crew.iteration = 0
+    place.start(crew.request(0, 1, 9, 0, play="once"))
+    offered = False
+    while not offered:
+        _, event = crew.events.get(timeout=60)
+        if event.wants:
+            place.slot.hand([Unit(0, 1)], False)
+        offered = bool(event.offers)
+    held = place.slot._exchange
+    assert held is not None
+    assert held.deadline is None
+    place.slot.release(0)
+    outcome = None
+    while outcome is None:
+        outcome = crew.events.get(timeout=60)[1].outcome
+    assert outcome.state is TrialState.COMPLETE
+
+
 def test_who_waits_for_others_is_not_late(crew: Crew, tmp_path: Path) -> None:
     """It has two results on offer that nobody fetches, or no unit to do."""
     crew.timeout = 0.5

@@ -262,7 +262,9 @@ class Slot:
         running = self._require_running()
         assert self._control is not None
         while True:
-            timeout = self._until_next_look(running)
+            # What it has said already may be the result that its deadline is for.
+            has_spoken = running.exchange is not None and running.channel.poll(0)
+            timeout = 0.0 if has_spoken else self._until_next_look(running)
             readable = _readable([running.channel, self._control], timeout)
             if running.channel in readable and not self._read(running):
                 # The channel is closed: the template's word is all that is left to wait for.

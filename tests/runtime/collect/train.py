@@ -91,6 +91,10 @@ class Plays:
             ctx.give(unit, 1)
             ctx.give(unit, 2)
 
+    def once(ctx):
+        (unit,) = ctx.take()
+        ctx.give(unit, unit.number)
+
     def many(ctx):
         for unit in ctx.units():
             ctx.give(unit, unit.number)

@@ -50,7 +50,7 @@ class Exchange:
         self._segments = segments.Writer(self._folder.path, workdir)
         self._lock = threading.Lock()
         self._since = time.monotonic()  # of the last thing that gave a producer something to do
-        self._asked = 0  # units it wants and has not got
+        self._has_asked = False  # for a unit
         self._open: set[int] = set()
         self._offered: dict[int, str] = {}
         self._fed: dict[int, str] = {}
@@ -69,9 +69,13 @@ class Exchange:
 
     @property
     def deadline(self) -> float | None:
-        """When a producer must have given its next result, by the monotonic clock; None while it waits for others."""
+        """When a producer must have given its next result, by the monotonic clock; None while it waits for others.
+
+        It has until then to ask for its first unit, too. One that has given all it had owes nothing, also while it waits for
+        a slow consumer before it ends.
+        """
         with self._lock:
-            waits = (self._asked > 0 and not self._open) or len(self._offered) >= AHEAD
+            waits = (self._has_asked and not self._open) or len(self._offered) >= AHEAD
             return None if self._timeout is None or waits else self._since + self._timeout
 
     @property
@@ -91,7 +95,7 @@ class Exchange:
             self._since = time.monotonic()
             if "wants" in message:
                 self._wants += message["wants"]
-                self._asked += message["wants"]
+                self._has_asked = True
             elif "offer" in message:
                 offer = records.from_dict(units.Offer, message["offer"])
                 self._open.discard(offer.unit)
@@ -108,7 +112,6 @@ class Exchange:
         """Gives a producer units; with `last` it gets no more in this iteration."""
         with self._lock:
             self._since = time.monotonic()
-            self._asked = max(0, self._asked - len(work))
             self._open.update(unit.number for unit in work)
         self._send({"units": [[unit.number, unit.seed] for unit in work], "last": last})
 
