@@ -22,7 +22,7 @@ STEPS = {
     "types": ["mypy"],
     "import contracts": ["lint-imports"],
     # Most tests wait for processes that start; a file's tests stay together, and share what it sets up.
-    "tests": ["pytest", "-n", "3", "--dist", "loadfile", *sys.argv[1:]],
+    "tests": ["pytest", "-n", "2", "--dist", "loadfile", *sys.argv[1:]],
 }
 
 

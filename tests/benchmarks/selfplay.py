@@ -23,7 +23,6 @@ from tests.benchmarks.workplace import ROOT, MeasurementFailed, Workplace
 
 WORKERS = 2
 SHAPE = {"channels": 16, "blocks": 2, "temperature_moves": 10, "epochs": 4, "train_batch": 64}  # of what learns
-START = 30.0  # seconds that two processes have for their imports before they begin together
 
 
 def measure(place: Workplace) -> Iterator[Row]:
@@ -68,7 +67,8 @@ def _strength(place: Workplace) -> Row:
 
 def _bare(place: Workplace, processes: int, games: int, params: dict[str, Any]) -> float:
     """Seconds for 1,000 positions of so many processes together."""
-    begin = time.time() + (START if processes > 1 else 0.0)
+    # So that two begin together, they have time for their imports.
+    begin = time.time() + (place.size(30, 5) if processes > 1 else 0)
     orders = [
         {"first": number * games, "games": games, "params": params, "folder": str(place.scratch), "begin": begin}
         for number in range(processes)

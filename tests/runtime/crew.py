@@ -111,7 +111,7 @@ class Crew:
         self.taken: list[int] = []
         self.lost = 0
         self.weights: Any = None
-        self.ended = False
+        self.started = self.ended = False
         request = self.request(iteration, attempt, units, None, **params)
         self.consumer.start(dataclasses.replace(request, resume=resume))
 
@@ -141,6 +141,7 @@ class Crew:
             self.fed.discard(unit)
         for offer in event.offers:
             assert offer.unit == WEIGHTS
+            self.started = True
             if offer.bytes:
                 self.weights = np.array(self.consumer.slot.fetch(WEIGHTS))
                 assert self.weights.nbytes == offer.bytes
@@ -191,10 +192,9 @@ class Crew:
             self.producers[index].slot.release(offer.unit)
             self.fed.add(offer.unit)
             self.consumer.slot.feed(offer.unit, index, offer.items, packed)
-        started = any(producer._thread is not None for producer in self.producers)
         left = self.waiting or self.offered or any(self.open.values())
         gone = all(producer.outcome is not None for producer in self.producers)
-        if started and not self.ended and (not left or gone):
+        if self.started and not self.ended and (not left or gone):
             self.ended = True
             self.consumer.slot.end_feed(self.lost + len(self.waiting))
 

@@ -75,7 +75,7 @@ def test_a_damaged_file_is_complained_about(
         else:
             if isinstance(here, dict) and rename:
                 here[f"{place[-1]}x"] = here.pop(place[-1], odd)
-            elif isinstance(here, dict) or (isinstance(here, list) and here):
+            elif isinstance(here, dict) or (isinstance(here, list) and here and isinstance(place[-1], int)):
                 here[place[-1]] = copy.deepcopy(odd)
     (folder / "job.yaml").write_text(yaml.safe_dump(data))
     more: dict[str, Any] = {}
