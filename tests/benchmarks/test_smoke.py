@@ -56,6 +56,6 @@ def test_a_figure_gives_complete_rows(figure: str, tmp_path: Path) -> None:
 
 def test_a_cluster_must_be_named() -> None:
     command = [sys.executable, "-m", "tests.benchmarks", "--only", "cluster"]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=400)
     assert ended.returncode == 2
     assert "--context CTX --namespace NS" in ended.stderr

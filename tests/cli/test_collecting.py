@@ -143,7 +143,7 @@ def test_init_makes_one_that_is_valid_and_learns(platform, workplace):
     assert "`platform submit collect games --local`" in made.stderr
     assert "is valid: 5 iterations of 20 units, 2 workers" in platform("validate", "games").stdout
     command = [sys.executable, str(workplace / "jobs" / "games" / "train.py")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=True)
     heights = [
         float(height) for height in re.findall(r"^iteration \d: height (\S+)", done.stderr + done.stdout, re.MULTILINE)
     ]

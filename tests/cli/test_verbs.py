@@ -240,10 +240,10 @@ def test_init_makes_a_training_that_is_valid_and_trains(platform, workplace, tmp
     folder_ = workplace / "jobs" / "line"
     args = ["--set", "steps=150", "--checkpoints", str(tmp_path / "saved")]
     command = [sys.executable, str(folder_ / "train.py"), *args]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=True)
     assert json.loads(done.stdout[done.stdout.index("{") :])["loss"] < 1e-3
     assert len(list((tmp_path / "saved").iterdir())) >= 2
-    again = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    again = subprocess.run(command, capture_output=True, text=True, timeout=400, check=True)
     assert "step 150" not in again.stdout  # it goes on from its checkpoint, which is the last one
 
 

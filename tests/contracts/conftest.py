@@ -31,7 +31,7 @@ from trialplane.spec.job import Job
 from trialplane.wire.records import TrialOutcome, TrialReport, TrialRequest
 from trialplane.wire.states import FailureClass, TrialState
 
-DEADLINE = 60.0  # seconds after which something that another process was to do counts as not done
+DEADLINE = 180.0  # seconds after which something that another process was to do counts as not done
 
 DRIVER = '''
 """Opens a ledger and works on it, or only holds it, in children that a test kills. One order a line on stdin."""

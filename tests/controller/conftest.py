@@ -22,7 +22,7 @@ from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import TrialOutcome, TrialReport, TrialRequest
 from trialplane.wire.states import TrialState
 
-DEADLINE = 90.0
+DEADLINE = 180.0
 
 
 def wait_until(condition: Callable[[], Any], what: str) -> Any:

@@ -59,7 +59,7 @@ def script(tmp_path: Path) -> Path:
 
 def run(script: Path, *words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(script), *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=script.parent)
+    return subprocess.run(command, capture_output=True, text=True, timeout=400, cwd=script.parent)
 
 
 def test_iterations(script: Path) -> None:

@@ -196,7 +196,7 @@ def test_of_many_that_come_at_once_one_tokenizes(tokenizer: Path, tmp_path: Path
     """As the ranks of a run do, before they meet."""
     command = script("", small(tmp_path), tokenizer, tmp_path / "cache")
     ranks = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    said = [rank.communicate(timeout=120)[0] for rank in ranks]
+    said = [rank.communicate(timeout=400)[0] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0]
     assert sorted("tokenizing" in each for each in said) == [False, True]
     assert len({each.splitlines()[-1] for each in said}) == 1

@@ -222,7 +222,7 @@ def alive(pid: int) -> bool:
         return False
 
 
-def wait_until(condition: Callable[[], Any], what: str, timeout: float = 120.0) -> Any:
+def wait_until(condition: Callable[[], Any], what: str, timeout: float = 360.0) -> Any:
     """Waits for something another process does; gives what the condition gave."""
     deadline = time.monotonic() + timeout
     while not (value := condition()):

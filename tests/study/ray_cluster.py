@@ -32,7 +32,7 @@ ENVIRONMENT |= {"RAY_raylet_start_wait_time_s": "120"}  # two raylets at once on
 ENVIRONMENT |= {"RAY_memory_monitor_refresh_ms": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
 
 
-def wait_until(condition: Callable[[], Any], what: str, timeout: float = 180.0) -> Any:
+def wait_until(condition: Callable[[], Any], what: str, timeout: float = 420.0) -> Any:
     """Waits for something another process does; gives what the condition gave."""
     deadline = time.monotonic() + timeout
     while not (value := condition()):

@@ -135,7 +135,7 @@ def plan(root: Path, **changes: Any) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1500)
 @pytest.mark.parametrize("disk", ["kept", "lost"])
 def test_a_study_survives_the_loss_of_a_worker_and_of_the_head(study: Study, tmp_path: Path, disk: str) -> None:
     """With the head's disk (a claim) nothing at all is lost; without it what MLflow had not got yet, but no result."""
@@ -185,7 +185,7 @@ def test_a_study_survives_the_loss_of_a_worker_and_of_the_head(study: Study, tmp
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1500)
 def test_wishes_are_heard_and_an_outage_of_postgresql_costs_nothing(
     study: Study, tmp_path: Path, postgres: Postgres
 ) -> None:

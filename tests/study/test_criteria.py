@@ -40,7 +40,7 @@ class Shell:
 
     def type(self, *words: str) -> str:
         done = subprocess.run(
-            [PLATFORM, *words], cwd=ROOT, env=self.environ, capture_output=True, text=True, timeout=280, check=False
+            [PLATFORM, *words], cwd=ROOT, env=self.environ, capture_output=True, text=True, timeout=800, check=False
         )
         assert done.returncode == 0, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done.stdout
