@@ -231,6 +231,11 @@ def wait_until(condition: Callable[[], Any], what: str, timeout: float = 360.0) 
     return value
 
 
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not alive(pid), "the victim is gone")
+
+
 @pytest.fixture
 def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Study]:
     monkeypatch.setenv(env.HOME, str(tmp_path / "home"))

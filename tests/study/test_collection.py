@@ -9,13 +9,12 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.study.conftest import Study, alive, wait_until
+from tests.study.conftest import Study, alive, kill, wait_until
 
 from trialplane.client.run import RunHandle
 from trialplane.wire.records import RunStatus
@@ -167,11 +166,6 @@ def collection(study: Study, tmp_path: Path) -> Collection:
     made = Collection(tmp_path)
     made.handles = study.handles  # so that the fixture ends them
     return made
-
-
-def kill(pid: int) -> None:
-    os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: not alive(pid), "the victim is gone")
 
 
 def failures(collection: Collection) -> list[tuple[int, str | None, bool]]:

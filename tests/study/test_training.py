@@ -7,12 +7,10 @@ checkpoints by themselves (tests/runtime), the jobs of this repository (tests/jo
 
 from __future__ import annotations
 
-import os
-import signal
 from pathlib import Path
 
 import pytest
-from tests.study.conftest import Process, Study, alive, wait_until
+from tests.study.conftest import Process, Study, alive, kill, wait_until
 
 from trialplane.client.run import RunHandle
 from trialplane.wire.records import RunStatus
@@ -128,11 +126,6 @@ def training(study: Study, tmp_path: Path) -> Training:
     made = Training(tmp_path)
     made.handles = study.handles  # so that the fixture ends them
     return made
-
-
-def kill(pid: int) -> None:
-    os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: not alive(pid), "the victim is gone")
 
 
 def log_of(training: Training, attempt: int = 1) -> str:

@@ -29,8 +29,7 @@ def command(run: str, place: Place, yes: bool) -> None:
         if not sys.stdin.isatty():
             raise InputError(f"nobody is there to ask whether {run} may go; --yes says so")
         active = ", which goes on," if handle.is_active() else ""
-        what = "iteration" if status.is_collection else "trial"
-        ended = errors.counted(status.ended_trials, f"ended {what}")
+        ended = errors.counted(status.ended_trials, f"ended {status.noun}")
         question = f"Forget {run}{active} with {ended}, in {handle.log_place()}?"
         click.confirm(question, abort=True, err=True)
     handle.delete()

@@ -110,8 +110,7 @@ def follow(handle: RunHandle, shown: View) -> Iterator[RunStatus]:
                 if told <= MOST_FAILURES:
                     shown.say(failure(handle.name, row, status.kind))
                 elif told == MOST_FAILURES + 1:
-                    what = "iterations" if status.is_collection else "trials"
-                    shown.say(f"more {what} fail; `platform results {handle.name}` shows all")
+                    shown.say(f"more {status.noun}s fail; `platform results {handle.name}` shows all")
         shown.update(status)
         yield status
 
@@ -170,8 +169,7 @@ def stand(status: RunStatus) -> str:
     """How far a run had come when it was stopped."""
     if status.is_training:
         return training.steps(status) or "it had not reported a step"
-    what = "iteration" if status.is_collection else "trial"
-    return f"{status.ended_trials} of {errors.counted(status.trials, what)} had ended"
+    return f"{status.ended_trials} of {errors.counted(status.trials, status.noun)} had ended"
 
 
 def best(status: RunStatus) -> str:

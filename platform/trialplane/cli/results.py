@@ -32,8 +32,7 @@ def command(run: str | None, place: Place, limit: int | None, all_attempts: bool
         found = sorted(found, key=lambda row: row.trial)
     found = found[:limit]
     if not found and kind == "table":
-        what = "iteration" if job.is_collection else "trial"
-        output.note(f"{handle.name} has started no {what} yet; `platform status {handle.name}`")
+        output.note(f"{handle.name} has started no {job.noun} yet; `platform status {handle.name}`")
         return
     if kind == "csv":
         click.echo(output.as_csv(*_full(found)))

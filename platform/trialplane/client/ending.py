@@ -29,8 +29,7 @@ def nothing_to_do(status: RunStatus, old: Job, job: Job, where: str = "") -> str
         return ""
     done = f"the run {status.run} has succeeded"
     resume = f"`platform resume {status.run}"
-    what, flag = ("iteration", "--iterations") if job.is_collection else ("trial", "--trials")
-    counts = f"{status.ended_trials} of {errors.counted(job.trials, what)}"
+    counts = f"{status.ended_trials} of {errors.counted(job.trials, job.noun)}"
     if _is_reached(status, job):
         return (
             f"{done}: it reached budget.target ({job.budget.target:g}) after {counts}; "
@@ -39,7 +38,7 @@ def nothing_to_do(status: RunStatus, old: Job, job: Job, where: str = "") -> str
     if job != old:
         return ""
     if status.ended_trials >= job.trials:
-        return f"{done} and nothing is left to do; {resume} {flag} N` asks for more than {job.trials}"
+        return f"{done} and nothing is left to do; {resume} --{job.noun}s N` asks for more than {job.trials}"
     if _is_late(status, job):
         return (
             f"{done}: budget.time ({job.budget.time:g} s) was used up after {counts}; "

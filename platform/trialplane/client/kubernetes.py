@@ -354,7 +354,7 @@ class KubernetesTarget:
 
     def _no_log(self, run: str, trial: int | None, why: str) -> InputError:
         if trial is not None:
-            what = "iteration" if self.job(run).is_collection else "trial"
+            what = self.job(run).noun
             return InputError(
                 f"there is no log of {what} {trial} of {run} (yet): {why}; `platform results {run}` shows the {what}s"
             )

@@ -187,7 +187,7 @@ class LocalTarget:
         if follow:
             return tail.follow(file, growing)
         if not file.exists():
-            shows = f"`platform results {run}` shows the {self._of_a_run(run)}s"
+            shows = f"`platform results {run}` shows the {self.job(run).noun}s"
             if worker is not None:
                 shows = f"worker {worker} has not worked in iteration {trial}; `platform logs {run}` says what each did"
             raise InputError(f"there is no log {file} (yet); {shows}")
@@ -317,13 +317,10 @@ class LocalTarget:
         except (ValueError, TypeError, KeyError) as error:
             raise TargetError(f"{files.status} is damaged ({error}); delete it, the counts are in the ledger") from error
 
-    def _of_a_run(self, run: str) -> str:
-        return "iteration" if self.job(run).is_collection else "trial"
-
     def _newest_attempt(self, run: str, trial: int) -> int:
         mine = [row.attempt for row in self.attempts(run) if row.trial == trial]
         if not mine:
-            what = self._of_a_run(run)
+            what = self.job(run).noun
             raise InputError(f"the run {run} has started no {what} {trial}; `platform results {run}` shows the {what}s")
         return max(mine)
 

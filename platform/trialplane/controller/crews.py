@@ -102,7 +102,7 @@ class CrewPool:
     def start(self, slot: int, request: TrialRequest) -> None:
         """Starts an iteration: first its consumer, and the producers when that has said what weights they get."""
         self._slot = slot
-        self._now = self._last = Iteration(request, self._job, self._store_bytes(), self._spilled())
+        self._now = self._last = Iteration(request, self._job, self._spilled())
         self._consumer.start(slot, dataclasses.replace(request, units=self._collect.units))
 
     def go_on(self, slot: int, prune: bool = False) -> None:
@@ -111,16 +111,12 @@ class CrewPool:
     def kill(self, slot: int, failure: FailureClass, message: str) -> None:
         """Ends the iteration; its outcome comes as an event."""
         self._consumer.kill(self._slot, failure, message)
-        self._end_producers(message)
-        if self._now is not None:
-            self._now.is_ending = True
+        self._wind_up(message)
 
     def stop(self, slot: int, message: str) -> None:
         """Lets the consumer end in its own time, with the results that are in the store; no more are made."""
         self._consumer.stop(self._slot, message)
-        self._end_producers(message)
-        if self._now is not None:
-            self._now.is_ending = True
+        self._wind_up(message)
 
     def running(self) -> dict[int, TrialRequest]:
         """The attempt at an iteration that runs."""
@@ -263,6 +259,12 @@ class CrewPool:
     def _fit(self, size: int) -> None:
         for gone in self._producers.resize(size):
             self._warm.pop(gone, None)
+
+    def _wind_up(self, message: str) -> None:
+        """Begins nothing new in the iteration that runs."""
+        self._end_producers(message)
+        if self._now is not None:
+            self._now.is_ending = True
 
     def _end_producers(self, message: str) -> None:
         for slot in self._producers.running():

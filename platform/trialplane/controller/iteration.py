@@ -49,7 +49,7 @@ class Iteration:
         is_ending: whether it was told to end, for whatever reason: nothing new is begun.
     """
 
-    def __init__(self, request: TrialRequest, job: Job, store_bytes: int, spilled: int | None) -> None:
+    def __init__(self, request: TrialRequest, job: Job, spilled: int | None) -> None:
         assert job.collect is not None
         self.request = request
         self.numbers: set[int] = set()
@@ -63,7 +63,6 @@ class Iteration:
         self.is_all_fed = False
         self.verdict: Verdict | None = None
         self.is_ending = False
-        self._store_bytes = store_bytes
         self._items = 0
         self._bytes = 0
         self._kept = 0
@@ -76,7 +75,6 @@ class Iteration:
     def publish(self, weights: Any, store_bytes: int) -> None:
         """Producers may start, with these weights."""
         self.weights, self.is_published = weights, True
-        self._store_bytes = store_bytes
         wanted = self.collect.in_flight_bytes
         room = int(STORE_SHARE * store_bytes) - self.weights_bytes
         self.flow.limit = min(wanted, max(1, room)) if store_bytes else wanted

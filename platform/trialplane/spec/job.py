@@ -217,6 +217,11 @@ class Job(faults.Model):
         return self.kind == collecting.KIND
 
     @property
+    def noun(self) -> str:
+        """What one trial of it is called."""
+        return "iteration" if self.is_collection else "trial"
+
+    @property
     def ranks_per_node(self) -> int:
         """Processes of one trial on each of its nodes; 1 is the trial's own process."""
         return self.ranks or max(1, self.resources.gpus)

@@ -25,12 +25,12 @@ from trialplane.wire.units import WEIGHTS, Offer
 KEPT = {"weights": states.WEIGHTS, "state": states.STATE}  # what the job returns → file of the checkpoint
 
 
-class ProducerRole:
-    """A producer's process.
+class _Role:
+    """What one process of a collection was started with.
 
     Args:
         config: of the slot.
-        request: the trial's.
+        request: the trial's, with the metrics that the job's function itself must return.
         line: to the slot.
         lent: what the slot told this process, see `Exchange.lent`.
     """
@@ -39,9 +39,13 @@ class ProducerRole:
         self, config: records.SlotConfig, request: records.TrialRequest, line: Line, lent: Mapping[str, Any]
     ) -> None:
         self._config = config
-        self.request = dataclasses.replace(request, metrics=())  # what counts are the results that it gives
+        self.request = request
         self._line = line
         self._lent = lent
+
+
+class ProducerRole(_Role):
+    """A producer's process."""
 
     def __call__(self, play: Callable[..., Any], given: Mapping[str, Any]) -> context.Result:
         """Calls the job's function."""
@@ -66,24 +70,8 @@ class ProducerRole:
         return {}
 
 
-class ConsumerRole:
-    """The consumer's process.
-
-    Args:
-        config: of the slot.
-        request: the trial's.
-        line: to the slot.
-        lent: what the slot told this process, see `Exchange.lent`.
-    """
-
-    def __init__(
-        self, config: records.SlotConfig, request: records.TrialRequest, line: Line, lent: Mapping[str, Any]
-    ) -> None:
-        asked = tuple(name for name in request.metrics if name not in collecting.ADDED)  # those the platform adds
-        self.request = dataclasses.replace(request, metrics=asked)
-        self._config = config
-        self._line = line
-        self._lent = lent
+class ConsumerRole(_Role):
+    """The consumer's process."""
 
     def __call__(self, learn: Callable[..., Any], given: Mapping[str, Any]) -> context.Result:
         """Calls the job's function, between reading what the last iteration left and keeping what this one leaves."""
@@ -138,8 +126,10 @@ def serve(
         lent: what the slot told this process, see `Exchange.lent`.
     """
     line = Line(channel, stop)
-    role: type[ProducerRole | ConsumerRole] = ProducerRole if config.role == "producer" else ConsumerRole
-    return role(config, request, line, lent)
+    if config.role == "producer":  # what counts are the results that it gives
+        return ProducerRole(config, dataclasses.replace(request, metrics=()), line, lent)
+    asked = tuple(name for name in request.metrics if name not in collecting.ADDED)  # those the platform adds
+    return ConsumerRole(config, dataclasses.replace(request, metrics=asked), line, lent)
 
 
 def own_checkpoints(config: records.SlotConfig, request: records.TrialRequest) -> dict[str, str | None]:
