@@ -36,8 +36,8 @@ def job(value: object, *columns: str) -> Job:
         ("a.tsv", b"text\tlabel\n"),
         ("a.jsonl", b'\n{"text": "x", "label": 1}\n'),
         ("a.json", b'{"text": "x", "label": 1}\n'),
-        ("a.b.csv.gz", gzip.compress(b'"text",label\n')),
-        ("A.JSONL.GZ", gzip.compress(b'{"text": "x", "label": 1}')),
+        ("a.b.csv.gz", gzip.compress(b'"text",label\n', mtime=0)),
+        ("A.JSONL.GZ", gzip.compress(b'{"text": "x", "label": 1}', mtime=0)),
     ],
 )
 def test_good_files(tmp_path: Path, name: str, content: bytes) -> None:
@@ -58,7 +58,7 @@ def test_good_files(tmp_path: Path, name: str, content: bytes) -> None:
         ("a.jsonl", b"[1, 2]\n", "one JSON object per line"),
         ("a.jsonl", b"text,label\n", "begins with 'text,label'"),
         ("a.csv.gz", b"text,label\n", "cannot be read"),
-        ("a.csv.gz", gzip.compress(b"text,label\n")[:15], "cannot be read"),
+        ("a.csv.gz", gzip.compress(b"text,label\n", mtime=0)[:15], "cannot be read"),
         ("a.parquet", b"PAR1", "cannot be read (.parquet)"),
         ("a", b"text", "no suffix"),
     ],
@@ -206,7 +206,7 @@ def test_good_text(tmp_path: Path, content: bytes) -> None:
         (b"", "is empty"),
         (b"\n \n\n", "is empty"),
         (
-            gzip.compress(b"one\n" * 99),
+            gzip.compress(b"one\n" * 99, mtime=0),
             "is compressed, and lines are read where they lie in the file; unpack it: gunzip < a.txt > NEW.txt",
         ),
         (b"PK\x03\x04\x00\x00", "is not text"),
