@@ -211,8 +211,8 @@ def test_the_pruner_ends_all_ranks(shared: Bench) -> None:
     assert event.outcome.message == "pruned at step 2"
 
 
-def test_the_log_has_every_line_of_every_rank(shared: Bench) -> None:
-    outcome = shared.outcome("prints")
+def test_the_log_has_every_line_of_every_rank(shared: Bench, tmp_path: Path) -> None:
+    outcome = shared.outcome("prints", folder=str(tmp_path))
     assert outcome.message.startswith("rank 1 was killed by SIGKILL")
     log = shared.log(outcome)
     lines = log.splitlines()
@@ -296,7 +296,7 @@ def test_ranks_are_spawned_where_the_supervisor_has_a_thread(tmp_path: Path) -> 
         assert [facts["place"][:3] for facts in notes(tmp_path, 2)] == [[0, 0, 2], [1, 1, 2]]
         assert len({json.dumps(facts["random"]) for facts in notes(tmp_path, 2)}) == 1
         assert "supervisor: ranks are spawned, not forked: 1 thread(s) are alive" in bench.log(outcome)
-        assert bench.outcome("prints").message.startswith("rank 1 was killed by SIGKILL")
+        assert bench.outcome("prints", folder=str(tmp_path)).message.startswith("rank 1 was killed by SIGKILL")
 
 
 @pytest.mark.slow

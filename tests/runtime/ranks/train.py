@@ -184,7 +184,10 @@ def reports(ctx):
 def prints(ctx):
     for line in range(200):
         sys.stdout.write(f"line {line} of {ctx.rank}\n")
+    if ctx.rank == 0:
+        fifo(ctx, 0).open("w").close()
     if ctx.rank == 1:
+        fifo(ctx, 0).read_text()  # ends when rank 0 has opened and closed it: all ranks are ended with this one
         os.write(2, b"the last words of 1")
         os.kill(os.getpid(), signal.SIGKILL)
     return 1.0
