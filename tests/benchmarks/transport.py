@@ -47,7 +47,7 @@ def _packing(place: Workplace) -> Iterator[Row]:
 
 
 def _moving(place: Workplace) -> Iterator[Row]:
-    arguments = {"games": place.size(100, 8), "positions": place.size(200, 20)}
+    arguments = {"games": place.size(120, 24), "positions": place.size(200, 20)}
     seconds: dict[str, list[float]] = {way: [] for way in ("ours", *PEERS)}
     for number in range(place.repeats(5)):
         place.say(f"transport: moving games, round {number + 1}")

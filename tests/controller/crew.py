@@ -8,7 +8,7 @@ from tests.controller.conftest import request
 from tests.controller.slots_double import Slots
 
 from trialplane.controller.crews import CrewPool
-from trialplane.controller.slots import SlotReady, SlotTrial
+from trialplane.controller.slot_events import SlotReady, SlotTrial
 from trialplane.spec.job import Job
 from trialplane.wire.records import TrialOutcome
 from trialplane.wire.units import WEIGHTS, Offer
@@ -64,7 +64,7 @@ class Crew:
         self.consumer.say(0, offers=(Offer(WEIGHTS, 0 if weights is None else 50),))
         self.listen()
         if weights is not None:
-            self.consumer.fetched(0, WEIGHTS, weights)
+            self.consumer.fetched(0, WEIGHTS, reference=weights)
             self.listen()
 
     def want(self, slot: int, count: int = 1) -> list[int]:
@@ -81,9 +81,9 @@ class Crew:
     def pass_on(self, slot: int, unit: int, size: int = 10) -> None:
         """A result goes all the way."""
         self.offer(slot, unit, size)
-        self.producers.fetched(slot, unit, f"result {unit}")
+        self.producers.fetched(slot, unit, reference=f"result {unit}")
         self.listen()
-        assert self.consumer.fed(0) == unit
+        assert self.consumer.fed(0) == (unit,)
         self.consumer.say(0, took=(unit,))
         self.listen()
 

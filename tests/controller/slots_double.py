@@ -8,10 +8,10 @@ from typing import Any
 
 from tests.controller.conftest import outcome
 
-from trialplane.controller.slots import SlotEvent, SlotFed, SlotFetched, SlotReady, SlotTrial
+from trialplane.controller.slot_events import SlotEvent, SlotFed, SlotFetched, SlotReady, SlotTrial
 from trialplane.wire.records import TrialEvent, TrialRequest
 from trialplane.wire.states import FailureClass, TrialState
-from trialplane.wire.units import Offer, Unit
+from trialplane.wire.units import Offer, Parcel, Unit
 
 
 class Slots:
@@ -30,9 +30,9 @@ class Slots:
         self.leaving: frozenset[int] = frozenset()
         self.weights: dict[int, Any] = {}
         self.handed: list[tuple[int, list[int], bool]] = []
-        self.fetching: list[tuple[int, int]] = []
+        self.fetching: list[tuple[int, tuple[int, ...]]] = []
         self.released: list[tuple[int, int]] = []
-        self.feeding: list[tuple[int, int, int, Any]] = []
+        self.feeding: list[tuple[tuple[int, ...], Any]] = []
         self.end_fed: list[int] = []
         self._said: collections.deque[SlotEvent] = collections.deque()
 
@@ -55,17 +55,18 @@ class Slots:
     def hand(self, slot: int, units: tuple[Unit, ...], last: bool) -> None:
         self.handed.append((slot, [unit.number for unit in units], last))
 
-    def fetch(self, slot: int, unit: int) -> None:
+    def fetch(self, slot: int, units: tuple[int, ...]) -> None:
         assert slot in self.started
-        self.fetching.append((slot, unit))
+        assert slot not in dict(self.fetching), "what came meanwhile is fetched together"
+        self.fetching.append((slot, units))
 
     def release(self, slot: int, unit: int) -> None:
         self.released.append((slot, unit))
 
-    def feed(self, slot: int, unit: int, worker: int, items: int, reference: Any) -> None:
+    def feed(self, slot: int, parcels: tuple[Parcel, ...], reference: Any) -> None:
         assert slot in self.started
         assert reference is not None
-        self.feeding.append((unit, worker, items, reference))
+        self.feeding.append((tuple(parcel.unit for parcel in parcels), reference))
 
     def end_feed(self, slot: int, failed: int) -> None:
         self.end_fed.append(failed)
@@ -92,16 +93,18 @@ class Slots:
     def say(self, slot: int, **event: Any) -> None:
         self._said.append(SlotTrial(slot, self.started[slot], TrialEvent(**event)))
 
-    def fetched(self, slot: int, unit: int, reference: Any, why: str = "") -> None:
-        """A fetch that was asked for is answered."""
-        self.fetching.remove((slot, unit))
-        self._said.append(SlotFetched(slot, self.started[slot], unit, reference, why))
+    def fetched(self, slot: int, *units: int, reference: Any = None, gone: tuple[int, ...] = (), why: str = "") -> None:
+        """A fetch that was asked for is answered: these are in the store, and those are gone."""
+        asked = dict(self.fetching)[slot]
+        assert sorted((*units, *gone)) == sorted(asked)
+        self.fetching.remove((slot, asked))
+        self._said.append(SlotFetched(slot, self.started[slot], units, reference, gone, why))
 
-    def fed(self, slot: int, lost: bool = False, why: str = "") -> int:
-        """The first feed that was asked for is answered; gives its unit."""
-        unit = self.feeding.pop(0)[0]
-        self._said.append(SlotFed(slot, self.started[slot], unit, lost, why))
-        return unit
+    def fed(self, slot: int, lost: bool = False, why: str = "") -> tuple[int, ...]:
+        """The first feed that was asked for is answered; gives its units."""
+        units = self.feeding.pop(0)[0]
+        self._said.append(SlotFed(slot, self.started[slot], units, lost, why))
+        return units
 
     def end(
         self,

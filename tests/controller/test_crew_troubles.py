@@ -29,7 +29,7 @@ def test_weights_that_the_store_does_not_take_end_the_iteration() -> None:
     crew.warm()
     crew.consumer.say(0, offers=(Offer(WEIGHTS, 50),))
     crew.listen()
-    crew.consumer.fetched(0, WEIGHTS, None, "OutOfDiskError: no room")
+    crew.consumer.fetched(0, gone=(WEIGHTS,), why="OutOfDiskError: no room")
     crew.listen()
     assert [failure for _, failure, _ in crew.consumer.killed] == [FailureClass.LOST], "or it would wait for ever"
     crew.consumer.fail(0, FailureClass.LOST, "killed")
@@ -43,9 +43,12 @@ def test_a_result_that_is_lost_again_and_again_is_its_units_failure(where: str, 
     for _ in range(3):
         assert crew.want(0) == [6]
         crew.offer(0, 6)
-        crew.producers.fetched(0, 6, None if where == "fetch" else "result 6", "" if where == "feed" else "no room")
-        crew.listen()
-        if where == "feed":
+        if where == "fetch":
+            crew.producers.fetched(0, gone=(6,), why="no room")
+            crew.listen()
+        else:
+            crew.producers.fetched(0, 6, reference="result 6")
+            crew.listen()
             crew.consumer.fed(0, lost=True, why="no room")
             crew.listen()
     assert crew.pool.progress["units_failed"] == 1

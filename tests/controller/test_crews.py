@@ -30,8 +30,8 @@ def test_producers_start_with_the_weights_when_the_consumer_has_them() -> None:
     assert not crew.producers.started, "there are no weights yet"
     crew.consumer.say(0, offers=(Offer(WEIGHTS, 50),))
     crew.listen()
-    assert crew.consumer.fetching == [(0, WEIGHTS)]
-    crew.consumer.fetched(0, WEIGHTS, "the weights")
+    assert crew.consumer.fetching == [(0, (WEIGHTS,))]
+    crew.consumer.fetched(0, WEIGHTS, reference="the weights")
     crew.listen()
     crew.producers.warm(1)  # later than the other
     crew.listen()
@@ -86,16 +86,16 @@ def test_no_more_is_in_flight_than_may_be_and_the_first_who_offers_is_the_first_
     assert crew.want(1, 3) == [9, 10, 11]
     for slot, unit, size in ((0, 6, 60), (1, 9, 50), (0, 7, 40)):
         crew.offer(slot, unit, size)
-    assert crew.producers.fetching == [(0, 6)], "9 does not fit beside it, and 7 does not overtake"
+    assert crew.producers.fetching == [(0, (6,))], "9 does not fit beside it, and 7 does not overtake"
     assert crew.pool.progress["in_flight_bytes"] == 60
-    crew.producers.fetched(0, 6, "result 6")
+    crew.producers.fetched(0, 6, reference="result 6")
     crew.listen()
     crew.consumer.fed(0)
     crew.listen()
     assert not crew.producers.fetching, "the consumer has it and has not read it"
     crew.consumer.say(0, took=(6,))
     crew.listen()
-    assert crew.producers.fetching == [(1, 9), (0, 7)]
+    assert crew.producers.fetching == [(1, (9,)), (0, (7,))]
     assert crew.pool.progress["in_flight_bytes"] == 90
     assert crew.pool.progress["units"] == 1
 
@@ -106,15 +106,36 @@ def test_a_consumer_has_two_results_ahead_at_most() -> None:
     crew.want(0, 3)
     for unit in (6, 7, 8):
         crew.offer(0, unit)
-        crew.producers.fetched(0, unit, f"result {unit}")
+        crew.producers.fetched(0, unit, reference=f"result {unit}")
     crew.listen()
-    assert [unit for unit, *_ in crew.consumer.feeding] == [6, 7]
+    assert [units for units, _ in crew.consumer.feeding] == [(6,), (7,)]
     crew.consumer.fed(0)
     crew.listen()
     assert len(crew.consumer.feeding) == 1, "it has not read it"
     crew.consumer.say(0, took=(6,))
     crew.listen()
-    assert crew.consumer.feeding == [(7, 0, 3, "result 7"), (8, 0, 3, "result 8")]
+    assert crew.consumer.feeding == [((7,), "result 7"), ((8,), "result 8")]
+
+
+def test_results_that_come_while_others_are_fetched_move_together() -> None:
+    crew = Crew(in_flight=1000)
+    crew.begin()
+    assert crew.want(0, 4) == [6, 7, 8, 9]
+    for unit in (6, 7, 8, 9):
+        crew.offer(0, unit)
+    assert crew.producers.fetching == [(0, (6,))]
+    crew.producers.fetched(0, 6, reference="result 6")
+    crew.listen()
+    assert crew.producers.fetching == [(0, (7, 8, 9))]
+    crew.producers.fetched(0, 7, 9, reference="results 7 and 9", gone=(8,))
+    crew.listen()
+    assert crew.consumer.feeding == [((6,), "result 6"), ((7, 9), "results 7 and 9")]
+    for _ in range(2):
+        crew.consumer.fed(0)
+    crew.listen()
+    assert (crew.pool.progress["units"], crew.pool.progress["bytes"]) == (3, 30)
+    assert crew.pool.progress["in_flight_bytes"] == 30, "the consumer has not read them"
+    assert crew.want(1) == [8]
 
 
 def test_a_result_that_is_too_large_is_its_units_failure() -> None:
@@ -135,7 +156,7 @@ def test_the_object_stores_bound_what_is_in_flight() -> None:
     crew.want(0, 2)
     crew.offer(0, 6, int(150 * STORE_SHARE) - 50)
     crew.offer(0, 7, 10)
-    assert crew.producers.fetching == [(0, 6)]
+    assert crew.producers.fetching == [(0, (6,))]
 
 
 @pytest.mark.parametrize("where", ["fetch", "feed"])
@@ -144,9 +165,12 @@ def test_what_is_lost_on_its_way_is_done_again(where: str) -> None:
     crew.begin()
     assert crew.want(0) == [6]
     crew.offer(0, 6)
-    crew.producers.fetched(0, 6, None if where == "fetch" else "result 6")
-    crew.listen()
-    if where == "feed":
+    if where == "fetch":
+        crew.producers.fetched(0, gone=(6,))
+        crew.listen()
+    else:
+        crew.producers.fetched(0, 6, reference="result 6")
+        crew.listen()
         crew.consumer.fed(0, lost=True)
         crew.listen()
     assert crew.pool.progress["in_flight_bytes"] == 0
@@ -241,7 +265,7 @@ def test_the_end_of_the_consumer_is_the_iterations_and_the_next_one_starts_afres
     assert {slot for slot, *_ in crew.producers.killed} == {0, 1}
     crew.pool.start(0, request(8, trial=1, attempt=2))
     crew.consumer.say(0, offers=(Offer(WEIGHTS, 0),))
-    crew.producers.fetched(0, 6, "result of the former attempt")
+    crew.producers.fetched(0, 6, reference="result of the former attempt")
     crew.listen()
     assert crew.pool.progress["units"] == 0
     for slot in (0, 1):

@@ -14,7 +14,7 @@ from tests.controller.slots_double import Slots
 
 from trialplane.controller import gangs
 from trialplane.controller.gangs import GangPool
-from trialplane.controller.slots import SlotReady, SlotTrial
+from trialplane.controller.slot_events import SlotReady, SlotTrial
 from trialplane.wire.records import SlotConfig, TrialEvent, TrialOutcome, TrialReport
 from trialplane.wire.states import FailureClass, TrialState
 

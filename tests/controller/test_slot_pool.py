@@ -15,11 +15,14 @@ from tests.controller.conftest import outcome, request
 
 from trialplane import errors
 from trialplane.controller import ray_session, slots
-from trialplane.controller.slots import SlotFed, SlotFetched, SlotPool, SlotReady, SlotTrial
+from trialplane.controller.slot_events import SlotFed, SlotFetched, SlotReady, SlotTrial
+from trialplane.controller.slots import SlotPool
 from trialplane.wire.records import SlotConfig, TrialEvent
 from trialplane.wire.states import FailureClass, TrialState
+from trialplane.wire.units import Parcel
 
 CONFIG = SlotConfig("toy", "/code", "train:run", "/root", "/cache", ship=True)
+PARCELS = (Parcel(7, 2, 10, 30), Parcel(8, 2, 10, 30))
 READY = {"node": "pod-0", "seconds": 0.1, "unclean": (), "mlflow": False}
 
 
@@ -64,8 +67,8 @@ class FakeRay:
 
         return lambda cls: type("Factory", (), {"remote": staticmethod(remote)})
 
-    def wait(self, calls: list[Call], **_: object) -> tuple[list[Call], list[Call]]:
-        return [call for call in calls if call.answer is not None][:1], []
+    def wait(self, calls: list[Call], *, num_returns: int, **_: object) -> tuple[list[Call], list[Call]]:
+        return [call for call in calls if call.answer is not None][:num_returns], []
 
     def get(self, call: Call) -> Any:
         if isinstance(call.answer, Exception):
@@ -162,48 +165,68 @@ def test_a_slot_that_was_to_go_is_gone_for_good(fake: FakeRay, clock: list[float
     assert (len(fake.actors), pool.size) == (1, 0)
 
 
-@pytest.mark.parametrize("answer", [True, False, ray.exceptions.RayActorError()])
+@pytest.mark.parametrize("answer", [(7, 8), (8,), (), ray.exceptions.RayActorError()])
 def test_each_fetch_has_one_answer_whatever_becomes_of_the_slot(fake: FakeRay, clock: list[float], answer: Any) -> None:
     pool = running(fake)
-    pool.fetch(0, 7)
+    pool.fetch(0, (7, 8))
     assert len(pool.pending) == 2
     fake.answer("fetch", answer)
     (said,) = pool.events(0)
-    assert said == SlotFetched(0, request(5), 7, "result of fetch" if answer is True else None)
-    assert fake.called("release") == (answer is True), "it has room for another only when this one is in the store"
+    there = answer if isinstance(answer, tuple) else ()
+    gone = tuple(unit for unit in (7, 8) if unit not in there)
+    assert said == SlotFetched(0, request(5), there, "result of fetch" if there else None, gone)
+    assert fake.called("release") == bool(there), "it has room for others only when these are in the store"
     assert pool.running() == {0: request(5)}, "the trial's own call tells of its end"
 
 
 @pytest.mark.parametrize("answer", [True, False, ray.exceptions.RayActorError()])
 def test_each_feed_has_one_answer(fake: FakeRay, clock: list[float], answer: Any) -> None:
     pool = running(fake)
-    pool.feed(0, 7, 2, 30, "a result")
+    pool.feed(0, PARCELS, "results")
     fake.answer("feed", answer)
     (said,) = pool.events(0)
-    assert said == SlotFed(0, request(5), 7, lost=answer is not True)
+    assert said == SlotFed(0, request(5), (7, 8), lost=answer is not True)
 
 
 def test_what_a_slot_could_not_do_is_told(fake: FakeRay, clock: list[float]) -> None:
     pool = running(fake)
     no_room = ray.exceptions.RayTaskError("fetch", "Traceback", OSError("no room"))
-    pool.fetch(0, 7)
+    pool.fetch(0, (7,))
     fake.answer("fetch", no_room)
-    assert list(pool.events(0)) == [SlotFetched(0, request(5), 7, None, "no room")]
-    pool.feed(0, 7, 2, 30, "a result")
+    assert list(pool.events(0)) == [SlotFetched(0, request(5), gone=(7,), why="no room")]
+    pool.feed(0, PARCELS, "results")
     fake.answer("feed", no_room)
-    assert list(pool.events(0)) == [SlotFed(0, request(5), 7, lost=True, why="no room")]
+    assert list(pool.events(0)) == [SlotFed(0, request(5), (7, 8), lost=True, why="no room")]
+
+
+def test_all_that_was_said_is_heard_at_once(fake: FakeRay, clock: list[float]) -> None:
+    pool = running(fake)
+    pool.fetch(0, (7,))
+    pool.feed(0, PARCELS, "results")
+    fake.answer("fetch", (7,))
+    fake.answer("feed", True)
+    assert [type(said) for said in pool.events(0)] == [SlotFetched, SlotFed]
+
+
+def test_a_slot_that_goes_because_of_what_another_said_is_heard_no_more(fake: FakeRay, clock: list[float]) -> None:
+    pool = SlotPool(CONFIG, 2)
+    for call in fake.calls:
+        call.answer = READY
+    ready = [said.slot for said in pool.events(0) if isinstance(said, SlotReady) and pool.resize(1)]
+    assert ready == [0]
+    assert (pool.size, pool.ready) == (1, 1)
 
 
 def test_a_fetch_from_a_slot_that_has_gone_is_answered(fake: FakeRay, clock: list[float]) -> None:
     pool = running(fake)
-    pool.fetch(0, 7)
+    pool.fetch(0, (7,))
     pool.resize(0)
     assert ended(fake, pool, 0).gone
     assert pool.size == 0
     fake.answer("fetch", ray.exceptions.RayActorError())
     (said,) = pool.events(0)
     assert isinstance(said, SlotFetched)
-    assert said.reference is None
+    assert (said.units, said.reference, said.gone) == ((), None, (7,))
 
 
 @pytest.mark.parametrize("error", [RuntimeError("no port"), Exception("The current node timed out during startup. More.")])

@@ -16,7 +16,7 @@ import numpy as np
 from trialplane.policies import transport
 from trialplane.runtime.slot import Slot
 from trialplane.wire.records import SlotConfig, TrialEvent, TrialOutcome, TrialRequest
-from trialplane.wire.units import WEIGHTS, Unit
+from trialplane.wire.units import WEIGHTS, Parcel, Unit
 
 CODE = Path(__file__).parent / "collect"
 SHARED = Path(f"/dev/shm/trialplane-{os.getuid()}")
@@ -143,9 +143,9 @@ class Crew:
             assert offer.unit == WEIGHTS
             self.started = True
             if offer.bytes:
-                self.weights = np.array(self.consumer.slot.fetch(WEIGHTS))
+                self.weights = np.array(self.consumer.slot.fetch([WEIGHTS])[WEIGHTS])
                 assert self.weights.nbytes == offer.bytes
-                self.consumer.slot.release(WEIGHTS)
+                self.consumer.slot.release([WEIGHTS])
             for index, producer in enumerate(self.producers):
                 producer.start(self.request(self.iteration, self.attempt, self.asked, index, **self.params), self.weights)
         if event.outcome is not None:
@@ -161,7 +161,7 @@ class Crew:
             self.open[index].pop(offer.unit)
             if self.giant is not None and offer.bytes > self.giant:
                 self.lost += 1
-                self.producers[index].slot.release(offer.unit)
+                self.producers[index].slot.release([offer.unit])
             else:
                 self.offered.append((index, offer))
         if event.outcome is not None:
@@ -185,13 +185,13 @@ class Crew:
         while self.offered and (len(self.fed) < self.limit or self.consumer.outcome is not None):
             index, offer = self.offered.popleft()
             if self.consumer.outcome is not None:  # nobody wants it any more
-                self.producers[index].slot.release(offer.unit)
+                self.producers[index].slot.release([offer.unit])
                 continue
-            packed = np.array(self.producers[index].slot.fetch(offer.unit))
+            packed = np.array(self.producers[index].slot.fetch([offer.unit])[offer.unit])
             assert packed.nbytes == offer.bytes
-            self.producers[index].slot.release(offer.unit)
+            self.producers[index].slot.release([offer.unit])
             self.fed.add(offer.unit)
-            self.consumer.slot.feed(offer.unit, index, offer.items, packed)
+            self.consumer.slot.feed([Parcel(offer.unit, index, offer.bytes, offer.items)], [packed])
         left = self.waiting or self.offered or any(self.open.values())
         gone = all(producer.outcome is not None for producer in self.producers)
         if self.started and not self.ended and (not left or gone):

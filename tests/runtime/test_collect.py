@@ -18,7 +18,7 @@ from tests.runtime.crew import SHARED, Crew, Place, shared_memory
 
 from trialplane.wire.records import TrialEvent
 from trialplane.wire.states import FailureClass, TrialState
-from trialplane.wire.units import Unit
+from trialplane.wire.units import TOGETHER, TOGETHER_BYTES, Unit
 
 
 @pytest.fixture(scope="module")
@@ -177,13 +177,12 @@ def test_a_producer_stays_until_its_results_are_fetched(crew: Crew) -> None:
     with pytest.raises(queue.Empty):
         while True:
             assert crew.events.get(timeout=0.5)[1].outcome is None
-    assert place.slot.fetch(0).nbytes > 60
-    place.slot.release(0)
+    assert place.slot.fetch([0, 1])[0].nbytes > 60
+    place.slot.release([0])
     outcome = crew.events.get(timeout=60)[1].outcome
     assert outcome is not None
     assert outcome.failure is FailureClass.ERROR
-    with pytest.raises(KeyError):
-        place.slot.fetch(0)
+    assert not place.slot.fetch([0])
 
 
 def test_garbage_is_invalid_and_says_where_it_is(crew: Crew) -> None:
@@ -244,23 +243,24 @@ def test_who_has_given_all_it_had_is_not_late(crew: Crew, tmp_path: Path) -> Non
     held = place.slot._exchange
     assert held is not None
     assert held.deadline is None
-    place.slot.release(0)
+    place.slot.release([0])
     outcome = None
     while outcome is None:
         outcome = crew.events.get(timeout=60)[1].outcome
     assert outcome.state is TrialState.COMPLETE
 
 
-def test_who_waits_for_others_is_not_late(crew: Crew, tmp_path: Path) -> None:
-    """It has two results on offer that nobody fetches, or no unit to do."""
+@pytest.mark.parametrize(("size", "most"), [(TOGETHER_BYTES // 2, 2), (8, TOGETHER)])
+def test_who_waits_for_others_is_not_late(crew: Crew, tmp_path: Path, size: int, most: int) -> None:
+    """It has as much on offer that nobody fetches as it may, or no unit to do."""
     crew.timeout = 0.5
     (place,) = crew.producers[:1]
-    first, idle = crew.request(0, 1, 9, 0, play="many", file=str(tmp_path / "given")), crew.request(0, 1, 9, 1)
+    first, idle = crew.request(0, 1, 9, 0, play="many", file=str(tmp_path / "given"), bytes=size), crew.request(0, 1, 9, 1)
     crew.iteration = 0
     place.start(first)
     crew.producers[1].start(idle)
     handed = 0
-    while handed < 3:  # two that it offers, and one that it cannot give
+    while handed <= most:  # those that it offers, and one that it cannot give
         source, event = crew.events.get(timeout=60)
         if source is place and event.wants:
             place.slot.hand([Unit(handed, 1)], False)
@@ -269,11 +269,11 @@ def test_who_waits_for_others_is_not_late(crew: Crew, tmp_path: Path) -> None:
     assert held is not None
     other = crew.producers[1].slot._exchange
     assert other is not None
-    wait_until(lambda: held.deadline is None, "it has offered two")
+    wait_until(lambda: held.deadline is None, "it has offered what it may")
     wait_until(lambda: other.deadline is None, "the other one waits for a unit")
-    assert (tmp_path / "given").read_text() in ("0", "1")
-    place.slot.release(0)
-    wait_until(lambda: (tmp_path / "given").read_text() == "2", "there is room for the next")
+    assert (tmp_path / "given").read_text() in (str(most - 1), str(most - 2))
+    place.slot.release([0])
+    wait_until(lambda: (tmp_path / "given").read_text() == str(most), "there is room for the next")
     for producer in crew.producers:
         producer.slot.kill(FailureClass.STOPPED, "enough")
     for producer in crew.producers:

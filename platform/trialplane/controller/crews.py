@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterator, Mapping
 
 from trialplane.controller import ray_session
 from trialplane.controller.iteration import Iteration, Verdict
-from trialplane.controller.slots import SlotEvent, SlotFed, SlotFetched, SlotPool, SlotReady, SlotTrial
+from trialplane.controller.slot_events import SlotEvent, SlotFed, SlotFetched, SlotReady, SlotTrial
+from trialplane.controller.slots import SlotPool
 from trialplane.controller.workers import Worker
 from trialplane.spec.job import Job
 from trialplane.wire import paths
@@ -164,12 +165,12 @@ class CrewPool:
                 now.verdict = Verdict(FailureClass.LOST, text)
                 self.kill(self._slot, FailureClass.LOST, text)
         elif isinstance(said, SlotFed):
-            now.fed(said.unit, said.lost, said.why)
+            now.fed(said.units, said.lost, said.why)
         else:
             for offer in said.event.offers if said.event.outcome is None else ():
                 now.weights_bytes = offer.bytes
                 if offer.bytes:
-                    self._consumer.fetch(said.slot, WEIGHTS)
+                    self._consumer.fetch(said.slot, (WEIGHTS,))
                 else:
                     now.publish(None, self._store_bytes())
             now.took(said.event.took)
@@ -215,7 +216,7 @@ class CrewPool:
         now = self._now if self._now is not None and said.request.number in self._now.numbers else None
         if isinstance(said, SlotFetched):
             if now is not None:
-                now.fetched(said.unit, said.reference, said.why)
+                now.fetched(said.units, said.reference, said.gone, said.why)
         elif isinstance(said, SlotTrial):
             if said.event.outcome is None:
                 self._producers.go_on(said.slot)
@@ -292,8 +293,8 @@ class CrewPool:
             return
         if not now.is_ending:
             self._make(now)
-        for parcel in now.flow.feeds():
-            self._consumer.feed(self._slot, parcel.unit, parcel.worker, parcel.items, parcel.reference)
+        for load in now.flow.feeds():
+            self._consumer.feed(self._slot, load.parcels, load.reference)
         if now.book.is_done and not now.is_all_fed:
             now.is_all_fed = True
             self._consumer.end_feed(self._slot, len(now.book.failed))
@@ -304,8 +305,8 @@ class CrewPool:
         for worker in now.workers.values():
             if worker.request is not None and worker.owed and not worker.last:
                 self._hand(now, worker, worker.index in leaving)
-        for parcel in now.flow.grants():
-            self._producers.fetch(parcel.worker, parcel.unit)
+        for slot, units in now.flow.grants().items():
+            self._producers.fetch(slot, units)
         running = self._producers.running()
         for slot in self._warm:
             worker = now.workers.setdefault(slot, Worker(slot))

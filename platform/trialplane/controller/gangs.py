@@ -15,7 +15,8 @@ import itertools
 import time
 from collections.abc import Iterator, Mapping
 
-from trialplane.controller.slots import SlotPool, SlotReady, SlotTrial
+from trialplane.controller.slot_events import SlotReady, SlotTrial
+from trialplane.controller.slots import SlotPool
 from trialplane.wire import causes
 from trialplane.wire.records import SlotConfig, TrialEvent, TrialOutcome, TrialRequest
 from trialplane.wire.states import FailureClass, TrialState

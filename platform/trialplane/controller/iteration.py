@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from trialplane import errors
-from trialplane.controller.flow import Flow, Parcel
+from trialplane.controller.flow import Flow
 from trialplane.controller.units import Units
 from trialplane.controller.workers import Worker
 from trialplane.spec.job import Job
 from trialplane.wire import paths
 from trialplane.wire.records import TrialOutcome, TrialRequest
 from trialplane.wire.states import FailureClass, TrialState
-from trialplane.wire.units import Offer, Unit, WorkerStatus
+from trialplane.wire.units import Offer, Parcel, Unit, WorkerStatus
 
 log = logging.getLogger(__name__)
 
@@ -109,22 +109,20 @@ class Iteration:
         self.flow.offer(Parcel(offer.unit, worker.index, offer.bytes, offer.items))
         return True
 
-    def fetched(self, unit: int, reference: Any, why: str) -> None:
-        """A result lies in the object store, or is gone when there is no reference."""
-        if reference is not None:
-            self.flow.store(unit, reference)
-        elif (parcel := self.flow.lose(unit)) is not None:
-            self._again(unit, parcel.worker, why or "its producer is gone")
+    def fetched(self, units: tuple[int, ...], reference: Any, gone: tuple[int, ...], why: str) -> None:
+        """Results lie in the object store, and others are gone."""
+        if units:
+            self.flow.store(units, reference)
+        for unit in gone:
+            self._lose(unit, why or "its producer is gone")
 
-    def fed(self, unit: int, lost: bool, why: str) -> None:
-        """The consumer has a result, or it was lost."""
-        if lost:
-            if (parcel := self.flow.lose(unit)) is not None:
-                self._again(unit, parcel.worker, why or "the object store has it no more")
-            return
-        parcel = self.flow.feed(unit)
-        if parcel is not None and self.book.arrive(unit):
-            self._count(parcel)
+    def fed(self, units: tuple[int, ...], lost: bool, why: str) -> None:
+        """The consumer has results, or they were lost."""
+        for unit in units:
+            if lost:
+                self._lose(unit, why or "the object store has it no more")
+            elif (parcel := self.flow.fed(unit)) is not None and self.book.arrive(unit):
+                self._count(parcel)
 
     def took(self, units: Iterable[int]) -> None:
         """The consumer has read results, or has those of a former attempt."""
@@ -240,6 +238,10 @@ class Iteration:
             worker.status(now, nodes.get(slot, ""), bool(self.book.open(slot)), self.flow.waits(slot))
             for slot, worker in sorted(known.items())
         )
+
+    def _lose(self, unit: int, why: str) -> None:
+        if (parcel := self.flow.lose(unit)) is not None:
+            self._again(unit, parcel.worker, why)
 
     def _again(self, unit: int, worker: int, why: str) -> None:
         failed = self.book.again(unit, f"its result was lost on its way: {why}")

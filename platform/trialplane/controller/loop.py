@@ -20,7 +20,8 @@ from trialplane.controller.gangs import GangPool
 from trialplane.controller.ledger import Ledger
 from trialplane.controller.progress import Progress
 from trialplane.controller.recorder import ID_WAIT, Recorder
-from trialplane.controller.slots import SlotEvent, SlotPool, SlotReady, SlotTrial
+from trialplane.controller.slot_events import SlotEvent, SlotReady, SlotTrial
+from trialplane.controller.slots import SlotPool
 from trialplane.controller.status import StatusBoard
 from trialplane.wire import env
 from trialplane.wire.paths import RunPaths

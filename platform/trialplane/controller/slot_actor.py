@@ -15,7 +15,7 @@ import ray
 
 from trialplane.wire.records import SlotConfig, TrialEvent, TrialRequest
 from trialplane.wire.states import FailureClass
-from trialplane.wire.units import Unit
+from trialplane.wire.units import Parcel, Unit
 
 # Threads of the actor: for what takes no time, and for what copies a result.
 GROUPS = {"control": 1, "data": 1}
@@ -38,7 +38,8 @@ class SlotActor:
         self._number = request.number
         if not weights:
             return self._with_files(self._slot.run(request))
-        return self._with_files(self._slot.run(request, ray.get(weights[0])))
+        (packed,) = ray.get(weights[0])
+        return self._with_files(self._slot.run(request, packed))
 
     def go_on(self, prune: bool) -> tuple[TrialEvent, dict[str, Any]]:
         """Answers an event and gives the next."""
@@ -63,30 +64,26 @@ class SlotActor:
             self._slot.hand(units, last)
 
     @ray.method(concurrency_group="data", num_returns=2)  # type: ignore[untyped-decorator]
-    def fetch(self, number: int, unit: int) -> tuple[bool, Any]:
-        """Whether the result was still there, and the packed result, which Ray copies out of the slot's memory."""
-        try:
-            if number == self._number:
-                return True, self._slot.fetch(unit)
-        except KeyError:
-            pass  # its trial has ended meanwhile, and its results with it
-        return False, None
+    def fetch(self, number: int, units: tuple[int, ...]) -> tuple[tuple[int, ...], list[Any]]:
+        """The units whose results were still there, and those results, which Ray copies out of the slot's memory."""
+        there = self._slot.fetch(units) if number == self._number else {}
+        return tuple(there), list(there.values())
 
     @ray.method(concurrency_group="control")  # type: ignore[untyped-decorator]
-    def release(self, number: int, unit: int) -> None:
-        """A producer need not keep a result any longer."""
+    def release(self, number: int, units: tuple[int, ...]) -> None:
+        """A producer need not keep these results any longer."""
         if number == self._number:
-            self._slot.release(unit)
+            self._slot.release(units)
 
     @ray.method(concurrency_group="data")  # type: ignore[untyped-decorator]
-    def feed(self, number: int, unit: int, worker: int, items: int, result: Sequence[ray.ObjectRef[Any]]) -> bool:
-        """Gives a consumer the result that the reference in `result` stands for; False when it is lost."""
+    def feed(self, number: int, parcels: tuple[Parcel, ...], results: Sequence[ray.ObjectRef[Any]]) -> bool:
+        """Gives a consumer the results that the reference in `results` stands for; False when they are lost."""
         try:
-            array = ray.get(result[0])
+            arrays = ray.get(results[0])
         except ray.exceptions.RayError:
             return False
         if number == self._number:
-            self._slot.feed(unit, worker, items, array)
+            self._slot.feed(parcels, arrays)
         return True
 
     @ray.method(concurrency_group="control")  # type: ignore[untyped-decorator]

@@ -18,74 +18,15 @@ import ray
 from trialplane import errors
 from trialplane.controller.ray_session import SLOT_RESOURCE
 from trialplane.controller.slot_actor import GROUPS, SlotActor
+from trialplane.controller.slot_events import SlotEvent, SlotFed, SlotFetched, SlotReady, SlotTrial
 from trialplane.controller.starting import StartFailures
 from trialplane.wire.records import SlotConfig, TrialEvent, TrialOutcome, TrialRequest
 from trialplane.wire.states import FailureClass, TrialState
-from trialplane.wire.units import Unit
+from trialplane.wire.units import Parcel, Unit
 
 MAX_START_FAILURES = 3  # in a row, over all slots
 START_PATIENCE = 600.0  # seconds for which a cluster may give no slot that starts, and only ones that fail
 POD_GOES = 10.0  # seconds for a pod to be gone after its trial was stopped
-
-
-@dataclasses.dataclass(frozen=True)
-class SlotReady:
-    """A slot's template is warm.
-
-    `unclean` says why its trials are spawned, not forked; `mlflow` whether the job has imported MLflow; `node` is its
-    host or pod, `address` a host:port of it where ranks of several nodes can meet.
-    """
-
-    slot: int
-    seconds: float
-    unclean: tuple[str, ...]
-    mlflow: bool
-    node: str
-    address: str = ""
-
-
-@dataclasses.dataclass(frozen=True)
-class SlotTrial:
-    """The trial of a slot has something to say.
-
-    `arrays` holds the packed arrays of its result, `store` the packed MLflow store of its own; `gone` says that the slot
-    is no more, and that a new one is on its way unless the pool has become smaller.
-    """
-
-    slot: int
-    request: TrialRequest
-    event: TrialEvent
-    arrays: Any = None
-    store: Any = None
-    gone: bool = False
-
-
-@dataclasses.dataclass(frozen=True)
-class SlotFetched:
-    """A result that a slot's trial offered lies in the object store, or is gone when there is no reference.
-
-    Each `fetch` has one such answer, whatever becomes of the slot. `why` says what went wrong in a slot that is still there.
-    """
-
-    slot: int
-    request: TrialRequest
-    unit: int
-    reference: Any = None
-    why: str = ""
-
-
-@dataclasses.dataclass(frozen=True)
-class SlotFed:
-    """A slot's trial has the result, or it was lost on its way. Each `feed` has one such answer; `why` as above."""
-
-    slot: int
-    request: TrialRequest
-    unit: int
-    lost: bool
-    why: str = ""
-
-
-SlotEvent = SlotReady | SlotTrial | SlotFetched | SlotFed
 
 
 @dataclasses.dataclass
@@ -117,7 +58,7 @@ class _Call:
     place: _Place
     what: str
     request: TrialRequest | None = None
-    unit: int = 0
+    units: tuple[int, ...] = ()
     reference: Any = None
 
 
@@ -221,25 +162,26 @@ class SlotPool:
         if place.running is not None:
             place.actor.hand.remote(place.running.number, units, last)
 
-    def fetch(self, slot: int, unit: int) -> None:
-        """Has a result that a slot's trial offers put into the object store; it then has room for another."""
+    def fetch(self, slot: int, units: tuple[int, ...]) -> None:
+        """Has results that a slot's trial offers put into the object store, as one object; it then has room for others."""
         place = self._places[slot]
         assert place.running is not None, f"nothing runs in slot {slot}"
-        known, result = place.actor.fetch.remote(place.running.number, unit)
-        self._pending[known] = _Call(place, "fetch", place.running, unit, result)
+        known, results = place.actor.fetch.remote(place.running.number, units)
+        self._pending[known] = _Call(place, "fetch", place.running, units, results)
 
     def release(self, slot: int, unit: int) -> None:
         """Tells a producer that nobody will fetch a result."""
         place = self._places[slot]
         if place.running is not None:
-            place.actor.release.remote(place.running.number, unit)
+            place.actor.release.remote(place.running.number, (unit,))
 
-    def feed(self, slot: int, unit: int, worker: int, items: int, reference: Any) -> None:
-        """Gives the consumer in a slot a result."""
+    def feed(self, slot: int, parcels: tuple[Parcel, ...], reference: Any) -> None:
+        """Gives the consumer in a slot the results that one `fetch` has put into the object store."""
         place = self._places[slot]
         assert place.running is not None, f"nothing runs in slot {slot}"
-        fed = place.actor.feed.remote(place.running.number, unit, worker, items, [reference])
-        self._pending[fed] = _Call(place, "feed", place.running, unit)
+        fed = place.actor.feed.remote(place.running.number, parcels, [reference])
+        units = tuple(parcel.unit for parcel in parcels)
+        self._pending[fed] = _Call(place, "feed", place.running, units, reference)
 
     def end_feed(self, slot: int, failed: int) -> None:
         """Tells the consumer in a slot that it has all results there will be, and how many units failed."""
@@ -264,9 +206,13 @@ class SlotPool:
         if not self._pending:
             time.sleep(timeout)
             return
-        done, _ = ray.wait(list(self._pending), num_returns=1, timeout=timeout, fetch_local=False)
+        # Who does not want to wait takes all there is: asking for each by itself costs as much as what is asked.
+        enough = 1 if timeout else len(self._pending)
+        done, _ = ray.wait(list(self._pending), num_returns=enough, timeout=timeout, fetch_local=False)
         for answered in done:
-            call = self._pending.pop(answered)
+            call = self._pending.pop(answered, None)
+            if call is None:  # the slot went because of what another one said
+                continue
             place = call.place
             try:
                 answer = ray.get(answered)
@@ -274,7 +220,7 @@ class SlotPool:
             except ray.exceptions.RayError as error:
                 if call.request is not None:  # the actor's death is told by the trial in it
                     is_there = isinstance(error, ray.exceptions.RayTaskError)
-                    yield self._moved(call, False, errors.first_line(error.cause or error) if is_there else "")
+                    yield self._moved(call, (), errors.first_line(error.cause or error) if is_there else "")
                 elif isinstance(error, ray.exceptions.RayTaskError):
                     yield from self._failed(place, call.what, error)
                 else:  # the actor died, or the files' owner with it
@@ -326,15 +272,16 @@ class SlotPool:
         if place.actor is not None:
             ray.kill(place.actor)
 
-    def _moved(self, call: _Call, arrived: bool, why: str = "") -> SlotFetched | SlotFed:
-        """A result has moved from a producer to the store, or from there to a consumer; or it is lost."""
+    def _moved(self, call: _Call, answer: Any, why: str = "") -> SlotFetched | SlotFed:
+        """Results have moved from a producer to the store, or from there to a consumer; or they are lost."""
         place, request = call.place, call.request
         assert request is not None
         if call.what == "feed":
-            return SlotFed(place.index, request, call.unit, not arrived, why)
-        if arrived and place.running is request:
-            place.actor.release.remote(request.number, call.unit)
-        return SlotFetched(place.index, request, call.unit, call.reference if arrived else None, why)
+            return SlotFed(place.index, request, call.units, not answer, why)
+        if answer and place.running is request:
+            place.actor.release.remote(request.number, answer)
+        gone = tuple(unit for unit in call.units if unit not in answer)
+        return SlotFetched(place.index, request, answer, call.reference if answer else None, gone, why)
 
     def _said(self, place: _Place, event: TrialEvent, files: Mapping[str, Any]) -> SlotTrial:
         request = place.running

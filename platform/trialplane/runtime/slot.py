@@ -40,7 +40,7 @@ from trialplane.runtime.template import MAX_MESSAGE
 from trialplane.wire import env, paths, records
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.states import FailureClass, TrialState
-from trialplane.wire.units import Unit
+from trialplane.wire.units import Parcel, Unit
 
 if TYPE_CHECKING:
     from trialplane.runtime.collect.segments import Bytes
@@ -179,25 +179,19 @@ class Slot:
         if (given := self._exchange) is not None:
             given.hand(work, last)
 
-    def fetch(self, unit: int) -> Bytes:
-        """The packed result that the running process has on offer, mapped: of shape (bytes,).
+    def fetch(self, wanted: Sequence[int]) -> dict[int, Bytes]:
+        """Unit → packed result, mapped, of shape (bytes,), as far as the running process has them on offer."""
+        return {} if (given := self._exchange) is None else given.fetch(wanted)
 
-        Raises:
-            KeyError: it is gone with its process.
-        """
-        if (given := self._exchange) is None:
-            raise KeyError(unit)
-        return given.fetch(unit)
-
-    def release(self, unit: int) -> None:
-        """The result has been fetched, or nobody wants it."""
+    def release(self, fetched: Sequence[int]) -> None:
+        """The results of these units have been fetched, or nobody wants them."""
         if (given := self._exchange) is not None:
-            given.release(unit)
+            given.release(fetched)
 
-    def feed(self, unit: int, worker: int, items: int, packed: Bytes) -> None:
-        """Gives the consumer that runs a copy of a packed result."""
+    def feed(self, parcels: Sequence[Parcel], packed: Sequence[Bytes]) -> None:
+        """Gives the consumer that runs a copy of each packed result."""
         if (given := self._exchange) is not None:
-            given.feed(unit, worker, items, packed)
+            given.feed(parcels, packed)
 
     def end_feed(self, failed: int) -> None:
         """Tells the consumer that runs that it has all results, but for so many units that failed."""

@@ -11,6 +11,10 @@ import hashlib
 _OF_UNITS = 0xC011EC7  # so that no unit has the random numbers of the trial with its number
 WEIGHTS = -1  # in place of a unit: what the consumer publishes for the producers
 
+# What moves with one call, for a call costs as much as some megabytes: results together as far as they stay below both.
+TOGETHER_BYTES = 32 << 20
+TOGETHER = 64
+
 
 @dataclasses.dataclass(frozen=True)
 class Unit:
@@ -40,6 +44,16 @@ class Offer:
     bytes: int
     items: int = 0
     seconds: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Parcel:
+    """One result on its way from producer number `worker` to the consumer; `bytes` and `items` are those of its offer."""
+
+    unit: int
+    worker: int
+    bytes: int
+    items: int
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,7 +16,8 @@ from typing import Any
 from trialplane.controller import __main__ as entry
 from trialplane.controller.ledger import Ledger
 from trialplane.controller.recorder import Recorder
-from trialplane.controller.slots import SlotPool, SlotReady, SlotTrial
+from trialplane.controller.slot_events import SlotReady, SlotTrial
+from trialplane.controller.slots import SlotPool
 from trialplane.wire.records import TrialOutcome
 
 

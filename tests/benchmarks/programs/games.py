@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,6 +10,23 @@ import numpy as np
 
 STATE = (119, 8, 8)
 ACTIONS = 4672
+WARM = 20  # games that are not counted: imports, and pages that are made
+
+
+class Clock:
+    """Seconds from the last game that is not counted to the last of all."""
+
+    def __init__(self) -> None:
+        self._arrived = 0
+        self._began = 0.0
+        self.seconds = 0.0
+
+    def arrived(self) -> None:
+        """A game was read."""
+        self._arrived += 1
+        if self._arrived == WARM:
+            self._began = time.perf_counter()
+        self.seconds = time.perf_counter() - self._began
 
 
 def game(positions: int, *, stacked: bool = False) -> dict[str, Any]:

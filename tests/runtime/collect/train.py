@@ -97,7 +97,7 @@ class Plays:
 
     def many(ctx):
         for unit in ctx.units():
-            ctx.give(unit, unit.number)
+            ctx.give(unit, np.zeros(ctx.params["bytes"], np.uint8))
             Path(ctx.params["file"]).write_text(str(unit.number))
 
     def listens(ctx):

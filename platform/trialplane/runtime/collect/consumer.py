@@ -101,8 +101,8 @@ class Consumer(context.Context):
 class Fed:
     """The results that the slot feeds this process.
 
-    A result counts as taken when the next one is asked for, which is what lets the next ones come. Its file is used again
-    when nothing refers to it any more.
+    Results that came together count as taken when the one after the last of them is asked for, which is what lets more come.
+    The file of one is used again when nothing refers to it any more.
 
     Args:
         line: to the slot.
@@ -116,7 +116,8 @@ class Fed:
         self.failed = 0
         self.weights: Path | None = None
         self._line = line
-        self._reading: int | None = None
+        self._waiting: collections.deque[Mapping[str, Any]] = collections.deque()
+        self._reading: list[int] = []
         self._unused: collections.deque[int] = collections.deque()
         self._ended = False
 
@@ -127,23 +128,23 @@ class Fed:
 
     def next(self) -> Result | None:
         """The next result; None when there are no more."""
-        if self._reading is not None:
-            self._line.send(took=[self._reading])
-            self._reading = None
+        if not self._waiting and self._reading:
+            self._line.send(took=self._reading)
+            self._reading = []
         if unused := [self._unused.popleft() for _ in range(len(self._unused))]:
             self._line.send(free=unused)
-        while not self._ended:
+        while not self._waiting and not self._ended:
             message = self._line.receive(wait=True)
             assert message is not None
             if "end" in message:
                 self.failed, self._ended = message["end"]["failed"], True
-            elif "result" in message:
-                return self._result(**message["result"])
+            elif "results" in message:
+                self._waiting.extend(message["results"])
             elif self.weights is not None:  # what else is said is that they have been fetched
                 self.weights.unlink(missing_ok=True)
-        return None
+        return self._result(**self._waiting.popleft()) if self._waiting else None
 
-    def _result(self, unit: int, worker: int, items: int, file: str) -> Result:
-        self._reading = unit
+    def _result(self, unit: int, worker: int, items: int, file: str, **_: Any) -> Result:
+        self._reading.append(unit)
         packed = segments.read(file, lambda: self._unused.append(unit))
         return Result(unit, worker, items, transport.unpack(packed))

@@ -14,14 +14,20 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trialplane import errors
 from trialplane.runtime.collect import memory, segments
 from trialplane.wire import records, units
 
 if TYPE_CHECKING:
     from trialplane.runtime.collect.segments import Bytes
 
-AHEAD = 2  # results that a producer may have on offer: beyond that it waits
+AHEAD = 2  # results that a producer may have on offer, however large they are
 _ROOM = 64 << 20  # bytes of memory that there must be for results to be passed on there
+
+
+def is_full(count: int, size: int) -> bool:
+    """Whether a producer with so many results on offer, of `size` bytes in all, has to wait until some are fetched."""
+    return count >= units.TOGETHER or (count >= AHEAD and size >= units.TOGETHER_BYTES)
 
 
 class Exchange:
@@ -52,7 +58,7 @@ class Exchange:
         self._since = time.monotonic()  # of the last thing that gave a producer something to do
         self._has_asked = False  # for a unit
         self._open: set[int] = set()
-        self._offered: dict[int, str] = {}
+        self._offered: dict[int, tuple[str, int]] = {}  # unit → file, bytes
         self._fed: dict[int, str] = {}
         self._closed = False
         self._wants = 0
@@ -75,7 +81,8 @@ class Exchange:
         a slow consumer before it ends.
         """
         with self._lock:
-            waits = (self._has_asked and not self._open) or len(self._offered) >= AHEAD
+            is_held = is_full(len(self._offered), sum(size for _, size in self._offered.values()))
+            waits = is_held or (self._has_asked and not self._open)
             return None if self._timeout is None or waits else self._since + self._timeout
 
     @property
@@ -100,7 +107,7 @@ class Exchange:
                 offer = records.from_dict(units.Offer, message["offer"])
                 self._open.discard(offer.unit)
                 if offer.bytes:
-                    self._offered[offer.unit] = message["file"]
+                    self._offered[offer.unit] = message["file"], offer.bytes
                 self._offers.append(offer)
             elif "took" in message:
                 self._took += message["took"]
@@ -115,33 +122,43 @@ class Exchange:
             self._open.update(unit.number for unit in work)
         self._send({"units": [[unit.number, unit.seed] for unit in work], "last": last})
 
-    def fetch(self, unit: int) -> Bytes:
-        """A packed result that is on offer, mapped.
+    def fetch(self, wanted: Sequence[int]) -> dict[int, Bytes]:
+        """The packed results of these units, mapped; without those that are gone with their process.
 
         Raises:
-            KeyError: it is gone with its process.
+            TransportError: a file is not there, or holds no result.
         """
         with self._lock:
-            if self._closed:
-                raise KeyError(unit)
-            return segments.read(self._offered[unit])
+            there = [] if self._closed else [unit for unit in wanted if unit in self._offered]
+            return {unit: segments.read(self._offered[unit][0]) for unit in there}
 
-    def release(self, unit: int) -> None:
-        """The result has been fetched, or nobody wants it: its process may use the file again."""
+    def release(self, fetched: Sequence[int]) -> None:
+        """Results have been fetched, or nobody wants them: their process may use the files again."""
         with self._lock:
             self._since = time.monotonic()
-            if self._offered.pop(unit, None) is None:
-                return
-        self._send({"fetched": unit})
+            known = [unit for unit in fetched if self._offered.pop(unit, None) is not None]
+        if known:
+            self._send({"fetched": known})
 
-    def feed(self, unit: int, worker: int, items: int, packed: Bytes) -> None:
-        """Gives a consumer a result."""
+    def feed(self, parcels: Sequence[units.Parcel], packed: Sequence[Bytes]) -> None:
+        """Gives a consumer results: all of them or, when there is no room for one, none.
+
+        Raises:
+            TransportError: there is no room.
+        """
+        files: dict[int, str] = {}
         with self._lock:
             if self._closed:
                 return
-            file, _ = self._segments.copy(packed)
-            self._fed[unit] = file
-        self._send({"result": {"unit": unit, "worker": worker, "items": items, "file": file}})
+            try:
+                for parcel, array in zip(parcels, packed, strict=True):
+                    files[parcel.unit], _ = self._segments.copy(array)
+            except errors.TransportError:
+                for file in files.values():
+                    self._segments.release(file)
+                raise
+            self._fed |= files
+        self._send({"results": [{**records.to_dict(parcel), "file": files[parcel.unit]} for parcel in parcels]})
 
     def end_feed(self, failed: int) -> None:
         """Tells a consumer that all results have come, but for so many units that failed."""

@@ -108,7 +108,7 @@ class Desk:
         self._segments = segments.Writer(folder, spare)
         self._ready: collections.deque[Unit] = collections.deque()
         self._taken: dict[int, float] = {}  # unit → when it was handed out
-        self._offered: dict[int, str] = {}  # unit → file
+        self._offered: dict[int, tuple[str, int]] = {}  # unit → file, bytes
         self._owed = 0  # units asked for that have not come
         self._last = False  # no more will come
         self._given = self._items = self._told = 0
@@ -126,18 +126,18 @@ class Desk:
         return tuple(self._ready.popleft() for _ in range(min(count, len(self._ready))))
 
     def give(self, unit: Unit, value: Any, items: int) -> None:
-        """Offers the result of a unit, after at most so many others that have not been fetched."""
+        """Offers the result of a unit; waits first while as much is on offer as may be."""
         if unit.number not in self._taken or unit in self._ready:
             raise ValueError(f"ctx.give: this producer does not have unit {unit.number}, or has given it already")
         self._listen(wait=False)
-        while len(self._offered) >= exchange.AHEAD:
+        while exchange.is_full(len(self._offered), sum(size for _, size in self._offered.values())):
             self._listen(wait=True)
         try:
             file, size = self._segments.write(value)
         except errors.TransportError as error:
             raise errors.TransportError(f"unit {unit.number}: {error}") from error
         seconds = time.monotonic() - self._taken.pop(unit.number)
-        self._offered[unit.number] = file
+        self._offered[unit.number] = file, size
         self._line.send(offer=records.to_dict(Offer(unit.number, size, items, seconds)), file=file)
         self._given += 1
         self._items += items
@@ -178,4 +178,5 @@ class Desk:
                 self._last = self._last or message["last"]
                 self._owed = 0 if self._last else max(0, self._owed - len(message["units"]))
             else:
-                self._segments.release(self._offered.pop(message["fetched"]))
+                for unit in message["fetched"]:
+                    self._segments.release(self._offered.pop(unit)[0])

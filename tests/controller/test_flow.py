@@ -1,0 +1,109 @@
+"""What is on its way between producers and the consumer, driven through every order of events.
+
+Not checked here: what a crew does with it (test_crews.py).
+"""
+
+from __future__ import annotations
+
+import collections
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trialplane.controller.flow import AHEAD, SHARE, Flow
+from trialplane.wire.units import TOGETHER, TOGETHER_BYTES, Parcel
+
+SIZES = st.integers(1, 100) | st.integers(TOGETHER_BYTES // 4, 2 * TOGETHER_BYTES)
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), SIZES), max_size=200), st.integers(2, 40), st.data())
+def test_everything_arrives_once_in_its_producers_order_and_within_the_limit(
+    offers: list[tuple[int, int]], limit: int, data: st.DataObject
+) -> None:
+    flow = Flow(limit * TOGETHER_BYTES)
+    waiting = collections.deque(Parcel(unit, *offer, 1) for unit, offer in enumerate(offers))
+    parcels = {parcel.unit: parcel for parcel in waiting}
+    moving: dict[int, tuple[int, ...]] = {}
+    with_consumer: collections.deque[int] = collections.deque()
+    arrived: list[int] = []
+
+    def look() -> None:
+        granted = flow.grants()
+        assert not moving.keys() & granted.keys(), "one fetch of a producer at a time"
+        moving.update(granted)
+        for units in granted.values():
+            assert len(units) <= TOGETHER
+            assert len(units) == 1 or sum(parcels[unit].bytes for unit in units) <= TOGETHER_BYTES
+        for load in flow.feeds():
+            with_consumer.extend(parcel.unit for parcel in load.parcels)
+        assert flow.in_flight <= flow.limit
+
+    while waiting or moving or with_consumer:
+        can: list[Any] = [*(["offer"] if waiting else []), *moving, *(["take"] if with_consumer else [])]
+        what = data.draw(st.sampled_from(can))
+        if what == "offer":
+            flow.offer(waiting.popleft())
+        elif what == "take":
+            unit = with_consumer.popleft()
+            assert flow.fed(unit) == parcels[unit]
+            assert flow.take(unit) == parcels[unit]
+            arrived.append(unit)
+        else:
+            flow.store(moving.pop(what), "a reference")
+        look()
+    assert sorted(arrived) == sorted(parcels), "nothing is left lying"
+    for worker in range(3):
+        own = [unit for unit in arrived if parcels[unit].worker == worker]
+        assert own == sorted(own)
+    assert flow.in_flight == 0
+
+
+def test_small_results_share_a_call_and_large_ones_do_not() -> None:
+    for size, expected in ((8, TOGETHER), (TOGETHER_BYTES // 4, 4), (TOGETHER_BYTES, 1)):
+        flow = Flow(1000 * TOGETHER_BYTES)
+        for unit in range(2 * TOGETHER):
+            flow.offer(Parcel(unit, 0, size, 1))
+        assert flow.grants() == {0: tuple(range(expected))}
+
+
+def test_no_call_moves_more_than_a_part_of_the_limit() -> None:
+    flow = Flow(SHARE * 100)
+    for unit in range(30):
+        flow.offer(Parcel(unit, 0, 20, 1))
+    assert flow.grants() == {0: (0, 1, 2, 3, 4)}
+
+
+def test_a_large_result_is_not_overtaken_for_ever() -> None:
+    flow = Flow(100)
+    for unit, (worker, size) in enumerate([(0, 60), (1, 90), (0, 10), (2, 10)]):
+        flow.offer(Parcel(unit, worker, size, 1))
+    assert flow.grants() == {0: (0,)}, "of the others the first does not fit"
+    flow.lose(0)
+    assert flow.grants() == {1: (1,), 0: (2,)}
+
+
+def test_the_consumer_has_two_results_ahead_however_large_they_are() -> None:
+    flow = Flow(1000 * TOGETHER_BYTES)
+    for unit in range(4):
+        flow.offer(Parcel(unit, unit, 10 * TOGETHER_BYTES, 1))
+    for worker, units in flow.grants().items():
+        flow.store(units, f"of {worker}")
+    assert len(flow.feeds()) == AHEAD
+    assert not flow.feeds()
+    flow.take(0)
+    assert [load.reference for load in flow.feeds()] == ["of 2"]
+
+
+def test_what_is_lost_is_no_longer_in_flight() -> None:
+    flow = Flow(100)
+    for unit in range(3):
+        flow.offer(Parcel(unit, unit, 10, 1))
+    assert flow.grants() == {0: (0,), 1: (1,), 2: (2,)}
+    assert flow.lose(0) is not None
+    flow.store((1,), "of 1")
+    flow.feeds()
+    assert flow.lose(1) is not None
+    assert flow.lose(1) is None
+    assert flow.in_flight == 10
+    assert flow.withdraw(2) == [], "it is being fetched already"
