@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from tests.controller.conftest import outcome
@@ -81,6 +81,9 @@ class Slots:
         return gone
 
     def events(self, timeout: float) -> Iterator[SlotEvent]:
+        return self.hear(())
+
+    def hear(self, answered: Iterable[object]) -> Iterator[SlotEvent]:
         while self._said:
             said = self._said.popleft()
             if isinstance(said, SlotTrial) and said.event.outcome is not None:
@@ -114,10 +117,11 @@ class Slots:
         arrays: Any = None,
         store: Any = None,
         offers: tuple[Offer, ...] = (),
+        unbegun: tuple[int, ...] = (),
         **changes: Any,
     ) -> None:
         ended = outcome(self.started[slot].number, node=f"pod-{slot}", **changes)
-        event = TrialEvent(outcome=ended, log=b"the end", offers=offers)
+        event = TrialEvent(outcome=ended, log=b"the end", offers=offers, unbegun=unbegun)
         self._said.append(SlotTrial(slot, self.started[slot], event, arrays, store, gone))
 
     def fail(self, slot: int, failure: FailureClass, message: str = "", *, gone: bool = False, **changes: Any) -> None:

@@ -105,7 +105,7 @@ def test_a_consumer_has_two_results_ahead_at_most() -> None:
     crew.begin()
     crew.want(0, 3)
     for unit in (6, 7, 8):
-        crew.offer(0, unit)
+        crew.offer(0, unit, 30)
         crew.producers.fetched(0, unit, reference=f"result {unit}")
     crew.listen()
     assert [units for units, _ in crew.consumer.feeding] == [(6,), (7,)]
@@ -195,6 +195,17 @@ def test_a_producer_that_failed_is_started_again_and_its_unit_is_not_counted_twi
     assert crew.want(0) == [8]
 
 
+def test_of_several_units_the_one_that_was_begun_is_guilty(caplog: pytest.LogCaptureFixture) -> None:
+    crew = Crew(max_failed=1)
+    crew.begin()
+    assert crew.want(0, 3) == [6, 7, 8]
+    crew.producers.fail(0, FailureClass.ERROR, "ValueError: bad move", unbegun=(7, 8))
+    crew.listen()
+    assert crew.pool.progress["units_failed"] == 1
+    assert "worker 0 at unit 6: " in caplog.text
+    assert crew.want(0, 3) == [7, 8, 9]
+
+
 def test_an_offer_that_nobody_has_fetched_is_gone_with_its_producer_and_done_again() -> None:
     crew = Crew()
     crew.begin()
@@ -207,6 +218,23 @@ def test_an_offer_that_nobody_has_fetched_is_gone_with_its_producer_and_done_aga
     crew.listen()
     assert crew.pool.progress["units_failed"] == 0
     assert sorted(crew.want(0, 2)) == [6, 7]
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_what_was_given_is_to_blame_only_when_its_producer_had_nothing_else(works: bool) -> None:
+    crew = Crew(max_failed=5)
+    crew.begin()
+    crew.want(1)
+    crew.offer(1, 6, 100)  # so that there is room for no other
+    for _ in range(3):
+        had = crew.want(0, 2 if works else 1)
+        crew.offer(0, 7)
+        assert 7 in had
+        crew.producers.fail(0, FailureClass.CRASHED, "killed by SIGKILL")
+        crew.listen()
+    failed = crew.pool._now.book.failed  # type: ignore[union-attr]
+    assert (7 in failed) != works
+    assert len(failed) == 1, "8 is what it worked on"
 
 
 def test_too_many_failed_units_end_the_iteration_with_the_first_ones_failure() -> None:

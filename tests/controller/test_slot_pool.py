@@ -90,6 +90,7 @@ class FakeRay:
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
     made = FakeRay()
     monkeypatch.setattr(slots, "ray", made)
+    monkeypatch.setattr(ray_session, "ray", made)
     return made
 
 

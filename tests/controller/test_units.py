@@ -57,6 +57,13 @@ class Iteration(RuleBasedStateMachine):
             self.out[worker].add(unit.number)
         assert self.book.open(worker) == self.out[worker]
 
+    @rule(worker=WORKERS, data=st.data())
+    def put_back(self, worker: int, data: st.DataObject) -> None:
+        unbegun = data.draw(st.sets(st.sampled_from(sorted(self.out[worker]) or [FIRST])))
+        self.book.put_back(worker, unbegun)
+        self.out[worker] -= unbegun
+        assert self.book.open(worker) == self.out[worker]
+
     @rule(worker=WORKERS, unit=st.integers(FIRST - 1, FIRST + COUNT))
     def make(self, worker: int, unit: int) -> None:
         assert self.book.made(worker, unit) is (unit in self.out[worker])
@@ -198,3 +205,12 @@ def test_seeds_are_the_jobs_and_the_units() -> None:
     assert seeds[0] == seed_of(7, FIRST), "as where the job runs without the platform"
     assert seeds == [unit.seed for unit in book().hand(0, COUNT)]
     assert seeds != [unit.seed for unit in Units(FIRST, COUNT, 8, Retries()).hand(0, COUNT)]
+
+
+def test_units_that_were_not_begun_have_nothing_to_do_with_their_producers_end() -> None:
+    units = book()
+    assert [unit.number for unit in units.hand(0, 3)] == [20, 21, 22]
+    units.put_back(0, (21, 22))
+    lost = units.lose(0, end(FailureClass.ERROR))
+    assert lost.guilty == 20
+    assert [unit.number for unit in units.hand(1, 3)] == [21, 22, 23], "as if nobody had had them"

@@ -104,6 +104,7 @@ class Crew:
         """Starts the consumer and, when the weights are there, the producers with them."""
         self.asked, self.iteration, self.attempt, self.params = units, iteration, attempt, params
         self.waiting = collections.deque(Unit(iteration * units + index, 1000 + index) for index in range(units))
+        self.units = {unit.number: unit for unit in self.waiting}
         self.open: dict[int, dict[int, Unit]] = collections.defaultdict(dict)
         self.wants: collections.Counter[int] = collections.Counter()
         self.offered: collections.deque[tuple[int, Any]] = collections.deque()
@@ -166,8 +167,11 @@ class Crew:
                 self.offered.append((index, offer))
         if event.outcome is not None:
             self.wants[index] = 0
+            self.waiting.extend(self.units[offer.unit] for worker, offer in self.offered if worker == index)
             self.offered = collections.deque(each for each in self.offered if each[0] != index)
-            self.lost += len(self.open.pop(index, {}))
+            left = self.open.pop(index, {})
+            self.waiting.extendleft(left.pop(unit) for unit in reversed(event.unbegun))
+            self.lost += len(left)
             if event.outcome.failure is not None:
                 self.failures.append(event.outcome)
 
@@ -179,7 +183,7 @@ class Crew:
                 self.open[index].update({unit.number: unit for unit in given})
                 self.wants[index] -= count
                 producer.slot.hand(given, False)
-            elif self.wants[index] and not self.waiting:
+            elif self.wants[index] and not self.waiting and not any(self.open.values()):
                 self.wants[index] = 0
                 producer.slot.hand([], True)
         while self.offered and (len(self.fed) < self.limit or self.consumer.outcome is not None):

@@ -27,7 +27,7 @@ from trialplane.wire.units import WEIGHTS, Offer, WorkerStatus
 
 log = logging.getLogger(__name__)
 
-BURST = 64  # events in a row before the loop looks after other things
+BURST = 64  # times in a row to listen, before the loop looks after other things
 END_INTERVAL = 0.2  # seconds between looks for producers that should have ended
 
 
@@ -126,9 +126,10 @@ class CrewPool:
     def events(self, timeout: float) -> Iterator[SlotReady | SlotTrial]:
         """What the crew says, waiting at most `timeout` seconds for the first. Raises as `SlotPool.events`."""
         self._end_late()
-        ray_session.wait((*self._consumer.pending, *self._producers.pending), timeout)
-        for _ in range(BURST):
-            of_consumer, of_producers = list(self._consumer.events(0)), list(self._producers.events(0))
+        for turn in range(BURST):
+            pending = (*self._consumer.pending, *self._producers.pending)
+            answered = ray_session.wait(pending, 0 if turn else timeout)
+            of_consumer, of_producers = list(self._consumer.hear(answered)), list(self._producers.hear(answered))
             for said in of_consumer:
                 yield from self._hear_consumer(said)
             for said in of_producers:
@@ -228,6 +229,7 @@ class CrewPool:
                 for offer in said.event.offers:
                     self._offered(now, worker, offer)
                 if said.event.outcome is not None:
+                    now.book.put_back(worker.index, said.event.unbegun)
                     self._log_end(now, worker, said.event.outcome)
                     now.producer_ended(worker, said.event.outcome)
             if said.gone:

@@ -18,7 +18,7 @@ from typing import Any
 from trialplane.wire.units import TOGETHER, TOGETHER_BYTES, Parcel
 
 AHEAD = 2  # results that the consumer has and has not taken, however large they are, so that it need not wait for the next
-SHARE = 8  # of the limit: one call moves no more of it, so that all that is in flight does not stand still for one call
+SHARE = 4  # of the limit: one call moves no more of it, so that all that is in flight does not stand still for one call
 
 
 @dataclasses.dataclass(frozen=True)

@@ -135,8 +135,10 @@ class Iteration:
 
     def producer_ended(self, worker: Worker, outcome: TrialOutcome) -> None:
         """A producer's process has ended; what it had is done again, or has failed."""
+        # What it was working on when it failed is to blame, if there was anything, and not what it had given.
+        counts = not self.book.open(worker.index)
         for unit in self.flow.withdraw(worker.index):
-            self._again(unit, worker.index, f"its producer ended before there was room for it: {outcome.message}")
+            self._again(unit, worker.index, f"its producer ended before it was fetched: {outcome.message}", counts=counts)
         lost = self.book.lose(worker.index, outcome)
         if outcome.state is TrialState.COMPLETE and not worker.last and not worker.handed:
             early = "play(ctx) returned before the iteration had enough, and without taking a unit"
@@ -243,8 +245,8 @@ class Iteration:
         if (parcel := self.flow.lose(unit)) is not None:
             self._again(unit, parcel.worker, why)
 
-    def _again(self, unit: int, worker: int, why: str) -> None:
-        failed = self.book.again(unit, f"its result was lost on its way: {why}")
+    def _again(self, unit: int, worker: int, why: str, *, counts: bool = True) -> None:
+        failed = self.book.again(unit, f"its result was lost on its way: {why}", counts=counts)
         self.workers[worker].failed += failed is not None
         if not self.is_ending:
             text = "iteration %d: worker %d: the result of unit %d was lost on its way: %s%s"

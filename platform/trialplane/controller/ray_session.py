@@ -79,12 +79,15 @@ def disconnect() -> None:
     ray.shutdown()
 
 
-def wait(answers: Sequence[Any], timeout: float) -> None:
-    """Waits until one of the calls with these answers has one, for at most so many seconds."""
-    if answers:
-        ray.wait(list(answers), num_returns=1, timeout=timeout, fetch_local=False)
-    else:
+def wait(answers: Sequence[Any], timeout: float) -> list[Any]:
+    """Waits for one of these answers, for at most so many seconds; who does not want to wait gets all that are there."""
+    if not answers:
         time.sleep(timeout)
+        return []
+    # Asking for each by itself costs as much as what is asked.
+    enough = 1 if timeout else len(answers)
+    done, _ = ray.wait(list(answers), num_returns=enough, timeout=timeout, fetch_local=False)
+    return list(done)
 
 
 def store_bytes() -> int:

@@ -10,13 +10,13 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import ray
 
 from trialplane import errors
-from trialplane.controller.ray_session import SLOT_RESOURCE
+from trialplane.controller import ray_session
 from trialplane.controller.slot_actor import GROUPS, SlotActor
 from trialplane.controller.slot_events import SlotEvent, SlotFed, SlotFetched, SlotReady, SlotTrial
 from trialplane.controller.starting import StartFailures
@@ -194,7 +194,11 @@ class SlotPool:
         return {place.index: place.running for place in self._places.values() if place.running is not None}
 
     def events(self, timeout: float) -> Iterator[SlotEvent]:
-        """What slots say, waiting at most `timeout` seconds for the first.
+        """What slots say, waiting at most `timeout` seconds for the first. Raises as `hear`."""
+        yield from self.hear(ray_session.wait(self.pending, timeout))
+
+    def hear(self, answered: Iterable[Any]) -> Iterator[SlotEvent]:
+        """What slots say by these answers; those of others are left alone.
 
         Raises:
             EntrypointError: the job's code does not import.
@@ -203,19 +207,13 @@ class SlotPool:
         for place in self._places.values():
             if place.actor is None and time.monotonic() >= place.again:
                 self._open(place)
-        if not self._pending:
-            time.sleep(timeout)
-            return
-        # Who does not want to wait takes all there is: asking for each by itself costs as much as what is asked.
-        enough = 1 if timeout else len(self._pending)
-        done, _ = ray.wait(list(self._pending), num_returns=enough, timeout=timeout, fetch_local=False)
-        for answered in done:
-            call = self._pending.pop(answered, None)
-            if call is None:  # the slot went because of what another one said
+        for reference in answered:
+            call = self._pending.pop(reference, None)
+            if call is None:  # another pool's, or the slot went because of what another one said
                 continue
             place = call.place
             try:
-                answer = ray.get(answered)
+                answer = ray.get(reference)
                 files = {name: ray.get(part) for name, part in answer[1].items()} if call.what == "trial" else {}
             except ray.exceptions.RayError as error:
                 if call.request is not None:  # the actor's death is told by the trial in it
@@ -252,7 +250,7 @@ class SlotPool:
         """Puts a new actor in a place and starts its template."""
         self._generation += 1
         options: dict[str, Any] = {
-            "resources": {SLOT_RESOURCE: 1},
+            "resources": {ray_session.SLOT_RESOURCE: 1},
             "num_cpus": 0,  # the slot's resource already says: one trial per place
             "num_gpus": self._config.gpus,
             "concurrency_groups": GROUPS,  # so that `kill` need not wait for the trial

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+from collections.abc import Iterable
 
 from trialplane.spec.resources import Retries
 from trialplane.wire import units
@@ -110,6 +111,13 @@ class Units:
         out.update(given)
         return tuple(Unit(number, units.seed_of(self._seed, number)) for number in given)
 
+    def put_back(self, worker: int, unbegun: Iterable[int]) -> None:
+        """Units that a producer had and has not begun: they wait as if nobody had had them."""
+        for unit in sorted(unbegun, reverse=True):
+            if unit in self._out[worker]:
+                self._out[worker].discard(unit)
+                self._return(unit)
+
     def made(self, worker: int, unit: int) -> bool:
         """A producer offers the result of a unit; False when it has no such unit."""
         if unit not in self._out[worker]:
@@ -134,10 +142,18 @@ class Units:
         self._arrived.add(unit)
         return True
 
-    def again(self, unit: int, message: str) -> FailedUnit | None:
-        """A result was lost on its way: the unit is done again, unless that has happened to it too often."""
+    def again(self, unit: int, message: str, *, counts: bool = True) -> FailedUnit | None:
+        """A result was lost on its way: the unit is done again, unless that has happened to it too often.
+
+        It counts only where no other unit is to blame, whose own count then sees to an end.
+        """
         worker = self._made.pop(unit, None)
-        return None if worker is None else self._retry(unit, worker, FailureClass.LOST, message, "")
+        if worker is None:
+            return None
+        if counts:
+            return self._retry(unit, worker, FailureClass.LOST, message, "")
+        self._return(unit)
+        return None
 
     def refuse(self, unit: int, failure: FailureClass, message: str) -> FailedUnit | None:
         """A result on its way cannot be taken, and another try would give the same."""

@@ -275,9 +275,10 @@ class Slot:
                 return self._take(running)
             if running.log is not None and time.monotonic() >= running.log_at:
                 event = self._take(running)
-                if event.log or event.reports:
+                if event != records.TrialEvent():
                     return event
-            if running.exchange is not None and running.exchange.has_news and not running.channel.poll(0):
+            tell_at = None if running.exchange is None else running.exchange.tell_at
+            if tell_at is not None and time.monotonic() >= tell_at and not running.channel.poll(0):
                 return self._take(running)
 
     def _take(self, running: Running) -> records.TrialEvent:
@@ -322,7 +323,7 @@ class Slot:
         arrays = running.arrays if outcome.state is TrialState.COMPLETE else None
         news: dict[str, Any] = {}
         if running.exchange is not None:
-            news = running.exchange.news()
+            news = {**running.exchange.news(), "unbegun": running.exchange.unbegun}
             running.exchange.close()
         event = records.TrialEvent(tuple(running.reports), outcome=outcome, arrays=arrays, **news)
         if running.log is None:
@@ -368,6 +369,8 @@ class Slot:
             waits.append(max(0.0, running.flush_at - now))
         if running.log is not None:
             waits.append(max(0.0, running.log_at - now))
+        if running.exchange is not None and (tell_at := running.exchange.tell_at) is not None:
+            waits.append(max(0.0, tell_at - now))
         return min(waits, default=None)
 
     def _note(self, message: Mapping[str, Any]) -> None:

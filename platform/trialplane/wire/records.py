@@ -178,7 +178,8 @@ class TrialEvent:
     `waiting` means that the trial stands still until it is told whether to go on. `arrays` is the file, on the slot's
     node, that holds the packed arrays of the result. A slot that ships (`SlotConfig.ship`) adds what the log has grown by,
     and `store`, the file that holds the trial's own MLflow store. A producer says how many more units it `wants` and what it
-    `offers`; a consumer offers weights, and says which results it has read and needs no more (`took`).
+    `offers`, and with its outcome which units it had and had not begun (`unbegun`). A consumer offers weights, and says
+    which results it has read and needs no more (`took`).
     """
 
     reports: tuple[TrialReport, ...] = ()
@@ -190,6 +191,7 @@ class TrialEvent:
     wants: int = 0
     offers: tuple[Offer, ...] = ()
     took: tuple[int, ...] = ()
+    unbegun: tuple[int, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -37,7 +37,7 @@ class Offer:
         unit: number of the unit, or WEIGHTS.
         bytes: of the packed result; 0 says that there is none (no weights before the first iteration has ended).
         items: what the job counts in it: positions, samples.
-        seconds: from when the unit was handed out.
+        seconds: from when the job had the unit.
     """
 
     unit: int

@@ -24,7 +24,7 @@ import numpy as np
 from tests.benchmarks.programs import games
 
 PRODUCERS = 2
-IN_FLIGHT = 16
+IN_FLIGHT = 32
 TRAIN = """
 import games
 

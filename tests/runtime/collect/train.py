@@ -10,6 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
+from trialplane.runtime.collect.producer import AHEAD_SECONDS
+
 
 def play(ctx):
     getattr(Plays, ctx.params.get("play", "simple"))(ctx)
@@ -61,6 +63,11 @@ class Plays:
         for unit in ctx.units():
             if unit.number == ctx.params["at"]:
                 transport.Packing.write = half
+            ctx.give(unit, result(ctx, unit), items=5)
+
+    def slow(ctx):
+        for unit in ctx.units():
+            time.sleep(1.1 * AHEAD_SECONDS)
             ctx.give(unit, result(ctx, unit), items=5)
 
     def raises(ctx):

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from trialplane.runtime.collect.segments import Bytes
 
 AHEAD = 2  # results that a producer may have on offer, however large they are
+# Seconds between two times that the controller hears of a producer which has enough to do: what it offers meanwhile moves
+# with one call. One that is slower than that is heard at once.
+GATHER = 0.1
 _ROOM = 64 << 20  # bytes of memory that there must be for results to be passed on there
 
 
@@ -57,10 +60,12 @@ class Exchange:
         self._lock = threading.Lock()
         self._since = time.monotonic()  # of the last thing that gave a producer something to do
         self._has_asked = False  # for a unit
-        self._open: set[int] = set()
+        self._open: set[int] = set()  # units that the process has and has not given
+        self._begun: set[int] = set()  # those of them that its job has
         self._offered: dict[int, tuple[str, int]] = {}  # unit → file, bytes
         self._fed: dict[int, str] = {}
         self._closed = False
+        self._told = -GATHER  # when the controller last heard something, by the monotonic clock
         self._wants = 0
         self._offers: list[units.Offer] = []
         self._took: list[int] = []
@@ -81,17 +86,29 @@ class Exchange:
         a slow consumer before it ends.
         """
         with self._lock:
-            is_held = is_full(len(self._offered), sum(size for _, size in self._offered.values()))
-            waits = is_held or (self._has_asked and not self._open)
+            waits = self._is_full or (self._has_asked and not self._open)
             return None if self._timeout is None or waits else self._since + self._timeout
 
     @property
-    def has_news(self) -> bool:
-        """Whether the process has said something that the controller is to hear."""
-        return bool(self._wants or self._offers or self._took)
+    def unbegun(self) -> tuple[int, ...]:
+        """The units of a producer that its job never had."""
+        return tuple(sorted(self._open - self._begun))
+
+    @property
+    def tell_at(self) -> float | None:
+        """When the controller is to hear what the process has said, by the monotonic clock; None: it has said nothing.
+
+        That has passed when the process waits for the controller, to get units or to have results fetched.
+        """
+        if not (self._wants or self._offers or self._took):
+            return None
+        with self._lock:
+            is_idle = self._wants and self._open <= self._begun
+            return self._told if is_idle or self._took or self._is_full else self._told + GATHER
 
     def news(self) -> dict[str, Any]:
         """What it has said since the last call, as fields of an event."""
+        self._told = time.monotonic()
         said = {"wants": self._wants, "offers": tuple(self._offers), "took": tuple(self._took)}
         self._wants, self._offers, self._took = 0, [], []
         return said
@@ -103,9 +120,12 @@ class Exchange:
             if "wants" in message:
                 self._wants += message["wants"]
                 self._has_asked = True
+            elif "began" in message:
+                self._begun.update(message["began"])
             elif "offer" in message:
                 offer = records.from_dict(units.Offer, message["offer"])
                 self._open.discard(offer.unit)
+                self._begun.discard(offer.unit)
                 if offer.bytes:
                     self._offered[offer.unit] = message["file"], offer.bytes
                 self._offers.append(offer)
@@ -163,6 +183,10 @@ class Exchange:
     def end_feed(self, failed: int) -> None:
         """Tells a consumer that all results have come, but for so many units that failed."""
         self._send({"end": {"failed": failed}})
+
+    @property
+    def _is_full(self) -> bool:
+        return is_full(len(self._offered), sum(size for _, size in self._offered.values()))
 
     def close(self) -> None:
         """Removes the files; the process is gone."""

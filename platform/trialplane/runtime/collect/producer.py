@@ -22,9 +22,12 @@ from trialplane.runtime import context
 from trialplane.runtime.collect import exchange, segments
 from trialplane.runtime.collect.line import Line
 from trialplane.wire import records
-from trialplane.wire.units import Offer, Unit
+from trialplane.wire.units import TOGETHER, Offer, Unit
 
 TELL_INTERVAL = 5.0  # seconds between lines in the log that say how much was given
+# Seconds of work that a producer asks for before it needs it, for asking takes some milliseconds. So long may the last
+# producer of an iteration work on alone.
+AHEAD_SECONDS = 0.25
 
 
 class Work(Protocol):
@@ -107,8 +110,9 @@ class Desk:
         self._line = line
         self._segments = segments.Writer(folder, spare)
         self._ready: collections.deque[Unit] = collections.deque()
-        self._taken: dict[int, float] = {}  # unit → when it was handed out
+        self._taken: dict[int, float] = {}  # unit that the job has → since when
         self._offered: dict[int, tuple[str, int]] = {}  # unit → file, bytes
+        self._ahead = 0  # units to ask for before the job does
         self._owed = 0  # units asked for that have not come
         self._last = False  # no more will come
         self._given = self._items = self._told = 0
@@ -117,17 +121,22 @@ class Desk:
     def take(self, count: int, wait: bool) -> tuple[Unit, ...]:
         """Units to do, `count` at most."""
         self._listen(wait=False)
-        lack = count - len(self._ready) - self._owed
+        lack = count + self._ahead - len(self._ready) - self._owed
         if lack > 0 and not self._last:
             self._line.send(wants=lack)
             self._owed += lack
         while wait and not self._ready and not self._last:
             self._listen(wait=True)
-        return tuple(self._ready.popleft() for _ in range(min(count, len(self._ready))))
+        taken = tuple(self._ready.popleft() for _ in range(min(count, len(self._ready))))
+        if taken:
+            self._line.send(began=[unit.number for unit in taken])
+            now = time.monotonic()
+            self._taken.update({unit.number: now for unit in taken})
+        return taken
 
     def give(self, unit: Unit, value: Any, items: int) -> None:
         """Offers the result of a unit; waits first while as much is on offer as may be."""
-        if unit.number not in self._taken or unit in self._ready:
+        if unit.number not in self._taken:
             raise ValueError(f"ctx.give: this producer does not have unit {unit.number}, or has given it already")
         self._listen(wait=False)
         while exchange.is_full(len(self._offered), sum(size for _, size in self._offered.values())):
@@ -136,7 +145,9 @@ class Desk:
             file, size = self._segments.write(value)
         except errors.TransportError as error:
             raise errors.TransportError(f"unit {unit.number}: {error}") from error
-        seconds = time.monotonic() - self._taken.pop(unit.number)
+        seconds = time.monotonic() - self._taken[unit.number]
+        self._ahead = min(TOGETHER, int(AHEAD_SECONDS * len(self._taken) / max(seconds, 1e-6)))
+        del self._taken[unit.number]
         self._offered[unit.number] = file, size
         self._line.send(offer=records.to_dict(Offer(unit.number, size, items, seconds)), file=file)
         self._given += 1
@@ -171,10 +182,7 @@ class Desk:
         while (message := self._line.receive(wait=wait)) is not None:
             wait = False
             if "units" in message:
-                now = time.monotonic()
-                for number, seed in message["units"]:
-                    self._ready.append(Unit(number, seed))
-                    self._taken[number] = now
+                self._ready.extend(Unit(number, seed) for number, seed in message["units"])
                 self._last = self._last or message["last"]
                 self._owed = 0 if self._last else max(0, self._owed - len(message["units"]))
             else:

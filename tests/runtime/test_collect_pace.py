@@ -1,0 +1,57 @@
+"""What a producer has before it needs it, and what is heard of it, in real slots without Ray.
+
+Not checked here: what comes of units and results (test_collect.py); when the controller hears (collect/test_exchange.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.runtime.crew import CODE, Crew
+
+from trialplane.plan import pack
+from trialplane.runtime import slot as slots
+from trialplane.wire import env
+from trialplane.wire.states import FailureClass, TrialState
+from trialplane.wire.units import Unit
+
+
+@pytest.fixture
+def crew(tmp_path: Path) -> Iterator[Crew]:
+    with Crew(tmp_path) as crew:
+        yield crew
+
+
+def test_of_the_units_that_a_killed_producer_had_those_it_had_not_begun_are_told(crew: Crew) -> None:
+    (place,) = crew.producers[:1]
+    crew.iteration = 0
+    place.start(crew.request(0, 1, 9, 0, play="killed", at=2))
+    event = crew.events.get(timeout=60)[1]
+    place.slot.hand([Unit(number, 1) for number in range(6)], False)
+    while event.outcome is None:
+        event = crew.events.get(timeout=60)[1]
+    assert event.outcome.failure is FailureClass.CRASHED
+    assert event.unbegun == (3, 4, 5)
+
+
+def test_a_quick_producer_asks_for_units_before_it_needs_them_and_a_slow_one_does_not(crew: Crew) -> None:
+    asked: dict[str, int] = {}
+    for play in ("simple", "slow"):
+        wants: list[int] = []
+        crew.on_event = lambda place, event, wants=wants: wants.append(event.wants)  # type: ignore[misc]
+        assert crew.run(0, play=play, units=8).state is TrialState.COMPLETE
+        asked[play] = max(wants)
+    assert asked["simple"] > 1
+    assert asked["slow"] == 1
+
+
+def test_nothing_that_a_producer_says_is_lost_to_a_look_at_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slots, "LOG_INTERVAL", 0.0)
+    monkeypatch.setenv(env.HOME, str(tmp_path / "pod"))
+    archive = tmp_path / "code.tar.gz"
+    archive.write_bytes(pack.pack(CODE).data)
+    with Crew(tmp_path, ship=True, pack=str(archive)) as crew:
+        assert crew.run(0, units=6).state is TrialState.COMPLETE
+        assert sorted(crew.taken) == list(range(6))
