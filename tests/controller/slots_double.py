@@ -117,11 +117,11 @@ class Slots:
         arrays: Any = None,
         store: Any = None,
         offers: tuple[Offer, ...] = (),
-        unbegun: tuple[int, ...] = (),
+        begun: tuple[int, ...] | None = None,
         **changes: Any,
     ) -> None:
         ended = outcome(self.started[slot].number, node=f"pod-{slot}", **changes)
-        event = TrialEvent(outcome=ended, log=b"the end", offers=offers, unbegun=unbegun)
+        event = TrialEvent(outcome=ended, log=b"the end", offers=offers, begun=begun)
         self._said.append(SlotTrial(slot, self.started[slot], event, arrays, store, gone))
 
     def fail(self, slot: int, failure: FailureClass, message: str = "", *, gone: bool = False, **changes: Any) -> None:

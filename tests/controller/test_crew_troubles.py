@@ -112,3 +112,27 @@ def test_what_producers_do_is_over_with_the_iteration() -> None:
     crew.consumer.end(0)
     crew.listen()
     assert [row.state for row in crew.pool.workers] == ["waiting", "waiting"]
+
+
+def test_of_several_units_the_one_that_was_begun_is_guilty(caplog: pytest.LogCaptureFixture) -> None:
+    crew = Crew(max_failed=1)
+    crew.begin()
+    assert crew.want(0, 3) == [6, 7, 8]
+    crew.producers.fail(0, FailureClass.ERROR, "ValueError: bad move", begun=(6,))
+    crew.listen()
+    assert crew.pool.progress["units_failed"] == 1
+    assert "worker 0 at unit 6: " in caplog.text
+    assert crew.want(0, 3) == [7, 8, 9]
+
+
+def test_a_producer_that_never_begins_what_it_has_is_given_up() -> None:
+    crew = Crew()
+    crew.begin()
+    for _ in range(MAX_EMPTY):
+        for slot in (0, 1):
+            assert crew.want(slot)
+        for slot in (0, 1):
+            crew.producers.end(slot, begun=())
+        crew.listen()
+    assert [row.state for row in crew.pool.workers] == ["gone", "gone"]
+    assert "without taking a unit" in crew.pool.workers[0].message

@@ -195,17 +195,6 @@ def test_a_producer_that_failed_is_started_again_and_its_unit_is_not_counted_twi
     assert crew.want(0) == [8]
 
 
-def test_of_several_units_the_one_that_was_begun_is_guilty(caplog: pytest.LogCaptureFixture) -> None:
-    crew = Crew(max_failed=1)
-    crew.begin()
-    assert crew.want(0, 3) == [6, 7, 8]
-    crew.producers.fail(0, FailureClass.ERROR, "ValueError: bad move", unbegun=(7, 8))
-    crew.listen()
-    assert crew.pool.progress["units_failed"] == 1
-    assert "worker 0 at unit 6: " in caplog.text
-    assert crew.want(0, 3) == [7, 8, 9]
-
-
 def test_an_offer_that_nobody_has_fetched_is_gone_with_its_producer_and_done_again() -> None:
     crew = Crew()
     crew.begin()

@@ -169,9 +169,10 @@ class Crew:
             self.wants[index] = 0
             self.waiting.extend(self.units[offer.unit] for worker, offer in self.offered if worker == index)
             self.offered = collections.deque(each for each in self.offered if each[0] != index)
-            left = self.open.pop(index, {})
-            self.waiting.extendleft(left.pop(unit) for unit in reversed(event.unbegun))
-            self.lost += len(left)
+            had = self.open.pop(index, {})
+            begun = had if event.begun is None else event.begun
+            self.waiting.extendleft(had[unit] for unit in sorted(had.keys() - set(begun), reverse=True))
+            self.lost += len(begun)
             if event.outcome.failure is not None:
                 self.failures.append(event.outcome)
 

@@ -268,12 +268,12 @@ def test_who_waits_for_others_is_not_late(crew: Crew, tmp_path: Path, size: int,
     assert held is not None
     other = crew.producers[1].slot._exchange
     assert other is not None
-    wait_until(lambda: held.deadline is None, "it has offered what it may")
+    given = tmp_path / "given"
+    wait_until(lambda: given.exists() and given.read_text() in (str(most - 2), str(most - 1)), "it has offered what it may")
+    wait_until(lambda: held.deadline is None, "it waits")
     wait_until(lambda: other.deadline is None, "the other one waits for a unit")
-    given = (str(most - 2), str(most - 1))
-    wait_until(lambda: (tmp_path / "given").read_text() in given, "and one more only when there is room")
     place.slot.release([0])
-    wait_until(lambda: (tmp_path / "given").read_text() == str(most), "there is room for the next")
+    wait_until(lambda: given.read_text() == str(most), "there is room for the next")
     for producer in crew.producers:
         producer.slot.kill(FailureClass.STOPPED, "enough")
     for producer in crew.producers:

@@ -229,7 +229,7 @@ class CrewPool:
                 for offer in said.event.offers:
                     self._offered(now, worker, offer)
                 if said.event.outcome is not None:
-                    now.book.put_back(worker.index, said.event.unbegun)
+                    now.take_back(worker, said.event.begun)
                     self._log_end(now, worker, said.event.outcome)
                     now.producer_ended(worker, said.event.outcome)
             if said.gone:

@@ -133,6 +133,13 @@ class Iteration:
             elif self.book.arrive(unit):  # before we heard that it was fed
                 self._count(parcel)
 
+    def take_back(self, worker: Worker, begun: tuple[int, ...] | None) -> None:
+        """A producer has ended: those of its units that its job had not begun wait as if nobody had had them."""
+        if begun is not None:
+            unbegun = self.book.open(worker.index) - set(begun)
+            self.book.put_back(worker.index, unbegun)
+            worker.handed -= len(unbegun)
+
     def producer_ended(self, worker: Worker, outcome: TrialOutcome) -> None:
         """A producer's process has ended; what it had is done again, or has failed."""
         # What it was working on when it failed is to blame, if there was anything, and not what it had given.

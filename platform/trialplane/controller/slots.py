@@ -276,8 +276,8 @@ class SlotPool:
         assert request is not None
         if call.what == "feed":
             return SlotFed(place.index, request, call.units, not answer, why)
-        if answer and place.running is request:
-            place.actor.release.remote(request.number, answer)
+        if place.running is request:  # also what could not be fetched: it is made again, and would take up room for ever
+            place.actor.release.remote(request.number, call.units)
         gone = tuple(unit for unit in call.units if unit not in answer)
         return SlotFetched(place.index, request, answer, call.reference if answer else None, gone, why)
 

@@ -65,7 +65,7 @@ class Units:
         self._waiting = collections.deque(range(first, first + count))
         self._alone: collections.deque[int] = collections.deque()  # wait for a producer that works on nothing else
         self._suspects: set[int] = set()  # units that are handed out alone
-        self._out: dict[int, set[int]] = collections.defaultdict(set)  # producer → what it works on
+        self._out: dict[int, set[int]] = collections.defaultdict(set)  # producer → what it has and has not given
         self._made: dict[int, int] = {}  # unit whose result is on its way → producer
         self._arrived: set[int] = set()
         self._used: collections.Counter[tuple[int, FailureClass]] = collections.Counter()
@@ -91,7 +91,7 @@ class Units:
         return len(self._arrived) + len(self.failed) == self.count
 
     def open(self, worker: int) -> frozenset[int]:
-        """The units a producer works on."""
+        """The units a producer has and has not given."""
         return frozenset(self._out.get(worker, ()))
 
     def hand(self, worker: int, wants: int) -> tuple[Unit, ...]:

@@ -262,7 +262,7 @@ class Slot:
             readable = _readable([running.channel, self._control], timeout)
             if running.channel in readable and not self._read(running):
                 # The channel is closed: the template's word is all that is left to wait for.
-                readable = _readable([self._control], self._until_next_look(running))
+                readable = _readable([self._control], self._until_next_look(running, has_ended=True))
             if self._control in readable:
                 data, descriptors, _, _ = socket.recv_fds(self._control, MAX_MESSAGE, 1)
                 message: dict[str, Any] = json.loads(data) if data else {}
@@ -323,7 +323,7 @@ class Slot:
         arrays = running.arrays if outcome.state is TrialState.COMPLETE else None
         news: dict[str, Any] = {}
         if running.exchange is not None:
-            news = {**running.exchange.news(), "unbegun": running.exchange.unbegun}
+            news = {**running.exchange.news(), "begun": running.exchange.begun}
             running.exchange.close()
         event = records.TrialEvent(tuple(running.reports), outcome=outcome, arrays=arrays, **news)
         if running.log is None:
@@ -360,8 +360,11 @@ class Slot:
             peak_memory=max(message.get("peak_memory", 0), outcome.peak_memory),
         )
 
-    def _until_next_look(self, running: Running) -> float | None:
-        """Sees to the trial's limits; the seconds until that, or something else, is to be done again."""
+    def _until_next_look(self, running: Running, *, has_ended: bool = False) -> float | None:
+        """Sees to the trial's limits; the seconds until that, or something else, is to be done again.
+
+        What a process that has ended has said is told with its end.
+        """
         limit = running.enforce_limits(self.config.memory)
         waits = [] if limit is None else [limit]
         now = time.monotonic()
@@ -369,7 +372,7 @@ class Slot:
             waits.append(max(0.0, running.flush_at - now))
         if running.log is not None:
             waits.append(max(0.0, running.log_at - now))
-        if running.exchange is not None and (tell_at := running.exchange.tell_at) is not None:
+        if running.exchange is not None and not has_ended and (tell_at := running.exchange.tell_at) is not None:
             waits.append(max(0.0, tell_at - now))
         return min(waits, default=None)
 

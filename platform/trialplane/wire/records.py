@@ -178,8 +178,8 @@ class TrialEvent:
     `waiting` means that the trial stands still until it is told whether to go on. `arrays` is the file, on the slot's
     node, that holds the packed arrays of the result. A slot that ships (`SlotConfig.ship`) adds what the log has grown by,
     and `store`, the file that holds the trial's own MLflow store. A producer says how many more units it `wants` and what it
-    `offers`, and with its outcome which units it had and had not begun (`unbegun`). A consumer offers weights, and says
-    which results it has read and needs no more (`took`).
+    `offers`, and with its outcome which units its job had and had not given (`begun`; None when nobody knows). A consumer
+    offers weights, and says which results it has read and needs no more (`took`).
     """
 
     reports: tuple[TrialReport, ...] = ()
@@ -191,7 +191,7 @@ class TrialEvent:
     wants: int = 0
     offers: tuple[Offer, ...] = ()
     took: tuple[int, ...] = ()
-    unbegun: tuple[int, ...] = ()
+    begun: tuple[int, ...] | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -70,6 +70,12 @@ class Plays:
             time.sleep(1.1 * AHEAD_SECONDS)
             ctx.give(unit, result(ctx, unit), items=5)
 
+    def slow_at(ctx):
+        for unit in ctx.units():
+            if unit.number == ctx.params["at"]:
+                time.sleep(1.1 * AHEAD_SECONDS)
+            ctx.give(unit, 1)
+
     def raises(ctx):
         for unit in ctx.units():
             if unit.number == ctx.params["at"]:

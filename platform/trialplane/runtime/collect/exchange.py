@@ -60,8 +60,9 @@ class Exchange:
         self._lock = threading.Lock()
         self._since = time.monotonic()  # of the last thing that gave a producer something to do
         self._has_asked = False  # for a unit
-        self._open: set[int] = set()  # units that the process has and has not given
-        self._begun: set[int] = set()  # those of them that its job has
+        self._ahead: set[int] = set()  # units that the process has and its job has not
+        self._begun: set[int] = set()  # units that its job has and has not given
+        self._owed = 0  # units asked for that have not come
         self._offered: dict[int, tuple[str, int]] = {}  # unit → file, bytes
         self._fed: dict[int, str] = {}
         self._closed = False
@@ -86,24 +87,24 @@ class Exchange:
         a slow consumer before it ends.
         """
         with self._lock:
-            waits = self._is_full or (self._has_asked and not self._open)
+            waits = self._is_full or (self._has_asked and not self._begun)
             return None if self._timeout is None or waits else self._since + self._timeout
 
     @property
-    def unbegun(self) -> tuple[int, ...]:
-        """The units of a producer that its job never had."""
-        return tuple(sorted(self._open - self._begun))
+    def begun(self) -> tuple[int, ...]:
+        """The units that the job of a producer has and has not given."""
+        return tuple(sorted(self._begun))
 
     @property
     def tell_at(self) -> float | None:
         """When the controller is to hear what the process has said, by the monotonic clock; None: it has said nothing.
 
-        That has passed when the process waits for the controller, to get units or to have results fetched.
+        That has passed when the process may wait for the controller, to get units or to have results fetched.
         """
         if not (self._wants or self._offers or self._took):
             return None
         with self._lock:
-            is_idle = self._wants and self._open <= self._begun
+            is_idle = self._owed and not self._ahead
             return self._told if is_idle or self._took or self._is_full else self._told + GATHER
 
     def news(self) -> dict[str, Any]:
@@ -119,12 +120,13 @@ class Exchange:
             self._since = time.monotonic()
             if "wants" in message:
                 self._wants += message["wants"]
+                self._owed += message["wants"]
                 self._has_asked = True
             elif "began" in message:
                 self._begun.update(message["began"])
+                self._ahead.difference_update(message["began"])
             elif "offer" in message:
                 offer = records.from_dict(units.Offer, message["offer"])
-                self._open.discard(offer.unit)
                 self._begun.discard(offer.unit)
                 if offer.bytes:
                     self._offered[offer.unit] = message["file"], offer.bytes
@@ -139,7 +141,8 @@ class Exchange:
         """Gives a producer units; with `last` it gets no more in this iteration."""
         with self._lock:
             self._since = time.monotonic()
-            self._open.update(unit.number for unit in work)
+            self._ahead.update(unit.number for unit in work)
+            self._owed = 0 if last else max(0, self._owed - len(work))
         self._send({"units": [[unit.number, unit.seed] for unit in work], "last": last})
 
     def fetch(self, wanted: Sequence[int]) -> dict[int, Bytes]:

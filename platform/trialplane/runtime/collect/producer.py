@@ -22,12 +22,14 @@ from trialplane.runtime import context
 from trialplane.runtime.collect import exchange, segments
 from trialplane.runtime.collect.line import Line
 from trialplane.wire import records
-from trialplane.wire.units import TOGETHER, Offer, Unit
+from trialplane.wire.units import Offer, Unit
 
 TELL_INTERVAL = 5.0  # seconds between lines in the log that say how much was given
-# Seconds of work that a producer asks for before it needs it, for asking takes some milliseconds. So long may the last
-# producer of an iteration work on alone.
+# What a producer asks for before it needs it, for asking takes some milliseconds: so many seconds of work, by the slowest of
+# its last units, and so many units at most. It has them to itself, so the last one of an iteration may work alone so long.
 AHEAD_SECONDS = 0.25
+AHEAD_UNITS = 16
+PACED_BY = 8  # last units
 
 
 class Work(Protocol):
@@ -110,7 +112,8 @@ class Desk:
         self._line = line
         self._segments = segments.Writer(folder, spare)
         self._ready: collections.deque[Unit] = collections.deque()
-        self._taken: dict[int, float] = {}  # unit that the job has → since when
+        self._taken: dict[int, tuple[float, int]] = {}  # unit that the job has → since when, of how many at a time
+        self._pace: collections.deque[float] = collections.deque(maxlen=PACED_BY)  # seconds for a unit
         self._offered: dict[int, tuple[str, int]] = {}  # unit → file, bytes
         self._ahead = 0  # units to ask for before the job does
         self._owed = 0  # units asked for that have not come
@@ -121,7 +124,9 @@ class Desk:
     def take(self, count: int, wait: bool) -> tuple[Unit, ...]:
         """Units to do, `count` at most."""
         self._listen(wait=False)
-        lack = count + self._ahead - len(self._ready) - self._owed
+        # What is there is given at once: with less ahead than a batch, batches would become smaller.
+        ahead = max(self._ahead, count) if self._ahead else 0
+        lack = count + ahead - len(self._ready) - self._owed
         if lack > 0 and not self._last:
             self._line.send(wants=lack)
             self._owed += lack
@@ -131,7 +136,8 @@ class Desk:
         if taken:
             self._line.send(began=[unit.number for unit in taken])
             now = time.monotonic()
-            self._taken.update({unit.number: now for unit in taken})
+            together = len(self._taken) + len(taken)
+            self._taken.update({unit.number: (now, together) for unit in taken})
         return taken
 
     def give(self, unit: Unit, value: Any, items: int) -> None:
@@ -145,9 +151,11 @@ class Desk:
             file, size = self._segments.write(value)
         except errors.TransportError as error:
             raise errors.TransportError(f"unit {unit.number}: {error}") from error
-        seconds = time.monotonic() - self._taken[unit.number]
-        self._ahead = min(TOGETHER, int(AHEAD_SECONDS * len(self._taken) / max(seconds, 1e-6)))
-        del self._taken[unit.number]
+        since, together = self._taken.pop(unit.number)
+        seconds = time.monotonic() - since
+        self._pace.append(seconds / together)
+        # Some steps from one to many: a single quick unit says little about the next.
+        self._ahead = min(AHEAD_UNITS, 2 * self._ahead + 1, int(AHEAD_SECONDS / max(*self._pace, 1e-6)))
         self._offered[unit.number] = file, size
         self._line.send(offer=records.to_dict(Offer(unit.number, size, items, seconds)), file=file)
         self._given += 1
