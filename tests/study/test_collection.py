@@ -236,7 +236,7 @@ def test_eighty_asked_are_eighty_read_whatever_is_killed(collection: Collection,
     if victim.startswith("producer"):
         said = "lost" if victim.endswith("slot") else "crashed"
         assert re.search(
-            rf"iteration 0: worker \d at unit \d+: {said}: .*; its log is trials/0000/worker-\d.log", collection.log()
+            rf"iteration 0: worker \d at units? [\d, ]+: {said}: .*; its log is trials/0000/worker-\d.log", collection.log()
         )
         assert status.progress["units_failed"] == 0
 

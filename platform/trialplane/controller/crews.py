@@ -248,12 +248,13 @@ class CrewPool:
         """A producer's failure, as the loop logs a trial's."""
         if outcome.failure in (None, FailureClass.STOPPED):
             return
-        units = ", ".join(str(unit) for unit in sorted(now.book.open(worker.index)))
+        had = sorted(now.book.open(worker.index))
+        units = ", ".join(str(unit) for unit in had)
         log.warning(
             "iteration %d: worker %d%s: %s: %s; its log is %s",
             now.request.trial,
             worker.index,
-            f" at unit {units}" if units else "",
+            f" at unit{'s' if len(had) > 1 else ''} {units}" if had else "",
             outcome.failure,
             outcome.message,
             paths.trial_log(now.request.trial, now.request.attempt, worker.index),
