@@ -32,6 +32,7 @@ class Call:
 
     actor: Actor
     method: str
+    given: tuple[Any, ...] = ()
     answer: Any = None
 
 
@@ -43,8 +44,8 @@ class Actor:
         self.is_killed = False
 
     def __getattr__(self, method: str) -> Any:
-        def remote(*_: object) -> Any:
-            call = Call(self, method)
+        def remote(*given: object) -> Any:
+            call = Call(self, method, given)
             self.made.calls.append(call)
             return (call, f"result of {method}") if method == "fetch" else call
 
@@ -176,7 +177,8 @@ def test_each_fetch_has_one_answer_whatever_becomes_of_the_slot(fake: FakeRay, c
     there = answer if isinstance(answer, tuple) else ()
     gone = tuple(unit for unit in (7, 8) if unit not in there)
     assert said == SlotFetched(0, request(5), there, "result of fetch" if there else None, gone)
-    assert fake.called("release"), "it has room for others only when these are in the store, or are made again"
+    released = [call.given for call in fake.calls if call.method == "release"]
+    assert released == [(5, (7, 8))], "it has room for others only when these are in the store, or are made again"
     assert pool.running() == {0: request(5)}, "the trial's own call tells of its end"
 
 
