@@ -94,4 +94,4 @@ def test_one_slow_unit_counts_for_a_while(job: Job) -> None:
 
 
 def test_batches_stay_whole(job: Job) -> None:
-    assert job.do(*[0.06] * 12, at_once=8)[1:] == [8] * 11
+    assert job.do(*[0.4] * 12, at_once=8)[1:] == [8] * 11
