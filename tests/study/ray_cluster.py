@@ -98,6 +98,8 @@ class Cluster:
         self.address, self.dashboard = f"127.0.0.1:{port}", f"127.0.0.1:{page}"
         command = ["--head", f"--port={port}", "--num-cpus=0", f"--temp-dir={self._scratch}/{self.heads}"]
         command += [f"--include-dashboard={str(dashboard).lower()}", f"--dashboard-port={page}"]
+        # Else it is the same for every Ray of this machine, and the one that comes second takes no jobs.
+        command += [f"--dashboard-agent-listen-port={_free_port()}"]
         self.head = self._ray(command, self.home)
         wait_until(lambda: _answers(port), "Ray's head answers")
 
