@@ -66,6 +66,7 @@ class Crew:
         self.root = root / "run"
         common = {"run": "games", "code": str(CODE), "root": str(self.root), "cache": str(root / "cache"), **config}
         common.setdefault("grace", 10.0)
+        self.name: str = common["run"]  # of the run; each test file has its own, for they share this node's memory
         write = common.pop("write", {})
         self.events: queue.Queue[tuple[Place, TrialEvent]] = queue.Queue()
         self.consumer = Place(SlotConfig(**common, entrypoint=consumer, role="consumer", write=write), "c", self.events)
@@ -88,7 +89,7 @@ class Crew:
 
     def request(self, iteration: int, attempt: int, units: int, worker: int | None, **params: Any) -> TrialRequest:
         return TrialRequest(
-            run="games",
+            run=self.name,
             trial=iteration,
             attempt=attempt,
             number=next(self._numbers) if worker is not None else iteration * 10 + attempt,

@@ -21,7 +21,7 @@ from trialplane.wire.units import Unit
 
 @pytest.fixture
 def crew(tmp_path: Path) -> Iterator[Crew]:
-    with Crew(tmp_path) as crew:
+    with Crew(tmp_path, run="paced") as crew:
         yield crew
 
 
@@ -89,6 +89,6 @@ def test_nothing_that_a_producer_says_is_lost_to_a_look_at_its_log(tmp_path: Pat
     monkeypatch.setenv(env.HOME, str(tmp_path / "pod"))
     archive = tmp_path / "code.tar.gz"
     archive.write_bytes(pack.pack(CODE).data)
-    with Crew(tmp_path, ship=True, pack=str(archive)) as crew:
+    with Crew(tmp_path, run="paced", ship=True, pack=str(archive)) as crew:
         assert crew.run(0, units=6).state is TrialState.COMPLETE
         assert sorted(crew.taken) == list(range(6))

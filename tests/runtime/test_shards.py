@@ -140,7 +140,8 @@ def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
 def test_the_consumer_of_a_crew_writes(tmp_path: Path) -> None:
     consumer = "trialplane.runtime.collect.shards:write"
     to = tmp_path / "data"
-    with Crew(tmp_path, workers=2, consumer=consumer, write={"format": "npz", "shard": "1k", "to": str(to)}) as crew:
+    write = {"format": "npz", "shard": "1k", "to": str(to)}
+    with Crew(tmp_path, workers=2, run="shards", consumer=consumer, write=write) as crew:
 
         def kill(place: Any, event: Any) -> None:
             if place is crew.consumer and len(crew.taken) > 20:
@@ -149,7 +150,7 @@ def test_the_consumer_of_a_crew_writes(tmp_path: Path) -> None:
         crew.on_event = kill
         outcome = crew.run(0, units=40)
         assert (outcome.failure, outcome.exit_code) == (FailureClass.CRASHED, -signal.SIGKILL)
-        folder = to / "games/iteration-0000"
+        folder = to / "shards/iteration-0000"
         complete = len(list(folder.glob("*.json")))
         assert complete > 0
         crew.on_event = lambda place, event: None
