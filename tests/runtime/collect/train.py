@@ -6,11 +6,12 @@ import os
 import signal
 import sys
 import time
+import types
 from pathlib import Path
 
 import numpy as np
 
-from trialplane.runtime.collect.producer import AHEAD_SECONDS
+from trialplane.runtime.collect import producer
 
 
 def play(ctx):
@@ -19,6 +20,12 @@ def play(ctx):
 
 def learn(ctx, results):
     return getattr(Learns, ctx.params.get("learn", "simple"))(ctx, results)
+
+
+def pass_time(seconds):
+    """So much time goes by for who asks for units, and nobody has to wait for it."""
+    before = producer.time.monotonic
+    producer.time = types.SimpleNamespace(monotonic=lambda: before() + seconds)
 
 
 def result(ctx, unit):
@@ -67,13 +74,13 @@ class Plays:
 
     def slow(ctx):
         for unit in ctx.units():
-            time.sleep(1.1 * AHEAD_SECONDS)
+            pass_time(1.1 * producer.AHEAD_SECONDS)
             ctx.give(unit, result(ctx, unit), items=5)
 
     def slow_at(ctx):
         for unit in ctx.units():
             if unit.number == ctx.params["at"]:
-                time.sleep(1.1 * AHEAD_SECONDS)
+                pass_time(1.1 * producer.AHEAD_SECONDS)
             ctx.give(unit, 1)
 
     def raises(ctx):

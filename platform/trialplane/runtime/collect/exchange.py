@@ -28,9 +28,10 @@ GATHER = 0.1
 _ROOM = 64 << 20  # bytes of memory that there must be for results to be passed on there
 
 
-def is_full(count: int, size: int) -> bool:
-    """Whether a producer with so many results on offer, of `size` bytes in all, has to wait until some are fetched."""
-    return count >= units.TOGETHER or (count >= AHEAD and size >= units.TOGETHER_BYTES)
+def is_full(offered: Mapping[int, tuple[str, int]]) -> bool:
+    """Whether a producer with these results on offer (unit → file, bytes) has to wait until some are fetched."""
+    size = sum(size for _, size in offered.values())
+    return len(offered) >= units.TOGETHER or (len(offered) >= AHEAD and size >= units.TOGETHER_BYTES)
 
 
 class Exchange:
@@ -87,7 +88,7 @@ class Exchange:
         a slow consumer before it ends.
         """
         with self._lock:
-            waits = self._is_full or (self._has_asked and not self._begun)
+            waits = is_full(self._offered) or (self._has_asked and not self._begun)
             return None if self._timeout is None or waits else self._since + self._timeout
 
     @property
@@ -105,7 +106,7 @@ class Exchange:
             return None
         with self._lock:
             is_idle = self._owed and not self._ahead
-            return self._told if is_idle or self._took or self._is_full else self._told + GATHER
+            return self._told if is_idle or self._took or is_full(self._offered) else self._told + GATHER
 
     def news(self) -> dict[str, Any]:
         """What it has said since the last call, as fields of an event."""
@@ -186,10 +187,6 @@ class Exchange:
     def end_feed(self, failed: int) -> None:
         """Tells a consumer that all results have come, but for so many units that failed."""
         self._send({"end": {"failed": failed}})
-
-    @property
-    def _is_full(self) -> bool:
-        return is_full(len(self._offered), sum(size for _, size in self._offered.values()))
 
     def close(self) -> None:
         """Removes the files; the process is gone."""

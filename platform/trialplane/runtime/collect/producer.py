@@ -145,7 +145,7 @@ class Desk:
         if unit.number not in self._taken:
             raise ValueError(f"ctx.give: this producer does not have unit {unit.number}, or has given it already")
         self._listen(wait=False)
-        while exchange.is_full(len(self._offered), sum(size for _, size in self._offered.values())):
+        while exchange.is_full(self._offered):
             self._listen(wait=True)
         try:
             file, size = self._segments.write(value)
