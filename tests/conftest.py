@@ -6,8 +6,12 @@ import os
 import sys
 from collections.abc import Iterator
 
+import hypothesis
 import pytest
 
+# The same commit gives the same result each time. `pytest --hypothesis-profile=default` looks for new examples.
+hypothesis.settings.register_profile("repeatable", derandomize=True)
+hypothesis.settings.load_profile("repeatable")
 # Ray reads it when it is imported, and would otherwise ask for a token in the home folder.
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")
 # A user's own stores and limits are none of the tests' business; which cluster the tests may use is.

@@ -7,6 +7,8 @@ complaints say (test_load.py).
 from __future__ import annotations
 
 import copy
+import functools
+import operator
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +50,16 @@ def _places(data: Any, above: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return [place for key, below in items for place in ((*above, key), *_places(below, (*above, key)))]
 
 
+def _has(data: Any, place: tuple[Any, ...]) -> bool:
+    """Whether the place is still there: damage above it may have taken it away, or made a list of a mapping."""
+    for step in place:
+        there = step in data if isinstance(data, dict) else isinstance(data, list) and step in range(len(data))
+        if not there:
+            return False
+        data = data[step]
+    return True
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("jobs") / "demo"
@@ -67,16 +79,13 @@ def test_a_damaged_file_is_complained_about(
 ) -> None:
     data = copy.deepcopy(GOOD)
     for place, odd, rename in damage:
-        here: Any = data
-        for step in place[:-1]:
-            if not isinstance(here, (dict, list)) or (isinstance(here, dict) and step not in here) or here == []:
-                break
-            here = here[step]
+        if not _has(data, place):
+            continue
+        holder: Any = functools.reduce(operator.getitem, place[:-1], data)
+        if rename and isinstance(holder, dict):
+            holder[f"{place[-1]}x"] = holder.pop(place[-1])
         else:
-            if isinstance(here, dict) and rename:
-                here[f"{place[-1]}x"] = here.pop(place[-1], odd)
-            elif isinstance(here, dict) or (isinstance(here, list) and here and isinstance(place[-1], int)):
-                here[place[-1]] = copy.deepcopy(odd)
+            holder[place[-1]] = copy.deepcopy(odd)
     (folder / "job.yaml").write_text(yaml.safe_dump(data))
     more: dict[str, Any] = {}
     if layers:
