@@ -74,6 +74,10 @@ class Slots:
     def running(self) -> dict[int, TrialRequest]:
         return dict(self.started)
 
+    @property
+    def slots(self) -> frozenset[int]:
+        return frozenset({*range(self.size), *self.started})
+
     def resize(self, size: int) -> set[int]:
         """Only idle slots go, those with the highest numbers first."""
         gone = {slot for slot in range(size, self.size) if slot not in self.started}

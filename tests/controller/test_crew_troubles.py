@@ -11,7 +11,7 @@ from tests.controller.conftest import request
 from tests.controller.crew import Crew
 
 from trialplane.controller import crews
-from trialplane.controller.workers import MAX_EMPTY
+from trialplane.controller.workers import MAX_EMPTY, MAX_LOST
 from trialplane.wire.states import FailureClass, TrialState
 from trialplane.wire.units import WEIGHTS, Offer
 
@@ -86,6 +86,7 @@ def test_a_slot_that_came_late_gets_its_try() -> None:
         for _ in range(MAX_EMPTY - 1):
             crew.producers.fail(slot, FailureClass.ERROR, "ValueError: these weights do not fit")
             crew.listen()
+    crew.pool.resize(3)
     crew.producers.warm(2)
     for slot in (0, 1):
         crew.producers.fail(slot, FailureClass.ERROR, "ValueError: these weights do not fit")
@@ -136,3 +137,32 @@ def test_a_producer_that_never_begins_what_it_has_is_given_up() -> None:
         crew.listen()
     assert [row.state for row in crew.pool.workers] == ["gone", "gone"]
     assert "without taking a unit" in crew.pool.workers[0].message
+
+
+def test_a_producer_that_is_lost_for_ever_before_its_first_unit_is_given_up() -> None:
+    """A full disk, a node that kills what is started there."""
+    crew = Crew()
+    crew.begin()
+    for _ in range(MAX_LOST):
+        for slot in (0, 1):
+            crew.producers.fail(slot, FailureClass.LOST, "its template died")
+        crew.listen()
+    assert [row.state for row in crew.pool.workers] == ["gone", "gone"]
+    crew.consumer.fail(0, FailureClass.LOST, "killed")
+    told = crew.end()
+    assert told.failure is FailureClass.LOST, "the iteration is tried again, as a lost trial is"
+    assert told.message.startswith("worker 0: its template died")
+
+
+def test_a_slot_that_got_ready_and_had_to_go_is_not_used() -> None:
+    """Both are said at once when the consumer gets ready, for it then takes the place of one."""
+    crew = Crew()
+    crew.producers.warm(0, 1)
+    crew.pool.resize(1)
+    crew.producers.resize(1)
+    crew.consumer.warm(0)
+    crew.listen()
+    crew.pool.start(0, request(7, trial=1))
+    crew.consumer.say(0, offers=(Offer(WEIGHTS, 0),))
+    crew.listen()
+    assert set(crew.producers.started) == {0}

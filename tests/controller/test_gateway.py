@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import http.client
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -249,6 +251,27 @@ def test_a_run_is_deleted_whole_and_alone(site: Site) -> None:
     assert site.change("DELETE", "/runs/toy").code == 404
     with site.ledger("toy") as again:
         assert again.counts.ended == 0, "the name is free"
+
+
+def test_files_that_cannot_be_removed_are_named(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.ledger("toy").close()
+    wait_until(lambda: not site.get("/runs/toy/status")["alive"], "PostgreSQL sees that the controller is gone")
+    log = RunPaths.of(site.home, "toy").controller_log
+    log.parent.mkdir(parents=True)
+    log.write_text("said")
+    remove = os.unlink
+
+    def refuse(path: str, **where: Any) -> None:  # root, as which tests may run, is refused nothing by a folder's mode
+        if path == log.name:
+            raise OSError(errno.EROFS, "Read-only file system", path)
+        remove(path, **where)
+
+    monkeypatch.setattr(os, "unlink", refuse)
+    reply = site.change("DELETE", "/runs/toy")
+    assert reply.code == 500
+    assert "toy is forgotten, but not all its files could be removed" in reply.json()["error"]
+    assert f"{log}: Read-only file system" in reply.json()["error"]
+    assert site.get("/runs") == []
 
 
 @pytest.mark.parametrize(

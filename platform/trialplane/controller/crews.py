@@ -209,6 +209,8 @@ class CrewPool:
 
     def _hear_producer(self, said: SlotEvent) -> Iterator[SlotTrial]:
         if isinstance(said, SlotReady):
+            if said.slot not in self._producers.slots:  # it went after it had said so: the crew has become smaller
+                return
             self._warm[said.slot] = said.node
             log.info("worker %d is warm after %.1f s of imports", said.slot, said.seconds)
             if said.unclean:

@@ -213,10 +213,14 @@ class Gateway:
 
     def _delete(self, run: str) -> Answer:
         self._runs.delete(run)
-        if self._home is not None:
-            shutil.rmtree(RunPaths.of(self._home, run).root, ignore_errors=True)
-        if self._checkpoints is not None:
-            shutil.rmtree(self._checkpoints / run, ignore_errors=True)
+        folders = [] if self._home is None else [RunPaths.of(self._home, run).root]
+        folders += [] if self._checkpoints is None else [self._checkpoints / run]
+        left = [complaint for folder in folders for complaint in _remove(folder)]
+        if left:
+            where = " and ".join(str(folder) for folder in folders)
+            more = f" and {len(left) - 1} more" if len(left) > 1 else ""
+            text = f"{run} is forgotten, but not all its files could be removed: {left[0]}{more}"
+            raise Refusal(500, f"{text}; remove what is left in {where}, as the gateway's pod sees it")
         return _json({"deleted": run})
 
     def _check_token(self, headers: Mapping[str, str]) -> None:
@@ -235,6 +239,18 @@ def _named(run: str) -> str:
     if planning.check_name(run):
         raise Refusal(404, f"{run!r} is no run's name")
     return run
+
+
+def _remove(folder: Path) -> list[str]:
+    """Removes what is there and can be removed; says what could not, and why."""
+    left = []
+
+    def note(_call: Any, path: str, error: Any) -> None:
+        if not isinstance(error[1], FileNotFoundError):
+            left.append(f"{path}: {error[1].strerror}")
+
+    shutil.rmtree(folder, onerror=note)
+    return left
 
 
 def _wish(body: bytes) -> Wish:

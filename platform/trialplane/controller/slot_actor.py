@@ -6,8 +6,10 @@ answer to `run` and `go_on`; everything else has threads of its own (`GROUPS`), 
 
 from __future__ import annotations
 
+import contextlib
 import importlib
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,7 @@ class SlotActor:
         runtime = importlib.import_module("trialplane.runtime.slot")
         self._slot = runtime.Slot(config, name)
         self._number: int | None = None  # of the newest attempt
+        self._turn = threading.Lock()  # no attempt begins while a call is about the one before
 
     def start(self) -> dict[str, Any]:
         """Warms the template up."""
@@ -35,7 +38,8 @@ class SlotActor:
 
     def run(self, request: TrialRequest, weights: Sequence[ray.ObjectRef[Any]] = ()) -> tuple[TrialEvent, dict[str, Any]]:
         """Starts a trial, with the packed weights that the reference in `weights` stands for, and gives its first event."""
-        self._number = request.number
+        with self._turn:
+            self._number = request.number
         if not weights:
             return self._with_files(self._slot.run(request))
         (packed,) = ray.get(weights[0])
@@ -48,32 +52,37 @@ class SlotActor:
     @ray.method(concurrency_group="control")  # type: ignore[untyped-decorator]
     def kill(self, number: int, failure: FailureClass, message: str) -> None:
         """Ends the trial."""
-        if number == self._number:
-            self._slot.kill(failure, message)
+        with self._about(number) as runs:
+            if runs:
+                self._slot.kill(failure, message)
 
     @ray.method(concurrency_group="control")  # type: ignore[untyped-decorator]
     def stop(self, number: int, message: str) -> None:
         """Lets the trial save itself and end."""
-        if number == self._number:
-            self._slot.stop(message)
+        with self._about(number) as runs:
+            if runs:
+                self._slot.stop(message)
 
     @ray.method(concurrency_group="control")  # type: ignore[untyped-decorator]
     def hand(self, number: int, units: tuple[Unit, ...], last: bool) -> None:
         """Hands units to a producer."""
-        if number == self._number:
-            self._slot.hand(units, last)
+        with self._about(number) as runs:
+            if runs:
+                self._slot.hand(units, last)
 
     @ray.method(concurrency_group="data", num_returns=2)  # type: ignore[untyped-decorator]
     def fetch(self, number: int, units: tuple[int, ...]) -> tuple[tuple[int, ...], list[Any]]:
         """The units whose results were still there, and those results, which Ray copies out of the slot's memory."""
-        there = self._slot.fetch(units) if number == self._number else {}
+        with self._about(number) as runs:
+            there = self._slot.fetch(units) if runs else {}
         return tuple(there), list(there.values())
 
     @ray.method(concurrency_group="control")  # type: ignore[untyped-decorator]
     def release(self, number: int, units: tuple[int, ...]) -> None:
         """A producer need not keep these results any longer."""
-        if number == self._number:
-            self._slot.release(units)
+        with self._about(number) as runs:
+            if runs:
+                self._slot.release(units)
 
     @ray.method(concurrency_group="data")  # type: ignore[untyped-decorator]
     def feed(self, number: int, parcels: tuple[Parcel, ...], results: Sequence[ray.ObjectRef[Any]]) -> bool:
@@ -82,19 +91,27 @@ class SlotActor:
             arrays = ray.get(results[0])
         except ray.exceptions.RayError:
             return False
-        if number == self._number:
-            self._slot.feed(parcels, arrays)
+        with self._about(number) as runs:
+            if runs:
+                self._slot.feed(parcels, arrays)
         return True
 
     @ray.method(concurrency_group="control")  # type: ignore[untyped-decorator]
     def end_feed(self, number: int, failed: int) -> None:
         """A consumer gets no more results."""
-        if number == self._number:
-            self._slot.end_feed(failed)
+        with self._about(number) as runs:
+            if runs:
+                self._slot.end_feed(failed)
 
     def close(self) -> None:
         """Ends the slot."""
         self._slot.close()
+
+    @contextlib.contextmanager
+    def _about(self, number: int) -> Iterator[bool]:
+        """Whether that trial is still the newest, which it stays until the caller is done."""
+        with self._turn:
+            yield number == self._number
 
     def _with_files(self, event: TrialEvent) -> tuple[TrialEvent, dict[str, Any]]:
         """The event, and the files it names as references into the object store, which Ray hands out as they are."""

@@ -100,6 +100,11 @@ class SlotPool:
         return tuple(self._pending)
 
     @property
+    def slots(self) -> frozenset[int]:
+        """The slots there are or will be, also those that leave."""
+        return frozenset(self._places)
+
+    @property
     def leaving(self) -> frozenset[int]:
         """The slots that go when their trial has ended."""
         return frozenset(place.index for place in self._places.values() if place.leaving)

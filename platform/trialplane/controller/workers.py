@@ -9,6 +9,7 @@ from trialplane.wire.states import FailureClass
 from trialplane.wire.units import WorkerStatus
 
 MAX_EMPTY = 3  # processes in a row that end without any work done, before a worker is given up for the iteration
+MAX_LOST = 10  # the same for lost ones: a pod may go, but not again and again before it has done anything
 
 
 @dataclasses.dataclass
@@ -23,6 +24,7 @@ class Worker:
         began: when its first unit was handed out.
         handed: units that the process has got.
         empty: processes in a row that ended before they had any.
+        lost: the same of those that were lost.
         failure: how its last process failed, if it did.
         newest: when the newest of its results arrived.
     """
@@ -34,6 +36,7 @@ class Worker:
     began: float | None = None
     handed: int = 0
     empty: int = 0
+    lost: int = 0
     failure: TrialOutcome | None = None
     newest: float | None = None
     units: int = 0
@@ -44,7 +47,7 @@ class Worker:
     @property
     def is_given_up(self) -> bool:
         """Whether it is not started again in this iteration."""
-        return self.empty >= MAX_EMPTY
+        return self.empty >= MAX_EMPTY or self.lost >= MAX_LOST
 
     def start(self, request: TrialRequest) -> None:
         """A process starts."""
@@ -54,8 +57,10 @@ class Worker:
         """The process has ended, well or by that failure."""
         self.failure = failure
         if self.handed or failure is None:
-            self.empty = 0
-        elif failure.failure is not FailureClass.LOST:  # which is not its fault
+            self.empty = self.lost = 0
+        elif failure.failure is FailureClass.LOST:  # which need not be its fault
+            self.lost += 1
+        else:
             self.empty += 1
         self.request, self.owed = None, 0
 
