@@ -27,6 +27,7 @@ import psycopg2
 import pytest
 
 from trialplane.controller.ledger import Ledger
+from trialplane.runtime.trial import die_with_parent
 from trialplane.spec.job import Job
 from trialplane.wire.records import TrialOutcome, TrialReport, TrialRequest
 from trialplane.wire.states import FailureClass, TrialState
@@ -186,7 +187,12 @@ class Postgres:
         )
         with self._log.open("ab") as log:
             return subprocess.Popen(
-                [str(self._binaries / command[0]), *command[1:]], stdout=log, stderr=log, cwd=self._root, **identity
+                [str(self._binaries / command[0]), *command[1:]],
+                stdout=log,
+                stderr=log,
+                cwd=self._root,
+                preexec_fn=functools.partial(die_with_parent, os.getpid()),  # of a test run that is killed nothing stays
+                **identity,
             )
 
     @staticmethod
