@@ -10,7 +10,7 @@ import pytest
 from tests.controller.conftest import request
 from tests.controller.crew import Crew
 
-from trialplane.controller import crews
+from trialplane.controller import crews, iteration
 from trialplane.controller.workers import MAX_EMPTY, MAX_LOST
 from trialplane.wire.states import FailureClass, TrialState
 from trialplane.wire.units import WEIGHTS, Offer
@@ -54,7 +54,7 @@ def test_a_result_that_is_lost_again_and_again_is_its_units_failure(where: str, 
     assert crew.pool.progress["units_failed"] == 1
     assert crew.pool.workers[0].failed == 1
     assert caplog.messages[0] == "iteration 1: worker 0: the result of unit 6 was lost on its way: no room; it is done again"
-    assert caplog.messages[-1].endswith("the result of unit 6 was lost on its way: no room")
+    assert caplog.messages[-1].endswith("no room; that was once too often, so the unit has failed")
 
 
 def test_a_run_that_is_to_stop_starts_no_producers_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,7 +126,7 @@ def test_of_several_units_the_one_that_was_begun_is_guilty(caplog: pytest.LogCap
     assert crew.want(0, 3) == [7, 8, 9]
 
 
-def test_a_producer_that_never_begins_what_it_has_is_given_up() -> None:
+def test_a_producer_that_never_begins_what_it_has_is_given_up(caplog: pytest.LogCaptureFixture) -> None:
     crew = Crew()
     crew.begin()
     for _ in range(MAX_EMPTY):
@@ -137,6 +137,7 @@ def test_a_producer_that_never_begins_what_it_has_is_given_up() -> None:
         crew.listen()
     assert [row.state for row in crew.pool.workers] == ["gone", "gone"]
     assert "without taking a unit" in crew.pool.workers[0].message
+    assert "worker 0: invalid: play(ctx) returned" in caplog.text
 
 
 def test_a_producer_that_is_lost_for_ever_before_its_first_unit_is_given_up() -> None:
@@ -166,3 +167,44 @@ def test_a_slot_that_got_ready_and_had_to_go_is_not_used() -> None:
     crew.consumer.say(0, offers=(Offer(WEIGHTS, 0),))
     crew.listen()
     assert set(crew.producers.started) == {0}
+
+
+def test_one_bad_worker_ends_nothing_while_another_is_being_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    crew = Crew()
+    crew.begin()
+    crew.want(1)
+    crew.pass_on(1, 6)
+    for _ in range(MAX_EMPTY):
+        crew.producers.fail(0, FailureClass.ERROR, "RuntimeError: no CUDA device")
+        crew.listen()
+    crew.producers.fail(1, FailureClass.LOST, "its pod is gone", gone=True)
+    crew.listen()
+    assert not crew.consumer.killed
+    crew.producers.warm(1)
+    crew.listen()
+    assert 1 in crew.producers.started
+    crew.producers.fail(1, FailureClass.LOST, "its pod is gone", gone=True)
+    crew.listen()
+    assert not crew.consumer.killed
+    monkeypatch.setattr(iteration, "PATIENCE", 0.0)
+    crew.listen()
+    assert [failure for _, failure, _ in crew.consumer.killed] == [FailureClass.ERROR], "nobody came"
+
+
+def test_units_that_failed_are_told_with_their_iteration(caplog: pytest.LogCaptureFixture) -> None:
+    crew = Crew(max_failed=2)
+    crew.begin()
+    for slot in (0, 1):
+        crew.want(slot)
+        crew.producers.fail(slot, FailureClass.ERROR, f"ValueError: of {slot}", traceback=f"Traceback of {slot}\n")
+        crew.listen()
+    for unit in crew.want(0, 4):
+        crew.pass_on(0, unit)
+    crew.consumer.end(0)
+    told = crew.end()
+    assert told.state is TrialState.COMPLETE
+    assert told.message == (
+        "2 of 6 units failed: 6, 7; the first: unit 6, by worker 0: ValueError: of 0; "
+        "`platform logs toy-1 1 --worker 0` shows its log (trials/0001/worker-0.log)"
+    )
+    assert "its log is trials/0001/worker-1.log\nTraceback of 1" in caplog.text

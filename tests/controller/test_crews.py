@@ -256,7 +256,7 @@ def test_producers_that_never_get_to_a_unit_are_given_up() -> None:
     crew.consumer.fail(0, FailureClass.ERROR, "killed")
     told = crew.end()
     assert told.message.startswith("worker 0: ValueError: these weights do not fit; `platform logs toy-1 1 --worker 0`")
-    assert told.message.endswith("no producer got as far as its first unit")
+    assert told.message.endswith("no producer is left that gets as far as a unit")
 
 
 def test_a_lost_slot_is_no_fault_of_the_producer() -> None:

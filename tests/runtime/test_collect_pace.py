@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.runtime.conftest import wait_until
 from tests.runtime.crew import CODE, Crew
 
 from trialplane.plan import pack
@@ -76,7 +77,7 @@ def test_a_producer_that_waits_with_units_it_has_not_begun_is_not_late(crew: Cre
         pass
     held = place.slot._exchange
     assert held is not None
-    assert held.deadline is None
+    wait_until(lambda: held.deadline is None, "it has said that its function has returned")
     place.slot.release([0])
     event = crew.events.get(timeout=60)[1]
     while event.outcome is None:

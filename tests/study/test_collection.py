@@ -6,6 +6,7 @@ a producer and a consumer see (tests/runtime), how fast results move (tests/benc
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -13,18 +14,22 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.study.conftest import Study, alive, kill, wait_until
 
 from trialplane.client.run import RunHandle
 from trialplane.wire.records import RunStatus
 from trialplane.wire.states import RunState
+from trialplane.wire.units import seed_of
 
 UNITS = 8
+SEED = 5
 
 # At the units in `hold` producers wait until the test lets them go on. `flaws` says what they do at which units: once, or
 # always. What the consumer has read is written down by iteration.
 JOB = """
+import hashlib
 import json
 import os
 import threading
@@ -75,7 +80,8 @@ def learn(ctx, results):
         value = result.value
         assert not value["board"].flags.writeable
         assert result.unit not in seen
-        seen[result.unit] = [float(value["board"].sum()), int(value["moves"].sum()), value["of"]]
+        content = hashlib.sha256(value["board"].tobytes() + value["moves"].tobytes()).hexdigest()
+        seen[result.unit] = [float(value["board"].sum()), content, value["of"]]
         time.sleep(ctx.params["read"])
     assert len(seen) + results.failed == results.expected
     (notes / f"seen-{ctx.iteration}.json").write_text(json.dumps(seen))
@@ -92,8 +98,15 @@ preload: [numpy]
 params: {{notes: NOTES, hold: [], read: 0.0, size: 0, fails: 0, flaws: {{}}}}
 collect: {{units: {UNITS}, iterations: 2, workers: 2, consumer: "train:learn", in_flight: 64Mi}}
 resources: {{memory: 1Gi}}
-seed: 5
+seed: {SEED}
 """
+
+
+def content_of(unit: int) -> str:
+    """The hash of what `play` makes of a unit."""
+    random = np.random.default_rng(seed_of(SEED, unit))
+    board, moves = random.random((4, 8, 8)), random.integers(0, 99, 20)
+    return hashlib.sha256(board.tobytes() + moves.tobytes()).hexdigest()
 
 
 class Collection(Study):
@@ -109,12 +122,12 @@ class Collection(Study):
         """Submits it with changes of its fields."""
         return self.submit(name, **(changes or {}))
 
-    def seen(self, iteration: int) -> dict[str, list[float]]:
-        """What the consumer of an iteration has read: unit → sums of its arrays."""
-        content: dict[str, list[float]] = json.loads((self.notes / f"seen-{iteration}.json").read_text())
+    def seen(self, iteration: int) -> dict[str, tuple[float, str, float]]:
+        """What the consumer of an iteration has read: unit → sum of its board, hash of its arrays, sum of its weights."""
+        content: dict[str, tuple[float, str, float]] = json.loads((self.notes / f"seen-{iteration}.json").read_text())
         return content
 
-    def all_seen(self, iterations: int = 2) -> list[dict[str, list[float]]]:
+    def all_seen(self, iterations: int = 2) -> list[dict[str, tuple[float, str, float]]]:
         return [dict(sorted(self.seen(iteration).items())) for iteration in range(iterations)]
 
     def playing(self, worker: int = 0) -> tuple[int, int] | None:
@@ -135,11 +148,12 @@ class Collection(Study):
         return int(wait_until(there, f"unit {unit} is played"))
 
     def check(self, status: RunStatus, iterations: int = 2, units: int = UNITS) -> None:
-        """It succeeded, and each iteration's consumer has read each of its units once."""
+        """It succeeded, and each iteration's consumer has read each of its units once, bit for bit what its seed gives."""
         assert status.state is RunState.SUCCEEDED, status.reason
         assert (status.complete, status.failed) == (iterations, 0)
         for iteration in range(iterations):
-            assert sorted(map(int, self.seen(iteration))) == list(range(iteration * units, (iteration + 1) * units))
+            seen = {int(unit): content for unit, (_, content, _) in self.seen(iteration).items()}
+            assert seen == {unit: content_of(unit) for unit in range(iteration * units, (iteration + 1) * units)}
 
     def let_go(self) -> None:
         """Producers that wait go on."""

@@ -200,6 +200,8 @@ class CrewPool:
         elif outcome.state is TrialState.COMPLETE and not now.book.is_done:
             early = f"the consumer returned when {now.book.arrived} of {now.book.count} units had come"
             outcome = dataclasses.replace(outcome, message=early)
+        elif outcome.state is TrialState.COMPLETE:
+            outcome = dataclasses.replace(outcome, message=now.troubles())
         outcome = dataclasses.replace(outcome, metrics={**outcome.metrics, **now.metrics()})
         arrays = said.arrays if outcome.state is TrialState.COMPLETE else None
         event = dataclasses.replace(said.event, outcome=outcome, offers=(), took=())
@@ -232,8 +234,8 @@ class CrewPool:
                     self._offered(now, worker, offer)
                 if said.event.outcome is not None:
                     now.take_back(worker, said.event.begun)
-                    self._log_end(now, worker, said.event.outcome)
-                    now.producer_ended(worker, said.event.outcome)
+                    had = sorted(now.book.open(worker.index))
+                    self._log_end(now, worker, had, now.producer_ended(worker, said.event.outcome))
             if said.gone:
                 self._warm.pop(said.slot, None)
             if said.store is not None and not self._has_warned:
@@ -246,20 +248,20 @@ class CrewPool:
         if not now.offered(worker, offer):
             self._producers.release(worker.index, offer.unit)
 
-    def _log_end(self, now: Iteration, worker: Worker, outcome: TrialOutcome) -> None:
-        """A producer's failure, as the loop logs a trial's."""
+    def _log_end(self, now: Iteration, worker: Worker, had: list[int], outcome: TrialOutcome) -> None:
+        """A producer's failure and the units it had begun; nothing else keeps the traceback but its own log."""
         if outcome.failure in (None, FailureClass.STOPPED):
             return
-        had = sorted(now.book.open(worker.index))
         units = ", ".join(str(unit) for unit in had)
         log.warning(
-            "iteration %d: worker %d%s: %s: %s; its log is %s",
+            "iteration %d: worker %d%s: %s: %s; its log is %s%s",
             now.request.trial,
             worker.index,
             f" at unit{'s' if len(had) > 1 else ''} {units}" if had else "",
             outcome.failure,
             outcome.message,
             paths.trial_log(now.request.trial, now.request.attempt, worker.index),
+            f"\n{outcome.traceback.rstrip()}" if outcome.traceback else "",
         )
 
     def _fit(self, size: int) -> None:
@@ -291,7 +293,7 @@ class CrewPool:
     def _move(self, now: Iteration) -> None:
         """Does everything that can be done now."""
         if not now.is_ending:
-            now.judge(set(self._warm))
+            now.judge(self._warm.keys(), self._producers.slots - self._producers.leaving)
             if now.verdict is not None:
                 self.kill(self._slot, now.verdict.failure, now.verdict.message)
         if now.verdict is not None or not now.is_published:

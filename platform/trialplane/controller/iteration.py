@@ -8,12 +8,12 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Any
 
 from trialplane import errors
 from trialplane.controller.flow import Flow
-from trialplane.controller.units import Units
+from trialplane.controller.units import FailedUnit, Units
 from trialplane.controller.workers import Worker
 from trialplane.spec.job import Job
 from trialplane.wire import paths
@@ -24,6 +24,8 @@ from trialplane.wire.units import Offer, Parcel, Unit, WorkerStatus
 log = logging.getLogger(__name__)
 
 STORE_SHARE = 0.7  # of an object store that results may fill; Ray begins to write to disk at 0.8
+PATIENCE = 600.0  # seconds for another producer to come, when all that are there have been given up
+MOST_NAMED = 10  # units that failed, in one message
 SPILL_INTERVAL = 5.0  # seconds between looks at what the object stores have spilled
 
 
@@ -63,6 +65,7 @@ class Iteration:
         self.is_all_fed = False
         self.verdict: Verdict | None = None
         self.is_ending = False
+        self._stuck_since: float | None = None  # when all producers that are there had been given up
         self._items = 0
         self._bytes = 0
         self._kept = 0
@@ -140,8 +143,8 @@ class Iteration:
             self.book.put_back(worker.index, unbegun)
             worker.handed -= len(unbegun)
 
-    def producer_ended(self, worker: Worker, outcome: TrialOutcome) -> None:
-        """A producer's process has ended; what it had is done again, or has failed."""
+    def producer_ended(self, worker: Worker, outcome: TrialOutcome) -> TrialOutcome:
+        """A producer's process has ended; what it had is done again, or has failed. Gives its outcome as it is judged."""
         # What it was working on when it failed is to blame, if there was anything, and not what it had given.
         counts = not self.book.open(worker.index)
         for unit in self.flow.withdraw(worker.index):
@@ -149,36 +152,42 @@ class Iteration:
         lost = self.book.lose(worker.index, outcome)
         if outcome.state is TrialState.COMPLETE and not worker.last and not worker.handed:
             early = "play(ctx) returned before the iteration had enough, and without taking a unit"
-            outcome = dataclasses.replace(outcome, failure=FailureClass.INVALID, message=early)
+            outcome = dataclasses.replace(outcome, state=TrialState.FAILED, failure=FailureClass.INVALID, message=early)
         worker.failed += lost.failed is not None
         worker.end(None if outcome.failure in (None, FailureClass.STOPPED) else outcome)
+        return outcome
 
-    def judge(self, warm: set[int]) -> None:
+    def judge(self, warm: Set[int], wanted: Set[int]) -> None:
         """Finds out whether the iteration has failed.
 
         Args:
             warm: the producers whose slots are ready.
+            wanted: those there are or will be: a slot may be on its way, for the first time or again.
         """
         failed = self.book.failed
         if len(failed) > self.collect.most_failed:
             first = next(iter(failed.values()))
             self.verdict = Verdict(
                 first.failure,
-                f"unit {first.unit}, by worker {first.worker}: {first.message}; {self._where(first.worker)}; "
-                f"{errors.counted(len(failed), 'unit')} of {self.collect.units} failed, more than collect.max_failed = "
-                f"{self.collect.most_failed}",
+                f"{self._told(first)}; {errors.counted(len(failed), 'unit')} of {self.collect.units} failed, more than "
+                f"collect.max_failed = {self.collect.most_failed}",
                 first.traceback,
             )
             return
-        given_up = [self.workers[slot] for slot in warm if slot in self.workers and self.workers[slot].is_given_up]
-        if given_up and len(given_up) == len(warm) and not self.book.is_done:
-            worker = min(given_up, key=lambda worker: worker.index)
+        given_up = {slot for slot, worker in self.workers.items() if worker.is_given_up}
+        if not given_up or warm - given_up or self.book.is_done:
+            self._stuck_since = None
+            return
+        now = time.monotonic()
+        self._stuck_since = now if self._stuck_since is None else self._stuck_since
+        if wanted <= given_up or now >= self._stuck_since + PATIENCE:
+            worker = self.workers[min(given_up)]
             assert worker.failure is not None
             assert worker.failure.failure is not None
             self.verdict = Verdict(
                 worker.failure.failure,
-                f"worker {worker.index}: {worker.failure.message}; {self._where(worker.index)}; no producer got as far "
-                "as its first unit",
+                f"worker {worker.index}: {worker.failure.message}; {self._where(worker.index)}; no producer is left that "
+                "gets as far as a unit",
                 worker.failure.traceback,
             )
 
@@ -235,6 +244,15 @@ class Iteration:
             "spilled_bytes": float(self._spilled),
         }
 
+    def troubles(self) -> str:
+        """Which units failed, and the first of them with its reason; "" for none."""
+        failed = self.book.failed
+        if not failed:
+            return ""
+        numbers = ", ".join(str(unit) for unit in list(failed)[:MOST_NAMED]) + (" …" if len(failed) > MOST_NAMED else "")
+        first = self._told(next(iter(failed.values())))
+        return f"{len(failed)} of {errors.counted(self.book.count, 'unit')} failed: {numbers}; the first: {first}"
+
     def rows(self, nodes: Mapping[int, str]) -> tuple[WorkerStatus, ...]:
         """`RunStatus.workers`.
 
@@ -256,8 +274,9 @@ class Iteration:
         failed = self.book.again(unit, f"its result was lost on its way: {why}", counts=counts)
         self.workers[worker].failed += failed is not None
         if not self.is_ending:
-            text = "iteration %d: worker %d: the result of unit %d was lost on its way: %s%s"
-            log.warning(text, self.request.trial, worker, unit, why, "" if failed else "; it is done again")
+            text = "iteration %d: worker %d: the result of unit %d was lost on its way: %s; %s"
+            then = "it is done again" if failed is None else "that was once too often, so the unit has failed"
+            log.warning(text, self.request.trial, worker, unit, why, then)
 
     def _count(self, parcel: Parcel) -> None:
         self._newest = time.monotonic()
@@ -280,6 +299,9 @@ class Iteration:
             f"{text}collect.in_flight is {self.flow.limit / 1e6:.1f} MB; raise it (`--set collect.in_flight=2Gi`), or give "
             "smaller units"
         )
+
+    def _told(self, failed: FailedUnit) -> str:
+        return f"unit {failed.unit}, by worker {failed.worker}: {failed.message}; {self._where(failed.worker)}"
 
     def _where(self, worker: int) -> str:
         log_ = paths.trial_log(self.request.trial, self.request.attempt, worker)

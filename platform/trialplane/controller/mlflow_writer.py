@@ -28,6 +28,7 @@ from mlflow.tracking import MlflowClient
 from trialplane import errors
 from trialplane.controller import found, journal
 from trialplane.controller.batch import Batch, Sender, adopt, describe, milliseconds, say
+from trialplane.spec import collecting
 from trialplane.wire import labels, paths, records
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import TrialOutcome, TrialReport, TrialRequest
@@ -192,7 +193,8 @@ class Writer:
             }
         )
         log = self._run.trial_log(event["trial"], event["attempt"])
-        if (outcome.state is TrialState.FAILED or event.get("keep_log")) and log.exists():
+        failed = outcome.state is TrialState.FAILED or outcome.metrics.get(collecting.FAILED_UNITS)
+        if (failed or event.get("keep_log")) and log.exists():
             batch.artifacts.append(("logs", log))
             # Of a collection, those of its producers; each goes on through all attempts at the iteration.
             batch.artifacts += [("logs", file) for file in sorted(log.parent.glob("worker-*.log"))]

@@ -21,7 +21,8 @@ if TYPE_CHECKING:  # it asks this module for the defaults
 
 KIND = "collect"
 # Metrics of an iteration that the platform adds to what the consumer returned.
-ADDED = ("units", "units_failed", "items", "gigabytes", "units_per_second", "items_per_second")
+FAILED_UNITS = "units_failed"
+ADDED = ("units", FAILED_UNITS, "items", "gigabytes", "units_per_second", "items_per_second")
 _OBJECTIVE = {"metric": ADDED[0], "direction": "maximize"}
 _ENTRYPOINT = "train:play"
 _PLACE = r"^([a-z][a-z0-9+.-]*://[^\s/]\S*|/\S.*)$"

@@ -1,4 +1,4 @@
-"""When the controller hears what a process of a collection has said.
+"""When the controller hears what a process of a collection has said, and until when a producer must have a result.
 
 Not checked here: what is said, and by real processes (test_collect.py).
 """
@@ -16,6 +16,8 @@ from trialplane.runtime.collect.exchange import AHEAD, GATHER, Exchange
 from trialplane.wire.records import TrialRequest
 from trialplane.wire.units import TOGETHER, TOGETHER_BYTES, Unit
 
+TIMEOUT = 30.0
+
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
@@ -28,7 +30,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def exchange(tmp_path: Path, clock: list[float]) -> Iterator[Exchange]:
     """Of a producer that has three units, has begun one, and of which the controller has just heard."""
     sent: list[Mapping[str, Any]] = []
-    made = Exchange(TrialRequest("toy", 0, 1, -1, {}, 0, (), worker=0), sent.append, None, tmp_path / "work")
+    made = Exchange(
+        TrialRequest("toy", 0, 1, -1, {}, 0, (), worker=0, timeout=TIMEOUT), sent.append, None, tmp_path / "work"
+    )
     made.hear({"wants": 3})
     assert is_told_now(made), "it has nothing to do"
     assert made.news()["wants"] == 3
@@ -89,3 +93,42 @@ def test_one_that_waits_until_something_is_fetched_is_heard_at_once(exchange: Ex
 def test_a_consumer_is_heard_at_once(exchange: Exchange) -> None:
     exchange.hear({"took": [7]})
     assert is_told_now(exchange)
+
+
+def test_one_that_has_work_has_so_long_for_its_next_result(exchange: Exchange, clock: list[float]) -> None:
+    assert exchange.deadline == clock[0] + TIMEOUT
+    clock[0] += 20
+    offer(exchange, 0)
+    assert exchange.deadline == clock[0] + TIMEOUT, "it has not begun the others, and is to"
+
+
+def test_one_that_waits_for_units_is_not_late(exchange: Exchange, clock: list[float]) -> None:
+    exchange.hear({"began": [1, 2]})
+    for unit in range(3):
+        offer(exchange, unit)
+    assert exchange.deadline == clock[0] + TIMEOUT, "it has asked for none"
+    exchange.hear({"wants": 1})
+    assert exchange.deadline is None
+    clock[0] += 20
+    exchange.hand([Unit(3, 0)], False)
+    assert exchange.deadline == clock[0] + TIMEOUT
+
+
+def test_one_that_is_told_that_there_are_no_more_units_is_to_end(exchange: Exchange, clock: list[float]) -> None:
+    exchange.hear({"began": [1, 2]})
+    for unit in range(3):
+        offer(exchange, unit)
+    exchange.hear({"wants": 1})
+    exchange.hand([], True)
+    assert exchange.deadline == clock[0] + TIMEOUT
+    exchange.hear({"returned": True})
+    assert exchange.deadline is None, "what it has given has not been fetched"
+    exchange.release([0, 1, 2])
+    assert exchange.deadline == clock[0] + TIMEOUT
+
+
+def test_one_with_as_much_on_offer_as_may_be_is_not_late(exchange: Exchange) -> None:
+    offer(exchange, 0, TOGETHER_BYTES)
+    assert exchange.deadline is not None
+    offer(exchange, 1, TOGETHER_BYTES)
+    assert exchange.deadline is None

@@ -60,7 +60,7 @@ class Exchange:
         self._segments = segments.Writer(self._folder.path, workdir)
         self._lock = threading.Lock()
         self._since = time.monotonic()  # of the last thing that gave a producer something to do
-        self._has_asked = False  # for a unit
+        self._has_returned = False  # the function of a producer; what it has given may still have to be fetched
         self._ahead: set[int] = set()  # units that the process has and its job has not
         self._begun: set[int] = set()  # units that its job has and has not given
         self._owed = 0  # units asked for that have not come
@@ -84,12 +84,12 @@ class Exchange:
     def deadline(self) -> float | None:
         """When a producer must have given its next result, by the monotonic clock; None while it waits for others.
 
-        It has until then to ask for its first unit, too. One that has given all it had owes nothing, also while it waits for
-        a slow consumer before it ends.
+        It has until then to ask for its first unit, too, and after its last one to end.
         """
         with self._lock:
-            waits = is_full(self._offered) or (self._has_asked and not self._begun)
-            return None if self._timeout is None or waits else self._since + self._timeout
+            for_units = self._owed and not self._ahead and not self._begun
+            for_room = is_full(self._offered) or (self._has_returned and self._offered)
+            return None if self._timeout is None or for_units or for_room else self._since + self._timeout
 
     @property
     def begun(self) -> tuple[int, ...]:
@@ -122,7 +122,6 @@ class Exchange:
             if "wants" in message:
                 self._wants += message["wants"]
                 self._owed += message["wants"]
-                self._has_asked = True
             elif "began" in message:
                 self._begun.update(message["began"])
                 self._ahead.difference_update(message["began"])
@@ -132,6 +131,8 @@ class Exchange:
                 if offer.bytes:
                     self._offered[offer.unit] = message["file"], offer.bytes
                 self._offers.append(offer)
+            elif "returned" in message:
+                self._has_returned = True
             elif "took" in message:
                 self._took += message["took"]
             else:

@@ -164,7 +164,8 @@ class Desk:
             self._tell()
 
     def drain(self) -> None:
-        """Waits until all results have been fetched."""
+        """The job's function has returned: waits until all results have been fetched."""
+        self._line.send(returned=True)
         while self._offered:
             self._listen(wait=True)
         if self._told < self._given:
