@@ -26,10 +26,10 @@ class Pairing:
         self._p, self._white = p, white
         self.line = encoding.Line()
         rng = self._rng = np.random.default_rng(opening)
-        for _ in range(p["match_opening"]):
-            moves, _ = encoding.legal(self.line.board)
+        self.half_moves = 0
+        while self.half_moves < p["match_opening"] and (moves := encoding.legal(self.line.board)[0]):
             self.line.push(moves[rng.integers(len(moves))])
-        self.half_moves = p["match_opening"]
+            self.half_moves += 1
         self.searches = [Search(self.line, simulations=p["simulations"], exploration=p["exploration"]) for _ in range(2)]
         self.over = games.ending(self.line, self.half_moves, p)
 
@@ -68,7 +68,7 @@ def match(new, old, p, seed) -> list[float]:
         p: parameters of the job.
         seed: a whole number or several, for all chance in the games.
     """
-    openings = np.random.SeedSequence(seed).generate_state(p["match_games"] // 2)
+    openings = np.random.SeedSequence(seed).generate_state(math.ceil(p["match_games"] / 2))
     played = [Pairing(p, int(opening), white) for opening in openings for white in (0, 1)]
     while running := [game for game in played if game.over is None]:
         for player, evaluate in enumerate((new, old)):

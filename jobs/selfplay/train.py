@@ -69,6 +69,8 @@ def learn(ctx, results):
         replay.add(result.unit, result.value)
         by_number[result.unit] = {name: result.value[name] for name in KEPT} | {"actions": result.value["actions"].tolist()}
     played = [by_number[number] for number in sorted(by_number)]  # the order in which they came is chance
+    if not played:
+        raise ValueError("no game of this iteration came to its end; the workers' logs say why")
 
     # -----------------------------------------------------------------------------------------------------------------
     # train
@@ -152,7 +154,7 @@ def restore(optimizer, entries):
 
 def show(played, iteration):
     """The final position of some games as a picture, and the games as PGN, in the iteration's run in MLflow."""
-    if not os.environ.get("MLFLOW_RUN_ID"):
+    if not os.environ.get("MLFLOW_TRACKING_URI"):  # no store to log to: it runs alone
         return
     import mlflow
 

@@ -58,6 +58,7 @@ def cores(monkeypatch) -> None:
 def collected(request) -> TrialOutcome:
     log = f"trials/{request.trial:04d}/attempt-{request.attempt}.log"
     metrics = {"units": 2.0 + request.trial, "units_failed": 0.0, "gigabytes": 0.5, "loss": 1.0 / (request.trial + 1)}
+    metrics["worker_0/items_per_second"] = 7.5
     return TrialOutcome(request.number, TrialState.COMPLETE, metrics=metrics, started=10.0, ended=40.0, log=log)
 
 
@@ -201,10 +202,10 @@ def test_status_shows_its_workers(platform, runs, held):
     assert "trial" not in text
     assert re.search(r"^iterations +1/3 iterations complete$", text, re.MULTILINE)
     assert re.search(r"^now +iteration 3: 45/80 units, 1 failed$", text, re.MULTILINE)
-    lines = text.splitlines()
-    assert lines[-3].split() == ["worker", "state", "units", "units/s", "items", "failed", "moved", "node", "message"]
-    assert lines[-2].split() == ["0", "working", "30", "0.5", "6000", "0", "2", "GiB", "pod-a"]
-    assert lines[-1].split() == ["1", "failed", "15", "0.25", "3000", "1", "1", "GiB", "pod-b", "error:", "bad"]
+    lines, end = text.splitlines(), ["failed", "moved", "node", "message"]
+    assert lines[-3].split() == ["worker", "state", "units", "units/s", "items", "items/s", *end]
+    assert lines[-2].split() == ["0", "working", "30", "0.5", "6000", "100", "0", "2", "GiB", "pod-a"]
+    assert lines[-1].split() == ["1", "failed", "15", "0.25", "3000", "50", "1", "1", "GiB", "pod-b", "error:", "bad"]
     data = json.loads(platform("status", "a", "-o", "json").stdout)
     assert (data["kind"], data["progress"]["units"], data["workers"][1]["message"]) == ("collect", 45, "error: bad")
 
@@ -251,7 +252,9 @@ def test_results_are_iterations_in_their_order(platform, runs):
     assert header.split() == ["iteration", "state", "units", "units_failed", "gigabytes", "loss", "time"]
     assert [line.split()[0] for line in lines] == ["0", "1", "2"]
     assert lines[2].split()[1:6] == ["COMPLETE", "4", "0", "0.5", "0.3333"]  # the best, were they trials
-    assert "metrics.gigabytes" in platform("results", "a", "-o", "csv").stdout
+    assert {"metrics.gigabytes", "metrics.worker_0/items_per_second"} <= set(
+        platform("results", "a", "-o", "csv").stdout.splitlines()[0].split(",")
+    )
     assert [row["trial"] for row in json.loads(platform("results", "a", "-o", "json").stdout)] == [0, 1, 2]
 
 

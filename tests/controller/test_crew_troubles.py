@@ -6,6 +6,8 @@ The slots are doubles that do what they are told. Not checked here: what goes as
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from tests.controller.conftest import request
 from tests.controller.crew import Crew
@@ -208,3 +210,25 @@ def test_units_that_failed_are_told_with_their_iteration(caplog: pytest.LogCaptu
         "`platform logs toy-1 1 --worker 0` shows its log (trials/0001/worker-0.log)"
     )
     assert "its log is trials/0001/worker-1.log\nTraceback of 1" in caplog.text
+
+
+def test_what_each_worker_did_is_told_with_the_iteration(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    crew = Crew(max_failed=1)
+    crew.begin()
+    crew.want(0, 5)
+    now[0] += 2
+    for unit in (6, 7, 8, 9, 10):
+        crew.pass_on(0, unit)
+    crew.want(1)
+    crew.producers.fail(1, FailureClass.ERROR, "ValueError: bad")
+    crew.listen()
+    crew.consumer.end(0)
+    told = crew.end().metrics
+    assert {name: value for name, value in told.items() if name.startswith("worker_0/")} == {
+        "worker_0/units_per_second": 2.5,
+        "worker_0/items_per_second": 7.5,
+        "worker_0/units_failed": 0.0,
+    }
+    assert told["worker_1/units_failed"] == 1

@@ -124,21 +124,6 @@ def test_a_study_in_mlflow(place: Place) -> None:
     assert len(place.runs()) == 4, "spare runs are deleted"
 
 
-def test_an_iteration_of_which_units_failed_keeps_the_logs_that_say_why(place: Place) -> None:
-    recorder = place.recorder()
-    recorder.study(FACTS)
-    for number, failed in enumerate((0.0, 2.0)):
-        for log in (place.run.trial_log(number, 1), place.run.trial_log(number, 1, worker=0)):
-            log.parent.mkdir(parents=True, exist_ok=True)
-            log.write_text("all of it")
-        recorder.started(request(number), recorder.run_id())
-        recorder.ended(request(number), outcome(number, metrics={"units_failed": failed}))
-    recorder.study_ended(RunState.SUCCEEDED, "all 2 iterations ended")
-    assert recorder.close(60)
-    kept = [[item.path for item in place.client.list_artifacts(place.trial(n).info.run_id, "logs")] for n in (0, 1)]
-    assert kept == [[], ["logs/attempt-1.log", "logs/worker-0.log"]]
-
-
 def test_spare_runs_are_deleted_at_once_too(place: Place) -> None:
     """Also when the recorder is closed while the writer still makes them."""
     recorder = place.recorder(spares=5)

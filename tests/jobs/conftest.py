@@ -59,7 +59,7 @@ def cache(tmp_path_factory):
 @pytest.fixture
 def trials(cache, tmp_path, monkeypatch):
     """`trials("criteria")` gives a callable that runs one trial and returns its metrics."""
-    monkeypatch.delenv("MLFLOW_RUN_ID", raising=False)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     return lambda name: Trials(name, cache, tmp_path)
 
 
@@ -84,7 +84,7 @@ def playing(tmp_path, monkeypatch):
     import torch
     from tests.jobs.playing import Playing
 
-    monkeypatch.delenv("MLFLOW_RUN_ID", raising=False)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield Playing(tmp_path)

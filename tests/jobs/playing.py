@@ -107,7 +107,7 @@ class Playing:
         """What an iteration comes to."""
         fields = {**self._fields, "params": self.params | params, "seed": iteration, "trial": iteration}
         context = Consumer(**fields, _reporter=self._report, weights=weights, state=state, iteration=iteration)
-        returned = self.train.learn(context, Results(len(results), Feed(results)))
+        returned = self.train.learn(context, Results(max(1, len(results)), Feed(results)))
         return transport.unpack(transport.pack(returned), copy=True)
 
 

@@ -121,6 +121,24 @@ def test_a_match_is_fair_and_seeded(playing):
     assert sum(there) + sum(back) == len(there)
 
 
+def test_an_odd_match_has_one_game_more(playing):
+    evaluate = network.Evaluator(network.build(playing.params), 4)
+    assert rating.match(evaluate, evaluate, playing.params | {"match_games": 1}, seed=1) in ([0.5, 0.5], [0, 1], [1, 0])
+
+
+def test_an_opening_may_be_the_whole_game(playing):
+    """By chance somebody is mate, at the earliest with the fourth half-move."""
+    p = playing.params | {"match_opening": 400, "max_half_moves": 500}
+    ended = [rating.Pairing(p, opening, 0) for opening in range(12)]
+    assert any(game.line.board.is_checkmate() for game in ended)
+    assert all(game.points in (0, 0.5, 1) for game in ended if game.over is not None)
+
+
+def test_an_iteration_without_a_game_says_so(playing):
+    with pytest.raises(ValueError, match="no game of this iteration came to its end"):
+        playing.learn([])
+
+
 def test_who_knows_more_wins(playing):
     """One network counts pawns and pieces, the other knows nothing."""
 
@@ -159,7 +177,7 @@ def test_elo_has_a_number_and_an_interval_for_any_score():
 def test_pictures_and_games_land_in_the_iterations_run(playing, monkeypatch):
     mlflow = pytest.importorskip("mlflow")
     logged = {}
-    monkeypatch.setenv("MLFLOW_RUN_ID", "0" * 32)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///its-own")  # also without a run of the platform's
     monkeypatch.setattr(mlflow, "log_text", lambda text, name: logged.update({name: text}))
     results = list(playing.play(units(4, first=8)).values())
     playing.learn(results[::-1], iteration=2)

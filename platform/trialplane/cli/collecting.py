@@ -80,10 +80,10 @@ def workers(status: RunStatus) -> tuple[list[str], list[list[Any]]]:
     """Header and lines of the table of its workers."""
     lines: list[list[Any]] = []
     for one in status.workers:
-        each = output.rate(one.units / one.seconds) if one.units and one.seconds else ""
-        arrived = [one.units, each, one.items, one.failed, output.size(one.bytes)]
+        rates = [output.rate(count / one.seconds) if count and one.seconds else "" for count in (one.units, one.items)]
+        arrived = [one.units, rates[0], one.items, rates[1], one.failed, output.size(one.bytes)]
         lines.append([one.worker, one.state, *arrived, one.node, output.cell(one.message)])
-    header = ["worker", "state", "units", "units/s", "items", "failed", "moved", "node", "message"]
+    header = ["worker", "state", "units", "units/s", "items", "items/s", "failed", "moved", "node", "message"]
     if not any(line[-1] for line in lines):
         header, lines = header[:-1], [line[:-1] for line in lines]
     return header, lines

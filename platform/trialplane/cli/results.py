@@ -75,6 +75,7 @@ def _of_collection(job: Job, found: list[TrialRow]) -> str:
     told = {name for row in found for name in row.metrics}
     added = [name for name in collecting.ADDED if name in told]
     shown = list(dict.fromkeys([*job.metrics, *added, *(name for row in found for name in row.metrics)]))
+    shown = [name for name in shown if not collecting.OF_WORKER.match(name)]
     attempts = any(row.attempt > 1 for row in found)
     header = ["iteration", *(["attempt"] if attempts else []), "state", *shown, "time"]
     messages = [_message(row) for row in found]

@@ -202,7 +202,7 @@ class CrewPool:
             outcome = dataclasses.replace(outcome, message=early)
         elif outcome.state is TrialState.COMPLETE:
             outcome = dataclasses.replace(outcome, message=now.troubles())
-        outcome = dataclasses.replace(outcome, metrics={**outcome.metrics, **now.metrics()})
+        outcome = dataclasses.replace(outcome, metrics={**outcome.metrics, **now.metrics(), **now.of_workers()})
         arrays = said.arrays if outcome.state is TrialState.COMPLETE else None
         event = dataclasses.replace(said.event, outcome=outcome, offers=(), took=())
         return dataclasses.replace(said, request=now.request, event=event, arrays=arrays)

@@ -231,6 +231,17 @@ class Iteration:
             "items_per_second": self._items / seconds if seconds else 0.0,
         }
 
+    def of_workers(self) -> dict[str, float]:
+        """The same of each producer that did something."""
+        told: dict[str, float] = {}
+        for row in self.rows({}):
+            if row.units or row.failed:
+                each = 1 / row.seconds if row.seconds else 0.0
+                told[f"worker_{row.worker}/units_per_second"] = row.units * each
+                told[f"worker_{row.worker}/items_per_second"] = row.items * each
+                told[f"worker_{row.worker}/units_failed"] = float(row.failed)
+        return told
+
     def progress(self) -> Mapping[str, float]:
         """`RunStatus.progress`."""
         metrics = self.metrics()

@@ -23,6 +23,8 @@ KIND = "collect"
 # Metrics of an iteration that the platform adds to what the consumer returned.
 FAILED_UNITS = "units_failed"
 ADDED = ("units", FAILED_UNITS, "items", "gigabytes", "units_per_second", "items_per_second")
+# And of each worker, below its name, which tables leave out.
+OF_WORKER = re.compile(r"worker_\d+/")
 _OBJECTIVE = {"metric": ADDED[0], "direction": "maximize"}
 _ENTRYPOINT = "train:play"
 _PLACE = r"^([a-z][a-z0-9+.-]*://[^\s/]\S*|/\S.*)$"

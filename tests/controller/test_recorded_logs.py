@@ -1,0 +1,25 @@
+"""Which logs a run's record in MLflow gets, and which stay behind. What else is recorded: test_recorder.py."""
+
+from __future__ import annotations
+
+import pytest
+from tests.controller.conftest import FACTS, Place, outcome, request
+
+from trialplane.wire.states import RunState
+
+pytestmark = pytest.mark.slow
+
+
+def test_an_iteration_of_which_units_failed_keeps_the_logs_that_say_why(place: Place) -> None:
+    recorder = place.recorder()
+    recorder.study(FACTS)
+    for number, failed in enumerate((0.0, 2.0)):
+        for log in (place.run.trial_log(number, 1), place.run.trial_log(number, 1, worker=0)):
+            log.parent.mkdir(parents=True, exist_ok=True)
+            log.write_text("all of it")
+        recorder.started(request(number), recorder.run_id())
+        recorder.ended(request(number), outcome(number, metrics={"units_failed": failed}))
+    recorder.study_ended(RunState.SUCCEEDED, "all 2 iterations ended")
+    assert recorder.close(60)
+    kept = [[item.path for item in place.client.list_artifacts(place.trial(n).info.run_id, "logs")] for n in (0, 1)]
+    assert kept == [[], ["logs/attempt-1.log", "logs/worker-0.log"]]
