@@ -167,15 +167,16 @@ def test_of_several_none_is_guilty_and_each_is_done_again_alone() -> None:
     assert [unit.number for unit in units.hand(1, 3)] == [23]
 
 
-def test_those_of_a_lost_slot_are_done_again_together_until_that_happens_too_often() -> None:
-    units = book(3, lost=2)
+@pytest.mark.parametrize("failure", [FailureClass.LOST, FailureClass.CRASHED])
+def test_those_of_a_lost_slot_are_done_again_together_until_that_happens_too_often(failure: FailureClass) -> None:
+    units = book(3, lost=2, crashed=2)
     for _ in range(2):
         assert len(units.hand(0, 3)) == 3, "none of them is known to have done it"
-        assert units.lose(0, end(FailureClass.LOST)).again == (20, 21, 22)
+        assert units.lose(0, end(failure)).again == (20, 21, 22)
     assert len(units.hand(0, 3)) == 3
-    units.lose(0, end(FailureClass.LOST))
+    units.lose(0, end(failure))
     assert [unit.number for unit in units.hand(0, 3)] == [20], "alone"
-    assert units.lose(0, end(FailureClass.LOST)).failed is not None
+    assert units.lose(0, end(failure)).failed is not None
     assert [unit.number for unit in units.hand(0, 3)] == [21]
 
 

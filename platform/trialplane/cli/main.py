@@ -107,7 +107,7 @@ def platform() -> None:
     platform results                           its trials, the best first
     platform submit hpo demo -n team           run it on a cluster
     platform submit train big --gpus 8         one training with a process for each GPU
-    platform submit collect selfplay --workers 8  workers that play, and one process that learns from their games
+    platform submit collect selfplay           workers that play, and one process that learns from their games
     """  # noqa: D301  \b is click's mark
 
 

@@ -4,8 +4,8 @@ Each unit ends once, as arrived or as failed. In between it waits, is out with o
 somewhere between the producer and the consumer, and what becomes of the producer is nothing to it any more.
 
 A unit that was the only one its process worked on when that failed is guilty of it, and is tried again as a trial that
-failed so would be. Of several none is guilty yet: each is handed out again alone. A lost slot is first taken for nobody's
-fault: those of several that were lost with it are handed out as before, as often as a lost trial is tried again.
+failed so would be. Of several none is guilty yet: each is handed out again alone. A lost slot or a killed process is first
+taken for nobody's fault: those of several that went with it are handed out as before, as often as a trial is tried again.
 """
 
 from __future__ import annotations
@@ -168,9 +168,7 @@ class Units:
             failure, message = FailureClass.INVALID, "the producer returned without a result of this unit"
         if failure is None or failure is FailureClass.STOPPED or len(out) != 1:
             for unit in reversed(out):
-                if failure is FailureClass.LOST and self._used[unit, failure] < self._retries.lost:
-                    self._used[unit, failure] += 1
-                elif failure is not FailureClass.STOPPED:
+                if failure is not FailureClass.STOPPED and not self._excused(unit, failure):
                     self._suspects.add(unit)
                 self._return(unit)
             return Lost(again=tuple(out))
@@ -180,12 +178,18 @@ class Units:
 
     def _retry(self, unit: int, worker: int, failure: FailureClass, message: str, traceback: str) -> FailedUnit | None:
         """A unit waits again, or has failed for good."""
-        rule = FAILURE_RULES[failure].retry
-        if rule is None or self._used[unit, failure] >= getattr(self._retries, rule):
+        if not self._excused(unit, failure):
             return self._fail(unit, worker, failure, message, traceback)
-        self._used[unit, failure] += 1
         self._return(unit)
         return None
+
+    def _excused(self, unit: int, failure: FailureClass | None) -> bool:
+        """Whether this kind of failure is one that may happen to a unit once more; it has then happened."""
+        rule = None if failure is None else FAILURE_RULES[failure].retry
+        if failure is None or rule is None or self._used[unit, failure] >= getattr(self._retries, rule):
+            return False
+        self._used[unit, failure] += 1
+        return True
 
     def _fail(self, unit: int, worker: int, failure: FailureClass, message: str, traceback: str) -> FailedUnit:
         self._suspects.discard(unit)
