@@ -70,5 +70,6 @@ def _broadcast(place: Workplace) -> Iterator[Row]:
     }
     what = f"memory of 8 readers of {mib} MiB of weights on a node"
     # The readers' own objects and page tables are in it: an eighth more than one copy is one copy.
-    goal = Goal(value=mib * 1.125)
-    yield Row("transport", what, "MiB", (held["ours"],), "8 pickles", (held["pickle"],), goal, words=("smaller", "larger"))
+    goal, note = Goal(value=mib * 1.125), "beside them the node's object store has one copy, for those that start later"
+    words = ("smaller", "larger")
+    yield Row("transport", what, "MiB", (held["ours"],), "8 pickles", (held["pickle"],), goal, words=words, note=note)
