@@ -90,6 +90,11 @@ def test_the_profile_base_is_the_original():
     assert job.params["hidden_size"] == 768
 
 
+def test_without_a_profile_eight_gpus_have_cores_and_memory_for_eight_ranks():
+    got = load.load_job(JOB, overrides={"resources.gpus": 8}, environ={}).resources
+    assert (got.cpus, got.memory, got.shm) == (16, "32Gi", "8Gi")
+
+
 @pytest.mark.parametrize("profile", [None, "smoke", "small", "base"])
 def test_the_batch_can_be_dealt_to_the_ranks(profile):
     job = load.load_job(JOB, profile=profile, environ={})
