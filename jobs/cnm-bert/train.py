@@ -50,15 +50,16 @@ def run(ctx):
 
     held_out = p["eval_samples"]
     limit = None if p["max_train_samples"] is None else held_out + p["max_train_samples"]
-    text = lines.LineDataset(ctx.path("data"), max_samples=limit, cache=ctx.cache)
+    files = ctx.paths("data")
+    text = lines.LineDataset(files, max_samples=limit, cache=ctx.cache)
     if held_out < 1:
         raise errors.InputError(
             f"params.eval_samples is {held_out}, and the model is scored on lines held out: give 1 or more"
         )
     if len(text) <= held_out:
         raise errors.InputError(
-            f"{ctx.path('data')} gives {len(text):,} lines, and params.eval_samples holds {held_out:,} out: nothing is left "
-            "to train on; use more data or hold out fewer"
+            f"{', '.join(map(str, files))} gives {len(text):,} lines, and params.eval_samples holds {held_out:,} out: "
+            "nothing is left to train on; use more data or hold out fewer"
         )
     spread = range(0, len(text), -(-len(text) // FOR_VOCABULARY))
     preset = p["tokenizer"] == tokenizers.characters.NAME

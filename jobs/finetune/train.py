@@ -150,7 +150,7 @@ def run(ctx):
     read = iter(DataLoader(data, sampler=chosen, batch_size=None, collate_fn=collated, **options))
     meter = progress.Meter(ctx, total_steps=total, start=start, every_steps=p["report_every"])
     # How it begins is the first snapshot. All ranks must agree whether to look, so none lists what rank 0 may be writing.
-    begins = found is None or not found.saved.place.startswith(ctx.checkpoints)
+    begins = found is None or not found.saved.place.startswith(f"{saves.place}/")
     scores = look(start) if begins or start == total else {}
     model.train()
     for step in range(start, total):

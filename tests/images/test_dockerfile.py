@@ -71,7 +71,7 @@ def test_the_layers_hold_what_pyproject_says_once() -> None:
     assert names["torch"] == {"torch"}
     assert {"ray", "mlflow", "pydantic"} <= names["shared"]
     assert {"optuna", "psycopg2-binary"} <= names["controller"]
-    assert {"transformers", "accelerate", "protobuf"} <= names["trial"]
+    assert {"transformers", "accelerate", "protobuf", "nvidia-ml-py"} <= names["trial"]
     assert "torch" not in names["controller"] | names["shared"]
     assert "kubernetes" not in set().union(*names.values())
     assert sum(len(part) for part in names.values()) == len(set().union(*names.values()))

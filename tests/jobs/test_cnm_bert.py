@@ -67,6 +67,20 @@ def test_fewer_lines_than_are_held_out_are_refused(training, tmp_path):
         training()(max_train_samples=None, data=str(tmp_path / "few.txt"))
 
 
+def test_several_files_are_read_as_one(training, tmp_path):
+    text = (JOB / "synthetic.txt").read_text(encoding="utf-8").splitlines(keepends=True)
+    files = [tmp_path / "first.txt", tmp_path / "second.txt"]
+    files[0].write_text("".join(text[:200]), encoding="utf-8")
+    files[1].write_text("".join(text[200:400]), encoding="utf-8")
+    several, one = training(), training()
+    few = {"max_steps": 3, "report_every": 1, "max_train_samples": 400 - SMALL["eval_samples"]}
+    several(data=[str(file) for file in files], **few)
+    one(**few)
+    assert several.losses == one.losses
+    with pytest.raises(errors.InputError, match=r"first\.txt, .*second\.txt gives 400 lines"):
+        training()(data=[str(file) for file in files], eval_samples=400, max_train_samples=None)
+
+
 def test_without_lines_held_out_there_is_no_score(training):
     with pytest.raises(errors.InputError, match=r"params\.eval_samples is 0"):
         training()(eval_samples=0)
@@ -88,6 +102,11 @@ def test_the_profile_base_is_the_original():
     assert (job.world_size, job.resources.gpus) == (8, 8)
     assert job.params["batch"] == 256 == 8 * job.params["per_device"]
     assert job.params["hidden_size"] == 768
+
+
+def test_without_a_profile_eight_gpus_have_cores_and_memory_for_eight_ranks():
+    got = load.load_job(JOB, overrides={"resources.gpus": 8}, environ={}).resources
+    assert (got.cpus, got.memory, got.shm) == (16, "32Gi", "8Gi")
 
 
 @pytest.mark.parametrize("profile", [None, "smoke", "small", "base"])

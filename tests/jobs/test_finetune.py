@@ -13,6 +13,7 @@ import os
 import pickle
 import subprocess
 import sys
+import types
 
 import pytest
 import torch
@@ -98,6 +99,17 @@ def test_a_training_that_is_stopped_saves_itself_and_says_at_which_step(training
     with pytest.raises(Stopped, match="after step 6, with a checkpoint"):
         train(max_steps=30, report_every=3, save_every=1000, snapshot_every=1000, stop_at=3)
     assert train.checkpoints.newest().step == 6
+
+
+def test_what_goes_on_from_a_relative_place_is_no_new_beginning(training, monkeypatch):
+    train = training()
+    monkeypatch.chdir(train.folder)
+    train.checkpoints = types.SimpleNamespace(place="checkpoints")
+    few = {"max_steps": 9, "report_every": 3, "save_every": 1000, "snapshot_every": 1000}
+    with pytest.raises(Stopped):
+        train(stop_at=3, **few)
+    train(**few)
+    assert [one.step for one in kept_by(train)] == [0, 9]
 
 
 # -- bad input

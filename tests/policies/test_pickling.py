@@ -104,6 +104,26 @@ def test_a_large_argument_is_refused_before_it_is_sent(program: Program) -> None
     assert "worker has" not in said
 
 
+LOADER = """
+from torch.utils.data import DataLoader
+from trialplane import errors, policies
+
+if __name__ == "__main__":
+    policies.apply_all()
+    loader = DataLoader([f"line {number:06d} of a corpus" for number in range(60_000)], batch_size=8, num_workers=2)
+    try:
+        print(next(iter(loader)))
+    except errors.PolicyError as error:
+        print(error)
+"""
+
+
+def test_the_workers_of_a_loader_are_refused_a_list_with_what_to_use_instead(program: Program) -> None:
+    said = program(LOADER)
+    assert said.startswith("the arguments of Process-1 would send ")
+    assert "trialplane.runtime.lines.LineDataset for lines of text, a datasets.Dataset loaded from files for tables" in said
+
+
 def test_without_the_policy_it_would_be_sent(program: Program) -> None:
     code = WORKER.replace("int(sys.stdin.read() or SIZE)", str(3 << 20)).replace(
         "policies.apply_all()", "multiprocessing.set_start_method('spawn')"

@@ -115,6 +115,7 @@ def test_sigterm_is_a_request(script: Path) -> None:
     [
         (("--set", "stops=for want of data"), "text.txt"),
         (("--set", "stops=for want of data", "--data", "null"), "params.data is null, and must be a path"),
+        (("--set", "stops=for want of data", "--data", "[a.txt, b.txt]"), "params.data is a list, and this job reads one"),
         (("--set", "stosp=true"), "--set stosp=true: there is no such parameter; did you mean stops?"),
         (("--set", "stops"), "--set stops: write NAME=VALUE"),
         (("--profile", "big"), "there is no profile 'big'"),

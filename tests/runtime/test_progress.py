@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import pynvml  # type: ignore[import-untyped]
 import pytest
 import torch
 
@@ -129,10 +130,31 @@ def test_a_report_of_anything_else_is_shown_by_its_names() -> None:
     assert showing.line(3, {"macro_f1": 0.81234567, "loss": 2.0}) == "step 3: macro_f1 0.812346  loss 2"
 
 
+def test_a_gpu_that_does_not_tell_how_busy_it_is_stops_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As a slice of one (MIG): there NVIDIA's library raises an error of its own, which torch lets pass."""
+
+    class Silent:
+        def memory_allocated(self) -> int:
+            return 2**30
+
+        max_memory_allocated = memory_allocated
+
+        def utilization(self) -> int:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+
+    monkeypatch.setattr(progress, "_cuda", Silent)
+    gpu = progress._Gpu()
+    assert gpu.metrics() == gpu.metrics() == {"gpu_memory_gib": 1.0, "gpu_memory_peak_gib": 1.0}
+    assert capsys.readouterr().err == "how busy the GPU is cannot be seen: Not Supported\n"
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
-def test_a_gpus_memory_is_shown() -> None:
+def test_a_gpus_memory_and_how_busy_it_is_are_shown() -> None:
     torch.ones(1, device="cuda")
     job, clock = Job(), Clock()
     drive(job, clock, progress.Meter(job, total_steps=2, clock=clock), range(1, 3))
     assert job.reports[0][1]["gpu_memory_peak_gib"] >= job.reports[0][1]["gpu_memory_gib"] >= 0
+    assert 0 <= job.reports[0][1]["gpu_utilization"] <= 100

@@ -79,6 +79,41 @@ def test_resources_left_out_are_those_of_each_rank() -> None:
     assert a_job(retries={"crashed": 0}).retries.crashed == 0
 
 
+@pytest.mark.parametrize(
+    ("given", "flags", "cpus", "memory", "shm"),
+    [
+        ("cpus: 2, memory: 4Gi, shm: 1Gi", {"resources.gpus": 8}, 16, "32Gi", "8Gi"),
+        ("cpus: 32, memory: 128Gi, gpus: 8", {"resources.gpus": 3}, 12, "48Gi", None),
+        ("cpus: 5, memory: 1.5Gi, shm: 4096, gpus: 2", {"resources.gpus": 1}, 3, "0.75Gi", "2048"),
+        ("cpus: 8, memory: 32Gi, gpus: 8", {"resources.gpus": 8}, 8, "32Gi", None),  # as it is written
+        ("cpus: 8, memory: 32Gi, gpus: 8", {"resources.gpus": 0, "ranks": 2}, 8, "32Gi", None),
+        ("cpus: 2, memory: 4Gi", {"ranks": 4}, 2, "4Gi", None),
+        ("cpus: 2, memory: 4Gi", {"resources.gpus": 8, "resources.cpus": 2}, 2, "32Gi", None),  # as it is asked
+        ("cpus: 2", {"resources.gpus": 8, "ranks": 4}, 8, "8Gi", None),
+        ("gpus: 1", {"resources.gpus": 8}, 8, "16Gi", None),
+    ],
+)
+def test_other_gpus_on_the_command_line_bring_each_rank_what_it_had(
+    folder: Path, given: str, flags: dict[str, Any], cpus: int, memory: str, shm: str | None
+) -> None:
+    write(folder, f"kind: train\nresources: {{{given}}}\n")
+    got = load.load_job(folder, overrides=flags).resources
+    assert (got.cpus, got.memory, got.shm) == (cpus, memory, shm)
+    as_sets = [f"{field}={value}" for field, value in flags.items()]
+    assert load.load_job(folder, sets=as_sets).resources == got
+
+
+def test_what_is_no_amount_is_refused_as_it_was_written(folder: Path) -> None:
+    write(folder, "kind: train\nresources: {cpus: many, memory: much}\n")
+    assert [(field, line) for field, _, line, _ in found(folder, overrides={"resources.gpus": 8})] == [
+        ("resources.cpus", 2),
+        ("resources.memory", 2),
+    ]
+    for cpus, gpus, wrong in (("true", 8, "resources.cpus"), ("0", 8, "resources.cpus"), ("2", "8", "resources.gpus")):
+        write(folder, f"kind: train\nresources: {{cpus: {cpus}}}\n")
+        assert [field for field, *_ in found(folder, overrides={"resources.gpus": gpus})] == [wrong]
+
+
 def test_its_json_reads_back_and_names_no_search() -> None:
     job = a_job(nodes=2, resources={"gpus": 8}, checkpoints={"url": "s3://b/c", "grace": "2m"}, resume="a-1")
     again = Job.model_validate_json(job.model_dump_json())

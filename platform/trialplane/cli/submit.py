@@ -109,7 +109,7 @@ def train(job: str, place: Place, **given: Any) -> int:
     TRIALPLANE_NAMESPACE, else the kubeconfig say. The other verbs then look there too. Ctrl-C is as with `submit hpo`.
 
     \b
-    platform submit train NAME --gpus 8                     one pod with 8 GPUs
+    platform submit train NAME --gpus 8                     one pod with 8 GPUs, and cores and memory for 8 ranks
     platform submit train NAME --gpus 8 --nodes 4           4 pods, 32 ranks
     platform submit train NAME --local --gpus 0 --ranks 2   here, on CPUs
     """  # noqa: D301  \b is click's mark

@@ -141,11 +141,22 @@ class Context:
         """The parameter `name` as a path; a relative one is below the job's folder.
 
         Raises:
+            InputError: it is null, or a list.
+        """
+        if isinstance(self.params[name], list):
+            raise errors.InputError(f"params.{name} is a list, and this job reads one file: name one path")
+        return self.paths(name)[0]
+
+    def paths(self, name: str) -> list[Path]:
+        """The parameter `name`, a path or a list of them, as paths; relative ones are below the job's folder.
+
+        Raises:
             InputError: it is null.
         """
-        if self.params[name] is None:
+        value = self.params[name]
+        if value is None:
             raise errors.InputError(f"params.{name} is null, and must be a path")
-        return self.code / Path(str(self.params[name])).expanduser()
+        return [self.code / Path(str(one)).expanduser() for one in (value if isinstance(value, list) else [value])]
 
 
 def seed_everything(seed: int) -> None:

@@ -207,10 +207,16 @@ class _Gpu:
         if self._has_utilization:
             try:
                 metrics["gpu_utilization"] = float(cuda.utilization())
-            except (ImportError, RuntimeError) as error:  # no pynvml, or a driver that does not tell
+            except _silence() as error:
                 self._has_utilization = False
                 print(f"how busy the GPU is cannot be seen: {error}", file=sys.stderr)  # noqa: T201
         return metrics
+
+
+def _silence() -> tuple[type[Exception], ...]:
+    """What is raised where NVIDIA's library is missing or tells nothing; it has errors of its own, which torch lets pass."""
+    pynvml = sys.modules.get("pynvml")
+    return (ImportError, RuntimeError) if pynvml is None else (ImportError, RuntimeError, pynvml.NVMLError)
 
 
 def _cuda() -> Any:

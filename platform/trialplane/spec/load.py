@@ -1,7 +1,7 @@
 """From a name on the command line to a job that can run, or to every complaint at once.
 
 Layers, each winning over those before: the file, the profile, the environment, fixed parameters (`--params`), `--set`,
-and the flags.
+and the flags. Where the last two change a training's GPUs, its other resources grow or shrink with the ranks.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from trialplane import errors
 from trialplane.errors import Complaint, JobNotFound, SpecError
-from trialplane.spec import document, draft, entrypoint, fixed, verdict
+from trialplane.spec import document, draft, entrypoint, fixed, training, verdict
 from trialplane.spec.document import Document, Place
 from trialplane.spec.draft import Draft, Origin
 from trialplane.spec.faults import Fault
@@ -106,12 +106,16 @@ def load_job(
         fixed.lay(whole, params)
     others = profiles if profile is not None and profile not in profiles else ()  # one of them may have been meant
     known = fixed.named(base.data, whole.data, *(text.data["profiles"][name] for name in others))
+    written = whole.copy()
     laid = {f"--set {given}": found for given in sets if (found := _lay_set(whole, given)) is not None}
     for field, value in (overrides or {}).items():
         flag = value if isinstance(value, Flag) else Flag(value, "--" + field.replace("_", "-"))
         if flag.value is not None:
             laid[flag.source] = (draft.path(field), flag.value)
             whole.set(*laid[flag.source], Origin(flag.source))
+    for name, amount in training.scaled(written.data, whole.data).items():
+        if whole.origin(("resources", name)).source not in laid:
+            whole.data["resources"][name] = amount
     complaints += fixed.refused(whole, laid, known)
     other = _of_another_kind(whole, kind)
     if other:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from trialplane.spec import values
 from trialplane.spec.faults import Fault
 
 if TYPE_CHECKING:  # it asks this module for the defaults
@@ -45,6 +46,33 @@ def filled(data: Any) -> Any:
     if isinstance(resources, dict):
         count = _count(made.get("ranks"), resources.get("gpus"))
         made["resources"] = {"cpus": count, "memory": f"{count * _MEMORY_GIB}Gi", **resources}
+    return made
+
+
+def scaled(written: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
+    """A training's resources for other GPUs than they were written for: to each rank what it would have had.
+
+    Ranks on CPUs share the cores that are there, so without GPUs all stays as it is written.
+
+    Args:
+        written: the job's fields as its file and profile give them.
+        asked: the same with the command line laid over them.
+
+    Returns:
+        The fields of `resources` that are others then.
+    """
+    old, new = written.get("resources", {}), asked.get("resources", {})
+    if asked.get("kind") != KIND or not isinstance(old, dict) or not isinstance(new, dict):
+        return {}
+    if new.get("gpus", 0) in (0, old.get("gpus", 0)):
+        return {}
+    was, now = _count(written.get("ranks"), old.get("gpus")), _count(asked.get("ranks"), new["gpus"])
+    made: dict[str, Any] = {}
+    if type(old.get("cpus")) is int:
+        made["cpus"] = -(-old["cpus"] * now // was)
+    for name in ("memory", "shm"):
+        if name in old and (amount := values.times(old[name], now / was)) is not None:
+            made[name] = amount
     return made
 
 

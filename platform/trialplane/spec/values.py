@@ -51,6 +51,12 @@ def bytes_of(quantity: str) -> int:
     return int(float(match[1]) * _BYTES[match[2] or ""])
 
 
+def times(quantity: Any, factor: float) -> str | None:
+    """So many times a Kubernetes quantity, in its unit; None of what is none."""
+    match = _QUANTITY.fullmatch(str(quantity))
+    return None if match is None else f"{float(match[1]) * factor:.3f}".rstrip("0").rstrip(".") + (match[2] or "")
+
+
 def _plain(value: Any) -> Any:
     """Refuses what JSON cannot hold, by its place: dates, sets, NaN; keys that are no strings."""
     found: list[faults.Fault] = []
