@@ -78,7 +78,7 @@ def scaled(written: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, An
 
 def _count(*given: Any) -> int:
     """Ranks of a node, from fields nobody has looked at yet."""
-    return next((one for one in given if isinstance(one, int) and not isinstance(one, bool) and one > 0), 1)
+    return next((one for one in given if isinstance(one, int) and not isinstance(one, bool) and 0 < one < 2**20), 1)
 
 
 def check(job: Job) -> Iterator[Fault]:
