@@ -176,6 +176,9 @@ def run(ctx):
         # different numbers of them: that is what makes 8 ranks of 4 lines the same training as 1 rank of 32.
         tally = torch.tensor([sum(len(part["targets"]) for part in parts), ctx.stopping], device=accelerator.device)
         tally = accelerator.reduce(tally)
+        # By the tally all ranks learn in the same step that one of them was told to stop. It is read here, where making it
+        # has waited for the GPU anyway, and not behind what the step gives the GPU to do.
+        stops = bool(tally[1])
         summed = torch.zeros((), device=accelerator.device)
         for number, part in enumerate(parts):
             alone = number < len(parts) - 1  # gradients are exchanged with the last part only
@@ -193,8 +196,6 @@ def run(ctx):
         done = step + 1
         mean = accelerator.reduce(summed) / tally[0]
         meter.step(done, samples=share, tokens=length, loss=mean, lr=rate, grad_norm=norm)
-        # Reading the tally waits for the GPU. By it all ranks learn at the same step that one of them was told to stop.
-        stops = (done % p["report_every"] == 0 or done == total) and bool(tally[1])
         scores = {}
         if done == total or (done % p["eval_every"] == 0 and not stops):
             scores = evaluate(bare, masked, held_out, p["per_device"], accelerator, ctx)

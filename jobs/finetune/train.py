@@ -162,6 +162,9 @@ def run(ctx):
         # in which there are different numbers of it: that makes 8 ranks of 4 the same training as 1 rank of 32.
         count = sum((part["targets"] != IGNORED).sum() for part in parts)
         tally = accelerator.reduce(torch.stack([count, torch.tensor(ctx.stopping, device=count.device)]))
+        # By the tally all ranks learn in the same step that one of them was told to stop. It is read here, where making it
+        # has waited for the GPU anyway, and not behind what the step gives the GPU to do.
+        stops = bool(tally[1])
         summed = torch.zeros((), device=accelerator.device)
         for number, part in enumerate(parts):
             alone = number < len(parts) - 1  # gradients are exchanged with the last part only
@@ -179,8 +182,6 @@ def run(ctx):
         done = step + 1
         mean = accelerator.reduce(summed) / tally[0]
         meter.step(done, samples=share, tokens=length, loss=mean, lr=rate, grad_norm=norm)
-        # Reading the tally waits for the GPU. By it all ranks learn at the same step that one of them was told to stop.
-        stops = (done % p["report_every"] == 0 or done == total) and bool(tally[1])
         scores = {}
         if snapshots.is_due(done, total, every=p["snapshot_every"], steps=p["snapshot_steps"]):
             scores = look(done)

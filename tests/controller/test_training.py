@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.controller.conftest import outcome
@@ -176,3 +177,20 @@ def test_a_trial_of_a_search_that_failed_stays_so(opened: Opened) -> None:
     of = job(**SEARCH)
     assert ends(opened, of, FailureClass.ERROR, [0]) == [False]
     assert not opened.open(of).take_up()
+
+
+@pytest.mark.parametrize(
+    ("fields", "hidden"),
+    [
+        ({}, True),
+        ({"ranks": 4}, True),
+        ({"nodes": 2}, True),
+        ({"resources": {"gpus": 2}}, False),
+        ({**SEARCH, "ranks": 2}, True),
+        (SEARCH, False),  # such trials may share a GPU that they find themselves
+    ],
+)
+def test_ranks_that_were_given_no_gpus_see_none(opened: Opened, fields: dict[str, Any], hidden: bool) -> None:
+    opened.run.submission.write_text("{}")
+    config = Session(opened.run, job(**fields), [], Setting())._slot_config("sqlite:///mlflow.db")
+    assert config.env.get("CUDA_VISIBLE_DEVICES") == ("" if hidden else None)

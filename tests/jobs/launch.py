@@ -4,8 +4,8 @@
 
 Each argument is one launch, done after the one before. Rank 0's reports and result are written to `<folder>/said.json`,
 and the keys of the samples each rank read, batch by batch, to `<folder>/keys-<rank>.jsonl`. With `kill_at`, rank 0 kills
-itself (SIGKILL) when it reports that step and a checkpoint is there, and the other ranks are ended. Exit code 1 when a rank
-failed.
+itself (SIGKILL) when it reports that step and a checkpoint is there, and the other ranks are ended. With `stop_at`, rank 0
+alone is told to stop (SIGTERM) when it reports that step; each rank prints how it stopped. Exit code 1 when a rank failed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import traceback
 from pathlib import Path
 
 from trialplane.runtime import checkpoint
-from trialplane.runtime.context import Context, seed_everything
+from trialplane.runtime.context import Context, Stopped, seed_everything
 from trialplane.runtime.ranks import meeting
 from trialplane.runtime.text import masking
 from trialplane.spec import load
@@ -76,6 +76,8 @@ def be(rank: int, spec: dict, job, run, port: meeting.Port) -> int:
             while checkpoint.Checkpoints(checkpoints).newest() is None:
                 time.sleep(0.01)  # it is written beside the training, which stands still here
             os.kill(os.getpid(), signal.SIGKILL)
+        if step == spec.get("stop_at"):
+            os.kill(os.getpid(), signal.SIGTERM)
         return False
 
     if spec["job"] == "cnm-bert":
@@ -99,6 +101,10 @@ def be(rank: int, spec: dict, job, run, port: meeting.Port) -> int:
     )
     try:
         result = run(context)
+    except Stopped as stopped:
+        sys.stdout.write(f"rank {rank}: {stopped}\n")
+        sys.stdout.flush()
+        return 0
     except BaseException:  # noqa: BLE001  a fork must never return into its parent's code
         traceback.print_exc()
         return 1

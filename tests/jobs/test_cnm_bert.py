@@ -56,9 +56,9 @@ def test_gradient_accumulation_changes_nothing(training):
 
 def test_a_training_that_is_stopped_saves_itself_and_says_at_which_step(training):
     train = training()
-    with pytest.raises(Stopped, match="after step 9, with a checkpoint"):
-        train(max_steps=30, report_every=3, save_every=1000, stop_at=6)
-    assert train.checkpoints.newest().step == 9
+    with pytest.raises(Stopped, match="after step 6, with a checkpoint"):
+        train(max_steps=30, report_every=5, save_every=1000, stop_at=5)
+    assert train.checkpoints.newest().step == 6, "with the next step, whenever the next report is due"
 
 
 def test_fewer_lines_than_are_held_out_are_refused(training, tmp_path):
@@ -205,6 +205,17 @@ def test_eight_ranks_of_four_train_as_one_of_thirty_two(tmp_path, cache):
     assert said(eight)["result"]["loss"] == pytest.approx(said(one)["result"]["loss"], rel=1e-5)
     dealt = [key for step in range(12) for rank in range(8) for key in keys(eight, rank)[step]]
     assert dealt == [key for batch in keys(one, 0) for key in batch]
+
+
+@pytest.mark.slow
+def test_ranks_stop_at_the_same_step_when_one_of_them_is_told_to(tmp_path, cache):
+    params = {**SMALL, "max_steps": 30, "report_every": 5, "save_every": 1000}
+    spec = {"world_size": 2, "params": params, "cache": str(cache)}
+    ended = launch(JOB.name, {**spec, "folder": str(tmp_path), "stop_at": 5})
+    assert ended.returncode == 0, ended.stderr
+    assert "rank 0: stopped by SIGTERM after step 6, with a checkpoint" in ended.stdout
+    assert "rank 1: stopped by itself after step 6, with a checkpoint" in ended.stdout
+    assert weights(tmp_path)[0] == 6
 
 
 @pytest.mark.slow

@@ -97,8 +97,8 @@ def test_snapshots_stay_within_their_budget(training):
 def test_a_training_that_is_stopped_saves_itself_and_says_at_which_step(training):
     train = training()
     with pytest.raises(Stopped, match="after step 6, with a checkpoint"):
-        train(max_steps=30, report_every=3, save_every=1000, snapshot_every=1000, stop_at=3)
-    assert train.checkpoints.newest().step == 6
+        train(max_steps=30, report_every=5, save_every=1000, snapshot_every=1000, stop_at=5)
+    assert train.checkpoints.newest().step == 6, "with the next step, whenever the next report is due"
 
 
 def test_what_goes_on_from_a_relative_place_is_no_new_beginning(training, monkeypatch):
@@ -247,6 +247,17 @@ def test_ranks_train_as_one_does_and_tokenize_once(tmp_path, monkeypatch):
     assert said(four)["result"] == pytest.approx(said(one)["result"], rel=1e-5)
     both = [snapshots.Snapshots(folder / "checkpoints" / "snapshots").all() for folder in (one, four)]
     assert [[kept.step for kept in found] for found in both] == [[0, 3, 6]] * 2
+
+
+@pytest.mark.slow
+def test_ranks_stop_at_the_same_step_when_one_of_them_is_told_to(tmp_path, cache):
+    params = {**SMALL, "max_steps": 30, "report_every": 5, "save_every": 1000, "snapshot_every": 1000}
+    spec = {"world_size": 2, "params": params, "cache": str(cache)}
+    ended = launch(JOB.name, {**spec, "folder": str(tmp_path), "stop_at": 5})
+    assert ended.returncode == 0, ended.stderr
+    assert "rank 0: stopped by SIGTERM after step 6, with a checkpoint" in ended.stdout
+    assert "rank 1: stopped by itself after step 6, with a checkpoint" in ended.stdout
+    assert weights(tmp_path)[0] == 6
 
 
 @pytest.mark.slow

@@ -23,6 +23,11 @@ kind: train
 params: {stops: false, data: text.txt}
 """
 
+SEARCH = """kind: hpo
+space: {lr: {type: float, low: 0.0, high: 1.0}}
+objectives: [{metric: loss, direction: minimize}]
+trials: 1"""
+
 SCRIPT = """
 import signal, socket, sys
 from trialplane.runtime import lines
@@ -82,6 +87,20 @@ def test_python_alone(script: Path, tmp_path: Path) -> None:
         result(subprocess.run(words, check=True, capture_output=True, text=True).stdout)["checkpoints"] == "s3://bucket/here"
     )
     assert not (tmp_path / "checkpoints").exists(), "a job that saves nothing leaves nothing"
+
+
+@pytest.mark.parametrize(("kind", "cpus"), [("kind: train", 64), (SEARCH, 3)])
+def test_a_training_alone_has_all_cores_and_a_search_those_of_the_job(script: Path, kind: str, cpus: int) -> None:
+    (script.parent / "job.yaml").write_text(JOB.replace("kind: train", f"{kind}\nresources: {{cpus: 3}}"))
+    program = (
+        "from trialplane.runtime import alone, cores; cores.usable = lambda: 64\n"
+        f"alone.main({str(script)!r}, lambda ctx: {{'loss': ctx.cpus}})"
+    )
+    ranks = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "8"}  # a job divides them by itself
+    for environ in ({}, ranks):
+        words = [sys.executable, "-c", program]
+        done = subprocess.run(words, check=True, capture_output=True, text=True, env={**os.environ, **environ})
+        assert result(done.stdout) == {"loss": cpus}
 
 
 @pytest.mark.slow

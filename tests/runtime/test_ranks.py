@@ -262,6 +262,13 @@ def test_a_straggler_is_named_in_the_log_and_in_the_next_report(shared: Bench, t
     assert "supervisor: rank 2 holds the others up" in shared.log(outcome)
 
 
+def test_a_rank_that_is_slow_stays_named_in_reports_when_another_catches_up(tmp_path: Path) -> None:
+    with Bench(tmp_path, MODULES, ranks=4) as bench:
+        events = bench.events("one_catches_up", folder=str(tmp_path), prunable=True)
+    report = [report for event in events for report in event.reports][-1]
+    assert report.metrics == {"score": 0.5, "slowest_rank": 2.0, "slowest_rank_factor": pytest.approx(5.0)}
+
+
 def test_memory_that_ranks_share_counts_once(tmp_path: Path) -> None:
     """What the template holds is in each rank's resident set, and in the supervisor's; it is there once."""
     code = MODULES["train"] + "\nSHARED = np.ones(100 << 20, dtype=np.uint8)\n"

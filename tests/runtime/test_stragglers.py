@@ -47,6 +47,23 @@ def test_nobody_is_named_before_every_rank_has_filled_its_window() -> None:
     assert [one.rank for one in feed(watch, {0: 0.1, 1: 5.0, 2: 0.1}, 3)] == [1]
 
 
+def test_the_slowest_is_the_slowest_of_those_that_are_slow_now() -> None:
+    watch = Stragglers(6, window=4)
+    usual = dict.fromkeys((0, 1, 2, 4), 0.1)
+    seen = []
+    for number, (third, fifth) in enumerate([(0.8, 0.1), (0.8, 0.5), (0.4, 0.5), (0.4, 0.1), (0.2, 0.1), (0.1, 0.1)]):
+        feed(watch, {**usual, 3: third, 5: fifth}, 10, start=10 * number)
+        worst = watch.slowest
+        seen.append(None if worst is None else (worst.rank, worst.step, round(worst.factor, 3)))
+    assert seen == [(3, 9, 8.0), (3, 19, 8.0), (5, 29, 5.0), (3, 39, 4.0), (3, 49, 2.0), None]
+
+
+def test_a_job_may_say_that_steps_take_no_time() -> None:
+    said = feed(Stragglers(2, window=2), {0: 0.0, 1: 0.5}, 4)
+    assert [(one.rank, one.factor > 1000) for one in said] == [(1, True)]
+    assert "rank 1 holds the others up" in said[0].text()
+
+
 @pytest.mark.parametrize(
     ("seconds", "slow"),
     [

@@ -43,6 +43,7 @@ def run(ctx):
     if begin == 0 and ctx.resume_from is not None:
         begin, total = newest(Path(ctx.resume_from))
     print(f"rank {ctx.rank} of {ctx.world_size} begins with step {begin}", flush=True)
+    print(f"rank {ctx.rank} sees GPUs {os.environ['CUDA_VISIBLE_DEVICES']!r}", flush=True)
     for step in range(begin, ctx.params["steps"]):
         if (step, ctx.attempt, ctx.rank) == (6, 1, ctx.params["hold"]):
             threading.Event().wait()  # to be killed while the others wait for it in a collective
@@ -133,7 +134,8 @@ def log_of(training: Training, attempt: int = 1) -> str:
 
 
 @pytest.mark.slow
-def test_two_ranks_train_together(training: Training) -> None:
+def test_two_ranks_train_together(training: Training, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     run = training.submit()
     status = run.wait(100)
     training.check(status, 2)
@@ -141,6 +143,7 @@ def test_two_ranks_train_together(training: Training) -> None:
     log = log_of(training)
     assert "\nrank 0 of 2 begins" in f"\n{log}"
     assert "[rank 1] rank 1 of 2 begins" in log
+    assert log.count("sees GPUs ''") == 2, "ranks without GPUs are not to take those of the machine"
     assert status.progress["step"] == STEPS
     assert status.progress["loss"] == loss(2)
     (recorded,) = training.mlflow_runs()

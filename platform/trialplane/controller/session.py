@@ -283,7 +283,7 @@ class Session:
             cpus=job.resources.cpus,
             gpus=job.resources.gpus,
             memory=job.resources.memory_bytes,
-            env={env.MLFLOW_TRACKING_URI: uri, env.MLFLOW_EXPERIMENT_NAME: job.name},
+            env={env.MLFLOW_TRACKING_URI: uri, env.MLFLOW_EXPERIMENT_NAME: job.name, **_without_gpus(job)},
             ranks=job.ranks_per_node,
             nodes=job.nodes,
             checkpoints=job.checkpoints.url or setting.checkpoints,
@@ -337,6 +337,16 @@ class Session:
 
 def _submitted(run: RunPaths) -> float:
     return float(json.loads(run.submission.read_text()).get("submitted", 0.0))
+
+
+def _without_gpus(job: Job) -> dict[str, str]:
+    """Hides the machine's GPUs from ranks that were given none.
+
+    Else each would take the GPU of its local rank, which is another run's, or is not there. A search's trial of one process
+    may find a GPU by itself: such trials share it.
+    """
+    hides = job.resources.gpus == 0 and (job.is_training or job.world_size > 1)
+    return {"CUDA_VISIBLE_DEVICES": ""} if hides else {}
 
 
 def _left_at(run: RunPaths) -> int:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from trialplane import errors, policies
-from trialplane.runtime import context, showing
+from trialplane.runtime import context, cores, showing
 from trialplane.spec import document, load, space
 from trialplane.spec.collecting import Collect
 from trialplane.spec.job import Job
@@ -95,7 +95,9 @@ def _run(file: str, run: Callable[..., Any], argv: Sequence[str] | None, learn: 
             "seed": arguments.seed,
             "run": "standalone",
             "attempt": 1,
-            "cpus": job.resources.cpus,
+            # A training has the machine to itself, all its ranks here together. The numbers of a search and of a collection
+            # depend on how many threads sum them up, and are to be those that the job gives on the platform.
+            "cpus": cores.usable() if job.is_training else job.resources.cpus,
             "gpus": job.resources.gpus,
             "code": folder,
             "cache": paths.cache(paths.home()),

@@ -51,8 +51,8 @@ class Context:
         run: name of the run.
         trial: number of the trial, from 0.
         attempt: 1, or more when the trial is tried again.
-        cpus: cores this trial may use, all its ranks on this node together.
-        gpus: GPUs this trial may use; `CUDA_VISIBLE_DEVICES` names them.
+        cpus: cores this trial may use, all its ranks on this node together; of a training's script run alone, all there are.
+        gpus: GPUs this trial may use; `CUDA_VISIBLE_DEVICES` names them, and is empty in a training, or ranks, without any.
         code: folder of the job's files.
         cache: folder shared by all trials of all runs; may not exist yet.
         workdir: scratch folder of this trial, of this rank alone; deleted when the trial ends.

@@ -229,6 +229,28 @@ def straggles(ctx):
     return 1.0
 
 
+def one_catches_up(ctx):
+    """Ranks 2 and 3 of 4 are slow; when the supervisor knows that of both, rank 3 is slow no more."""
+    slow = {2: 0.5, 3: 0.8}
+    for step in range(20):
+        ctx.pulse(step, slow.get(ctx.rank, 0.1))
+    if ctx.rank == 3:
+        fifo(ctx, 30).open().read()  # until rank 0 closes it
+        for step in range(20, 40):
+            ctx.pulse(step, 0.1)
+    if ctx.rank:
+        globals().update(held=fifo(ctx, ctx.rank).open("w"))
+        return 1.0
+    for ended, step in (((1, 2), 20), ((3,), 40)):
+        for rank in ended:
+            fifo(ctx, rank).open().read()
+        ctx.report(step, score=0.5)
+        if step == 20:
+            fifo(ctx, 30).open("w").close()
+    ctx.report(41, score=0.5)
+    return 1.0
+
+
 def hog(ctx):
     """Each rank's own memory, beside what all share with the template."""
     globals().update(hold=np.ones(ctx.params["mib"] << 20, dtype=np.uint8))

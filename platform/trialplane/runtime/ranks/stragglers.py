@@ -30,13 +30,18 @@ class Straggler:
     others: float
     slow: bool = True
 
+    @property
+    def factor(self) -> float:
+        """How many times slower than the others."""
+        return self.seconds / max(self.others, 1e-6)  # a job may say that a step takes no time
+
     def text(self) -> str:
         """In words, for the log."""
         if not self.slow:
             return f"rank {self.rank} has caught up: {_duration(self.seconds)} of its own per step at step {self.step}"
         return (
             f"rank {self.rank} holds the others up: {_duration(self.seconds)} of its own per step, "
-            f"{self.seconds / self.others:.1f} times the {_duration(self.others)} of the others (their median), at step "
+            f"{self.factor:.1f} times the {_duration(self.others)} of the others (their median), at step "
             f"{self.step}. Look at its data and DataLoader workers, its GPU (nvidia-smi: clocks, processes) and its node"
         )
 
@@ -75,6 +80,7 @@ class Stragglers:
         self._window = window
         self._steps: dict[int, int] = {}
         self._slow: set[int] = set()
+        self._slowest: Straggler | None = None
 
     def pulse(self, rank: int, step: int, seconds: float) -> Straggler | None:
         """Takes one report of a rank; what is new about any rank, or None: a slow rank may be the first to have reported."""
@@ -85,6 +91,8 @@ class Stragglers:
             return None
         medians = {other: statistics.median(own) for other, own in self._seconds.items()}
         slow = slow_ranks(medians, self._factor, self._at_least)
+        worst = max(slow, key=medians.__getitem__, default=None)
+        self._slowest = None if worst is None else Straggler(worst, self._steps[worst], medians[worst], slow[worst])
         news = sorted(self._slow ^ slow.keys())
         if not news:
             return None
@@ -97,6 +105,11 @@ class Stragglers:
     def slow(self) -> frozenset[int]:
         """Ranks that are slow now."""
         return frozenset(self._slow)
+
+    @property
+    def slowest(self) -> Straggler | None:
+        """Of the ranks that are slow by the newest reports the slowest, whether it was named already or not."""
+        return self._slowest
 
 
 def _duration(seconds: float) -> str:

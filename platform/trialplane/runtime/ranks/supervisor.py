@@ -178,9 +178,8 @@ class Supervisor:
         news = self._stragglers.pulse(each.place.rank, step, seconds)
         if news is not None:
             self._say(news.text())
-            self._remarks = {}
-            if news.slow:
-                self._remarks = {"slowest_rank": float(news.rank), "slowest_rank_factor": news.seconds / news.others}
+        worst = self._stragglers.slowest
+        self._remarks = {} if worst is None else {"slowest_rank": float(worst.rank), "slowest_rank_factor": worst.factor}
 
     def _ended(self, each: starting.Rank) -> None:
         """A rank's process is gone."""
