@@ -133,7 +133,7 @@ def run(ctx):
         if not best or metrics["macro_f1"] > best["macro_f1"]:
             best, best_table = metrics, table
 
-    if os.environ.get("MLFLOW_TRACKING_URI"):  # a store to log to: it does not run alone
+    if os.environ.get("MLFLOW_TRACKING_URI"):  # the trial's store, or one that you have named
         import mlflow
 
         mlflow.log_dict({"rows": "truth 0, 1", "columns": "predicted 0, 1", "counts": best_table.tolist()}, "confusion.json")

@@ -132,7 +132,7 @@ def run(ctx):
         if not best or metrics["span_f1"] > best["span_f1"]:
             best, best_found = metrics, found
 
-    if os.environ.get("MLFLOW_TRACKING_URI"):  # a store to log to: it does not run alone
+    if os.environ.get("MLFLOW_TRACKING_URI"):  # the trial's store, or one that you have named
         import mlflow
 
         examples = [

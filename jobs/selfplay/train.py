@@ -154,7 +154,7 @@ def restore(optimizer, entries):
 
 def show(played, iteration):
     """The final position of some games as a picture, and the games as PGN, in the iteration's run in MLflow."""
-    if not os.environ.get("MLFLOW_TRACKING_URI"):  # no store to log to: it runs alone
+    if not os.environ.get("MLFLOW_TRACKING_URI"):  # neither in a trial, nor is a store named
         return
     import mlflow
 

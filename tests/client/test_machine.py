@@ -93,6 +93,11 @@ def test_without_a_job_only_the_machine_is_looked_at():
             "3 trials at a time with 2 cores each: this machine has 4 cores, so",
         ),
         (job(parallel=5, memory="2Gi"), {"cores": 8}, "more than this machine's 8 GiB"),
+        (
+            training(),
+            {"gpus": 2},
+            "the training runs on cores, and none of its ranks sees this machine's 2 GPUs; --gpus 2 does",
+        ),
         (training(cpus=8), {}, "1 node with 8 cores each: this machine has 4 cores, so ranks get slower"),
         (training(nodes=3, cpus=1, memory="4Gi"), {}, "3 nodes may use 4Gi each, more than this machine's 8 GiB"),
     ],

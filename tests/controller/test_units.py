@@ -175,7 +175,10 @@ def test_those_of_a_lost_slot_are_done_again_together_until_that_happens_too_oft
         assert units.lose(0, end(failure)).again == (20, 21, 22)
     assert len(units.hand(0, 3)) == 3
     units.lose(0, end(failure))
-    assert [unit.number for unit in units.hand(0, 3)] == [20], "alone"
+    for _ in range(2):
+        assert [unit.number for unit in units.hand(0, 3)] == [20], "alone"
+        assert units.lose(0, end(failure)).failed is None, "what it shared with others is not held against it"
+    assert [unit.number for unit in units.hand(0, 3)] == [20]
     assert units.lose(0, end(failure)).failed is not None
     assert [unit.number for unit in units.hand(0, 3)] == [21]
 

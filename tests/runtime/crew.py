@@ -197,7 +197,8 @@ class Crew:
             assert packed.nbytes == offer.bytes
             self.producers[index].slot.release([offer.unit])
             self.fed.add(offer.unit)
-            self.consumer.slot.feed([Parcel(offer.unit, index, offer.bytes, offer.items)], [packed])
+            assert self.consumer.slot.exchange is not None
+            self.consumer.slot.exchange.feed([Parcel(offer.unit, index, offer.bytes, offer.items)], [packed])
         left = self.waiting or self.offered or any(self.open.values())
         gone = all(producer.outcome is not None for producer in self.producers)
         if self.started and not self.ended and (not left or gone):

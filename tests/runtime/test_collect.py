@@ -223,14 +223,13 @@ def test_a_producer_that_hangs(crew: Crew) -> None:
     assert outcome.state is TrialState.COMPLETE
     assert {failure.failure for failure in crew.failures} == {FailureClass.TIMEOUT}
     assert "had no result within its limit of 0.5 s" in crew.failures[0].message
-    log = crew.log(Path(crew.failures[0].log).relative_to("trials").as_posix())
-    assert "hanging in unit" in log
-    assert "most recent call first" in log
+    logs = [crew.log(Path(failure.log).relative_to("trials").as_posix()) for failure in crew.failures]
+    assert any("hanging in unit" in log and "most recent call first" in log for log in logs)
 
 
 def test_who_has_given_all_it_had_is_not_late(crew: Crew, tmp_path: Path) -> None:
     """Its function has returned, and it stays until its result is fetched."""
-    crew.timeout = 0.5
+    crew.timeout = 30.0
     (place,) = crew.producers[:1]
     crew.iteration = 0
     place.start(crew.request(0, 1, 9, 0, play="once"))
@@ -240,9 +239,9 @@ def test_who_has_given_all_it_had_is_not_late(crew: Crew, tmp_path: Path) -> Non
         if event.wants:
             place.slot.hand([Unit(0, 1)], False)
         offered = bool(event.offers)
-    held = place.slot._exchange
+    held = place.slot.exchange
     assert held is not None
-    assert held.deadline is None
+    wait_until(lambda: held.deadline is None, "it has said that its function has returned")
     place.slot.release([0])
     outcome = None
     while outcome is None:
@@ -253,7 +252,7 @@ def test_who_has_given_all_it_had_is_not_late(crew: Crew, tmp_path: Path) -> Non
 @pytest.mark.parametrize(("size", "most"), [(TOGETHER_BYTES // 2, 2), (8, TOGETHER)])
 def test_who_waits_for_others_is_not_late(crew: Crew, tmp_path: Path, size: int, most: int) -> None:
     """It has as much on offer that nobody fetches as it may, or no unit to do."""
-    crew.timeout = 0.5
+    crew.timeout = 30.0
     (place,) = crew.producers[:1]
     first, idle = crew.request(0, 1, 9, 0, play="many", file=str(tmp_path / "given"), bytes=size), crew.request(0, 1, 9, 1)
     crew.iteration = 0
@@ -264,9 +263,9 @@ def test_who_waits_for_others_is_not_late(crew: Crew, tmp_path: Path, size: int,
         source, _ = crew.events.get(timeout=60)  # that it wants some
     # Those that it offers, and one that it cannot give.
     place.slot.hand([Unit(number, 1) for number in range(most + 1)], False)
-    held = place.slot._exchange
+    held = place.slot.exchange
     assert held is not None
-    other = crew.producers[1].slot._exchange
+    other = crew.producers[1].slot.exchange
     assert other is not None
     given = tmp_path / "given"
     wait_until(lambda: given.exists() and given.read_text() in (str(most - 2), str(most - 1)), "it has offered what it may")

@@ -67,7 +67,7 @@ def test_one_slow_unit_ends_what_quick_ones_have_earned(crew: Crew) -> None:
 
 def test_a_producer_that_waits_with_units_it_has_not_begun_is_not_late(crew: Crew) -> None:
     """Its function has returned, and its result has not been fetched yet."""
-    crew.timeout = 0.5
+    crew.timeout = 30.0
     (place,) = crew.producers
     crew.iteration = 0
     place.start(crew.request(0, 1, 9, 0, play="once"))
@@ -75,7 +75,7 @@ def test_a_producer_that_waits_with_units_it_has_not_begun_is_not_late(crew: Cre
     place.slot.hand([Unit(0, 1), Unit(1, 1)], False)
     while not crew.events.get(timeout=60)[1].offers:
         pass
-    held = place.slot._exchange
+    held = place.slot.exchange
     assert held is not None
     wait_until(lambda: held.deadline is None, "it has said that its function has returned")
     place.slot.release([0])

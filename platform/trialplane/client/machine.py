@@ -118,6 +118,11 @@ class Machine:
             wide, slower = job.slots, "they"
             who = f"{errors.counted(job.collect.workers, 'worker')} and the consumer"
             found += self._crowded(job)
+        if job.is_training and not need.gpus and self.gpus:
+            here = "GPU" if self.gpus == 1 else f"{self.gpus} GPUs"
+            found.append(
+                f"the training runs on cores, and none of its ranks sees this machine's {here}; --gpus {self.gpus} does"
+            )
         if need.cpus * wide > self.cores:
             found.append(
                 f"{who} with {errors.counted(need.cpus, 'core')} {each}: this machine has "

@@ -199,7 +199,7 @@ class CrewPool:
             )
         elif outcome.state is TrialState.COMPLETE and not now.book.is_done:
             early = f"the consumer returned when {now.book.arrived} of {now.book.count} units had come"
-            outcome = dataclasses.replace(outcome, message=early)
+            outcome = dataclasses.replace(outcome, message="; ".join(filter(None, (early, now.troubles()))))
         elif outcome.state is TrialState.COMPLETE:
             outcome = dataclasses.replace(outcome, message=now.troubles())
         outcome = dataclasses.replace(outcome, metrics={**outcome.metrics, **now.metrics(), **now.of_workers()})

@@ -175,7 +175,7 @@ class Iteration:
             )
             return
         given_up = {slot for slot, worker in self.workers.items() if worker.is_given_up}
-        if not given_up or warm - given_up or self.book.is_done:
+        if not given_up or warm - given_up or not self.book.waiting:
             self._stuck_since = None
             return
         now = time.monotonic()

@@ -69,6 +69,7 @@ class Units:
         self._made: dict[int, int] = {}  # unit whose result is on its way → producer
         self._arrived: set[int] = set()
         self._used: collections.Counter[tuple[int, FailureClass]] = collections.Counter()
+        self._together: collections.Counter[tuple[int, FailureClass]] = collections.Counter()  # failures that it shared
 
     @property
     def waiting(self) -> int:
@@ -168,7 +169,7 @@ class Units:
             failure, message = FailureClass.INVALID, "the producer returned without a result of this unit"
         if failure is None or failure is FailureClass.STOPPED or len(out) != 1:
             for unit in reversed(out):
-                if failure is not FailureClass.STOPPED and not self._excused(unit, failure):
+                if failure is not FailureClass.STOPPED and not self._excused(unit, failure, self._together):
                     self._suspects.add(unit)
                 self._return(unit)
             return Lost(again=tuple(out))
@@ -178,17 +179,17 @@ class Units:
 
     def _retry(self, unit: int, worker: int, failure: FailureClass, message: str, traceback: str) -> FailedUnit | None:
         """A unit waits again, or has failed for good."""
-        if not self._excused(unit, failure):
+        if not self._excused(unit, failure, self._used):
             return self._fail(unit, worker, failure, message, traceback)
         self._return(unit)
         return None
 
-    def _excused(self, unit: int, failure: FailureClass | None) -> bool:
-        """Whether this kind of failure is one that may happen to a unit once more; it has then happened."""
+    def _excused(self, unit: int, failure: FailureClass | None, past: collections.Counter[tuple[int, FailureClass]]) -> bool:
+        """Whether this kind of failure may happen to a unit once more, after those that are past; it has then happened."""
         rule = None if failure is None else FAILURE_RULES[failure].retry
-        if failure is None or rule is None or self._used[unit, failure] >= getattr(self._retries, rule):
+        if failure is None or rule is None or past[unit, failure] >= getattr(self._retries, rule):
             return False
-        self._used[unit, failure] += 1
+        past[unit, failure] += 1
         return True
 
     def _fail(self, unit: int, worker: int, failure: FailureClass, message: str, traceback: str) -> FailedUnit:

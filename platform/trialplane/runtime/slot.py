@@ -9,7 +9,7 @@ answers with the next event, so that whoever places slots (a Ray actor) needs no
     slot.stop(message)              from another thread: asks the running trial to save a checkpoint and end
     slot.kill(failure, message)     from another thread: ends the running trial
     slot.hand, fetch, release       from another thread: units for a producer, and its results
-    slot.feed, end_feed             from another thread: results for a consumer
+    slot.exchange.feed, end_feed    from another thread: results for a consumer
 
 It must not know Ray, Optuna or MLflow.
 """
@@ -40,7 +40,7 @@ from trialplane.runtime.template import MAX_MESSAGE
 from trialplane.wire import env, paths, records
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.states import FailureClass, TrialState
-from trialplane.wire.units import Parcel, Unit
+from trialplane.wire.units import Unit
 
 if TYPE_CHECKING:
     from trialplane.runtime.collect.segments import Bytes
@@ -176,30 +176,26 @@ class Slot:
 
     def hand(self, work: Sequence[Unit], last: bool) -> None:
         """Gives the producer that runs units to do; with `last` it gets no more. From another thread, as all of these."""
-        if (given := self._exchange) is not None:
+        if (given := self.exchange) is not None:
             given.hand(work, last)
 
     def fetch(self, wanted: Sequence[int]) -> dict[int, Bytes]:
         """Unit → packed result, mapped, of shape (bytes,), as far as the running process has them on offer."""
-        return {} if (given := self._exchange) is None else given.fetch(wanted)
+        return {} if (given := self.exchange) is None else given.fetch(wanted)
 
     def release(self, fetched: Sequence[int]) -> None:
         """The results of these units have been fetched, or nobody wants them."""
-        if (given := self._exchange) is not None:
+        if (given := self.exchange) is not None:
             given.release(fetched)
-
-    def feed(self, parcels: Sequence[Parcel], packed: Sequence[Bytes]) -> None:
-        """Gives the consumer that runs a copy of each packed result."""
-        if (given := self._exchange) is not None:
-            given.feed(parcels, packed)
 
     def end_feed(self, failed: int) -> None:
         """Tells the consumer that runs that it has all results, but for so many units that failed."""
-        if (given := self._exchange) is not None:
+        if (given := self.exchange) is not None:
             given.end_feed(failed)
 
     @property
-    def _exchange(self) -> exchange.Exchange | None:
+    def exchange(self) -> exchange.Exchange | None:
+        """What the producer or the consumer that runs has with its slot; also from other threads."""
         running = self._running
         return None if running is None else running.exchange
 

@@ -165,7 +165,8 @@ class Desk:
 
     def drain(self) -> None:
         """The job's function has returned: waits until all results have been fetched."""
-        self._line.send(returned=True)
+        with contextlib.suppress(OSError):  # its slot is gone, and what has failed before is to be told
+            self._line.send(returned=True)
         while self._offered:
             self._listen(wait=True)
         if self._told < self._given:
