@@ -39,6 +39,7 @@ END = b"end"  # on the input: no event will follow
 NICENESS = 10  # trials and the controller come first; what is left is written when they are done
 IDLE = 0.1  # seconds between looks at the spool
 _RESERVED = "RESERVED"
+_NOUNS = {"train": "training", "collect": "iteration"}  # what a trial is called in runs of these kinds
 _STATUS = {TrialState.COMPLETE: "FINISHED", TrialState.PRUNED: "KILLED", TrialState.FAILED: "FAILED"}
 _RUN_STATUS = {RunState.SUCCEEDED: "FINISHED", RunState.FAILED: "FAILED", RunState.CANCELLED: "KILLED"}
 
@@ -160,7 +161,8 @@ class Writer:
             self._runs[request.number] = run_id or self._find(request.number) or self.reserve()
             self._journal.note("run", str(request.number), self._runs[request.number])
         batch = batches[self._runs[request.number]]
-        name = f"trial-{request.trial:04d}" + (f"-attempt-{request.attempt}" if request.attempt > 1 else "")
+        noun = _NOUNS.get(json.loads(self._run.job.read_text()).get("kind", ""), "trial")
+        name = f"{noun}-{request.trial:04d}" + (f"-attempt-{request.attempt}" if request.attempt > 1 else "")
         batch.add_tags(
             {
                 "mlflow.runName": name,

@@ -1,6 +1,8 @@
-"""Which logs a run's record in MLflow gets, and which stay behind. What else is recorded: test_recorder.py."""
+"""What an iteration's record in MLflow has of its own: its name, its producers' logs. The rest is in test_recorder.py."""
 
 from __future__ import annotations
+
+import json
 
 import pytest
 from tests.controller.conftest import FACTS, Place, outcome, request
@@ -11,6 +13,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_an_iteration_of_which_units_failed_keeps_the_logs_that_say_why(place: Place) -> None:
+    place.run.job.write_text(json.dumps({"name": "toy", "kind": "collect"}))
     recorder = place.recorder()
     recorder.study(FACTS)
     for number, failed in enumerate((0.0, 2.0)):
@@ -23,3 +26,4 @@ def test_an_iteration_of_which_units_failed_keeps_the_logs_that_say_why(place: P
     assert recorder.close(60)
     kept = [[item.path for item in place.client.list_artifacts(place.trial(n).info.run_id, "logs")] for n in (0, 1)]
     assert kept == [[], ["logs/attempt-1.log", "logs/worker-0.log"]]
+    assert [place.trial(number).info.run_name for number in (0, 1)] == ["iteration-0000", "iteration-0001"]
