@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import functools
 import json
 import os
 import select
@@ -161,7 +162,7 @@ class Writer:
             self._runs[request.number] = run_id or self._find(request.number) or self.reserve()
             self._journal.note("run", str(request.number), self._runs[request.number])
         batch = batches[self._runs[request.number]]
-        noun = _NOUNS.get(json.loads(self._run.job.read_text()).get("kind", ""), "trial")
+        noun = _NOUNS.get(self._job.get("kind", ""), "trial")
         name = f"{noun}-{request.trial:04d}" + (f"-attempt-{request.attempt}" if request.attempt > 1 else "")
         batch.add_tags(
             {
@@ -209,11 +210,16 @@ class Writer:
             except Exception as error:  # noqa: BLE001 - the file is what a killed trial left; MLflow's being away is not it
                 say(f"what a trial logged into {store} cannot be read, so it is left out of MLflow: {describe(error)}")
 
+    @functools.cached_property
+    def _job(self) -> dict[str, Any]:
+        job: dict[str, Any] = json.loads(self._run.job.read_text())
+        return job
+
     def _ensure_parent(self) -> None:
         """Finds or makes the experiment and the study's parent run."""
         if self._parent is not None:
             return
-        job = json.loads(self._run.job.read_text())["name"]
+        job = self._job["name"]
         if self._experiment is None:
             known = self._client.get_experiment_by_name(job)
             self._experiment = known.experiment_id if known else self._create_experiment(job)
