@@ -1,5 +1,5 @@
-"""The architecture of platform/README.md, checked: who may import whom, how long a file may be, and that `import platform`
-is the standard library's everywhere.
+"""The architecture of platform/README.md, checked: who may import whom, how long a file may be without a reason, and that
+`import platform` is the standard library's everywhere.
 
 Not checked here: how long the command line takes to start (tests/cli).
 """
@@ -7,6 +7,7 @@ Not checked here: how long the command line takes to start (tests/cli).
 from __future__ import annotations
 
 import ast
+import functools
 import os
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from trialplane import errors
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "platform" / "trialplane"
-MAX_LINES = 400  # the wish is 200
+MAX_LINES = 400  # a longer module is one cohesive noun, and its docstring says why it is that long
 SOURCES = sorted(file for folder in ("platform", "jobs", "tests") for file in (ROOT / folder).rglob("*.py"))
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
@@ -34,6 +35,7 @@ def name_of(file: Path) -> str:
     return str(file.relative_to(ROOT))
 
 
+@functools.cache
 def imports_of(file: Path) -> set[str]:
     """Top-level names of everything a module imports, wherever in it the import stands."""
     found = set()
@@ -58,9 +60,13 @@ def test_rooms_are_layered() -> None:
 
 
 @pytest.mark.parametrize("file", SOURCES, ids=name_of)
-def test_no_file_is_long(file: Path) -> None:
-    count = len(file.read_text().splitlines())
-    assert count <= MAX_LINES, f"{name_of(file)} has {count} lines; a file has one subject, and 200 lines where it can"
+def test_a_long_file_gives_its_reason(file: Path) -> None:
+    text = file.read_text()
+    count = len(text.splitlines())
+    reason = f"Over {MAX_LINES} lines: "
+    given = reason in (ast.get_docstring(ast.parse(text)) or "")
+    assert count <= MAX_LINES or given, f"{name_of(file)} has {count} lines: split it, or say why in its docstring"
+    assert count > MAX_LINES or not given, f"{name_of(file)} has {count} lines, and its docstring excuses more"
 
 
 @pytest.mark.parametrize("file", SOURCES, ids=name_of)
@@ -74,11 +80,13 @@ def test_a_heavy_library_has_one_owner() -> None:
         "controller/ledger.py",
         "controller/samplers.py",
         "controller/history.py",
+        "controller/pruning.py",
         "controller/storage.py",
         "controller/reading.py",
     }
     assert importers("ray") == {"controller/slots.py", "controller/slot_actor.py", "controller/ray_session.py"}
-    assert importers("mlflow") == {"controller/mlflow_writer.py", "controller/batch.py", "runtime/final_model.py"}
+    writer = {"controller/mlflow_writer.py", "controller/batch.py", "controller/adoption.py"}
+    assert importers("mlflow") == writer | {"runtime/final_model.py", "runtime/mlflow_runs.py"}
     assert importers("optuna") <= ledger
     assert importers("sqlalchemy") <= ledger | {"controller/locking.py", "controller/archive.py"}
     assert importers("kubernetes") == {"client/cluster.py"}

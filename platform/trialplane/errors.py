@@ -21,6 +21,7 @@
     ├── CacheError                  an index or a token cache could not be written, or was damaged
     ├── SlotError                   no slot could be started
     └── TargetError                 the place where runs live (this machine, a cluster) refused or failed
+        └── RunDamaged              a run's files cannot be read, or are not what they were; names them
 
 A message says what happened, to which run or trial, where the log is and what to type next. Foreign errors are mapped
 once, at the border of the room that owns the library, and chained with `from`.
@@ -47,6 +48,8 @@ EXIT_CODES = {
     EXIT_CANCELLED: "the run was cancelled",
     EXIT_INTERRUPTED: "the run was stopped and can be resumed",
 }
+MOST_COMPLAINTS = 50  # that are shown at once
+_LONGEST_WORD = 100  # nobody meant a name of ours with a longer one, and comparing it would take seconds
 
 
 class TrialplaneError(Exception):
@@ -89,7 +92,9 @@ class SpecError(InputError):
         self.complaints = tuple(complaints)
         count = len(self.complaints)
         head = "1 problem; nothing was started" if count == 1 else f"{count} problems; nothing was started"
-        super().__init__("\n".join([head, *(f"  {complaint}" for complaint in self.complaints)]))
+        lines = [f"  {complaint}" for complaint in self.complaints[:MOST_COMPLAINTS]]
+        more = [f"  and {count - MOST_COMPLAINTS} more"] if count > MOST_COMPLAINTS else []
+        super().__init__("\n".join([head, *lines, *more]))
 
 
 class JobNotFound(InputError):
@@ -166,10 +171,19 @@ class TargetError(TrialplaneError):
     """The place where runs live refused or failed."""
 
 
+class RunDamaged(TargetError):
+    """A run whose files cannot be read, or are not what they were; deleting it works."""
+
+
+def shortened(text: str, longest: int) -> str:
+    """`text`, cut where it is longer."""
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"
+
+
 def nearest(word: str, candidates: Iterable[str]) -> str:
     """A phrase naming the candidates nearest to `word`, or all when few, or nothing when there are none."""
     known = sorted(candidates)
-    close = difflib.get_close_matches(word, known, n=3, cutoff=0.5)
+    close = difflib.get_close_matches(word, known, n=3, cutoff=0.5) if len(word) <= _LONGEST_WORD else []
     if close:
         return f"did you mean {' or '.join(close)}?"
     if 0 < len(known) <= 12:

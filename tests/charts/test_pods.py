@@ -249,6 +249,11 @@ def test_mlflow_takes_the_options_it_is_started_with(render: Render, named: Call
             assert re.search(rf"{re.sub('=.*', '', word)}\b", known), word
 
 
+def test_mlflow_and_its_page_do_not_call_home(render: Render, named: Callable[..., Thing]) -> None:
+    (server,) = _mlflow(render, named, {})["containers"]
+    assert {"name": "MLFLOW_DISABLE_TELEMETRY", "value": "true"} in server["env"]
+
+
 def test_readiness_of_mlflow_asks_the_database(render: Render, named: Callable[..., Thing]) -> None:
     open_, guarded = (_mlflow(render, named, values)["containers"][0] for values in ({}, {"auth": {"enabled": True}}))
     assert "experiments/search" in open_["readinessProbe"]["httpGet"]["path"]

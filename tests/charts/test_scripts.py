@@ -66,21 +66,45 @@ def test_a_database_that_does_not_answer_is_named_without_its_password(chart: Pa
     assert "p@ss" not in str(stopped.value)
 
 
-@pytest.mark.parametrize(("body", "told"), [("exit 3", "ended with 3"), ("sleep 60", "time was up")])
+@pytest.mark.parametrize(("body", "told"), [("sys.exit(3)", "ended with 3"), ("time.sleep(60)", "time was up")])
 def test_a_migration_that_fails_is_explained_without_the_password(
     chart: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, told: str
 ) -> None:
-    """With a program of our own in the place of `mlflow`, and a database that gives its lock at once."""
-    prepare = _load(chart / "files" / "prepare.py")
-    program = tmp_path / "mlflow"
-    program.write_text(f"#!/bin/sh\nexec {body}\n" if "sleep" in body else f"#!/bin/sh\n{body}\n")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    monkeypatch.setattr(prepare, "connect", lambda url, deadline: _Database())
+    """With a module of our own in the place of `mlflow.db`, and a database that gives its lock at once."""
+    prepare = _upgrading(chart, tmp_path, monkeypatch, body)
     with pytest.raises(SystemExit) as stopped:
         prepare.migrate(URL, 1.0)
     assert told in str(stopped.value)
     assert "p%40ss" not in str(stopped.value)
+
+
+def test_the_migration_gets_the_password_and_shows_it_in_no_arguments(
+    chart: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = tmp_path / "said"
+    body = f"open({str(said)!r}, 'w').write(repr(words) + open('/proc/self/cmdline').read())"
+    _upgrading(chart, tmp_path, monkeypatch, body).migrate(URL, 60.0)
+    words, _, arguments = said.read_text().partition("]")
+    assert words == f"['upgrade', {URL!r}"
+    assert "mlflow.db" in arguments
+    assert "nowhere.invalid" not in arguments
+
+
+def test_mlflow_has_the_command_by_which_it_migrates() -> None:
+    from mlflow import db
+
+    assert [parameter.name for parameter in db.commands.commands["upgrade"].params] == ["url"]
+
+
+def _upgrading(chart: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> types.ModuleType:
+    """The script, with a `mlflow.db` that does this instead."""
+    prepare = _load(chart / "files" / "prepare.py")
+    (tmp_path / "mlflow").mkdir()
+    (tmp_path / "mlflow" / "__init__.py").touch()
+    (tmp_path / "mlflow" / "db.py").write_text(f"import sys, time\ndef commands(words):\n    {body}\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(prepare, "connect", lambda url, deadline: _Database())
+    return prepare
 
 
 class _Database:
@@ -97,6 +121,21 @@ class _Database:
 @pytest.mark.parametrize("script", ["create-databases.sh", "start-postgresql.sh"])
 def test_the_scripts_of_postgresql_are_sound(chart: Path, script: str) -> None:
     subprocess.run(["bash", "-n", str(chart / "files" / script)], check=True, timeout=10)
+
+
+def test_databases_are_made_with_no_password_in_arguments(chart: Path, tmp_path: Path) -> None:
+    """With a program of our own in the place of `psql`."""
+    said = tmp_path / "said"
+    (tmp_path / "psql").write_text(f'#!/bin/sh\necho "$@" >> {said}\ncat > {said}.$PASSWORD\n')
+    (tmp_path / "psql").chmod(0o755)
+    environ = {"PATH": f"{tmp_path}:/usr/bin:/bin", "POSTGRES_USER": "postgres"}
+    environ |= {"LEDGER_PASSWORD": "secret1", "MLFLOW_PASSWORD": "secret2"}
+    command = ["bash", str(chart / "files" / "create-databases.sh")]
+    subprocess.run(command, env=environ, check=True, timeout=20, capture_output=True)
+    assert "--set=name=ledger" in said.read_text()
+    assert "secret" not in said.read_text()
+    for password in ("secret1", "secret2"):
+        assert "\\getenv password PASSWORD" in said.with_name(f"said.{password}").read_text()
 
 
 @pytest.mark.parametrize("is_old", [True, False])

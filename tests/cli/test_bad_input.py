@@ -6,6 +6,7 @@ One row for each kind. Not checked here: what else can be wrong in a job file (t
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 from collections import namedtuple
@@ -30,6 +31,7 @@ def nothing():
     pass
 
 
+LONG = "a" * 300  # more than a file's name may have
 SUBMIT = ("submit", "hpo", "demo", "--local")
 
 
@@ -68,6 +70,24 @@ SUBMIT = ("submit", "hpo", "demo", "--local")
         (lambda: Path("jobs/demo/out").symlink_to("/etc"), SUBMIT, ["is a link out of the folder"]),
         (lambda: shutil.rmtree("jobs"), SUBMIT, ["platform init demo"]),
         (nothing, ("validate", "dmo"), ["did you mean demo?"]),
+        (nothing, ("validate", LONG), ["no job 'aaa"]),
+        (nothing, ("validate", "~nosuchuser/demo"), ["there is no such user"]),
+        (nothing, ("validate", "\udcff"), ["no job '\\udcff'"]),
+        (nothing, ("validate", "demo", "--set", "\udcff=1"), ["is not UTF-8 text"]),
+        (nothing, ("status", LONG), ["there is no run"]),
+        (nothing, ("results", "\udcff"), ["there is no run"]),
+        (nothing, (*SUBMIT, "--name", LONG), ["characters"]),
+        (nothing, (*SUBMIT, "--params", "/dev/zero"), ["more than 16 MiB"]),
+        (nothing, (*SUBMIT, "--params", "/dev"), ["Is a directory"]),
+        (lambda: os.mkfifo("jobs/demo/.jobignore"), SUBMIT, [".jobignore is no file"]),
+        (lambda: Path("jobs/demo/.jobignore").write_bytes(b"\xff"), SUBMIT, [".jobignore is not UTF-8 text (byte 0)"]),
+        (lambda: Path("jobs/demo/a").symlink_to("a"), SUBMIT, ["is a link in a circle"]),
+        (edit("kind: hpo", "kind: hpo\nentrypoint: " + "a" * 300 + ":run"), SUBMIT, ["entrypoint: there is no aaa"]),
+        (lambda: TRAIN.write_text("x = " + "(" * 30_000), SUBMIT, ["train.py:1: train: is not Python"]),
+        (lambda: TRAIN.write_text("x = " + "-" * 60_000 + "1\n"), SUBMIT, ["train.py"]),
+        (lambda: JOB.write_text("kind: " + "[" * 30_000), SUBMIT, ["is nested more than 50 levels deep"]),
+        (lambda: shutil.rmtree(Path.cwd()), SUBMIT, ["the folder you are in is not there any more"]),
+        (lambda: shutil.rmtree(Path.cwd()), ("list",), ["the folder you are in is not there any more"]),
         (edit("low: 0.0", "low: 2.0"), ("validate", "demo"), ["space.lr"]),
         (nothing, ("status",), ["there are no runs yet"]),
         (nothing, ("status", "x"), ["there is no run 'x'"]),
@@ -111,6 +131,23 @@ def test_a_home_that_cannot_be_made(platform, tmp_path, monkeypatch):
     result = platform(*SUBMIT)
     assert result.exit_code == 2
     assert "TRIALPLANE_HOME" in result.stderr
+
+
+@pytest.mark.parametrize("name", [LONG, "a" * 5000, "x/y", ".", "..", "", "\udcff"])
+def test_a_name_that_no_run_has(platform, home, name):
+    (home / "runs").mkdir(parents=True)
+    for verb in ("status", "results", "logs", "best", "cancel", "resume", "delete"):
+        result = platform(verb, name, "--local", *(["--yes"] if verb == "delete" else []))
+        assert result.exit_code == 2, verb
+        assert "there is no run" in result.stderr
+
+
+@pytest.mark.parametrize("chosen", ["~nosuchuser/home", LONG])
+def test_a_home_that_cannot_be(platform, home, monkeypatch, chosen):
+    monkeypatch.setenv("TRIALPLANE_HOME", chosen)
+    result = platform("list")
+    assert result.exit_code == 2
+    assert "TRIALPLANE_HOME is" in result.stderr and "which cannot be used" in result.stderr
 
 
 @pytest.mark.parametrize("words", [SUBMIT, ("list",), ("status",), ("status", "x"), ("ui",), (*SUBMIT, "--name", "x")])

@@ -136,7 +136,7 @@ def test_pause_resume_cancel(platform, namespace):
     assert namespace.cluster.objects["rayjobs"] == {}
     assert platform("resume", "x", "--trials", "9", "--detach").exit_code == 0
     assert json.loads(platform("status", "x", "-o", "json").stdout)["trials"] == 9
-    result = platform("cancel", "x")
+    result = platform("cancel", "x", "--yes")
     assert (result.exit_code, "x CANCELLED" in result.stderr) == (0, True)
 
 

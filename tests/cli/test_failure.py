@@ -27,6 +27,13 @@ def test_our_errors_are_messages(error, code, capsys):
     assert capsys.readouterr().err == f"platform: {error}\n"
 
 
+def test_a_line_that_nobody_would_read_is_cut(capsys):
+    failure.show(errors.JobNotFound(f"no job {'a' * 5000}\nlook there"))
+    first, second = capsys.readouterr().err.splitlines()
+    assert len(first) == failure.LONGEST_LINE and first.endswith("a…")
+    assert second == "look there"
+
+
 def test_other_errors_leave_their_traceback_in_a_file(platform, monkeypatch):
     def broken(*_):
         raise ZeroDivisionError("by zero")

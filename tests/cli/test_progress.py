@@ -22,6 +22,7 @@ from tests.client.conftest import complete, failed
 from trialplane.cli import progress
 from trialplane.client import process
 from trialplane.client.run import RunHandle
+from trialplane.wire.holder import Holder
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import RunStatus, TrialRow
 from trialplane.wire.states import FailureClass, RunState, TrialState
@@ -114,6 +115,15 @@ def test_failures_are_told_once_as_they_happen(runs, held):
     assert "stopped" not in text
 
 
+def test_a_warning_is_told_once(runs):
+    run = runs.make("a", tell=complete, asks=1)
+    statuses = progress.follow(RunHandle("a", Alive(runs.target)), progress.Plain(stream := io.StringIO()))
+    for done in (1, 2):
+        runs.say(run, RunState.RUNNING, complete=done, warnings=("nothing is pruned",))
+        next(statuses)
+    assert stream.getvalue().count("warning: nothing is pruned") == 1
+
+
 def test_the_summary_says_what_to_type_next(runs):
     run = runs.make("a", tell=complete)
     status = runs.say(run, RunState.PAUSED, complete=6, best=BEST, started=10.0, ended=100.0)
@@ -158,7 +168,7 @@ def test_the_second_signal_kills(workplace, home, double):
     child = foreground()
     run = RunPaths.of(home, "x")
     double(run)
-    pid = int(run.lock.read_text())
+    pid = Holder.read(run.lock.read_text()).pid
     os.kill(pid, signal.SIGSTOP)  # a controller that does not answer
     child.send_signal(signal.SIGINT)
     assert child.stdout is not None

@@ -10,20 +10,33 @@ import socket
 import subprocess
 import sys
 import threading
+import urllib.parse
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from trialplane.cli import ui
+from trialplane.client.places import HERE
+from trialplane.errors import RunNotFound
+from trialplane.spec.job import Job, Objective
 from trialplane.wire import paths
 
-# In place of `python -m mlflow`: says its pid, arguments and environment, and waits.
+# In place of `python -m mlflow`: says its pid, arguments and environment, and answers as MLflow does.
 DOUBLE = """
-import os, sys, time
-switch = os.environ["MLFLOW_SERVER_ENABLE_JOB_EXECUTION"]
-print(os.getpid(), switch, os.environ.get("PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"), *sys.argv[1:], flush=True)
-time.sleep(600)
+import http.server, json, os, sys
+switches = [os.environ["MLFLOW_SERVER_ENABLE_JOB_EXECUTION"], os.environ["MLFLOW_DISABLE_TELEMETRY"]]
+print(os.getpid(), *switches, os.environ.get("PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"), *sys.argv[1:], flush=True)
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(json.dumps({"experiment": {"experiment_id": "7"}}).encode())
+
+    def log_message(self, *_): ...
+
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])), Handler).serve_forever()
 """
 
 
@@ -44,15 +57,20 @@ def test_it_serves_this_machine_only_and_ends_with_its_server(recorded, monkeypa
     command = [sys.executable, "-c", "from trialplane.cli import main; main.main(['ui'])"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
-        pid, jobs, protobuf, *arguments = child.stdout.readline().split()
+        assert child.stderr is not None
+        pid, jobs, no_telemetry, protobuf, *arguments = child.stdout.readline().split()
+        told = ""
+        while "http://" not in told:  # MLflow answers
+            told = child.stderr.readline()
+            assert told, "it ended"
         child.send_signal(number)
         _, err = child.communicate(timeout=60)
     assert child.returncode == 0, err
-    assert (jobs, protobuf) == ("false", "None")
+    assert (jobs, no_telemetry, protobuf) == ("false", "true", "None")
     given = dict(zip(arguments[1::2], arguments[2::2], strict=True))
     assert given["--host"] == "127.0.0.1"
     assert given["--backend-store-uri"] == paths.mlflow_uri(recorded)
-    assert f"http://127.0.0.1:{given['--port']}" in err
+    assert told.startswith(f"http://127.0.0.1:{given['--port']}")
     with pytest.raises(ProcessLookupError):
         os.kill(int(pid), 0)
 
@@ -90,6 +108,45 @@ def mlflow() -> Iterator[str]:
         thread.join()
 
 
-def test_the_page_is_that_of_the_jobs_runs_and_not_of_language_models(mlflow):
-    assert ui._page(mlflow, "criteria") == f"{mlflow}/#/experiments/7/runs?workflowType=machine_learning"
-    assert ui._page(mlflow, "nothing of it yet") == mlflow
+def shown(direction: str = "maximize", job: str = "criteria") -> tuple[str, Job]:
+    objective = Objective.model_construct(metric="macro f1", direction=direction)
+    return "criteria-2", Job.model_construct(name=job, objectives=(objective,))
+
+
+@pytest.mark.parametrize(("direction", "ascending"), [("maximize", "false"), ("minimize", "true")])
+def test_the_page_is_that_of_the_runs_trials_the_best_first(mlflow, direction, ascending):
+    page = urllib.parse.urlsplit(ui._page(mlflow, shown(direction)))
+    path, _, query = page.fragment.partition("?")
+    assert f"{page.scheme}://{page.netloc}" == mlflow
+    assert path == "/experiments/7/runs"
+    assert dict(urllib.parse.parse_qsl(query, strict_parsing=True)) == {
+        "workflowType": "machine_learning",
+        "searchFilter": "tags.`trialplane.kind` = 'trial' and tags.`trialplane.run` = 'criteria-2'",
+        "orderByKey": "metrics.`macro f1`",
+        "orderByAsc": ascending,
+        "compareRunsMode": "CHART",
+    }
+
+
+def test_without_an_experiment_or_a_run_it_is_mlflows_first_page(mlflow):
+    assert ui._page(mlflow, shown(job="nothing of it yet")) == mlflow
+    assert ui._page(mlflow, None) == mlflow
+
+
+def test_a_run_that_is_named_and_not_there_is_told_at_once(platform, recorded):
+    result = platform("ui", "criteria-9")
+    assert result.exit_code == 2
+    assert "criteria-9" in result.stderr
+
+
+def test_the_run_shown_is_the_one_that_is_named_or_the_newest(runs):
+    assert ui._shown(None, HERE) is None
+    for name in ("a", "b"):
+        runs.make(name)
+    for name, expected in (("a", "a"), (None, "b")):
+        found = ui._shown(name, HERE)
+        assert found is not None
+        run, job = found
+        assert (run, job.name) == (expected, "demo")
+    with pytest.raises(RunNotFound):
+        ui._shown("c", HERE)

@@ -56,6 +56,17 @@ def test_results_as_data(platform, run):
     assert table[5]["message"] == "two\nlines"
 
 
+def test_what_a_trial_returned_beside_numbers_is_in_its_results(platform, runs):
+    runs.make(
+        "a",
+        tell=lambda request: dataclasses.replace(complete(request), returned={"best": "adamw", "f1": {"yes": [0.5, None]}}),
+    )
+    rows = json.loads(platform("results", "a", "--output", "json").stdout)
+    assert rows[0]["returned"] == {"best": "adamw", "f1": {"yes": [0.5, None]}}
+    table = list(csv.DictReader(io.StringIO(platform("results", "-o", "csv").stdout)))
+    assert (table[0]["returned.best"], json.loads(table[0]["returned.f1"])) == ("adamw", {"yes": [0.5, None]})
+
+
 def test_results_can_be_cut(platform, run):
     assert len(platform("results", "--limit", "2").stdout.splitlines()) == 3
     assert len(platform("results", "--all-attempts").stdout.splitlines()) == 7
@@ -182,7 +193,7 @@ def test_submit_detached_returns_at_once(platform, runs, double, home):
     double(RunPaths.of(home, "x"))
     again = platform("submit", "hpo", "demo", "--local", "--detach", "--name", "x")
     assert "is running: it goes on" in again.stderr
-    assert platform("cancel", "x").exit_code == 0
+    assert platform("cancel", "x", "--yes").exit_code == 0
     assert json.loads(platform("status", "x", "-o", "json").stdout)["state"] == "CANCELLED"
 
 

@@ -27,6 +27,7 @@ from trialplane.plan import plan as planning
 from trialplane.plan.plan import Plan, Provenance
 from trialplane.spec import load
 from trialplane.wire import env, records
+from trialplane.wire.holder import Holder
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import RunStatus, TrialOutcome, TrialRequest
 from trialplane.wire.states import FailureClass, RunState, TrialState
@@ -147,7 +148,7 @@ class Runs:
     def say(self, run: RunPaths, state: RunState, **fields: Any) -> RunStatus:
         """Writes a status.json as a controller would."""
         job = folder.load_job(run)
-        status = dataclasses.replace(folder.pending(run.root.name, job, 1.0), state=state, reason="", **fields)
+        status = dataclasses.replace(planning.pending(run.root.name, job, 1.0), state=state, reason="", **fields)
         run.status.write_text(records.to_json(status))
         return status
 
@@ -198,16 +199,16 @@ def planned(workplace) -> Callable[..., Plan]:
 
 
 @pytest.fixture
-def held() -> Iterator[Callable[[RunPaths], None]]:
-    """Holds the lock of a run, as its controller does, in the name of this process."""
+def held() -> Iterator[Callable[..., None]]:
+    """Holds the lock of a run, as its controller does, in the name of this process or of another."""
     handles = []
 
-    def hold(run: RunPaths) -> None:
+    def hold(run: RunPaths, holder: Holder | None = None) -> None:
         handle = run.lock.open("a+")
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         handle.seek(0)
         handle.truncate()
-        handle.write(f"{os.getpid()}\n")
+        handle.write(f"{records.to_json(holder or Holder.me())}\n")
         handle.flush()
         handles.append(handle)
 

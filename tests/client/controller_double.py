@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 from trialplane.wire import records
+from trialplane.wire.holder import Holder
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import RunStatus
 from trialplane.wire.states import RunState
@@ -29,7 +30,7 @@ def main() -> int:
     with run.lock.open("a+") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         lock.truncate(0)
-        lock.write(f"{os.getpid()}\n")
+        lock.write(f"{records.to_json(Holder.me())}\n")
         lock.flush()
         show(run, RunState.RUNNING, f"pid {os.getpid()}")
         (run.root / "ready").touch()

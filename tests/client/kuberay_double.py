@@ -15,6 +15,7 @@ from typing import Any
 
 from tests.client.cluster_double import ClusterDouble, now
 
+from trialplane.plan import plan as planning
 from trialplane.spec.job import Job
 from trialplane.wire import cluster as names
 from trialplane.wire import records
@@ -120,10 +121,10 @@ class NamespaceDouble:
                 self._begin(run, ray_job)
         for run, study in self.studies.items():
             if study.alive and not self.deaf:
+                width = study.parallel or Job.model_validate_json(study.job).width
+                study.status = dataclasses.replace(study.status, parallel=width)
                 if study.wish is not RunState.RUNNING:
                     self.end(run, study.wish, "stopped" if study.wish is RunState.PAUSED else "cancelled by the user")
-                elif study.parallel:
-                    study.status = dataclasses.replace(study.status, parallel=study.parallel)
 
     def _begin(self, run: str, ray_job: dict[str, Any]) -> None:
         spec = self.cluster.objects["configmaps"].get(run)
@@ -134,9 +135,8 @@ class NamespaceDouble:
         packed = base64.b64decode(code["binaryData"][names.CODE_KEY])
         facts = json.loads(spec["data"]["submission.json"])
         study = self.studies.get(run)
-        if study is None:
-            status = RunStatus(run, job.name, RunState.RUNNING, job.trials, created=facts["submitted"])
-            study = self.studies[run] = Study(spec["data"]["job.json"].encode(), facts, packed, status)
+        if study is None:  # made by other means than `submit`
+            study = self._recorded(run, job, facts, packed)
         study.job = spec["data"]["job.json"].encode()
         study.alive = True
         pods = [name for name in self.cluster.objects["pods"] if name.startswith(f"{run}-") and "worker" in name]
@@ -150,6 +150,7 @@ class NamespaceDouble:
             slots_ready=job.slots if job.is_collection else job.parallel,
             nodes=tuple(pods[:1]),
             objectives=tuple(objective.metric for objective in job.objectives),
+            started=time.time(),
             ended=None,
             updated=time.time(),
         )
@@ -197,16 +198,36 @@ class NamespaceDouble:
         study = self.studies.get(parts[1])
         if method != "GET" and headers.get(names.TOKEN_HEADER.lower()) != SECRET:
             return _json({"error": "a change needs the token"}, 403)
+        if method == "PUT" and len(parts) == 2:
+            return self._record(parts[1], json.loads(body))
         if study is None:
             return _json({"error": f"there is no run {parts[1]}"}, 404)
         if method == "PUT":
             wish = json.loads(body)
-            study.wish, study.parallel = RunState(wish["state"]), wish["parallel"]
+            assert wish, "a wish changes something"
+            study.wish = RunState(wish.get("state", study.wish))
+            study.parallel = wish.get("parallel", study.parallel)
             return _json({})
         if method == "DELETE":
             del self.studies[parts[1]]
             return _json({})
         return self._read(study, parts[2], query)
+
+    def _record(self, run: str, asked: Mapping[str, Any]) -> tuple[int, dict[str, str], bytes]:
+        job, code = Job.model_validate(asked["job"]), base64.b64decode(asked["code"])
+        study = self.studies.get(run)
+        if study is None:
+            self._recorded(run, job, asked["submission"], code)
+        elif asked["new"] or study.alive:
+            return _json({"error": f"the ledger has a study {run} already, or a controller works on it"}, 409)
+        else:
+            study.job, study.submission, study.code = job.model_dump_json().encode(), asked["submission"], code
+        return _json({})
+
+    def _recorded(self, run: str, job: Job, facts: dict[str, Any], code: bytes) -> Study:
+        status = planning.pending(run, job, facts["submitted"])
+        self.studies[run] = Study(job.model_dump_json().encode(), facts, code, status)
+        return self.studies[run]
 
     def _entry(self, run: str) -> dict[str, Any]:
         study = self.studies[run]
@@ -218,7 +239,11 @@ class NamespaceDouble:
             status = study.status
             if not study.alive and study.wish is RunState.CANCELLED and not status.state.is_ended:
                 status = dataclasses.replace(status, state=RunState.CANCELLED, reason="cancelled by the user", slots_ready=0)
+            elif not study.alive and study.wish is RunState.PAUSED and status.state in (RunState.PENDING, RunState.RUNNING):
+                status = dataclasses.replace(status, state=RunState.PAUSED, reason="paused by the user", slots_ready=0)
             return _json({"status": records.to_dict(status), "alive": study.alive})
+        if what == "wish":
+            return _json({"state": study.wish, "parallel": study.parallel})
         if what == "job":
             return 200, {}, study.job
         if what == "submission":

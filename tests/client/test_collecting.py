@@ -14,11 +14,12 @@ from tests.client.conftest import failed
 from tests.client.test_machine import check as fits
 from tests.client.test_preflight import look, node, quota
 
-from trialplane.client import changes, ending, folder, preflight
+from trialplane.client import changes, ending, preflight
 from trialplane.client.preflight import Seen
 from trialplane.client.run import RunHandle
 from trialplane.client.sdk import Platform
 from trialplane.errors import InputError, SpecError
+from trialplane.plan import plan as planning
 from trialplane.spec.job import Job
 from trialplane.wire.records import RunStatus, TrialOutcome
 from trialplane.wire.states import FailureClass, RunState, TrialState
@@ -189,7 +190,7 @@ def test_one_that_has_succeeded_says_how_to_ask_for_more():
 
 
 def test_a_status_before_the_controller_speaks_counts_slots():
-    status = folder.pending("a", a_job(), 1.0)
+    status = planning.pending("a", a_job(), 1.0)
     assert (status.kind, status.trials, status.parallel, status.slots) == ("collect", 10, 8, 9)
 
 

@@ -14,7 +14,7 @@ from tests.client.cluster_double import Problem
 
 from trialplane.client.kubernetes import KubernetesTarget
 from trialplane.client.run import RunHandle
-from trialplane.errors import InputError, RunNotFound, SpecError, TargetError
+from trialplane.errors import InputError, SpecError, TargetError
 from trialplane.wire import cluster as names
 from trialplane.wire.records import TrialRow
 from trialplane.wire.states import RunState, TrialState
@@ -117,16 +117,6 @@ def test_cancel_leaves_nothing(target, namespace, planned):
     assert kept == {"configmaps": {names.SITE}, "secrets": {"trialplane-gateway"}}
     assert handle.status().state is RunState.CANCELLED
     assert handle.job == planned().job
-
-
-def test_a_run_that_never_started_is_gone_when_it_is_cancelled(target, namespace, planned):
-    namespace.held = True
-    target.submit(planned())
-    status = RunHandle("a", target).cancel()
-    assert (status.state, "nothing of it is left" in status.reason) == (RunState.CANCELLED, True)
-    assert namespace.cluster.objects["rayjobs"] == {}
-    with pytest.raises(RunNotFound):
-        target.status("a")
 
 
 def test_a_controller_that_does_not_answer_is_killed_by_now(target, namespace, planned):
@@ -247,6 +237,51 @@ def test_with_autoscaling_only_the_bound_changes_and_never_below_pods_with_a_tri
         assert target.scale("a", 1) is (bound == 1)
         assert (group["replicas"], group["minReplicas"], group["maxReplicas"]) == (0, 0, bound)
     assert "scaleStrategy" not in group
+
+
+def busy(target, namespace, planned):
+    """A run whose three pods all have a trial that goes on."""
+    handle = started(target, planned(parallel=3))
+    study = namespace.studies["a"]
+    study.status = dataclasses.replace(study.status, nodes=tuple(target.objects.trial_pods("a")))
+    return handle
+
+
+def test_a_scale_that_waits_leaves_a_pause_as_it_is(target, namespace, planned):
+    handle = busy(target, namespace, planned)
+    waits = handle.scale(1)
+    next(waits)
+    namespace.deaf = True  # the controller takes its time to end
+    target.stop("a")
+    next(waits)
+    assert namespace.studies["a"].wish is RunState.PAUSED
+    namespace.deaf = False
+    with pytest.raises(InputError, match="`platform resume a --parallel 1`"):
+        list(waits)
+    handle.wait(60)
+    target.release("a")
+    handle.resume()
+    assert (handle.job.parallel, handle.status().parallel) == (1, 1), "as it was scaled"
+
+
+def test_of_two_scales_the_newer_one_counts_and_the_other_ends(target, namespace, planned):
+    handle = busy(target, namespace, planned)
+    waits = handle.scale(1)
+    next(waits)
+    assert target.scale("a", 4)
+    with pytest.raises(InputError, match="a was scaled to 4 in the meantime"):
+        list(waits)
+    assert namespace.studies["a"].parallel == 4
+
+
+def test_a_width_that_no_controller_has_heard_of_is_kept(target, namespace, planned):
+    handle = started(target, planned(parallel=2))
+    namespace.deaf = True
+    target.scale("a", 4)
+    handle.pause(now=True)
+    namespace.deaf = False
+    handle.resume()
+    assert handle.job.parallel == 4
 
 
 def test_a_scaled_run_keeps_its_width_when_it_is_resumed(target, namespace, planned):

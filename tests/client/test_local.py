@@ -6,6 +6,7 @@ studies (tests/study), and messages as the command line shows them (tests/cli).
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import time
 
@@ -16,10 +17,11 @@ from trialplane.client import folder, process, results
 from trialplane.client.run import RunHandle
 from trialplane.client.sdk import Platform
 from trialplane.client.target import Submitted
-from trialplane.errors import InputError, RunExists, RunNotFound, SpecError, TargetError
+from trialplane.errors import InputError, RunDamaged, RunExists, RunNotFound, SpecError
 from trialplane.plan import plan as planning
 from trialplane.spec import load
 from trialplane.wire import records
+from trialplane.wire.holder import Holder
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.states import FailureClass, RunState
 
@@ -174,15 +176,16 @@ def test_looking_never_writes(runs):
 
 def test_a_stale_pid_is_nobody(runs):
     run = runs.make("a")
-    run.lock.write_text("999999999\n")
-    run.controller.write_text(json.dumps({"pid": 999999999, "started": time.time()}))
+    gone = dataclasses.replace(Holder.me(), pid=999999999)
+    run.lock.write_text(records.to_json(gone))
+    run.controller.write_text(json.dumps(gone.facts(started=time.time())))
     assert process.living(run) is None
 
 
 def test_a_damaged_status_says_what_to_do(runs):
     run = runs.make("a")
     run.status.write_text("{")
-    with pytest.raises(TargetError, match="delete it"):
+    with pytest.raises(RunDamaged, match="Removing that file mends the run"):
         runs.target.status("a")
     run.status.unlink()
     assert runs.target.status("a").state is RunState.PAUSED
@@ -229,6 +232,13 @@ def test_cancel_without_a_controller(runs):
     assert run.cancelled.exists()
 
 
+def test_a_cancel_that_the_controller_had_no_time_to_hear_is_one(runs):
+    run = runs.make("a", tell=complete, asks=3)
+    runs.say(run, RunState.PAUSED)  # its last word, while the cancel was on its way
+    run.cancelled.touch()
+    assert RunHandle("a", runs.target).status().state is RunState.CANCELLED
+
+
 def test_a_cancelled_run_can_be_resumed(runs, double):
     run = runs.make("a", tell=complete, asks=3)
     runs.say(run, RunState.CANCELLED)
@@ -273,7 +283,7 @@ def test_a_finished_run_needs_more_to_do(runs):
 )
 def test_a_budget_that_ended_a_run_is_named(runs, budget, said):
     run = runs.make("a", tell=complete, asks=3, **budget)
-    runs.say(run, RunState.SUCCEEDED, started=10.0, ended=60.5)
+    runs.say(run, RunState.SUCCEEDED, worked=50.5)
     before = run.job.read_bytes()
     with pytest.raises(InputError) as caught:
         runs.target.resume("a", {}, ())
@@ -285,23 +295,27 @@ def test_a_budget_that_ended_a_run_is_named(runs, budget, said):
     ("budget", "changes", "sets"),
     [
         ({"budget.time": 50.0}, {}, ["budget.time=2h"]),
-        ({"budget.time": 50.0}, {"trials": 9}, []),
+        ({"budget.time": 50.0}, {"trials": 9}, ["budget.time=51s"]),
         ({"budget.target": 2.0}, {}, ["budget.target=null"]),
         ({"budget.target": 2.0}, {}, ["budget.target=-1"]),
     ],
 )
 def test_with_a_longer_budget_it_goes_on(runs, double, budget, changes, sets):
     run = runs.make("a", tell=complete, asks=3, **budget)
-    runs.say(run, RunState.SUCCEEDED, started=10.0, ended=60.5)
+    runs.say(run, RunState.SUCCEEDED, worked=50.5)
     runs.target.resume("a", changes, sets)
     double(run)
 
 
-def test_more_trials_do_not_lift_a_target(runs):
-    run = runs.make("a", tell=complete, asks=3, **{"budget.target": 2.0})
-    runs.say(run, RunState.SUCCEEDED)
+@pytest.mark.parametrize(
+    ("state", "budget", "way"),
+    [(RunState.SUCCEEDED, {"budget.target": 2.0}, "target=null"), (RunState.FAILED, {"budget.time": 50.0}, "time=100")],
+)
+def test_more_trials_do_not_lift_a_budget(runs, state, budget, way):
+    run = runs.make("a", tell=complete, asks=3, **budget)
+    runs.say(run, state, worked=50.5)
     before = run.job.read_bytes()
-    with pytest.raises(InputError, match=r"budget\.target=null"):
+    with pytest.raises(InputError, match=rf"--set budget\.{way}` goes on"):
         runs.target.resume("a", {"trials": 9}, ())
     assert run.job.read_bytes() == before
 
@@ -380,8 +394,7 @@ def test_a_followed_log_ends_with_its_run(runs, home, double):
 
 
 def test_records_of_a_run_survive_json(runs):
-    run = runs.make("a", tell=complete)
+    runs.make("a", tell=complete)
     for row in runs.target.attempts("a"):
         assert records.from_json(type(row), records.to_json(row)) == row
     assert runs.target.ends("a", 0)[1] == runs.target.attempts("a")
-    assert run.root.name == "a"

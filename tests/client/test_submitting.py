@@ -49,6 +49,33 @@ def test_half_a_submission_is_taken_back(target, namespace, planned):
     with pytest.raises(InputError, match="refuses it: exceeded quota: maps"):
         target.submit(planned())
     assert namespace.cluster.objects["rayjobs"] == {}
+    assert target.runs() == []
+
+
+def test_a_run_is_written_down_before_its_objects_are_made(target, namespace, planned):
+    known = []
+    made = namespace.cluster.made
+    namespace.cluster.made = lambda thing: (known.extend(namespace.studies), made(thing))
+    target.submit(planned())
+    assert known == ["a"]
+
+
+def test_a_submission_that_was_interrupted_before_its_objects_were_made_is_known(target, namespace, planned):
+    assert target.gateway.record(planned(), 1.0, new=True)
+    handle = RunHandle("a", target)
+    assert (handle.status().state, target.runs()) == (RunState.PAUSED, ["a"])
+    handle.resume()
+    assert handle.status().state is RunState.RUNNING
+
+
+def test_of_two_submissions_that_saw_no_run_of_the_name_the_first_is_written_down(target, namespace, planned, monkeypatch):
+    monkeypatch.setattr(target, "_join", lambda plan: Submitted.NEW)  # as both have seen it
+    assert target.gateway.record(planned(), 1.0, new=True)
+    with pytest.raises(RunExists, match=r"trials: 6 → 7"):
+        target.submit(planned(trials=7))
+    assert namespace.cluster.objects["rayjobs"] == {}
+    assert target.submit(planned()) is Submitted.NEW
+    assert len(namespace.studies) == len(namespace.cluster.objects["rayjobs"]) == 1
 
 
 def test_a_ray_job_of_somebody_else_is_left_alone(target, namespace, planned):
@@ -77,6 +104,25 @@ def test_another_submission_of_the_name_at_the_same_moment_is_refused(target, na
         target.objects.apply(other, 3.0)
     assert target.job("a") == plan.job
     assert len(namespace.cluster.objects["rayjobs"]) == 1
+
+
+def test_a_run_that_is_just_being_submitted_is_not_replaced(target, namespace, planned, monkeypatch):
+    """It is in the ledger, and its RayJob is yet to be made."""
+    meanwhile = []
+
+    def applied(plan, submitted):
+        monkeypatch.undo()
+        with pytest.raises(RunExists):
+            target.submit(planned(trials=7))
+        meanwhile.append(target.submit(planned()))
+        target.objects.apply(plan, submitted)
+
+    monkeypatch.setattr(target.objects, "apply", applied)
+    assert target.submit(planned()) is Submitted.NEW
+    assert meanwhile == [Submitted.NEW], "the same submission completes it"
+    assert target.job("a") == planned().job
+    assert (target.runs(), len(namespace.cluster.objects["rayjobs"])) == (["a"], 1)
+    assert RunHandle("a", target).status().state is RunState.RUNNING
 
 
 def test_a_submission_that_was_interrupted_is_completed_by_the_same_again(target, namespace, planned):

@@ -18,7 +18,7 @@ def job(workplace):
     """The job demo is a training."""
     file = workplace / "jobs" / "demo" / "job.yaml"
     file.write_text(TRAINING)
-    (file.parent / "a.csv").write_text("text\n")
+    (file.parent / "a.csv").write_text("text\nx\n")
     return file
 
 
@@ -85,7 +85,7 @@ def test_another_job_and_no_run_at_all(platform, job):
 def test_files_that_only_this_machine_has(platform, job, tmp_path, chart):
     """All of it at once, and of the run to start from too."""
     mine = tmp_path / "mine.csv"
-    mine.write_text("text\n")
+    mine.write_text("text\nx\n")
     here, resume = said(platform, f"params.data={mine}", resume="aa")
     assert here.startswith(
         "params.data: is on this machine only, and the trials are on a cluster; put it on the chart's data"

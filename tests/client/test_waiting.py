@@ -137,6 +137,36 @@ def test_a_submitter_that_was_refused(ray_job):
     assert "refused: exceeded quota: small" in waiting.reason(ray_job, pods, [refused], now=NOW)
 
 
+def test_a_refusal_of_what_has_been_made_since_is_no_reason(ray_job):
+    """KubeRay asks twice for a RayCluster that its own view does not show yet, and the second time is refused."""
+    late = event("FailedToCreateRayCluster", 'Failed to create RayCluster team/a-nbmtb: "a-nbmtb" already exists', "a")
+    assert waiting.reason(ray_job, [], [late], now=NOW) == "KubeRay is making the controller's pod"
+    pods = [head(), running(names.TRIAL, "a-w1"), running(names.TRIAL, "a-w2")]
+    assert waiting.reason(ray_job, pods, [late], now=NOW) == ""
+    ray_job["status"].pop("rayClusterStatus")  # none is there yet, so it may well be the reason
+    assert waiting.reason(ray_job, [], [late], now=NOW).startswith("refused: ")
+
+
+def test_a_refusal_in_a_former_life_of_the_run_is_no_reason(ray_job):
+    before = event("FailedToCreateHeadPod", "exceeded quota: small, requested: pods=1", when="2026-11-21T09:58:28Z")
+    assert waiting.reason(ray_job, [], [before], now=NOW) == "KubeRay is making the controller's pod"
+
+
+def test_the_newest_submitter_says_how_it_ended(ray_job):
+    def submitter(name: str, made: str, **status: Any) -> dict[str, Any]:
+        found = running(names.SUBMITTER, name)
+        found["metadata"]["creationTimestamp"] = made
+        found["status"].update(status)
+        return found
+
+    boxes = [{"name": "ray-job-submitter", "state": {"terminated": {"exitCode": 1, "reason": "Error"}}}]
+    failed = submitter("a-1", "2026-11-21T10:00:00Z", phase="Failed", containerStatuses=boxes)
+    pods = [head(), running(names.TRIAL, "a-w1"), running(names.TRIAL, "a-w2"), failed]
+    said = "the submitter's pod a-1 ended with exit code 1; another follows"
+    assert waiting.reason(ray_job, pods, [], now=NOW) == said
+    assert waiting.reason(ray_job, [*pods, submitter("a-2", "2026-11-21T10:01:00Z")], [], now=NOW) == ""
+
+
 def test_nothing_is_missing(ray_job):
     pods = [head(), running(names.SUBMITTER, "a-1"), running(names.TRIAL, "a-w1"), running(names.TRIAL, "a-w2")]
     assert waiting.reason(ray_job, pods, RECORDED["events"], now=NOW) == ""

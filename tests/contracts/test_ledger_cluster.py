@@ -67,6 +67,14 @@ def test_a_controller_that_was_taken_over_describes_nothing(sqlite: Backend) -> 
     assert second._storage.described(labels.LEDGER_STATUS) == "second"
 
 
+def test_how_long_a_run_has_worked_outlives_its_controller(backend: Backend) -> None:
+    with backend.open(make_job()) as ledger:
+        assert ledger.worked == 0.0
+        ledger.describe({labels.LEDGER_STATUS: {"worked": 12.5}})
+    with backend.open(make_job()) as ledger:
+        assert ledger.worked == 12.5
+
+
 def test_a_wish_is_there_when_somebody_wished(backend: Backend) -> None:
     with backend.open(make_job()) as ledger:
         assert ledger.wish() == Wish(RunState.RUNNING, None)

@@ -1,6 +1,6 @@
-"""A study that was stopped and goes on draws what it would have drawn undisturbed, at one trial at a time.
+"""A study that was stopped and goes on draws what it would have drawn undisturbed.
 
-Not checked here: several trials at once, whose order depends on which ends first.
+Not checked here: trials at once that end in another order than in the undisturbed study, which changes what is known.
 """
 
 from __future__ import annotations
@@ -10,10 +10,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from tests.contracts.conftest import Backend, ask, complete, drive, make_job, points
+from tests.contracts.conftest import Backend, ask, complete, drive, failed, make_job, points, report
 
+from trialplane.controller import history
+from trialplane.controller.ledger import Ledger
 from trialplane.spec.job import Job
 from trialplane.wire.records import TrialOutcome, TrialRequest
+from trialplane.wire.states import FailureClass, TrialState
 
 MIXED = {
     "lr": {"type": "float", "low": 1e-5, "high": 1e-1, "log": True},
@@ -91,6 +94,67 @@ def test_a_stop_changes_nothing_on_either_database(backend: Backend) -> None:
         with backend.open(job) as ledger:
             drawn += points(drive(ledger, end, count))
     assert drawn == wanted
+
+
+def two_at_once(ledger: Ledger, pairs: int, disturbed: frozenset[int] = frozenset()) -> list[Mapping[str, Any]]:
+    """Asks two, tells two; gives what each trial tried. The first attempt at a disturbed trial is lost, or stopped."""
+    drawn = []
+    for _ in range(pairs):
+        pair = [ask(ledger), ask(ledger)]
+        drawn += points(pair)
+        again = [request for request in pair if request.trial in disturbed]
+        for request in again:
+            ledger.tell(failed(request, FailureClass.LOST if request.trial % 2 else FailureClass.STOPPED))
+        for request in pair:
+            if request not in again:
+                ledger.tell(end(request))
+        drive(ledger, end, len(again))
+    return drawn
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name != "gp"])
+def test_attempts_that_were_lost_or_stopped_change_nothing_in_what_is_drawn(
+    sqlite: Backend, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also once there are more trials than the sampler is shown, which here are 12 and not 1,000."""
+    monkeypatch.setattr(history, "LIMIT", 12)
+    monkeypatch.setattr(history, "BEST", 3)
+    job = make_job(**CASES[name], trials=32)
+    place = dataclasses.replace(sqlite, url=f"sqlite:///{sqlite.folder}/whole.db")
+    with place.open(job, lock=sqlite.folder / "whole.lock") as ledger:
+        wanted = two_at_once(ledger, 16)
+    drawn: list[Mapping[str, Any]] = []
+    for pairs in (8, 8):
+        with sqlite.open(job) as ledger:
+            drawn += two_at_once(ledger, pairs, disturbed=frozenset({2, 5, 6, 7, 11, 18, 20, 23, 27}))
+    assert_same(drawn, wanted)
+
+
+def test_attempts_that_were_lost_change_nothing_in_what_is_pruned(sqlite: Backend) -> None:
+    """Hyperband puts a trial into a bracket by its number, and halves among all that came as far."""
+    pruner = {"name": "hyperband", "min_resource": 1, "max_resource": 9}
+    job = make_job(**CASES["random"], trials=30, pruner=pruner)
+
+    def run(ledger: Ledger, lost: range) -> list[int]:
+        pruned = []
+        while (request := ledger.ask()) is not None:
+            if request.trial in lost and request.attempt == 1:
+                ledger.report(report(request, 1, score=float(request.params["x"])))
+                ledger.tell(failed(request, FailureClass.LOST))
+                continue
+            if any(ledger.report(report(request, step, score=float(request.params["x"]))) for step in range(10)):
+                pruned.append(request.trial)
+                ledger.tell(TrialOutcome(request.number, TrialState.PRUNED))
+            else:
+                ledger.tell(end(request))
+        return pruned
+
+    place = dataclasses.replace(sqlite, url=f"sqlite:///{sqlite.folder}/whole.db")
+    with place.open(job, lock=sqlite.folder / "whole.lock") as ledger:
+        wanted = run(ledger, range(0))
+    assert wanted, "or nothing is compared"
+    with sqlite.open(job) as ledger:
+        assert run(ledger, range(1, 30, 4)) == wanted
 
 
 def test_another_seed_draws_other_points(sqlite: Backend) -> None:

@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 from mlflow.tracking import MlflowClient
 
+from trialplane.controller import recorder as recording
+from trialplane.controller.mlflow_writer import Writer
 from trialplane.controller.recorder import Recorder
 from trialplane.wire import paths
 from trialplane.wire.paths import RunPaths
@@ -74,6 +76,16 @@ class Server:
             return False
 
 
+class Spooler(Recorder):
+    """A recorder whose writer process only listens: what it spools is for a `Writer` in the test's process."""
+
+    def _start_writer(self) -> subprocess.Popen[bytes]:
+        self.away = "no process answers"  # so nobody waits for the id of a run
+        command = [sys.executable, "-S", "-c", "import sys; sys.stdin.read()"]
+        self._writer = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
+        return self._writer
+
+
 class Place:
     """A run and what MLflow holds of it."""
 
@@ -86,6 +98,27 @@ class Place:
         shutil.copy(store, paths.mlflow_db(home))
         self.uri = paths.mlflow_uri(home)
         self.recorders: list[Recorder] = []
+        self.writers: list[Writer] = []
+
+    def spooler(self) -> Spooler:
+        """A recorder without a writer process."""
+        made = Spooler(self.run, self.uri, spares=0)
+        self.recorders.append(made)
+        return made
+
+    def writer(self, *, look: bool = False) -> Writer:
+        """A writer in this process, which lets the journal go at the end of the test if not before."""
+        made = Writer(self.run, self.uri, look)
+        self.writers.append(made)
+        return made
+
+    def written(self, *, look: bool = False) -> Writer:
+        """One life of a writer, in which it writes all that the spool holds."""
+        writer = self.writer(look=look)
+        while writer.write() or writer.artifacts.send():
+            pass
+        writer._journal._file.close()
+        return writer
 
     def recorder(self, uri: str | None = None, spares: int = 1) -> Recorder:
         """A recorder, closed at the end of the test if not before."""
@@ -106,6 +139,11 @@ class Place:
             self.client.search_runs([experiment.experiment_id], f"tags.`trialplane.kind` = '{kind}'", max_results=5000)
         )
 
+    def unused(self) -> list[Any]:
+        """The runs that were made for trials and given to none, and are not deleted."""
+        experiments = [experiment.experiment_id for experiment in self.client.search_experiments()]
+        return list(self.client.search_runs(experiments, "tags.`trialplane.state` = 'RESERVED'"))
+
     def trial(self, number: int) -> Any:
         (found,) = [run for run in self.runs() if run.data.tags.get("trialplane.number") == str(number)]
         return found
@@ -118,18 +156,13 @@ class Place:
         }
 
 
-@pytest.fixture(scope="session")
-def mlflow_tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An empty MLflow store; making one takes seconds."""
-    file = tmp_path_factory.mktemp("mlflow") / "mlflow.db"
-    MlflowClient(f"sqlite:///{file}").search_experiments()
-    return file
-
-
 @pytest.fixture
-def place(tmp_path: Path, mlflow_tables: Path) -> Iterator[Place]:
+def place(tmp_path: Path, mlflow_tables: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    monkeypatch.setattr(recording, "START_WAIT", DEADLINE)  # the writer imports MLflow, for a minute on a busy machine
     made = Place(tmp_path / "home", mlflow_tables)
     yield made
+    for writer in made.writers:
+        writer._journal._file.close()
     for recorder in made.recorders:
         if recorder._writer.poll() is None:
             recorder._writer.kill()
@@ -147,7 +180,10 @@ def server(place: Place) -> Iterator[Server]:
     made.stop()
 
 
-FACTS = {"tags": {"trialplane.job": "toy", "trialplane.seed": 7}, "params": {"trials": 24, "sampler": "tpe"}}
+FACTS = {
+    "tags": {"trialplane.job": "toy", "trialplane.seed": 7, "trialplane.state": "RUNNING"},
+    "params": {"trials": 24, "sampler": "tpe"},
+}
 
 
 def request(number: int, **changes: Any) -> TrialRequest:

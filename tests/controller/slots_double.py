@@ -18,6 +18,7 @@ class Slots:
     """The double. `started`, `answered`, `killed`, `stopped` and what a crew wants are what was asked of it."""
 
     pending = ()
+    trouble = ""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -45,8 +46,8 @@ class Slots:
         self.answered.append((slot, prune))
 
     def kill(self, slot: int, failure: FailureClass, message: str) -> None:
-        assert slot in self.started
-        self.killed.append((slot, failure, message))
+        if slot in self.started:  # else its trial has just ended
+            self.killed.append((slot, failure, message))
 
     def stop(self, slot: int, message: str) -> None:
         assert slot in self.started

@@ -7,11 +7,14 @@ checked here: slots by themselves (tests/runtime/test_slot.py).
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from tests.controller.conftest import request
 from tests.controller.slots_double import Slots
 
+from trialplane import errors
 from trialplane.controller import gangs
 from trialplane.controller.gangs import GangPool
 from trialplane.controller.slot_events import SlotReady, SlotTrial
@@ -121,6 +124,42 @@ def test_a_node_that_hangs_when_rank_0_has_returned_is_ended_and_the_result_coun
     assert (ended.event.outcome.state, ended.event.outcome.metrics) == (TrialState.COMPLETE, {"loss": 1.0})
     text = f"node 1 was ended because it was still at work {CONFIG.linger:g} s after rank 0 had returned its result"
     assert (ended.event.outcome.message, ended.arrays) == (text, "packed")
+
+
+def test_a_node_that_ended_while_the_controller_waited_was_not_late(two: Gangs, clock: list[float]) -> None:
+    two.slots.end(0, metrics={"loss": 1.0})
+    assert not two.outcomes()
+    clock[0] += 10 * CONFIG.linger  # for its database, say
+    two.slots.end(1, metrics={})
+    (ended,) = two.outcomes()
+    assert (ended.state, ended.message) == (TrialState.COMPLETE, "")
+
+
+def test_what_ended_before_the_slots_failed_is_an_outcome(two: Gangs, monkeypatch: pytest.MonkeyPatch) -> None:
+    two.slots.end(0, metrics={"loss": 1.0})
+    two.slots.end(1, metrics={})
+    said = list(two.slots.events(0))
+
+    def events(timeout: float) -> Iterator[Any]:
+        yield from said
+        raise errors.SlotError("3 slots in a row could not be started")
+
+    monkeypatch.setattr(two.slots, "events", events)
+    heard = []
+    with pytest.raises(errors.SlotError):
+        for event in two.pool.events(0):
+            heard.append(event)
+    told = [one.event.outcome for one in heard if isinstance(one, SlotTrial) and one.event.outcome is not None]
+    assert [outcome.state for outcome in told] == [TrialState.COMPLETE]
+
+
+@pytest.mark.parametrize(("prunable", "timeouts"), [(True, [60.0, None]), (False, [60.0, 60.0])])
+def test_nodes_that_wait_for_an_answer_to_node_0_have_its_deadline(prunable: bool, timeouts: list[float | None]) -> None:
+    made = Gangs()
+    made.slots.warm(0, 1)
+    made.listen()
+    made.pool.start(0, request(5, prunable=prunable, timeout=60.0))
+    assert [made.slots.started[slot].timeout for slot in (0, 1)] == timeouts
 
 
 def test_a_node_that_is_done_first_ends_nobody(two: Gangs, clock: list[float]) -> None:

@@ -6,107 +6,30 @@ Not checked here: the laptop's side (tests/client), and the way through the API 
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import errno
-import http.client
 import json
 import os
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.contracts.conftest import Postgres, ask, complete, make_job, postgres, wait_until
+from tests.contracts.conftest import Postgres, ask, complete, wait_until
+from tests.controller.gateway_site import TOKEN, Site, postgres, site, submission
 
+from trialplane.controller import archive
 from trialplane.controller import gateway as gateways
 from trialplane.controller.archive import Archive
 from trialplane.controller.gateway import Gateway
-from trialplane.controller.ledger import Ledger
 from trialplane.controller.status import StatusBoard
-from trialplane.wire import cluster, labels, paths, records
+from trialplane.wire import cluster, paths, records
 from trialplane.wire.paths import RunPaths
-from trialplane.wire.records import RunStatus, TrialOutcome, TrialRow
+from trialplane.wire.records import RunStatus, TrialOutcome, TrialRow, Wish
 from trialplane.wire.states import FailureClass, RunState, TrialState
 
-__all__ = ["postgres"]  # a fixture
-
-TOKEN = "t" * 32
-
-
-@dataclasses.dataclass
-class Reply:
-    code: int
-    data: bytes
-    headers: dict[str, str]
-
-    def json(self) -> Any:
-        return json.loads(self.data)
-
-
-class Site:
-    """A gateway over a database of its own, and the ledgers in it."""
-
-    def __init__(
-        self, server: Postgres, home: Path, token: str = TOKEN, status_url: str = "http://127.0.0.1:9/{run}"
-    ) -> None:
-        self.postgres = server
-        self.url = server.new_database()
-        self.home = home
-        self._runs = Archive(self.url)
-        self.checkpoints = home / "checkpoints"
-        made = Gateway(self._runs, token, home, status_url, self.checkpoints)
-        self._server = gateways.serve(made, "127.0.0.1", 0)
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-
-    def ask(self, method: str, path: str, body: bytes = b"", **headers: str) -> Reply:
-        connection = http.client.HTTPConnection("127.0.0.1", self._server.server_address[1], timeout=60)
-        with contextlib.closing(connection):
-            connection.request(method, path, body or None, headers)
-            reply = connection.getresponse()
-            return Reply(reply.status, reply.read(), {name.lower(): value for name, value in reply.getheaders()})
-
-    def get(self, path: str) -> Any:
-        reply = self.ask("GET", path)
-        assert reply.code == 200, reply.data
-        return reply.json()
-
-    def change(self, method: str, path: str, body: Any = None) -> Reply:
-        text = b"" if body is None else json.dumps(body).encode()
-        return self.ask(method, path, text, **{cluster.TOKEN_HEADER: TOKEN})
-
-    def ledger(self, run: str, submitted: float = 1000.0, **changes: Any) -> Ledger:
-        """A ledger as a controller has it, with what it says of the run."""
-        job = make_job(**changes)
-        code = self.home / "code"
-        code.mkdir(exist_ok=True)
-        ledger = Ledger(self.url, job, run, code, self.home / "lock")
-        status = RunStatus(run, job.name, RunState.RUNNING, job.trials, running=2, slots_ready=2, nodes=("n",), eta=9.0)
-        ledger.describe(
-            {
-                labels.LEDGER_JOB: job.model_dump(mode="json"),
-                labels.LEDGER_SUBMISSION: {"submitted": submitted, "user": "ann"},
-                labels.LEDGER_CODE: "AAEC",
-                labels.LEDGER_STATUS: records.to_dict(status),
-            }
-        )
-        return ledger
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._runs.close()
-
-
-@pytest.fixture
-def site(postgres: Postgres, tmp_path: Path) -> Iterator[Site]:
-    made = Site(postgres, tmp_path)
-    yield made
-    made.close()
+__all__ = ["postgres", "site"]  # fixtures
 
 
 def test_a_living_run_and_an_ended_one(site: Site) -> None:
@@ -130,12 +53,16 @@ def test_a_living_run_and_an_ended_one(site: Site) -> None:
     assert site.ask("GET", "/runs/old/code").data == b"\0\1\2"
 
 
-def test_a_run_whose_controller_is_gone_is_cancelled_by_the_wish(site: Site) -> None:
-    """A paused run has no controller that could come to say so."""
+def test_a_run_whose_controller_is_gone_is_paused_and_cancelled_by_the_wish(site: Site) -> None:
+    """It has no controller that could come to say so."""
     with site.ledger("toy"):
         pass
     wait_until(lambda: not site.get("/runs/toy/status")["alive"], "PostgreSQL sees that the controller is gone")
     assert site.get("/runs/toy/status")["status"]["state"] == "RUNNING"
+    assert site.change("PUT", "/runs/toy/wish", {"state": "paused"}).code == 200
+    status = site.get("/runs/toy/status")["status"]
+    assert (status["state"], status["running"], status["eta"]) == ("PAUSED", 0, None)
+    assert status["reason"] == "paused by the user; `platform resume toy` goes on"
     assert site.change("PUT", "/runs/toy/wish", {"state": "cancelled", "parallel": None}).code == 200
     status = site.get("/runs/toy/status")["status"]
     assert (status["state"], status["reason"]) == ("CANCELLED", "cancelled by the user")
@@ -184,17 +111,25 @@ def test_to_go_on_is_about_the_newest_attempt(site: Site) -> None:
                 ask(ledger)
 
 
-def test_a_wish_is_heard_by_the_controller(site: Site) -> None:
+def test_each_field_of_a_wish_changes_alone_and_a_pause_leaves_a_run_cancelled(site: Site) -> None:
     with site.ledger("toy") as ledger:
-        assert ledger.wish().state is RunState.RUNNING
-        for state, parallel in (("RUNNING", 7), ("PAUSED", None), ("CANCELLED", None)):
-            assert site.change("PUT", "/runs/toy/wish", {"state": state, "parallel": parallel}).code == 200
-            assert (ledger.wish().state.value, ledger.wish().parallel) == (state, parallel)
+        ask(ledger)
+        for changed, wish in (
+            ({"parallel": 7}, Wish(RunState.RUNNING, 7)),
+            ({"state": "PAUSED"}, Wish(RunState.PAUSED, 7)),
+            ({"parallel": 3}, Wish(RunState.PAUSED, 3)),
+            ({"state": "CANCELLED", "parallel": None}, Wish(RunState.CANCELLED)),
+            ({"state": "PAUSED"}, Wish(RunState.CANCELLED)),
+            ({"state": "RUNNING"}, Wish(RunState.RUNNING, None, 0)),
+        ):
+            assert site.change("PUT", "/runs/toy/wish", changed).code == 200
+            assert ledger.wish() == wish
+            assert site.get("/runs/toy/wish") == records.to_dict(wish)
 
 
 @pytest.mark.parametrize(
     "wish",
-    [{"state": "SUCCEEDED"}, {"state": "gone"}, {"state": "RUNNING", "parallel": 0}, {"parallel": "many"}, [], "x", 1],
+    [{"state": "SUCCEEDED"}, {"state": "gone"}, {"state": "RUNNING", "parallel": 0}, {"parallel": "many"}, {}, [], "x", 1],
 )
 def test_what_is_no_wish_is_refused(site: Site, wish: Any) -> None:
     site.ledger("toy").close()
@@ -212,7 +147,9 @@ def test_states_may_be_written_small(site: Site) -> None:
 @pytest.mark.parametrize("headers", [{}, {cluster.TOKEN_HEADER: "wrong"}, {cluster.TOKEN_HEADER: "ä"}])
 def test_changes_need_the_token(site: Site, headers: dict[str, str]) -> None:
     with site.ledger("toy") as ledger:
-        for method, path, body in (("PUT", "/runs/toy/wish", b'{"state": "CANCELLED"}'), ("DELETE", "/runs/toy", b"")):
+        wish, new = b'{"state": "CANCELLED"}', json.dumps(submission()).encode()
+        changes = (("PUT", "/runs/toy/wish", wish), ("PUT", "/runs/new", new), ("DELETE", "/runs/toy", b""))
+        for method, path, body in changes:
             assert site.ask(method, path, body, **headers).code == 403
         assert ledger.wish().state is RunState.RUNNING
     assert len(site.get("/runs")) == 1
@@ -336,6 +273,28 @@ def test_logs_are_read_in_pieces(site: Site, monkeypatch: pytest.MonkeyPatch) ->
     assert site.ask("GET", "/runs/toy/log?trial=x").code == 400
     log.unlink()
     assert "artifact of the MLflow run" in site.ask("GET", "/runs/toy/log?trial=0").json()["error"]
+
+
+def test_the_log_of_a_trial_reads_the_attempts_at_that_trial_alone(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A poll of one log must not take what a study of 100,000 trials is made of."""
+    run, read = RunPaths.of(site.home, "toy"), []
+    with site.ledger("toy") as ledger:
+        for request in [ask(ledger) for _ in range(4)]:
+            lost = TrialOutcome(request.number, TrialState.FAILED, failure=FailureClass.LOST)
+            ledger.tell(lost if request.trial == 1 else complete(request))
+        again = ask(ledger)
+        assert (again.trial, again.attempt, again.number) == (1, 2, 4)
+        for attempt in (1, 2):
+            log = run.trial_log(1, attempt)
+            log.parent.mkdir(parents=True, exist_ok=True)
+            log.write_text(f"attempt {attempt}")
+        row = archive._row
+        monkeypatch.setattr(archive, "_row", lambda *found: read.append(row(*found)) or read[-1])
+        assert site.ask("GET", "/runs/toy/log?trial=1").data == b"attempt 2"
+        assert site.ask("GET", "/runs/toy/log?trial=1&attempt=1").data == b"attempt 1"
+        assert {attempt.trial for attempt in read} == {1}
+        assert site.ask("GET", "/runs/toy/log?trial=1&attempt=3").code == 404
+        assert site.ask("GET", "/runs/toy/log?trial=99999999999").code == 404
 
 
 def test_whether_a_training_has_saved_a_checkpoint(site: Site, postgres: Postgres, tmp_path: Path) -> None:

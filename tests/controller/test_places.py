@@ -15,8 +15,7 @@ import pytest
 from tests.controller.conftest import request
 
 from trialplane import errors
-from trialplane.controller import arrival, session, wishes
-from trialplane.controller.batch import Batch, adopt
+from trialplane.controller import adoption, arrival, session, wishes
 from trialplane.controller.setting import Setting
 from trialplane.controller.starting import StartFailures
 from trialplane.controller.wishes import Wishes
@@ -98,10 +97,9 @@ def test_a_store_from_elsewhere_is_adopted_with_its_artifacts(tmp_path: Path, mo
     here = RunPaths(tmp_path / "head")
     here.spool.mkdir(parents=True)
     arrival.unpack_store(here, 5, np.frombuffer(buffer.getvalue(), dtype=np.uint8))
-    batch = Batch()
-    adopt(here.trial_store(5), batch)
-    assert [(metric.key, metric.value) for metric in batch.metrics] == [("from_the_job", 0.5)]
-    assert [file.read_text() for _, file in batch.artifacts] == ["kept"]
+    (own,) = adoption.read(here.trial_store(5))
+    assert [(metric.key, metric.value) for metric in own.batch.metrics] == [("from_the_job", 0.5)]
+    assert [Path(artifact.file).read_text() for artifact in own.batch.artifacts] == ["kept"]
     assert mlflow.__version__
 
 

@@ -1,4 +1,7 @@
-"""What an iteration's record in MLflow has of its own: its name, its producers' logs. The rest is in test_recorder.py."""
+"""What an iteration's record in MLflow has of its own: its name, its producers' logs, that it was paused.
+
+The rest is in test_recorder.py.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import json
 import pytest
 from tests.controller.conftest import FACTS, Place, outcome, request
 
-from trialplane.wire.states import RunState
+from trialplane.wire.states import FailureClass, RunState, TrialState
 
 pytestmark = pytest.mark.slow
 
@@ -22,8 +25,13 @@ def test_an_iteration_of_which_units_failed_keeps_the_logs_that_say_why(place: P
             log.write_text("all of it")
         recorder.started(request(number), recorder.run_id())
         recorder.ended(request(number), outcome(number, metrics={"units_failed": failed}))
-    recorder.study_ended(RunState.SUCCEEDED, "all 2 iterations ended")
+    stopped = outcome(2, state=TrialState.FAILED, failure=FailureClass.STOPPED, metrics={}, retried=True)
+    recorder.started(request(2), recorder.run_id())
+    recorder.ended(request(2), stopped)
+    recorder.study_ended(RunState.PAUSED, "paused by the user")
     assert recorder.close(60)
     kept = [[item.path for item in place.client.list_artifacts(place.trial(n).info.run_id, "logs")] for n in (0, 1)]
     assert kept == [[], ["logs/attempt-1.log", "logs/worker-0.log"]]
     assert [place.trial(number).info.run_name for number in (0, 1)] == ["iteration-0000", "iteration-0001"]
+    paused = place.trial(2)
+    assert (paused.info.status, paused.data.tags["trialplane.state"]) == ("KILLED", "PAUSED")

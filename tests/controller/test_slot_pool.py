@@ -6,6 +6,8 @@ Ray is a double that answers what a test wants. Not checked here: real slots (te
 from __future__ import annotations
 
 import dataclasses
+import signal
+import subprocess
 from collections.abc import Callable
 from typing import Any
 
@@ -202,6 +204,97 @@ def test_what_a_slot_could_not_do_is_told(fake: FakeRay, clock: list[float]) -> 
     assert list(pool.events(0)) == [SlotFed(0, request(5), (7, 8), lost=True, why="no room")]
 
 
+# Slots that do not start
+
+NO_IMPORT = ray.exceptions.RayTaskError(
+    "start", "Traceback", errors.EntrypointError("the job's code does not import: ModuleNotFoundError: torch\n  in /code")
+)
+
+
+def starting(fake: FakeRay, actor: int) -> Call:
+    """The call that starts an actor."""
+    return next(call for call in fake.calls if call.method == "start" and call.actor is fake.actors[actor])
+
+
+def three(fake: FakeRay, config: SlotConfig = CONFIG) -> SlotPool:
+    """A pool of three slots, two of which are warm."""
+    pool = SlotPool(config, 3)
+    starting(fake, 0).answer = READY
+    starting(fake, 1).answer = {**READY, "node": "pod-1"}
+    assert [said.slot for said in pool.events(0)] == [0, 1]
+    return pool
+
+
+def fail_newest(fake: FakeRay, pool: SlotPool, error: Exception = NO_IMPORT) -> None:
+    starting(fake, -1).answer = error
+    assert not list(pool.events(0))
+
+
+def test_code_that_never_imported_ends_the_run_before_it_begins(fake: FakeRay, clock: list[float]) -> None:
+    pool = SlotPool(CONFIG, 3)
+    with pytest.raises(errors.EntrypointError, match=r"^no trial was started: the job's code does not import: Module"):
+        fail_newest(fake, pool)
+
+
+@pytest.mark.parametrize("error", [NO_IMPORT, ray.exceptions.RayActorError()])
+def test_a_slot_that_does_not_start_beside_others_is_given_up_alone(
+    fake: FakeRay, clock: list[float], error: Exception
+) -> None:
+    pool = three(fake)
+    pool.start(0, request(5))
+    for failed in range(1, slots.MAX_START_FAILURES):
+        fail_newest(fake, pool, error)
+        assert len(fake.actors) == 3 + failed, "it is replaced"
+        assert pool.trouble.startswith(f"slot 2 is started again after {failed} failed start")
+    fail_newest(fake, pool, error)
+    assert len(fake.actors) == 2 + slots.MAX_START_FAILURES
+    assert pool.trouble.startswith("slot 2 was given up, until the run is paused and resumed, after 3 failed starts: ")
+    if error is NO_IMPORT:
+        assert pool.trouble.endswith(": the job's code does not import: ModuleNotFoundError: torch")
+    clock[0] += 3600.0
+    assert not list(pool.events(0))
+    assert len(fake.actors) == 2 + slots.MAX_START_FAILURES, "and it stays so"
+    assert (pool.ready, pool.size, pool.slots, pool.running()) == (2, 3, {0, 1}, {0: request(5)})
+    assert pool.resize(2) == {2}, "the first to go"
+    assert pool.trouble == ""
+
+
+def test_a_slot_that_starts_after_all_is_no_trouble(fake: FakeRay, clock: list[float]) -> None:
+    pool = three(fake)
+    fail_newest(fake, pool)
+    starting(fake, -1).answer = READY
+    assert [said.slot for said in pool.events(0)] == [2]
+    assert pool.trouble == ""
+
+
+def test_where_pods_come_and_go_a_slot_is_given_up_after_some_time(fake: FakeRay, clock: list[float]) -> None:
+    pool = SlotPool(CONFIG, 2, patience=600.0)
+    starting(fake, 0).answer = READY
+    assert [said.slot for said in pool.events(0)] == [0]
+    for _ in range(20):  # after pauses of 1 s, 2 s, ... and 30 s at last
+        fail_newest(fake, pool)
+        clock[0] += 30.0
+        assert not list(pool.events(0)), "a new one is started"
+        assert "is started again" in pool.trouble
+    clock[0] += 30.0
+    fail_newest(fake, pool)
+    assert "was given up" in pool.trouble
+
+
+def test_a_run_with_too_few_slots_for_a_trial_ends_and_can_be_resumed(fake: FakeRay, clock: list[float]) -> None:
+    pool = three(fake, dataclasses.replace(CONFIG, nodes=3))
+    for _ in range(slots.MAX_START_FAILURES - 1):
+        fail_newest(fake, pool)
+    with pytest.raises(errors.SlotError, match="3 slots in a row could not be started: the job's code does not import"):
+        fail_newest(fake, pool)
+
+
+def test_of_a_resumed_run_one_bad_slot_is_one_bad_slot(fake: FakeRay, clock: list[float]) -> None:
+    pool = SlotPool(CONFIG, 2, has_begun=True)
+    fail_newest(fake, pool)
+    assert "slot 1 is started again" in pool.trouble
+
+
 def test_all_that_was_said_is_heard_at_once(fake: FakeRay, clock: list[float]) -> None:
     pool = running(fake)
     pool.fetch(0, (7,))
@@ -244,6 +337,28 @@ def test_a_ray_that_does_not_start_is_said_in_a_sentence(monkeypatch: pytest.Mon
         ray_session.connect(1, 0, lambda free: 80 << 20)
     with pytest.raises(errors.SlotError, match=r"^the Ray at head:6379 cannot be joined: "):
         ray_session.join("head:6379")
+
+
+def test_a_ray_that_was_slow_is_started_again_and_nothing_is_left_of_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+
+    def init(**_: object) -> None:
+        started.append(subprocess.Popen(["sleep", "600"]))
+        if len(started) < 3:
+            raise Exception("The current node timed out during startup.")
+
+    monkeypatch.setattr(ray_session.ray, "init", init)
+    monkeypatch.setattr(ray_session.ray, "cluster_resources", dict)
+    other = subprocess.Popen(["sleep", "600"])
+    try:
+        ray_session.connect(1, 0, lambda free: 80 << 20)
+        assert [process.wait() for process in started[:2]] == [-signal.SIGKILL] * 2
+        assert started[2].poll() is None, "the Ray that is up stays"
+        assert other.poll() is None, "as does what is none of its"
+    finally:
+        for process in (*started, other):
+            process.kill()
+            process.wait()
 
 
 def test_a_mistake_is_no_ray_that_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:

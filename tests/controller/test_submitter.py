@@ -6,12 +6,16 @@ Not checked here: what the job does (tests/study/test_cluster.py).
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import http.server
+import io
 import json
 import os
 import subprocess
 import sys
 import threading
+import tracemalloc
 from collections.abc import Iterator
 from typing import Any
 
@@ -146,6 +150,85 @@ def test_a_new_head_gets_the_job_again(head: Head, capsys: pytest.CaptureFixture
     assert run(head, *steps) == 0
     assert head.submissions == 2
     assert capsys.readouterr().out.count("one\n") == 2, "the new head's log is another"
+
+
+def test_a_log_is_printed_as_it_was_written_wherever_it_is_cut(
+    head: Head, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(submitter, "PIECE", 16)
+    parts = ['a "quote", a \\ and a tab\t\n', "ein Ä, 漢字 und \U0001f600\U0001f600\n", "}\n", "\\u0041 \x1b[31m\n"] * 3
+    logs = ["".join(parts[: count + 1]) for count in range(len(parts))]
+    assert run(head, job(head, status="RUNNING"), *(job(head, log=log) for log in logs), job(head, status="FAILED")) == 0
+    assert capsys.readouterr().out == "".join(parts) + "[submitter] the Ray job FAILED\n"
+
+
+def test_a_log_that_is_shorter_than_what_was_printed_is_another_one(head: Head, capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = job(head, status="RUNNING", log="of the first head\n"), job(head, log="of another\n")
+    steps = [first, nothing, second, nothing, nothing]
+    assert run(head, *steps, job(head, status="SUCCEEDED")) == 0
+    assert capsys.readouterr().out.splitlines()[:2] == ["of the first head", "of another"]
+
+
+LINE = "ä line like many\n"
+
+
+class Long:
+    """A reply with a log of so many lines, made as it is read."""
+
+    status = 200
+
+    def __init__(self, lines: int) -> None:
+        self._left = [b'"}', *[json.dumps(LINE).encode()[1:-1] * 1000] * (lines // 1000), b'{"logs": "']
+        self._data = b""
+        self.length = sum(map(len, self._left))
+
+    def read(self, size: int) -> bytes:
+        while self._left and len(self._data) < size:
+            self._data += self._left.pop()
+        data, self._data = self._data[:size], self._data[size:]
+        return data
+
+
+def test_a_log_longer_than_the_pods_memory_is_never_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    dashboard = Dashboard("127.0.0.1:1", "")
+    monkeypatch.setattr(dashboard, "_answer", lambda *_: contextlib.nullcontext(Long(1_000_000)))
+    place, seen = 0, 0
+    tracemalloc.start()
+    try:
+        for text, passed in dashboard.log("toy-1", 0):
+            seen += text.count(LINE)
+            place = passed
+        (text, _), *_ = dashboard.log("toy-1", place - len(json.dumps(LINE)[1:-1]))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert seen >= 999_000
+    assert text == LINE
+    assert peak < 2**20, f"{peak} bytes of a log of {Long(1_000_000).length}"
+
+
+def test_a_log_that_breaks_off_goes_on_where_it_broke_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    dashboard = Dashboard("127.0.0.1:1", "")
+    whole = json.dumps({"logs": "one\ntwo\nthree\n"}).encode()
+    text = ""
+    place = 0
+    for length in (24, 31, len(whole)):
+        reply = http.client.HTTPResponse(_Socket(b"HTTP/1.0 200 OK\r\n\r\n" + whole[:length]))  # type: ignore[arg-type]
+        reply.begin()
+        monkeypatch.setattr(dashboard, "_answer", lambda *_, reply=reply: contextlib.nullcontext(reply))
+        with contextlib.suppress(submitter.Away):
+            for more, passed in dashboard.log("toy-1", place):
+                text += more
+                place = passed
+    assert text == "one\ntwo\nthree\n"
+
+
+class _Socket:
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def makefile(self, mode: str) -> io.BytesIO:
+        return io.BytesIO(self._data)
 
 
 def test_a_submission_whose_answer_was_lost_is_not_made_twice(head: Head) -> None:

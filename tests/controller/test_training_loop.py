@@ -7,20 +7,19 @@ trainings with processes (tests/study/test_training.py).
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+from tests.controller.loops import CANCELLED, PAUSED, Loop
 from tests.controller.slots_double import Slots
 from tests.controller.trainings import LOSS, SEARCH, Opened, asked, job
 
-from trialplane.controller.ledger import Ledger
-from trialplane.controller.loop import Controller, Ending
+from trialplane.controller.loop import Ending
 from trialplane.controller.wishes import Wishes
 from trialplane.wire.paths import RunPaths
-from trialplane.wire.records import RunStatus, TrialReport, TrialRequest
-from trialplane.wire.states import FailureClass, RunState
+from trialplane.wire.records import TrialReport, TrialRequest
+from trialplane.wire.states import FailureClass, RunState, TrialState
 
 
 @pytest.fixture
@@ -28,82 +27,6 @@ def opened(tmp_path: Path) -> Iterator[Opened]:
     made = Opened(tmp_path)
     yield made
     made.close()
-
-
-class Recorder:
-    """MLflow's end, which is nobody's business here."""
-
-    away = ""
-
-    def __init__(self) -> None:
-        self.reports: list[TrialReport] = []
-
-    def run_id(self, patience: float) -> str:
-        return "id"
-
-    def reported(self, reports: tuple[TrialReport, ...]) -> None:
-        self.reports += reports
-
-    def last_step(self, number: int) -> int:
-        return max((report.step for report in self.reports if report.number == number), default=0)
-
-    def started(self, *_: Any) -> None:
-        """Takes note."""
-
-    ended = best = started
-
-    def tick(self) -> None:
-        """Goes on."""
-
-
-class Board:
-    """Keeps every status it is shown."""
-
-    def __init__(self) -> None:
-        self.shown: list[RunStatus] = []
-
-    def show(self, status: RunStatus, *, now: bool = False) -> None:
-        self.shown.append(status)
-
-
-class Loop:
-    """One controller whose only slot is warm, and a user who wants something as soon as the trial runs.
-
-    Args:
-        ledger: of the study.
-        run: its files.
-        wants: what the user wants.
-        stop: what a trial does that is told to stop; None when it is not to be told.
-    """
-
-    def __init__(
-        self, ledger: Ledger, run: RunPaths, wants: Ending | None, stop: Callable[[Slots], None] | None = None
-    ) -> None:
-        self.slots = Slots(1)
-        self.slots.warm(0)
-        self.board = Board()
-        self.heard: list[str] = []
-
-        def on_stop(slot: int, message: str) -> None:
-            assert stop is not None, "it was to be killed"
-            if not self.heard:  # each turn of the loop says it again
-                stop(self.slots)
-            self.heard.append(message)
-
-        def on_kill(slot: int, failure: FailureClass, message: str) -> None:
-            if not self.slots.killed:
-                self.slots.fail(0, failure, message)
-            self.slots.killed.append((slot, failure, message))
-
-        self.slots.stop = on_stop  # type: ignore[method-assign]
-        self.slots.kill = on_kill  # type: ignore[method-assign]
-        base = RunStatus("toy-1", "toy", RunState.RUNNING, ledger.job.trials)
-        parts: tuple[Any, ...] = (run, ledger, self.slots, Recorder(), self.board, base)
-        self.controller = Controller(*parts, lambda: wants if self.slots.started else None)
-
-
-PAUSED = Ending(RunState.PAUSED, "paused by the user", kill=True)
-CANCELLED = Ending(RunState.CANCELLED, "cancelled by the user", kill=True)
 
 
 def saves_itself(slots: Slots) -> None:
@@ -194,6 +117,27 @@ def test_a_crash_while_it_stops_costs_no_retry(opened: Opened) -> None:
     loop = Loop(ledger, opened.run, PAUSED, lambda slots: slots.fail(0, FailureClass.CRASHED, "killed by SIGKILL"))
     assert loop.controller.run().state is RunState.PAUSED
     assert not ledger.counts.failed
+
+
+def test_an_attempt_that_was_paused_is_shown_so(opened: Opened) -> None:
+    loop = Loop(ledger := opened.open(job()), opened.run, PAUSED, saves_itself)
+    assert loop.controller.run().state is RunState.PAUSED
+    assert ledger.newest[0].state is TrialState.PAUSED
+    assert opened.open(job()).newest[0].state is TrialState.PAUSED, "to the next controller too"
+
+
+def test_what_is_remarked_of_a_training_is_in_its_status(opened: Opened) -> None:
+    loop = Loop(opened.open(job()), opened.run, None)
+    start = loop.slots.start
+
+    def start_and_end(slot: int, request: TrialRequest) -> None:
+        start(slot, request)
+        loop.slots.say(slot, reports=(TrialReport(0, 1, LOSS, 1.0, "it began from nothing"), TrialReport(0, 2, LOSS, 2.0)))
+        loop.slots.end(slot, metrics=LOSS)
+
+    loop.slots.start = start_and_end  # type: ignore[method-assign,assignment]
+    loop.controller.run()
+    assert loop.board.shown[-1].warnings == ("it began from nothing",)
 
 
 def test_the_status_says_how_far_it_is(opened: Opened) -> None:

@@ -23,7 +23,7 @@ def trial_pod(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Any
     cluster.until("trial", lambda: cluster.status("open")["running"] == 1)
     (pod,) = cluster.objects("pods", run="open", role="trial")
     yield pod
-    cluster.platform("cancel", "open", "--now")
+    cluster.platform("cancel", "open", "--now", "--yes")
 
 
 def again(pod: dict[str, Any]) -> dict[str, Any]:

@@ -40,7 +40,7 @@ def test_an_image_that_cannot_be_pulled_is_named(cluster: Cluster, tmp_path: Pat
     cluster.until("reason", lambda: "trialplane/none:1" in cluster.status("no-image")["reason"], patience=2 * SOON)
     assert time.monotonic() - began < SOON
     assert "pull" in cluster.status("no-image")["reason"].lower()
-    cluster.platform("cancel", "no-image")
+    cluster.platform("cancel", "no-image", "--yes")
     _is_gone(cluster, "no-image")
 
 
@@ -75,7 +75,7 @@ def test_cancel_leaves_nothing(cluster: Cluster, tmp_path: Path) -> None:
     job = cluster.job(tmp_path / "jobs" / "toy", spec=SPEC.replace("0.3", "5").replace("trials: 6", "trials: 40"))
     cluster.platform("submit", "hpo", job, "--name", "unwanted", "--detach")
     cluster.until("trial", lambda: cluster.status("unwanted")["running"] >= 1)
-    cluster.platform("cancel", "unwanted")
+    cluster.platform("cancel", "unwanted", "--yes")
     _is_gone(cluster, "unwanted")
     assert cluster.status("unwanted")["state"] == "CANCELLED"
 

@@ -132,7 +132,7 @@ def mlflow_runs(cluster: Cluster, run: str, job: str = "criteria", metric: str =
         cluster.command("ui", "--port", "5055"), env=cluster.environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     ) as ui:
         try:
-            cluster.until("MLflow", lambda: _answers("http://127.0.0.1:5055/health"), patience=60)
+            cluster.until("MLflow", lambda: _answers("http://127.0.0.1:5055/health"), patience=300)
             experiment = _ask(f"experiments/get-by-name?experiment_name={job}")["experiment"]["experiment_id"]
             text = f"tags.`trialplane.kind` = 'trial' and tags.`trialplane.run` = '{run}'"
             found = _ask("runs/search", {"experiment_ids": [experiment], "filter": text, "max_results": 1000})["runs"]
@@ -158,7 +158,7 @@ def _ask(path: str, body: Any = None) -> Any:
     url = f"http://127.0.0.1:5055/api/2.0/mlflow/{path}"
     request = urllib.request.Request(url, None if body is None else json.dumps(body).encode())
     request.add_header("Content-Type", "application/json")
-    with urllib.request.urlopen(request, timeout=30) as answer:
+    with urllib.request.urlopen(request, timeout=120) as answer:
         return json.load(answer)
 
 

@@ -7,7 +7,7 @@ import math
 import signal
 
 import pytest
-from tests.jobs.trainings import JOBS, Training, train_of
+from tests.jobs.trainings import JOBS, Launcher, Training, train_of
 
 from trialplane.runtime.context import Context
 from trialplane.spec import load
@@ -54,6 +54,14 @@ class Trials:
 def cache(tmp_path_factory):
     """One cache for the session, as trials share one."""
     return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="session")
+def launch():
+    """`launch(job, spec, …)` runs a training in ranks as often as there are specs."""
+    launcher = Launcher("finetune", "cnm-bert")
+    yield launcher
+    launcher.close()
 
 
 @pytest.fixture

@@ -1,11 +1,16 @@
 """Runs a train job's `run(ctx)` in several ranks, forked from this process, as a slot's template does; no platform around.
 
-    python tests/jobs/launch.py '{"job": "cnm-bert", "world_size": 8, "params": {…}, "folder": "…", "cache": "…"}' …
+    python tests/jobs/launch.py cnm-bert …
 
-Each argument is one launch, done after the one before. Rank 0's reports and result are written to `<folder>/said.json`,
-and the keys of the samples each rank read, batch by batch, to `<folder>/keys-<rank>.jsonl`. With `kill_at`, rank 0 kills
-itself (SIGKILL) when it reports that step and a checkpoint is there, and the other ranks are ended. With `stop_at`, rank 0
-alone is told to stop (SIGTERM) when it reports that step; each rank prints how it stopped. Exit code 1 when a rank failed.
+imports these jobs and reads orders, one a line: `{"launches": […], "stdout": FILE, "stderr": FILE}`. A fork does the
+launches, one after the other, and its exit code is the answer, 1 when a rank failed. A launch is
+
+    {"job": "cnm-bert", "world_size": 8, "params": {…}, "folder": "…", "cache": "…"}
+
+Rank 0's reports and result are written to `<folder>/said.json`, and the keys of the samples each rank read, batch by batch,
+to `<folder>/keys-<rank>.jsonl`. With `kill_at`, rank 0 kills itself (SIGKILL) when it reports that step and a checkpoint is
+there, and the other ranks are ended. With `stop_at`, rank 0 alone is told to stop (SIGTERM) when it reports that step; each
+rank prints how it stopped.
 """
 
 from __future__ import annotations
@@ -18,6 +23,7 @@ import sys
 import time
 import traceback
 from pathlib import Path
+from types import ModuleType
 
 from trialplane.runtime import checkpoint
 from trialplane.runtime.context import Context, Stopped, seed_everything
@@ -28,13 +34,30 @@ from trialplane.spec import load
 JOBS = Path(__file__).parents[2] / "jobs"
 
 
-def launch(spec: dict) -> bool:
-    """Starts the ranks and waits for them; whether all ended well."""
-    folder = JOBS / spec["job"]
-    job = load.load_job(folder, profile="smoke", environ={})
-    module = importlib.util.spec_from_file_location("train", folder / "train.py")
+def train_of(job: str) -> ModuleType:
+    """The module `train.py` of a job."""
+    module = importlib.util.spec_from_file_location("train", JOBS / job / "train.py")
     train = importlib.util.module_from_spec(module)
     module.loader.exec_module(train)
+    return train
+
+
+def obey(order: dict) -> int:
+    """Does the launches of an order in a fork; gives its exit code."""
+    pid = os.fork()
+    if not pid:
+        for number, name in enumerate(("stdout", "stderr"), start=1):
+            with Path(order[name]).open("w") as file:
+                os.dup2(file.fileno(), number)
+        outcomes = [launch(spec) for spec in order["launches"]]
+        os._exit(0 if all(outcomes) else 1)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def launch(spec: dict) -> bool:
+    """Starts the ranks and waits for them; whether all ended well."""
+    job = load.load_job(JOBS / spec["job"], profile="smoke", environ={})
+    train = train_of(spec["job"])
     port = meeting.Port()
     ranks = {}
     for rank in range(spec["world_size"]):
@@ -127,5 +150,8 @@ def log_keys(file: Path) -> None:
 
 
 if __name__ == "__main__":
-    outcomes = [launch(json.loads(argument)) for argument in sys.argv[1:]]
-    sys.exit(0 if all(outcomes) else 1)
+    for name in sys.argv[1:]:
+        train_of(name)
+    for line in sys.stdin:
+        sys.stdout.write(f"{obey(json.loads(line))}\n")
+        sys.stdout.flush()

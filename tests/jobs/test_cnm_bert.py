@@ -13,7 +13,7 @@ import sys
 
 import pytest
 import torch
-from tests.jobs.trainings import ENVIRON, JOBS, launch, losses, reasons_not_to_fork, said, weights
+from tests.jobs.trainings import ENVIRON, JOBS, losses, reasons_not_to_fork, said, weights
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from trialplane import errors
@@ -190,7 +190,7 @@ def test_it_runs_under_torchrun(tmp_path):
 
 
 @pytest.mark.slow
-def test_eight_ranks_of_four_train_as_one_of_thirty_two(tmp_path, cache):
+def test_eight_ranks_of_four_train_as_one_of_thirty_two(tmp_path, cache, launch):
     """Without dropout, whose numbers are each rank's own. What is left is the order in which float32 sums are taken."""
     params = {**SMALL, "max_steps": 12, "report_every": 1, "dropout": 0.0, "save_every": 1000}
     one, eight = tmp_path / "one", tmp_path / "eight"
@@ -208,7 +208,7 @@ def test_eight_ranks_of_four_train_as_one_of_thirty_two(tmp_path, cache):
 
 
 @pytest.mark.slow
-def test_ranks_stop_at_the_same_step_when_one_of_them_is_told_to(tmp_path, cache):
+def test_ranks_stop_at_the_same_step_when_one_of_them_is_told_to(tmp_path, cache, launch):
     params = {**SMALL, "max_steps": 30, "report_every": 5, "save_every": 1000}
     spec = {"world_size": 2, "params": params, "cache": str(cache)}
     ended = launch(JOB.name, {**spec, "folder": str(tmp_path), "stop_at": 5})
@@ -219,7 +219,7 @@ def test_ranks_stop_at_the_same_step_when_one_of_them_is_told_to(tmp_path, cache
 
 
 @pytest.mark.slow
-def test_what_was_killed_goes_on_as_if_it_had_not_been(tmp_path, cache):
+def test_what_was_killed_goes_on_as_if_it_had_not_been(tmp_path, cache, launch):
     """With dropout: the generators of each rank are part of a checkpoint."""
     params = {**SMALL, "max_steps": 14, "report_every": 1, "save_every": 5}
     calm, killed = tmp_path / "calm", tmp_path / "killed"
@@ -244,7 +244,7 @@ def test_what_was_killed_goes_on_as_if_it_had_not_been(tmp_path, cache):
 
 
 @pytest.mark.slow
-def test_it_goes_on_with_another_number_of_ranks(tmp_path, cache):
+def test_it_goes_on_with_another_number_of_ranks(tmp_path, cache, launch):
     params = {**SMALL, "max_steps": 6, "save_every": 3, "dropout": 0.0, "report_every": 1}
     folder, calm = tmp_path / "moved", tmp_path / "calm"
     spec = {"params": params, "cache": str(cache)}

@@ -17,7 +17,7 @@ import types
 
 import pytest
 import torch
-from tests.jobs.trainings import ENVIRON, JOBS, launch, losses, reasons_not_to_fork, said, weights
+from tests.jobs.trainings import ENVIRON, JOBS, losses, reasons_not_to_fork, said, weights
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
 from trialplane import errors
@@ -234,7 +234,7 @@ def test_it_trains_in_bf16_on_a_gpu_and_maps_while_cuda_is_there(training, tmp_p
 
 
 @pytest.mark.slow
-def test_ranks_train_as_one_does_and_tokenize_once(tmp_path, monkeypatch):
+def test_ranks_train_as_one_does_and_tokenize_once(tmp_path, monkeypatch, launch):
     """Without dropout, whose numbers are each rank's own. What is left is the order in which float32 sums are taken."""
     params = {**SMALL, "max_steps": 6, "report_every": 1, "dropout": 0.0, "snapshot_every": 3}
     one, four = tmp_path / "one", tmp_path / "four"
@@ -250,7 +250,7 @@ def test_ranks_train_as_one_does_and_tokenize_once(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_ranks_stop_at_the_same_step_when_one_of_them_is_told_to(tmp_path, cache):
+def test_ranks_stop_at_the_same_step_when_one_of_them_is_told_to(tmp_path, cache, launch):
     params = {**SMALL, "max_steps": 30, "report_every": 5, "save_every": 1000, "snapshot_every": 1000}
     spec = {"world_size": 2, "params": params, "cache": str(cache)}
     ended = launch(JOB.name, {**spec, "folder": str(tmp_path), "stop_at": 5})
@@ -261,7 +261,7 @@ def test_ranks_stop_at_the_same_step_when_one_of_them_is_told_to(tmp_path, cache
 
 
 @pytest.mark.slow
-def test_what_was_killed_goes_on_as_if_it_had_not_been(tmp_path, cache):
+def test_what_was_killed_goes_on_as_if_it_had_not_been(tmp_path, cache, launch):
     """With dropout: the generators of each rank are part of a checkpoint. The classifier, so that it has been in ranks."""
     params = {**SMALL, "task": "sequence", "max_steps": 12, "report_every": 1, "save_every": 4, "snapshot_every": 6}
     calm, killed = tmp_path / "calm", tmp_path / "killed"

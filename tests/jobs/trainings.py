@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 from trialplane.runtime import checkpoint
@@ -32,10 +33,30 @@ def train_of(job):
     return module
 
 
-def launch(job, *specs):
-    """Runs launch.py on these specs of a job; gives the finished process."""
-    command = [sys.executable, LAUNCH, *(json.dumps({"job": job, **spec}) for spec in specs)]
-    return subprocess.run(command, env=os.environ | ENVIRON, capture_output=True, text=True, check=False)
+class Launcher:
+    """A process that has imported these jobs, and forks the ranks of trainings (launch.py)."""
+
+    def __init__(self, *jobs):
+        command = [sys.executable, LAUNCH, *jobs]
+        self._process = subprocess.Popen(
+            command, env=os.environ | ENVIRON, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def __call__(self, job, *specs):
+        """Does launches of a job, one after the other; gives their exit code and output as a finished process has them."""
+        with tempfile.TemporaryDirectory() as folder:
+            files = {name: Path(folder, name) for name in ("stdout", "stderr")}
+            order = {
+                "launches": [{"job": job, **spec} for spec in specs],
+                **{name: str(file) for name, file in files.items()},
+            }
+            self._process.stdin.write(json.dumps(order) + "\n")
+            self._process.stdin.flush()
+            code = int(self._process.stdout.readline())
+            return subprocess.CompletedProcess([job], code, **{name: file.read_text() for name, file in files.items()})
+
+    def close(self):
+        self._process.communicate()
 
 
 def reasons_not_to_fork(folder):

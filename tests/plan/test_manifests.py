@@ -75,6 +75,17 @@ def test_the_manifests_are_the_golden_ones(case: str, made: list[dict[str, Any]]
     assert text == file.read_text(encoding="utf-8")
 
 
+def test_a_head_and_a_submitter_on_a_lost_node_are_soon_made_elsewhere(made: list[dict[str, Any]]) -> None:
+    """KubeRay fails a run whose head is away for 300 s, and makes none while the former one is still ending."""
+    specs = {role: template["spec"] for role, template in templates(made).items()}
+    for role in ("controller", "submitter"):
+        patience = {one["key"]: one["tolerationSeconds"] for one in specs[role]["tolerations"]}
+        assert patience == {"node.kubernetes.io/not-ready": 30, "node.kubernetes.io/unreachable": 30}
+    assert specs["controller"]["terminationGracePeriodSeconds"] == 0
+    assert specs["trial"].get("terminationGracePeriodSeconds") != 0, "it may save itself"
+    assert not any(one["key"].startswith("node.kubernetes.io/") for one in specs["trial"].get("tolerations", []))
+
+
 def test_there_is_no_golden_file_without_a_case(cases: set[str]) -> None:
     assert {file.name for file in GOLDEN.iterdir()} == {f"{case}.yaml" for case in cases}
 

@@ -20,6 +20,7 @@ from trialplane.wire.units import WEIGHTS, Parcel, Unit
 
 CODE = Path(__file__).parent / "collect"
 SHARED = Path(f"/dev/shm/trialplane-{os.getuid()}")
+RUN = f"games-of-{os.getpid()}"  # tests side by side share this node's memory, and look at what is theirs
 
 
 class Place:
@@ -64,7 +65,7 @@ class Crew:
 
     def __init__(self, root: Path, workers: int = 1, consumer: str = "train:learn", **config: Any) -> None:
         self.root = root / "run"
-        common = {"run": "games", "code": str(CODE), "root": str(self.root), "cache": str(root / "cache"), **config}
+        common = {"run": RUN, "code": str(CODE), "root": str(self.root), "cache": str(root / "cache"), **config}
         common.setdefault("grace", 10.0)
         self.name: str = common["run"]  # of the run; each test file has its own, for they share this node's memory
         write = common.pop("write", {})
@@ -209,7 +210,7 @@ class Crew:
         return (self.root / "trials" / name).read_text()
 
 
-def shared_memory(names: Sequence[str] = ("games",)) -> list[str]:
+def shared_memory(names: Sequence[str] = (f"{RUN}-",)) -> list[str]:
     """What lies in this node's memory of runs with such names."""
     if not SHARED.exists():
         return []

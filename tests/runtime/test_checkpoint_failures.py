@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -45,6 +46,18 @@ def test_of_a_damaged_checkpoint_the_one_before_is_taken(
     if (file, harm) != ("COMPLETE", Path.unlink):  # which is one that was never complete
         (warned,) = recwarn.list
         assert f"step-0000000002/{file}" in str(warned.message)
+
+
+def test_an_old_checkpoint_that_cannot_be_deleted_fails_no_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoints = saved(tmp_path, 1, keep_last=1)
+
+    def refuse(path: Path) -> None:
+        raise OSError(errno.EBUSY, "device or resource busy", str(path))
+
+    monkeypatch.setattr(shutil, "rmtree", refuse)
+    with pytest.warns(UserWarning, match="could not be deleted"):
+        checkpoints.save(2, small(2))
+    assert steps(checkpoints)[-1] == 2
 
 
 def test_a_damaged_step_is_written_again_and_counts(tmp_path: Path) -> None:

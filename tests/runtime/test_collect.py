@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.runtime.conftest import alive, wait_until
-from tests.runtime.crew import SHARED, Crew, Place, shared_memory
+from tests.runtime.crew import RUN, SHARED, Crew, Place, shared_memory
 
 from trialplane.wire.records import TrialEvent
 from trialplane.wire.states import FailureClass, TrialState
@@ -61,10 +61,10 @@ def test_weights_and_state_go_to_the_next_iteration(crew: Crew) -> None:
     assert second.metrics["before"] == 6.0
     value = crew.results["seen"]["6"]["states"]
     np.testing.assert_allclose(value, np.random.default_rng(1000).random((5, 3), dtype=np.float32) + 10.0)
-    steps = sorted(path.name for path in (crew.root / "checkpoints/games/trial-0").iterdir())
+    steps = sorted(path.name for path in (crew.root / f"checkpoints/{RUN}/trial-0").iterdir())
     assert steps == ["step-0000000001", "step-0000000002"]
     assert crew.run(2).metrics["iteration"] == 2.0
-    steps = sorted(path.name for path in (crew.root / "checkpoints/games/trial-0").iterdir())
+    steps = sorted(path.name for path in (crew.root / f"checkpoints/{RUN}/trial-0").iterdir())
     assert steps == ["step-0000000002", "step-0000000003"], "the last two"
 
 
@@ -73,7 +73,7 @@ def test_an_iteration_that_is_done_again_starts_where_it_did(crew: Crew) -> None
     crew.run(1, units=4)
     again = crew.run(1, units=4, attempt=2)
     assert again.metrics["before"] == 6.0, "what iteration 0 left, not what the first attempt at this one did"
-    found = sorted(path.name for path in (crew.root / "checkpoints/games/trial-0").iterdir())
+    found = sorted(path.name for path in (crew.root / f"checkpoints/{RUN}/trial-0").iterdir())
     assert found == ["step-0000000001", "step-0000000002.1"]
 
 
@@ -92,7 +92,7 @@ def test_an_iteration_without_its_checkpoint_says_so(crew: Crew) -> None:
 
 def test_a_damaged_checkpoint_is_named(crew: Crew) -> None:
     crew.run(0)
-    file = crew.root / "checkpoints/games/trial-0/step-0000000001/weights.packed"
+    file = crew.root / f"checkpoints/{RUN}/trial-0/step-0000000001/weights.packed"
     data = bytearray(file.read_bytes())
     data[-1] ^= 1
     file.write_bytes(data)
@@ -104,7 +104,7 @@ def test_a_damaged_checkpoint_is_named(crew: Crew) -> None:
 def test_a_run_resumes_from_another_one(crew: Crew) -> None:
     crew.run(0)
     other = crew.root.parent / "before/checkpoints/before/trial-0"
-    shutil.copytree(crew.root / "checkpoints/games/trial-0", other)
+    shutil.copytree(crew.root / f"checkpoints/{RUN}/trial-0", other)
     shutil.rmtree(crew.root / "checkpoints")
     (other / "step-0000000009").mkdir()  # not complete
     outcome = crew.run(0, resume="before")
@@ -124,7 +124,9 @@ def test_weights_are_one_file_for_all_producers_of_a_node(crew: Crew) -> None:
 
 def test_weights_that_have_been_fetched_take_no_memory_of_their_consumer(crew: Crew) -> None:
     crew.run(0)
-    assert crew.run(1, learn="lists_own_files").metrics["files"] == 0.0
+    outcome = crew.run(1, learn="lists_own_files")
+    assert outcome.state is TrialState.COMPLETE, outcome.message
+    assert outcome.metrics["files"] == 0.0
 
 
 def test_units_are_taken_in_batches(crew: Crew) -> None:
@@ -204,7 +206,7 @@ def test_one_giant_result(crew: Crew) -> None:
 def test_a_jobs_own_checkpoints_are_those_of_all_iterations(crew: Crew) -> None:
     crew.run(0, learn="saves")
     assert crew.run(1, learn="saves").metrics["found"] == 1.0
-    assert (crew.root / "checkpoints/games/trial-0/own/0").exists()
+    assert (crew.root / f"checkpoints/{RUN}/trial-0/own/0").exists()
 
 
 def test_units_that_are_kept_and_given_twice(crew: Crew) -> None:
@@ -364,10 +366,10 @@ def test_a_slot_that_is_gone_ends_its_process(tmp_path: Path) -> None:
 
 def test_what_a_killed_slot_left_in_memory_is_swept(crew: Crew) -> None:
     """A lock ends with its process, however that dies."""
-    left = Path(SHARED, "games-77-left")
+    left = Path(SHARED, f"{RUN}-77-left")
     left.mkdir(parents=True)
     (left / "1-0").write_bytes(b"x" * 100)
-    weights = left.with_name("games-77-1-100.weights")
+    weights = left.with_name(f"{RUN}-77-1-100.weights")
     weights.write_bytes(b"x" * 100)
     crew.run(0)
     assert not left.exists()

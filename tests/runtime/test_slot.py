@@ -52,7 +52,8 @@ def test_a_result_with_arrays(shared: Bench) -> None:
     np.testing.assert_array_equal(tree["logits"], np.arange(6.0).reshape(2, 3))
     np.testing.assert_array_equal(tree["one"], np.ones(1), err_msg="an array of one number is an array")
     np.testing.assert_array_equal(tree["nested"]["ids"][0], [1, 2])
-    assert tree["name"] == "0.5", "a text that reads like a number is a text"
+    assert outcome.returned == {"name": "0.5"}, "a text that reads like a number is a text"
+    assert set(tree) == {"logits", "one", "nested"}
     Path(event.arrays).unlink()
 
 
@@ -120,11 +121,38 @@ def test_a_time_out_leaves_the_stacks_of_its_threads_in_the_log(shared: Bench) -
     assert "in hangs" in log
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_an_exit_hook_that_hangs_is_ended_and_the_outcome_counts(tmp_path: Path, fails: bool) -> None:
+    with Bench(tmp_path, MODULES, linger=0.2) as bench:
+        event = bench.run("hangs_at_exit", fails=fails, timeout=None)
+        outcome = event.outcome
+        assert outcome is not None
+        late = "its process had not ended 0.2 s after run(ctx) and was killed (does an exit hook hang?)"
+        assert late in outcome.message
+        assert outcome.exit_code == -signal.SIGABRT
+        assert "Current thread" in bench.log(outcome)
+        if fails:
+            assert outcome.failure is FailureClass.ERROR
+            assert outcome.message.startswith("ValueError: no such colour (train.py:")
+        else:
+            assert (outcome.state, outcome.metrics) == (TrialState.COMPLETE, {"score": 0.5})
+            assert event.arrays is not None
+
+
 def test_too_much_memory_ends_a_trial(tmp_path: Path) -> None:
     with Bench(tmp_path, MODULES, memory=200 << 20) as bench:
         outcome = bench.outcome("hog")
         assert outcome.failure is FailureClass.CRASHED
         assert "over its limit of 0.2 GiB; raise resources.memory" in outcome.message
+        # Also while the controller does not answer, for want of its database, say.
+        event = bench.slot.run(bench.request("hog_while_it_waits", prunable=True))
+        running = bench.slot._running
+        assert event.waiting and running is not None
+        wait_until(lambda: not alive(running.pid), "the trial that waits is killed")
+        outcome = bench.slot.go_on().outcome
+        assert outcome is not None
+        assert outcome.failure is FailureClass.CRASHED
+        assert "over its limit of 0.2 GiB" in outcome.message
         assert bench.outcome("number").state is TrialState.COMPLETE
 
 
@@ -238,6 +266,18 @@ def test_shared_memory_and_semaphores_are_given_back(shared: Bench, die: bool) -
     block, lock = file.read_text().split()
     left = [file.name for file in Path("/dev/shm").iterdir() if file.name in (block, f"sem.{lock.strip('/')}")]
     assert left == []
+
+
+@pytest.mark.parametrize("die", [False, True])
+def test_joblib_leaves_nothing_behind(shared: Bench, die: bool) -> None:
+    """Its arrays go through files of the trial's own folder, and its tracker may still remove its semaphores."""
+    file = shared.root / "joblib"
+    shared.run("joblib_workers", file=str(file), die=die)
+    pid, where = file.read_text().split()
+    assert Path(where).is_relative_to(shared.root / "scratch")
+    assert not Path(where).exists()
+    mine = (f"sem.loky-{pid}-", f"joblib_memmapping_folder_{pid}_")
+    assert [file.name for file in Path("/dev/shm").iterdir() if file.name.startswith(mine)] == []
 
 
 def test_a_closed_slot_leaves_nothing_alive(tmp_path: Path) -> None:

@@ -6,12 +6,14 @@ Does not check the rows of tables.
 from __future__ import annotations
 
 import gzip
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.spec.conftest import found
 
+from trialplane.spec import inputs
 from trialplane.spec.inputs import check_inputs
 from trialplane.spec.job import Job
 
@@ -32,11 +34,11 @@ def job(value: object, *columns: str) -> Job:
     ("name", "content"),
     [
         ("a.csv", b"text,label\nx,1\n"),
-        ("a.csv", b"\xef\xbb\xbftext, label\r\n"),
-        ("a.tsv", b"text\tlabel\n"),
+        ("a.csv", b"\xef\xbb\xbftext, label\r\nx,1"),
+        ("a.tsv", b"text\tlabel\n\n\nx\t1\n"),
         ("a.jsonl", b'\n{"text": "x", "label": 1}\n'),
         ("a.json", b'{"text": "x", "label": 1}\n'),
-        ("a.b.csv.gz", gzip.compress(b'"text",label\n', mtime=0)),
+        ("a.b.csv.gz", gzip.compress(b'"text",label\nx,1\n', mtime=0)),
         ("A.JSONL.GZ", gzip.compress(b'{"text": "x", "label": 1}', mtime=0)),
     ],
 )
@@ -49,8 +51,10 @@ def test_good_files(tmp_path: Path, name: str, content: bytes) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.csv", b"txt,label\n", "lacks the column text; it has txt, label; did you mean txt?"),
-        ("a.csv", b"a,b\n", "lacks the columns text, label; it has a, b"),
+        ("a.csv", b"text,label\n", "holds the names of the columns and no row"),
+        ("a.tsv", b"text\tlabel\n\n\n", "holds the names of the columns and no row"),
+        ("a.csv", b"txt,label\nx,1\n", "lacks the column text; it has txt, label; did you mean txt?"),
+        ("a.csv", b"a,b\nx,1\n", "lacks the columns text, label; it has a, b"),
         ("a.jsonl", b'{"txt": "x", "label": 1}\n', "lacks the column text; it has txt, label"),
         ("a.csv", b"", "is empty"),
         ("a.csv", b"\xff\xfe", "UTF-8"),
@@ -59,6 +63,9 @@ def test_good_files(tmp_path: Path, name: str, content: bytes) -> None:
         ("a.jsonl", b"text,label\n", "begins with 'text,label'"),
         ("a.csv.gz", b"text,label\n", "cannot be read"),
         ("a.csv.gz", gzip.compress(b"text,label\n", mtime=0)[:15], "cannot be read"),
+        ("a.csv.gz", gzip.compress(b"text,label\nx,1\n", mtime=0)[:10] + b"\xff" * 30, "cannot be read"),
+        ("a.jsonl", b"[" * 30_000 + b"\n", "one JSON object per line"),
+        ("a.csv", b"x" * 2**18, "is no CSV: field larger than field limit"),
         ("a.parquet", b"PAR1", "cannot be read (.parquet)"),
         ("a", b"text", "no suffix"),
     ],
@@ -71,7 +78,7 @@ def test_bad_files(tmp_path: Path, name: str, content: bytes, message: str) -> N
 
 
 def test_missing_files_and_odd_values(tmp_path: Path) -> None:
-    (tmp_path / "train.csv").write_text("text\n")
+    (tmp_path / "train.csv").write_text("text\nx\n")
     (tmp_path / "folder.csv").mkdir()
     assert "did you mean train.csv" in check_inputs(job("trian.csv", "text"), tmp_path)[0].message
     assert "does not exist" in check_inputs(job("no/such.csv", "text"), tmp_path)[0].message
@@ -100,7 +107,7 @@ def test_files_that_a_run_would_not_find(tmp_path: Path, away: bool) -> None:
     folder = tmp_path / "job"
     (folder / "sub").mkdir(parents=True)
     for file in (tmp_path / "a.csv", folder / "a.csv", folder / "sub" / "a.csv"):
-        file.write_text("text\n")
+        file.write_text("text\nx\n")
 
     def said(path: object) -> list[str]:
         return [one.message for one in check_inputs(job(str(path), "text"), folder, "/data", away=away)]
@@ -120,12 +127,12 @@ def test_files_that_a_run_would_not_find(tmp_path: Path, away: bool) -> None:
 
 
 def test_a_file_of_the_data_volume_may_be_here_too(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("text\n")
+    (tmp_path / "a.csv").write_text("text\nx\n")
     assert check_inputs(job(str(tmp_path / "a.csv"), "text"), Path("/jobs/demo"), str(tmp_path), away=True) == []
 
 
 def test_columns_that_parameters_name(tmp_path: Path, folder: Path) -> None:
-    (tmp_path / "a.csv").write_text("review,stars\n")
+    (tmp_path / "a.csv").write_text("review,stars\nx,1\n")
     fields = job("a.csv").model_dump(exclude={"params", "inputs"})
 
     def said(**params: object) -> list[str]:
@@ -164,7 +171,7 @@ def test_parquet_where_a_job_can_read_it(tmp_path: Path) -> None:
     for short in (b"", b"PAR1", b"PAR1PAR1", b"PAR1\xff\xff\xff\x7fPAR1"):
         file.write_bytes(short)
         assert said("text") == ["is no Parquet, or is cut off"]
-    (tmp_path / "a.csv").write_text("text\n")
+    (tmp_path / "a.csv").write_text("text\nx\n")
     made = job("a.csv", "text").model_dump()
     made["inputs"]["data"]["format"] = "dataset"
     assert check_inputs(Job.model_validate(made), tmp_path) == []
@@ -299,3 +306,31 @@ def test_sums_are_of_amounts(folder: Path, at_least: str, message: str) -> None:
     (folder / "job.yaml").write_text(f"{head}inputs: {{corpus: {{format: lines, at_least: {at_least}}}}}\n")
     ((_, _, _, said),) = found(folder)
     assert message in said
+
+
+def test_what_is_no_file_is_said_and_never_read(tmp_path: Path) -> None:
+    """To read a pipe or a device may last for ever, and a circle of links has no end."""
+    os.mkfifo(tmp_path / "pipe.csv")
+    (tmp_path / "zero.csv").symlink_to("/dev/zero")
+    (tmp_path / "one.csv").symlink_to("two.csv")
+    (tmp_path / "two.csv").symlink_to("one.csv")
+    (tmp_path / "folder.csv").mkdir()
+    (tmp_path / "a.csv").write_text("text\nx\n")
+    for name, message in (
+        ("pipe.csv", "is a device or a pipe, and not a file"),
+        ("zero.csv", "is a device or a pipe, and not a file"),
+        ("one.csv", "cannot be read: Too many levels of symbolic links"),
+        ("folder.csv", "is a folder"),
+        ("a.csv/b.csv", "does not exist"),
+        (f"{'a' * 300}.csv", "cannot be read: File name too long"),
+        ("a\0.csv", "cannot be read: embedded null byte"),
+        ("~nosuchuser/a.csv", "begins with a user that is not there"),
+    ):
+        [complaint] = check_inputs(job(name, "text"), tmp_path)
+        assert complaint.field == "params.data"
+        assert message in complaint.message, name
+
+
+def test_a_line_as_long_as_the_file_is_counted_once(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"x" * (3 * 2**20) + b"\n" + b" " * (2 * 2**20) + b"\n" + b"y" * (2**20 + 1))
+    assert inputs._count([tmp_path / "a.txt"], 100) == 2

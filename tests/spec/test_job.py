@@ -22,7 +22,7 @@ from trialplane.spec.sampling import Pruner, Sampler
 
 _names = st.from_regex(r"[a-z][a-z_]{0,5}", fullmatch=True)
 _finite = st.floats(allow_nan=False, allow_infinity=False)
-_scalars = st.none() | st.booleans() | st.integers() | _finite | st.text(max_size=6)
+_scalars = st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | _finite | st.text(max_size=6)
 _json = st.recursive(_scalars, lambda below: st.lists(below, max_size=3) | st.dictionaries(_names, below, max_size=3))
 
 
@@ -240,3 +240,37 @@ def test_differences_are_told_by_field() -> None:
         "enqueue.0.lr: (not there) → 2",
     ]
     assert difference(old, old) == []
+
+
+@pytest.mark.parametrize(
+    ("pruner", "watched"),
+    [
+        ("median", ("f1", "maximize")),
+        ({"name": "median", "metric": "auc"}, ("auc", "maximize")),
+        ({"name": "median", "metric": "loss", "direction": "minimize", "n_warmup_steps": 2}, ("loss", "minimize")),
+    ],
+)
+def test_a_pruner_watches_the_objective_or_another_metric(pruner: Any, watched: tuple[str, str]) -> None:
+    made = Job.model_validate(
+        {"name": "demo", "kind": "hpo", "objectives": [{"metric": "f1", "direction": "maximize"}], "pruner": pruner}
+    )
+    assert (made.watched.metric, made.watched.direction) == watched
+    assert Job.model_validate_json(made.model_dump_json()) == made
+    assert set(made.pruner.options) <= {"n_warmup_steps"}, "Optuna has no such options"
+
+
+@pytest.mark.parametrize(
+    ("pruner", "field", "said"),
+    [
+        ({"name": "none", "metric": "auc"}, "metric", "none is named; write name: median, or drop it"),
+        ({"name": "median", "direction": "minimize"}, "direction", "is of pruner.metric, which is missing"),
+        ({"name": "median", "metric": "f1", "direction": "minimize"}, "direction", "f1 is an objective to maximize"),
+        ({"name": "median", "metric": ""}, "metric", ""),
+    ],
+)
+def test_what_a_pruner_cannot_watch(pruner: Any, field: str, said: str) -> None:
+    objectives = [{"metric": "f1", "direction": "maximize"}]
+    made = Job.model_validate({"name": "demo", "kind": "hpo", "objectives": objectives, "pruner": pruner})
+    (fault,) = [fault for fault in rules.check(made) if fault.field[0] == "pruner"]
+    assert fault.field == ("pruner", field)
+    assert said in fault.message

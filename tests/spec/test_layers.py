@@ -72,7 +72,7 @@ def test_sets(folder: Path) -> None:
         ("space.heads.when.model=[]", "needs at least 1"),
         ("space.layers.high=1e400", "whole number"),
         (f"space.layers.high={10**30}", "at most"),
-        (f"sampler.n_startup_trials={10**30}", "a whole number"),
+        (f"sampler.n_startup_trials={10**30}", "more than 64 bits"),
         ("sampler={name: nsgaii, crossover: {name: sbx, options: 3}}", "must be a mapping"),
         ("sampler.n_startup=1", "did you mean n_startup_trials"),
     ],

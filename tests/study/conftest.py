@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shutil
 import signal
 import sqlite3
 import time
@@ -18,23 +19,30 @@ from trialplane.client.sdk import Platform
 from trialplane.wire import env, paths
 from trialplane.wire.paths import RunPaths
 
-# Says what it does by files, so that a test can wait for a moment; takes about a tenth of a second per trial.
-JOB = """
+STAGE = 12
+
+# Takes about a tenth of a second per trial. With a folder `stages` the first twelve trials wait until there is a file "0" in
+# it, the next twelve for a file "1", and so on: no run is over before a test has done to it what it is about.
+JOB = f"""
 import time
-import mlflow
+from pathlib import Path
 
 def run(ctx):
+    while ctx.params["stages"] and not Path(ctx.params["stages"], str(ctx.trial // {STAGE})).exists():
+        time.sleep(0.01)
     for step in range(3):
         time.sleep(ctx.params["pause"])
         ctx.report(step, score=ctx.params["x"] * (step + 1))
-    mlflow.log_metric("from_the_job", ctx.params["x"])
-    return {"score": ctx.params["x"]}
+    if ctx.params["logs"]:
+        import mlflow
+        mlflow.log_metric("from_the_job", ctx.params["x"])
+    return {{"score": ctx.params["x"]}}
 """
 
 SPEC = """
 kind: hpo
 preload: [mlflow]
-params: {pause: 0.03}
+params: {pause: 0.03, stages: "", logs: true}
 space:
   x: {type: float, low: 0.0, high: 1.0}
   kind: {type: categorical, choices: [a, b]}
@@ -67,6 +75,7 @@ class Study:
         self.home = root / "home"
         self.job = root / "jobs" / "toy"
         self.write(JOB, SPEC)
+        self.stages = root / "stages"
         self.platform = Platform()
         self.handles: list[RunHandle] = []
 
@@ -79,6 +88,15 @@ class Study:
         handle = self.platform.submit(self.job, name=name, overrides=overrides)
         self.handles.append(handle)
         return handle
+
+    def submit_in_stages(self, **overrides: Any) -> RunHandle:
+        """Submits it; its trials begin stage by stage, as `let_begin` says."""
+        self.stages.mkdir()
+        return self.submit(**{**overrides, "params.stages": str(self.stages)})
+
+    def let_begin(self, stage: int) -> None:
+        """Lets the next `STAGE` trials begin."""
+        (self.stages / str(stage)).touch()
 
     def files(self, name: str = "toy") -> RunPaths:
         return RunPaths.of(self.home, name)
@@ -132,8 +150,14 @@ class Study:
             for run in found
         ]
 
-    def check_exact(self, trials: int, name: str = "toy") -> None:
-        """As many logical trials ended as were asked for, none twice, in the ledger and in MLflow alike."""
+    def check_exact(self, trials: int, name: str = "toy", *, logged: bool = True) -> None:
+        """As many logical trials ended as were asked for, none twice, in the ledger and in MLflow alike.
+
+        Args:
+            trials: how many.
+            name: the run's.
+            logged: whether the job has logged to MLflow by itself.
+        """
         attempts = self.attempts(name)
         final = [(trial, number) for number, _, trial, _, _, retried in attempts if not retried]
         assert sorted(trial for trial, _ in final) == list(range(trials))
@@ -145,14 +169,17 @@ class Study:
 
         runs = self.mlflow_runs(name)
         recorded = sorted((int(r["tags"]["trialplane.number"]), r["tags"]["trialplane.state"]) for r in runs)
-        lost = {number for number, *_, retried in attempts if retried}
         states = {"COMPLETE": "COMPLETE", "PRUNED": "PRUNED", "FAIL": "FAILED"}
-        assert recorded == sorted((n, "LOST" if n in lost else states[state]) for n, state, *_ in attempts)
+        assert recorded == sorted(
+            (number, ("PAUSED" if failure == "stopped" else "LOST") if retried else states[state])
+            for number, state, _, _, failure, retried in attempts
+        )
         for run in runs:
             if run["tags"]["trialplane.state"] == "COMPLETE":
                 steps = [step for step, _ in run["history"]["score"]]
                 assert steps == [0, 1, 2, 2], "three reports and the result, each once"
-                assert run["history"]["from_the_job"] == [(0, pytest.approx(float(run["params"]["x"])))]
+                own = [(0, pytest.approx(float(run["params"]["x"])))] if logged else None
+                assert run["history"].get("from_the_job") == own
 
     def processes(self, name: str = "toy") -> list[Process]:
         """The controller and everything below it."""
@@ -175,7 +202,8 @@ class Study:
     def controller(self, name: str = "toy") -> int | None:
         from trialplane.client import process
 
-        return process.living(self.files(name))
+        controller = process.living(self.files(name))
+        return None if controller is None else controller.pid
 
     def templates(self, name: str = "toy") -> list[Process]:
         everyone = self.processes(name)
@@ -227,7 +255,7 @@ def wait_until(condition: Callable[[], Any], what: str, timeout: float = 360.0) 
     deadline = time.monotonic() + timeout
     while not (value := condition()):
         assert time.monotonic() < deadline, f"waited {timeout:g} s in vain until {what}"
-        time.sleep(0.01)
+        time.sleep(0.05)  # a look at all processes takes some milliseconds of the run's own cores
     return value
 
 
@@ -237,7 +265,9 @@ def kill(pid: int) -> None:
 
 
 @pytest.fixture
-def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Study]:
+def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mlflow_tables: Path) -> Iterator[Study]:
+    (tmp_path / "home").mkdir()
+    shutil.copy(mlflow_tables, paths.mlflow_db(tmp_path / "home"))
     monkeypatch.setenv(env.HOME, str(tmp_path / "home"))
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     monkeypatch.delenv(env.MLFLOW_TRACKING_URI, raising=False)

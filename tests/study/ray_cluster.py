@@ -26,6 +26,7 @@ from trialplane.spec.job import Job
 from trialplane.wire import env
 from trialplane.wire.paths import RunPaths
 
+RAY = Path(__file__).parents[2] / "jobs" / "image" / "quick_ray.py"  # the images' `ray`
 TOKEN = "a" * 64
 ENVIRONMENT = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN, "RAY_USAGE_STATS_ENABLED": "0"}
 ENVIRONMENT |= {"RAY_raylet_start_wait_time_s": "120"}  # two raylets at once on a busy machine
@@ -37,7 +38,7 @@ def wait_until(condition: Callable[[], Any], what: str, timeout: float = 420.0) 
     deadline = time.monotonic() + timeout
     while not (value := condition()):
         assert time.monotonic() < deadline, f"waited {timeout:g} s in vain until {what}"
-        time.sleep(0.02)
+        time.sleep(0.1)  # a look takes a connection to the database
     return value
 
 
@@ -177,8 +178,8 @@ class Cluster:
 
     def _ray(self, arguments: list[str], home: Path) -> subprocess.Popen[bytes]:
         home.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats", *arguments]
-        command += ["--node-ip-address=127.0.0.1", f"--object-store-memory={80 << 20}"]
+        command = [sys.executable, str(RAY), "start", "--block", "--disable-usage-stats", *arguments]
+        command += ["--node-ip-address=127.0.0.1", f"--object-store-memory={80 << 20}", "--include-log-monitor=false"]
         environment = {**os.environ, **ENVIRONMENT, **self._of_head(home), env.HOME: str(home)}
         with (home / "ray.log").open("ab") as log:
             return subprocess.Popen(command, env=environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL)

@@ -7,6 +7,7 @@ Not checked here: pods, nodes and manifests (tests/e2e); the same study on one m
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,25 +26,30 @@ from trialplane.wire.states import FailureClass, RunState
 __all__ = ["postgres"]  # a fixture
 
 TRIALS = 12
+STAGE = 4  # trials that begin when the test lets them
 
-CODE = """
+CODE = f"""
 import time
+from pathlib import Path
+
 import mlflow
 import numpy as np
 
 def run(ctx):
     print("hello from", ctx.trial)
+    while ctx.params["stages"] and not Path(ctx.params["stages"], str(ctx.trial // {STAGE})).exists():
+        time.sleep(0.01)
     for step in range(3):
         time.sleep(ctx.params["pause"])
         ctx.report(step, score=ctx.params["x"] * (step + 1))
     mlflow.log_metric("from_the_job", ctx.params["x"])
-    return {"score": ctx.params["x"], "curve": np.arange(5.0) + ctx.trial}
+    return {{"score": ctx.params["x"], "curve": np.arange(5.0) + ctx.trial}}
 """
 
 SPEC: dict[str, Any] = {
     "entrypoint": "train:run",
     "preload": ["mlflow", "numpy"],
-    "params": {"pause": 0.1},
+    "params": {"pause": 0.1, "stages": ""},
     "space": {"x": {"type": "float", "low": 0.0, "high": 1.0}},
     "objectives": [{"metric": "score", "direction": "maximize"}],
     "sampler": "random",
@@ -94,37 +100,47 @@ class Study:
     def status(self) -> RunStatus:
         return records.from_dict(RunStatus, self.attribute(labels.LEDGER_STATUS))
 
-    def check_exact(self, trials: int = TRIALS, whole_from: float = 0.0) -> list[Any]:
-        """Every trial ended once, in the database and in MLflow; gives MLflow's runs of those that ended since."""
+    def runs(self, kind: str = "trial") -> list[Any]:
+        """What MLflow has."""
+        client = MlflowClient(self.cluster.mlflow)
+        (experiment,) = [found for found in client.search_experiments() if found.name == "toy"]
+        return list(client.search_runs([experiment.experiment_id], f"tags.`trialplane.kind` = '{kind}'"))
+
+    def is_whole(self, run: Any) -> bool:
+        """Whether MLflow has all of a trial that completed, and each part once."""
+        client = MlflowClient(self.cluster.mlflow)
+        steps = sorted(point.step for point in client.get_metric_history(run.info.run_id, "score"))
+        assert len(steps) <= 4, steps
+        logged = client.get_metric_history(run.info.run_id, "from_the_job")
+        files = {item.path for folder in ("logs", "arrays") for item in client.list_artifacts(run.info.run_id, folder)}
+        attempt = run.data.tags["trialplane.attempt"]
+        return (
+            steps == [0, 1, 2, 2]  # three reports and the result
+            and [point.value for point in logged] == [pytest.approx(float(run.data.params["x"]))]
+            and files == {f"logs/attempt-{attempt}.log", "arrays/result.npz"}
+        )
+
+    def whole(self) -> set[int]:
+        """The trials of which MLflow has all."""
+        complete = [run for run in self.runs() if run.data.tags["trialplane.state"] == "COMPLETE"]
+        return {int(run.data.tags["trialplane.trial"]) for run in complete if self.is_whole(run)}
+
+    def check_exact(self, trials: int = TRIALS) -> None:
+        """Every trial ended once, in the database and in MLflow."""
         final = [(request, outcome) for request, outcome in self.attempts() if outcome is not None and not outcome.retried]
         assert sorted(request.trial for request, _ in final) == list(range(trials))
         assert all(outcome is not None for _, outcome in self.attempts())
-        client = MlflowClient(self.cluster.mlflow)
-        (experiment,) = [found for found in client.search_experiments() if found.name == "toy"]
-        (parent,) = client.search_runs([experiment.experiment_id], "tags.`trialplane.kind` = 'study'")
+        (parent,) = self.runs("study")
         assert parent.data.tags["trialplane.state"] == "SUCCEEDED"
-        children = client.search_runs([experiment.experiment_id], "tags.`trialplane.kind` = 'trial'")
+        children = self.runs()
         assert sorted(int(run.data.tags["trialplane.number"]) for run in children) == [r.number for r, _ in self.attempts()]
         complete = [run for run in children if run.data.tags["trialplane.state"] == "COMPLETE"]
         assert sorted(int(run.data.tags["trialplane.trial"]) for run in complete) == list(range(trials))
-        late = {outcome.number for _, outcome in self.attempts() if outcome is not None and outcome.ended > whole_from}
-        for run in complete:
-            steps = [point.step for point in client.get_metric_history(run.info.run_id, "score")]
-            if int(run.data.tags["trialplane.number"]) in late:
-                assert sorted(steps) == [0, 1, 2, 2], "three reports and the result, each once"
-            else:
-                assert len(set(steps)) == len(steps) - (steps.count(2) == 2), "and never twice"
-            (logged,) = client.get_metric_history(run.info.run_id, "from_the_job")
-            assert logged.value == pytest.approx(float(run.data.params["x"]))
-        return [run for run in complete if int(run.data.tags["trialplane.number"]) in late]
-
-    def artifacts(self, run: Any, folder: str) -> list[str]:
-        return [item.path for item in MlflowClient(self.cluster.mlflow).list_artifacts(run.info.run_id, folder)]
 
 
 @pytest.fixture
-def study(tmp_path: Path, postgres: Postgres) -> Iterator[Study]:
-    MlflowClient(f"sqlite:///{tmp_path}/mlflow.db").search_experiments()  # its tables, once for all processes
+def study(tmp_path: Path, postgres: Postgres, mlflow_tables: Path) -> Iterator[Study]:
+    shutil.copy(mlflow_tables, tmp_path / "mlflow.db")
     made = Study(tmp_path, postgres)
     yield made
     made.cluster.close()
@@ -136,34 +152,47 @@ def plan(root: Path, **changes: Any) -> Any:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
-@pytest.mark.parametrize("disk", ["kept", "lost"])
-def test_a_study_survives_the_loss_of_a_worker_and_of_the_head(study: Study, tmp_path: Path, disk: str) -> None:
+def test_a_study_survives_the_loss_of_a_worker_and_of_heads_with_and_without_their_disk(
+    study: Study, tmp_path: Path
+) -> None:
     """With the head's disk (a claim) nothing at all is lost; without it what MLflow had not got yet, but no result."""
     cluster = study.cluster
-    cluster.keeps_disk = disk == "kept"
-    cluster.submit(plan(tmp_path))
+    stages = tmp_path / "stages"
+    stages.mkdir()
+    cluster.submit(plan(tmp_path, params={**SPEC["params"], "stages": str(stages)}))
+
+    def next_is_held(stage: int) -> bool:
+        return any(request.trial >= stage * STAGE and outcome is None for request, outcome in study.attempts())
+
+    cluster.keeps_disk = True
     cluster.start_head()
     cluster.start_controller()  # no worker yet: its slots wait
     for name in ("worker-1", "worker-2"):
         cluster.start_worker(name)
+    (stages / "0").touch()
     wait_until(lambda: study.ended() >= 2, "two trials have ended")
     cluster.kill_worker("worker-1")
     cluster.start_worker("worker-3", wait=False)
-    before = study.ended()
-    wait_until(lambda: study.ended() >= before + 3, "the study goes on without it")
-    first = cluster.run
+    wait_until(lambda: study.ended() >= STAGE and next_is_held(1), "the study goes on without it")
+    kept = cluster.run
     cluster.kill_head()
-    told = study.ended()
-    assert told < TRIALS
 
-    restarted = time.time()
+    (stages / "1").touch()
     cluster.start_head()
     cluster.start_controller()
-    for name in ("worker-4", "worker-5"):
-        cluster.start_worker(name)
+    cluster.start_worker("worker-4")
+    wait_until(lambda: study.ended() >= 2 * STAGE and next_is_held(2), "the study goes on with a new head")
+    wait_until(lambda: study.whole() == set(range(2 * STAGE)), "MLflow has everything, also of the head before")
+    cluster.kill_head()
+
+    cluster.keeps_disk = False
+    (stages / "2").touch()
+    cluster.start_head()
+    cluster.start_controller()
+    cluster.start_worker("worker-5")
     assert cluster.wait() == errors.EXIT_OK, cluster.said()
-    runs = study.check_exact(whole_from=restarted if disk == "lost" else 0.0)
-    assert runs
+    study.check_exact()
+    assert study.whole() == set(range(TRIALS))
     lost = [outcome for _, outcome in study.attempts() if outcome is not None and outcome.failure is FailureClass.LOST]
     assert lost
     assert all(outcome.retried for outcome in lost)
@@ -172,14 +201,10 @@ def test_a_study_survives_the_loss_of_a_worker_and_of_the_head(study: Study, tmp
     assert (status.state, status.complete) == (RunState.SUCCEEDED, TRIALS)
     assert study.attribute(labels.LEDGER_JOB)["name"] == "toy"
     assert study.attribute(labels.LEDGER_CODE)
-    logs = [study_log for run in (first, cluster.run) for study_log in run.root.glob("trials/*/attempt-*.log")]
+    logs = [study_log for run in (kept, cluster.run) for study_log in run.root.glob("trials/*/attempt-*.log")]
     assert {log.parent.name for log in logs} == {f"{trial:04d}" for trial in range(TRIALS)}
-    for run in runs:
-        attempt = run.data.tags["trialplane.attempt"]
-        assert study.artifacts(run, "logs") == [f"logs/attempt-{attempt}.log"]
-        assert study.artifacts(run, "arrays") == ["arrays/result.npz"]
     assert "hello from" in logs[-1].read_text()
-    assert not list(tmp_path.glob("worker-[45]/runs/toy/trials/*/*.log")), "what was sent is removed"
+    assert not list(tmp_path.glob("worker-5/runs/toy/trials/*/*.log")), "what was sent is removed"
     assert "SUCCEEDED" in cluster.said()
     assert "SUCCEEDED" in cluster.run.controller_log.read_text()
 
@@ -190,7 +215,7 @@ def test_wishes_are_heard_and_an_outage_of_postgresql_costs_nothing(
     study: Study, tmp_path: Path, postgres: Postgres
 ) -> None:
     cluster = study.cluster
-    cluster.submit(plan(tmp_path, trials=400, parallel=1, params={"pause": 0.2}))
+    cluster.submit(plan(tmp_path, trials=400, parallel=1, params={"pause": 0.2, "stages": ""}))
     cluster.start_head()
     for name in ("worker-1", "worker-2"):
         cluster.start_worker(name)

@@ -24,8 +24,11 @@ from trialplane.wire.states import RunState
 # Logs to MLflow only while it answers at the trial's start: a job that must log would wait for MLflow by itself.
 JOB = """
 import time
+from pathlib import Path
 
 def run(ctx):
+    while ctx.trial >= 10 and not Path(ctx.params["away"]).exists():
+        time.sleep(0.01)
     for step in range(3):
         time.sleep(0.03)
         ctx.report(step, score=ctx.params["x"] * (step + 1))
@@ -38,6 +41,7 @@ def run(ctx):
 
 SPEC = """
 kind: hpo
+params: {away: AWAY}
 space: {x: {type: float, low: 0.0, high: 1.0}}
 objectives: [{metric: score, direction: maximize}]
 trials: 40
@@ -105,16 +109,20 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 
 @pytest.mark.slow
-def test_a_study_outlives_an_outage_of_mlflow(study: Study, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_study_outlives_an_outage_of_mlflow(
+    study: Study, server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     server.start()
     monkeypatch.setenv(env.MLFLOW_TRACKING_URI, server.uri)
-    study.write(JOB, SPEC)
+    away = tmp_path / "away"
+    study.write(JOB, SPEC.replace("AWAY", str(away)))
     run = study.submit()
     wait_until(lambda: study.ended() >= 3, "three trials have ended")
     server.stop()
+    away.touch()
     wait_until(lambda: study.ended() >= 20, "the study goes on without MLflow")
     server.start()
-    status = run.wait(150)
+    status = run.wait(300)
     assert status.state is RunState.SUCCEEDED, status.reason
     assert status.complete == 40
     assert "MLflow" not in status.reason, "everything was written in the end"

@@ -18,7 +18,8 @@ from trialplane.wire.states import RunState
 
 STEPS = 12
 
-# Saves each step, and writes down each step that a rank has done, with its attempt and its pid.
+# Saves each step, and writes down each step that a rank has done, with its attempt and its pid. `holds` has the attempts,
+# steps and ranks at which a rank is to be killed, `waits` the attempts and steps at which all wait until they are to stop.
 JOB = """
 import os
 import threading
@@ -45,12 +46,13 @@ def run(ctx):
     print(f"rank {ctx.rank} of {ctx.world_size} begins with step {begin}", flush=True)
     print(f"rank {ctx.rank} sees GPUs {os.environ['CUDA_VISIBLE_DEVICES']!r}", flush=True)
     for step in range(begin, ctx.params["steps"]):
-        if (step, ctx.attempt, ctx.rank) == (6, 1, ctx.params["hold"]):
+        if [ctx.attempt, step, ctx.rank] in ctx.params["holds"]:
             threading.Event().wait()  # to be killed while the others wait for it in a collective
+        while [ctx.attempt, step] in ctx.params["waits"] and not ctx.stopping:
+            time.sleep(0.01)
         value = torch.tensor([float((ctx.rank + 1) * (step + 1)), 0.0])
         distributed.all_reduce(value)
         total += value[0].item()
-        time.sleep(ctx.params["pause"])
         stopping = torch.tensor([float(ctx.stopping)])
         distributed.all_reduce(stopping, op=distributed.ReduceOp.MAX)
         with open(folder / f"rank-{ctx.rank}.done", "a") as done:
@@ -69,7 +71,7 @@ def run(ctx):
 SPEC = f"""
 kind: train
 preload: [torch]
-params: {{steps: {STEPS}, pause: 0.05, hold: -1}}
+params: {{steps: {STEPS}, holds: [], waits: []}}
 ranks: 2
 retries: {{lost: 2}}
 checkpoints: {{grace: 20}}
@@ -99,27 +101,42 @@ class Training(Study):
         supervisors = {process.pid for process in self.trials(name)}
         return [process for process in self.processes(name) if process.parent in supervisors]
 
-    def at_step(self, step: int, rank: int = 0, name: str = "toy") -> int:
-        """Waits until a rank has done that step; gives its pid."""
-        found = wait_until(
-            lambda: next((pid for at, _, pid in reversed(self.done(rank, name)) if at >= step), None), f"step {step} is done"
-        )
-        return int(found)
+    def before(self, step: int, attempt: int, world_size: int) -> dict[int, int]:
+        """Waits until all ranks of an attempt are at a step that none gets through; gives their pids by rank.
 
-    def check(self, status: RunStatus, world_size: int, name: str = "toy") -> None:
-        """It succeeded with the right loss, and each rank has done each step; none of a step before the newest saved one."""
+        Each has written down by then what it has done, and that is saved: who kills a rank between the one and the other
+        has a step done twice, or never.
+        """
+        state = self.files().checkpoints / "toy" / "trial-0" / "state"
+        pids = {}
+        for rank in range(world_size):
+            wait_until(
+                lambda rank=rank: (step - 1, attempt) in {done[:2] for done in self.done(rank)}, f"rank {rank} is there"
+            )
+            pids[rank] = self.done(rank)[-1][2]
+        wait_until(lambda: state.read_text().startswith(f"{step} "), f"step {step - 1} is saved")
+        return pids
+
+    def pause(self, run: RunHandle) -> None:
+        """Has the run save itself and end, and waits for that."""
+        everyone = self.pids()
+        run.stop()
+        status = run.wait(300)
+        assert status.state is RunState.PAUSED, status.reason
+        wait_until(lambda: not any(alive(pid) for pid in everyone), "nothing of the run is left")
+        assert "with a checkpoint" in self.files().controller_log.read_text()
+
+    def check(self, status: RunStatus, world_size: int) -> None:
+        """It succeeded with the right loss, and each rank has done each step once."""
         assert status.state is RunState.SUCCEEDED, status.reason
         assert status.best is not None
         assert status.best.values == (loss(world_size),)
         for rank in range(world_size):
-            steps = [step for step, _, _ in self.done(rank, name)]
-            assert sorted(set(steps)) == list(range(STEPS))
-            again = len(steps) - STEPS
-            assert again <= len(self.attempts(name)) - 1, "at most the step that was going on when something was killed"
+            assert [step for step, _, _ in self.done(rank)] == list(range(STEPS))
 
-    def failures(self, name: str = "toy") -> list[tuple[int, str | None, bool]]:
-        """Of each attempt: the trial, its failure's class, and whether it is tried again."""
-        return [(trial, failure, retried) for _, _, trial, _, failure, retried in self.attempts(name)]
+    def failures(self) -> list[tuple[str | None, bool]]:
+        """Of each attempt: its failure's class, and whether it is tried again."""
+        return [(failure, retried) for *_, failure, retried in self.attempts()]
 
 
 @pytest.fixture
@@ -134,12 +151,13 @@ def log_of(training: Training, attempt: int = 1) -> str:
 
 
 @pytest.mark.slow
-def test_two_ranks_train_together(training: Training, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_ranks_train_together_and_another_training_starts_from_their_checkpoint(
+    training: Training, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-    run = training.submit()
-    status = run.wait(100)
+    status = training.submit().wait(300)
     training.check(status, 2)
-    assert training.failures() == [(0, None, False)]
+    assert training.failures() == [(None, False)]
     log = log_of(training)
     assert "\nrank 0 of 2 begins" in f"\n{log}"
     assert "[rank 1] rank 1 of 2 begins" in log
@@ -150,117 +168,82 @@ def test_two_ranks_train_together(training: Training, monkeypatch: pytest.Monkey
     steps = [step for step, _ in recorded["history"]["loss"]]
     assert sorted(set(steps)) == list(range(1, STEPS + 1)), "each step is a point of the curve"
 
-
-@pytest.mark.slow
-def test_a_killed_rank_ends_the_attempt_and_the_next_goes_on(training: Training) -> None:
-    run = training.submit(**{"params.hold": 1})
-    victim = training.at_step(4, rank=1)
-    first = training.ranks()
-    kill(victim)
-    training.check(run.wait(100), 2)
-    assert training.failures() == [(0, "crashed", True), (0, None, False)]
-    assert not any(alive(process.pid) for process in first), "one rank dies, all end"
-    assert "rank 0 of 2 begins with step 0" not in log_of(training, 2)
+    status = training.submit("longer", resume="toy", **{"params.steps": STEPS + 2}).wait(300)
+    assert status.state is RunState.SUCCEEDED, status.reason
+    assert [step for step, _, _ in training.done(0, "longer")] == [STEPS, STEPS + 1]
+    assert status.best is not None
+    assert status.best.values == (loss(2, STEPS + 2),)
 
 
 @pytest.mark.slow
-def test_two_nodes_train_together(training: Training) -> None:
-    run = training.submit(nodes=2)
-    training.check(run.wait(150), 4)
-    log = log_of(training)
-    assert all(f"rank {rank} of 4 begins with step 0" in log for rank in range(4))
-    pids = {pid for rank in range(4) for _, _, pid in training.done(rank)}
-    assert len(pids) == 4
+def test_a_training_of_one_node_goes_on_whatever_is_killed_or_paused(training: Training) -> None:
+    run = training.submit(**{"params.holds": [[1, 3, 1], [2, 6, 0]], "params.waits": [[3, 9]]})
+    ranks = training.before(3, 1, 2)
+    assert set(ranks.values()) == {process.pid for process in training.ranks()}
+    kill(ranks[1])
 
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("rank", "victims"), [(3, "rank"), (0, "rank"), (2, "slot")])
-def test_what_is_killed_on_one_node_ends_the_attempt_on_all(training: Training, rank: int, victims: str) -> None:
-    run = training.submit(nodes=2, **{"params.hold": rank})
-    pid = training.at_step(3, rank=rank)
-    everyone = training.processes()
-    ranks = training.ranks()
-    if victims == "slot":  # the actor above the template above the supervisor above the rank
-        parent = {process.pid: process.parent for process in everyone}
-        pid = parent[parent[parent[pid]]]
-        assert pid in {process.pid for process in training.slot_workers()}
-    kill(pid)
-    training.check(run.wait(200), 4)
-    assert len(ranks) == 4
-    assert not any(alive(process.pid) for process in ranks)
-    assert training.failures() == [(0, "crashed" if victims == "rank" else "lost", True), (0, None, False)]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("nodes", [1, 2])
-def test_a_paused_training_goes_on_where_it_was(training: Training, nodes: int) -> None:
-    run = training.submit(nodes=nodes, **{"params.pause": 0.2})
-    for step in (2, 5):
-        training.at_step(step)
-        everyone = training.pids()
-        run.stop()
-        status = run.wait(60)
-        assert status.state is RunState.PAUSED, status.reason
-        wait_until(lambda pids=everyone: not any(alive(pid) for pid in pids), "nothing of the run is left", timeout=30)
-        run.resume()
-    training.check(run.wait(100), 2 * nodes)
-    assert training.failures() == [(0, "stopped", True), (0, "stopped", True), (0, None, False)]
-    for rank in range(2 * nodes):
-        assert [step for step, _, _ in training.done(rank)] == list(range(STEPS)), "each step once: a pause saves it"
-    assert "with a checkpoint" in training.files().controller_log.read_text()
-
-
-@pytest.mark.slow
-def test_a_killed_controller_takes_its_ranks_with_it_and_a_resumed_one_goes_on(training: Training) -> None:
-    run = training.submit(**{"params.hold": 0})
-    training.at_step(4)
+    training.before(6, 2, 2)
+    assert not any(alive(pid) for pid in ranks.values()), "one rank dies, all end"
     everyone = training.pids()
-    pid = training.controller()
-    assert pid
-    kill(pid)
-    wait_until(lambda: not any(alive(each) for each in everyone), "everything below the controller is gone too")
+    controller = training.controller()
+    assert controller
+    kill(controller)
+    wait_until(lambda: not any(alive(pid) for pid in everyone), "everything below the controller is gone too")
     assert run.status().state is RunState.PAUSED
     run.resume()
-    training.check(run.wait(100), 2)
-    assert training.failures() == [(0, "lost", True), (0, None, False)]
+
+    training.before(9, 3, 2)
+    training.pause(run)
+    run.resume()
+
+    training.check(run.wait(300), 2)
+    assert training.failures() == [("crashed", True), ("lost", True), ("stopped", True), (None, False)]
+    for attempt, step in {1: 0, 2: 3, 3: 6, 4: 10}.items():
+        assert f"rank 0 of 2 begins with step {step}\n" in log_of(training, attempt), "a pause saves the step that goes on"
 
 
 @pytest.mark.slow
-def test_a_training_starts_from_the_checkpoint_of_another(training: Training) -> None:
-    first: RunHandle = training.submit("first", **{"params.steps": 5})
-    assert first.wait(100).state is RunState.SUCCEEDED
-    second = training.submit("second", resume="first")
-    status = second.wait(100)
-    assert status.state is RunState.SUCCEEDED, status.reason
-    assert [step for step, _, _ in training.done(0, "second")] == list(range(5, STEPS))
-    assert status.best is not None
-    assert status.best.values == (loss(2),)
+def test_a_training_of_two_nodes_goes_on_whatever_is_killed_or_paused(training: Training) -> None:
+    holds = [[1, 3, 3], [2, 5, 0], [3, 7, 2]]
+    run = training.submit(nodes=2, **{"params.holds": holds, "params.waits": [[4, 9]]})
+    former: set[int] = set()
+    for attempt, step, rank in holds:
+        ranks = training.before(step, attempt, 4)
+        assert {process.pid for process in training.ranks()} == set(ranks.values())
+        assert len(set(ranks.values())) == 4
+        assert not any(alive(pid) for pid in former), "what is killed on one node ends the attempt on both"
+        former = set(ranks.values())
+        victim = ranks[rank]
+        if attempt == 3:  # the actor above the template above the supervisor above the rank
+            parent = {process.pid: process.parent for process in training.processes()}
+            victim = parent[parent[parent[victim]]]
+            assert victim in {process.pid for process in training.slot_workers()}
+        kill(victim)
+
+    training.before(9, 4, 4)
+    training.pause(run)
+    run.resume()
+
+    training.check(run.wait(300), 4)
+    classes = ["crashed", "crashed", "lost", "stopped"]
+    assert training.failures() == [*((failure, True) for failure in classes), (None, False)]
+    for attempt, step in {1: 0, 2: 3, 3: 5, 4: 7, 5: 10}.items():
+        log = log_of(training, attempt)
+        assert all(f"rank {rank} of 4 begins with step {step}\n" in log for rank in range(4))
 
 
 @pytest.mark.slow
-def test_the_traceback_of_the_rank_that_failed_is_the_trainings(training: Training) -> None:
-    broken = JOB.replace(
-        "    for step in range", "    if ctx.rank == 1:\n        raise ValueError('bad shard')\n    for step in range"
-    )
-    training.write(broken, SPEC)
-    status = training.submit().wait(100)
-    assert status.state is RunState.FAILED
-    assert "rank 1: ValueError: bad shard (train.py:" in status.reason
-    assert training.failures() == [(0, "error", False)]
-    assert "ValueError: bad shard" in log_of(training)
-
-
-@pytest.mark.slow
-def test_a_training_that_failed_goes_on_from_its_checkpoint_when_it_is_resumed(training: Training) -> None:
-    flaw = "        if (step, ctx.attempt) == (5, 1):\n            raise ConnectionError('the store is away')\n"
+def test_a_training_that_failed_tells_of_the_rank_that_did_and_goes_on_when_it_is_resumed(training: Training) -> None:
+    flaw = "        if [ctx.attempt, step, ctx.rank] == [1, 5, 1]:\n            raise ValueError('bad shard')\n"
     training.write(JOB.replace("        value = torch", f"{flaw}        value = torch"), SPEC)
     run = training.submit()
-    status = run.wait(100)
+    status = run.wait(300)
     assert (status.state, status.failures) == (RunState.FAILED, {"error": 1}), status.reason
+    assert "rank 1: ValueError: bad shard (train.py:" in status.reason
+    assert "ValueError: bad shard" in log_of(training)
     run.resume()
-    status = run.wait(100)
+    status = run.wait(300)
     training.check(status, 2)
-    assert training.failures() == [(0, "error", False), (0, None, False)]
-    assert [step for step, _, _ in training.done(0)] == list(range(STEPS)), "each step once"
+    assert training.failures() == [("error", False), (None, False)]
     assert (status.failed, status.failures, status.retried, run.status().retried) == (0, {}, 1, 1)
     assert sorted(one["status"] for one in training.mlflow_runs()) == ["FAILED", "FINISHED"]

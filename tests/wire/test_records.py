@@ -185,3 +185,30 @@ def test_the_docstring_of_paths_names_every_file() -> None:
 def test_names_are_unique(module: Any) -> None:
     names = [value for name, value in vars(module).items() if name.isupper()]
     assert len(names) == len(set(names)) > 5
+
+
+@given(RECORDS)
+@settings(max_examples=50)
+def test_what_was_written_fits_its_fields(record):
+    assert records.misfit(records.from_json(type(record), records.to_json(record))) == ""
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "null", "[]", "3", "{", "{}", '{"run": "a", "job": "b", "state": "RUNNING", "trials": 1, "best": 3}', "[" * 100_000,
+     f'{{"run": "a", "job": "b", "state": "RUNNING", "trials": 1, "created": 1{"0" * 400}}}', b"\xff"],
+)  # fmt: skip
+def test_a_damaged_record_is_a_value_error(text):
+    with pytest.raises(ValueError, match=r"\w"):
+        records.from_json(records.RunStatus, text)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("run", 3), ("run", None), ("trials", "6"), ("trials", True), ("complete", 1.5), ("reason", None), ("failures", [1]),
+     ("failures", {"error": "x"}), ("objectives", [1]), ("unrecorded", "yes"),
+     ("workers", [{"worker": "x", "state": "working"}])],
+)  # fmt: skip
+def test_a_field_of_another_type_is_named(field, value):
+    record = {"run": "a", "job": "b", "state": "RUNNING", "trials": 1, field: value}
+    assert records.misfit(records.from_dict(records.RunStatus, record)) == field

@@ -66,6 +66,8 @@ def test_a_row_of_a_failure_and_of_one_that_is_tried_again() -> None:
     )
     again = TrialOutcome(13, TrialState.FAILED, failure=FailureClass.LOST, retried=True)
     assert rows.row(ONE, request(3), {}, again).state is TrialState.LOST
+    paused = TrialOutcome(13, TrialState.FAILED, failure=FailureClass.STOPPED, retried=True)
+    assert rows.row(ONE, request(3), {}, paused).state is TrialState.PAUSED
 
 
 def test_the_newest_attempt_of_each_trial() -> None:

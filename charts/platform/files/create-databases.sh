@@ -3,8 +3,10 @@
 set -Eeuo pipefail
 
 create() { # NAME PASSWORD
-  psql -v ON_ERROR_STOP=1 --username "$POSTGRES_USER" --dbname postgres --no-psqlrc --quiet \
-    --set=name="$1" --set=password="$2" <<'SQL'
+  # The password by the environment: arguments can be read by everybody in the pod.
+  PASSWORD="$2" psql -v ON_ERROR_STOP=1 --username "$POSTGRES_USER" --dbname postgres --no-psqlrc --quiet \
+    --set=name="$1" <<'SQL'
+\getenv password PASSWORD
 CREATE ROLE :"name" LOGIN PASSWORD :'password';
 CREATE DATABASE :"name" OWNER :"name";
 REVOKE CONNECT ON DATABASE :"name" FROM PUBLIC;

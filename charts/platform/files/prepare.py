@@ -18,6 +18,8 @@ import sqlalchemy
 
 LOCK = 0x6D6C666C6F77  # "mlflow"; any number that nobody else takes
 PAUSE = 2.0  # seconds between attempts to connect
+# `mlflow db upgrade`. It takes the URL, with its password, as an argument only, and arguments can be read by everybody.
+UPGRADE = "import os; from mlflow.db import commands; commands(['upgrade', os.environ['MLFLOW_BACKEND_STORE_URI']])"
 
 
 def connect(url: str, deadline: float) -> sqlalchemy.Connection:
@@ -45,9 +47,10 @@ def migrate(url: str, timeout: float) -> None:
     """Brings the tables to the version of this MLflow; makes them in an empty database."""
     with connect(url, time.monotonic() + timeout) as connection:
         connection.execute(sqlalchemy.text("SELECT pg_advisory_lock(:lock)"), {"lock": LOCK})
-        # The lock ends with the connection, whatever happens here. Errors of `subprocess` would show the password.
+        # The lock ends with the connection, whatever happens here.
+        environ = {**os.environ, "MLFLOW_BACKEND_STORE_URI": url}
         try:
-            code = subprocess.run(["mlflow", "db", "upgrade", url], check=False, timeout=timeout).returncode
+            code = subprocess.run([sys.executable, "-c", UPGRADE], env=environ, check=False, timeout=timeout).returncode
         except subprocess.TimeoutExpired:
             code = 124
     if code:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from trialplane.cli import names, output, progress
+from trialplane import errors
+from trialplane.cli import asking, names, output, progress
 from trialplane.client.places import Place
 
 
@@ -12,11 +13,17 @@ from trialplane.client.places import Place
 @names.run_argument
 @names.place_options()
 @click.option("--now", is_flag=True, help="Kill the controller and its trials instead of letting it end in order.")
-def command(run: str | None, place: Place, now: bool) -> None:
+@asking.yes_option
+def command(run: str | None, place: Place, now: bool, yes: bool) -> None:
     """Cancel RUN, or the newest run; trials that have ended are kept.
 
     `platform resume` goes on with it all the same; submitting it again under its name does not.
     """
     handle = names.find_run(run, place)
+    before = handle.status()
+    if not yes and not before.state.is_ended:  # else there is nothing to cancel, which is said without a question
+        ended = errors.counted(before.ended_trials, f"ended {before.noun}")
+        question = f"Cancel {handle.name} in {handle.log_place()}? What it has is kept, with {ended}"
+        asking.confirm(question, f"whether {handle.name} may be cancelled")
     status = handle.cancel(now=now)
     output.note(f"{handle.name} {status.state}: {progress.stand(status)}")

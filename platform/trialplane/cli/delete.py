@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
 
 from trialplane import errors
-from trialplane.cli import names, output
+from trialplane.cli import asking, names, output
 from trialplane.client.places import Place
-from trialplane.errors import InputError
+from trialplane.client.run import RunHandle
+from trialplane.errors import RunDamaged
 
 
 @click.command("delete")
 @click.argument("run", shell_complete=names.complete_run)
 @names.place_options()
-@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@asking.yes_option
 def command(run: str, place: Place, yes: bool) -> None:
     """Forget RUN: its ledger, its logs, its code, and its checkpoints with what a collection wrote beside them.
 
@@ -24,13 +23,18 @@ def command(run: str, place: Place, yes: bool) -> None:
     A run that goes on is cancelled first.
     """
     handle = names.find_run(run, place)
-    status = handle.status()
     if not yes:
-        if not sys.stdin.isatty():
-            raise InputError(f"nobody is there to ask whether {run} may go; --yes says so")
-        active = ", which goes on," if handle.is_active() else ""
-        ended = errors.counted(status.ended_trials, f"ended {status.noun}")
-        question = f"Forget {run}{active} with {ended}, in {handle.log_place()}?"
-        click.confirm(question, abort=True, err=True)
+        asking.confirm(_question(handle), f"whether {run} may go")
     handle.delete()
     output.note(f"{run} is forgotten")
+
+
+def _question(handle: RunHandle) -> str:
+    run = handle.name
+    active = ", which goes on," if handle.is_active() else ""
+    try:
+        status = handle.status()
+    except RunDamaged as error:
+        return f"{error}\nForget {run}{active} with all that is in {handle.log_place()}?"
+    ended = errors.counted(status.ended_trials, f"ended {status.noun}")
+    return f"Forget {run}{active} with {ended}, in {handle.log_place()}?"

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from trialplane.cli import collecting, output, progress, training
+from trialplane.wire import escapes
 from trialplane.wire.records import RunStatus
 from trialplane.wire.states import RunState
 
@@ -32,7 +33,7 @@ class Display:
     """
 
     def __init__(self, stream: Any) -> None:
-        self._console = Console(file=stream, highlight=False)
+        self._console = Console(file=stream, highlight=False, markup=False, emoji=False)
         self._live = Live(console=self._console, auto_refresh=False, transient=True)
 
     def __enter__(self) -> Display:
@@ -48,14 +49,14 @@ class Display:
 
     def say(self, text: str) -> None:
         """See `progress.View`."""
-        self._console.print(Text(text))
+        self._console.print(_text(text))
 
 
 def draw(status: RunStatus) -> Group:
     """A status as what rich draws."""
     head = Text.assemble((status.run, "bold"), "  ", (status.state.value, _STYLES.get(status.state, "")))
     if status.reason:
-        head.append(f"  {status.reason}", "dim")
+        head.append_text(_text(f"  {status.reason}", "dim"))
     if status.is_training:
         return Group(head, *_training(status))
     if status.is_collection:
@@ -83,11 +84,16 @@ def draw(status: RunStatus) -> Group:
         f"{status.slots_ready}/{status.slots} slots ready",
         status.recorder,
     ]
-    shown.append(Text("  ".join(part for part in speed if part), "dim"))
+    shown.append(_text("  ".join(part for part in speed if part), "dim"))
     if status.best is not None and status.best.values:
         params = ", ".join(f"{name}={output.cell(value)}" for name, value in status.best.params.items())
-        shown.append(Text.assemble((f"best {progress.best(status)}", "bold"), f"  {params}"))
+        shown.append(_text(f"best {progress.best(status)}", "bold").append_text(_text(f"  {params}")))
     return Group(*shown)
+
+
+def _text(text: str, style: str = "") -> Text:
+    """Text that a job may have had a hand in."""
+    return Text(escapes.visible(text), style)
 
 
 def _training(status: RunStatus) -> list[Any]:
@@ -101,11 +107,11 @@ def _training(status: RunStatus) -> list[Any]:
         "" if left is None else f"{output.duration(left)} left",
     ]
     rest = [training.details(status), f"{status.slots_ready}/{status.slots} slots ready", status.recorder]
-    shown: list[Any] = [bar, Text("  ".join(part for part in line if part))]
-    shown.append(Text("  ".join(part for part in rest if part), "dim"))
+    shown: list[Any] = [bar, _text("  ".join(part for part in line if part))]
+    shown.append(_text("  ".join(part for part in rest if part), "dim"))
     warned = [part for part in (training.slowest(status), training.again(status)) if part]
     if warned:
-        shown.append(Text("  ".join(warned), "yellow"))
+        shown.append(_text("  ".join(warned), "yellow"))
     return shown
 
 
@@ -117,10 +123,10 @@ def _collection(status: RunStatus) -> list[Any]:
     shown: list[Any] = [bar]
     now = [collecting.now(status), collecting.rates(status), collecting.moved(status)]
     if any(now):
-        shown.append(Text("  ".join(part for part in now if part)))
+        shown.append(_text("  ".join(part for part in now if part)))
     left = "" if status.eta is None else f"{output.duration(status.eta)} left"
     rest = [left, f"{status.slots_ready}/{status.slots} slots ready", status.recorder]
-    shown.append(Text("  ".join(part for part in rest if part), "dim"))
+    shown.append(_text("  ".join(part for part in rest if part), "dim"))
     if status.workers:
         header, lines = collecting.workers(status)
         table = Table(*header, box=None, pad_edge=False, header_style="dim")

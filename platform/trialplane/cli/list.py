@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 from concurrent import futures
+from typing import Any
 
 import click
 
 from trialplane.cli import names, output, training
 from trialplane.client.places import Place
 from trialplane.client.run import RunHandle
+from trialplane.errors import RunDamaged, RunNotFound
 from trialplane.wire import records
 from trialplane.wire.records import RunStatus
 
 _AT_ONCE = 8
+_DAMAGED = "DAMAGED"
 
 
 @click.command("list")
@@ -20,7 +24,7 @@ _AT_ONCE = 8
 @click.option("--limit", type=click.IntRange(1), help="Show so many only.")
 @output.option("table", "json", "yaml")
 def command(place: Place, limit: int | None, kind: str) -> None:
-    """Show all runs of a place, the newest first."""
+    """Show all runs of a place, the newest first. One whose files are damaged is shown as DAMAGED."""
     from trialplane.client import sdk  # needs pydantic, which `--help` should not wait for
 
     target = place.target()
@@ -29,15 +33,40 @@ def command(place: Place, limit: int | None, kind: str) -> None:
         output.note(sdk.nothing_yet(target))
         return
     with futures.ThreadPoolExecutor(_AT_ONCE) as pool:  # on a cluster each is a few requests
-        statuses = list(pool.map(RunHandle.status, handles)) if target.remote else [one.status() for one in handles]
-    output.emit(kind, [records.to_dict(status) for status in statuses], lambda: _table(statuses))
+        looked = list(pool.map(_look, handles)) if target.remote else [_look(handle) for handle in handles]
+    found = [(handle.name, status) for handle, status in zip(handles, looked, strict=True) if status is not None]
+    output.emit(kind, [_plain(name, status) for name, status in found], lambda: _table(found))
+    for _, status in found:
+        if isinstance(status, RunDamaged):
+            output.note(str(status))
 
 
-def _table(statuses: list[RunStatus]) -> str:
+def _look(handle: RunHandle) -> RunStatus | RunDamaged | None:
+    """How a run stands; None for one that was deleted since it was found."""
+    try:
+        return handle.status()
+    except RunDamaged as error:
+        return error
+    except RunNotFound:
+        return None
+
+
+def _plain(name: str, status: RunStatus | RunDamaged) -> dict[str, Any]:
+    """A run as plain values; of a damaged one all but the reason is unknown."""
+    if isinstance(status, RunStatus):
+        plain: dict[str, Any] = records.to_dict(status)
+        return plain
+    unknown = dict.fromkeys(field.name for field in dataclasses.fields(RunStatus))
+    return {**unknown, "run": name, "state": _DAMAGED, "reason": str(status)}
+
+
+def _table(found: list[tuple[str, RunStatus | RunDamaged]]) -> str:
     header = ("run", "job", "state", "ended", "failed", "best", "submitted")
     lines = [
-        (
-            status.run,
+        (name, None, _DAMAGED, None, None, None, None)
+        if isinstance(status, RunDamaged)
+        else (
+            name,
             status.job,
             status.state.value,
             training.ended(status) if status.is_training else f"{status.ended_trials}/{status.trials}",
@@ -45,6 +74,6 @@ def _table(statuses: list[RunStatus]) -> str:
             None if status.is_collection or status.best is None or not status.best.values else status.best.values[0],
             output.moment(status.created),
         )
-        for status in statuses
+        for name, status in found
     ]
     return output.as_table(header, lines)

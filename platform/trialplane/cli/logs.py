@@ -11,6 +11,7 @@ from trialplane import errors
 from trialplane.cli import names, output
 from trialplane.client.places import Place
 from trialplane.client.run import RunHandle
+from trialplane.wire import escapes
 
 
 @click.command("logs")
@@ -53,11 +54,13 @@ def command(
     handle = names.find_run(run, place)
     if worker is not None:
         _check_worker(handle, worker)
-        for line in handle.logs(trial, follow=follow, worker=worker):
-            click.echo(line, nl=False)
-        return
-    for line in _lines(handle, trial, attempt, follow, controller, submitter):
-        click.echo(line, nl=False)
+        lines = handle.logs(trial, follow=follow, worker=worker)
+    else:
+        lines = _lines(handle, trial, attempt, follow, controller, submitter)
+    for line in lines:
+        # A progress bar goes back to the line's beginning; here each of its states is a line.
+        plain = line.replace("\r\n", "\n").replace("\r", "\n")
+        click.echo(escapes.visible(plain, colours=True), nl=False)
 
 
 def _lines(

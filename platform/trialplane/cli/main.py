@@ -6,14 +6,18 @@ module imports click and the standard library only.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
+import io
 import os
 import sys
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, TextIO, cast
 
 import click
+from click import shell_completion
 from click.shell_completion import CompletionItem
 
 # Verb → module that holds `command`, and what it does.
@@ -37,6 +41,9 @@ VERBS = {
     "schema": ("trialplane.cli.schema", "Print the JSON schema of job.yaml."),
     "completion": ("trialplane.cli.completion", "Print what makes a shell complete `platform`."),
 }
+
+# The variable by which a shell that completes asks; `platform completion` prints what sets it.
+_COMPLETE = "_PLATFORM_COMPLETE"
 
 
 class _Verbs(click.Group):
@@ -109,36 +116,131 @@ def platform() -> None:
     platform submit train big --gpus 8         one training with a process for each GPU
     platform submit collect selfplay           workers that play, and one process that learns from their games
     """  # noqa: D301  \b is click's mark
+    _check_surroundings()
+
+
+def _check_surroundings() -> None:
+    """What every verb stands on, and would stumble over in many places: the working directory and the home."""
+    from trialplane.errors import InputError
+    from trialplane.wire import env, paths
+
+    try:
+        Path.cwd()
+    except OSError as error:
+        raise InputError(f"the folder you are in is not there any more ({error.strerror}); go to another: cd ~") from error
+    try:
+        paths.home().exists()
+    except PermissionError:  # verbs that need it say so
+        return
+    except (OSError, RuntimeError) as error:  # a name too long; ~ of a user that is not there
+        shown = os.environ.get(env.HOME, "~")
+        said = getattr(error, "strerror", None) or error
+        raise InputError(f"{env.HOME} is {shown}, which cannot be used: {said}; set it to a folder of your own") from error
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Runs the command line and ends the process with one of the exit codes in `errors`."""
+    _open_streams()
     try:
-        code = _run(None if argv is None else list(argv))
+        code = _run(sys.argv[1:] if argv is None else list(argv))
         sys.stdout.flush()
-    except BrokenPipeError:
-        # Who read our output has seen enough. Python would complain when it flushes the rest.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # who read our output has seen enough
         code = 0
+    except _Unwritten as error:
+        from trialplane.cli import failure
+
+        code = failure.unwritten(error)
+    _drop_unwritten()
     sys.exit(code)
 
 
-def _run(argv: list[str] | None) -> int:
+def _run(argv: list[str]) -> int:
+    """What the command line came to, as an exit code.
+
+    Raises:
+        BrokenPipeError: nobody reads the output.
+        _Unwritten: it cannot be written.
+    """
     try:
-        result: Any = platform.main(argv, prog_name="platform", standalone_mode=False)
+        instruction = os.environ.get(_COMPLETE)
+        if instruction:
+            return shell_completion.shell_complete(platform, {}, "platform", _COMPLETE, instruction)
+        with platform.make_context("platform", argv) as ctx:  # click's own main would end a broken pipe with 1
+            result: Any = platform.invoke(ctx)
         return result if isinstance(result, int) else 0
     except click.exceptions.Exit as ending:
         return ending.exit_code
-    except click.Abort:
-        return 130
     except click.ClickException as error:
-        error.show()
+        with contextlib.suppress(OSError):  # nobody reads what is wrong; the exit code says that something is
+            error.show()
         return 2
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, click.Abort):
         return 130
-    except BrokenPipeError:
+    except (BrokenPipeError, _Unwritten):
         raise
     except Exception as error:  # noqa: BLE001  the outermost border: every error ends in a message
         from trialplane.cli import failure
 
         return failure.show(error)
+
+
+def _open_streams() -> None:
+    """Gives a process that was started without standard streams the null device.
+
+    Otherwise the first file that is opened would take the number of stdout, and get what is printed.
+    """
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+    for name, number in (("stdout", 1), ("stderr", 2)):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, "w", closefd=False))  # noqa: SIM115  for as long as the process lives
+    if not isinstance(sys.stdout, _Output):
+        sys.stdout = cast(TextIO, _Output(sys.stdout))
+
+
+class _Unwritten(OSError):
+    """The output cannot be written. What other files refuse is no such error."""
+
+
+class _Output:
+    """stdout that takes any text, as stderr does, and whose errors can be told from those of other files."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+    def write(self, text: str) -> int:
+        """See `io.TextIOBase`."""
+        with _told():
+            return int(self._stream.write(text))
+
+    def flush(self) -> None:
+        """See `io.TextIOBase`."""
+        with _told():
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextlib.contextmanager
+def _told() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise _Unwritten(error.errno, error.strerror) from error
+
+
+def _drop_unwritten() -> None:
+    """Has Python not complain at its end about output that could not be written."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

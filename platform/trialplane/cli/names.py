@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 def complete_run(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Names of runs on this machine, the newest first, and of those submitted from here; no cluster is asked."""
-    folder = paths.runs(paths.home())
-    try:
-        found = list(folder.glob("[!.]*")) if folder.is_dir() else []
-        here = [path.name for path in sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)]
-        return [name for name in dict.fromkeys([*here, *places.recall().runs]) if name.startswith(incomplete)]
-    except OSError:  # the verb itself says what is wrong with home
-        return []
+    found: dict[str, float] = {}
+    with contextlib.suppress(OSError):  # the verb itself says what is wrong with home
+        for path in paths.runs(paths.home()).glob("[!.]*"):
+            with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
+                found[path.name] = path.lstat().st_mtime
+    here = sorted(found, key=lambda name: found[name], reverse=True)
+    return [name for name in dict.fromkeys([*here, *places.recall().runs]) if name.startswith(incomplete)]
 
 
 def complete_job(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
@@ -16,6 +17,7 @@ from typing import Any
 import click
 
 from trialplane.errors import TrialplaneError
+from trialplane.wire import escapes
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -34,8 +36,9 @@ def option(*kinds: str) -> Decorator:
 
 
 def note(text: str) -> None:
-    """A line for the user that is no data."""
-    click.echo(text, err=True)
+    """A line for the user that is no data; where nobody can read it, it is not worth an error."""
+    with contextlib.suppress(OSError):
+        click.echo(escapes.visible(text), err=True)
 
 
 def is_coloured(stream: Any = None) -> bool:
@@ -52,7 +55,7 @@ def paint(text: str, **style: Any) -> str:
 def emit(kind: str, data: Any, table: Callable[[], str]) -> None:
     """Prints `data` (plain values) as JSON or YAML, or what `table` makes for people."""
     if kind == "json":
-        click.echo(json.dumps(data, indent=2, ensure_ascii=False))
+        click.echo(escapes.visible(json.dumps(data, indent=2, ensure_ascii=False)))  # the escapes are JSON's
     elif kind == "yaml":
         click.echo(as_yaml(data), nl=False)
     else:
@@ -84,15 +87,15 @@ def as_csv(header: Sequence[str], lines: Sequence[Sequence[Any]]) -> str:
     """CSV with a header, numbers in full."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows(lines)
+    for line in (header, *lines):
+        writer.writerow([escapes.visible(value) if isinstance(value, str) else value for value in line])
     return buffer.getvalue().rstrip("\n")
 
 
 def as_table(header: Sequence[str], lines: Sequence[Sequence[Any]]) -> str:
     """Aligned columns; numbers to the right. Cut to the terminal's width, whole where there is no terminal."""
-    shown = [[cell(value) for value in line] for line in lines]
-    widths = [max(len(text) for text in column) for column in zip(header, *shown, strict=True)]
+    shown = [[cell(value) for value in line] for line in (header, *lines)]
+    widths = [max(len(text) for text in column) for column in zip(*shown, strict=True)]
     right = [
         all(isinstance(line[i], (int, float)) or line[i] is None for line in lines) and bool(lines)
         for i in range(len(header))
@@ -102,7 +105,7 @@ def as_table(header: Sequence[str], lines: Sequence[Sequence[Any]]) -> str:
             text.rjust(width) if is_right else text.ljust(width)
             for text, width, is_right in zip(line, widths, right, strict=True)
         ).rstrip()
-        for line in [list(header), *shown]
+        for line in shown
     ]
     if sys.stdout.isatty():
         room = shutil.get_terminal_size().columns
@@ -118,12 +121,12 @@ def as_fields(fields: Mapping[str, Any]) -> str:
 
 
 def cell(value: Any) -> str:
-    """A value as people read it: four digits of a number, no line breaks."""
+    """A value as people read it: four digits of a number, no line breaks, nothing that steers a terminal."""
     if value is None:
         return ""
     if isinstance(value, float):
         return f"{value:.4g}"
-    return " ".join(str(value).split())
+    return escapes.visible(" ".join(str(value).split()))
 
 
 def percent(share: float) -> str:
@@ -158,4 +161,7 @@ def rate(value: float) -> str:
 
 def moment(epoch: float | None) -> str:
     """Seconds since the epoch as local time."""
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(epoch)) if epoch else ""
+    try:
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(epoch)) if epoch else ""
+    except (OverflowError, ValueError, OSError):  # no clock shows it
+        return f"{epoch:g}"

@@ -15,6 +15,7 @@ from trialplane import errors
 from trialplane.cli import collecting, output, training
 from trialplane.client.run import RunHandle
 from trialplane.errors import TargetError
+from trialplane.wire import escapes
 from trialplane.wire.records import RunStatus, TrialRow
 from trialplane.wire.states import FailureClass, RunState, TrialState
 
@@ -70,7 +71,7 @@ class Plain:
 
     def say(self, text: str) -> None:
         """See `View`."""
-        click.echo(text, file=self._stream)
+        _echo(text, self._stream)
         self._stream.flush()
 
 
@@ -96,7 +97,12 @@ def follow(handle: RunHandle, shown: View) -> Iterator[RunStatus]:
     """Shows each status and each failure, and gives the statuses."""
     place, _ = _ends(handle, 0)
     before, told = None, 0
+    warned: set[str] = set()
     for status in handle.watch():
+        for text in status.warnings:
+            if text not in warned:
+                warned.add(text)
+                shown.say(f"warning: {text}")
         now = (status.ended_trials, status.retried)
         if now != before:
             before = now
@@ -130,7 +136,7 @@ def failure(run: str, row: TrialRow, kind: str = "hpo") -> str:
     if kind == "train":
         return f"attempt {row.attempt}: {reason(row)[:200]}; it starts again from its last checkpoint"
     what = "iteration" if kind == "collect" else "trial"
-    again = "; it is tried again" if row.state.value == "LOST" else f"; `platform logs {run} {row.trial}`"
+    again = "; it is tried again" if row.state is TrialState.LOST else f"; `platform logs {run} {row.trial}`"
     return f"{what} {row.trial}: {reason(row)[:200]}{again}"
 
 
@@ -185,13 +191,13 @@ def best(status: RunStatus) -> str:
 
 def summary(handle: RunHandle, status: RunStatus, stream: Any = None) -> None:
     """How the run ended, and what to type next."""
+    say = functools.partial(_echo, stream=stream)
     if status.is_training:
-        _summary_of_training(handle, status, functools.partial(click.echo, file=stream))
+        _summary_of_training(handle, status, say)
         return
     if status.is_collection:
-        _summary_of_collection(handle, status, functools.partial(click.echo, file=stream))
+        _summary_of_collection(handle, status, say)
         return
-    say = functools.partial(click.echo, file=stream)
     name = handle.name
     took = status.ended - status.started if status.ended and status.started else None
     say(f"{name} {status.state}: {status.reason}" if status.reason else f"{name} {status.state}")
@@ -209,6 +215,10 @@ def summary(handle: RunHandle, status: RunStatus, stream: Any = None) -> None:
         say(f"use the best: `platform best {name} > best.yaml`, `{again}`")
     if status.state is RunState.PAUSED:
         say(f"go on with it: `platform resume {name}`")
+
+
+def _echo(text: str, stream: Any) -> None:
+    click.echo(escapes.visible(text), file=stream)
 
 
 def _summary_of_training(handle: RunHandle, status: RunStatus, say: Callable[[str], None]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -92,17 +94,25 @@ def _message(row: TrialRow) -> str:
     return ": ".join(part for part in (progress.reason(row), "" if row.feasible else "infeasible") if part)
 
 
+def _as_text(value: Any) -> Any:
+    """What a trial returned, in one cell: texts and numbers as they are, lists and the like as JSON."""
+    return json.dumps(value) if isinstance(value, (list, tuple, Mapping)) else value
+
+
 def _full(found: list[TrialRow]) -> tuple[list[str], list[list[Any]]]:
-    """Every field of every row; parameters and metrics get columns of their own."""
+    """Every field of every row; parameters, metrics and what else was returned get columns of their own."""
     params = list(dict.fromkeys(name for row in found for name in row.params))
     metrics = list(dict.fromkeys(name for row in found for name in row.metrics))
+    returned = list(dict.fromkeys(name for row in found for name in row.returned))
     plain = ("trial", "attempt", "number", "state", "feasible", "failure", "message", "seconds", "node", "log")
     lines = [
         [
             *(getattr(row, name) for name in plain),
             *(row.metrics.get(name) for name in metrics),
             *(row.params.get(name) for name in params),
+            *(_as_text(row.returned.get(name)) for name in returned),
         ]
         for row in found
     ]
-    return [*plain, *(f"metrics.{name}" for name in metrics), *(f"params.{name}" for name in params)], lines
+    names = [("metrics", metrics), ("params", params), ("returned", returned)]
+    return [*plain, *(f"{kind}.{name}" for kind, every in names for name in every)], lines

@@ -51,6 +51,7 @@ def _fields(status: RunStatus) -> dict[str, object]:
         "submitted": output.moment(status.created),
         "ended": output.moment(status.ended),
         "MLflow": status.recorder,
+        "warning": "; ".join(status.warnings),
     }
 
 

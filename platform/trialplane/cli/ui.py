@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import importlib.util
 import json
 import os
@@ -11,22 +12,29 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import urllib.parse
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
 from trialplane.cli import names, output
 from trialplane.client.places import Place
-from trialplane.errors import InputError, TargetError
+from trialplane.errors import InputError, RunNotFound, TargetError
 from trialplane.policies import protobuf
-from trialplane.wire import paths
+from trialplane.wire import labels, paths
+
+if TYPE_CHECKING:
+    from trialplane.spec.job import Job
 
 _HOST = "127.0.0.1"  # MLflow's UI asks nobody for a password
 _FIRST_PORT = 5000
 _PATIENCE = 10.0  # seconds for MLflow to end, or to say what an experiment is called
+_LOOK = 0.1  # seconds between looks whether it has started
+_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # no proxy leads to this machine
 
 
 @click.command("ui")
@@ -34,9 +42,10 @@ _PATIENCE = 10.0  # seconds for MLflow to end, or to say what an experiment is c
 @names.place_options()
 @click.option("--port", type=click.IntRange(1, 65535), help="Port; the first free one from 5000 on when left out.")
 def command(run: str | None, place: Place, port: int | None) -> int:
-    """Show all results in a browser, until Ctrl-C; only this machine can reach it.
+    """Show results in a browser, until Ctrl-C; only this machine can reach it.
 
-    On a cluster it forwards a port to MLflow there; with RUN the address is that of its experiment.
+    The address leads to the trials of RUN, or of the newest run, the best first; everything else that is recorded is there
+    too. On a cluster it forwards a port to MLflow there.
     """
     home = paths.home()
     if place.local:
@@ -51,15 +60,19 @@ def command(run: str | None, place: Place, port: int | None) -> int:
     if port is not None and not _is_free(port):
         raise InputError(f"port {port} is in use; leave --port out to take a free one")
     port = port or _first_free()
-    return _here(home, port) if place.local else _there(place, run, port)
+    return _here(place, home, run, port) if place.local else _there(place, run, port)
 
 
-def _here(home: Path, port: int) -> int:
-    environ = {**protobuf.controller_env(os.environ), "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+def _here(place: Place, home: Path, run: str | None, port: int) -> int:
+    shown = _shown(run, place)
+    # Its runner of evaluation jobs would be as large as the server, and its telemetry would call home.
+    off = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
+    environ = {**protobuf.controller_env(os.environ), **off}
     server = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", paths.mlflow_uri(home)]
     server += ["--default-artifact-root", str(paths.mlflow_artifacts(home)), "--workers", "1"]
-    output.note(f"http://{_HOST}:{port} shows the results in {home} in a few seconds; Ctrl-C ends it")
-    code = _serve([*server, "--host", _HOST, "--port", str(port)], environ)
+    output.note(f"MLflow starts, which takes a few seconds; Ctrl-C ends it. The results are those in {home}")
+    base = f"http://{_HOST}:{port}"
+    code = _serve([*server, "--host", _HOST, "--port", str(port)], environ, base, lambda: output.note(_page(base, shown)))
     if code:
         raise TargetError(f"MLflow ended with exit code {code}; what it said is above")
     return 0
@@ -71,13 +84,14 @@ def _there(place: Place, run: str | None, port: int) -> int:
 
     target = KubernetesTarget(place.context, place.namespace)
     mlflow = target.objects.site.mlflow
+    shown = _shown(run, place)
     if not mlflow.service:
-        output.note(f"MLflow is not in {target.cluster.place}; it is at {mlflow.url}")
+        output.note(f"MLflow is not in {target.cluster.place}; it is at {_page(mlflow.url, shown)}")
         return 0
     with Forward(target.cluster, mlflow.service, mlflow.port, port, output.note) as forward:
         forward.connect().close()  # what stands in the way is said at once
-        page = _page(forward.url, _job(target, run))
-        output.note(f"{page} shows the results in {target.cluster.place}; Ctrl-C ends it")
+        output.note(_page(forward.url, shown))
+        output.note(f"The results are those in {target.cluster.place}; Ctrl-C ends it")
         if mlflow.secret:
             kubectl = f"kubectl --context {target.cluster.context} -n {target.cluster.namespace}"
             output.note(f"MLflow asks for the user and password of `{kubectl} get secret {mlflow.secret} -o yaml`")
@@ -85,26 +99,56 @@ def _there(place: Place, run: str | None, port: int) -> int:
     return 0
 
 
-def _job(target: Any, run: str | None) -> str:
-    """The job of a run, or of the newest; "" when there is none."""
+def _shown(run: str | None, place: Place) -> tuple[str, Job] | None:
+    """The run to show, the newest when none is named, and its job; None when there is none.
+
+    Raises:
+        RunNotFound: the run that is named is not there.
+    """
     try:
-        return str(target.status(run or target.runs()[0]).job)
-    except (TargetError, IndexError):  # the results can be looked at all the same
-        return ""
+        handle = names.find_run(run, place)
+        return handle.name, handle.job
+    except (RunNotFound, TargetError):
+        if run is not None:
+            raise
+        return None  # the results can be looked at all the same
 
 
-def _page(base: str, job: str) -> str:
-    """The page of a job's experiment, or MLflow's first page when it cannot be told."""
-    query = urllib.parse.urlencode({"experiment_name": job})
-    try:
-        asked = f"{base}/api/2.0/mlflow/experiments/get-by-name?{query}"
-        direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # no proxy leads to this machine
-        with direct.open(asked, timeout=_PATIENCE) as answer:
-            found = json.load(answer)["experiment"]["experiment_id"]
-    except (OSError, ValueError, KeyError, TypeError):  # no such experiment yet, or a password is wanted
+def _page(base: str, shown: tuple[str, Job] | None) -> str:
+    """The page of a run's trials, the best first and with their curves, or MLflow's first page when it cannot be told."""
+    if shown is None:
         return base
-    # MLflow shows somebody who was never there its pages for language models, where a study is nowhere to be seen.
-    return f"{base}/#/experiments/{found}/runs?workflowType=machine_learning"
+    run, job = shown
+    asked = f"{base}/api/2.0/mlflow/experiments/get-by-name?{urllib.parse.urlencode({'experiment_name': job.name})}"
+    try:
+        with _direct.open(asked, timeout=_PATIENCE) as answer:
+            experiment = json.load(answer)["experiment"]["experiment_id"]
+    except (
+        OSError,
+        http.client.HTTPException,
+        ValueError,
+        KeyError,
+        TypeError,
+    ):  # no such experiment yet, or a password is wanted
+        return base
+    best = job.objectives[0]
+    query = {
+        "workflowType": "machine_learning",  # somebody who was never there is shown pages for language models
+        "searchFilter": f"tags.`{labels.KIND}` = 'trial' and tags.`{labels.RUN}` = '{run}'",
+        "orderByKey": f"metrics.`{best.metric}`",
+        "orderByAsc": "true" if best.direction == "minimize" else "false",
+        "compareRunsMode": "CHART",
+    }
+    return f"{base}/#/experiments/{experiment}/runs?{urllib.parse.urlencode(query, quote_via=urllib.parse.quote)}"
+
+
+def _answers(base: str) -> bool:
+    """Whether MLflow has started."""
+    try:
+        with _direct.open(f"{base}/health", timeout=_PATIENCE) as answer:
+            return bool(answer.status == http.client.OK)
+    except (OSError, http.client.HTTPException):
+        return False
 
 
 def _until_enough() -> None:
@@ -114,14 +158,25 @@ def _until_enough() -> None:
     enough.wait()
 
 
-def _serve(server: list[str], environ: dict[str, str]) -> int:
-    """Runs MLflow until it ends, or until the user has had enough: then its exit code does not matter."""
+def _serve(server: list[str], environ: dict[str, str], base: str, started: Callable[[], None]) -> int:
+    """Runs MLflow until it ends, or until the user has had enough: then its exit code does not matter.
+
+    Args:
+        server: its command.
+        environ: its environment.
+        base: where it answers.
+        started: called when it does.
+    """
     # SIGINT too: a shell that starts this in the background has it ignored.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
     # A session of its own: a Ctrl-C that reached it as well would make it print tracebacks.
     child = subprocess.Popen(server, env=environ, start_new_session=True)
     try:
+        while child.poll() is None and not _answers(base):
+            time.sleep(_LOOK)
+        if child.poll() is None:
+            started()
         return child.wait()
     except KeyboardInterrupt:
         return 0

@@ -39,12 +39,13 @@ def command(job: str, profile: str | None, sets: tuple[str, ...], kind: str) -> 
         return
     searched = resolved.space_function or errors.counted(len(resolved.parameters), "parameter")
     goals = ", ".join(f"{objective.direction} {objective.metric}" for objective in resolved.objectives)
+    watched = "" if resolved.pruner.name == "none" else f" by {resolved.watched.metric}"
     output.emit(
         kind,
         resolved.model_dump(mode="json"),
         lambda: (
             f"{resolved.name} is valid: {trials}, {resolved.parallel} at a time, {searched}, {goals}, "
-            f"sampler {resolved.sampler.name}, pruner {resolved.pruner.name}"
+            f"sampler {resolved.sampler.name}, pruner {resolved.pruner.name}{watched}"
         ),
     )
 

@@ -25,11 +25,18 @@ def nothing_to_do(status: RunStatus, old: Job, job: Job, where: str = "") -> str
             f"--resume {status.run}{where}` starts another one from its newest checkpoint, with the code and the parameters "
             "of now"
         )
+    resume = f"`platform resume {status.run}"
+    counts = f"{status.ended_trials} of {errors.counted(job.trials, job.noun)}"
+    used = _used_up(status, job)
+    if used is not None and status.state in (RunState.SUCCEEDED, RunState.FAILED):
+        return (
+            f"the run {status.run} has {status.state.lower()}: budget.time ({used:g} s) was used up after "
+            f"{counts}; {resume} --set budget.time={2 * used:g}` goes on until it has worked that long in all, "
+            "budget.time=null without end"
+        )
     if status.state is not RunState.SUCCEEDED:
         return ""
     done = f"the run {status.run} has succeeded"
-    resume = f"`platform resume {status.run}"
-    counts = f"{status.ended_trials} of {errors.counted(job.trials, job.noun)}"
     if _is_reached(status, job):
         return (
             f"{done}: it reached budget.target ({job.budget.target:g}) after {counts}; "
@@ -39,11 +46,6 @@ def nothing_to_do(status: RunStatus, old: Job, job: Job, where: str = "") -> str
         return ""
     if status.ended_trials >= job.trials:
         return f"{done} and nothing is left to do; {resume} --{job.noun}s N` asks for more than {job.trials}"
-    if _is_late(status, job):
-        return (
-            f"{done}: budget.time ({job.budget.time:g} s) was used up after {counts}; "
-            f"{resume} --set budget.time=2h` goes on for that long, budget.time=null without end"
-        )
     return (
         f"{done}: every point of the space was tried, in {counts}; a larger space is another study, under another name. "
         f"{resume} --trials N` looks for more points all the same"
@@ -57,7 +59,7 @@ def _is_reached(status: RunStatus, job: Job) -> bool:
     return value >= job.budget.target if job.objectives[0].direction == "maximize" else value <= job.budget.target
 
 
-def _is_late(status: RunStatus, job: Job) -> bool:
-    if job.budget.time is None or status.started is None or status.ended is None:
-        return False
-    return status.ended - status.started >= job.budget.time
+def _used_up(status: RunStatus, job: Job) -> float | None:
+    """The time budget, in seconds, when it was used up before all trials had ended."""
+    limit = job.budget.time
+    return limit if limit is not None and status.worked > limit and status.ended_trials < job.trials else None

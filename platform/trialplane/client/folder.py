@@ -1,27 +1,34 @@
-"""The folder of a local run: made whole or not at all, compared with a new submission, kept when `resume` changed it."""
+"""The folder of a local run: made whole or not at all, compared with a new submission, kept when `resume` changed it.
+
+And what is said of one that is damaged: only the run whose folder it is has to suffer from that.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import json
+import math
+import os
 import shutil
+import stat
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
+from trialplane import errors
 from trialplane.client import changes, process
-from trialplane.errors import InputError, RunExists, TargetError
+from trialplane.errors import InputError, RunDamaged, RunExists, RunNotFound
 from trialplane.plan import pack as packing
+from trialplane.plan import plan as planning
 from trialplane.plan.plan import Plan
 from trialplane.spec.job import Job
 from trialplane.wire import env, records
 from trialplane.wire.paths import RunPaths
-from trialplane.wire.records import RunStatus
-from trialplane.wire.states import RunState
 
 
 def create(run: RunPaths, plan: Plan) -> None:
@@ -31,7 +38,7 @@ def create(run: RunPaths, plan: Plan) -> None:
         RunExists: another submission took the name in the meantime.
         InputError: the disk is full or cannot be written; nothing is left of the try.
     """
-    with _written(run.root.parent):
+    with written(run.root.parent):
         run.root.parent.mkdir(parents=True, exist_ok=True)
         scratch = RunPaths(Path(tempfile.mkdtemp(prefix=f".{plan.run}-", dir=run.root.parent)))
         try:
@@ -39,7 +46,7 @@ def create(run: RunPaths, plan: Plan) -> None:
             packing.unpack(plan.pack.data, scratch.code)
             scratch.job.write_text(plan.job.model_dump_json(), encoding="utf-8")
             scratch.submission.write_text(json.dumps(plan.submission(now)), encoding="utf-8")
-            scratch.status.write_text(records.to_json(pending(plan.run, plan.job, now)), encoding="utf-8")
+            scratch.status.write_text(records.to_json(planning.pending(plan.run, plan.job, now)), encoding="utf-8")
             scratch.root.chmod(0o755)
             scratch.root.rename(run.root)
         except OSError as error:
@@ -51,51 +58,125 @@ def create(run: RunPaths, plan: Plan) -> None:
 
 
 def discard(run: RunPaths) -> None:
-    """Takes away a run on which nobody works."""
-    with _written(run.root.parent):
+    """Takes away a run on which nobody works, damaged or not.
+
+    Raises:
+        InputError: it cannot be taken away, or not all of it.
+    """
+    with written(run.root.parent, "nothing was deleted"):
         away = Path(tempfile.mkdtemp(prefix=f".{run.root.name}-", dir=run.root.parent))
-        run.root.rename(away / "old")  # at once, so that no half-deleted run is ever seen
+        try:
+            run.root.rename(away / "old")  # at once, so that no half-deleted run is ever seen
+        except OSError:
+            away.rmdir()
+            raise
     shutil.rmtree(away, ignore_errors=True)
+    if away.exists():  # folders that its job has closed
+        for above, names, _ in os.walk(away):
+            for name in names:
+                _open(Path(above) / name)
+        shutil.rmtree(away, ignore_errors=True)
+    if away.exists():
+        raise InputError(f"{run.root.name} is forgotten, but not all of its files can be removed: see {away}")
 
 
-def pending(run: str, job: Job, created: float) -> RunStatus:
-    """The status of a run whose controller has yet to speak."""
-    return RunStatus(
-        run=run,
-        job=job.name,
-        state=RunState.PENDING,
-        trials=job.trials,
-        parallel=job.width,
-        kind=job.kind,
-        slots_per_trial=job.nodes,
-        reason="the controller is starting",
-        objectives=tuple(objective.metric for objective in job.objectives),
-        created=created,
-        updated=time.time(),
-    )
+def open_up(run: RunPaths) -> None:
+    """Opens the folder of a run that is to be deleted, where its owner has closed it: else nobody sees who works on it."""
+    _open(run.root)
+
+
+def _open(folder: Path) -> None:
+    if not folder.is_symlink():
+        with contextlib.suppress(OSError):  # another user's; what then cannot be done says so
+            folder.chmod(folder.stat().st_mode | stat.S_IRWXU)
+
+
+def is_run(root: Path) -> bool:
+    """Whether a name in the folder of runs is taken by one, whatever has become of it; a file is none.
+
+    Raises:
+        OSError: the folder of runs cannot be looked into.
+    """
+    try:
+        return not stat.S_ISREG(root.lstat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
+def damaged(run: RunPaths, file: Path, why: Exception | str, cure: str = "") -> RunDamaged | RunNotFound:
+    """The error for a run of which a file cannot be read; for one that was deleted meanwhile, that there is no such run.
+
+    Args:
+        run: the run.
+        file: what cannot be read.
+        why: the error, or words that go on after the file's name.
+        cure: what else than deleting the run helps, as a sentence.
+    """
+    name = run.root.name
+    if not os.path.lexists(run.root):
+        return RunNotFound(f"there is no run {name!r} any more; it was deleted a moment ago")
+    if isinstance(why, PermissionError) and not os.access(run.root, os.R_OK | os.X_OK):
+        file, cure = run.root, f"`chmod u+rwx {run.root}` opens it, as far as it is yours."
+    ways = f"{cure} `platform delete {name}` forgets it".strip()
+    return RunDamaged(f"the run {name} is damaged: {file} {_words(why)}. {ways}; what is left of it is in {run.root}")
+
+
+def _words(why: Exception | str) -> str:
+    """What is wrong with a file, after its name."""
+    if isinstance(why, str):
+        return why
+    if isinstance(why, FileNotFoundError):
+        return "is missing"
+    if isinstance(why, OSError):
+        return f"cannot be read ({why.strerror})"
+    if isinstance(why, ValidationError):
+        first = why.errors()[0]
+        field = ".".join(map(str, first["loc"]))
+        return f"is not of this version ({field}: {first['msg']})" if field else f"holds no job ({first['msg']})"
+    return f"holds something else ({errors.first_line(why)})"
 
 
 def load_job(run: RunPaths) -> Job:
     """The job of a run.
 
     Raises:
-        TargetError: the file is gone or damaged, or of another version.
+        RunDamaged: the file is gone or damaged, or of another version.
     """
     try:
-        return Job.model_validate_json(run.job.read_bytes())
+        return Job.model_validate_json(process.read(run.job))
     except (OSError, ValidationError) as error:
-        raise TargetError(f"{run.job} cannot be read: {error}") from error
+        raise damaged(run, run.job, error) from error
+
+
+def load_submission(run: RunPaths) -> Mapping[str, Any]:
+    """The facts of a run's submission, among them `submitted` and `code_hash`.
+
+    Raises:
+        RunDamaged: the file is gone or damaged.
+    """
+    try:
+        facts = json.loads(process.read(run.submission))
+        if not (math.isfinite(facts["submitted"]) and isinstance(facts["code_hash"], str)):
+            raise ValueError("it has no time or no code")
+    except (OSError, ValueError) as error:
+        raise damaged(run, run.submission, error) from error
+    except (KeyError, TypeError, OverflowError, RecursionError) as error:
+        raise damaged(run, run.submission, f"holds something else ({type(error).__name__}: {error})") from error
+    return {**facts}
 
 
 def differences(run: RunPaths, plan: Plan) -> list[str]:
     """What a new submission has otherwise than the run of its name."""
-    code = {name: (run.code / name).read_bytes() for name in packing.pack(run.code).files}
-    return changes.differences(load_job(run), json.loads(run.submission.read_bytes())["code_hash"], code, plan)
+    try:
+        code = {name: (run.code / name).read_bytes() for name in packing.pack(run.code).files}
+    except (OSError, InputError) as error:
+        raise damaged(run, run.code, f"cannot be read: {errors.first_line(error)}") from error
+    return changes.differences(load_job(run), load_submission(run)["code_hash"], code, plan)
 
 
 def keep(run: RunPaths, job: Job) -> None:
     """Writes the changed job of a run that is not active."""
-    with _written(run.root):
+    with written(run.root):
         process.replace(run.job, job.model_dump_json())
 
 
@@ -111,10 +192,10 @@ def seen(home: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _written(folder: Path) -> Iterator[None]:
-    """What the disk refuses, in words."""
+def written(folder: Path, nothing: str = "nothing was started") -> Iterator[None]:
+    """What the disk refuses, in words, and that `nothing` became of it."""
     try:
         yield
     except OSError as error:
         what = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror
-        raise InputError(f"{folder} cannot be written: {what}; nothing was started") from error
+        raise InputError(f"{folder} cannot be written: {what}; {nothing}") from error

@@ -13,15 +13,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from trialplane.client import kinds
-from trialplane.client.cluster import Answer, Cluster
+from trialplane.client.cluster import READ, Answer, Cluster
 from trialplane.errors import TargetError
+from trialplane.plan.plan import Plan
 from trialplane.plan.site import Site
 from trialplane.wire import cluster as names
 from trialplane.wire import records
 from trialplane.wire.records import RunStatus, TrialRow, Wish
-from trialplane.wire.states import RunState
 
 SECRET_KEY = "token"
+RECORD_SECONDS = 150.0  # the first submission of all may have the database make its tables
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,9 +107,34 @@ class Gateway:
         following = int(answer.headers.get("x-trialplane-next", offset + len(answer.data)))
         return Piece(answer.data, following, answer.headers.get("x-trialplane-growing") == "1")
 
-    def wish(self, run: str, state: RunState, parallel: int | None = None) -> bool:
-        """Says how the user wants the run to go on; False when the ledger does not know it."""
-        return self._change("PUT", f"/runs/{run}/wish", records.to_dict(Wish(state, parallel)))
+    def record(self, plan: Plan, submitted: float, *, new: bool) -> bool:
+        """Keeps what a run is submitted or resumed with, so that it is known before it has a controller.
+
+        Args:
+            plan: of the run.
+            submitted: seconds since the epoch.
+            new: whether no run may have its name; then False, and nothing is changed, when one has.
+        """
+        body = {
+            "job": plan.job.model_dump(mode="json"),
+            "submission": plan.submission(submitted),
+            "code": base64.b64encode(plan.pack.data).decode("ascii"),
+            "new": new,
+        }
+        answer = self._send("PUT", f"/runs/{plan.run}", body, RECORD_SECONDS)
+        if new and answer.status == 409 and _error(answer) is not None:
+            return False
+        self._need(answer, "update")
+        return True
+
+    def wish(self, run: str, **changed: Any) -> bool:
+        """Changes these fields of the run's `Wish`, and no others; False when the ledger does not know it."""
+        return self._change("PUT", f"/runs/{run}/wish", records.to_dict(changed))
+
+    def wished(self, run: str) -> Wish:
+        """What the user wants of the run; an empty wish when the gateway is too old to say."""
+        answer = self._known(run, "wish")
+        return Wish() if answer is None else records.from_dict(Wish, answer.json())
 
     def forget(self, run: str) -> bool:
         """Deletes the study and the run's folder; False when the ledger does not know it."""
@@ -126,14 +152,18 @@ class Gateway:
         return self._cluster.service(self._site.gateway.service, self._site.gateway.port, "GET", path, query=query)
 
     def _change(self, method: str, path: str, body: Any = None) -> bool:
-        headers = {names.TOKEN_HEADER: self._secret()} if self._site.gateway.secret else {}
-        answer = self._cluster.service(
-            self._site.gateway.service, self._site.gateway.port, method, path, body=body, headers=headers
-        )
+        answer = self._send(method, path, body)
         if _is_unknown(answer):
             return False
         self._need(answer, "update" if method == "PUT" else "delete")
         return True
+
+    def _send(self, method: str, path: str, body: Any, timeout: float = READ) -> Answer:
+        headers = {names.TOKEN_HEADER: self._secret()} if self._site.gateway.secret else {}
+        service = self._site.gateway
+        return self._cluster.service(
+            service.service, service.port, method, path, body=body, headers=headers, timeout=timeout
+        )
 
     def _secret(self) -> str:
         if self._token is None:

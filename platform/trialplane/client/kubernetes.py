@@ -1,12 +1,14 @@
 """A namespace of a Kubernetes cluster as a target: a run is a RayJob while it lives, and a study in the ledger for good.
 
-Two witnesses are asked about a run. The API server knows the RayJob and its pods; the gateway knows the ledger. Either may
-know nothing of it: a run that waits for its first pod is not in the ledger yet, and one that has ended, or was cancelled,
-has no RayJob. The gateway may also be away: then what Kubernetes alone knows is shown, with that reason.
+Two witnesses are asked about a run: the API server knows the RayJob and its pods, the gateway knows the ledger, where
+`submit` writes a run down before it makes a RayJob. What each may not know, and how the two make one status, is `standing`.
+
+Over 400 lines: the methods of a target, each short, over the same two witnesses.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import time
@@ -113,8 +115,21 @@ class KubernetesTarget:
         """See `Target`."""
         became = self._join(plan)
         if became in (Submitted.NEW, Submitted.REPLACED):
-            self.objects.apply(plan, time.time())
+            self._start(plan, time.time())
         return became
+
+    def _start(self, plan: Plan, submitted: float) -> None:
+        """Writes a new run down, and makes its objects; what cannot be made is not written down either."""
+        is_new = self.gateway.record(plan, submitted, new=True)
+        if not is_new:
+            self._check_same(plan)  # it was interrupted, or another one of this moment was quicker
+        try:
+            self.objects.apply(plan, submitted)
+        except BaseException:
+            if is_new:
+                with contextlib.suppress(TargetError):  # what stopped it is the news
+                    self.gateway.forget(plan.run)
+            raise
 
     def _join(self, plan: Plan) -> Submitted:
         """Goes on with the run of that name, or says that one is to be made, and removes what ended without any trial."""
@@ -124,15 +139,14 @@ class KubernetesTarget:
             raise TargetError(f"{view.away}\nWhether there is a run {name} already is not known; nothing was started")
         if view.ray_job is None and view.status is None:
             return Submitted.NEW
+        if view.ray_job is None and not view.has_begun and view.status and view.status.state is RunState.PENDING:
+            return Submitted.NEW  # it is being submitted, or that was interrupted: as below
         if not view.is_active and not (view.status and self.gateway.attempts(name)):
             self.delete(name)
             return Submitted.REPLACED
-        if view.ray_job is not None and view.status is None and self.objects.submission(name) is None:
+        if view.ray_job is not None and not view.has_begun and self.objects.submission(name) is None:
             return Submitted.NEW  # who submitted it was interrupted: the same submission completes it, another is refused
-        job, facts, code = self._submission(name)
-        lines = changing.differences(job, str(facts.get("code_hash", "")), changing.contents(code), plan)
-        if lines:
-            raise RunExists(changing.refusal(name, lines))
+        self._check_same(plan)
         if view.is_active:
             return Submitted.RUNNING
         state = standing.status(self.objects, view).state
@@ -143,6 +157,13 @@ class KubernetesTarget:
             raise RunExists(f"the run {name} {word}; `platform resume {name}` goes on with it, {changing.other_name(name)}")
         self.resume(name, {}, ())
         return Submitted.RESUMED
+
+    def _check_same(self, plan: Plan) -> None:
+        """Raises RunExists when the run of that name was submitted with something else."""
+        job, facts, code = self._submission(plan.run)
+        lines = changing.differences(job, str(facts.get("code_hash", "")), changing.contents(code), plan)
+        if lines:
+            raise RunExists(changing.refusal(plan.run, lines))
 
     def runs(self) -> list[str]:
         """See `Target`."""
@@ -236,7 +257,7 @@ class KubernetesTarget:
         view = self._known(run)
         if not view.is_active:
             return
-        known = self.gateway.wish(run, RunState.PAUSED)
+        known = self.gateway.wish(run, state=RunState.PAUSED) or self._written_down(run, RunState.PAUSED)
         if now or not known or not view.alive:  # nobody is there who could end in order
             self.objects.remove(run, wait=False)
 
@@ -246,11 +267,9 @@ class KubernetesTarget:
         status = standing.status(self.objects, view)
         if status.state.is_ended and not view.is_active:
             raise InputError(f"the run {run} has ended already ({status.state}); nothing was changed")
-        known = self.gateway.wish(run, RunState.CANCELLED)
+        known = self.gateway.wish(run, state=RunState.CANCELLED) or self._written_down(run, RunState.CANCELLED)
         if now or not known or not view.alive:
             self.objects.remove(run)
-            if not known:  # it may have begun its study in the meantime
-                self.gateway.wish(run, RunState.CANCELLED)
 
     def release(self, run: str) -> None:
         """See `Target`."""
@@ -258,19 +277,37 @@ class KubernetesTarget:
 
     def scale(self, run: str, parallel: int, *, now: bool = False) -> bool:
         """See `Target`."""
+        view, ray_job, job = self._scalable(run, parallel)
+        if not view.has_begun or not self.gateway.wish(run, parallel=parallel):
+            raise InputError(
+                f"the controller of {run} has not started yet; `platform status {run}` shows why, try again then"
+            )
+        return self._fit(view, ray_job, job, parallel, now)
+
+    def scaled(self, run: str, parallel: int, *, now: bool = False) -> bool:
+        """See `Target`."""
+        view, ray_job, job = self._scalable(run, parallel)
+        newest = self.gateway.wished(run).parallel
+        if newest not in (None, parallel):
+            raise InputError(f"{run} was scaled to {newest} in the meantime, so that it does not come to {parallel}")
+        return self._fit(view, ray_job, job, parallel, now)
+
+    def _fit(self, view: View, ray_job: Mapping[str, Any], job: Job, parallel: int, now: bool) -> bool:
+        """Has as many pods as a controller that was seen so needs; whether that is done."""
+        seen = view.status is not None and view.alive and view.status.parallel == parallel
+        pods = self.objects.trial_pods(ray_job["metadata"]["name"])
+        if len(pods) > job.widened(parallel).slots and not seen and not now:
+            return False  # until the controller has said which pods it keeps, none may go
+        keep = None if now or view.status is None else frozenset(view.status.nodes)
+        return self.objects.scale(ray_job, job, parallel, keep)
+
+    def _scalable(self, run: str, parallel: int) -> tuple[View, dict[str, Any], Job]:
+        """A run that somebody works on, its RayJob and its job."""
         view, job = self._known(run), self.job(run)
         if not view.is_active or view.ray_job is None:
             option = "--workers" if job.is_collection else "--parallel"
             raise InputError(f"nobody works on {run}; `platform resume {run} {option} {parallel}` goes on with so many")
-        if not self.gateway.wish(run, RunState.RUNNING, parallel):
-            raise InputError(
-                f"the controller of {run} has not started yet; `platform status {run}` shows why, try again then"
-            )
-        seen = view.status is not None and view.alive and view.status.parallel == parallel
-        if len(self.objects.trial_pods(run)) > job.widened(parallel).slots and not seen and not now:
-            return False  # until the controller has said which pods it keeps, none may go
-        keep = None if now or view.status is None else frozenset(view.status.nodes)
-        return self.objects.scale(view.ray_job, job, parallel, keep)
+        return view, view.ray_job, job
 
     def delete(self, run: str) -> None:
         """See `Target`."""
@@ -286,8 +323,9 @@ class KubernetesTarget:
             raise InputError(f"the run {run} is running; `platform status {run}` shows it, `platform cancel {run}` ends it")
         old, facts, code = self._submission(run)
         started = len({row.trial for row in self.attempts(run)})
-        if view.status and view.status.parallel:  # as it was scaled
-            old = old.widened(view.status.parallel)
+        width = self.gateway.wished(run).parallel or (view.status.parallel if view.status else 0)
+        if width:  # as it was scaled
+            old = old.widened(width)
         job = changing.changed(old, changes, sets, started)
         found, _ = self.check(job)
         if found:
@@ -297,9 +335,11 @@ class KubernetesTarget:
         if why:
             raise InputError(why)
         self.objects.remove(run)
-        # Of the wish to stop nothing may be left when the new controller asks.
-        self.gateway.wish(run, RunState.RUNNING)
-        self.objects.apply(_plan(run, job, facts, code), float(facts.get("submitted") or time.time()))
+        plan, submitted = _plan(run, job, facts, code), float(facts.get("submitted") or time.time())
+        self.gateway.record(plan, submitted, new=False)
+        # Of the wish to stop nothing may be left when the new controller asks, and how wide it goes is the job's to say now.
+        self.gateway.wish(run, state=RunState.RUNNING, parallel=None)
+        self.objects.apply(plan, submitted)
 
     def exit_code(self, run: str) -> int:
         """See `Target`."""
@@ -312,7 +352,7 @@ class KubernetesTarget:
         except TargetError as error:
             return View(ray_job, None, False, str(error))
         status, alive = found or (None, False)
-        if status is not None and not alive and status.ended is None:
+        if status is not None and not alive and status.started is not None and status.ended is None:
             status = self._recounted(status)
         return View(ray_job, status, alive, "")
 
@@ -334,6 +374,15 @@ class KubernetesTarget:
         nearest = errors.nearest(run, known) or "`platform list` shows all"
         hint = nearest if known else "there are none yet; `platform submit hpo NAME` starts one"
         raise RunNotFound(f"there is no run {run!r} in {self.cluster.place}; {hint}")
+
+    def _written_down(self, run: str, state: RunState) -> bool:
+        """The same for a run whose objects, which are about to go, `submit` did not make; False when they are not whole."""
+        found = self.objects.submission(run)
+        if found is None:
+            return False
+        submitted = float(found.facts.get("submitted") or time.time())
+        self.gateway.record(_plan(run, found.job, found.facts, found.code), submitted, new=False)
+        return self.gateway.wish(run, state=state)
 
     def _submission(self, run: str) -> tuple[Job, Mapping[str, Any], bytes]:
         """The job, the facts and the code of a run: of its living objects, else of the ledger."""

@@ -1,13 +1,16 @@
-"""This machine as a target: a run is a folder below home, its controller a process of its own session."""
+"""This machine as a target: a run is a folder below home, its controller a process of its own session.
+
+A folder can be damaged or vanish at any moment. What that hinders is one run, and its error names the file.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-import json
+import functools
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from trialplane import errors
 from trialplane.client import changes as changing
@@ -15,6 +18,7 @@ from trialplane.client import ending, folder, places, process, results, tail
 from trialplane.client.machine import Machine
 from trialplane.client.target import Submitted
 from trialplane.errors import Complaint, InputError, LedgerError, RunExists, RunNotFound, TargetError
+from trialplane.plan import plan as planning
 from trialplane.plan import saving
 from trialplane.plan.plan import Plan
 from trialplane.spec.job import Job
@@ -29,6 +33,23 @@ _EXIT_CODES = {
     RunState.CANCELLED: errors.EXIT_CANCELLED,
     RunState.PAUSED: errors.EXIT_INTERRUPTED,
 }
+_COUNTED = "Removing that file mends the run, as its counts are in the ledger."
+
+M = TypeVar("M", bound=Callable[..., Any])
+
+
+def _of_run(method: M) -> M:
+    """A method about one run, whose folder answers for whatever the system refuses meanwhile."""
+
+    @functools.wraps(method)
+    def told(self: LocalTarget, run: str, *args: Any, **options: Any) -> Any:
+        try:
+            return method(self, run, *args, **options)
+        except OSError as error:
+            files = RunPaths.of(self.home, run)
+            raise folder.damaged(files, Path(error.filename or files.root), error) from error
+
+    return cast(M, told)
 
 
 class LocalTarget:
@@ -68,7 +89,7 @@ class LocalTarget:
         """See `Target`."""
         run = RunPaths.of(self.home, plan.run)
         became = Submitted.NEW
-        if run.root.exists():
+        if folder.is_run(run.root):
             known = self._join(run, plan)
             if known is not None:
                 return known
@@ -104,13 +125,15 @@ class LocalTarget:
         with folder.seen(self.home):
             if not found.is_dir():
                 return []
-            names = [path.name for path in found.iterdir() if not path.name.startswith(".") and (path / "job.json").exists()]
+            names = [path.name for path in found.iterdir() if not planning.check_name(path.name) and folder.is_run(path)]
         return sorted(names, key=lambda name: (self._submitted(name), name), reverse=True)
 
+    @_of_run
     def job(self, run: str) -> Job:
         """See `Target`."""
         return folder.load_job(self._find(run))
 
+    @_of_run
     def status(self, run: str) -> RunStatus:
         """See `Target`."""
         files = self._find(run)
@@ -118,18 +141,24 @@ class LocalTarget:
         status = self._recorded(files)  # read after the look, so that one that has just ended has said so
         if alive:
             return status
-        if status.state in (RunState.PENDING, RunState.RUNNING):
+        if files.cancelled.exists() and not status.state.is_ended:  # its controller had said its last word, or was killed
+            status = _cancelled(status)
+        elif status.state in (RunState.PENDING, RunState.RUNNING):
             reason = f"the controller is not running (killed?); `platform resume {run}` goes on"
             status = dataclasses.replace(
                 status, state=RunState.PAUSED, reason=reason, eta=None, rate=None, running=0, slots_ready=0, ended=None
             )
+        job = folder.load_job(files)
         # A controller that failed told its last counts before; one that succeeded with all trials told all.
         whole = status.state is RunState.SUCCEEDED and status.ended_trials == status.trials
-        return status if whole or not files.ledger.exists() else self._recounted(files, status)
+        if not whole and files.ledger.exists():
+            status = self._recounted(files, job, status)
+        if not folder.is_run(files.root):  # deleted while it was counted: counts of what was left would be wrong
+            self._find(run)
+        return status
 
-    def _recounted(self, files: RunPaths, status: RunStatus) -> RunStatus:
+    def _recounted(self, files: RunPaths, job: Job, status: RunStatus) -> RunStatus:
         """A status with the counts and the best of the ledger."""
-        job = folder.load_job(files)
         try:
             found = results.attempts(files.ledger, files.root.name, job, alive=False)
         except LedgerError as error:  # the rest of the status may say why; and one such run must not spoil the list
@@ -138,15 +167,18 @@ class LocalTarget:
             return dataclasses.replace(status, reason=reason)
         return dataclasses.replace(status, **results.counts(found), best=rows.best(job, rows.newest(found)))
 
+    @_of_run
     def is_active(self, run: str) -> bool:
         """See `Target`."""
         return process.living(self._find(run)) is not None
 
+    @_of_run
     def look(self, run: str) -> tuple[RunStatus, bool]:
         """See `Target`."""
         active = self.is_active(run)  # asked first, so that the status of one that has ended is the last word
         return self.status(run), active
 
+    @_of_run
     def missing_checkpoint(self, run: str, job: Job) -> str:
         """See `Target`."""
         files = self._find(run)
@@ -156,6 +188,7 @@ class LocalTarget:
         saved = Path(paths.trial_checkpoints(str(files.checkpoints), run, 0))
         return "" if new or paths.is_saved(saved) else f"{saving.none_of(run)} (in {saved})"
 
+    @_of_run
     def attempts(self, run: str) -> list[TrialRow]:
         """See `Target`."""
         files = self._find(run)
@@ -163,6 +196,7 @@ class LocalTarget:
             raise TargetError(f"the ledger of {run} is not in {files.root}; its trials are in MLflow: `platform ui`")
         return results.attempts(files.ledger, run, folder.load_job(files), alive=self.is_active(run))
 
+    @_of_run
     def ends(self, run: str, after: int) -> tuple[int, list[TrialRow]]:
         """See `Target`."""
         files = self._find(run)
@@ -172,6 +206,7 @@ class LocalTarget:
         job = folder.load_job(files)
         return found[-1].place, [rows.row(job, end.request, end.request.params, end.outcome) for end in found]
 
+    @_of_run
     def log(
         self, run: str, trial: int | None, attempt: int | None, follow: bool, worker: int | None = None
     ) -> Iterator[str]:
@@ -185,12 +220,15 @@ class LocalTarget:
             file = files.trial_log(trial, attempt, worker)
             growing = lambda: self._is_running(run, trial, attempt)  # noqa: E731
         if follow:
+            if file.exists():
+                process.check_file(file)
             return tail.follow(file, growing)
         if not file.exists():
             shows = f"`platform results {run}` shows the {self.job(run).noun}s"
             if worker is not None:
                 shows = f"worker {worker} has not worked in iteration {trial}; `platform logs {run}` says what each did"
             raise InputError(f"there is no log {file} (yet); {shows}")
+        process.check_file(file)
         return tail.lines(file)
 
     def submitter_log(self, run: str, follow: bool) -> Iterator[str]:
@@ -202,27 +240,30 @@ class LocalTarget:
         """See `Target`."""
         return str(self._find(run).root)
 
+    @_of_run
     def stop(self, run: str, *, now: bool = False) -> None:
         """See `Target`."""
-        pid = process.living(self._find(run))
-        if pid is not None:
-            process.signal_stop(pid, now=now)
+        controller = process.living(self._find(run))
+        if controller is not None:
+            process.signal_stop(run, controller, now=now)
 
+    @_of_run
     def cancel(self, run: str, *, now: bool = False) -> None:
         """See `Target`."""
         files = self._find(run)
         status = self.status(run)
         if status.state.is_ended:
             raise InputError(f"the run {run} has ended already ({status.state}); nothing was changed")
-        files.cancelled.touch()
-        pid = process.living(files)
-        if pid is not None:
-            process.signal_stop(pid, now=now)
-        if pid is None or now:
-            ended = dataclasses.replace(
-                status, state=RunState.CANCELLED, reason="cancelled by the user", running=0, eta=None, ended=time.time()
-            )
-            process.replace(files.status, records.to_json(ended))
+        controller = process.living(files)
+        if controller is not None:
+            process.check_reach(run, controller)  # before the mark, which would make a cancel of the next pause
+        with folder.written(files.root, "nothing was changed"):
+            files.cancelled.touch()
+        if controller is not None:
+            process.signal_stop(run, controller, now=now)
+        if controller is None or now:
+            with folder.written(files.root, "the run counts as cancelled all the same"):
+                process.replace(files.status, records.to_json(_cancelled(status)))
 
     def release(self, run: str) -> None:
         """See `Target`: a controller that has ended holds nothing."""
@@ -235,13 +276,20 @@ class LocalTarget:
         goes_on = f"`platform resume {run} {option} {parallel}` goes on with so many at a time"
         raise InputError(f"first `platform pause {run}`: {goes_on}" if active else f"nobody works on {run}; {goes_on}")
 
+    def scaled(self, run: str, parallel: int, *, now: bool = False) -> bool:
+        """See `Target`."""
+        return self.scale(run, parallel, now=now)
+
+    @_of_run
     def delete(self, run: str) -> None:
         """See `Target`."""
         files = self._find(run)
+        folder.open_up(files)
         if process.living(files) is not None:
             raise InputError(f"the run {run} is active; `platform cancel {run}` ends it first")
         folder.discard(files)
 
+    @_of_run
     def resume(self, run: str, changes: Mapping[str, Any], sets: Sequence[str]) -> None:
         """See `Target`."""
         files = self._find(run)
@@ -252,6 +300,7 @@ class LocalTarget:
             raise errors.SpecError(found)
         status = self.status(run)
         old = folder.load_job(files)
+        folder.load_submission(files)  # the controller needs it
         ledger = results.attempts(files.ledger, run, old, alive=False)
         job = changing.changed(old, changes, sets, len({row.trial for row in ledger}))
         found, _ = self.check(job)
@@ -262,7 +311,8 @@ class LocalTarget:
             raise InputError(why)
         if job != old:
             folder.keep(files, job)
-        files.cancelled.unlink(missing_ok=True)
+        with folder.written(files.root):
+            files.cancelled.unlink(missing_ok=True)
         again = dataclasses.replace(
             status,
             state=RunState.PENDING,
@@ -272,7 +322,8 @@ class LocalTarget:
             ended=None,
             updated=time.time(),
         )
-        process.replace(files.status, records.to_json(again))
+        with folder.written(files.root):
+            process.replace(files.status, records.to_json(again))
         self._started[run] = process.start(files)
 
     def exit_code(self, run: str) -> int:
@@ -289,7 +340,7 @@ class LocalTarget:
     def _find(self, run: str) -> RunPaths:
         files = RunPaths.of(self.home, run)
         with folder.seen(self.home):
-            if run and "/" not in run and not run.startswith(".") and files.job.exists():
+            if not planning.check_name(run) and folder.is_run(files.root):
                 return files
         known = self.runs()
         hint = errors.nearest(run, known) if known else "there are none yet; `platform submit hpo NAME --local` starts one"
@@ -302,20 +353,21 @@ class LocalTarget:
 
     def _submitted(self, run: str) -> float:
         try:
-            facts = json.loads(RunPaths.of(self.home, run).submission.read_bytes())
-            return float(facts["submitted"])
-        except (OSError, ValueError, KeyError, TypeError):
+            return float(folder.load_submission(RunPaths.of(self.home, run))["submitted"])
+        except (errors.RunDamaged, RunNotFound):
             return 0.0  # a damaged run is still listed, as the oldest
 
     def _recorded(self, files: RunPaths) -> RunStatus:
         try:
-            return records.from_json(RunStatus, files.status.read_bytes())
+            status = records.from_json(RunStatus, process.read(files.status))
         except FileNotFoundError:
-            return folder.pending(files.root.name, folder.load_job(files), self._submitted(files.root.name))
-        except OSError as error:
-            raise TargetError(f"{files.status} cannot be read: {error.strerror}") from error
-        except (ValueError, TypeError, KeyError) as error:
-            raise TargetError(f"{files.status} is damaged ({error}); delete it, the counts are in the ledger") from error
+            return planning.pending(files.root.name, folder.load_job(files), self._submitted(files.root.name))
+        except (OSError, ValueError) as error:
+            raise folder.damaged(files, files.status, error, _COUNTED) from error
+        wrong = records.misfit(status)
+        if wrong:
+            raise folder.damaged(files, files.status, f"holds no {wrong} that it could be", _COUNTED)
+        return status
 
     def _newest_attempt(self, run: str, trial: int) -> int:
         mine = [row.attempt for row in self.attempts(run) if row.trial == trial]
@@ -327,3 +379,17 @@ class LocalTarget:
     def _is_running(self, run: str, trial: int, attempt: int) -> bool:
         files = self._find(run)
         return self.is_active(run) and not results.has_ended(files.ledger, run, trial, attempt)
+
+
+def _cancelled(status: RunStatus) -> RunStatus:
+    """The status of a run that was cancelled and that nobody works on, whatever was said last."""
+    return dataclasses.replace(
+        status,
+        state=RunState.CANCELLED,
+        reason="cancelled by the user",
+        running=0,
+        slots_ready=0,
+        eta=None,
+        rate=None,
+        ended=status.ended or time.time(),
+    )

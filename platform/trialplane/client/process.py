@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import fcntl
 import json
 import os
 import signal
+import stat
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
-from trialplane.errors import TargetError
+from trialplane.errors import RunDamaged, TargetError
 from trialplane.policies import protobuf
 from trialplane.wire import env
+from trialplane.wire.holder import Holder
 from trialplane.wire.paths import RunPaths
 
 PROGRAM = ("-m", "trialplane.controller")
 # A controller imports for a second or two before it takes the study's lock; on a busy machine for longer.
 STARTING = 60.0
+_MOST = 256 * 2**20  # bytes of a file that is read whole
 
 # Children of this process, by pid: they must be waited for, or they stay zombies that look alive.
 _children: dict[int, subprocess.Popen[bytes]] = {}
@@ -34,7 +40,7 @@ def start(run: RunPaths) -> int:
     environ.pop(env.LEDGER, None)  # a local run's ledger is the file that `results` reads
     command = [sys.executable, *PROGRAM, "--run-dir", str(run.root)]
     try:
-        with run.controller_log.open("ab") as log:
+        with open(run.controller_log, "ab", opener=_opener) as log:
             child = subprocess.Popen(
                 command,
                 env=environ,
@@ -48,34 +54,78 @@ def start(run: RunPaths) -> int:
         raise TargetError(f"the controller of {run.root.name} could not be started: {error}") from error
     _children[child.pid] = child
     # Until the controller holds the lock this is how others know that one is coming; it writes its own facts later.
-    replace(run.controller, json.dumps({"pid": child.pid, "port": 0, "host": os.uname().nodename, "started": time.time()}))
+    with contextlib.suppress(OSError):  # of a full disk: the controller goes on, or says so itself
+        replace(run.controller, json.dumps(Holder.of(child.pid).facts(port=0, started=time.time())))
     return child.pid
 
 
-def living(run: RunPaths) -> int | None:
-    """Pid of the controller that works on the run or is being started, or None."""
-    holder = _holder(run.lock)
-    if holder is not None:
-        return holder
+def living(run: RunPaths) -> Holder | None:
+    """The controller that works on the run or is being started, here or elsewhere; None when there is none.
+
+    Who holds the lock works on the run, whether or not its process can be seen from here.
+
+    Raises:
+        RunDamaged: the lock cannot be looked at, and the last controller worked elsewhere.
+    """
+    coming, started = _facts(run)
     try:
-        facts = json.loads(run.controller.read_bytes())
-        pid, started = int(facts["pid"]), float(facts["started"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return pid if time.time() - started < STARTING and _exists(pid) else None
+        text = _locked(run.lock)
+    except OSError as error:
+        if not coming.pid or coming.is_here:
+            return coming if coming.is_alive else None
+        raise RunDamaged(
+            f"whether {run.root.name} is worked on cannot be told: {run.lock} cannot be locked ({error.strerror}), and its "
+            f"last controller was {coming.where}; when that has ended, remove {run.controller}"
+        ) from error
+    if text is None:
+        is_recent = abs(time.time() - started) < STARTING
+        return coming if is_recent and coming.pid and (coming.is_alive or not coming.is_here) else None
+    holder = Holder.read(text)
+    is_stale = not holder.pid or (holder.is_here and not holder.is_alive)  # who has just taken it is yet to write into it
+    return coming if is_stale and coming.pid else holder
 
 
-def signal_stop(pid: int, *, now: bool = False) -> None:
-    """Asks a controller to end, or kills it with its process group at once; one that is gone is left alone."""
+def signal_stop(run: str, controller: Holder, *, now: bool = False) -> None:
+    """Asks the controller of a run to end, or kills it with its process group at once; one that is gone is left alone.
+
+    Raises:
+        TargetError: its process cannot be reached from here, or is another user's.
+    """
+    check_reach(run, controller)
+    if not controller.is_alive:
+        return
     try:
         if now:
-            os.killpg(pid, signal.SIGKILL)  # it leads its session and so its group
+            os.killpg(controller.pid, signal.SIGKILL)  # it leads its session and so its group
         else:
-            os.kill(pid, signal.SIGTERM)
+            os.kill(controller.pid, signal.SIGTERM)
+    except ProcessLookupError:
+        return
+
+
+def check_reach(run: str, controller: Holder) -> None:
+    """That a signal would reach the controller of a run: its pid is another process's on any other machine.
+
+    Raises:
+        TargetError: its process cannot be reached from here, or is another user's; says where, and what to type there.
+    """
+    if not controller.pid:
+        raise TargetError(
+            f"the controller of {run} holds the run's controller.lock, which does not name its process, as a former version "
+            "does not: `fuser` shows it on the machine where it works, and SIGTERM lets it end in order"
+        )
+    if not controller.is_here:
+        raise TargetError(
+            f"the controller of {run} ({controller.where}) works on another machine or in another container and cannot "
+            f"be reached from here; there, `platform pause {run} --local` stops it, `platform cancel {run} --local` ends it"
+        )
+    try:
+        if controller.is_alive:
+            os.kill(controller.pid, 0)
     except ProcessLookupError:
         return
     except PermissionError as error:
-        raise TargetError(f"the controller (pid {pid}) belongs to another user, who must end it") from error
+        raise TargetError(f"the controller of {run} ({controller.where}) is another user's, who must end it") from error
 
 
 def exit_code(pid: int) -> int | None:
@@ -94,31 +144,68 @@ def replace(file: Path, text: str) -> None:
         partial.unlink(missing_ok=True)
 
 
-def _holder(lock: Path) -> int | None:
-    """Pid of the process that holds the lock, or None."""
+def read(file: Path) -> bytes:
+    """The bytes of a regular file of a run; anything else (a pipe that nobody writes) is refused instead of waited for.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with _opened(file) as descriptor:
+        size = os.fstat(descriptor).st_size
+        if size > _MOST:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(file))
+        with open(descriptor, "rb", closefd=False) as handle:
+            return handle.read()
+
+
+def check_file(file: Path) -> None:
+    """That a file can be opened and read without waiting.
+
+    Raises:
+        OSError: it cannot be.
+    """
+    with _opened(file):
+        return
+
+
+def _opener(file: str, flags: int) -> int:
+    """For a file to write: a pipe that nobody reads is refused instead of waited for."""
+    return os.open(file, flags | os.O_NONBLOCK, 0o666)
+
+
+@contextlib.contextmanager
+def _opened(file: Path) -> Iterator[int]:
+    descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
-        with lock.open() as handle:
-            text = handle.read().strip()
-            # Trying the lock while a controller takes it would make that controller fail: look for the process first.
-            if text.isdigit() and not _exists(int(text)):
-                return None
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file", str(file))
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _facts(run: RunPaths) -> tuple[Holder, float]:
+    """The newest controller that was started, and when; the unknown holder where that is missing or damaged."""
+    try:
+        text = read(run.controller)
+        return Holder.read(text), float(json.loads(text)["started"])
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        return Holder(), 0.0
+
+
+def _locked(lock: Path) -> bytes | None:
+    """What the lock says of its holder; None when nobody holds it.
+
+    Raises:
+        OSError: it cannot be read or locked.
+    """
+    try:
+        with _opened(lock) as descriptor:
             try:
-                fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                # A controller that takes the lock at this moment tries again; see `locking.LOCK_PATIENCE`.
+                fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
-                return int(text) if text.isdigit() else None
+                return os.read(descriptor, 4096)
             return None
     except FileNotFoundError:
         return None
-
-
-def _exists(pid: int) -> bool:
-    child = _children.get(pid)
-    if child is not None and child.poll() is not None:
-        return False
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

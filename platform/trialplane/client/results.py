@@ -128,18 +128,21 @@ def counts(found: Iterable[TrialRow]) -> dict[str, Any]:
 
 
 def _query(ledger: Path, run: str, alive: bool, query: str, *values: Any) -> list[tuple[Any, ...]]:
-    if not ledger.exists():
-        return []
-    # Without a write-ahead log nobody writes, and `immutable` keeps SQLite from making one.
-    log = ledger.with_name(ledger.name + "-wal")
-    quiet = not alive and not (log.exists() and log.stat().st_size)
-    uri = f"{ledger.absolute().as_uri()}?mode=ro{'&immutable=1' if quiet else ''}"
-    with _intact(ledger, run), contextlib.closing(sqlite3.connect(uri, uri=True, timeout=10)) as connection:
-        if not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
-            return []  # the controller has just made the file
-        if alive and not _has_table(connection):
+    with _intact(ledger, run):
+        if not ledger.exists():
             return []
-        return connection.execute(query, values).fetchall()
+        if not ledger.is_file():
+            raise ValueError("it is no regular file")  # opening a pipe would wait for its writer
+        # Without a write-ahead log nobody writes, and `immutable` keeps SQLite from making one.
+        log = ledger.with_name(ledger.name + "-wal")
+        quiet = not alive and not (log.exists() and log.stat().st_size)
+        uri = f"{ledger.absolute().as_uri()}?mode=ro{'&immutable=1' if quiet else ''}"
+        with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=10)) as connection:
+            if not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+                return []  # the controller has just made the file
+            if alive and not _has_table(connection):
+                return []
+            return connection.execute(query, values).fetchall()
 
 
 def _has_table(connection: sqlite3.Connection) -> bool:
@@ -149,10 +152,12 @@ def _has_table(connection: sqlite3.Connection) -> bool:
 
 @contextlib.contextmanager
 def _intact(ledger: Path, run: str) -> Iterator[None]:
-    """SQLite's errors, and records that do not read, as ours."""
+    """SQLite's errors, the system's, and records that do not read, as ours."""
     try:
         yield
-    except (sqlite3.Error, ValueError, KeyError, TypeError, AttributeError) as error:
+    except OSError as error:
+        raise errors.LedgerUnavailable(f"the ledger of {run} cannot be read ({error.strerror}): {ledger}") from error
+    except (sqlite3.Error, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         text = str(error)
         if isinstance(error, sqlite3.OperationalError) and ("locked" in text or "unable to open" in text):
             raise errors.LedgerUnavailable(

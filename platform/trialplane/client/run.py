@@ -105,8 +105,9 @@ class RunHandle:
         before = self.status()
         if not self.is_active():
             raise InputError(f"nobody works on {self.name}, which is {before.state}; `platform resume {self.name}` goes on")
+        patience = patience or self._patience(before)  # while it is known for sure
         self.target.stop(self.name, now=now)
-        return self._ended(dataclasses.replace(before, state=RunState.PAUSED), "pause", patience or self._patience(before))
+        return self._ended(dataclasses.replace(before, state=RunState.PAUSED), "pause", patience)
 
     def cancel(self, *, now: bool = False, patience: float | None = None) -> RunStatus:
         """Ends the run as CANCELLED and waits until it has, and nothing is held for it.
@@ -115,17 +116,16 @@ class RunHandle:
             TargetError: it has not ended after `patience` seconds (None: enough for a training to save itself).
         """
         before = self.status()
+        patience = patience or self._patience(before)
         self.target.cancel(self.name, now=now)
-        return self._ended(
-            dataclasses.replace(before, state=RunState.CANCELLED), "cancel", patience or self._patience(before)
-        )
+        return self._ended(dataclasses.replace(before, state=RunState.CANCELLED), "cancel", patience)
 
     def _patience(self, status: RunStatus) -> float:
         """Seconds that a run may take to end: what a training gets to save itself is the job's to say, or the chart's."""
         return _PATIENCE + (self.job.checkpoints.grace or _GRACE if status.is_training else 0.0)
 
     def _ended(self, otherwise: RunStatus, verb: str, patience: float) -> RunStatus:
-        """The last status; `otherwise` for a run that had never started and of which nothing is left."""
+        """The last status; `otherwise` for a run of which nobody had known more than that it is there."""
         try:
             last = self.wait(patience)
             self.target.release(self.name)
@@ -151,9 +151,11 @@ class RunHandle:
                 f"{self.name} is one training, whose ranks are fixed; {first}"
                 f"`platform submit train {job.name} --resume {self.name} {others}` goes on with others"
             )
-        while not self.target.scale(self.name, parallel, now=now):
+        done = self.target.scale(self.name, parallel, now=now)
+        while not done:
             yield self.status()
             time.sleep(self.target.poll)
+            done = self.target.scaled(self.name, parallel, now=now)
 
     def delete(self) -> None:
         """Cancels the run if somebody works on it, and forgets it; what is in MLflow stays there."""

@@ -1,8 +1,8 @@
 """How a run on a cluster stands, from what its two witnesses say.
 
-The API server knows its RayJob and pods, the gateway knows the ledger. Either may know nothing of it: a run that waits for
-its first pod is not in the ledger yet, and one that has ended or was cancelled has no RayJob. The gateway may be away: then
-what Kubernetes alone knows is shown, with that reason.
+The API server knows its RayJob and pods, the gateway knows the ledger, in which a run is from its submission on. Either may
+know nothing of it: one that has ended or was cancelled has no RayJob, and one that was applied by other means is not in the
+ledger before its controller is there. The gateway may be away: then what Kubernetes alone knows is shown, with that reason.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 from trialplane.client import phases
 from trialplane.client.objects import Objects
 from trialplane.errors import TargetError
+from trialplane.plan import plan as planning
 from trialplane.wire import cluster as names
 from trialplane.wire.records import RunStatus
 from trialplane.wire.states import RunState
@@ -35,6 +36,11 @@ class View:
     status: RunStatus | None
     alive: bool
     away: str
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a controller has ever worked on it, as far as the ledger knows."""
+        return self.status is not None and self.status.started is not None
 
     @property
     def is_told(self) -> bool:
@@ -88,7 +94,7 @@ def status(objects: Objects, view: View) -> RunStatus:
     why = objects.why(ray_job)
     if state is RunState.RUNNING and view.away:
         return dataclasses.replace(base, state=state, reason=_joined(view.away, why))
-    doing = "the controller is starting" if state is RunState.PENDING or told is None else "the controller starts again"
+    doing = "the controller starts again" if state is RunState.RUNNING and view.has_begun else "the controller is starting"
     return _idle(base, RunState.PENDING, _joined(why or doing, view.away))
 
 
@@ -99,18 +105,7 @@ def _bare(objects: Objects, ray_job: Mapping[str, Any], away: str) -> RunStatus:
     if found is None:
         label = (ray_job["metadata"].get("labels") or {}).get(names.JOB, "")
         return RunStatus(run=run, job=label, state=RunState.UNKNOWN, trials=0, created=created, updated=time.time())
-    return RunStatus(
-        run=run,
-        job=found.job.name,
-        state=RunState.UNKNOWN,
-        trials=found.job.trials,
-        parallel=found.job.width,
-        kind=found.job.kind,
-        slots_per_trial=found.job.nodes,
-        objectives=tuple(objective.metric for objective in found.job.objectives),
-        created=float(found.facts.get("submitted") or created),
-        updated=time.time(),
-    )
+    return planning.pending(run, found.job, float(found.facts.get("submitted") or created))
 
 
 def _idle(status: RunStatus, state: RunState, reason: str, ended: float | None = None) -> RunStatus:

@@ -142,13 +142,20 @@ class Target(Protocol):
         """
 
     def scale(self, run: str, parallel: int, *, now: bool = False) -> bool:
-        """Asks the controller of an active run for so many trials at a time; no running trial is lost.
+        """Asks the controller of an active run for so many trials at a time, and does what `scaled` does; see there.
+
+        Raises:
+            InputError: the run is not active, or the place cannot do it.
+        """
+
+    def scaled(self, run: str, parallel: int, *, now: bool = False) -> bool:
+        """Goes on with what `scale` was asked for, and says whether it is done; no running trial is lost.
 
         With fewer than before it takes until trials end: called again and again it gives True when it is done. `now` takes
         the room away at once, and the trials in it are tried again.
 
         Raises:
-            InputError: the run is not active, or the place cannot do it.
+            InputError: the run is no longer active, or somebody has asked for another number since.
         """
 
     def delete(self, run: str) -> None:

@@ -7,6 +7,7 @@ what will not change by itself (there is no such image).
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -34,6 +35,8 @@ _REFUSED = frozenset(
         "AutoscalerServiceAccountNotFound",
     }
 )
+# What is left to be made once there is a head pod, besides trial pods.
+_AFTER_HEAD = frozenset({"FailedToCreateRayJobSubmitter", "FailedToCreateService", "FailedCreate"})
 _NO_VOLUME = frozenset({"FailedMount", "FailedAttachVolume", "FailedMapVolume"})
 # What the scheduler adds about resource claims and preemption, which helps nobody here.
 _TAIL = re.compile(r"\.? *(?:not found|no new claims to deallocate)?[ ,.]*(?:preemption:.*)?$", re.DOTALL)
@@ -67,7 +70,8 @@ def reason(
     """
     run = str(ray_job["metadata"]["name"])
     living = [pod for pod in pods if not pod["metadata"].get("deletionTimestamp")]
-    mine = sorted((event for event in events if _is_about(event, run)), key=_when)
+    # One of a former life of the name is no news.
+    mine = sorted((one for one in events if _is_about(one, run) and _happened(one) >= phases.created(ray_job)), key=_when)
     if (ray_job.get("spec") or {}).get("suspend"):
         return _queued(run, workload)
     age = (time.time() if now is None else now) - phases.created(ray_job)
@@ -112,7 +116,10 @@ def _pods(run: str, ray_job: Thing, pods: Sequence[Thing], events: Sequence[Thin
     """Reasons in the order in which pods are needed: head, submitter, workers."""
     heads, submitters, trials = ([pod for pod in pods if _role(pod) == role] for role in _ROLES_IN_ORDER)
     if not heads:
-        return _refusal(events, "HeadPod") or _refusal(events, "") or "KubeRay is making the controller's pod"
+        # KubeRay asks for a RayCluster a second time when its own view lags behind, and is then refused: "already exists".
+        is_made = bool((ray_job.get("status") or {}).get("rayClusterStatus"))
+        others = [event for event in events if not (is_made and event.get("reason") == "FailedToCreateRayCluster")]
+        return _refusal(events, "HeadPod") or _refusal(others, "") or "KubeRay is making the controller's pod"
     waits = [(head, wait) for head in heads if (wait := blocked(head, events))]
     if waits:
         head, wait = waits[0]
@@ -121,13 +128,13 @@ def _pods(run: str, ray_job: Thing, pods: Sequence[Thing], events: Sequence[Thin
         more = _refusal(events, "WorkerPod") if len(trials) < _wanted(ray_job) else ""
         return f"{text}; trial pods: {more}" if more else text
     parts = []
-    for submitter in submitters:
+    for submitter in sorted(submitters, key=phases.created)[-1:]:  # earlier ones have failed: the Job made another
         wait_ = blocked(submitter, events)
-        # One that failed in the past is the Job's business, which makes another.
-        if wait_ and (submitter.get("status") or {}).get("phase") == "Pending":
-            parts.append(f"the submitter's pod {submitter['metadata']['name']} {wait_.text}")
+        if wait_:
+            again = "; another follows" if (submitter.get("status") or {}).get("phase") == "Failed" else ""
+            parts.append(f"the submitter's pod {submitter['metadata']['name']} {wait_.text}{again}")
     if not submitters and (ray_job.get("status") or {}).get("jobDeploymentStatus") in ("Initializing", "Running"):
-        refused = _refusal([event for event in events if "Worker" not in str(event.get("reason"))], "")
+        refused = _refusal([event for event in events if event.get("reason") in _AFTER_HEAD], "")
         if refused:
             parts.append(refused)
     workers = _workers(ray_job, trials, events)
@@ -288,6 +295,11 @@ def _when(event: Thing) -> str:
     return str(
         series or event.get("lastTimestamp") or event.get("eventTime") or event["metadata"].get("creationTimestamp") or ""
     )
+
+
+def _happened(event: Thing) -> float:
+    """When an event was last seen, in seconds since the epoch; infinite for one that does not say."""
+    return phases.moment(_when(event)) or math.inf
 
 
 def _joined(text: str, message: Any) -> str:

@@ -93,7 +93,7 @@ def arrays_to_file(arrays: Any, file: Path) -> None:
     """Writes packed arrays as they are, complete or not at all."""
     file.parent.mkdir(parents=True, exist_ok=True)
     partial = file.with_suffix(".partial")
-    arrays.tofile(partial)
+    partial.write_bytes(arrays.data)  # numpy's own `tofile` does not say that a disk is full
     partial.replace(file)
 
 

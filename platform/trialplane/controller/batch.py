@@ -5,25 +5,20 @@ MLflow refuses a whole call because of one value in it. Here only that value is 
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import os
 import posixpath
 import re
-import sqlite3
 import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
+import requests
 from mlflow.entities import Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
 from trialplane import errors
-from trialplane.controller import npz
-from trialplane.wire import labels
+from trialplane.wire import escapes, labels
 
 MAX_METRICS = 800  # per call; MLflow takes 1000 entities in all, and 100 parameters and 100 tags among them
 MAX_PARAMS = 90
@@ -31,11 +26,26 @@ MAX_TAGS = 90
 MAX_KEY = 250  # characters of a name
 MAX_VALUE = 6000  # characters of a parameter
 MAX_TAG = 5000  # characters of a tag
-MAX_LOG = 1 << 20  # bytes of a log kept as an artifact; of a longer one the end
 MAX_STEP = 2**63 - 1
-_REFUSED = "INVALID_PARAMETER_VALUE"  # a name, a parameter with another value, a run that somebody deleted
-_GONE = "RESOURCE_DOES_NOT_EXIST"
-_ENDED = ("FINISHED", "FAILED", "KILLED")
+_LATER = (408, 429, 499)  # statuses below 500 that ask for another try
+# What is sent is not at fault when nobody may write, or when a proxy knows no MLflow: it waits until somebody mends that.
+_LOCKED_OUT = ("CUSTOMER_UNAUTHORIZED", "UNAUTHENTICATED", "PERMISSION_DENIED", "ENDPOINT_NOT_FOUND")
+ENDED = ("FINISHED", "FAILED", "KILLED")
+
+
+@dataclasses.dataclass(frozen=True)
+class Artifact:
+    """A file that goes into a run.
+
+    Attributes:
+        folder: where it is put there, or "".
+        file: where it lies.
+        kind: "log" is cut when it is long, "arrays" are converted, "" goes as it is.
+    """
+
+    folder: str
+    file: str
+    kind: str = ""
 
 
 @dataclasses.dataclass
@@ -47,7 +57,8 @@ class Batch:
     tags: dict[str, str] = dataclasses.field(default_factory=dict)
     status: str = ""
     end: int | None = None
-    artifacts: list[tuple[str, Path]] = dataclasses.field(default_factory=list)
+    artifacts: list[Artifact] = dataclasses.field(default_factory=list)
+    is_last: bool = False  # whether the run has everything then
 
     def add_metrics(self, values: Mapping[str, float], moment: float, step: int) -> None:
         """Adds the values of one step, in order of their names; of two names that become the same the later wins."""
@@ -62,6 +73,13 @@ class Batch:
     def add_tags(self, values: Mapping[str, Any]) -> None:
         """Adds tags."""
         self.tags |= {key_of(name): _text(value, MAX_TAG) for name, value in values.items()}
+
+    def add(self, other: Batch) -> None:
+        """Adds metrics, parameters, tags and artifacts of another; its values count where both have one."""
+        self.metrics += other.metrics
+        self.params |= other.params
+        self.tags |= other.tags
+        self.artifacts += other.artifacts
 
 
 def key_of(name: str) -> str:
@@ -83,27 +101,6 @@ def milliseconds(moment: float) -> int:
     return int(moment * 1000)
 
 
-def adopt(store: Path, batch: Batch) -> None:
-    """Takes over what a trial logged into a store of its own because MLflow was away when it started."""
-    with contextlib.closing(sqlite3.connect(store)) as file:
-        file.execute("PRAGMA schema_version")  # raises at once for a damaged file, which MLflow would try for a minute
-    client = MlflowClient(f"sqlite:///{store}")
-    own = Batch()
-    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
-    for run in client.search_runs(experiments):
-        own.add_params(run.data.params)
-        own.add_tags({key: value for key, value in run.data.tags.items() if not key.startswith("mlflow.")})
-        for name in run.data.metrics:
-            own.metrics += client.get_metric_history(run.info.run_id, name)
-        for item in client.list_artifacts(run.info.run_id):
-            folder = Path(client.download_artifacts(run.info.run_id, item.path))
-            own.artifacts.append(("", folder))
-    batch.metrics += own.metrics
-    batch.params |= own.params
-    batch.tags |= own.tags
-    batch.artifacts += own.artifacts
-
-
 class Sender:
     """Sends batches; what MLflow will never take is left out, or the rest would wait for it for ever.
 
@@ -114,24 +111,28 @@ class Sender:
     def __init__(self, client: MlflowClient) -> None:
         self._client = client
 
-    def send(self, run_id: str, batch: Batch) -> None:
-        """Writes one batch; raises what may be better the next time (MLflow is away)."""
+    def send(self, run_id: str, batch: Batch) -> bool:
+        """Writes one batch but its files; raises what may be better the next time (MLflow is away).
+
+        Returns:
+            Whether MLflow takes anything into this run.
+        """
         try:
             if not self._at_once(run_id, batch):
                 if not self._give_way(run_id, batch):
                     say(f"somebody deleted MLflow's run {run_id}, so what belongs into it is left out")
-                    return
+                    return False
                 self._piecewise(run_id, batch)
-            for folder, file in batch.artifacts:
-                self._send_artifact(run_id, folder, file)
-            if batch.status in _ENDED:  # last, so that a run that has ended is whole
+            if batch.status in ENDED:
                 self._client.set_terminated(run_id, batch.status, end_time=batch.end)
             elif batch.status:
                 self._client.update_run(run_id, status=batch.status)
         except MlflowException as error:
-            if error.error_code not in (_REFUSED, _GONE):
+            if not is_refusal(error):
                 raise
             say(f"MLflow does not take what belongs into its run {run_id}, so it is left out: {error}")
+            return False
+        return True
 
     def _at_once(self, run_id: str, batch: Batch) -> bool:
         """Writes metrics, parameters and tags in one call, which is the fastest; False when MLflow does not take them."""
@@ -142,7 +143,7 @@ class Sender:
         try:
             self._client.log_batch(run_id, metrics=batch.metrics, params=params, tags=tags)
         except MlflowException as error:
-            if error.error_code != _REFUSED:
+            if not is_refusal(error):
                 raise
             return False
         return True
@@ -170,52 +171,35 @@ class Sender:
             try:
                 write(piece)
             except MlflowException as error:
-                if error.error_code != _REFUSED:
+                if not is_refusal(error):
                     raise
                 if len(piece) > 1:
                     self._pieces(run_id, piece, (len(piece) + 1) // 2, write)
                 else:
                     say(f"MLflow does not take {piece[0].key!r} into its run {run_id}, so it is left out: {error}")
 
-    def _send_artifact(self, run_id: str, folder: str, file: Path) -> None:
-        """Writes one file or folder; one that cannot be read or converted stays where it is."""
-        try:
-            if folder == "arrays":
-                if file.exists():
-                    archive = npz.convert(file)
-                    self._client.log_artifact(run_id, str(archive), folder)
-                    archive.unlink()
-                    file.unlink()
-            elif file.is_dir():
-                self._client.log_artifacts(run_id, str(file), file.name)
-            elif file.stat().st_size <= MAX_LOG:
-                self._client.log_artifact(run_id, str(file), folder or None)
-            else:
-                self._send_end(run_id, folder, file)
-        except Exception as error:
-            away = isinstance(error, OSError) and not isinstance(error, (FileNotFoundError, PermissionError))
-            if away or (isinstance(error, MlflowException) and error.error_code != _REFUSED):
-                raise
-            say(f"{file} cannot be put into MLflow's run {run_id}, so it stays where it is: {describe(error)}")
 
-    def _send_end(self, run_id: str, folder: str, file: Path) -> None:
-        """Writes the end of a file that is too long."""
-        with tempfile.TemporaryDirectory(dir=file.parent) as scratch:
-            end = Path(scratch) / file.name
-            with file.open("rb") as whole:
-                whole.seek(-MAX_LOG, os.SEEK_END)
-                end.write_bytes(b"[trialplane: the beginning of this log is left out]\n" + whole.read())
-            self._client.log_artifact(run_id, str(end), folder or None)
+def is_refusal(error: BaseException) -> bool:
+    """Whether MLflow or its store of artifacts refuses what it was sent, and would again; else it is away, or too busy."""
+    if isinstance(error, MlflowException):
+        if error.error_code in _LOCKED_OUT:
+            return False
+        status = error.get_http_status_code()
+    elif isinstance(error, requests.HTTPError) and error.response is not None:
+        status = error.response.status_code
+    else:
+        return False
+    return 400 <= status < 500 and status not in _LATER
 
 
 def describe(error: BaseException) -> str:
-    """An unexpected error in one line, with its kind."""
-    return f"{type(error).__name__}: {errors.first_line(error)}"
+    """An unexpected error in one line, with its kind; it may show the tracking URI, and that a password."""
+    return escapes.without_passwords(f"{type(error).__name__}: {errors.first_line(error)}")
 
 
 def say(message: str) -> None:
     """A line in the controller's log, which the writer's standard error is."""
-    sys.stderr.write(message + "\n")
+    sys.stderr.write(escapes.without_passwords(message) + "\n")
     sys.stderr.flush()
 
 

@@ -1,13 +1,14 @@
-"""Counts of logical trials, and the rule by which a failed attempt is tried again. Pure."""
+"""Counts of logical trials, the rule by which a failed attempt is tried again, and failures that are all alike. Pure."""
 
 from __future__ import annotations
 
 import collections
 import dataclasses
+from collections.abc import Iterable
 from typing import Any
 
 from trialplane.spec.resources import Retries
-from trialplane.wire.records import TrialOutcome
+from trialplane.wire.records import TrialOutcome, TrialRequest
 from trialplane.wire.states import FAILURE_RULES, FailureClass, TrialState
 
 
@@ -92,3 +93,45 @@ class Counts:
     def _is_progress(self, trial: int, step: int) -> bool:
         """Whether an attempt that reported `step` came further than every one before it."""
         return self.keeps_checkpoints and step > self._furthest.get(trial, 0)
+
+
+class Alike:
+    """Whether the first trials of a study fail alike, in which case the others will too: it is the code, not the points.
+
+    Alike are failures of the same class that were raised in the same line of the job's code, or results that lack the same;
+    of those that were raised elsewhere the message must be the same. It counts trials in a row, and none once one has ended
+    well. What a point or a machine may be to blame for (out of memory, too slow, crashed, lost) is never alike.
+
+    Args:
+        most: how many are enough; None for never.
+        ended_well: whether a trial of the study has a result, or was pruned.
+    """
+
+    def __init__(self, most: int | None, ended_well: bool) -> None:
+        self._most = None if ended_well else most
+        self._kind: tuple[FailureClass, str] | None = None
+        self._row: list[TrialRequest] = []
+
+    def ended(self, request: TrialRequest, outcome: TrialOutcome) -> None:
+        """Takes note of the end of an attempt."""
+        if outcome.retried:
+            return
+        if outcome.failure is None:
+            self._most = None
+            return
+        known = outcome.failure in (FailureClass.ERROR, FailureClass.INVALID)
+        kind = (outcome.failure, outcome.place or outcome.message) if known else None
+        if kind != self._kind:
+            self._kind, self._row = kind, []
+        if known:
+            self._row.append(request)
+
+    def found(self, running: Iterable[TrialRequest]) -> tuple[TrialRequest, ...]:
+        """The attempts that failed alike, once they are enough; none while one that runs began before the last of them.
+
+        So of trials side by side those that fail at once do not end those that take their time.
+        """
+        if self._most is None or len(self._row) < self._most:
+            return ()
+        first = sorted(self._row, key=lambda request: request.number)[: self._most]
+        return tuple(first) if all(request.number > first[-1].number for request in running) else ()

@@ -82,6 +82,11 @@ class CrewPool:
         return self._consumer.ready + self._producers.ready
 
     @property
+    def trouble(self) -> str:
+        """Who does not start, and why."""
+        return "; ".join(filter(None, (self._consumer.trouble, self._producers.trouble)))
+
+    @property
     def progress(self) -> Mapping[str, float]:
         """How far the iteration is that runs, or ran last; empty before the first."""
         return {} if self._last is None else self._last.progress()

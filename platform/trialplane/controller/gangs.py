@@ -13,8 +13,9 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
+from trialplane import errors
 from trialplane.controller.slot_events import SlotReady, SlotTrial
 from trialplane.controller.slots import SlotPool
 from trialplane.wire import causes
@@ -86,6 +87,11 @@ class GangPool:
         """How many slots have a warm template, in a gang or not."""
         return self._pool.ready
 
+    @property
+    def trouble(self) -> str:
+        """Which slot does not start, and why."""
+        return self._pool.trouble
+
     def resize(self, size: int) -> set[int]:
         """Makes it `size` gangs; gives those that are gone now."""
         lost = self._pool.resize(size * self._nodes)
@@ -106,7 +112,9 @@ class GangPool:
         gang.kill_at, gang.ending, gang.speaker = None, False, None
         rendezvous = self._warm[gang.members[0]].address
         for node, member in enumerate(gang.members):
-            self._pool.start(member, dataclasses.replace(request, node=node, rendezvous=rendezvous))
+            # Who waits for what node 0 is answered does not know how long that took: node 0's deadline is the trial's.
+            timeout = None if node and request.prunable else request.timeout
+            self._pool.start(member, dataclasses.replace(request, node=node, rendezvous=rendezvous, timeout=timeout))
 
     def go_on(self, slot: int, prune: bool = False) -> None:
         """Answers the last event of a gang; of a node that has ended there is nothing to answer."""
@@ -133,12 +141,20 @@ class GangPool:
 
     def events(self, timeout: float) -> Iterator[SlotReady | SlotTrial]:
         """What gangs say, waiting at most `timeout` seconds for the first. Raises as `SlotPool.events`."""
-        self._end_late()
         formed = list(self._form())  # of slots that a smaller pool has left over
         if formed:
             yield from formed
             return
-        for said in self._pool.events(timeout):
+        heard, failed = [], None
+        try:
+            for said in self._pool.events(timeout):
+                heard.append(said)
+        except errors.SlotError as error:
+            failed = error  # what was said before it is an outcome, perhaps
+        # What the loop does with an event may take minutes: whoever has spoken meanwhile is heard before it is late.
+        speaking = {said.slot for said in heard}
+        self._end_late(gang for gang in self._gangs.values() if speaking.isdisjoint(gang.members))
+        for said in heard:
             if isinstance(said, SlotReady):
                 self._warm[said.slot] = said
                 if said.slot not in self._gang_of and said.slot not in self._idle:
@@ -146,6 +162,8 @@ class GangPool:
             elif isinstance(said, SlotTrial):
                 yield from self._heard(said)
             yield from self._form()
+        if failed is not None:
+            raise failed
 
     def close(self) -> None:
         """Ends all slots."""
@@ -222,12 +240,12 @@ class GangPool:
         when = time.monotonic() + seconds
         if gang.kill_at is None or when < gang.kill_at:
             gang.kill_at, gang.why = when, why
-        self._end_late()
+        self._end_late([gang])
 
-    def _end_late(self) -> None:
+    def _end_late(self, gangs: Iterable[_Gang]) -> None:
         """Kills nodes that are still at work when their time is over; again each time, for one that was just starting."""
         now = time.monotonic()
-        for gang in self._gangs.values():
+        for gang in gangs:
             if gang.open and gang.kill_at is not None and now >= gang.kill_at:
                 gang.ending = True
                 for node in gang.open:

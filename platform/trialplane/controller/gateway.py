@@ -24,30 +24,28 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
+import trialplane
 from trialplane import errors
 from trialplane.controller import archive
 from trialplane.controller.archive import Archive
 from trialplane.plan import plan as planning
+from trialplane.spec.job import Job
 from trialplane.wire import cluster, env, labels, paths, records
 from trialplane.wire.paths import RunPaths
-from trialplane.wire.records import Wish
 from trialplane.wire.states import RunState, TrialState
 
 MOST_SLOTS = 10_000
 MAX_BODY = 4096  # bytes of a request's
+MAX_SUBMISSION = 4 << 20  # the same of one with a job and its code, which are two ConfigMaps of 1 MiB at most
 PIECE = 1 << 20  # bytes of a log in one answer
 STATUS_SECONDS = 0.5  # for a controller to answer; a user waits for it, and the ledger's status is at most ten seconds old
 IDLE_SECONDS = 60  # after which a quiet connection is closed
 _WISHES = (RunState.RUNNING, RunState.PAUSED, RunState.CANCELLED)
-_CANCELLED: Mapping[str, Any] = {  # what is so of a run that was cancelled and that nobody works on, whatever was said last
-    "state": RunState.CANCELLED.value,
-    "reason": "cancelled by the user",
-    "running": 0,
-    "slots_ready": 0,
-    "nodes": [],
-    "eta": None,
-    "rate": None,
-}
+_UNENDED = (RunState.PENDING.value, RunState.RUNNING.value)
+# What is so of a run that nobody works on, whatever was said last.
+_IDLE: Mapping[str, Any] = {"running": 0, "slots_ready": 0, "nodes": [], "eta": None, "rate": None}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,7 +94,7 @@ class Gateway:
             return _error(refusal.code, str(refusal))
         except errors.RunNotFound as error:
             return _error(404, str(error))
-        except errors.LedgerLocked as error:
+        except (errors.LedgerLocked, errors.RunExists) as error:
             return _error(409, str(error))
         except archive.DATABASE_ERRORS as error:
             said = getattr(error, "orig", None) or error
@@ -113,6 +111,9 @@ class Gateway:
                 return _json(self._runs.runs())
             case "GET", ["runs", run, what]:
                 return self._get(_named(run), what, asked)
+            case "PUT", ["runs", run]:
+                self._check_token(headers)
+                return self._record(_named(run), body)
             case "PUT", ["runs", run, "wish"]:
                 self._check_token(headers)
                 self._runs.wish(_named(run), _wish(body))
@@ -141,6 +142,8 @@ class Gateway:
                 return self._log(run, asked)
             case "checkpoints":
                 return self._saved(run)
+            case "wish":
+                return _json(self._runs.attribute(run, labels.LEDGER_WISH) or {})
         raise Refusal(404, f"a run has no {what}")
 
     def _status(self, run: str) -> Answer:
@@ -155,10 +158,13 @@ class Gateway:
                 known = said if isinstance(said, dict) and said.get("run") == run else known
         status = _there(known, run, "status")
         wish = None if alive else self._runs.attribute(run, labels.LEDGER_WISH)
-        unended = (RunState.PENDING.value, RunState.RUNNING.value, RunState.PAUSED.value)
-        if wish and wish.get("state") == RunState.CANCELLED.value and status.get("state") in unended:
-            # It was paused, or killed with its pod, and no controller will come to say so.
-            status = {**status, **_CANCELLED}
+        wanted, state = (wish or {}).get("state"), status.get("state")
+        # What was paused, never started or was killed with its pod has no controller that will come to say so.
+        if wanted == RunState.CANCELLED.value and state in (*_UNENDED, RunState.PAUSED.value):
+            status = {**status, **_IDLE, "state": RunState.CANCELLED.value, "reason": "cancelled by the user"}
+        elif wanted == RunState.PAUSED.value and state in _UNENDED:
+            reason = f"paused by the user; `platform resume {run}` goes on"
+            status = {**status, **_IDLE, "state": RunState.PAUSED.value, "reason": reason}
         return _json({"status": status, "alive": alive})
 
     def _log(self, run: str, asked: Mapping[str, str]) -> Answer:
@@ -171,12 +177,12 @@ class Gateway:
             file, what = self._files(run).controller_log, "the controller's log"
         else:
             trial = _number(asked, "trial", 0)
-            rows = [row for row in self._runs.attempts(run) if row.trial == trial]
+            rows = self._runs.attempts_at(run, trial)
             if "attempt" in asked:
                 rows = [row for row in rows if row.attempt == _number(asked, "attempt", 1)]
-            row = archive.newest(rows, trial)
-            if row is None:
+            if not rows:
                 raise Refusal(404, f"{run} has not started that attempt at trial {trial}")
+            row = rows[-1]
             worker = _number(asked, "worker", 0) if "worker" in asked else None
             file = self._files(run).trial_log(trial, row.attempt, worker)
             who = f"attempt {row.attempt}" if worker is None else f"worker {worker}"
@@ -210,6 +216,23 @@ class Gateway:
         if self._home is None:
             raise Refusal(404, f"logs of controllers are on no volume here; {_ARTIFACT}")
         return RunPaths.of(self._home, run)
+
+    def _record(self, run: str, body: bytes) -> Answer:
+        """Keeps what a run is submitted with: job, submission, code in base64, and `new` where no run may have its name."""
+        try:
+            asked = json.loads(body)
+            job = Job.model_validate(asked["job"])
+            submission, code, new = dict(asked["submission"]), str(asked["code"]), bool(asked["new"])
+            submission["submitted"] = float(submission.get("submitted", 0.0))
+        except ValidationError as error:
+            first = error.errors()[0]
+            where, version = ".".join(map(str, first["loc"])), trialplane.__version__
+            text = f"the job cannot be read by trialplane {version} of the gateway: {where}: {first['msg']}; use the same "
+            raise Refusal(400, f"{text}version on the laptop and in the chart's images") from error
+        except (ValueError, TypeError, KeyError) as error:
+            raise Refusal(400, "a submission is JSON with job, submission, code and new") from error
+        self._runs.record(run, job, submission, code, new=new)
+        return _json({"recorded": run})
 
     def _delete(self, run: str) -> Answer:
         self._runs.delete(run)
@@ -253,19 +276,25 @@ def _remove(folder: Path) -> list[str]:
     return left
 
 
-def _wish(body: bytes) -> Wish:
+def _wish(body: bytes) -> dict[str, Any]:
+    """The fields of a wish that are to change."""
     try:
         asked = json.loads(body)
     except ValueError as error:
-        raise Refusal(400, f"a wish is JSON with state and parallel: {error}") from error
-    if not isinstance(asked, dict) or "state" not in asked:
-        raise Refusal(400, "a wish is JSON with state and parallel")
-    state, parallel = RunState(str(asked["state"]).upper()), asked.get("parallel")
-    if state not in _WISHES:
-        raise Refusal(400, f"state must be one of {', '.join(wish.lower() for wish in _WISHES)}")
-    if parallel is not None and (type(parallel) is not int or not 0 < parallel <= MOST_SLOTS):
-        raise Refusal(400, f"parallel must be a whole number from 1, or null; not {str(parallel)[:40]!r}")
-    return Wish(state, parallel)
+        raise Refusal(400, f"a wish is JSON with state, parallel or both: {error}") from error
+    if not isinstance(asked, dict) or not asked.keys() & {"state", "parallel"}:
+        raise Refusal(400, "a wish is JSON with state, parallel or both")
+    changed: dict[str, Any] = {}
+    if "state" in asked:
+        wanted = [wish for wish in _WISHES if wish.value == str(asked["state"]).upper()]
+        if not wanted:
+            raise Refusal(400, f"state must be one of {', '.join(wish.lower() for wish in _WISHES)}")
+        changed["state"] = wanted[0]
+    if "parallel" in asked:
+        changed["parallel"] = parallel = asked["parallel"]
+        if parallel is not None and (type(parallel) is not int or not 0 < parallel <= MOST_SLOTS):
+            raise Refusal(400, f"parallel must be a whole number from 1, or null; not {str(parallel)[:40]!r}")
+    return changed
 
 
 def _number(asked: Mapping[str, str], name: str, default: int) -> int:
@@ -299,9 +328,11 @@ def serve(gateway: Gateway, host: str, port: int) -> http.server.ThreadingHTTPSe
         def handle_any(self) -> None:
             text = self.headers.get("Content-Length", "0")
             length = int(text) if text.isascii() and text.isdigit() else -1
-            if not 0 <= length <= MAX_BODY or self.headers.get("Transfer-Encoding"):
+            is_submission = self.command == "PUT" and self.path.count("/") == 2
+            longest = MAX_SUBMISSION if is_submission else MAX_BODY
+            if not 0 <= length <= longest or self.headers.get("Transfer-Encoding"):
                 self.close_connection = True  # the body stays unread
-                self._send(_error(413, f"a request's body has a length, of at most {MAX_BODY} bytes"))
+                self._send(_error(413, f"a request's body has a length, of at most {longest} bytes"))
                 return
             self._send(gateway.answer(self.command, self.path, dict(self.headers.items()), self.rfile.read(length)))
 

@@ -4,9 +4,13 @@ The study lives twice: in memory (`History`), where samplers and pruners work at
 where a trial with its parameters is written before it starts and its end before the next decision. On opening, memory is
 filled from the database, and attempts that were running are told as lost and tried again.
 
-A logical trial is what the user asked for: 0 to `trials` - 1. Each attempt at it is one Optuna trial; a retry has the
-same parameters and says in its request which attempt it repeats. This room's only users of Optuna are this module,
-`samplers`, `history`, `storage` and `reading`.
+A logical trial is what the user asked for: 0 to `trials` - 1. Each attempt at it is one Optuna trial in the database; a
+retry has the same parameters and says in its request which attempt it repeats. In memory it takes the place of the attempt
+before, so that Optuna's numbers are those of logical trials there and of attempts in the database. This room's only users
+of Optuna are this module, `samplers`, `pruning`, `history`, `storage` and `reading`.
+
+Over 400 lines: one class, whose every method must keep memory, database and counts in step; what does not touch all three
+stands in `counts`, `repeats`, `history` and `storage`.
 """
 
 from __future__ import annotations
@@ -30,6 +34,7 @@ from trialplane.controller import history, samplers
 from trialplane.controller.counts import Counts
 from trialplane.controller.locking import LOCK_PATIENCE
 from trialplane.controller.patience import Patience
+from trialplane.controller.pruning import Pruning
 from trialplane.controller.repeats import Repeats
 from trialplane.controller.storage import Storage
 from trialplane.spec.job import Job
@@ -57,7 +62,7 @@ class _Study(optuna.Study):
 
 
 class Ledger:
-    """One study, open for this controller alone.
+    """One study, open for this controller alone; `pruning` is its pruner.
 
     Args:
         url: of the database.
@@ -95,15 +100,19 @@ class Ledger:
         self.counts = Counts(keeps_checkpoints=job.keeps_checkpoints)
         self.newest: dict[int, TrialRow] = {}
         self.best: TrialRow | None = None
+        self.worked = 0.0  # seconds, as the database's last status of the run says
         self._left_at = left_at
         self._code = samplers.JobCode(code)
         self._patiently = Patience(patience, on_wait, give_up)
         self._next = 0  # logical number of the next new trial
         self._open: dict[int, _Attempt] = {}
+        # Number → each attempt there was, with what was drawn for it alone as parameters, and how it ended.
+        self._attempts: dict[int, tuple[TrialRequest, TrialOutcome | None]] = {}
         self._again = Repeats(self.counts)
         directions = [StudyDirection[objective.direction.upper()] for objective in job.objectives]
         self._space_function = self._code.function(job.space_function) if job.space_function else None
         self._memory = history.History(directions)
+        self.pruning = Pruning(job, self._memory, self._code)
         self._study = self._memory_study(directions)
         wanted = tuple(objective.direction for objective in job.objectives)
         self._storage = Storage(url, run, wanted, lock, lock_patience=lock_patience, give_up=give_up)
@@ -160,16 +169,11 @@ class Ledger:
         A report of an attempt that is not running is ignored.
         """
         attempt = self._open.get(report.number)
-        objective = self.job.objectives[0].metric
-        if attempt is None or len(self.job.objectives) > 1 or objective not in report.metrics:
+        if attempt is None or len(self.job.objectives) > 1:
             return False
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # optuna on a step reported twice: the first counts
-            try:
-                attempt.trial.report(report.metrics[objective], report.step)
-            except ValueError:  # a step that Optuna does not take; MLflow may
-                return False
-            return bool(attempt.trial.should_prune())
+            return self.pruning.report(self._study, attempt.trial, report.step, report.metrics)
 
     def tell(self, outcome: TrialOutcome) -> TrialOutcome | None:
         """Writes how an attempt ended, once.
@@ -187,7 +191,8 @@ class Ledger:
         )
         outcome = dataclasses.replace(outcome, retried=retried, started=outcome.started or attempt.started)
         self._tell_memory(attempt, outcome)
-        self._write(self._storage.finish, outcome.number, outcome)
+        self._attempts[outcome.number] = self._attempts[outcome.number][0], outcome
+        self._write(self._storage.finish, outcome.number)
         del self._open[outcome.number]
         self.counts.running -= 1
         self._count(request, self._sampled(attempt.trial), outcome)
@@ -206,10 +211,7 @@ class Ledger:
 
     def attempts(self) -> Iterator[tuple[TrialRequest, TrialOutcome | None]]:
         """Every attempt there was, in order of numbers, with its outcome unless it runs."""
-        for frozen in self._memory.get_all_trials(self._study_id, deepcopy=False):
-            request = records.from_dict(TrialRequest, frozen.user_attrs[labels.LEDGER_REQUEST])
-            told = frozen.user_attrs.get(labels.LEDGER_OUTCOME)
-            outcome = None if told is None else records.from_dict(TrialOutcome, told)
+        for request, outcome in self._attempts.values():
             yield dataclasses.replace(request, params={**self.job.params, **request.params}), outcome
 
     def describe(self, attributes: Mapping[str, Any], *, patient: bool = True) -> None:
@@ -233,7 +235,7 @@ class Ledger:
 
     def _draw(self, trial: int) -> _Attempt:
         """A new logical trial: an enqueued point, completed by the sampler, or the sampler's own."""
-        self._study.sampler = samplers.build_sampler(self.job, trial, self._code)
+        self._study.sampler = samplers.build_sampler(self.job, trial, self._code, self._study.sampler)
         if trial < len(self.job.enqueue):
             self._study.enqueue_trial(dict(self.job.enqueue[trial]))
         with self._bounded(), warnings.catch_warnings():
@@ -244,16 +246,16 @@ class Ledger:
 
     def _repeat(self, before: TrialRequest) -> _Attempt:
         """A retry: the same parameters, and the sampler's own attributes, so that it takes the place of the first."""
-        frozen = self._frozen(before.number)
+        frozen = self._frozen(before.trial)
         again = optuna.trial.create_trial(
             state=TrialState.RUNNING,
             params=frozen.params,
             distributions=frozen.distributions,
             system_attrs=dict(frozen.system_attrs),
         )
-        self._study.add_trial(again)
-        number = len(self._memory.get_all_trials(self._study_id, deepcopy=False)) - 1
-        drawn = optuna.trial.Trial(self._study, self._memory.get_trial_id_from_study_id_trial_number(self._study_id, number))
+        trial_id = self._trial_id(before.trial)
+        self._memory.replace(trial_id, again)
+        drawn = optuna.trial.Trial(self._study, trial_id)
         return self._attempt(drawn, before.trial, before.attempt + 1, before.number, frozen.params)
 
     def _attempt(
@@ -263,7 +265,7 @@ class Ledger:
             run=self.run,
             trial=trial,
             attempt=attempt,
-            number=drawn.number,
+            number=len(self._attempts),
             params={**self.job.params, **sampled},
             seed=samplers.derived_seed(self.job.seed, trial) ^ 0x5EED,  # not the sampler's own
             metrics=self.job.metrics,
@@ -273,14 +275,13 @@ class Ledger:
             retry_of=retry_of,
         )
         # Only what is drawn goes into the database: the fixed parameters are the job's.
-        drawn.set_user_attr(labels.LEDGER_REQUEST, records.to_dict(dataclasses.replace(request, params=sampled)))
+        self._attempts[request.number] = dataclasses.replace(request, params=sampled), None
         return _Attempt(request, drawn, time.time())
 
     # Ending
 
     def _tell_memory(self, attempt: _Attempt, outcome: TrialOutcome) -> None:
         trial = attempt.trial
-        trial.set_user_attr(labels.LEDGER_OUTCOME, records.to_dict(outcome))
         state, values = samplers.told(self.job, outcome)
         if values is not None:
             for constraint in self.job.constraints:
@@ -288,11 +289,12 @@ class Ledger:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             self._study.tell(trial, values, state)
-        self._memory.ended(self._frozen(outcome.number))
+        self._memory.ended(self._frozen(trial.number))
 
     def _count(self, request: TrialRequest, sampled: dict[str, Any], outcome: TrialOutcome) -> None:
         """Counts the end of an attempt."""
         self.counts.add(request.trial, outcome)
+        self.pruning.ended(outcome)
         self._again.ended(request, outcome)
         self._show(rows.row(self.job, request, sampled, outcome))
 
@@ -309,7 +311,7 @@ class Ledger:
             self.run,
             self._memory,
             sampler=optuna.samplers.RandomSampler(seed=0),
-            pruner=samplers.build_pruner(self.job, self._code),
+            pruner=self.pruning.pruner,
         )
 
     @contextlib.contextmanager
@@ -320,17 +322,24 @@ class Ledger:
         finally:
             self._memory.bounded = False
 
-    def _frozen(self, number: int) -> FrozenTrial:
-        trial_id = self._memory.get_trial_id_from_study_id_trial_number(self._study_id, number)
-        return self._memory.get_trial(trial_id)
+    def _trial_id(self, trial: int) -> int:
+        """The id in memory of a logical trial."""
+        return self._memory.get_trial_id_from_study_id_trial_number(self._study_id, trial)
+
+    def _frozen(self, trial: int) -> FrozenTrial:
+        return self._memory.get_trial(self._trial_id(trial))
 
     def _sampled(self, trial: optuna.trial.Trial) -> dict[str, Any]:
         return dict(trial.params)
 
-    def _write(self, write: Callable[..., None], number: int, outcome: TrialOutcome | None = None) -> None:
-        """Writes one trial to the database, waiting for it while it is away."""
-        frozen = copy.copy(self._frozen(number))
+    def _write(self, write: Callable[..., None], number: int) -> None:
+        """Writes one attempt to the database, waiting for it while it is away."""
+        request, outcome = self._attempts[number]
+        frozen = copy.copy(self._frozen(request.trial))
+        frozen.number = number
+        frozen.user_attrs = {labels.LEDGER_REQUEST: records.to_dict(request)}
         if outcome is not None:
+            frozen.user_attrs[labels.LEDGER_OUTCOME] = records.to_dict(outcome)
             frozen.state = samplers.STATES[outcome.state]  # the true one, whatever the sampler is to see
             if outcome.failure is FailureClass.OOM:
                 frozen.values = None
@@ -349,6 +358,10 @@ class Ledger:
 
     def _fill(self) -> None:
         trials, attributes = self._storage.load()
+        status = self._storage.described(labels.LEDGER_STATUS) or {}
+        self.worked = float(status.get("worked", 0.0))
+        if self.job.is_training:
+            self._left_at = int(status.get("progress", {}).get("step", self._left_at))
         for key, value in attributes.items():
             self._memory.set_study_system_attr(self._study_id, key, value)
         self._saved_attributes = dict(attributes)
@@ -359,32 +372,37 @@ class Ledger:
                     f"trial {frozen.number} of the study {self.run} was not made by trialplane, so it cannot be counted; "
                     "give the run another name"
                 )
-            request = records.from_dict(TrialRequest, frozen.user_attrs[labels.LEDGER_REQUEST])
-            sampled = dict(request.params)
-            self._next = max(self._next, request.trial + 1)
-            told = frozen.user_attrs.get(labels.LEDGER_OUTCOME)
+            request = records.from_dict(TrialRequest, frozen.user_attrs.pop(labels.LEDGER_REQUEST))
+            told = frozen.user_attrs.pop(labels.LEDGER_OUTCOME, None)
             outcome = None if told is None else records.from_dict(TrialOutcome, told)
+            self._attempts[request.number] = request, outcome
             if outcome is not None and outcome.failure is FailureClass.OOM:
                 frozen.state = TrialState.PRUNED
-            self._study.add_trial(frozen)
+            self.pruning.has_come = self.pruning.has_come or bool(frozen.intermediate_values)
+            if request.trial > self._next:
+                raise errors.LedgerCorrupt(
+                    f"trial {self._next} of the study {self.run} is missing in its ledger, so the others cannot be "
+                    "counted; put a good copy in its place, or give the run another name"
+                )
+            if request.trial < self._next:
+                self._memory.replace(self._trial_id(request.trial), frozen)
+            else:
+                self._study.add_trial(frozen)
+                self._next += 1
+            self._again.begun(request)
             if outcome is None:
-                left.append((request, sampled))
+                left.append(request)
                 continue
-            self._memory.ended(frozen)
-            self._again.begun(request)
-            self._count(request, sampled, outcome)
-        for request, _ in left:
-            self._again.begun(request)
+            self._memory.ended(self._frozen(request.trial))
+            self._count(request, dict(request.params), outcome)
+        for request in left:
             self._end_left(request)
         samplers.stop_if_exhausted(self.job, self._study, self._code)
 
     def _end_left(self, request: TrialRequest) -> None:
-        trial_id = self._memory.get_trial_id_from_study_id_trial_number(self._study_id, request.number)
-        drawn = optuna.trial.Trial(self._study, trial_id)
+        drawn = optuna.trial.Trial(self._study, self._trial_id(request.trial))
         self._open[request.number] = _Attempt(request, drawn, time.time())
         self.counts.running += 1
-        status = self._storage.described(labels.LEDGER_STATUS) or {}
-        seen = status.get("progress", {}).get("step", self._left_at) if self.job.is_training else 0
         self.tell(
             TrialOutcome(
                 number=request.number,
@@ -392,6 +410,6 @@ class Ledger:
                 failure=FailureClass.LOST,
                 message="the controller ended while this attempt ran",
                 ended=time.time(),
-                step=int(seen),
+                step=self._left_at if self.job.is_training else 0,
             )
         )

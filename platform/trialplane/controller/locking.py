@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import fcntl
 import io
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +16,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from trialplane import errors
-from trialplane.wire import labels
+from trialplane.wire import labels, records
+from trialplane.wire.holder import Holder
 
 LOCK_PATIENCE = 0.5  # seconds; a `platform status` that looks whether the lock is held holds it for a moment itself
 # A peer that is gone without a word (a lost node) is noticed within half a minute, by the server too, whose session holds
@@ -90,13 +90,13 @@ def lock_file(file: Path, study: str) -> io.TextIOWrapper:
     while not _try_lock(handle):
         if time.monotonic() > deadline:
             handle.seek(0)
-            holder = handle.read().strip() or "unknown"
+            holder = Holder.read(handle.read())
             handle.close()
-            raise locked_error(study, f"pid {holder}")
+            raise locked_error(study, holder.where)
         time.sleep(0.02)
     handle.seek(0)
     handle.truncate()
-    handle.write(f"{os.getpid()}\n")
+    handle.write(f"{records.to_json(Holder.me())}\n")
     handle.flush()
     return handle
 
@@ -114,4 +114,10 @@ def _try_lock(handle: io.TextIOWrapper) -> bool:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
+    except OSError as error:
+        handle.close()
+        raise errors.LedgerUnavailable(
+            f"{handle.name} cannot be locked: {error.strerror}; set TRIALPLANE_HOME to a file system that has locks "
+            "(a mount of NFS has them unless it says nolock)"
+        ) from error
     return True

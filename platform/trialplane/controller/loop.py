@@ -2,6 +2,8 @@
 
 One thread. Slots answer with events. The loop waits for the database only while it is away, and for MLflow only for the id
 of a trial's run, as long as `_id_patience` says.
+
+Over 400 lines: what ends a run, its user, its budgets and its trials, is weighed in one place, where the events come in.
 """
 
 from __future__ import annotations
@@ -11,10 +13,11 @@ import dataclasses
 import logging
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from trialplane import errors
 from trialplane.controller import arrival
+from trialplane.controller.counts import Alike
 from trialplane.controller.crews import CrewPool
 from trialplane.controller.gangs import GangPool
 from trialplane.controller.ledger import Ledger
@@ -31,6 +34,7 @@ from trialplane.wire.states import FailureClass, RunState, TrialState
 log = logging.getLogger(__name__)
 
 WAIT = 0.25  # seconds; how soon the loop sees a signal when no slot says anything
+_RANKS = {RunState.PAUSED: 2, RunState.CANCELLED: 3}  # of the user's endings
 
 
 @dataclasses.dataclass
@@ -50,9 +54,17 @@ class Ending:
     kill: bool
     hurry: bool = False
 
+    @property
+    def rank(self) -> int:
+        """Which ending counts: CANCELLED before PAUSED, that before a budget's, and there one that ends what runs."""
+        return _RANKS.get(self.state, int(self.kill))
+
 
 class Controller:
     """Drives one study to its end.
+
+    Attributes:
+        worked: seconds since its first slot was ready, with those of former controllers; see `RunStatus`.
 
     Args:
         run: the run's files.
@@ -96,17 +108,22 @@ class Controller:
         self._crew = pool if isinstance(pool, CrewPool) else None
         self._is_dry = False  # nothing is left to start, unless a running trial is tried again
         self._ending: Ending | None = None
+        self._hurry = False
         self._idle: set[int] = set()
         self._stopping: set[int] = set()  # numbers of attempts that the user has stopped
-        self._first_ready: float | None = None
+        self.worked = base.worked
+        self._since: float | None = None  # up to when `worked` counts, by the monotonic clock; None until a slot is ready
         self._ended_before = ledger.counts.ended
+        self._alike = Alike(self._job.budget.failed_alike, bool(ledger.counts.complete or ledger.counts.pruned))
         self._best_trial = None if ledger.best is None else ledger.best.trial
         self._durations: collections.deque[float] = collections.deque(maxlen=20)  # seconds, of the last trials
         self._logs_itself = False
+        self._warnings: dict[str, None] = {}  # those told already, in their order
 
     def _stop(self, ending: Ending) -> None:
-        """Ends the run as soon as the loop comes by; the first call counts."""
-        self._ending = self._ending or ending
+        """Ends the run as soon as the loop comes by: of several endings the one of the highest rank, in its newest words."""
+        if self._ending is None or ending.rank >= self._ending.rank:
+            self._ending = ending
 
     def run(self) -> Ending:
         """Runs until the end and says how it ended; running trials have been told by then."""
@@ -122,12 +139,20 @@ class Controller:
                 return self._end()
             for said in self._pool.events(WAIT):
                 self._hear(said)
+            if complaint := self._ledger.pruning.complaint:
+                self._warn(complaint)
             self._recorder.tick()
-            self.show(RunState.RUNNING, "what runs saves itself and ends" if self._stopping else "")
+            self.show(RunState.RUNNING, "what runs saves itself and ends" if self._stopping else self._pool.trouble)
 
     def show(self, state: RunState, reason: str = "", *, now: bool = False) -> None:
         """Puts the run's status on the board."""
         self._board.show(self._status(state, reason), now=now)
+
+    def _warn(self, text: str) -> None:
+        """Has somebody told, once."""
+        if text not in self._warnings:
+            self._warnings[text] = None
+            log.warning("%s", text)
 
     def _fit(self, parallel: int) -> None:
         """Has as many slots as the user wants and trials can use.
@@ -151,15 +176,15 @@ class Controller:
                 self._is_dry = True
                 return
             slot = self._idle.pop()
-            run_id = self._recorder.run_id(self._id_patience())
+            run_id = self._recorder.run_id(self._id_patience(), self._ledger.unstarted + 1)
             self._recorder.started(request, run_id)
             self._pool.start(slot, dataclasses.replace(request, env=self._trial_env(request, run_id)))
 
     def _id_patience(self) -> float:
         """Seconds worth waiting for the id of a trial's MLflow run before the trial starts.
 
-        A job that has imported MLflow will use it. Another may still import it while it runs, and is well served by a
-        store of its own; a wait may then cost at most a fiftieth of a trial.
+        A job that has imported MLflow, or a trial of which has logged, will use it. Another may still import it while it
+        runs, and is well served by a store of its own; a wait may then cost at most a fiftieth of a trial.
         """
         if self._logs_itself or not self._durations:
             return ID_WAIT
@@ -175,7 +200,7 @@ class Controller:
 
     def _hear(self, said: SlotEvent) -> None:
         if isinstance(said, SlotReady):
-            self._first_ready = self._first_ready or time.time()
+            self._since = self._since or time.monotonic()
             self._idle.add(said.slot)
             self._logs_itself = self._logs_itself or said.mlflow
             who = "the consumer" if self._job.is_collection else f"slot {said.slot}"
@@ -190,6 +215,8 @@ class Controller:
             arrival.add_to_log(self._run, said.request, said.event.log)
         self._recorder.reported(said.event.reports)
         for report in said.event.reports:
+            if report.remark:
+                self._warn(report.remark)
             if self._follows:  # Optuna copies all of a trial's reports for each new one, and a training may have millions
                 self._progress.reported(report)
             elif not self._job.is_collection:  # a consumer's reports are for MLflow alone
@@ -212,12 +239,14 @@ class Controller:
             arrival.arrays_to_file(said.arrays, arrays)
         if said.store is not None:
             arrival.unpack_store(self._run, outcome.number, said.store)
+        self._logs_itself = self._logs_itself or self._run.trial_store(outcome.number).exists()
         # In the ledger, so that a controller without this one's disk finds what MLflow has of this attempt.
         step, run_id = self._recorder.last_step(outcome.number), said.request.env.get(env.MLFLOW_RUN_ID, "")
         told = self._ledger.tell(dataclasses.replace(self._as_stopped(outcome), step=step, mlflow=run_id))
         assert told is not None
         self._is_dry = False
         self._recorder.ended(request, told, arrays)
+        self._alike.ended(request, told)
         self._durations.append(told.ended - told.started)
         if not said.gone:  # else there is a new one soon, which says when it is warm
             self._idle.add(said.slot)
@@ -239,14 +268,14 @@ class Controller:
 
     def _check_budget(self) -> None:
         """Ends the run when the user wants it, or when one of its budgets is used up."""
+        if self._since is not None:
+            before, self._since = self._since, time.monotonic()
+            self.worked += self._since - before
         wanted = self._wanted()
         if wanted is not None:
             self._stop(wanted)
-            if self._ending is not None and wanted.hurry:
-                self._ending.hurry = True
+            self._hurry = self._hurry or wanted.hurry  # whatever the ending is called
         budget, counts = self._job.budget, self._ledger.counts
-        if self._crew is not None and counts.failed:  # the next iteration needs the weights of this one
-            self._stop(self._failed_iteration())
         asked = f"{counts.ended} of {self._job.trials} trials"
         if budget.max_failed is not None and counts.counted_failures > budget.max_failed:
             classes = ", ".join(f"{count} {name}" for name, count in counts.failures.most_common())
@@ -258,7 +287,11 @@ class Controller:
                     kill=True,
                 )
             )
-        if budget.time is not None and self._first_ready and time.time() - self._first_ready > budget.time:
+        if not (self._follows or self._crew) and (alike := self._alike.found(self._ledger.running())):
+            self._stop(self._failed_alike(alike))
+        if self._crew is not None and counts.failed:  # the next iteration needs the weights of this one
+            self._stop(self._failed_iteration())
+        if budget.time is not None and self.worked > budget.time:
             text = f"the time budget of {budget.time:g} s is used, after {asked}"
             self._stop(Ending(RunState.SUCCEEDED if counts.complete else RunState.FAILED, text, kill=False))
         best = self._ledger.best
@@ -272,7 +305,7 @@ class Controller:
         """Ends the running trials: those that the user stops and that save themselves in their own time."""
         by_user = ending.state in (RunState.PAUSED, RunState.CANCELLED)
         for slot, request in self._pool.running().items():
-            if by_user and self._job.keeps_checkpoints and not ending.hurry:
+            if by_user and self._job.keeps_checkpoints and not self._hurry:
                 self._stopping.add(request.number)
                 self._pool.stop(slot, f"the user {'paused' if ending.state is RunState.PAUSED else 'cancelled'} the run")
             else:
@@ -325,12 +358,22 @@ class Controller:
         text = f"iteration {row.trial} failed{tried} ({row.failure}): {row.message}"
         return Ending(RunState.FAILED, f"{text}; `platform resume {self._ledger.run}` tries it again", kill=True)
 
+    def _failed_alike(self, requests: Sequence[TrialRequest]) -> Ending:
+        """How a study ended of which trials failed alike and none ended well."""
+        message = self._ledger.newest[requests[-1].trial].message
+        many = f"{len(requests)} trials in a row failed alike" if len(requests) > 1 else "a trial failed"
+        log = f"`platform logs {self._ledger.run} {requests[-1].trial}` shows more"
+        return Ending(
+            RunState.FAILED,
+            f"{many} and none has ended well, so no other is started: {message}; {log}; so many are enough for "
+            f"budget.failed_alike = {self._job.budget.failed_alike}, and null tries all",
+            kill=True,
+        )
+
     def _status(self, state: RunState, reason: str) -> RunStatus:
         counts, now = self._ledger.counts, time.time()
-        done = counts.ended - self._ended_before
-        rate = None
-        if self._first_ready is not None and done and now > self._first_ready:
-            rate = done / (now - self._first_ready)
+        done, seconds = counts.ended - self._ended_before, self.worked - self._base.worked
+        rate = done / seconds if done and seconds > 0 else None
         left: float = self._job.trials - counts.ended
         if self._crew is not None:
             self._progress.collected(self._crew.progress, self._crew.workers)
@@ -346,11 +389,13 @@ class Controller:
             best=self._ledger.best,
             rate=rate,
             eta=eta if state is RunState.RUNNING else None,
+            worked=self.worked,
             progress=self._progress.metrics,
             workers=self._progress.workers,
             ended=now if state is not RunState.RUNNING else None,
             updated=now,
-            recorder=self._recorder.away,
+            recorder=self._recorder.trouble,
+            warnings=tuple(self._warnings),
         )
 
 

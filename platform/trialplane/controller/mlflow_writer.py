@@ -1,11 +1,14 @@
-"""The process that writes a run's events to MLflow; it is known here and in `batch`.
+"""The process that writes a run's events to MLflow; it is known here, in `batch` and in `artifacts`.
 
-`python -m trialplane.controller.mlflow_writer RUN_DIR URI [--look]` is started by the recorder. It reads counts of wanted
-run ids on its input, and events from the spool; it says `{"id": …}`, `{"done": bytes}` and `{"away": message}` on its
-output.
+`python -m trialplane.controller.mlflow_writer RUN_DIR [--look]` is started by the recorder, with the tracking URI in
+MLFLOW_TRACKING_URI. It reads counts of wanted run ids on its input, and events from the spool; it says `{"id": …}`,
+`{"done": bytes, "left": files, "trouble": message}` and `{"away": message}` on its output.
 Everything it does can be done twice: metrics carry the time of the event, parameters and tags are the same again, a
 run's id is looked up before one is made. It ends when it is told so and has written everything, or at once when its
 input is closed.
+
+Over 400 lines: the process, and the one class that knows which event becomes what in which run; what they send with is in
+`batch` and `artifacts`.
 """
 
 from __future__ import annotations
@@ -27,10 +30,11 @@ from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
 from trialplane import errors
-from trialplane.controller import found, journal
-from trialplane.controller.batch import Batch, Sender, adopt, describe, milliseconds, say
+from trialplane.controller import adoption, found, journal
+from trialplane.controller.artifacts import Artifacts
+from trialplane.controller.batch import Artifact, Batch, Sender, describe, milliseconds, say
 from trialplane.spec import collecting
-from trialplane.wire import labels, paths, records
+from trialplane.wire import env, escapes, labels, paths, records, rows
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import TrialOutcome, TrialReport, TrialRequest
 from trialplane.wire.states import RunState, TrialState
@@ -41,7 +45,14 @@ NICENESS = 10  # trials and the controller come first; what is left is written w
 IDLE = 0.1  # seconds between looks at the spool
 _RESERVED = "RESERVED"
 _NOUNS = {"train": "training", "collect": "iteration"}  # what a trial is called in runs of these kinds
-_STATUS = {TrialState.COMPLETE: "FINISHED", TrialState.PRUNED: "KILLED", TrialState.FAILED: "FAILED"}
+# A pruned trial has done all that was asked of it; MLflow shows KILLED as it shows FAILED.
+_STATUS = {
+    TrialState.COMPLETE: "FINISHED",
+    TrialState.PRUNED: "FINISHED",
+    TrialState.PAUSED: "KILLED",
+    TrialState.LOST: "FAILED",
+    TrialState.FAILED: "FAILED",
+}
 _RUN_STATUS = {RunState.SUCCEEDED: "FINISHED", RunState.FAILED: "FAILED", RunState.CANCELLED: "KILLED"}
 
 
@@ -57,13 +68,18 @@ class Writer:
     def __init__(self, run: RunPaths, uri: str, look: bool = False) -> None:
         self._run = run
         self._submission: dict[str, Any] = json.loads(run.submission.read_text())
+        self._submitted = float(self._submission.get("submitted", time.time()))
         self._journal = journal.Journal(run.written)
         notes = self._journal.notes
+        self._marks = look  # what is whole in MLflow, for a successor without this journal
         self._look = look and not notes["uri"]
         self._new = not notes["uri"] and not look  # else a crash may have left runs that the journal does not know
         self._whole: set[int] = set()  # attempts that a former writer has finished, as MLflow says
         self._runs: dict[int, str] = {int(number): run_id for number, run_id in notes["run"].items()}
-        self.offset = int(notes["offset"].get("", 0))
+        self.offset, mark = notes["written"].get("", (0, ""))
+        if journal.mark(run.events, self.offset) != mark:
+            say(f"{run.events} is not what {run.written} speaks of, as after a power cut: all of it is written again")
+            self.offset = 0
         self._parent: str | None = notes["parent"].get("")
         self._experiment: str | None = notes["experiment"].get("")
         self._spares = set(notes["spare"].values()) - {""} - set(self._runs.values()) - journal.given(run.events)
@@ -73,7 +89,13 @@ class Writer:
         mlflow.set_tracking_uri(known or uri)
         self._client = MlflowClient(known or uri)
         self._sender = Sender(self._client)
+        self.artifacts = Artifacts(self._client, self._journal)
         self._local = (known or uri).startswith("sqlite:")
+
+    @property
+    def progress(self) -> dict[str, Any]:
+        """How far it came, for the controller."""
+        return {"done": self.offset, "left": self.artifacts.left, "trouble": self.artifacts.trouble}
 
     def reserve(self) -> str:
         """The id of a run nobody uses: a spare one from before a crash, or a new one."""
@@ -81,7 +103,7 @@ class Writer:
         if self._spares:
             return str(self._spares.pop())
         assert self._experiment is not None and self._parent is not None
-        tags = {labels.PARENT: self._parent, labels.KIND: "trial", labels.STATE: _RESERVED, labels.RUN: self._run.root.name}
+        tags = {labels.PARENT: self._parent, labels.STATE: _RESERVED, labels.RUN: self._run.root.name}  # of no kind yet
         run_id: str = self._client.create_run(self._experiment, run_name="reserved", tags=tags).info.run_id
         self._journal.note("spare", run_id, run_id)
         return run_id
@@ -97,19 +119,22 @@ class Writer:
             return False
         batches: dict[str, Batch] = collections.defaultdict(Batch)
         for line in lines:
+            if line.isspace():  # the recorder has set what it was aside
+                continue
             with _skipping(f"an event is left out of MLflow: {line[:300].decode(errors='replace').strip()}"):
                 self._take(json.loads(line), batches)
         for run_id, batch in batches.items():
             between()
             with _skipping(f"what belongs into MLflow's run {run_id} now is left out"):
-                self._sender.send(run_id, batch)
+                if self._sender.send(run_id, batch):
+                    self.artifacts.add(run_id, batch.artifacts, is_last=batch.is_last)
         self.offset += size
-        self._journal.note("offset", "", self.offset)
+        self._journal.note("written", "", [self.offset, journal.mark(self._run.events, self.offset)])
         return True
 
     def close(self) -> None:
         """Deletes the runs that were created and never used; never one that a trial of the spool has."""
-        if self._experiment is None:
+        if self._parent is None:
             return
         reserved = f"tags.`{labels.PARENT}` = '{self._parent}' and tags.`{labels.STATE}` = '{_RESERVED}'"
         used = journal.given(self._run.events) | set(self._runs.values())
@@ -122,6 +147,10 @@ class Writer:
         for run_id in unused:
             self._journal.note("spare", run_id, "")  # first, so that no successor gives a deleted run away
             self._client.delete_run(run_id)
+        for study in self._studies():
+            # One that MLflow made after it was looked for.
+            if study.info.run_id != self._parent and labels.STATE not in study.data.tags:
+                self._client.delete_run(study.info.run_id)
 
     def _take(self, event: Mapping[str, Any], batches: dict[str, Batch]) -> None:
         """Adds one event to the batch of the MLflow run it belongs to."""
@@ -147,7 +176,7 @@ class Writer:
                 batch.status = _RUN_STATUS.get(state, "SCHEDULED")
                 batch.end = milliseconds(event["time"]) if state in _RUN_STATUS else None
                 if event.get("keep_log"):
-                    batch.artifacts.append(("logs", self._run.controller_log))
+                    batch.artifacts.append(Artifact("logs", str(self._run.controller_log), "log"))
 
     def _study(self, facts: Mapping[str, Any], batches: dict[str, Batch]) -> None:
         self._ensure_parent()
@@ -155,7 +184,7 @@ class Writer:
         batch.add_tags(facts["tags"])
         batch.add_params(facts["params"])
         batch.status = "RUNNING"
-        batch.artifacts.append(("", self._run.job))
+        batch.artifacts.append(Artifact("", str(self._run.job)))
 
     def _started(self, request: TrialRequest, run_id: str | None, batches: dict[str, Batch]) -> None:
         if request.number not in self._runs:
@@ -167,6 +196,7 @@ class Writer:
         batch.add_tags(
             {
                 "mlflow.runName": name,
+                labels.KIND: "trial",
                 labels.NUMBER: request.number,
                 labels.TRIAL: request.trial,
                 labels.ATTEMPT: request.attempt,
@@ -177,18 +207,24 @@ class Writer:
                 **({} if request.retry_of is None else {labels.RETRY_OF: request.retry_of}),
             }
         )
-        batch.add_params(dict(sorted(request.params.items())))
+        # MLflow never changes a parameter: ours would refuse the job's own of the same name, which fails the trial, or a
+        # whole batch of them. So they are tags while the trial runs, and parameters when nobody logs any more.
+        batch.add_tags({labels.PARAM + name: value for name, value in sorted(request.params.items())})
 
     def _ended(self, event: Mapping[str, Any], batches: dict[str, Batch]) -> None:
         outcome = records.from_dict(TrialOutcome, event["outcome"])
         batch = batches[self._runs[outcome.number]]
+        # One that the job has logged with another value stays the job's. A spool of an older version says none here.
+        batch.add_params(dict(sorted(event.get("params", {}).items())))
         seconds = {"trial_seconds": outcome.ended - outcome.started} if outcome.started else {}
         batch.add_metrics({**outcome.metrics, **seconds}, outcome.ended, event["step"])
-        batch.status = _STATUS[outcome.state]
+        state = rows.state_of(outcome)
+        batch.status = _STATUS[state]
+        batch.is_last = self._marks
         batch.end = milliseconds(outcome.ended)
         batch.add_tags(
             {
-                labels.STATE: TrialState.LOST.value if outcome.retried else outcome.state.value,
+                labels.STATE: state.value,
                 labels.NODE: outcome.node,
                 labels.START_METHOD: outcome.start_method,
                 **({labels.CLASS: outcome.failure.value} if outcome.failure else {}),
@@ -198,17 +234,12 @@ class Writer:
         log = self._run.trial_log(event["trial"], event["attempt"])
         failed = outcome.state is TrialState.FAILED or outcome.metrics.get(collecting.FAILED_UNITS)
         if (failed or event.get("keep_log")) and log.exists():
-            batch.artifacts.append(("logs", log))
-            # Of a collection, those of its producers; each goes on through all attempts at the iteration.
-            batch.artifacts += [("logs", file) for file in sorted(log.parent.glob("worker-*.log"))]
+            # Of a collection, those of its producers too; each goes on through all attempts at the iteration.
+            logs = [log, *sorted(log.parent.glob("worker-*.log"))]
+            batch.artifacts += [Artifact("logs", str(file), "log") for file in logs]
         if event["arrays"] is not None:
-            batch.artifacts.append(("arrays", Path(event["arrays"])))
-        store = self._run.trial_store(outcome.number)
-        if store.exists():
-            try:
-                adopt(store, batch)
-            except Exception as error:  # noqa: BLE001 - the file is what a killed trial left; MLflow's being away is not it
-                say(f"what a trial logged into {store} cannot be read, so it is left out of MLflow: {describe(error)}")
+            batch.artifacts.append(Artifact("arrays", event["arrays"], "arrays"))
+        adoption.take_over(self._run.trial_store(outcome.number), self._client, self._runs[outcome.number], batches)
 
     @functools.cached_property
     def _job(self) -> dict[str, Any]:
@@ -224,33 +255,28 @@ class Writer:
             known = self._client.get_experiment_by_name(job)
             self._experiment = known.experiment_id if known else self._create_experiment(job)
             self._journal.note("experiment", "", self._experiment)
-        # A run that was deleted may have had this one's name: its study stays in MLflow, and is another one.
-        submitted = str(self._submission.get("submitted", ""))
-        query = (
-            f"tags.`{labels.RUN}` = '{self._run.root.name}' and tags.`{labels.KIND}` = 'study' "
-            f"and tags.`{labels.SUBMITTED}` = '{submitted}'"
-        )
-        runs = self._client.search_runs([self._experiment], query) if not self._new else []
-        if runs:
-            self._parent = runs[0].info.run_id
-        else:
-            self._parent = self._client.create_run(
-                self._experiment,
-                start_time=milliseconds(self._submission.get("submitted", time.time())),
-                run_name=self._run.root.name,
-                tags={
-                    labels.KIND: "study",
-                    labels.RUN: self._run.root.name,
-                    labels.SUBMITTED: submitted,
-                    labels.JOB: job,
-                },
-            ).info.run_id
+        runs = [] if self._new else self._studies()
+        parent = runs[0].info.run_id if runs else self._create_study(job)
         if self._look and runs:
-            before = found.attempts(self._client, self._experiment or "", self._parent or "")
+            before = found.attempts(self._client, self._experiment, parent)
             self._runs, self._whole = before.runs, before.whole
             for number, run_id in before.runs.items():
                 self._journal.note("run", str(number), run_id)
-        self._journal.note("parent", "", self._parent)
+        self._parent = parent  # when all of the above has come off: else it is done again
+        self._journal.note("parent", "", parent)
+
+    def _studies(self) -> list[Any]:
+        return found.studies(self._client, self._experiment or "", self._run.root.name, self._submitted)
+
+    def _create_study(self, job: str) -> str:
+        tags = {labels.KIND: "study", labels.RUN: self._run.root.name, labels.SUBMITTED: found.moment(self._submitted)}
+        name, start = self._run.root.name, milliseconds(self._submitted)
+        try:
+            run = self._client.create_run(self._experiment or "", start, {**tags, labels.JOB: job}, name)
+        except Exception:
+            self._new = False  # MLflow may have made it all the same: the next try looks for it
+            raise
+        return str(run.info.run_id)
 
     def _create_experiment(self, name: str) -> str:
         # A store in a file of this machine gets its artifacts beside it, not below wherever this process was started.
@@ -337,7 +363,7 @@ def main() -> None:
     """Serves ids and writes events until told to end."""
     os.dup2(2, 1)
     os.nice(NICENESS)
-    run, uri, look = RunPaths(Path(sys.argv[1])), sys.argv[2], "--look" in sys.argv[3:]
+    run, uri, look = RunPaths(Path(sys.argv[1])), os.environ[env.MLFLOW_TRACKING_URI], "--look" in sys.argv[2:]
     asked = _Input()
     pause = IDLE
     writer: Writer | None = None
@@ -356,18 +382,23 @@ def main() -> None:
         try:
             if writer is None:
                 writer = Writer(run, uri, look)
-                _say({"done": writer.offset})
+                _say(writer.progress)
             serve()
-            pause = 0.0 if writer.write(serve) else IDLE
+            wrote = writer.write(serve)
+            sent = writer.artifacts.send()
+            pause = 0.0 if wrote or sent else IDLE
             if pause == 0.0:
-                _say({"done": writer.offset})
+                _say(writer.progress)
             elif asked.ending:
                 writer.close()
                 return
         except Exception as error:  # noqa: BLE001 - the border of the process: the next one would do no better
             if not isinstance(error, (MlflowException, OSError)):
                 say(f"the MLflow writer failed and tries again; {describe(error)}")
-            _say({"away": f"MLflow at {uri} does not take what we write: {errors.first_line(error)[:300]}"})
+            why = f"MLflow at {uri} does not take what we write: {errors.first_line(error)[:300]}"
+            if isinstance(error, BlockingIOError):  # the journal's: to wait for it would hold up each trial that starts
+                why = f"the MLflow writer of this run's former controller has not ended and still holds {run.written}"
+            _say({"away": escapes.without_passwords(why)})
             pause = min(max(2 * pause, 1.0), 10.0)
             asked.wanted = 0  # the controller goes on without, and asks again
 

@@ -6,9 +6,13 @@ Holds no decisions. What runs in it is the matter of `slots`.
 from __future__ import annotations
 
 import contextlib
+import logging
+import os
 import shutil
+import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -16,7 +20,10 @@ from ray._private import internal_api, state
 
 from trialplane import errors
 
+log = logging.getLogger(__name__)
+
 SLOT_RESOURCE = "trial_slot"
+STARTS = 3  # Ray gives its processes 30 s, a limit that nobody can change, and a busy machine is quicker a minute later
 ASK_PATIENCE = 2.0  # seconds for a node to say what it has spilled
 
 
@@ -30,17 +37,27 @@ def connect(size: int, gpus: int, store: Callable[[int], int]) -> None:
     Raises:
         SlotError: Ray does not start, or has fewer GPUs than the trials need.
     """
-    free = shutil.disk_usage("/dev/shm").free
     with _told("Ray does not start on this machine"):
-        ray.init(
-            address="local",
-            num_cpus=max(size, 1),
-            resources={SLOT_RESOURCE: size},
-            include_dashboard=False,
-            log_to_driver=False,
-            configure_logging=False,
-            object_store_memory=store(free),
-        )
+        for start in range(1, STARTS + 1):
+            others = _children()
+            try:
+                ray.init(
+                    address="local",
+                    num_cpus=max(size, 1),
+                    resources={SLOT_RESOURCE: size},
+                    include_dashboard=False,
+                    log_to_driver=False,
+                    configure_logging=False,
+                    object_store_memory=store(shutil.disk_usage("/dev/shm").free),
+                )
+                break
+            except Exception as error:
+                if not _was_slow(error) or start == STARTS:
+                    raise
+                log.warning("Ray was not up after 30 s, so it is started once more: %s", errors.first_line(error))
+                for pid in _children() - others:  # what has started would stay until this process ends
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
     have = int(ray.cluster_resources().get("GPU", 0))
     if have < gpus * size:
         raise errors.SlotError(
@@ -67,11 +84,24 @@ def _told(what: str) -> Iterator[None]:
     except (RuntimeError, OSError, ValueError) as error:
         raise errors.SlotError(f"{what}: {errors.first_line(error)}") from error
     except Exception as error:
-        if type(error) is not Exception:
+        if not _was_slow(error):
             raise
-        # A plain one says that its processes took over 30 s, a limit that nobody can change.
         text = f"{what}: {errors.first_line(error)} Is the machine very busy? `platform resume` tries again"
         raise errors.SlotError(text) from error
+
+
+def _was_slow(error: Exception) -> bool:
+    """Whether Ray says that its processes took too long: it raises a plain Exception for nothing else."""
+    return type(error) is Exception
+
+
+def _children() -> set[int]:
+    """The processes that this one has started."""
+    found: set[int] = set()
+    for thread in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(OSError):  # it has just ended, or the kernel does not say
+            found.update(map(int, (thread / "children").read_text().split()))
+    return found
 
 
 def disconnect() -> None:

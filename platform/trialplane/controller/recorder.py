@@ -15,22 +15,26 @@ from __future__ import annotations
 import collections
 import contextlib
 import json
+import logging
 import os
 import select
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from trialplane import errors
-from trialplane.wire import records
+from trialplane.wire import env, records
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import TrialOutcome, TrialReport, TrialRequest
 
+log = logging.getLogger(__name__)
+
 FRESH = 2.0  # seconds; an older spare run would show a start long before its trial's
 ID_WAIT = 10.0  # seconds to wait for a run's id while MLflow answers
+WORTHWHILE = 0.5  # seconds; who cannot wait so long mostly waits in vain
 END_WAIT = 30.0  # seconds the writer may take to delete its spare runs
 START_WAIT = 60.0  # seconds the writer may take to import MLflow and make its tables
 
@@ -41,7 +45,7 @@ class Recorder:
     Args:
         run: the run's files.
         uri: MLflow's tracking URI.
-        spares: how many runs to have ready for trials that start in quick succession, and for an outage.
+        spares: how many runs to have ready at most for trials that start in quick succession; at least twice the slots.
         keeps_folder: whether the run's folder outlives this controller. In a pod it may not: then MLflow is asked what it
             has of a former controller's, and keeps all logs.
     """
@@ -58,6 +62,8 @@ class Recorder:
         self._ids: collections.deque[tuple[float, str]] = collections.deque()
         self._partial = b""
         self._done = 0  # bytes of the spool that are in MLflow
+        self._left = 0  # files on their way there
+        self._files = ""  # what is the matter with files
         self._heard = False
         self.away = ""
         self._complete: bool | None = None  # what `close` answered
@@ -65,9 +71,8 @@ class Recorder:
         self._spares = spares
         self._starts: collections.deque[float] = collections.deque()  # when ids were asked for, of the last moments
         self._writer = self._start_writer()
-        self._want(spares)
 
-    def run_id(self, patience: float = ID_WAIT) -> str | None:
+    def run_id(self, patience: float = ID_WAIT, left: int = sys.maxsize) -> str | None:
         """The id of a new MLflow run for the trial that starts now; None when there is none in time.
 
         While trials start in quick succession runs are created ahead; a trial that starts after a pause gets one made now.
@@ -75,24 +80,34 @@ class Recorder:
 
         Args:
             patience: seconds to wait for an id.
+            left: trials that are still to start, this one among them.
         """
         self._listen(0)
         now = time.monotonic()
-        fresh = sum(now - made < FRESH for made, _ in self._ids)
         while self._starts and now - self._starts[0] >= FRESH:
             self._starts.popleft()
-        # One for this trial, and one for each that will start before a run made now is stale: what is never used must be
-        # deleted, and a study of long trials would leave more of them than it has trials.
-        ahead = min(1 + len(self._starts), self._spares)
+        # What is never used must be deleted, and stays in MLflow's trash. So none is asked for that will come too late, and
+        # one is made ahead only while each slot starts several trials before it is stale; those of long trials may start
+        # together and need one each.
+        if patience < WORTHWHILE and not self._fresh(now):
+            return None
+        ahead = len(self._starts) if len(self._starts) >= self._spares // 2 else 0
         self._starts.append(now)
-        self._want(max(0, ahead - fresh - self._wanted))
-        known = len(self._ids)
+        self._want(max(0, min(1 + ahead, self._spares, left) - self._fresh(now) - self._wanted))
         deadline = now + (patience if self._heard else START_WAIT)
-        while not fresh and len(self._ids) <= known and not self.away and time.monotonic() < deadline:
+        while not self._fresh(now) and not self.away and time.monotonic() < deadline:
             self._listen(deadline - time.monotonic())
-        if len(self._ids) <= known and not fresh and not self.away:
-            return None  # MLflow is slow, and a spare run of long ago would show a start long before the trial's
-        return self._ids.pop()[1] if self._ids else None
+        # MLflow may be slow, and a spare run of long ago would show a start long before the trial's.
+        usable = self._fresh(now) or min(1, len(self._ids) if self.away else 0)
+        if not usable:
+            return None
+        _, run_id = self._ids[-usable]  # the oldest of them, before it is stale
+        del self._ids[-usable]
+        return run_id
+
+    def _fresh(self, now: float) -> int:
+        """How many of the newest spare runs would show a start at about the trial's, which is now."""
+        return sum(now - made < FRESH for made, _ in self._ids)
 
     def study(self, facts: Mapping[str, Any]) -> None:
         """The study starts or goes on: names, parameters and tags of the parent run."""
@@ -116,6 +131,7 @@ class Recorder:
         # The writer may have been killed since it saw the reports.
         event["step"] = max(outcome.step, self._steps.pop(request.number, 0))
         event["keep_log"] = not self._keeps_folder
+        event["params"] = request.params
         self._append("ended", {**event, "arrays": None if arrays is None else str(arrays)}, request.number)
 
     def best(self, metric: str, value: float, trial: int, ended: int) -> None:
@@ -140,6 +156,11 @@ class Recorder:
         self._listen(0)
 
     @property
+    def trouble(self) -> str:
+        """Why MLflow lacks something, in words; "" when it lacks nothing, or nothing for long."""
+        return self.away or self._files
+
+    @property
     def behind(self) -> int:
         """Bytes of the spool that are not in MLflow yet."""
         return self._spool.tell() - self._done
@@ -160,13 +181,13 @@ class Recorder:
 
     def _close(self, patience: float, stopped: Callable[[], bool]) -> bool:
         deadline = time.monotonic() + patience
-        before = self._done
-        while self.behind and time.monotonic() < deadline and not stopped():
+        before = self._done, self._left
+        while (self.behind or self._left) and time.monotonic() < deadline and not stopped():
             self._listen(0.2)
             self.tick()
-            if self._done > before:
-                before, deadline = self._done, time.monotonic() + patience
-        complete = not self.behind
+            if (self._done, self._left) != before:
+                before, deadline = (self._done, self._left), time.monotonic() + patience
+        complete = not self.behind and not self._left
         stdin = self._writer.stdin
         assert stdin is not None
         with contextlib.suppress(BrokenPipeError):
@@ -191,30 +212,56 @@ class Recorder:
             self._spool.write(line)
             self._spool.flush()
         except OSError as error:
-            raise errors.LedgerUnavailable(
-                f"cannot write {self._run.events}: {error.strerror}; what was told is safe. "
-                f"Make room and type `platform resume {self._run.root.name}`"
-            ) from error
+            raise unavailable(self._run, self._run.events, error) from error
 
     def _read_spool(self) -> None:
-        """Notes what the spool holds, and cuts off a last line that a crash left unfinished."""
+        """Notes what the spool holds, cuts off a last line that a crash left unfinished, and sets damaged lines aside."""
         if not self._run.events.exists():
             return
+        damaged: list[tuple[int, bytes]] = []
         with self._run.events.open("r+b") as spool:
             end = 0
             for line in spool:
                 if not line.endswith(b"\n"):
                     break
+                if not line.isspace():
+                    try:
+                        self._know(json.loads(line))
+                    except (ValueError, KeyError, TypeError):
+                        damaged.append((end, line))
                 end += len(line)
-                event = json.loads(line)
-                if event["kind"] == "started":
-                    self._seen.add(("started", event["request"]["number"]))
-                elif event["kind"] == "report":
-                    self._note_step(event["report"]["number"], event["report"]["step"])
-                elif event["kind"] == "ended":
-                    self._seen.add(("ended", event["outcome"]["number"]))
-                    self._steps.pop(event["outcome"]["number"], None)
             spool.truncate(end)
+            if damaged:
+                self._set_aside(spool, damaged)
+
+    def _know(self, event: Mapping[str, Any]) -> None:
+        """Notes an event that the spool holds."""
+        if event["kind"] == "started":
+            self._seen.add(("started", int(event["request"]["number"])))
+        elif event["kind"] == "report":
+            self._note_step(int(event["report"]["number"]), int(event["report"]["step"]))
+        elif event["kind"] == "ended":
+            number = int(event["outcome"]["number"])
+            self._steps.pop(number, None)
+            if ("started", number) in self._seen:  # else the writer does not know its run; both are recorded again
+                self._seen.add(("ended", number))
+
+    def _set_aside(self, spool: BinaryIO, damaged: Sequence[tuple[int, bytes]]) -> None:
+        """Copies damaged lines into a file of their own and blanks them, so that all others stay at their offsets."""
+        aside = self._run.damaged_events
+        try:
+            with aside.open("ab") as file:
+                file.writelines(line for _, line in damaged)
+            for begin, line in damaged:
+                spool.seek(begin)
+                spool.write(b" " * (len(line) - 1))
+            spool.flush()
+        except OSError as error:
+            raise unavailable(self._run, self._run.events, error) from error
+        log.warning(
+            "%s of %s cannot be read, as after a power cut, and moved to %s; what the ledger has of them is recorded again",
+            *(errors.counted(len(damaged), "line"), self._run.events, aside),
+        )
 
     def _note_step(self, number: int, step: int) -> None:
         self._steps[number] = max(step, self._steps.get(number, 0))
@@ -222,14 +269,16 @@ class Recorder:
     def _start_writer(self) -> subprocess.Popen[bytes]:
         environment = {
             **os.environ,
-            # The writer has a loop of its own for an MLflow that is away; it must hear that quickly.
-            "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+            # The writer has a loop of its own for an MLflow that is away; it must hear that quickly. And requests would send
+            # `create_run` again when its answer was lost, and make two runs of one.
+            "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
             "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
             "MLFLOW_DISABLE_TELEMETRY": "true",
             "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
             "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+            env.MLFLOW_TRACKING_URI: self._uri,  # no argument, as all can read those: it may hold a password
         }
-        command = [sys.executable, "-m", "trialplane.controller.mlflow_writer", str(self._run.root), self._uri]
+        command = [sys.executable, "-m", "trialplane.controller.mlflow_writer", str(self._run.root)]
         with self._run.controller_log.open("ab") as log:
             writer = subprocess.Popen(
                 command if self._keeps_folder else [*command, "--look"],
@@ -279,7 +328,14 @@ class Recorder:
                 self._wanted -= 1
                 self._ids.append((time.monotonic(), message["id"]))
             if "done" in message:
-                self._done = message["done"]
+                self._done, self._left, self._files = message["done"], message["left"], message["trouble"]
             self.away = message.get("away", "")
             if self.away:
                 self._wanted = 0  # the writer has dropped what it was asked for; we ask again
+
+
+def unavailable(run: RunPaths, file: Path | str, error: OSError) -> errors.LedgerUnavailable:
+    """That a file of a run cannot be written, which ends its controller: the run can be resumed."""
+    return errors.LedgerUnavailable(
+        f"cannot write {file}: {error.strerror}; what was told is safe. Make room and type `platform resume {run.root.name}`"
+    )

@@ -8,18 +8,16 @@ whole sequence (QMC, grid) keep one seed; what else they remember they keep in t
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import importlib
 import math
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import optuna
-from optuna.distributions import BaseDistribution
 from optuna.trial import FrozenTrial, TrialState
 
 from trialplane import errors
@@ -69,13 +67,22 @@ def derived_seed(seed: int, trial: int) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed}:{trial}".encode()).digest()[:4], "little")
 
 
-def build_sampler(job: Job, trial: int, code: JobCode) -> optuna.samplers.BaseSampler:
-    """The sampler that draws logical trial `trial`."""
+def build_sampler(
+    job: Job, trial: int, code: JobCode, before: optuna.samplers.BaseSampler | None = None
+) -> optuna.samplers.BaseSampler:
+    """The sampler that draws logical trial `trial`.
+
+    Args:
+        job: names it.
+        trial: a logical number.
+        code: of the job.
+        before: the sampler of another trial of the job. A grid serves again: all of its points are made with it.
+    """
+    if isinstance(before, _Grid):
+        return before
     name = job.sampler.name
     seed = job.seed if name in _ONE_SEQUENCE else derived_seed(job.seed, trial)
     sampler: optuna.samplers.BaseSampler = _build(Kind.SAMPLER, name, job.sampler.options, job, seed, code)
-    if isinstance(sampler, _ByLogicalNumber):
-        sampler.logical = trial
     return sampler
 
 
@@ -90,7 +97,7 @@ def grid_is_drawn(job: Job, study: optuna.Study) -> bool:
     if job.sampler.name != "grid":
         return False
     drawn = {trial.system_attrs.get("grid_id") for trial in study.get_trials(deepcopy=False)} - {None}
-    return len(drawn) >= math.prod(len(parameter.points()) for parameter in job.parameters.values())
+    return len(drawn) >= math.prod(parameter.count or 1 for parameter in job.parameters.values())
 
 
 def stop_if_exhausted(job: Job, study: optuna.Study, code: JobCode) -> None:
@@ -100,37 +107,16 @@ def stop_if_exhausted(job: Job, study: optuna.Study, code: JobCode) -> None:
         build_sampler(job, 0, code).after_trial(study, ended[-1], ended[-1].state, ended[-1].values)
 
 
-class _ByLogicalNumber(optuna.samplers.BaseSampler):
-    """Shows a sampler that looks at a trial's number the logical one: each retry takes a number of Optuna's."""
+class _Grid(optuna.samplers.GridSampler):
+    """A grid whose end is not looked for again after each trial."""
 
-    logical: int | None = None
-
-    def before_trial(self, study: optuna.Study, trial: FrozenTrial) -> None:
-        super().before_trial(study, self._shown(trial))
-
-    def sample_relative(
-        self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
-    ) -> dict[str, Any]:
-        drawn: dict[str, Any] = super().sample_relative(study, self._shown(trial), search_space)  # type: ignore[safe-super]
-        return drawn
-
-    def _shown(self, trial: FrozenTrial) -> FrozenTrial:
-        if self.logical is None:
-            return trial
-        shown = copy.copy(trial)
-        shown.number = self.logical
-        return shown
+    def after_trial(
+        self, study: optuna.Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None
+    ) -> None:
+        """Nothing: the ledger asks `grid_is_drawn`. Optuna compares all points of all trials each time."""
 
 
-class _Grid(_ByLogicalNumber, optuna.samplers.GridSampler):
-    """Its first points are numbered like the trials."""
-
-
-class _CmaEs(_ByLogicalNumber, optuna.samplers.CmaEsSampler):
-    """It adds the number to its seed."""
-
-
-_OURS = {"GridSampler": _Grid, "CmaEsSampler": _CmaEs}
+_OURS = {"GridSampler": _Grid}
 _MODULES = {
     Kind.SAMPLER: optuna.samplers,
     Kind.PRUNER: optuna.pruners,

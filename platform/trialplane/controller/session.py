@@ -1,6 +1,9 @@
 """One life of a controller: opens everything a study needs, runs the loop, and closes everything.
 
 Turns every ending, errors included, into the run's last status and an exit code.
+
+Over 400 lines: what is opened, in which order, and what an error on the way means is one story; each part that is opened has
+a module of its own.
 """
 
 from __future__ import annotations
@@ -8,6 +11,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import dataclasses
+import errno
 import functools
 import json
 import logging
@@ -15,6 +19,7 @@ import os
 import shutil
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +27,14 @@ from pydantic import ValidationError
 
 import trialplane
 from trialplane import errors
-from trialplane.controller import arrival, loop, ray_session, slots, stopping
+from trialplane.controller import arrival, journal, loop, ray_session, slots, stopping
 from trialplane.controller.crews import CrewPool
 from trialplane.controller.gangs import GangPool
 from trialplane.controller.ledger import Ledger
 from trialplane.controller.loop import Ending
 from trialplane.controller.patience import Patience
 from trialplane.controller.progress import Progress
-from trialplane.controller.recorder import Recorder
+from trialplane.controller.recorder import Recorder, unavailable
 from trialplane.controller.setting import Setting
 from trialplane.controller.slots import SlotPool
 from trialplane.controller.status import StatusBoard, write_status
@@ -37,7 +42,7 @@ from trialplane.controller.wishes import Wishes
 from trialplane.plan import sizes
 from trialplane.spec import checkpoints
 from trialplane.spec.job import Job
-from trialplane.wire import env, labels, paths, records
+from trialplane.wire import env, escapes, labels, paths, records
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import RunStatus, SlotConfig
 from trialplane.wire.states import RunState
@@ -102,7 +107,8 @@ class Session:
         self._setting = setting
         self._ledger: Ledger | None = None
         self._progress = Progress()
-        self._left_at = _left_at(run)  # now: the first status of this controller takes the place of the last one's
+        self._last = _last(run)  # read now: the first status of this controller takes the place of the last one's
+        self._loop: loop.Controller | None = None
         self._base = RunStatus(
             run=run.root.name,
             job=job.name,
@@ -115,6 +121,7 @@ class Session:
             updated=time.time(),
             kind=job.kind,
             slots_per_trial=job.nodes,
+            worked=0.0 if self._last is None else self._last.worked,
         )
 
     @property
@@ -125,14 +132,16 @@ class Session:
     def run(self) -> RunState:
         """Opens everything in order, runs the loop, and closes everything in the opposite order."""
         run, setting = self._run, self._setting
-        uri = os.environ.get(env.MLFLOW_TRACKING_URI) or paths.mlflow_uri(run.root.parent.parent)
+        uri = _tracking_uri(run)
         with contextlib.ExitStack() as stack:
             board = StatusBoard(run, setting.status, self._tell)
             stack.callback(board.close)
             self._ledger = stack.enter_context(self._open(board))
-            board.publish()
+            self._base = dataclasses.replace(self._base, worked=max(self._base.worked, self._ledger.worked))
             try:
-                return self._study(self._ledger, board, uri)
+                with _full_disk_in_words(run):
+                    board.publish()
+                    return self._study(self._ledger, board, uri)
             except Exception as error:
                 with contextlib.suppress(errors.LedgerError):  # it may be what failed
                     self._tell(self.last_status(error))
@@ -167,7 +176,7 @@ class Session:
                 run.lock,
                 on_wait=wait,
                 give_up=give_up,
-                left_at=self._left_at,
+                left_at=0 if self._last is None else int(self._last.progress.get("step", 0)),
                 **remote,
             )
 
@@ -200,10 +209,12 @@ class Session:
             board.show(self._status(RunState.RUNNING, "writing the last results to MLflow"), now=True)
             last = self._status(ending.state, ending.reason)
             if not self._recorded(recorder, ending):
-                text = f"MLflow has not taken everything yet ({recorder.away or 'it is slow'}): "
+                text = f"MLflow has not taken everything yet ({recorder.trouble or 'it is slow'}): "
                 text += f"`platform resume {run.root.name}` writes the rest"
                 log.warning("%s", text)
                 last = dataclasses.replace(last, reason=f"{ending.reason}; {text}", unrecorded=True)
+            elif recorder.trouble:
+                last = dataclasses.replace(last, recorder=recorder.trouble)
             board.show(last, now=True)
             if remote:
                 ledger.describe({labels.LEDGER_STATUS: records.to_dict(last)})  # again, and patiently: it is all that stays
@@ -242,7 +253,7 @@ class Session:
                 return wanted
             pool = self._pool(self._slot_config(uri), wishes, ledger)
             stack.callback(pool.close)
-            return loop.Controller(
+            self._loop = loop.Controller(
                 run,
                 ledger,
                 pool,
@@ -253,21 +264,26 @@ class Session:
                 parallel=wishes.parallel if setting.in_cluster else None,
                 keeps_mlflow=setting.has_credentials,
                 progress=self._progress,
-            ).run()
+            )
+            return self._loop.run()
 
     def _pool(self, config: SlotConfig, wishes: Wishes, ledger: Ledger) -> SlotPool | GangPool | CrewPool:
         """The slots, as the loop of this kind of job needs them."""
         job, in_cluster = self._job, self._setting.in_cluster
         patience = slots.START_PATIENCE if in_cluster else 0.0
+        has_begun = bool(ledger.newest)  # else one bad slot would end the run of a head that was lost
         if job.collect is not None:
             entrypoint = job.collect.consumer or SHARDS
             write = {} if job.collect.write is None else job.collect.write.model_dump()
             consumer = dataclasses.replace(config, role="consumer", entrypoint=entrypoint, write=write)
             producer = dataclasses.replace(config, role="producer")
-            pools = SlotPool(consumer, 1, patience), SlotPool(producer, wishes.parallel(), patience)
+            pools = (
+                SlotPool(consumer, 1, patience, has_begun=has_begun),
+                SlotPool(producer, wishes.parallel(), patience, has_begun=ledger.counts.complete > 0),
+            )
             return CrewPool(*pools, job, ray_session.store_bytes, ray_session.spilled_bytes)
         size = max(1, min(wishes.parallel(), ledger.unstarted)) if in_cluster else min(job.parallel, job.trials)
-        pool = SlotPool(config, size * job.nodes, patience)
+        pool = SlotPool(config, size * job.nodes, patience, has_begun=has_begun)
         return pool if job.nodes == 1 else GangPool(pool, config)
 
     def _slot_config(self, uri: str) -> SlotConfig:
@@ -332,7 +348,35 @@ class Session:
             updated=now,
             progress=self._progress.metrics,
             workers=self._progress.workers,
+            worked=self._base.worked if self._loop is None else self._loop.worked,
         )
+
+
+def _tracking_uri(run: RunPaths) -> str:
+    """The MLflow of a run, where its trials log too: the one that it has been recorded into, whatever is wanted today."""
+    wanted = os.environ.get(env.MLFLOW_TRACKING_URI, "")
+    known = journal.tracking_uri(run.written)
+    if known and wanted and wanted != known:
+        log.warning(
+            "%s is recorded into %s, as when it began, and not into the %s of today (%s); a run of another name would be",
+            *(run.root.name, escapes.without_passwords(known), env.MLFLOW_TRACKING_URI, escapes.without_passwords(wanted)),
+        )
+    return known or wanted or paths.mlflow_uri(run.root.parent.parent)
+
+
+@contextlib.contextmanager
+def _full_disk_in_words(run: RunPaths) -> Iterator[None]:
+    """A disk that fills while a run goes on ends it, as a ledger does that cannot be written: it can be resumed.
+
+    Raises:
+        LedgerUnavailable: the disk is full, or a quota is used up.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise unavailable(run, error.filename or f"a file of {run.root}", error) from error
 
 
 def _submitted(run: RunPaths) -> float:
@@ -349,12 +393,12 @@ def _without_gpus(job: Job) -> dict[str, str]:
     return {"CUDA_VISIBLE_DEVICES": ""} if hides else {}
 
 
-def _left_at(run: RunPaths) -> int:
-    """The step that the last status in the run's folder speaks of, 0 without one."""
+def _last(run: RunPaths) -> RunStatus | None:
+    """The last status in the run's folder; None without one, or when it is damaged."""
     try:
-        return int(records.from_json(RunStatus, run.status.read_bytes()).progress.get("step", 0))
+        return records.from_json(RunStatus, run.status.read_bytes())
     except (OSError, ValueError, TypeError, KeyError):
-        return 0  # it only says how far a training was when its controller was killed
+        return None  # it only says how far the run was when its controller was killed
 
 
 def _facts(run: RunPaths, job: Job) -> dict[str, Any]:

@@ -21,7 +21,7 @@ class Setting:
         status: host and port of /status and /metrics; port 0 is a free one.
         checkpoints: folder or URL below which trials keep their checkpoints, as they see it; "" for the run's folder.
         grace: seconds a trial gets to save itself, or None for the default.
-        has_credentials: whether MLflow wants a password. Trials are strangers and do not get it: what they log by themselves
+        has_credentials: whether MLflow wants a password. Trials do not get it: what they log by themselves
             goes into stores of their own, which are taken over.
     """
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -24,7 +25,9 @@ from trialplane.wire.records import SlotConfig, TrialEvent, TrialOutcome, TrialR
 from trialplane.wire.states import FailureClass, TrialState
 from trialplane.wire.units import Parcel, Unit
 
-MAX_START_FAILURES = 3  # in a row, over all slots
+log = logging.getLogger(__name__)
+
+MAX_START_FAILURES = 3  # in a row: of one slot while others work, else over all slots
 START_PATIENCE = 600.0  # seconds for which a cluster may give no slot that starts, and only ones that fail
 POD_GOES = 10.0  # seconds for a pod to be gone after its trial was stopped
 
@@ -40,15 +43,21 @@ class _Place:
         running: the trial in it.
         leaving: whether it goes when its trial has ended.
         asked: whether we have asked the trial in it to end.
+        starts: how often in a row it has failed to start while others worked.
+        trouble: why it did the last time; "" when it has started.
+        is_given_up: whether it is not tried again.
     """
 
     index: int
+    starts: StartFailures
     actor: Any = None
     again: float = 0.0
     node: str = ""
     running: TrialRequest | None = None
     leaving: bool = False
     asked: bool = False
+    trouble: str = ""
+    is_given_up: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,10 +78,13 @@ class SlotPool:
         config: what all slots share.
         size: how many.
         patience: seconds for which slots may do nothing but fail to start: 0 on one machine.
+        has_begun: whether the job's code is known to import, because slots of a former controller have run it.
     """
 
-    def __init__(self, config: SlotConfig, size: int, patience: float = 0.0) -> None:
+    def __init__(self, config: SlotConfig, size: int, patience: float = 0.0, *, has_begun: bool = False) -> None:
         self._config = config
+        self._patience = patience
+        self._has_begun = has_begun
         self._pending: dict[Any, _Call] = {}  # by the reference to the answer
         self._places: dict[int, _Place] = {}
         self._failures = StartFailures(MAX_START_FAILURES, patience)
@@ -101,8 +113,18 @@ class SlotPool:
 
     @property
     def slots(self) -> frozenset[int]:
-        """The slots there are or will be, also those that leave."""
-        return frozenset(self._places)
+        """The slots there are or will be, also those that leave; without those that were given up."""
+        return frozenset(place.index for place in self._places.values() if not place.is_given_up)
+
+    @property
+    def trouble(self) -> str:
+        """Which slot does not start, and why; "" when all do."""
+        failing = [place for place in self._places.values() if place.trouble]
+        if not failing:
+            return ""
+        place = max(failing, key=lambda place: place.is_given_up)
+        others = f"; {errors.counted(len(failing) - 1, 'other slot')} failed to start as well" if len(failing) > 1 else ""
+        return f"{self._named(place)} {place.trouble}{others}"
 
     @property
     def leaving(self) -> frozenset[int]:
@@ -112,13 +134,14 @@ class SlotPool:
     def resize(self, size: int) -> set[int]:
         """Makes it `size` slots: more at once; fewer by ending those that start, then idle ones.
 
-        A slot that runs a trial goes when the trial has ended.
+        A slot that was given up goes before any other, one that runs a trial goes when the trial has ended.
 
         Returns:
             The slots that are gone now.
         """
         gone = set()
-        for place in sorted(self._places.values(), key=lambda place: (place.running is not None, bool(place.node))):
+        places = self._places.values()
+        for place in sorted(places, key=lambda place: (place.running is not None, bool(place.node), not place.is_given_up)):
             surplus = self.size - size
             if surplus > 0 and not place.leaving:
                 if place.running is None:
@@ -130,7 +153,7 @@ class SlotPool:
                 place.leaving = False
         while self.size < size:
             index = next(number for number in itertools.count() if number not in self._places)
-            self._places[index] = _Place(index)
+            self._places[index] = _Place(index, StartFailures(MAX_START_FAILURES, self._patience))
             self._open(self._places[index])
         return gone
 
@@ -206,11 +229,11 @@ class SlotPool:
         """What slots say by these answers; those of others are left alone.
 
         Raises:
-            EntrypointError: the job's code does not import.
-            SlotError: slots fail to start, again and again.
+            EntrypointError: the job's code does not import, and never has in this run.
+            SlotError: slots fail to start, again and again, and too few are left.
         """
         for place in self._places.values():
-            if place.actor is None and time.monotonic() >= place.again:
+            if place.actor is None and not place.is_given_up and time.monotonic() >= place.again:
                 self._open(place)
         for reference in answered:
             call = self._pending.pop(reference, None)
@@ -232,8 +255,10 @@ class SlotPool:
                 if call.request is not None:
                     yield self._moved(call, answer)
                 elif call.what == "start":
+                    self._has_begun = True
                     self._failures.success()
-                    place.node = answer["node"]
+                    place.starts.success()
+                    place.node, place.trouble = answer["node"], ""
                     unclean = tuple(answer["unclean"])
                     address = answer.get("address", "")
                     yield SlotReady(place.index, answer["seconds"], unclean, answer["mlflow"], place.node, address)
@@ -334,15 +359,27 @@ class SlotPool:
     def _failed(self, place: _Place, call: str, error: ray.exceptions.RayTaskError) -> Iterator[SlotTrial]:
         """A call raised: the job's code does not import, or the slot itself is broken and is replaced."""
         cause = error.cause
-        if isinstance(cause, errors.EntrypointError):
-            raise errors.EntrypointError(str(cause)) from error
+        if isinstance(cause, errors.EntrypointError) and not self._has_begun:
+            raise errors.EntrypointError(f"no trial was started: {cause}") from error
         yield from self._lost(place, call, cause or error)
 
     def _start_failed(self, place: _Place, error: Exception) -> None:
-        if self._failures.failure(time.monotonic()):
+        """Tries a slot again that did not start; gives it up, or the run when too few are left for a trial."""
+        goes_on = self.ready >= self._config.nodes
+        failures = place.starts if goes_on else self._failures
+        is_over = failures.failure(time.monotonic())
+        if is_over and not goes_on:
             raise errors.SlotError(
-                f"{self._failures.count} slots in a row could not be started: {error}; see {self._config.root}/slots"
+                f"{failures.count} slots in a row could not be started: {error}; see {self._config.root}/slots"
             ) from error
-        place.again = time.monotonic() + self._failures.pause
-        if not self._failures.pause:
+        what = "was given up, until the run is paused and resumed," if is_over else "is started again"
+        place.trouble = f"{what} after {errors.counted(failures.count, 'failed start')}: {errors.first_line(error)}"
+        log.warning("%s %s; see %s/slots", self._named(place), place.trouble, self._config.root)
+        place.is_given_up = is_over
+        place.again = time.monotonic() + failures.pause
+        if not failures.pause and not is_over:
             self._open(place)
+
+    def _named(self, place: _Place) -> str:
+        role = self._config.role
+        return "the consumer" if role == "consumer" else f"{'worker' if role == 'producer' else 'slot'} {place.index}"

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import http.server
 import json
-import os
+import logging
 import re
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,8 +18,11 @@ import prometheus_client
 from prometheus_client.core import GaugeMetricFamily
 
 from trialplane.wire import records
+from trialplane.wire.holder import Holder
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import RunStatus
+
+log = logging.getLogger(__name__)
 
 INTERVAL = 0.5  # seconds between writes of status.json while a run goes on
 TELL_INTERVAL = 10.0  # seconds between writes of the status to wherever else it is kept
@@ -46,7 +48,8 @@ class StatusBoard:
     ) -> None:
         self._run = run
         self._status: RunStatus | None = None
-        self._written = 0.0
+        self._written = 0.0  # when
+        self._is_written = True  # the newest one
         self._tell = tell
         self._told = 0.0
         self._registry = prometheus_client.CollectorRegistry()
@@ -67,8 +70,7 @@ class StatusBoard:
 
     def publish(self) -> None:
         """Says where it is; only for the controller that has the study's lock."""
-        facts = {"pid": os.getpid(), "port": self.port, "host": socket.gethostname(), "started": time.time()}
-        _replace(self._run.controller, json.dumps(facts))
+        _replace(self._run.controller, json.dumps(Holder.me().facts(port=self.port, started=time.time())))
 
     def show(self, status: RunStatus, *, now: bool = False) -> None:
         """Takes the newest status; writes it when the last write is a while ago, or `now`."""
@@ -82,10 +84,21 @@ class StatusBoard:
             self._best.set(status.best.values[0])
         if now or time.monotonic() - self._written >= INTERVAL:
             self._written = time.monotonic()
-            write_status(self._run, status)
+            self._write(status)
         if now or time.monotonic() - self._told >= TELL_INTERVAL:
             self._told = time.monotonic()
             self._tell(status)
+
+    def _write(self, status: RunStatus) -> None:
+        """Writes status.json; a disk that is full costs the file's news and not the run, which may wait for room."""
+        try:
+            write_status(self._run, status)
+        except OSError as error:
+            if self._is_written:
+                log.warning("%s cannot be written: %s; the run goes on", self._run.status, error.strerror)
+            self._is_written = False
+        else:
+            self._is_written = True
 
     def close(self) -> None:
         """Stops serving."""

@@ -306,6 +306,11 @@ class Storage:
             raise errors.LedgerCorrupt(f"the ledger {self._shown} cannot be opened: {error}") from error
 
 
+def make_tables(url: str) -> None:
+    """Lets Optuna make its tables, where there are none."""
+    _optuna_storage(url).engine.dispose()
+
+
 def _engine(url: str) -> sa.Engine:
     made = sa.make_url(url)
     if made.get_backend_name() == "sqlite":

@@ -8,14 +8,16 @@ that failed again. Standard library only: it must start at once.
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
+import re
 import signal
 import sys
 import time
 import urllib.parse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from trialplane.wire import env
@@ -23,7 +25,11 @@ from trialplane.wire import env
 PAUSE = 1.0  # seconds between looks at a job
 LONGEST_PAUSE = 10.0  # seconds between looks at one whose log is long: Ray sends all of it each time
 SECONDS = 20.0  # for one answer
+PIECE = 1 << 16  # bytes of a log that are held at once
 ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
+_OPENING = re.compile(rb'\s*\{\s*"logs"\s*:\s*"')
+# As much of a JSON string as is whole: no half of an escape, nor of a character that is written as two of them.
+_WHOLE = re.compile(rb'(?:[^"\\]++|\\[^u]|\\u(?![dD][89abAB])[0-9a-fA-F]{4}|\\u[0-9a-fA-F]{4}\\u[0-9a-fA-F]{4})*+')
 
 
 class Away(Exception):
@@ -65,21 +71,67 @@ class Dashboard:
         if status != 200 and b"already exists" not in data:
             _raise(status, data)
 
-    def log(self, submission: str) -> str | None:
-        """The whole log of a job; None when there is none yet. Raises as `job`."""
-        status, data = self._ask("GET", f"/api/jobs/{submission}/logs")
-        return str(_json(data).get("logs") or "") if status == 200 else None
+    def log(self, submission: str, place: int) -> Iterator[tuple[str, int]]:
+        """What a job's log holds beyond a place, in pieces, each with the place behind it; nothing when there is none yet.
+
+        Ray sends the whole log each time. It may be longer than this pod's memory, so it is read past and never held.
+
+        Args:
+            submission: the job's id.
+            place: 0, or one that an earlier piece came with. In a log that does not reach so far, which is another one, the
+                next place is 0.
+
+        Raises:
+            Away: it does not answer, or not to the end; the pieces so far count.
+        """
+        with self._answer("GET", f"/api/jobs/{submission}/logs") as reply:
+            if reply.status == 200:
+                yield from _beyond(reply, place)
 
     def _ask(self, method: str, path: str, body: str | None = None) -> tuple[int, bytes]:
+        with self._answer(method, path, body) as reply:
+            return reply.status, reply.read()
+
+    @contextlib.contextmanager
+    def _answer(self, method: str, path: str, body: str | None = None) -> Iterator[http.client.HTTPResponse]:
         connection = http.client.HTTPConnection(self._address, timeout=SECONDS)
         try:
             connection.request(method, path, body, {"Content-Type": "application/json", **self._headers})
-            reply = connection.getresponse()
-            return reply.status, reply.read()
+            yield connection.getresponse()
         except (OSError, http.client.HTTPException) as error:
             raise Away(f"{type(error).__name__}: {error}") from error
         finally:
             connection.close()
+
+
+def _beyond(reply: http.client.HTTPResponse, place: int) -> Iterator[tuple[str, int]]:
+    """The string in `{"logs": "…"}` beyond a place, which counts the bytes of the string as it is written there."""
+    data = reply.read(PIECE)
+    opening = _OPENING.match(data)
+    if opening is None:
+        raise Away(f"no log: {data[:200]!r}")
+    data = data[opening.end() :]
+    passed = 0
+    while passed + len(data) < place:
+        passed += len(data)
+        data = reply.read(PIECE)
+        if not data:
+            yield "", 0
+            return
+    data = data[place - passed :]
+    while True:
+        whole = _WHOLE.match(data)
+        assert whole is not None, "it matches nothing, too"
+        if whole.end():
+            place += whole.end()
+            yield str(json.loads(b'"' + whole.group() + b'"', strict=False)), place
+        data = data[whole.end() :]
+        if data.startswith(b'"'):
+            return
+        more = reply.read(PIECE)
+        if not more:
+            raise Away("the log was cut off")
+        data += more
 
 
 def _json(data: bytes) -> Any:
@@ -114,7 +166,7 @@ class Submitter:
         self._submission = submission
         self._entrypoint = entrypoint
         self._pause = pause
-        self._shown = ""  # of the log of the job that the head knows now
+        self._shown = 0  # how far the log of the job that the head knows now has been printed
         self._submitted = 0
         self._away = ""
 
@@ -134,7 +186,7 @@ class Submitter:
                 self._away = ""
                 if ended is not None:
                     return ended
-            self._pause(min(PAUSE + len(self._shown) / 1e6, LONGEST_PAUSE))
+            self._pause(min(PAUSE + self._shown / 1e6, LONGEST_PAUSE))
 
     def _look(self) -> int | None:
         job = self._dashboard.job(self._submission)
@@ -143,7 +195,7 @@ class Submitter:
                 _say("a new head does not know the job, which is submitted again", "the study goes on where it was")
             self._dashboard.submit(self._submission, self._entrypoint)
             self._submitted += 1
-            self._shown = ""
+            self._shown = 0
             return None
         self._submitted = self._submitted or 1  # by a submitter before this one
         self._show()
@@ -155,13 +207,10 @@ class Submitter:
 
     def _show(self) -> None:
         """Prints what the job's log has grown by."""
-        log = self._dashboard.log(self._submission)
-        if log is None:
-            return
-        # A log that does not go on where it was is another head's.
-        sys.stdout.write(log[len(self._shown) :] if log.startswith(self._shown) else log)
-        sys.stdout.flush()
-        self._shown = log
+        for text, place in self._dashboard.log(self._submission, self._shown):
+            sys.stdout.write(text)
+            sys.stdout.flush()
+            self._shown = place
 
 
 def _say(what: str, more: str) -> None:

@@ -36,13 +36,16 @@ class Wishes:
         self._job_parallel = parallel
         self._wish = Wish()
         self._next = 0.0
+        self._paused = 0  # signals that were about a pause when the run had not been cancelled yet
 
     def ending(self) -> Ending | None:
         """How the user wants the run to end, or None."""
         self._look()
-        hurry = len(self._stopped) > 1  # a second signal is impatience
-        if self._wish.state is RunState.CANCELLED or (self._stopped and self._run.cancelled.exists()):
-            return Ending(RunState.CANCELLED, "cancelled by the user", kill=True, hurry=hurry)
+        signals = len(self._stopped)
+        if self._wish.state is RunState.CANCELLED or (signals and self._run.cancelled.exists()):
+            # A second signal is impatience, but not the one of a cancel that comes after a pause.
+            return Ending(RunState.CANCELLED, "cancelled by the user", kill=True, hurry=signals - self._paused > 1)
+        self._paused, hurry = min(signals, 1), signals > 1
         again = f"`platform resume {self._run.root.name}` goes on"
         if self._wish.state is RunState.PAUSED:
             return Ending(RunState.PAUSED, f"paused by the user; {again}", kill=True, hurry=hurry)

@@ -11,6 +11,7 @@ import fnmatch
 import gzip
 import hashlib
 import io
+import os
 import shutil
 import tarfile
 import tempfile
@@ -103,19 +104,26 @@ def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, target: Path) ->
 
 
 def _patterns(folder: Path) -> list[str]:
-    try:
-        text = (folder / IGNORE_FILE).read_text(encoding="utf-8")
-    except FileNotFoundError:
+    file = folder / IGNORE_FILE
+    if not os.path.lexists(file):
         return []
+    if not file.is_file():  # a pipe would be read for ever
+        raise InputError(f"{file} is no file; nothing was started")
+    try:
+        text = file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{file} is not UTF-8 text (byte {error.start}); nothing was started") from error
+    except OSError as error:
+        raise InputError(f"{file} cannot be read: {error.strerror}; nothing was started") from error
     lines = (line.strip() for line in text.splitlines())
     return [line.rstrip("/") for line in lines if line and not line.startswith("#")]
 
 
 def _walk(folder: Path, patterns: Sequence[str]) -> Iterator[tuple[str, Path]]:
     """Every file that is packed, by its path inside; links are followed while they stay in the folder."""
-    root = folder.resolve()
-    if not root.is_dir():
+    if not folder.is_dir():  # also a link in a circle, which `resolve` refuses
         raise InputError(f"{folder} is no folder")
+    root = folder.resolve()
     todo: list[tuple[Path, tuple[Path, ...]]] = [(folder, (root,))]
     while todo:
         here, above = todo.pop()
@@ -123,7 +131,10 @@ def _walk(folder: Path, patterns: Sequence[str]) -> Iterator[tuple[str, Path]]:
             name = path.relative_to(folder).as_posix()
             if _is_left_out(path.name, name, patterns):
                 continue
-            real = path.resolve()
+            try:
+                real = path.resolve()
+            except (OSError, RuntimeError) as error:  # which of them depends on the version of Python
+                raise InputError(f"{path} is a link in a circle; name it in {IGNORE_FILE}") from error
             if path.is_symlink() and (not real.is_relative_to(root) or not real.exists()):
                 where = "to nothing" if not real.exists() else "out of the folder"
                 message = f"{path} is a link {where} ({path.readlink()}); copy the file, or name it in {IGNORE_FILE}"

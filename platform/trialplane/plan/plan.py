@@ -17,6 +17,8 @@ from trialplane.errors import Complaint
 from trialplane.plan import pack as packing
 from trialplane.plan.pack import Pack
 from trialplane.spec.job import Job
+from trialplane.wire.records import RunStatus
+from trialplane.wire.states import RunState
 
 # KubeRay makes names of Kubernetes services from a run's name, which leaves 47 of a DNS-1035 label's 63 characters.
 LONGEST_NAME = 47
@@ -82,6 +84,23 @@ def plan(job: Job, folder: Path, run: str, provenance: Provenance) -> Plan:
         InputError: the folder cannot be packed.
     """
     return Plan(run, job, packing.pack(folder), provenance)
+
+
+def pending(run: str, job: Job, submitted: float) -> RunStatus:
+    """The status of a run whose controller has yet to speak; `submitted` in seconds since the epoch."""
+    return RunStatus(
+        run=run,
+        job=job.name,
+        state=RunState.PENDING,
+        trials=job.trials,
+        parallel=job.width,
+        kind=job.kind,
+        slots_per_trial=job.nodes,
+        reason="the controller is starting",
+        objectives=tuple(objective.metric for objective in job.objectives),
+        created=submitted,
+        updated=time.time(),
+    )
 
 
 def spec_hash(job: Job) -> str:

@@ -24,6 +24,10 @@ _TOKEN = "/var/run/secrets/kubernetes.io/serviceaccount"
 # Nodes of one trial talk at each step: on one machine if they fit, else in one zone.
 _NEAR = ("kubernetes.io/hostname", "topology.kubernetes.io/zone")
 _RAY_AGENT = 52365  # port of Ray's agent in every pod
+# Seconds that a pod without which nothing goes on may stay on a node that does not answer. Kubernetes takes 40 to notice
+# and waits 300 more by default, but KubeRay 1.7 fails a run whose head has not answered for 300.
+_PATIENCE_WITH_NODE = 30
+_LOST_NODE = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 
 
 def labels(plan: Plan, role: str = "") -> dict[str, str]:
@@ -67,6 +71,11 @@ def controller(plan: Plan, site: Site) -> dict[str, Any]:
         {"name": "code", "configMap": {"name": cluster.code_map(plan.run)}},
     ]
     spec = _pod(plan, site, site.controller_account, container, volumes)
+    spec["tolerations"] = _soon_elsewhere()
+    # Gone from Kubernetes at once when it is deleted: KubeRay makes no other head while one is ending, which on a lost node
+    # takes until somebody removes the node. There is nothing to wait for: Ray ends at the first signal, the ledger has what
+    # was told, and of two controllers it takes one.
+    spec["terminationGracePeriodSeconds"] = 0
     if autoscales(job, site):
         # KubeRay makes an account for this cluster, with a role for it; ours would collect the roles of all runs.
         del spec["serviceAccountName"]
@@ -150,6 +159,7 @@ def submitter(plan: Plan, site: Site) -> dict[str, Any]:
     }
     spec = _pod(plan, site, site.controller_account, container, [_scratch("tmp")])
     spec["restartPolicy"] = "Never"  # KubeRay asks for it; a new pod keeps the former one's log
+    spec["tolerations"] = _soon_elsewhere()
     return {"metadata": _metadata(plan, cluster.SUBMITTER), "spec": spec}
 
 
@@ -209,6 +219,18 @@ def _pod(
         "containers": [container],
         "volumes": volumes,
     }
+
+
+def _soon_elsewhere() -> list[dict[str, Any]]:
+    """For a pod that is soon made anew elsewhere when its node is lost.
+
+    Trial pods stay as long as Kubernetes lets others: the controller learns from Ray which are gone, and one whose node only
+    Kubernetes does not reach may be far in a trial.
+    """
+    return [
+        {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": _PATIENCE_WITH_NODE}
+        for key in _LOST_NODE
+    ]
 
 
 def _topology(plan: Plan) -> dict[str, Any]:

@@ -21,9 +21,9 @@ from trialplane.wire import cluster
 RAY_VERSION = "2.60.0"
 GROUP = "trials"  # the one worker group
 SLOT = "trial_slot"  # what a slot asks of a node; a trial pod has one, so it runs one trial at a time
-# Submitter's pods that may be lost (to a drained node, say) before KubeRay gives the run up; each comes a while after
-# the one before it.
-SUBMITTER_RETRIES = 4
+# Submitter's pods that may be lost (to drained nodes, say) before KubeRay gives up a run, which is sound without them. Each
+# comes a while after the one before it, ten minutes at most; of one that failed `status` says how it ended.
+SUBMITTER_RETRIES = 1000
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 ELASTIC = "kueue.x-k8s.io/elastic-job"  # without it Kueue takes no RayJob that scales
 _LARGEST = 2**31 - 1  # of Kubernetes's int32

@@ -8,14 +8,14 @@ from __future__ import annotations
 import dataclasses
 import random
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from trialplane import errors
 from trialplane.runtime import stopping
 
-Result = Mapping[str, Any] | float
+Result = Mapping[str, Any] | Sequence[float] | float
 Run = Callable[["Context"], Result]
 Pulse = Callable[[int, float], None]
 
@@ -37,6 +37,14 @@ class Reporter(Protocol):
 
     def __call__(self, step: int, metrics: Mapping[str, float]) -> bool:
         """Sends the metrics of one step; True when the trial is to end as pruned."""
+
+
+@dataclasses.dataclass
+class Origin:
+    """The checkpoints of another run to start from, or None, and whether the job has asked for them."""
+
+    place: str | None = None
+    asked: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +69,6 @@ class Context:
         world_size: how many processes run the trial.
         checkpoints: folder, or fsspec URL, for this trial's checkpoints. It outlives the attempt and is the next one's too;
             it may not exist yet.
-        resume_from: such a folder of another run, to start from while `checkpoints` holds none; or None.
     """
 
     params: Mapping[str, Any]
@@ -79,7 +86,7 @@ class Context:
     local_rank: int = 0
     world_size: int = 1
     checkpoints: str = ""
-    resume_from: str | None = None
+    _origin: Origin = dataclasses.field(default_factory=Origin, repr=False)
     _stop: stopping.Stop = dataclasses.field(default_factory=stopping.Stop, repr=False)
     _pulse: Pulse | None = dataclasses.field(default=None, repr=False)
 
@@ -87,6 +94,15 @@ class Context:
     def is_main(self) -> bool:
         """Whether this is rank 0, which alone writes what all share."""
         return self.rank == 0
+
+    @property
+    def resume_from(self) -> str | None:
+        """A folder like `checkpoints` of another run, to start from while that holds none; or None.
+
+        A job that never asks for it starts from nothing, of which the user is then told.
+        """
+        self._origin.asked = True
+        return self._origin.place
 
     @property
     def stopping(self) -> bool:
@@ -125,7 +141,7 @@ class Context:
 
         Args:
             step: epoch or optimizer step; must grow from report to report.
-            **metrics: by name; the pruner looks at the study's objective, so report that one.
+            **metrics: by name; the pruner looks at the study's objective, or at the job's `pruner.metric`: report that one.
 
         Raises:
             Pruned: the pruner wants this trial to end. Do not catch it.

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from trialplane import errors
+from trialplane.runtime import mlflow_runs
 from trialplane.wire import env
 
 
@@ -51,7 +52,7 @@ def export_model(
     folder = Path(folder)
     if not folder.is_dir() or not any(folder.iterdir()):
         raise errors.InputError(f"there is no model in {folder}: save it there first, for example by save_pretrained")
-    run = os.environ.get(env.MLFLOW_RUN_ID, "")
+    run = mlflow_runs.current()
     if not run and not os.environ.get(env.MLFLOW_TRACKING_URI):
         return None
     import mlflow

@@ -42,17 +42,20 @@ class Running:
     reports: list[records.TrialReport] = dataclasses.field(default_factory=list)
     last: Mapping[str, float] = dataclasses.field(default_factory=dict)  # metrics of the newest report
     said: records.TrialOutcome | None = None
+    said_at: float = 0.0  # by the monotonic clock, as all times here but `began`
+    is_overdue: bool = False  # whether it was killed because it had not ended long after that
     arrays: str | None = None
     killed: tuple[FailureClass, str] | None = None
     kill_at: float | None = None
     stopping: str = ""  # why it was asked to stop
     timer: threading.Timer | None = None  # ends what does not stop
     flush_at: float = 0.0
-    watch_at: float = 0.0  # when to look at its memory next
     log: shipping.Log | None = None  # when it is shipped
     log_at: float = 0.0  # when to look at it next
+    reported_at: float = 0.0  # when the process sent its newest report
     waiting: bool = False  # whether the trial stands still until it is answered
     exchange: Exchange | None = None  # of a collection's trial
+    is_gone: threading.Event = dataclasses.field(default_factory=threading.Event)
     lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
     sending: threading.Lock = dataclasses.field(default_factory=threading.Lock)
 
@@ -60,6 +63,15 @@ class Running:
         """Writes a message to the process, unless it is gone. May be called from any thread."""
         with self.sending, contextlib.suppress(OSError):  # a process that is gone closes its end, an ended trial's is ours
             self.channel.send_bytes(json.dumps(message).encode())
+
+    def answer(self, prune: bool) -> None:
+        """Answers the report that the process stands still for, if it does; its deadline moves by the time that took."""
+        if not self.waiting:
+            return
+        self.waiting = False
+        if self.deadline is not None:
+            self.deadline += time.monotonic() - self.reported_at
+        self.send({"prune": prune})
 
     def started(self, pid: int, method: str, handle: int) -> None:
         """The process is there, perhaps only after somebody wanted it to end."""
@@ -72,6 +84,7 @@ class Running:
 
     def ended(self) -> None:
         """The process is gone: nobody signals it from now on."""
+        self.is_gone.set()
         with self.lock:
             if self.handle is not None:
                 os.close(self.handle)
@@ -98,11 +111,22 @@ class Running:
             self.timer.start()
             self._signal(signal.SIGTERM)
 
-    def enforce_limits(self, memory: int | None) -> float | None:
-        """Kills the process when it is over a limit; returns the seconds until the next look, None for never.
+    def watch_memory(self, limit: int) -> None:
+        """Kills the process when it and all it started use more bytes than that; returns when it is gone.
+
+        For a thread of its own: a slot looks after nothing while the controller takes its time to answer.
+        """
+        while not self.is_gone.wait(WATCH_INTERVAL):
+            used = sessions.memory(self.pid, enough=limit) if self.pid else 0
+            if used > limit:
+                text = f"used {used / 2**30:.1f} GiB of memory, over its limit of {limit / 2**30:.1f} GiB"
+                self.kill(FailureClass.CRASHED, f"{text}; raise resources.memory")
+
+    def enforce_limits(self, linger: float) -> float | None:
+        """Kills the process when it is over its time; returns the seconds until the next look, None for never.
 
         Args:
-            memory: bytes that it and all it started may use.
+            linger: seconds it may take to end when it has said how the trial ended.
         """
         now = time.monotonic()
         if self.exchange is not None and self.request.worker is not None:
@@ -115,6 +139,13 @@ class Running:
             self.kill_at = None
         if self.killed is not None:
             return None
+        if self.said is not None:  # what it still does is the job's exit hooks
+            if now < self.said_at + linger:
+                return self.said_at + linger - now
+            self.is_overdue = True
+            self.kill(FailureClass.TIMEOUT, "", signal.SIGABRT)
+            self.kill_at = now + ABORT_GRACE
+            return ABORT_GRACE
         waits = []
         if self.deadline is not None:
             if now >= self.deadline:
@@ -128,25 +159,15 @@ class Running:
             waits.append(self.deadline - now)
         if self.request.worker is not None:
             waits.append(WATCH_INTERVAL)  # others may just have given it something to do
-        if memory is not None:
-            if self.pid and now >= self.watch_at:
-                self.watch_at = now + WATCH_INTERVAL
-                used = sessions.memory(self.pid, enough=memory)
-                if used > memory:
-                    text = (
-                        f"used {used / 2**30:.1f} GiB of memory, over its limit of {memory / 2**30:.1f} GiB; "
-                        "raise resources.memory"
-                    )
-                    self.kill(FailureClass.CRASHED, text)
-            waits.append(max(0.0, self.watch_at - now))
         return min(waits, default=None)
 
-    def outcome(self, code: int | None, grace: float, nobody: str) -> records.TrialOutcome:
+    def outcome(self, code: int | None, grace: float, linger: float, nobody: str) -> records.TrialOutcome:
         """What the trial said, unless it ended without a word.
 
         Args:
             code: of its process; None when nobody is left who could know it.
             grace: seconds it had after SIGTERM.
+            linger: seconds it had to end after that word.
             nobody: what to say when nobody is left.
         """
         said = self.said or records.TrialOutcome(
@@ -157,6 +178,12 @@ class Running:
             if self.killed is None and self.stopping and failure is FailureClass.LOST:
                 text = f"{self.stopping}: {text}"
             return dataclasses.replace(said, failure=failure, message=text)
+        if self.is_overdue:
+            late = (
+                f"its process had not ended {linger:g} s after run(ctx) and was killed (does an exit hook hang?); "
+                "its log ends with the stacks of its threads"
+            )
+            return dataclasses.replace(said, message="; ".join(filter(None, (said.message, late))))
         if self.stopping and said.failure is FailureClass.LOST:
             return dataclasses.replace(said, message=f"{self.stopping}: {said.message}")
         return said

@@ -25,6 +25,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
@@ -35,7 +36,7 @@ from trialplane import errors, policies
 from trialplane.runtime import sessions, shipping
 from trialplane.runtime.collect import exchange
 from trialplane.runtime.ranks import meeting
-from trialplane.runtime.running import WATCH_INTERVAL, Running
+from trialplane.runtime.running import Running
 from trialplane.runtime.template import MAX_MESSAGE
 from trialplane.wire import env, paths, records
 from trialplane.wire.paths import RunPaths
@@ -103,7 +104,7 @@ class Slot:
         self.close()
         if "failed" in message:
             raise errors.EntrypointError(
-                f"the job's code does not import; no trial was started\n  {message['failed']}\n"
+                f"the job's code does not import: {message['failed']}\n"
                 f"  in {self.config.code}, entrypoint {self.config.entrypoint}\n  traceback: {self._where()}"
             )
         raise errors.SlotError(f"slot {self.name} on {self.node}: its template ended while importing; see {self._where()}")
@@ -137,7 +138,6 @@ class Slot:
             began=now,
             deadline=None if request.timeout is None else time.monotonic() + request.timeout,
             flush_at=time.monotonic() + FLUSH_INTERVAL,
-            watch_at=time.monotonic() + WATCH_INTERVAL,
             log=shipping.Log(self._paths.trial_log(request.trial, request.attempt, request.worker))
             if self.config.ship
             else None,
@@ -149,6 +149,9 @@ class Slot:
             running.exchange = exchange.Exchange(request, running.send, weights, workdir)
             message["lent"] = running.exchange.lent
         running.send(message)
+        if self.config.memory is not None:
+            watch = threading.Thread(target=running.watch_memory, args=(self.config.memory,), name="memory", daemon=True)
+            watch.start()
         return self._next()
 
     def go_on(self, prune: bool = False) -> records.TrialEvent:
@@ -156,9 +159,7 @@ class Slot:
         if self._ending is not None:
             return self._send_end()
         running = self._require_running()
-        if running.waiting:
-            running.waiting = False
-            running.send({"prune": prune})
+        running.answer(prune)
         return self._next()
 
     def kill(self, failure: FailureClass, message: str) -> None:
@@ -252,8 +253,9 @@ class Slot:
         running = self._require_running()
         assert self._control is not None
         while True:
-            # What it has said already may be the result that its deadline is for.
-            has_spoken = running.exchange is not None and running.channel.poll(0)
+            # What it has said already may be the result that its deadline is for, or that it waits for an answer.
+            says_why = running.exchange is not None or running.request.prunable
+            has_spoken = says_why and running.channel.poll(0)
             timeout = 0.0 if has_spoken else self._until_next_look(running)
             readable = _readable([running.channel, self._control], timeout)
             if running.channel in readable and not self._read(running):
@@ -296,11 +298,12 @@ class Slot:
         if "report" in message:
             running.reports.append(records.from_dict(records.TrialReport, message["report"]))
             running.last = running.reports[-1].metrics
+            running.reported_at = message["at"]
         elif "outcome" not in message:
             assert running.exchange is not None
             running.exchange.hear(message)
         else:
-            running.said = records.from_dict(records.TrialOutcome, message["outcome"])
+            running.said, running.said_at = records.from_dict(records.TrialOutcome, message["outcome"]), time.monotonic()
             running.arrays = message["arrays"]
         return True
 
@@ -344,7 +347,7 @@ class Slot:
         """What the trial said, unless it was killed or ended without a word."""
         code = message.get("code")
         nobody = f"the template of slot {self.name} on {self.node} died, and the trial with it"
-        outcome = running.outcome(code, self.config.grace, nobody)
+        outcome = running.outcome(code, self.config.grace, self.config.linger, nobody)
         return dataclasses.replace(
             outcome,
             ended=time.time(),
@@ -361,7 +364,7 @@ class Slot:
 
         What a process that has ended has said is told with its end.
         """
-        limit = running.enforce_limits(self.config.memory)
+        limit = running.enforce_limits(self.config.linger)
         waits = [] if limit is None else [limit]
         now = time.monotonic()
         if running.reports:

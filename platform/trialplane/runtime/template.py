@@ -32,7 +32,7 @@ from typing import Any
 
 from trialplane import policies
 from trialplane.policies import spawn
-from trialplane.runtime import context, outcomes, trial
+from trialplane.runtime import context, mlflow_runs, outcomes, trial
 from trialplane.wire import env, records
 
 _PR_SET_CHILD_SUBREAPER = 36
@@ -45,6 +45,7 @@ def main() -> None:
     control = socket.socket(fileno=int(sys.argv[1]))
     config = records.from_json(records.SlotConfig, sys.stdin.buffer.read())
     policies.apply_all()
+    mlflow_runs.watch(config.env)
     began = time.monotonic()
     with _ending_with(control):
         try:
@@ -166,8 +167,8 @@ class Template:
     def _kill_orphans(self) -> int:
         """Kills every child that is no trial, which is what trials left behind; returns how many there were.
 
-        multiprocessing's resource trackers get a moment to end by themselves, as they do once nobody else is left: they
-        remove the shared memory and the semaphores that their processes did not.
+        Resource trackers, multiprocessing's and joblib's, get a moment to end by themselves, as they do once nobody else is
+        left: they remove the shared memory, semaphores and folders that their processes did not.
         """
         killed = 0
         deadline = time.monotonic() + TRACKER_GRACE
@@ -230,9 +231,9 @@ def _children() -> list[int]:
 
 
 def _is_tracker(pid: int) -> bool:
-    """Whether a process is one of multiprocessing's resource trackers."""
+    """Whether a process is a resource tracker: multiprocessing's, or one derived from it, as loky's and so joblib's are."""
     try:
-        return b"multiprocessing.resource_tracker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return b"resource_tracker" in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:  # it has just ended
         return False
 

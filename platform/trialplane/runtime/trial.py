@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from trialplane import policies
-from trialplane.runtime import context, outcomes, showing, stopping
+from trialplane.runtime import context, mlflow_runs, outcomes, showing, stopping
 from trialplane.wire import env, paths, records
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.states import TrialState
@@ -35,6 +35,7 @@ from trialplane.wire.states import TrialState
 # What calls the job's function, with the fields of its context.
 Act = Callable[[Callable[..., Any], Mapping[str, Any]], context.Result]
 _PR_SET_PDEATHSIG = 1
+_UNREAD = "--resume {run} has no effect: the job has not read ctx.resume_from, so it began from nothing"
 
 
 def import_job(config: records.SlotConfig) -> context.Run:
@@ -142,9 +143,12 @@ def _enter(config: records.SlotConfig, request: records.TrialRequest, workdir: P
             env.SEED: str(request.seed),
             env.CACHE: config.cache,
             "TMPDIR": str(workdir),
+            # joblib would take /dev/shm, where what a killed process leaves lies until the machine is restarted.
+            "JOBLIB_TEMP_FOLDER": os.environ.get("JOBLIB_TEMP_FOLDER", str(workdir)),
             **request.env,
         }
     )
+    mlflow_runs.enter({**config.env, **request.env})
     tempfile.tempdir = None  # read TMPDIR again
     os.chdir(workdir)
     policies.apply_all()
@@ -179,6 +183,10 @@ def run_job(
         act: makes the context of its fields and calls the function with it.
         **of_the_rank: fields of the context that one rank of many has to itself.
     """
+    origin = context.Origin(checkpoints(config, request.resume, request.trial) if request.resume else None)
+    is_first = request.attempt == 1 and config.role == "trial"  # later ones have checkpoints of their own
+    if origin.place is not None and is_first:
+        reporter.remark = lambda: "" if origin.asked else _UNREAD.format(run=request.resume)
     try:
         if run is None:
             run = import_job(config)
@@ -195,16 +203,28 @@ def run_job(
             "cache": Path(config.cache),
             "workdir": workdir,
             "checkpoints": checkpoints(config, request.run, request.trial),
-            "resume_from": checkpoints(config, request.resume, request.trial) if request.resume else None,
+            "_origin": origin,
             "_reporter": reporter,
             **of_the_rank,
         }
-        result = act(run, given)
+        exited = False
+        try:
+            result = act(run, given)
+        except SystemExit as error:
+            if not ended_well(error):
+                raise
+            result, exited = reporter.newest, True  # the way in which a script ends that returns nothing
         if of_the_rank.get("rank", 0) > 0:  # what counts is rank 0's
             return records.TrialOutcome(number=request.number, state=TrialState.COMPLETE), None
-        return outcomes.complete(request, result, workdir)
+        outcome, file = outcomes.complete(request, result, workdir, exited=exited)
+        return dataclasses.replace(outcome, message="; ".join(filter(None, (outcome.message, reporter.remark())))), file
     except (Exception, SystemExit) as error:  # noqa: BLE001  this is the border: every error of the job is an outcome
         return outcomes.raised(request, error, reporter.last), None
+
+
+def ended_well(error: SystemExit) -> bool:
+    """Whether it is `sys.exit(0)` or `sys.exit()`, by which a program says that it has done its work."""
+    return error.code in (None, 0)
 
 
 def _has_ranks(config: records.SlotConfig) -> bool:
@@ -231,20 +251,33 @@ def flush() -> None:
 
 
 class Reporter:
-    """Sends reports to the slot, and waits for its answer when the study prunes."""
+    """Sends reports to the slot, and waits for its answer when the study prunes.
+
+    Attributes:
+        last: the metrics of the newest report.
+        newest: the newest value of each metric, whichever report it was in.
+        remark: gives what somebody should know of the trial, or ""; it is asked at the first report.
+    """
 
     def __init__(self, request: records.TrialRequest, channel: Connection) -> None:
         self._request = request
         self._channel = channel
         self.last: Mapping[str, float] = {}
+        self.newest: dict[str, float] = {}
+        self.remark: Callable[[], str] = str
 
     def __call__(self, step: int, metrics: Mapping[str, float]) -> bool:
         """Sends the metrics of one step; whether the trial is to end as pruned."""
+        remark = "" if self.newest else self.remark()
         self.last = metrics
+        self.newest.update(metrics)
         with contextlib.suppress(OSError, ValueError, AttributeError):  # the job may have closed or replaced its streams
+            if remark:
+                print(f"warning: {remark}")  # noqa: T201  into the trial's log
             print(showing.line(step, metrics), flush=True)  # noqa: T201  into the trial's log
-        report = records.TrialReport(self._request.number, step, metrics, time.time())
-        self._channel.send_bytes(json.dumps({"report": records.to_dict(report)}).encode())
+        report = records.TrialReport(self._request.number, step, metrics, time.time(), remark)
+        message = {"report": records.to_dict(report), "at": time.monotonic()}  # a clock that the slot has as well
+        self._channel.send_bytes(json.dumps(message).encode())
         if not self._request.prunable:
             return False
         return bool(json.loads(self._channel.recv_bytes())["prune"])

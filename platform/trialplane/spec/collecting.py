@@ -14,6 +14,7 @@ from pydantic import AfterValidator, Field, ValidationInfo, field_validator, mod
 
 from trialplane.spec import faults, values
 from trialplane.spec.faults import Fault
+from trialplane.spec.resources import Budget
 from trialplane.spec.training import SEARCH_ONLY
 
 if TYPE_CHECKING:  # it asks this module for the defaults
@@ -146,6 +147,7 @@ def check(job: Job, broken: bool) -> Iterator[Fault]:
     for field in ("ranks", "nodes"):
         if getattr(job, field) not in (None, 1):
             yield Fault((field,), "is for trials of several processes; a collection has collect.workers; drop it")
-    if job.budget.max_failed is not None:
-        why = "an iteration needs the weights of the one before, so the first that fails for good ends the run"
-        yield Fault(("budget", "max_failed"), f"{why}; drop it, collect.max_failed says how many units may fail")
+    for field in ("max_failed", "failed_alike"):
+        if getattr(job.budget, field) != Budget.model_fields[field].default:
+            why = "an iteration needs the weights of the one before, so the first that fails for good ends the run"
+            yield Fault(("budget", field), f"{why}; drop it, collect.max_failed says how many units may fail")

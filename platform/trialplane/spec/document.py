@@ -9,17 +9,24 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
+import stat
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from trialplane import errors
 from trialplane.errors import Complaint, SpecError
 
 Place = tuple[str | int, ...]
 
 # Aliases of aliases make a small file endlessly large.
 _MOST_NODES = 100_000
+# Parsers go down once for each level, in C until the stack ends; no job is nested like that.
+_DEEPEST = 50
+_OPEN = (("/", "dev"), ("/", "proc"))  # `--params <(platform best)` is a pipe that is open already
+_MOST_BYTES = 16 * 2**20
+_LONGEST_NUMBER = 400  # digits; Python itself takes 4,300, and no field takes one of 20
 # The C parser is ten times faster, but a PyYAML built without libyaml lacks it.
 _Parser: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -38,7 +45,8 @@ _Loader.add_implicit_resolver("tag:yaml.org,2002:null", re.compile(f"(?:{_NULL.p
 _Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(f"(?:{_BOOL.pattern})$"), list("tTfF"))
 _Loader.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(f"(?:{_INT.pattern})$"), list("-+0123456789"))
 _Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(f"(?:{_FLOAT.pattern})$"), list("-+0123456789."))
-_Loader.add_implicit_resolver("tag:yaml.org,2002:merge", re.compile("<<$"), ["<"])
+_MERGE = "tag:yaml.org,2002:merge"
+_Loader.add_implicit_resolver(_MERGE, re.compile("<<$"), ["<"])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,13 +72,19 @@ def read(path: Path, source: str = "") -> Document:
     """
     source = source or str(path)
     try:
-        text = path.read_bytes().decode("utf-8")
+        if stat.S_ISFIFO(path.stat().st_mode) and path.parts[:2] not in _OPEN:  # to open it may last for ever
+            raise SpecError([Complaint("file", "is a pipe, and not a file", source)])
+        with path.open("rb") as file:
+            data = file.read(_MOST_BYTES + 1)
+        text = data.decode("utf-8")
     except FileNotFoundError:
         raise SpecError([Complaint("file", "does not exist", source)]) from None
     except UnicodeDecodeError as error:
         raise SpecError([Complaint("file", f"is not UTF-8 text (byte {error.start})", source)]) from None
     except OSError as error:
         raise SpecError([Complaint("file", f"cannot be read: {error.strerror}", source)]) from error
+    if len(data) > _MOST_BYTES:
+        raise SpecError([Complaint("file", f"is no job: it has more than {_MOST_BYTES // 2**20} MiB", source)])
     document = parse(text, source)
     if document.data is None:
         raise SpecError([Complaint("file", "is empty; `platform init` writes one that runs", source)])
@@ -84,9 +98,14 @@ def parse(text: str, source: str) -> Document:
     """The document in a text.
 
     Raises:
-        SpecError: it is no YAML, or has a key twice.
+        SpecError: it is no YAML, is nested too deeply, or has a key twice.
     """
     try:
+        text.encode()
+    except UnicodeEncodeError:  # an argument or a variable of bytes that are no text
+        raise SpecError([Complaint("file", "is not UTF-8 text", source)]) from None
+    try:
+        _bound_depth(text, source)
         loader = _Loader(text)
         try:
             node = loader.get_single_node()
@@ -105,6 +124,19 @@ def parse(text: str, source: str) -> Document:
     if builder.complaints:
         raise SpecError(builder.complaints)
     return Document(data, builder.lines, source)
+
+
+def _bound_depth(text: str, source: str) -> None:
+    """Refuses what is nested so deeply that building it would end the process; reading events takes no stack."""
+    depth = 0
+    for event in yaml.parse(text, Loader=_Parser):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        if depth > _DEEPEST:
+            line = event.start_mark.line + 1 if event.start_mark else 0
+            raise SpecError([Complaint("file", f"is nested more than {_DEEPEST} levels deep", source, line)])
 
 
 def scalar(text: str, source: str) -> Any:
@@ -147,8 +179,8 @@ class _Builder:
             self._above.discard(id(node))
 
     def _mapping(self, node: Any, place: Place) -> dict[Any, Any]:
-        pairs = [pair for pair in node.value if pair[0].tag != "tag:yaml.org,2002:merge"]
-        data = self._merged([pair[1] for pair in node.value if pair not in pairs], place)
+        pairs = [pair for pair in node.value if pair[0].tag != _MERGE]
+        data = self._merged([pair[1] for pair in node.value if pair[0].tag == _MERGE], place)
         first: dict[str, int] = {}
         for key_node, value_node in pairs:
             line = key_node.start_mark.line + 1
@@ -191,12 +223,18 @@ class _Builder:
             return None
         if tag == "bool" and _BOOL.fullmatch(text):
             return text.lower() == "true"
+        if tag == "int" and len(text) > _LONGEST_NUMBER:
+            message = f"is a number of {len(text)} digits; put it in quotes, or write it as 1e{len(text) - 1}"
+            self._complain(place, message, node.start_mark.line + 1)
+            return None
         if tag == "int" and _INT.fullmatch(text):
             return int(text, 10 if text.lstrip("+-").isdigit() else 0)
         if tag == "float" and _FLOAT.fullmatch(text):
             plain = text.lower().replace(".inf", "inf").replace(".nan", "nan")
             return float(plain) if not math.isnan(float(plain)) else math.nan
-        self._complain(place, f"{text!r} with the tag {node.tag} cannot be read", node.start_mark.line + 1)
+        self._complain(
+            place, f"{errors.shortened(repr(text), 60)} with the tag {node.tag} cannot be read", node.start_mark.line + 1
+        )
         return None
 
     def _complain(self, place: Place, message: str, line: int) -> None:

@@ -18,6 +18,7 @@ from trialplane.spec.document import Document, Place
 _NAMED = ("sampler", "pruner")
 # Where a name is a field of its own and may stand in place of the mapping: `pruner: median`.
 _SHORT = (*_NAMED, "wrapped", "independent_sampler", "crossover", "mutation")
+_LONGEST_INDEX = 9  # digits of a place in a list
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,11 +161,13 @@ class Draft:
             old = {"name": old}
         if isinstance(old, dict) and isinstance(value, dict) and not is_another(above, key, old, value):
             here[key] = old
+            inner: dict[str | int, dict[Place, Origin]] = {}
+            for spot, origin in origins.items():
+                if len(spot) > len(place):
+                    inner.setdefault(spot[len(place)], {})[spot] = origin
             for name, below in value.items():
-                inner = {spot: origin for spot, origin in origins.items() if spot[: len(place) + 1] == (*place, name)}
-                if not inner and place in origins:
-                    inner = {(*place, name): origins[place]}
-                self._put(old, place, name, below, inner)
+                mine = inner.get(name) or ({(*place, name): origins[place]} if place in origins else {})
+                self._put(old, place, name, below, mine)
             return
         if key == "name" and above and above[-1] in _SHORT and old != value:
             here.clear()  # options of the former one would not fit
@@ -175,8 +178,9 @@ class Draft:
 
     def _mark(self, place: Place, origins: Mapping[Place, Origin]) -> None:
         """Forgets where `place` and all below came from, and notes anew."""
-        for stale in [spot for spot in self.origins if spot[: len(place)] == place]:
-            del self.origins[stale]
+        if place in self.origins:  # else nothing below it has one either
+            for stale in [spot for spot in self.origins if spot[: len(place)] == place]:
+                del self.origins[stale]
         for spot, origin in origins.items():
             self.origins[spot or place] = origin
 
@@ -213,4 +217,4 @@ def path(field: str) -> Place:
 
 
 def _is_index(step: str | int) -> bool:
-    return isinstance(step, int) or (step.isascii() and step.isdigit())
+    return isinstance(step, int) or (step.isascii() and step.isdigit() and len(step) <= _LONGEST_INDEX)

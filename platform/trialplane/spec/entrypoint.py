@@ -20,24 +20,29 @@ def check(job: Job, folder: Path) -> Iterator[tuple[Place, str, Complaint | None
     Yields:
         The field, the message, and the complaint itself when it concerns a line of the code and not of the job file.
     """
-    wanted: list[tuple[Place, str]] = [(("entrypoint",), job.entrypoint)]
-    if job.collect is not None and job.collect.consumer is not None:
-        wanted.append((("collect", "consumer"), job.collect.consumer))
+    wanted: list[tuple[Place, str, tuple[str, ...]]] = [(("entrypoint",), job.entrypoint, ("ctx",))]
+    # One that is the entrypoint as well has a complaint about that.
+    if job.collect is not None and job.collect.consumer not in (None, job.entrypoint):
+        wanted.append((("collect", "consumer"), job.collect.consumer, ("ctx", "results")))
     if job.space_function:
-        wanted.append((("space",), job.space_function))
+        wanted.append((("space",), job.space_function, ("trial",)))
     for field, kind, given in (("sampler", Kind.SAMPLER, job.sampler), ("pruner", Kind.PRUNER, job.pruner)):
         short = {"name": given.name, **given.options}
-        wanted += [((field, *place), text) for place, text in sampling.functions(kind, short)]
+        wanted += [((field, *place), text, ()) for place, text in sampling.functions(kind, short)]  # Optuna's to call
     broken: set[Path] = set()
-    for place, text in wanted:
-        for message, complaint in _look(text, folder, broken):
+    for place, text, arguments in wanted:
+        for message, complaint in _look(text, folder, broken, arguments):
             yield place, message, complaint
 
 
-def _look(text: str, folder: Path, broken: set[Path]) -> Iterator[tuple[str, Complaint | None]]:
+def _look(text: str, folder: Path, broken: set[Path], given: tuple[str, ...]) -> Iterator[tuple[str, Complaint | None]]:
+    """What is wrong with one function; `given` are the arguments that it is called with, none where that is not known."""
     module, function = text.split(":")
     base = folder.joinpath(*module.split("."))
-    file = next((path for path in (base.with_suffix(".py"), base / "__init__.py") if path.is_file()), None)
+    try:
+        file = next((path for path in (base.with_suffix(".py"), base / "__init__.py") if path.is_file()), None)
+    except OSError:  # a name too long for a file, or a folder that is closed
+        file = None
     if file is None:
         there = [path.stem for path in folder.glob("*.py")] if folder.is_dir() else []
         yield (
@@ -51,7 +56,7 @@ def _look(text: str, folder: Path, broken: set[Path]) -> Iterator[tuple[str, Com
         tree = ast.parse(file.read_bytes(), filename=str(file))
     except SyntaxError as error:
         broken.add(file)
-        line = (error.text or "").strip()
+        line = errors.shortened((error.text or "").strip(), 100)
         said = f"{error.msg}: {line}" if line else str(error.msg)
         yield said, Complaint(module, f"is not Python: {said}", str(file), error.lineno or 0)
         return
@@ -59,26 +64,65 @@ def _look(text: str, folder: Path, broken: set[Path]) -> Iterator[tuple[str, Com
         broken.add(file)
         yield f"{file} cannot be read: {error}", None
         return
+    except (RecursionError, MemoryError):  # Python's own parser gives up like this
+        broken.add(file)
+        yield f"{file} is nested too deeply for Python", None
+        return
     names, open_ended = _names(tree)
     if function not in names and not open_ended:
         yield f"{file.name} defines no {function}; {errors.nearest(function, names)}".rstrip("; "), None
+    found = names.get(function, [])
+    wrong = [why for node in found if (why := _unfit(node, given))]
+    if wrong and len(wrong) == len(found):  # of several definitions one may be meant for this machine
+        yield f"{function} {wrong[-1]} ({file.name}:{found[-1].lineno})", None
 
 
-def _names(tree: ast.Module) -> tuple[list[str], bool]:
+def _unfit(node: ast.stmt, given: tuple[str, ...]) -> str:
+    """Why what a statement defines cannot be called with these arguments, or "" where that is not certain."""
+    made: ast.AST | None = node
+    if isinstance(node, (ast.Assign, ast.AnnAssign)):
+        made = node.value
+        if isinstance(made, ast.Constant) and made.value is None:
+            return ""  # something may take its place when the module runs
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        if not all(isinstance(target, ast.Name) for target in targets):
+            return ""  # of several names at once, what each gets is known when the module runs
+        if isinstance(made, (ast.Constant, ast.JoinedStr, ast.List, ast.Tuple, ast.Dict, ast.Set)):
+            return f"is {ast.unparse(made)[:40]} and no function"
+    if isinstance(made, ast.AsyncFunctionDef):
+        return "is async, and nobody would await it; drop async"
+    if not given or not isinstance(made, (ast.FunctionDef, ast.Lambda)) or getattr(made, "decorator_list", []):
+        return ""
+    arguments = made.args
+    places = [one.arg for one in (*arguments.posonlyargs, *arguments.args)]
+    needed = places[: len(places) - len(arguments.defaults)]
+    named = [one.arg for one, value in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if value is None]
+    too_few = len(places) < len(given) and not arguments.vararg
+    if not too_few and len(needed) <= len(given) and not named:
+        return ""
+    takes = ", ".join([*places, *named]) or "nothing"
+    return f"takes {takes}, and is called with {' and '.join(given)} only"
+
+
+def _names(tree: ast.Module) -> tuple[dict[str, list[ast.stmt]], bool]:
     """What a module defines or imports at its top level, and whether `import *` or `__getattr__` may hide more."""
-    names: list[str] = []
+    names: dict[str, list[ast.stmt]] = {}
     open_ended = False
     todo: list[ast.stmt] = list(tree.body)
     while todo:
         node = todo.pop(0)
+        made: list[str] = []
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            names.append(node.name)
+            made = [node.name]
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
-            names += [(alias.asname or alias.name).split(".")[0] for alias in node.names]
+            made = [(alias.asname or alias.name).split(".")[0] for alias in node.names]
             open_ended = open_ended or any(alias.name == "*" for alias in node.names)
         elif isinstance(node, (ast.Assign, ast.AnnAssign)):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            names += [name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)]
+            below = [name for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)]
+            made = [name.id for name in below if isinstance(name.ctx, ast.Store)]  # not `run` of `run.limit = 3`
         elif isinstance(node, (ast.If, ast.Try, ast.With)):
             todo += [below for below in ast.walk(node) if isinstance(below, ast.stmt) and below is not node]
+        for name in made:
+            names.setdefault(name, []).append(node)
     return names, open_ended or "__getattr__" in names

@@ -11,6 +11,8 @@ import gzip
 import io
 import json
 import os
+import stat
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TextIO
@@ -25,6 +27,7 @@ _RECORDS = (".jsonl", ".ndjson", ".json")
 _LONGEST_LINE = 16 * 2**20
 _PARQUET = ".parquet"
 _PARQUET_MARK = b"PAR1"
+_LONGEST_FOOTER = 2**28
 _GZIP = b"\x1f\x8b"
 _WIDE = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _PIECE = 2**20
@@ -53,10 +56,14 @@ def check_inputs(job: Job, folder: Path, elsewhere: str = "", *, away: bool = Fa
             if not isinstance(path, str) or not path:
                 found.append(Complaint(field, f"must be the path of a data file, not {path!r}"))
                 continue
-            file = Path(path).expanduser()
+            try:
+                file = Path(path).expanduser()
+            except RuntimeError:
+                found.append(Complaint(field, f"begins with a user that is not there: {path}"))
+                continue
             below = Path(os.path.normpath(folder.absolute() / file))
             file = file if file.is_absolute() else folder / file
-            if elsewhere and file.is_relative_to(elsewhere) and not file.exists():
+            if elsewhere and file.is_relative_to(elsewhere) and not os.path.lexists(file):
                 break  # nor can the lines of all of them be counted
             files.append(file)
             message = _look(file, wanted, _columns(job, wanted)) or _unreachable(
@@ -109,12 +116,25 @@ def _way(elsewhere: str) -> str:
 
 def _look(file: Path, wanted: Input, columns: Sequence[str]) -> str:
     """What is wrong with one file, or nothing."""
-    if file.is_dir():
+    try:
+        mode = file.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return f"does not exist; {errors.nearest(file.name, _beside(file))}".rstrip("; ")
+    except (OSError, ValueError) as error:  # a circle of links, a closed folder, a name too long or with a zero byte
+        return f"cannot be read: {getattr(error, 'strerror', error)}"
+    if stat.S_ISDIR(mode):
         return f"is a folder; name {_kind(wanted)}"
-    if not file.exists():
-        there = [path.name for path in file.parent.iterdir() if path.is_file()] if file.parent.is_dir() else []
-        return f"does not exist; {errors.nearest(file.name, there)}".rstrip("; ")
+    if not stat.S_ISREG(mode):  # to read it may last for ever
+        return f"is a device or a pipe, and not a file; name {_kind(wanted)}"
     return _look_at_text(file) if wanted.format == "lines" else _look_at_table(file, wanted, columns)
+
+
+def _beside(file: Path) -> list[str]:
+    """Names of the files in the same folder."""
+    try:
+        return [path.name for path in file.parent.iterdir() if path.is_file()]
+    except OSError:
+        return []
 
 
 def _look_at_table(file: Path, wanted: Input, columns: Sequence[str]) -> str:
@@ -136,7 +156,7 @@ def _look_at_table(file: Path, wanted: Input, columns: Sequence[str]) -> str:
         return str(error)
     except UnicodeDecodeError:
         return "is not UTF-8 text"
-    except (OSError, EOFError) as error:  # a damaged .gz is one of both
+    except (OSError, EOFError, zlib.error) as error:  # a damaged .gz is one of them
         return f"cannot be read: {error}"
     missing = [column for column in columns if column not in present]
     if not missing:
@@ -153,7 +173,7 @@ def _look_at_parquet(file: Path, columns: Sequence[str]) -> str:
             begin, size = raw.read(4), raw.seek(0, os.SEEK_END)
             raw.seek(max(0, size - 8))
             length, end = int.from_bytes(raw.read(4), "little"), raw.read(4)
-            if begin != _PARQUET_MARK or end != _PARQUET_MARK or length + 12 > size:
+            if begin != _PARQUET_MARK or end != _PARQUET_MARK or length + 12 > size or length > _LONGEST_FOOTER:
                 return "is no Parquet, or is cut off"
             raw.seek(size - 8 - length)
             footer = raw.read(length)
@@ -227,10 +247,14 @@ def _count(files: Sequence[Path], enough: int) -> int:
     have = 0
     for file in files:
         with file.open("rb") as raw:
-            for line in raw:
-                have += not line.isspace()
+            blank = True
+            while piece := raw.readline(_PIECE):  # a line may be as long as the file
+                blank = blank and piece.isspace()
+                if piece.endswith(b"\n"):
+                    have, blank = have + (not blank), True
                 if have >= enough:
                     return have
+            have += not blank
     return have
 
 
@@ -240,12 +264,16 @@ class _BadFile(Exception):
 
 def _header(text: TextIO, kind: str) -> list[str]:
     if kind in _SEPARATORS:
+        rows = csv.reader(iter(lambda: text.readline(_LONGEST_LINE), ""), delimiter=_SEPARATORS[kind])
         try:
-            header = next(csv.reader(text, delimiter=_SEPARATORS[kind]), None)
+            header = next(rows, None)
+            first = next((row for row in rows if row), None)
         except csv.Error as error:
             raise _BadFile(f"is no {kind[1:].upper()}: {error}") from error
         if not header:
             raise _BadFile("is empty; its first line must name the columns")
+        if first is None:
+            raise _BadFile("holds the names of the columns and no row")
         return [column.strip() for column in header]
     line = text.readline(_LONGEST_LINE)
     while line and not line.strip():
@@ -254,7 +282,7 @@ def _header(text: TextIO, kind: str) -> list[str]:
         raise _BadFile("is empty; it must hold one JSON object per line")
     try:
         record: Any = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         record = None
     if not isinstance(record, dict):
         raise _BadFile(f"must hold one JSON object per line; it begins with {line.strip()[:40]!r}")

@@ -292,6 +292,12 @@ class Job(faults.Model):
         return {} if isinstance(self.space, str) else dict(spaces.ordered(self.space))
 
     @property
+    def watched(self) -> Objective:
+        """The metric of the reports that the pruner compares trials by, and which way of it is better."""
+        first = self.objectives[0]
+        return Objective(metric=self.pruner.metric or first.metric, direction=self.pruner.direction or first.direction)
+
+    @property
     def metrics(self) -> tuple[str, ...]:
         """Names that a trial's result must hold."""
         return tuple(dict.fromkeys([*(o.metric for o in self.objectives), *(c.metric for c in self.constraints)]))

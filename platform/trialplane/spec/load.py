@@ -39,15 +39,18 @@ def find_job(name_or_path: str, search: Path) -> Path:
     Raises:
         JobNotFound: there is none; names what was looked at and the nearest.
     """
-    place = Path(name_or_path).expanduser()
+    try:
+        place = Path(name_or_path).expanduser()
+    except RuntimeError as error:
+        raise JobNotFound(f"no job {name_or_path!r}: there is no such user") from error
     place = place if place.is_absolute() else search / place
     folders = [folder / FOLDER for folder in (search, *search.absolute().parents) if (folder / FOLDER).is_dir()]
     plain = name_or_path not in ("", ".", "..") and "/" not in name_or_path
     candidates = [folders[0] / name_or_path, place] if plain and folders else [place]
     for candidate in candidates:
-        if candidate.name == FILE and candidate.is_file():
+        if candidate.name == FILE and _is_file(candidate):
             return candidate.parent
-        if (candidate / FILE).is_file():
+        if _is_file(candidate / FILE):
             return candidate
     looked = " and ".join(str(candidate / FILE) for candidate in candidates)
     known = [path.parent.name for path in folders[0].glob(f"*/{FILE}")] if folders else []
@@ -55,6 +58,13 @@ def find_job(name_or_path: str, search: Path) -> Path:
     if not known:
         hint = f"there is no {FOLDER}/ folder here or above; `platform init {place.name or 'NAME'}` makes a job"
     raise JobNotFound(f"no job {name_or_path!r}: looked at {looked}; {hint}".rstrip("; "))
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name too long for a file, or a folder that is closed
+        return False
 
 
 def load_job(
@@ -233,6 +243,7 @@ def _lay_set(whole: Draft, given: str) -> tuple[Place, Any] | None:
         whole.complaints.append(Complaint("--set", "write field=value: --set budget.time=2h", source))
         return None
     try:
+        document.scalar(field, source)  # that it is text
         value = document.scalar(text, source)
     except SpecError as error:
         whole.complaints += [Complaint(field, one.message, source) for one in error.complaints]

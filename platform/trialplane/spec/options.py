@@ -63,12 +63,16 @@ class Choice:
         options: what a job may set.
         platform: arguments that the platform sets itself, each with the field of the job that it is taken from.
         objectives: how many objectives it can handle at most, or None for any number.
+        parents: of a crossover, how many points it makes a new one from.
+        alone: whether a sampler can draw one parameter by itself, and so can be another's `independent_sampler`.
     """
 
     cls: str
     options: Mapping[str, Option] = dataclasses.field(default_factory=dict)
     platform: Mapping[str, str] = dataclasses.field(default_factory=dict)
     objectives: int | None = None
+    parents: int = 2
+    alone: bool = True
 
 
 _FLAG = Option(Kind.BOOL)
@@ -80,6 +84,11 @@ _INDEPENDENT = Option(Kind.SAMPLER, nullable=True)
 _SEED = {"seed": "seed"}
 _SEED_CONSTRAINTS = {"seed": "seed", "constraints_func": "constraints"}
 
+# Optuna makes arrays of so many rows with each trial, or powers of so many factors; far beyond use, and what memory holds.
+MOST_ROWS = 10_000
+_MOST_POWERS = 100
+
+POPULATION = 50  # where a job names none
 _GENETIC = {
     "population_size": Option(Kind.INT, minimum=2),
     "mutation": Option(Kind.MUTATION, nullable=True),
@@ -92,6 +101,8 @@ _GENETIC = {
     "after_trial_strategy": _FUNCTION,
 }
 
+_DIVISIONS = Option(Kind.INT, minimum=1, maximum=MOST_ROWS)
+
 SAMPLERS: Mapping[str, Choice] = {
     "tpe": Choice(
         "TPESampler",
@@ -101,7 +112,7 @@ SAMPLERS: Mapping[str, Choice] = {
             "consider_magic_clip": Option(Kind.BOOL, nullable=True),
             "consider_endpoints": Option(Kind.BOOL, nullable=True),
             "n_startup_trials": _COUNT,
-            "n_ei_candidates": _POSITIVE,
+            "n_ei_candidates": Option(Kind.INT, minimum=1, maximum=MOST_ROWS),
             "gamma": _FUNCTION,
             "weights": _FUNCTION,
             "multivariate": Option(Kind.BOOL, nullable=True),
@@ -131,7 +142,7 @@ SAMPLERS: Mapping[str, Choice] = {
             "warn_independent_sampling": _FLAG,
             "consider_pruned_trials": _FLAG,
             "restart_strategy": Option(Kind.TEXT, nullable=True, allowed=("ipop", "bipop")),
-            "popsize": Option(Kind.INT, nullable=True, minimum=2),
+            "popsize": Option(Kind.INT, nullable=True, minimum=2, maximum=MOST_ROWS),
             "inc_popsize": Option(Kind.INT),
             "use_separable_cma": _FLAG,
             "with_margin": _FLAG,
@@ -144,7 +155,7 @@ SAMPLERS: Mapping[str, Choice] = {
     "nsgaii": Choice("NSGAIISampler", _GENETIC, _SEED_CONSTRAINTS),
     "nsgaiii": Choice(
         "NSGAIIISampler",
-        {**_GENETIC, "reference_points": Option(Kind.POINTS, nullable=True), "dividing_parameter": _POSITIVE},
+        {**_GENETIC, "reference_points": Option(Kind.POINTS, nullable=True), "dividing_parameter": _DIVISIONS},
         _SEED_CONSTRAINTS,
     ),
     "qmc": Choice(
@@ -159,8 +170,8 @@ SAMPLERS: Mapping[str, Choice] = {
         _SEED,
     ),
     "random": Choice("RandomSampler", {}, _SEED),
-    "grid": Choice("GridSampler", {}, {"seed": "seed", "search_space": "space"}),
-    "bruteforce": Choice("BruteForceSampler", {"avoid_premature_stop": _FLAG}, _SEED),
+    "grid": Choice("GridSampler", {}, {"seed": "seed", "search_space": "space"}, alone=False),
+    "bruteforce": Choice("BruteForceSampler", {"avoid_premature_stop": _FLAG}, _SEED, alone=False),
 }
 
 _STEPS = {
@@ -193,7 +204,7 @@ PRUNERS: Mapping[str, Choice] = {
         {
             "min_resource": Option(Kind.INT_OR_AUTO, minimum=1),
             "reduction_factor": Option(Kind.INT, minimum=2),
-            "min_early_stopping_rate": _COUNT,
+            "min_early_stopping_rate": Option(Kind.INT, minimum=0, maximum=_MOST_POWERS),
             "bootstrap_count": _COUNT,
         },
         objectives=1,
@@ -231,10 +242,11 @@ CROSSOVERS: Mapping[str, Choice] = {
     "blxalpha": Choice("BLXAlphaCrossover", {"alpha": Option(Kind.NUMBER, minimum=0)}),
     "sbx": Choice("SBXCrossover", _ETA),
     "vsbx": Choice("VSBXCrossover", _ETA),
-    "spx": Choice("SPXCrossover", {"epsilon": Option(Kind.NUMBER, nullable=True)}),
+    "spx": Choice("SPXCrossover", {"epsilon": Option(Kind.NUMBER, nullable=True)}, parents=3),
     "undx": Choice(
         "UNDXCrossover",
         {"sigma_xi": Option(Kind.NUMBER, minimum=0), "sigma_eta": Option(Kind.NUMBER, nullable=True, minimum=0)},
+        parents=3,
     ),
 }
 

@@ -32,8 +32,15 @@ class Budget(faults.Model):
     """When a run stops before all its trials have ended."""
 
     max_failed: values.Integer | None = Field(default=None, ge=0, description="Stop when more trials than this failed.")
+    failed_alike: values.Integer | None = Field(
+        default=5,
+        gt=0,
+        description="Stop when so many of the first trials failed alike, in the same line of the job's code, and none ended "
+        "well; null: never.",
+    )
     time: values.Duration | None = Field(
-        default=None, description="Start no trial after this long: seconds, or 90s, 30m, 2h, 1h30m."
+        default=None,
+        description="Start no trial when the run has worked this long without its pauses: seconds, or 90s, 30m, 2h, 1h30m.",
     )
     target: values.Number | None = Field(
         default=None, description="Stop when the objective is at least this good; with one objective only."

@@ -13,7 +13,11 @@ from trialplane.spec.job import Job
 
 # With more combinations than this in the parameters that conditions ask for, points are not counted.
 _MOST_BRANCHES = 10_000
+# More points are no grid that anybody waits for, and each trial that is drawn looks at all that are left.
+_MOST_POINTS = 100_000
+_MOST_STEPS = 1_000_000  # of one parameter, which the gp sampler looks at one by one
 _MOST_RANKS = 64  # that are proposed
+_MOST_CHOICES = 20  # that a message lists
 
 
 def check(job: Job, broken: Collection[tuple[str | int, ...]] = ()) -> Iterator[Fault]:
@@ -33,10 +37,15 @@ def check(job: Job, broken: Collection[tuple[str | int, ...]] = ()) -> Iterator[
     yield from _metrics(job)
     for field, names in (("params", job.params), ("space", () if isinstance(job.space, str) else job.space)):
         yield from (Fault((field, name), why) for name in names if (why := naming.complaint(name)))
+    if ("pruner",) not in broken:
+        yield from _watched(job)
     yield from _several(job, broken)
     if sound and not known and ("sampler",) not in broken:
         yield from _finite(job, ("trials",) in broken)
         yield from _start_point(job)
+        yield from _enumerable(job)
+    if not {("sampler",), ("objectives",)} & set(broken):
+        yield from _reference_points(job)
     yield from _names(job, broken, known)
     if ("kind",) not in broken:
         yield from training.check(job)
@@ -99,6 +108,27 @@ def _metrics(job: Job) -> Iterator[Fault]:
                 yield Fault((field, index, "metric"), f"{metric!r} is listed twice")
 
 
+def _watched(job: Job) -> Iterator[Fault]:
+    """What the pruner watches."""
+    pruner = job.pruner
+    for field in ("metric", "direction"):
+        if getattr(pruner, field) is not None and pruner.name == "none":
+            yield Fault(("pruner", field), "is what a pruner watches, and none is named; write name: median, or drop it")
+    if pruner.metric is None:
+        if pruner.direction is not None:
+            yield Fault(
+                ("pruner", "direction"), "is of pruner.metric, which is missing; the objective has a direction of its own"
+            )
+        return
+    if why := naming.complaint(pruner.metric):
+        yield Fault(("pruner", "metric"), why)
+    for objective in job.objectives:
+        if objective.metric == pruner.metric and pruner.direction not in (None, objective.direction):
+            yield Fault(
+                ("pruner", "direction"), f"{objective.metric} is an objective to {objective.direction}; drop this line"
+            )
+
+
 def _several(job: Job, broken: Collection[Any]) -> Iterator[Fault]:
     count = len(job.objectives)
     if count < 2 or ("objectives",) in broken:
@@ -127,10 +157,18 @@ def _finite(job: Job, any_trials: bool) -> Iterator[Fault]:
     conditional = [key for key, parameter in job.space.items() if parameter.when] if name == "grid" else []
     for key in conditional:
         yield Fault(("space", key, "when"), "the grid sampler knows no conditions; use bruteforce")
-    if endless or conditional or any_trials or space.cycle(job.space):
+    too_many = [(key, parameter.count) for key, parameter in job.space.items() if (parameter.count or 0) > _MOST_POINTS]
+    for key, count in too_many:
+        why = f"has {count} values, and the {name} sampler takes {_MOST_POINTS} points at most"
+        yield Fault(("space", key), f"{why}; narrow it, raise the step or take another sampler")
+    if endless or conditional or too_many or space.cycle(job.space):
         return
     points = count_points(job.parameters)
-    if points is not None and points < job.trials:
+    if points is not None and points > _MOST_POINTS:
+        shown = points if points < 10**18 else f"over 10^{math.floor(math.log10(points))}"
+        why = f"{name} takes {_MOST_POINTS} points at most, and the space has {shown}"
+        yield Fault(("sampler",), f"{why}; raise the steps, or take another, for example random")
+    elif points is not None and points < job.trials and not any_trials:
         message = f"{job.trials} is more than the space has points ({points}); write trials: {points} or less"
         yield Fault(("trials",), message)
 
@@ -145,6 +183,40 @@ def _start_point(job: Job) -> Iterator[Fault]:
             yield Fault(("sampler", "x0", name), _no_parameter(job, name))
         elif not job.space[name].holds(value):
             yield Fault(("sampler", "x0", name), f"{value!r} is outside: {name} is {describe(job.space[name])}")
+    if not set(start) <= set(job.space):
+        return  # one that is lacking was misspelt
+    for name, parameter in job.space.items():
+        if name not in start and not isinstance(parameter, space.CategoricalParameter) and parameter.low < parameter.high:
+            yield Fault(("sampler", "x0"), f"lacks {name}; cmaes starts from a value for each parameter that is a number")
+
+
+def _enumerable(job: Job) -> Iterator[Fault]:
+    """The Gaussian process tries each value of a parameter that has steps."""
+    if job.sampler.name != "gp" or isinstance(job.space, str):
+        return
+    for name, parameter in job.space.items():
+        if (parameter.count or 0) > _MOST_STEPS:
+            cure = "raise the step" if isinstance(parameter, space.IntParameter) else "raise the step or drop it"
+            why = f"has {parameter.count} values, and the gp sampler takes {_MOST_STEPS} at most"
+            yield Fault(("space", name), f"{why}; {cure}, or take another sampler")
+
+
+def _reference_points(job: Job) -> Iterator[Fault]:
+    """NSGA-III spreads its trials over points with a number for each objective, its own or the job's."""
+    if job.sampler.name != "nsgaiii":
+        return
+    count, given = len(job.objectives), job.sampler.options
+    for index, row in enumerate(given.get("reference_points") or ()):
+        if len(row) != count:
+            why = f"has {errors.counted(len(row), 'number')}, and there {'is' if count == 1 else 'are'} "
+            yield Fault(
+                ("sampler", "reference_points", index), f"{why}{errors.counted(count, 'objective')}; write one for each"
+            )
+    parts = given.get("dividing_parameter", 3)
+    points = math.comb(count + parts - 1, parts)
+    if given.get("reference_points") is None and points > options.MOST_ROWS:
+        why = f"{parts} makes {points} reference points of {errors.counted(count, 'objective')}"
+        yield Fault(("sampler", "dividing_parameter"), f"{why}; {options.MOST_ROWS} are the most, so lower it")
 
 
 def _names(job: Job, broken: Collection[Any], known: Collection[Any]) -> Iterator[Fault]:
@@ -217,8 +289,9 @@ def unknown(job: Job, field: str) -> str:
             names: Collection[str] = [str(index) for index in range(len(here))]
             below = here[int(step)] if isinstance(here, tuple) and int(step) < len(here) else None
         elif hasattr(here, "choice"):
-            names = ["name", *here.choice.options]
-            below = here.options.get(step)
+            own = [name for name in type(here).model_fields if name != "options"]
+            names = [*own, *here.choice.options]
+            below = None if step in own else here.options.get(step)
         elif hasattr(type(here), "model_fields"):
             names = [name for name in type(here).model_fields if not (depth == 0 and name == "name")]
             below = getattr(here, step, None) if step in names else None
@@ -265,6 +338,8 @@ def count_points(parameters: dict[str, space.AnyParameter]) -> int | None:
 def describe(parameter: space.AnyParameter) -> str:
     """The range in words."""
     if isinstance(parameter, space.CategoricalParameter):
+        if len(parameter.choices) > _MOST_CHOICES:
+            return f"one of {len(parameter.choices)} choices"
         return f"one of {', '.join(map(repr, parameter.choices))}"
     kind = "a whole number" if isinstance(parameter, space.IntParameter) else "a number"
     step = f" in steps of {parameter.step}" if parameter.step not in (None, 1) else ""

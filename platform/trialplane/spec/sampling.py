@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -15,6 +15,7 @@ from trialplane.spec.faults import Fault
 from trialplane.spec.options import Choice, Kind, Option
 
 _FUNCTION = re.compile(values.FUNCTION)
+WATCHED = ("metric", "direction")  # fields of the job's pruner beside its options; one that another pruner wraps has none
 
 
 class _Named(faults.Model):
@@ -47,9 +48,26 @@ class Sampler(_Named):
 
 
 class Pruner(_Named):
-    """Ends trials early that do badly."""
+    """Ends trials early that do badly, by one metric of their reports."""
 
     kind: ClassVar[Kind] = Kind.PRUNER
+
+    metric: str | None = Field(
+        default=None, description="The reported metric by which trials are compared; left out: the objective's."
+    )
+    direction: Literal["minimize", "maximize"] | None = Field(
+        default=None, description="Which way of `metric` is better; left out: the objective's."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _inline(cls, data: Any) -> Any:
+        """Metric and direction are fields of ours, whatever the pruner; all else is Optuna's."""
+        if not isinstance(data, Mapping):
+            return unfold(data)
+        own = {key: data[key] for key in WATCHED if key in data}
+        unfolded = unfold({key: value for key, value in data.items() if key not in own})
+        return {**unfolded, **own} if isinstance(unfolded, Mapping) else unfolded
 
 
 def unfold(data: Any) -> Any:
@@ -117,6 +135,9 @@ def _check_value(option: Option, value: Any) -> Iterator[Fault]:
     kind = option.kind
     if kind in options.TABLES:
         yield from check(kind, value)
+        name = _name(value)
+        if kind is Kind.SAMPLER and name in options.SAMPLERS and not options.SAMPLERS[name].alone:
+            yield Fault((), f"{name} cannot draw one parameter by itself; choose another, for example random")
     elif kind is Kind.TEXT:
         if value not in option.allowed:
             yield Fault((), f"{value!r} is not one of {', '.join(option.allowed)}")
@@ -152,6 +173,21 @@ def _is_number(value: Any) -> bool:
 
 def _is_row(value: Any) -> bool:
     return isinstance(value, (list, tuple)) and bool(value) and all(_is_number(item) for item in value)
+
+
+def _name(data: Any) -> str:
+    """Which sampler, pruner, crossover or mutation is meant, or ""."""
+    flat = unfold(data)
+    name = flat.get("name") if isinstance(flat, Mapping) else None
+    return name if isinstance(name, str) else ""
+
+
+def _genetic(given: Mapping[str, Any]) -> Iterator[Fault]:
+    crossover = options.CROSSOVERS.get(_name(given.get("crossover")))
+    size = given.get("population_size", options.POPULATION)
+    if crossover is not None and _is_number(size) and 2 <= size < crossover.parents:
+        name = _name(given["crossover"])
+        yield Fault(("population_size",), f"{size} must be at least {crossover.parents}: {name} needs so many parents")
 
 
 def _tpe(given: Mapping[str, Any]) -> Iterator[Fault]:
@@ -195,6 +231,8 @@ def _bootstrap(key: str, default: str | int) -> Any:
 _TOGETHER: Mapping[str, Any] = {
     "tpe": _tpe,
     "cmaes": _cmaes,
+    "nsgaii": _genetic,
+    "nsgaiii": _genetic,
     "threshold": _threshold,
     "hyperband": _bootstrap("max_resource", "auto"),
     "successive_halving": _bootstrap("min_resource", "auto"),

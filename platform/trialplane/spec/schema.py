@@ -13,13 +13,14 @@ from typing import Any
 from trialplane.spec import collecting, options, training, values
 from trialplane.spec.job import Job
 from trialplane.spec.options import Choice, Kind, Option
+from trialplane.spec.sampling import WATCHED
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _PREFIX = "#/$defs/"
 _PARTIAL = "Partial"
 _NAMES = {
     Kind.SAMPLER: "Sampler",
-    Kind.PRUNER: "Pruner",
+    Kind.PRUNER: "WrappedPruner",
     Kind.CROSSOVER: "Crossover",
     Kind.MUTATION: "Mutation",
 }
@@ -32,6 +33,8 @@ def json_schema() -> dict[str, Any]:
     defs: dict[str, Any] = made.pop("$defs")
     for kind, name in _NAMES.items():
         defs[name] = _named(kind)
+    watched = {key: defs["Pruner"]["properties"][key] for key in WATCHED}
+    defs["Pruner"] = _watching(defs[_NAMES[Kind.PRUNER]], watched)
     for definition in defs.values():
         _conditions(definition)
         _keys(definition)
@@ -51,6 +54,7 @@ def json_schema() -> dict[str, Any]:
     partials = {_PARTIAL + name: _partial(definition) for name, definition in defs.items()}
     for kind, name in _NAMES.items():
         partials[_PARTIAL + name] = _named_partly(kind)
+    partials[_PARTIAL + "Pruner"] = _watching(partials[_PARTIAL + _NAMES[Kind.PRUNER]], watched)
     # In a profile, null takes a parameter out of the space.
     _parameters(profile)["patternProperties"] = {
         pattern: {"anyOf": [parameter, {"type": "null"}]}
@@ -97,6 +101,15 @@ def _named(kind: Kind) -> dict[str, Any]:
         "description": f"{kind.value[0].upper()}{kind.value[1:]} of Optuna, by name or with its options.",
         "anyOf": [{"enum": alone}, *(_with_options(name, choice) for name, choice in table.items())],
     }
+
+
+def _watching(named: dict[str, Any], watched: dict[str, Any]) -> dict[str, Any]:
+    """The job's own pruner: as any, with what it watches."""
+    forms = [
+        {**form, "properties": {**form["properties"], **watched}} if "properties" in form else form
+        for form in named["anyOf"]
+    ]
+    return {**named, "anyOf": forms}
 
 
 def _with_options(name: str, choice: Choice) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
@@ -39,7 +40,8 @@ class FloatParameter(_Parameter):
 
     @model_validator(mode="after")
     def _bounds(self) -> FloatParameter:
-        faults.refuse(list(_interval(self.low, self.high, self.log, self.step, self.log and self.step is not None)))
+        found = list(_interval(self.low, self.high, self.log, self.step, self.log and self.step is not None))
+        faults.refuse(found or list(_resolution(self.low, self.high, self.step)))
         return self
 
     def holds(self, value: Any) -> bool:
@@ -105,12 +107,12 @@ class CategoricalParameter(_Parameter):
     @model_validator(mode="after")
     def _distinct(self) -> CategoricalParameter:
         found = [] if self.choices else [Fault(("choices",), "is empty; give at least one value")]
-        seen: list[Any] = []
+        seen: set[values.Scalar] = set()
         for index, choice in enumerate(self.choices):
-            # Optuna compares choices by ==, for which 1, 1.0 and true are one value.
+            # Optuna compares choices by ==, for which 1, 1.0 and true are one value, as they are in a set.
             if choice in seen:
                 found.append(Fault(("choices", index), f"{choice!r} is listed twice"))
-            seen.append(choice)
+            seen.add(choice)
         faults.refuse(found)
         return self
 
@@ -206,6 +208,18 @@ def _interval(low: float, high: float, log: bool, step: float | None, log_and_st
         yield Fault(("step",), "cannot stand together with log: true; drop one of them")
     if step is not None and step <= 0:
         yield Fault(("step",), f"{step} must be over 0")
+
+
+def _resolution(low: float, high: float, step: float | None) -> Iterator[Fault]:
+    """What floats cannot tell apart, or not hold."""
+    if not math.isfinite(high - low):
+        yield Fault(("high",), f"{high} is farther from low ({low}) than the largest number there is; narrow the range")
+    elif step is not None and step < max(math.ulp(low), math.ulp(high)):
+        yield Fault(
+            ("step",), f"{step} is lost beside {max(low, high, key=abs)}, whose neighbours are farther away; raise it"
+        )
+    elif step is not None and (high - low) / step > values.LARGEST:
+        yield Fault(("step",), f"{step} makes more steps than can be counted; raise it, or drop it")
 
 
 def _on_step(distance: float, step: float) -> bool:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from trialplane.spec import values
 from trialplane.spec.faults import Fault
+from trialplane.spec.resources import Budget
 
 if TYPE_CHECKING:  # it asks this module for the defaults
     from trialplane.spec.job import Job
@@ -22,6 +23,7 @@ SEARCH_ONLY: Mapping[str, str] = {
 }
 _BUDGET = {
     "max_failed": "retries says how often to try again",
+    "failed_alike": "retries says how often to try again",
     "time": "budget.timeout ends a training that takes too long",
     "target": "the job's own code stops when it is good enough",
 }
@@ -96,7 +98,7 @@ def _refused(job: Job) -> Iterator[Fault]:
         if field in job.model_fields_set:
             yield Fault((field,), f"{search}: {why}; drop it")
     for field, why in _BUDGET.items():
-        if getattr(job.budget, field) is not None:
+        if getattr(job.budget, field) != Budget.model_fields[field].default:
             yield Fault(("budget", field), f"{search}: {why}; drop it")
     for field in ("trials", "parallel"):
         if getattr(job, field) != 1:

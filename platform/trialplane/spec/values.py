@@ -58,7 +58,7 @@ def times(quantity: Any, factor: float) -> str | None:
 
 
 def _plain(value: Any) -> Any:
-    """Refuses what JSON cannot hold, by its place: dates, sets, NaN; keys that are no strings."""
+    """Refuses what JSON cannot hold, by its place: dates, sets, NaN; keys that are no strings. And what is over 64 bits."""
     found: list[faults.Fault] = []
 
     def walk(item: Any, path: tuple[str | int, ...]) -> None:
@@ -73,6 +73,8 @@ def _plain(value: Any) -> Any:
                 walk(below, (*path, index))
         elif isinstance(item, float) and not math.isfinite(item):
             found.append(faults.Fault(path, f"{item} is not a number that can be written down"))
+        elif isinstance(item, int) and not -_OVER <= item < _OVER:
+            found.append(faults.Fault(path, "has more than 64 bits, which no array or database takes; put it in quotes"))
         elif item is not None and not isinstance(item, (str, int, float, bool)):
             found.append(faults.Fault(path, f"a {type(item).__name__} cannot stand in a job; put it in quotes"))
 
@@ -96,6 +98,7 @@ def _scalar(value: Any) -> Any:
     return _plain(value)
 
 
+_OVER = 2**63  # the first whole number that does not fit into 64 bits with a sign
 LARGEST = 2**53  # Optuna keeps whole numbers as floats, which are exact up to here
 # No lower bound here: a field's own one would not win over it.
 Integer = Annotated[int, Field(strict=True, le=LARGEST)]

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from trialplane.errors import Complaint
 from trialplane.spec import rules, wording
 from trialplane.spec.document import Place
-from trialplane.spec.draft import Draft
+from trialplane.spec.draft import Draft, Origin
 from trialplane.spec.faults import Fault
 from trialplane.spec.job import Job
 
@@ -86,16 +86,17 @@ def _partial(data: Mapping[str, Any], broken: set[Place]) -> Job | None:
 
 def _hinted(draft: Draft, found: Collection[Fault]) -> Iterator[Fault]:
     """Says so where an override narrowed the space from under what the file says about it."""
+    origins: dict[str | int, list[Origin]] = {}
+    for place, origin in draft.origins.items():
+        if place[:1] == ("space",) and len(place) > 1:
+            origins.setdefault(place[1], []).append(origin)
     for fault in found:
         name = {"enqueue": fault.field[2:3], "space": fault.field[3:4]}.get(str(fault.field[0]), ())
         if not name or (fault.field[0] == "space" and fault.field[2:3] != ("when",)):
             yield fault
             continue
-        narrowed = [
-            origin.source
-            for place, origin in draft.origins.items()
-            if place[:2] == ("space", name[0]) and origin.source != draft.origin(fault.field).source
-        ]
+        own = draft.origin(fault.field).source
+        narrowed = [origin.source for origin in origins.get(name[0], ()) if origin.source != own]
         if not narrowed:
             yield fault
         elif fault.field[0] == "enqueue":

@@ -10,12 +10,12 @@
     submission.json        when, by whom, git revision, code hash, versions
     code/                  the job's folder as submitted
     ledger.db              the study (Optuna's schema; optuna-dashboard opens it)
-    controller.lock        held while a controller works on the study
-    controller.json        pid, port and start of that controller
+    controller.lock        held while a controller works on the study, which is named in it
+    controller.json        that controller, its port and start
     controller.log
     cancelled              there when the user cancelled the run, so that its end is no pause
     status.json            the newest RunStatus
-    spool/                 what the recorder has yet to write to MLflow
+    spool/                 what the recorder has yet to write to MLflow; damaged.jsonl: lines of it that cannot be read
     trials/0007/attempt-1.log
     trials/0007/worker-2.log  of a collection's producer
     slots/0-1.log          what a slot's template said
@@ -128,7 +128,7 @@ class RunPaths:
 
     @property
     def controller(self) -> Path:
-        """Pid, port and start of the controller, JSON."""
+        """The newest controller, its port and start, JSON."""
         return self.root / "controller.json"
 
     @property
@@ -155,6 +155,11 @@ class RunPaths:
     def events(self) -> Path:
         """The recorder's events, JSON lines."""
         return self.spool / "events.jsonl"
+
+    @property
+    def damaged_events(self) -> Path:
+        """Lines of `events` that could not be read."""
+        return self.spool / "damaged.jsonl"
 
     @property
     def written(self) -> Path:

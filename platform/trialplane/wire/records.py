@@ -3,6 +3,8 @@
 Frozen values without behaviour: what the controller asks of a slot (`TrialRequest`), what a trial says while it runs
 (`TrialReport`) and at its end (`TrialOutcome`), and what a run tells the laptop (`TrialRow`, `RunStatus`). Times are
 seconds since the epoch.
+
+Over 400 lines: every record of the wire is in this one place, with what each field means, and the JSON form they share.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+from trialplane.wire import escapes
 from trialplane.wire.states import FailureClass, RunState, TrialState
 from trialplane.wire.units import Offer, WorkerStatus
 
@@ -86,7 +89,8 @@ class SlotConfig:
         checkpoints: folder, or fsspec URL, with a folder of checkpoints for each run and trial; outlives attempts, pods and,
             on a cluster, runs. "" for `checkpoints` below `root`.
         grace: seconds a trial gets after SIGTERM, to save a checkpoint.
-        linger: seconds that the other ranks, and then the other nodes, get to end after rank 0 has returned the result.
+        linger: seconds that a process gets to end after the trial's result, and the other ranks, and then the other nodes,
+            after rank 0 has returned it.
         pack: archive of the job's code that the slot unpacks into `code` before it starts; "" when it is there already.
         ship: whether the slot shares no folder with the controller. Then `code`, `root` and `cache` are below the slot's
             own home, and events carry what the trial writes into files: its log, and its own MLflow store.
@@ -117,12 +121,13 @@ class SlotConfig:
 
 @dataclasses.dataclass(frozen=True)
 class TrialReport:
-    """Metrics of one step of a running trial."""
+    """Metrics of one step of a running trial; `remark` is what somebody should know of the trial now, or ""."""
 
     number: int
     step: int
     metrics: Mapping[str, float]
     time: float
+    remark: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,7 +139,10 @@ class TrialOutcome:
         state: COMPLETE, PRUNED or FAILED.
         failure: why, when FAILED.
         metrics: the final metrics (COMPLETE), or the last reported ones.
+        returned: what the job returned beside metrics and arrays: texts, lists and the like, as JSON values; the small ones.
         message: one line for a person.
+        place: what failures that are alike have in common: file and line of the job's code that raised, or what its result
+            lacks; or "".
         traceback: the job's, when it raised.
         exit_code: of the process, or of the rank whose end was the trial's; negative is the signal that ended it; None when
             there was no process left to ask.
@@ -145,7 +153,7 @@ class TrialOutcome:
         log: path of the log relative to the run's folder.
         peak_memory: largest resident set of the process, in bytes; of ranks the sum of theirs, in which pages that they
             share with the template they were forked from count once for each.
-        arrays: number of bytes of arrays that came with the result.
+        arrays: number of bytes of arrays, and of what is too large for `returned`, that came with the result.
         retried: whether the trial is tried again; decided by the ledger.
         step: the last step reported.
         mlflow: id of the MLflow run that the trial logged into by itself, or "".
@@ -155,7 +163,9 @@ class TrialOutcome:
     state: TrialState
     failure: FailureClass | None = None
     metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    returned: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     message: str = ""
+    place: str = ""
     traceback: str = ""
     exit_code: int | None = None
     started: float = 0.0
@@ -221,6 +231,7 @@ class TrialRow:
     values: tuple[float, ...] = ()
     params: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    returned: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     failure: FailureClass | None = None
     message: str = ""
     feasible: bool = True
@@ -234,13 +245,15 @@ class RunStatus:
     """One run as the laptop shows it. `reason` says why it is in `state`, in words.
 
     `best` is the best feasible trial of a single-objective study, or the first of the Pareto front; `rate` is ended
-    trials per second while slots were ready; `eta` is seconds; `nodes` are the hosts or pods that have a slot, so those that
-    a run must keep when it gets smaller; `recorder` says why MLflow is away; `unrecorded` is whether MLflow lacks results
-    that a resume would write; `kind` is the job's; `slots_per_trial` is how many slots run one trial together; `parallel` is
-    how many trials run at a time, and of a collection, whose trials are its iterations, how many workers; `progress` is what
-    the newest report of a training said: its metrics, and `step` and, where the job told it, `total_steps`; of a collection
-    it is the iteration that runs: `iteration`, `units`, `units_total`, `units_failed`, `items`, `bytes`, `in_flight_bytes`,
-    `units_per_second`, `items_per_second`, `spilled_bytes`; `workers` are a collection's producers.
+    trials per second while slots were ready; `eta` is seconds; `nodes` are the hosts or pods that have a slot, so those
+    that a run must keep when it gets smaller; `recorder` says why MLflow is away, or what it does not take; `unrecorded`
+    is whether MLflow lacks results that a resume would write; `warnings` are what somebody should know while it runs;
+    `kind` is the job's; `slots_per_trial` is how many slots run one trial together; `parallel` is how many trials run at
+    a time, and of a collection, whose trials are its iterations, how many workers; `progress` is what the newest report
+    of a training said: its metrics, and `step` and, where the job told it, `total_steps`; of a collection it is the
+    iteration that runs: `iteration`, `units`, `units_total`, `units_failed`, `items`, `bytes`, `in_flight_bytes`,
+    `units_per_second`, `items_per_second`, `spilled_bytes`; `workers` are a collection's producers; `worked` is for how
+    many seconds all controllers of the run together have had slots, which `budget.time` bounds.
     """
 
     run: str
@@ -267,10 +280,12 @@ class RunStatus:
     updated: float = 0.0
     recorder: str = ""
     unrecorded: bool = False
+    warnings: tuple[str, ...] = ()
     kind: str = "hpo"
     slots_per_trial: int = 1
     progress: Mapping[str, float] = dataclasses.field(default_factory=dict)
     workers: tuple[WorkerStatus, ...] = ()
+    worked: float = 0.0
 
     @property
     def is_collection(self) -> bool:
@@ -304,23 +319,32 @@ def to_json(record: Any) -> str:
 
 
 def to_dict(record: Any) -> Any:
-    """A record as plain JSON values."""
+    """A record as plain JSON values, whose text anything can store: a job may raise and name what is no text."""
     if dataclasses.is_dataclass(record) and not isinstance(record, type):
         return {field.name: to_dict(getattr(record, field.name)) for field in dataclasses.fields(record)}
     if isinstance(record, enum.Enum):
         return record.value
     if isinstance(record, Mapping):
-        return {str(key): to_dict(value) for key, value in record.items()}
+        return {escapes.storable(str(key)): to_dict(value) for key, value in record.items()}
     if isinstance(record, (list, tuple)):
         return [to_dict(value) for value in record]
+    if isinstance(record, str):
+        return escapes.storable(record)
     if isinstance(record, float) and not math.isfinite(record):
         return repr(record)
     return record
 
 
 def from_json(cls: type[R], text: str | bytes) -> R:
-    """The record of type `cls` that `to_json` wrote. Fields it does not know are dropped, so versions may differ."""
-    return from_dict(cls, json.loads(text))
+    """The record of type `cls` that `to_json` wrote. Fields it does not know are dropped, so versions may differ.
+
+    Raises:
+        ValueError: the text is no such record. Types of fields are for `misfit` to look at.
+    """
+    try:
+        return from_dict(cls, json.loads(text))
+    except (TypeError, AttributeError, KeyError, OverflowError, RecursionError) as error:
+        raise ValueError(f"no {cls.__name__}: {error}") from error
 
 
 def from_dict(cls: type[R], data: Mapping[str, Any]) -> R:
@@ -361,3 +385,24 @@ def _reader(hint: Any) -> _Reader:
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         return functools.partial(from_dict, hint)
     return None
+
+
+def misfit(record: Any) -> str:
+    """Name of the first field of a record that holds another type than its own, as in a damaged file; "" when none does."""
+    hints = typing.get_type_hints(type(record))
+    return next((name for name, hint in hints.items() if not _fits(hint, getattr(record, name))), "")
+
+
+def _fits(hint: Any, value: Any) -> bool:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any:
+        return True
+    if origin is types.UnionType:
+        return any(_fits(argument, value) for argument in arguments)
+    if origin is tuple:
+        return isinstance(value, tuple) and all(_fits(arguments[0], item) for item in value)
+    if origin is Mapping:
+        return isinstance(value, Mapping) and all(_fits(arguments[1], item) for item in value.values())
+    if hint in (int, float):
+        return isinstance(value, (int, hint)) and not isinstance(value, bool)
+    return isinstance(value, hint) and not (dataclasses.is_dataclass(value) and misfit(value))

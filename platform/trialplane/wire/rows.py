@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from trialplane.wire.records import TrialOutcome, TrialRequest, TrialRow
-from trialplane.wire.states import TrialState
+from trialplane.wire.states import FailureClass, TrialState
 
 if TYPE_CHECKING:  # the value is the caller's: this room itself needs no pydantic
     from trialplane.spec.job import Job
@@ -30,9 +30,7 @@ def row(job: Job, request: TrialRequest, params: Mapping[str, Any], outcome: Tri
     """
     if outcome is None:
         return TrialRow(request.trial, TrialState.RUNNING, request.attempt, request.number, params=params)
-    state = outcome.state
-    if outcome.retried:
-        state = TrialState.LOST
+    state = state_of(outcome)
     metrics = outcome.metrics
     complete = state is TrialState.COMPLETE
     return TrialRow(
@@ -43,6 +41,7 @@ def row(job: Job, request: TrialRequest, params: Mapping[str, Any], outcome: Tri
         values=tuple(metrics[objective.metric] for objective in job.objectives) if complete else (),
         params=params,
         metrics=metrics,
+        returned=outcome.returned,
         failure=outcome.failure,
         message=outcome.message,
         feasible=all(constraint.excess(metrics[constraint.metric]) <= 0 for constraint in job.constraints)
@@ -52,6 +51,13 @@ def row(job: Job, request: TrialRequest, params: Mapping[str, Any], outcome: Tri
         node=outcome.node,
         log=outcome.log,
     )
+
+
+def state_of(outcome: TrialOutcome) -> TrialState:
+    """How an attempt that has ended is shown: one that is tried again was lost, or paused with its run."""
+    if not outcome.retried:
+        return outcome.state
+    return TrialState.PAUSED if outcome.failure is FailureClass.STOPPED else TrialState.LOST
 
 
 def newest(rows: Iterable[TrialRow]) -> list[TrialRow]:
@@ -112,6 +118,7 @@ _ORDER = [
     TrialState.COMPLETE,
     TrialState.PRUNED,
     TrialState.FAILED,
+    TrialState.PAUSED,
     TrialState.LOST,
     TrialState.RUNNING,
     TrialState.WAITING,

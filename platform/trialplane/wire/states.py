@@ -15,6 +15,7 @@ class TrialState(enum.StrEnum):
     PRUNED = "PRUNED"
     FAILED = "FAILED"
     LOST = "LOST"  # failed, and tried again under the same trial number
+    PAUSED = "PAUSED"  # stopped with its run; `platform resume` tries it again, from its checkpoint where it has one
 
     @property
     def is_ended(self) -> bool:

@@ -1,4 +1,5 @@
-"""When the controller hears what a process of a collection has said, and until when a producer must have a result.
+"""When the controller hears what a process of a collection has said, until when a producer must have a result, and that
+the memory of results ends with their trial.
 
 Not checked here: what is said, and by real processes (test_collect.py).
 """
@@ -9,12 +10,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from trialplane.policies import transport
 from trialplane.runtime.collect import exchange as exchanges
 from trialplane.runtime.collect.exchange import AHEAD, GATHER, Exchange
 from trialplane.wire.records import TrialRequest
-from trialplane.wire.units import TOGETHER, TOGETHER_BYTES, Unit
+from trialplane.wire.units import TOGETHER, TOGETHER_BYTES, Parcel, Unit
 
 TIMEOUT = 30.0
 
@@ -132,3 +135,13 @@ def test_one_with_as_much_on_offer_as_may_be_is_not_late(exchange: Exchange) -> 
     assert exchange.deadline is not None
     offer(exchange, 1, TOGETHER_BYTES)
     assert exchange.deadline is None
+
+
+def test_the_memory_of_results_is_free_when_their_trial_has_ended(tmp_path: Path) -> None:
+    made = Exchange(TrialRequest("toy", 0, 1, -1, {}, 0, ()), lambda message: None, None, tmp_path / "work")
+    folder = made.lent["folder"]
+    assert folder is not None
+    made.feed([Parcel(0, 0, 0, 1.0)], [transport.pack({"states": np.zeros(1000)})])
+    assert folder in Path("/proc/self/maps").read_text()
+    made.close()
+    assert folder not in Path("/proc/self/maps").read_text(), "a mapped file keeps its pages, also one without a name"

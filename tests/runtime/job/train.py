@@ -1,5 +1,6 @@
 """A job that does whatever its parameter `what` says; the slot's tests run it."""
 
+import atexit
 import json
 import multiprocessing
 import os
@@ -76,6 +77,20 @@ def hangs(ctx):
 def hog(ctx):
     globals().update(hold=np.ones(300 * 2**20, dtype=np.uint8))
     threading.Event().wait()
+
+
+def hog_while_it_waits(ctx):
+    """Fills memory as soon as nobody answers its report."""
+    threading.Thread(target=lambda: globals().update(hold=np.ones(300 * 2**20, dtype=np.uint8)), daemon=True).start()
+    ctx.report(1, score=0.5)
+    threading.Event().wait()
+
+
+def hangs_at_exit(ctx):
+    atexit.register(threading.Event().wait)
+    if ctx.params["fails"]:
+        raise ValueError("no such colour")
+    return {"score": 0.5, "logits": np.arange(3.0)}
 
 
 def no_memory(ctx):
@@ -206,4 +221,17 @@ def shared_memory(ctx):
     Path(ctx.params["file"]).write_text(f"{block.name} {lock._semlock.name}")
     if ctx.params["die"]:
         os.kill(os.getpid(), signal.SIGKILL)
+    return 1.0
+
+
+def joblib_workers(ctx):
+    """What scikit-learn does with `n_jobs`: loky's processes, to which large arrays go as files."""
+    from joblib import Parallel, delayed
+
+    parallel = Parallel(n_jobs=2, max_nbytes=1024)
+    with parallel:
+        where = parallel(delayed(worker.file_of)(np.ones(4096)) for _ in range(2))
+        Path(ctx.params["file"]).write_text(f"{os.getpid()} {where[0]}")
+        if ctx.params["die"]:
+            os.kill(os.getpid(), signal.SIGKILL)
     return 1.0

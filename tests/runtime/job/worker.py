@@ -10,3 +10,7 @@ def square(n):
 def load(orders, batches):
     while (index := orders.get()) is not None:
         batches.put(np.full((2, 3), index))
+
+
+def file_of(array):
+    return array.filename

@@ -7,6 +7,9 @@
 # Its runner of evaluation jobs would be as large as the server.
 - name: MLFLOW_SERVER_ENABLE_JOB_EXECUTION
   value: "false"
+# It would tell its makers what is done on its pages.
+- name: MLFLOW_DISABLE_TELEMETRY
+  value: "true"
 {{- if .Values.mlflow.auth.enabled }}
 {{- $secret := include "platform.mlflow.secret" . }}
 - name: MLFLOW_AUTH_CONFIG_PATH

@@ -194,5 +194,6 @@ class Exchange:
         with self._lock:
             self._closed = True
             self._folder.release()
+            self._segments.close()  # now: who refers to this trial may be a cycle, which lasts until the collector runs
             if self._weights is not None:
                 self._weights.release()

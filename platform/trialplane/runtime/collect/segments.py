@@ -79,6 +79,10 @@ class Writer:
         """Lets another result take the place of one that was read, and of which no view is left."""
         self._segments[path].taken = False
 
+    def close(self) -> None:
+        """Unmaps the files, whose memory the system frees once they are removed too; nothing may be written afterwards."""
+        self._segments.clear()
+
     def _segment(self, size: int) -> _Segment:
         """A file of at least `size` bytes that holds nothing any longer."""
         free = sorted((one for one in self._segments.values() if not one.taken), key=lambda one: one.buffer.nbytes)

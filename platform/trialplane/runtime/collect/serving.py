@@ -60,7 +60,7 @@ class ProducerRole(_Role):
             _work=desk,
         )
         try:
-            play(ctx)
+            _call(play, ctx)
         finally:
             if not self._line.stopping:
                 desk.drain()  # what was given is worth having, whatever came after it
@@ -96,7 +96,7 @@ class ConsumerRole(_Role):
             iteration=iteration,
             shards=written,
         )
-        result = returned(learn(ctx, consumer.Results(self.request.units, fed)))
+        result = returned(_call(learn, ctx, consumer.Results(self.request.units, fed)))
         states.States(place).save(iteration + 1, merged(kept, result))
         return {name: value for name, value in result.items() if name not in KEPT}
 
@@ -107,6 +107,16 @@ class ConsumerRole(_Role):
         file, size = segments.Writer(self._lent["folder"], workdir).copy(weights)
         fed.weights = Path(file)
         self._line.send(offer=records.to_dict(Offer(WEIGHTS, size)), file=file)
+
+
+def _call(function: Callable[..., Any], *arguments: Any) -> Any:
+    """What a function of the job returns; one that ends by `sys.exit(0)` returns None."""
+    try:
+        return function(*arguments)
+    except SystemExit as error:
+        if not trial.ended_well(error):
+            raise
+        return None
 
 
 def serve(
@@ -132,10 +142,10 @@ def serve(
     return ConsumerRole(config, dataclasses.replace(request, metrics=asked), line, lent)
 
 
-def own_checkpoints(config: records.SlotConfig, request: records.TrialRequest) -> dict[str, str | None]:
+def own_checkpoints(config: records.SlotConfig, request: records.TrialRequest) -> dict[str, Any]:
     """Where the job may keep what it likes, in all iterations: beside what the platform keeps of each."""
-    runs = {"checkpoints": request.run, "resume_from": request.resume}
-    return {name: f"{trial.checkpoints(config, run, 0)}/own" if run else None for name, run in runs.items()}
+    own = {run: f"{trial.checkpoints(config, run, 0)}/own" for run in (request.run, request.resume) if run}
+    return {"checkpoints": own[request.run], "_origin": context.Origin(own.get(request.resume))}
 
 
 def returned(result: Any) -> Mapping[str, Any]:

@@ -9,6 +9,7 @@ be of an attempt whose outcome was lost.
 from __future__ import annotations
 
 import dataclasses
+import warnings
 import zlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -94,15 +95,21 @@ class States:
                 with store.create(name, STATE):
                     pass
             store.publish(name, record.dump(saved), [*parts])
-            for old in taken:
-                if record.order(old)[0] < iteration - 1 or record.order(old)[0] == iteration:
-                    store.remove(old)
-            store.sweep()
         except OSError as error:
             raise errors.CheckpointError(
                 f"what iteration {iteration} is to start with could not be written to {store.place}: "
                 f"{error.strerror or error}. Make room there and `platform resume` the run"
             ) from error
+        try:
+            for old in taken:
+                if record.order(old)[0] < iteration - 1 or record.order(old)[0] == iteration:
+                    store.remove(old)
+            store.sweep()
+        except OSError as error:  # what the iteration is to start with is there all the same
+            warnings.warn(
+                f"what older iterations started with could not be deleted from {store.place}, and takes its room: {error}",
+                stacklevel=1,
+            )
 
     def _read(self, name: str) -> Kept:
         import numpy as np

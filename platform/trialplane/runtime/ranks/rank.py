@@ -21,7 +21,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from trialplane import policies
-from trialplane.runtime import context, trial
+from trialplane.runtime import context, mlflow_runs, trial
 from trialplane.runtime.ranks import meeting
 from trialplane.wire import records
 
@@ -152,6 +152,7 @@ def _enter(job: Job, place: Place) -> None:
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a TextIOWrapper here
     os.environ.update(place.env(job.workdir))
+    mlflow_runs.enter({**job.config.env, **job.request.env})
     tempfile.tempdir = None  # read TMPDIR again
     own = place.workdir(job.workdir)
     own.mkdir(exist_ok=True)

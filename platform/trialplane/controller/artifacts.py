@@ -1,0 +1,182 @@
+"""The files that runs in MLflow get: each is sent until MLflow has it, refuses it, or has not taken it often enough.
+
+They go their own way, behind the events that they came with: neither a file that a server does not take nor a store of
+artifacts that is away holds anything else up.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from trialplane import errors
+from trialplane.controller import npz
+from trialplane.controller.batch import Artifact, describe, is_refusal, say
+from trialplane.controller.journal import Journal
+from trialplane.wire import labels
+
+MAX_LOG = 1 << 20  # bytes of a log that are kept; of a longer one the end
+TRIES = 20  # attempts in a row that fail before what waits is given up: with these pauses 8 minutes
+MAX_PAUSE = 30.0  # seconds between two attempts
+
+
+class _Unreadable(Exception):
+    """A file that cannot be converted, however often it is tried."""
+
+
+class Artifacts:
+    """Files on their way to MLflow; a run is marked as recorded when it has its files.
+
+    Args:
+        client: of the MLflow that gets them.
+        journal: keeps which are on their way, for the next writer.
+    """
+
+    def __init__(self, client: Any, journal: Journal) -> None:
+        self._client = client
+        self._journal = journal
+        self._waiting: dict[str, dict[Artifact, int]] = {}  # id of a run → its files, with the attempts at each
+        self._last: set[str] = set()  # ids of runs to be marked as recorded
+        self._failures = 0  # in a row
+        self._due = 0.0
+        self._left_out = 0
+        self._why = ""
+        for key, waits in journal.notes["artifact"].items():
+            if waits:
+                run_id, folder, file, kind = json.loads(key)
+                self._waiting.setdefault(run_id, {})[Artifact(folder, file, kind)] = 0
+
+    def add(self, run_id: str, files: Iterable[Artifact], *, is_last: bool) -> None:
+        """Has files sent into a run, and then, when nothing else will come, marks the run as recorded."""
+        for file in files:
+            waiting = self._waiting.setdefault(run_id, {})
+            if file not in waiting:
+                waiting[file] = 0
+                self._note(run_id, file, waits=True)
+        if is_last:
+            self._waiting.setdefault(run_id, {})
+            self._last.add(run_id)
+
+    @property
+    def left(self) -> int:
+        """How many files and marks are on their way."""
+        return self._files + len(self._last)
+
+    @property
+    def trouble(self) -> str:
+        """How many files MLflow lacks, and why, in words; "" when none."""
+        if self._failures and self._files:
+            return f"MLflow has not taken {errors.counted(self._files, 'file')} yet, which are tried again: {self._why}"
+        if self._left_out:
+            return f"MLflow has not taken {errors.counted(self._left_out, 'file')}, named in controller.log: {self._why}"
+        return ""
+
+    @property
+    def _files(self) -> int:
+        return sum(map(len, self._waiting.values()))
+
+    def send(self) -> bool:
+        """Sends the next file, or marks the next run; False when there is none, or it is too soon after a failure.
+
+        Raises:
+            Exception: MLflow is away.
+        """
+        if not self._waiting or time.monotonic() < self._due:
+            return False
+        run_id, files = next(iter(self._waiting.items()))
+        if not files:
+            self._mark(run_id)
+            return True
+        artifact = next(iter(files))
+        try:
+            self._upload(run_id, artifact)
+        except Exception as error:  # noqa: BLE001 - of any store of artifacts: what is no refusal gets another try
+            if is_refusal(error) or isinstance(error, (_Unreadable, FileNotFoundError, PermissionError)):
+                self._give_up(run_id, artifact, error)
+            else:
+                self._client.get_run(run_id)  # raises when MLflow itself is away, which costs a file none of its attempts
+                self._fail(run_id, artifact, error)
+                return True
+        else:
+            self._remove(run_id, artifact)
+        self._failures = 0
+        return True
+
+    def _mark(self, run_id: str) -> None:
+        try:
+            self._client.set_tag(run_id, labels.RECORDED, "true")
+        except Exception as error:
+            if not is_refusal(error):
+                raise
+            say(f"MLflow does not take what belongs into its run {run_id}, so it is left out: {error}")
+        self._last.discard(run_id)
+        del self._waiting[run_id]
+
+    def _fail(self, run_id: str, artifact: Artifact, error: Exception) -> None:
+        """Counts a failed attempt, and gives up what has had enough of them; the others come first then."""
+        self._failures += 1
+        self._why = describe(error)[:300]
+        self._due = time.monotonic() + min(2.0 ** (self._failures - 1), MAX_PAUSE)
+        self._waiting[run_id][artifact] += 1
+        if self._failures >= TRIES:  # the store of artifacts is away
+            for other, files in list(self._waiting.items()):
+                for file in list(files):
+                    self._give_up(other, file, error)
+        elif self._waiting[run_id][artifact] >= TRIES:  # it is this file
+            self._give_up(run_id, artifact, error)
+        else:
+            files = self._waiting.pop(run_id)
+            files[artifact] = files.pop(artifact)
+            self._waiting[run_id] = files
+
+    def _give_up(self, run_id: str, artifact: Artifact, error: Exception) -> None:
+        say(f"{artifact.file} cannot be put into MLflow's run {run_id}, so it stays where it is: {describe(error)}")
+        self._left_out += 1
+        self._why = describe(error)[:300]
+        self._remove(run_id, artifact)
+
+    def _remove(self, run_id: str, artifact: Artifact) -> None:
+        del self._waiting[run_id][artifact]
+        if not self._waiting[run_id] and run_id not in self._last:
+            del self._waiting[run_id]
+        self._note(run_id, artifact, waits=False)
+
+    def _note(self, run_id: str, artifact: Artifact, *, waits: bool) -> None:
+        self._journal.note("artifact", json.dumps([run_id, artifact.folder, artifact.file, artifact.kind]), waits)
+
+    def _upload(self, run_id: str, artifact: Artifact) -> None:
+        file = Path(artifact.file)
+        if artifact.kind == "arrays":
+            if file.exists():  # else a writer was killed after it had sent it
+                for made in _converted(file):
+                    self._client.log_artifact(run_id, str(made), artifact.folder)
+                    made.unlink()
+                file.unlink()
+        elif artifact.kind == "log" and file.stat().st_size > MAX_LOG:
+            self._send_end(run_id, artifact.folder, file)
+        else:
+            self._client.log_artifact(run_id, str(file), artifact.folder or None)
+
+    def _send_end(self, run_id: str, folder: str, file: Path) -> None:
+        """Sends the end of a log that is too long."""
+        with tempfile.TemporaryDirectory(dir=file.parent) as scratch:
+            end = Path(scratch) / file.name
+            with file.open("rb") as whole:
+                whole.seek(-MAX_LOG, os.SEEK_END)
+                end.write_bytes(b"[trialplane: the beginning of this log is left out]\n" + whole.read())
+            self._client.log_artifact(run_id, str(end), folder)
+
+
+def _converted(packed: Path) -> list[Path]:
+    """What came packed, as files that others read."""
+    try:
+        return npz.convert(packed)
+    except OSError:
+        raise
+    except Exception as error:
+        raise _Unreadable(describe(error)) from error

@@ -1,0 +1,45 @@
+"""Text of others, made fit to be stored and to be shown: what a job prints, raises and names is data, whatever is in it.
+
+A lone surrogate is no character, and no file, database or terminal takes it. A control character may do with a terminal
+whatever it likes: move the cursor, hide text, change the title.
+"""
+
+from __future__ import annotations
+
+import re
+
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
+# C0 and C1 but tab and newline, DEL among them, and what is no character at all.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+# The same but colours, which are the SGR sequences.
+_CONTROL_OR_COLOUR = re.compile(rf"(\x1b\[[0-9;:]{{0,40}}m)|{_CONTROL.pattern}")
+# user:password@ in a URL.
+_PASSWORD = re.compile(r"(://[^/?#\s:@]*:)[^/?#\s@]+(?=@)")
+
+
+def storable(text: str) -> str:
+    r"""Text that can be written as UTF-8: lone surrogates as `\ud800`."""
+    return text if text.isascii() else _SURROGATE.sub(_escape, text)
+
+
+def visible(text: str, *, colours: bool = False) -> str:
+    r"""Text that a terminal only shows: control characters but tab and newline as `\u001b`, as JSON writes them.
+
+    Args:
+        text: of anybody.
+        colours: whether sequences that only set colours stay as they are.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    if not colours:
+        return _CONTROL.sub(_escape, text)
+    return _CONTROL_OR_COLOUR.sub(lambda found: found[1] or _escape(found), text)
+
+
+def without_passwords(text: str) -> str:
+    """Text that anybody who may look at a run may read: URLs in it without their passwords."""
+    return _PASSWORD.sub(r"\1***", text)
+
+
+def _escape(found: re.Match[str]) -> str:
+    return f"\\u{ord(found[0]):04x}"

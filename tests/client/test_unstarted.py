@@ -1,0 +1,111 @@
+"""A run on a cluster whose pods never started: it is known from its submission on, goes on, and is deleted.
+
+On the doubles of an API server, KubeRay and the gateway. What that keeps: tests/controller/test_gateway_submissions.py.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from trialplane.client.run import RunHandle
+from trialplane.client.target import Submitted
+from trialplane.errors import InputError, RunNotFound
+from trialplane.wire.states import RunState
+
+
+def pending(target, namespace, plan) -> RunHandle:
+    """A run whose pods fit no node."""
+    namespace.held = True
+    assert target.submit(plan) is Submitted.NEW
+    handle = RunHandle(plan.run, target)
+    assert handle.status().state is RunState.PENDING
+    return handle
+
+
+def is_there(handle: RunHandle, state: RunState) -> None:
+    """Every verb knows it, and nothing of it holds pods."""
+    assert (handle.status().state, handle.is_active()) == (state, False)
+    assert (handle.target.runs(), handle.rows(), handle.job.name) == (["a"], [], "demo")
+    assert handle.target.objects.ray_job("a") is None
+
+
+def goes_on(handle: RunHandle, namespace) -> None:
+    """With what it was submitted with, once there is room."""
+    namespace.held = False
+    handle.resume()
+    assert handle.status().state is RunState.RUNNING
+    assert (handle.job.trials, namespace.studies["a"].submission["user"]) == (6, "ann")
+
+
+@pytest.mark.parametrize("kind", ["hpo", "train"])
+def test_a_run_that_is_cancelled_before_it_started_is_known_and_goes_on(target, namespace, planned, workplace, kind):
+    if kind == "train":
+        (workplace / "jobs" / "demo" / "job.yaml").write_text("kind: train\n")
+    handle = pending(target, namespace, planned())
+    assert handle.job.kind == kind
+    status = handle.cancel()
+    assert (status.state, status.reason) == (RunState.CANCELLED, "cancelled by the user")
+    is_there(handle, RunState.CANCELLED)
+    assert handle.exit_code == 4
+    with pytest.raises(InputError, match=r"ended already \(CANCELLED\)"):
+        handle.cancel()
+    namespace.held = False
+    handle.resume()
+    assert handle.status().state is RunState.RUNNING
+
+
+def test_a_run_that_is_paused_before_it_started_is_known_and_goes_on(target, namespace, planned):
+    handle = pending(target, namespace, planned())
+    assert handle.pause().state is RunState.PAUSED
+    assert handle.status().reason == "paused by the user", "its pods are not lost"
+    is_there(handle, RunState.PAUSED)
+    goes_on(handle, namespace)
+
+
+def test_a_run_whose_pods_did_not_start_in_time_is_known_and_goes_on(target, namespace, planned):
+    handle = pending(target, namespace, planned())
+    namespace.cluster.objects["rayjobs"]["a"]["status"].update(
+        jobDeploymentStatus="Failed", reason="PreRunningDeadlineExceeded"
+    )
+    assert (handle.status().state, handle.target.runs(), handle.rows()) == (RunState.FAILED, ["a"], [])
+    namespace.cluster.remove("rayjobs", "a")  # as an operator does that takes ended ones away
+    is_there(handle, RunState.PAUSED)
+    goes_on(handle, namespace)
+
+
+def test_a_run_that_never_started_is_deleted(target, namespace, planned):
+    handle = pending(target, namespace, planned())
+    handle.cancel()
+    handle.delete()
+    assert target.runs() == []
+    with pytest.raises(RunNotFound):
+        handle.status()
+    handle = pending(target, namespace, planned())
+    handle.delete()
+    assert (target.runs(), namespace.cluster.objects["rayjobs"]) == ([], {})
+
+
+def test_what_a_run_was_resumed_with_is_known_when_it_is_cancelled_before_it_started(target, namespace, planned):
+    handle = pending(target, namespace, planned())
+    handle.cancel()
+    handle.resume(changes={"trials": 9})
+    handle.cancel()
+    assert handle.job.trials == 9
+
+
+def test_a_run_that_was_applied_by_other_means_is_known_when_it_is_cancelled_before_it_started(target, namespace, planned):
+    namespace.held = True
+    target.objects.apply(planned(), 1.0)
+    handle = RunHandle("a", target)
+    assert handle.status().state is RunState.PENDING
+    assert handle.cancel().state is RunState.CANCELLED
+    is_there(handle, RunState.CANCELLED)
+    goes_on(handle, namespace)
+
+
+def test_only_a_run_that_has_begun_is_scaled(target, namespace, planned):
+    handle = pending(target, namespace, planned())
+    with pytest.raises(InputError, match="has not started yet"):
+        target.scale("a", 2)
+    namespace.held = False
+    assert handle.status().parallel == planned().job.parallel

@@ -1,0 +1,100 @@
+"""A controller's loop over doubles: slots that a test drives, an MLflow that is nobody's business, and a user."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tests.controller.slots_double import Slots
+
+from trialplane.controller.ledger import Ledger
+from trialplane.controller.loop import Controller, Ending
+from trialplane.wire.paths import RunPaths
+from trialplane.wire.records import RunStatus, TrialReport
+from trialplane.wire.states import FailureClass, RunState
+
+PAUSED = Ending(RunState.PAUSED, "paused by the user", kill=True)
+CANCELLED = Ending(RunState.CANCELLED, "cancelled by the user", kill=True)
+
+
+class Recorder:
+    """MLflow's end, which is nobody's business here."""
+
+    trouble = ""
+
+    def __init__(self) -> None:
+        self.reports: list[TrialReport] = []
+
+    def run_id(self, patience: float, left: int) -> str:
+        return "id"
+
+    def reported(self, reports: tuple[TrialReport, ...]) -> None:
+        self.reports += reports
+
+    def last_step(self, number: int) -> int:
+        return max((report.step for report in self.reports if report.number == number), default=0)
+
+    def started(self, *_: Any) -> None:
+        """Takes note."""
+
+    ended = best = started
+
+    def tick(self) -> None:
+        """Goes on."""
+
+
+class Board:
+    """Keeps every status it is shown."""
+
+    def __init__(self) -> None:
+        self.shown: list[RunStatus] = []
+
+    def show(self, status: RunStatus, *, now: bool = False) -> None:
+        self.shown.append(status)
+
+
+class Loop:
+    """One controller whose slots are warm, and a user who wants something as soon as the trial runs.
+
+    Args:
+        ledger: of the study.
+        run: its files.
+        wants: what the user wants, or what says so each time it is asked.
+        stop: what a trial does that is told to stop; None when it is not to be told.
+        around: makes the pool that the loop sees of the slots.
+        size: how many slots there are.
+        worked: seconds that former controllers worked.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        run: RunPaths,
+        wants: Ending | Callable[[], Ending | None] | None,
+        stop: Callable[[Slots], None] | None = None,
+        around: Callable[[Slots], Any] = lambda slots: slots,
+        size: int = 1,
+        worked: float = 0.0,
+    ) -> None:
+        self.slots = Slots(size)
+        self.slots.warm(*range(size))
+        self.board = Board()
+        self.heard: list[str] = []
+
+        def on_stop(slot: int, message: str) -> None:
+            assert stop is not None, "it was to be killed"
+            if not self.heard:  # each turn of the loop says it again
+                stop(self.slots)
+            self.heard.append(message)
+
+        def on_kill(slot: int, failure: FailureClass, message: str) -> None:
+            if slot not in [killed for killed, _, _ in self.slots.killed]:
+                self.slots.fail(slot, failure, message)
+            self.slots.killed.append((slot, failure, message))
+
+        self.slots.stop = on_stop  # type: ignore[method-assign]
+        self.slots.kill = on_kill  # type: ignore[method-assign]
+        base = RunStatus("toy-1", "toy", RunState.RUNNING, ledger.job.trials, worked=worked)
+        parts: tuple[Any, ...] = (run, ledger, around(self.slots), Recorder(), self.board, base)
+        asked = wants if callable(wants) else lambda: wants
+        self.controller = Controller(*parts, lambda: asked() if self.slots.started else None)

@@ -1,0 +1,220 @@
+"""How a run ends when more than one thing would end it: budgets, a pause, a cancel, and impatience.
+
+The ledger is real; slots, MLflow, the clock and the user are doubles. Not checked here: what becomes of trials that are
+stopped (test_training_loop.py).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.controller import crew
+from tests.controller.loops import CANCELLED, PAUSED, Loop
+from tests.controller.slots_double import Slots
+from tests.controller.trainings import LOSS, SEARCH, Opened, job
+
+from trialplane.controller import loop as module
+from trialplane.controller.crews import CrewPool
+from trialplane.controller.gangs import GangPool
+from trialplane.controller.loop import Ending
+from trialplane.controller.session import Session
+from trialplane.controller.setting import Setting
+from trialplane.controller.status import write_status
+from trialplane.controller.wishes import Wishes
+from trialplane.spec.job import Job
+from trialplane.wire.paths import RunPaths
+from trialplane.wire.records import RunStatus, SlotConfig, TrialRequest
+from trialplane.wire.states import FailureClass, RunState
+
+HURRIED = dataclasses.replace(PAUSED, hurry=True)
+HOUR: dict[str, Any] = {"budget": {"time": "1h"}}
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[Opened]:
+    made = Opened(tmp_path)
+    yield made
+    made.close()
+
+
+class Clock:
+    """The loop's, which goes as the test says."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1e6
+        self.wall = 2e9
+        monkeypatch.setattr(module, "time", types.SimpleNamespace(time=lambda: self.wall, monotonic=lambda: self.now))
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+class User:
+    """Lets two hours go by when the first trial runs, and then wants one thing after the other."""
+
+    def __init__(self, clock: Clock, *wants: Ending | None) -> None:
+        self._clock = clock
+        self._wants = [None, *wants]  # the turn in which the budget is found to be used up
+
+    def __call__(self) -> Ending | None:
+        if len(self._wants) > 1:
+            self._clock.now += 7200.0
+            return self._wants.pop(0)
+        return self._wants[0]
+
+
+def stays(slots: Slots) -> None:
+    """A trial that takes its time to save itself."""
+
+
+def gang(slots: Slots) -> GangPool:
+    return GangPool(slots, SlotConfig("toy-1", "", "", "", "", nodes=2))  # type: ignore[arg-type]  # a double
+
+
+def crew_of(of: Job) -> Callable[[Slots], CrewPool]:
+    return lambda slots: CrewPool(slots, Slots(2), of, lambda: 0, lambda: 0)  # type: ignore[arg-type]  # doubles
+
+
+@pytest.mark.parametrize(("before", "ended"), [(0.0, 2), (3000.0, 1)])
+def test_a_time_budget_counts_what_former_controllers_worked(
+    opened: Opened, clock: Clock, before: float, ended: int
+) -> None:
+    loop = Loop(opened.open(job(**{**SEARCH, "trials": 2}, **HOUR)), opened.run, None, worked=before)
+    start = loop.slots.start
+
+    def work(slot: int, request: TrialRequest) -> None:
+        start(slot, request)
+        clock.now += 1000.0
+        clock.wall += 86400.0  # somebody sets the machine's clock
+        loop.slots.end(slot, metrics=LOSS)
+
+    loop.slots.start = work  # type: ignore[method-assign]
+    loop.controller.run()
+    assert loop.controller._ledger.counts.ended == ended
+    assert loop.controller.worked == before + 1000.0 * ended
+
+
+def test_what_a_run_has_worked_is_in_every_status_of_its_next_controller(opened: Opened) -> None:
+    opened.run.submission.write_text("{}")
+    write_status(opened.run, RunStatus("toy-1", "toy", RunState.PAUSED, 1, worked=40.0))
+    session = Session(opened.run, job(**SEARCH, **HOUR), [], Setting())
+    assert session._status(RunState.PENDING, "the slots are warming up").worked == 40.0
+
+
+@pytest.mark.parametrize("wanted", [PAUSED, CANCELLED])
+def test_what_the_user_wants_ends_the_trials_that_a_used_up_budget_left_to_finish(
+    opened: Opened, clock: Clock, wanted: Ending
+) -> None:
+    loop = Loop(opened.open(job(**SEARCH, **HOUR)), opened.run, User(clock, wanted))
+    assert loop.controller.run() == wanted
+    assert {failure for _, failure, _ in loop.slots.killed} == {FailureClass.STOPPED}
+
+
+def test_trials_of_several_nodes_are_ended_after_a_budget_too(opened: Opened, clock: Clock) -> None:
+    of = job(**SEARCH, **HOUR, nodes=2)
+    loop = Loop(opened.open(of), opened.run, User(clock, PAUSED), around=gang, size=2)
+    assert loop.controller.run() == PAUSED
+    assert {slot for slot, _, _ in loop.slots.killed} == {0, 1}
+
+
+def test_an_iteration_gets_the_time_to_save_itself_after_a_budget_too(opened: Opened, clock: Clock) -> None:
+    of = crew.job().model_copy(update={"budget": job(**SEARCH, **HOUR).budget})
+
+    def saves(slots: Slots) -> None:
+        slots.fail(0, FailureClass.LOST, "stopped by SIGTERM, with a checkpoint")
+
+    loop = Loop(opened.open(of), opened.run, User(clock, PAUSED), saves, crew_of(of))
+    assert loop.controller.run() == PAUSED
+    assert loop.heard and not loop.slots.killed
+
+
+def test_a_used_up_budget_does_not_replace_what_the_user_wants(opened: Opened, clock: Clock) -> None:
+    loop = Loop(opened.open(job(**SEARCH, **HOUR)), opened.run, PAUSED)
+    kill = loop.slots.kill
+
+    def late(slot: int, failure: FailureClass, message: str) -> None:
+        clock.now += 7200.0
+        kill(slot, failure, message)
+
+    loop.slots.kill = late  # type: ignore[method-assign]
+    assert loop.controller.run() == PAUSED
+
+
+def test_a_budget_that_is_used_up_before_the_first_result_counts_the_results_that_come(opened: Opened, clock: Clock) -> None:
+    def wants() -> None:
+        if clock.now < 1e6 + 7200.0:
+            clock.now += 7200.0
+        elif clock.now < 1e6 + 7300.0:
+            clock.now = 1e6 + 7300.0  # the turn after the one in which the budget was found to be used up
+            loop.slots.end(0, metrics=LOSS)
+
+    loop = Loop(opened.open(job(**{**SEARCH, "trials": 2}, **HOUR)), opened.run, wants)
+    ended = loop.controller.run()
+    assert ended.state is RunState.SUCCEEDED
+    assert ended.reason == "the time budget of 3600 s is used, after 1 of 2 trials"
+
+
+def test_a_cancel_replaces_a_pause_and_leaves_a_training_its_time(opened: Opened, clock: Clock) -> None:
+    def wants() -> Ending:
+        if len(loop.heard) == 2:
+            loop.slots.fail(0, FailureClass.LOST, "stopped by SIGTERM, with a checkpoint")
+        return CANCELLED if loop.heard else PAUSED
+
+    loop = Loop(opened.open(job()), opened.run, wants, stays)
+    assert loop.controller.run() == CANCELLED
+    assert not loop.slots.killed
+
+
+def test_a_pause_does_not_replace_a_cancel(opened: Opened, clock: Clock) -> None:
+    loop = Loop(opened.open(job(**SEARCH)), opened.run, User(clock, CANCELLED, PAUSED))
+    assert loop.controller.run() == CANCELLED
+
+
+@pytest.mark.parametrize(("first", "then"), [(PAUSED, HURRIED), (CANCELLED, HURRIED)])
+def test_hurry_counts_whatever_the_ending_is(opened: Opened, clock: Clock, first: Ending, then: Ending) -> None:
+    loop = Loop(opened.open(job()), opened.run, User(clock, first, then), stays)
+    assert loop.controller.run().state is first.state
+    assert loop.heard and loop.slots.killed
+
+
+# Signals on a laptop
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunPaths:
+    made = RunPaths(tmp_path / "toy-1")
+    made.root.mkdir()
+    return made
+
+
+def wished(wishes: Wishes) -> tuple[RunState, bool]:
+    ending = wishes.ending()
+    assert ending is not None
+    return ending.state, ending.hurry
+
+
+def test_a_cancel_after_a_pause_is_no_hurry_and_a_second_one_is(run: RunPaths) -> None:
+    stopped = [15]
+    wishes = Wishes(run, stopped, None, 1)
+    assert wished(wishes) == (RunState.PAUSED, False)
+    run.cancelled.touch()
+    stopped.append(15)
+    assert wished(wishes) == (RunState.CANCELLED, False)
+    stopped.append(15)
+    assert wished(wishes) == (RunState.CANCELLED, True)
+
+
+def test_two_cancels_are_a_hurry(run: RunPaths) -> None:
+    run.cancelled.touch()
+    stopped = [15]
+    wishes = Wishes(run, stopped, None, 1)
+    assert wished(wishes) == (RunState.CANCELLED, False)
+    stopped.append(15)
+    assert wished(wishes) == (RunState.CANCELLED, True)

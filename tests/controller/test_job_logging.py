@@ -1,0 +1,132 @@
+"""What a job logs to MLflow by itself, beside what the recorder writes of its trial.
+
+Not checked here: where its calls land in the trial's process (tests/runtime/test_mlflow_runs.py).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import mlflow
+import pytest
+from mlflow.entities import Param
+from mlflow.tracking import MlflowClient
+from tests.controller.conftest import FACTS, Place, outcome, play, request, wait_until
+
+pytestmark = pytest.mark.slow
+
+
+def test_what_a_job_logs_is_not_refused_because_of_our_parameters(place: Place) -> None:
+    """A batch of a job's parameters is all there, though one of them is ours with another value, from the start on."""
+    recorder = place.recorder()
+    recorder.study(FACTS)
+    run_id = recorder.run_id()
+    assert run_id is not None
+    epochs = request(0, params={"epochs": 3, "lr": 0.1, "layers": 2})
+    recorder.started(epochs, run_id)
+    wait_until(lambda: recorder.tick() or not recorder.behind, "the start is in MLflow")
+    living = place.trial(0)
+    assert living.data.params == {}
+    assert living.data.tags.items() >= {"trialplane.param.epochs": "3", "trialplane.param.lr": "0.1"}.items()
+    of_the_job = {"epochs": 3.0, "lr": 0.1, **{f"argument_{index}": index for index in range(54)}}
+    place.client.log_batch(run_id, params=[Param(name, str(value)) for name, value in of_the_job.items()])
+    recorder.ended(epochs, outcome(0))
+    assert recorder.close(20)
+    assert place.trial(0).data.params == {**{name: str(value) for name, value in of_the_job.items()}, "layers": "2"}
+    assert place.trial(0).data.tags["trialplane.param.epochs"] == "3"
+
+
+def test_a_trial_that_logged_a_parameter_of_ours_with_another_value(place: Place) -> None:
+    recorder = place.recorder()
+    recorder.study(FACTS)
+    run_id = recorder.run_id()
+    assert run_id is not None
+    place.client.log_param(run_id, "x", "1e-05")
+    place.client.log_param(run_id, "of_the_job", "yes")
+    recorder.started(request(0), run_id)
+    recorder.ended(request(0), outcome(0))
+    play(recorder, 1)
+    assert recorder.close(20)
+    first = place.trial(0)
+    assert first.data.params == {"x": "1e-05", "of_the_job": "yes", "kind": "a"}
+    assert first.data.tags["trialplane.param.x"] == "0.0"
+    assert place.trial(1).info.status == "FINISHED"
+
+
+def test_a_trial_writes_into_the_run_whose_id_it_has(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = place.recorder()
+    recorder.study(FACTS)
+    run_id = recorder.run_id()
+    assert run_id is not None
+    recorder.started(request(0), run_id)
+    monkeypatch.setenv("MLFLOW_RUN_ID", run_id)
+    mlflow.set_tracking_uri(place.uri)
+    try:
+        with mlflow.start_run():
+            mlflow.log_metric("from_the_job", 2.5)
+    finally:
+        mlflow.set_tracking_uri(None)
+    recorder.ended(request(0), outcome(0))
+    assert recorder.close(60)
+    run = place.trial(0)
+    assert run.data.metrics["from_the_job"] == 2.5
+    assert run.info.end_time == 2_003_000
+
+
+def test_what_a_trial_logged_while_mlflow_was_away_is_taken_over(place: Place, tmp_path: Path) -> None:
+    store = place.run.trial_store(0)
+    recorder = place.recorder()
+    uri = f"sqlite:///{store}"
+    own = MlflowClient(uri)
+    run = own.create_run(own.create_experiment("any", artifact_location=(tmp_path / "own").as_uri()))
+    own.log_param(run.info.run_id, "of_the_job", "yes")
+    own.set_tag(run.info.run_id, "note", "mine")
+    for step in range(3):
+        own.log_metric(run.info.run_id, "inner", step * 2.0, step=step)
+    own.log_text(run.info.run_id, "hello", "note.txt")
+    own.log_text(run.info.run_id, "below", "folder/deep.txt")
+    recorder.study(FACTS)
+    recorder.started(request(0), None)
+    recorder.ended(request(0), outcome(0))
+    assert recorder.close(60)
+    taken = place.trial(0)
+    assert taken.data.params == {"x": "0.0", "kind": "a", "of_the_job": "yes"}
+    assert taken.data.tags["note"] == "mine"
+    assert place.history(taken)["inner"] == [(0, 0.0), (1, 2.0), (2, 4.0)]
+    assert {item.path for item in place.client.list_artifacts(taken.info.run_id)} == {"note.txt", "folder"}
+    assert [item.path for item in place.client.list_artifacts(taken.info.run_id, "folder")] == ["folder/deep.txt"]
+
+
+def test_runs_below_the_first_in_a_store_of_its_own_stay_below_it(place: Place, tmp_path: Path) -> None:
+    """Also when they are taken over twice, as after an interruption."""
+    own = MlflowClient(f"sqlite:///{place.run.trial_store(0)}")
+    experiment = own.create_experiment("toy", artifact_location=(tmp_path / "own").as_uri())
+    root = own.create_run(experiment, run_name="any").info.run_id
+    fold = own.create_run(experiment, run_name="fold", start_time=1_000, tags={"mlflow.parentRunId": root}).info.run_id
+    inner = own.create_run(experiment, run_name="inner", tags={"mlflow.parentRunId": fold}).info.run_id
+    for number, run_id in enumerate((root, fold, inner)):
+        own.log_metric(run_id, "accuracy", number)
+        own.log_param(run_id, "depth", number)
+    own.set_terminated(fold, "FAILED", end_time=2_000)
+    for _ in range(2):
+        recorder = place.recorder()
+        recorder.study(FACTS)
+        if not recorder.has("ended", 0):
+            recorder.started(request(0), None)
+            recorder.ended(request(0), outcome(0))
+        assert recorder.close(60)
+        lines = place.run.written.read_text().splitlines(keepends=True)  # all but how far the writer came
+        place.run.written.write_text("".join(line for line in lines if not line.startswith(('["offset"', '["written"'))))
+
+    trial = place.trial(0)
+    everything = place.client.search_runs([trial.info.experiment_id])
+    below = {run.info.run_name: run for run in everything if run.data.tags.get("trialplane.copy_of")}
+    assert (trial.data.metrics["accuracy"], trial.data.params["depth"]) == (0.0, "0")
+    assert below.keys() == {"fold", "inner"}
+    assert len(everything) == 2 + len(below)
+    assert below["fold"].data.tags["mlflow.parentRunId"] == trial.info.run_id
+    assert below["inner"].data.tags["mlflow.parentRunId"] == below["fold"].info.run_id
+    taken = below["fold"].info
+    assert (taken.status, taken.start_time, taken.end_time) == ("FAILED", 1_000, 2_000)
+    assert below["inner"].info.status == "KILLED", "it was left open"
+    assert below["inner"].data.metrics == {"accuracy": 2.0}

@@ -1,0 +1,137 @@
+"""Which metric the pruner compares trials by, and what is told when it does not come.
+
+The ledger is real. Not checked here: Optuna's pruners, which decide (tests/contracts/test_ledger.py has one at work).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+from tests.controller.conftest import outcome
+from tests.controller.loops import Loop
+from tests.controller.trainings import Opened, asked, job
+
+from trialplane.controller import pruning
+from trialplane.controller.ledger import Ledger
+from trialplane.wire.records import TrialReport, TrialRequest
+from trialplane.wire.states import RunState, TrialState
+
+SEARCH = {
+    "kind": "hpo",
+    "objectives": [{"metric": "accuracy", "direction": "maximize"}],
+    "space": {"x": {"type": "float", "low": 0.0, "high": 1.0}},
+    "trials": 9,
+}
+MEDIAN = {"name": "median", "n_startup_trials": 2}
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[Opened]:
+    made = Opened(tmp_path)
+    yield made
+    made.close()
+
+
+def report(ledger: Ledger, request: TrialRequest, step: int = 1, **metrics: float) -> bool:
+    return ledger.report(TrialReport(request.number, step, metrics, time.time()))
+
+
+def trial(ledger: Ledger, *reports: Mapping[str, float]) -> bool:
+    """One trial that reports, and is pruned where the pruner wants it to; whether it was."""
+    request = asked(ledger)
+    for step, metrics in enumerate(reports):
+        if report(ledger, request, step, **metrics):
+            ledger.tell(outcome(request.number, state=TrialState.PRUNED, metrics=metrics))
+            return True
+    ledger.tell(outcome(request.number, metrics={"accuracy": 0.5}))
+    return False
+
+
+@pytest.mark.parametrize(
+    ("watched", "better", "worse"),
+    [
+        ({"metric": "auc"}, 0.9, 0.1),
+        ({"metric": "loss", "direction": "minimize"}, 0.1, 0.9),
+    ],
+)
+@pytest.mark.parametrize(
+    "pruner",
+    [
+        MEDIAN,
+        {"name": "successive_halving", "min_resource": 1, "reduction_factor": 2},
+        {"name": "hyperband", "min_resource": 1, "max_resource": 4, "reduction_factor": 2},
+        {"name": "patient", "patience": 0, "wrapped": MEDIAN},
+        {"name": "wilcoxon", "n_startup_steps": 0, "p_threshold": 0.4},
+    ],
+    ids=lambda pruner: pruner["name"],
+)
+def test_trials_are_compared_by_what_the_pruner_watches(opened: Opened, pruner, watched, better, worse) -> None:
+    ledger = opened.open(job(**SEARCH, pruner={**pruner, **watched}))
+    name = watched["metric"]
+    good = [{name: better, "accuracy": 0.5}] * 6
+    assert [trial(ledger, *good) for _ in range(4)] == [False] * 4
+    bad = [{name: worse + 0.01 * step * (worse - better), "accuracy": 0.5} for step in range(6)]
+    assert [trial(ledger, *bad) for _ in range(3)].count(True) >= 2, "one may be alone in its bracket"
+    ledger = opened.open(ledger.job)
+    assert not trial(ledger, *good), "nor are directions mixed up by the next controller"
+
+
+def test_a_metric_that_never_comes_is_told_with_what_came_instead(opened: Opened) -> None:
+    ledger = opened.open(job(**SEARCH, pruner=MEDIAN))
+    trial(ledger, {"auc": 0.5, "loss": 1.0}, {"auc": 0.5})
+    complaint = ledger.pruning.complaint
+    assert complaint == (
+        "nothing is pruned: the median pruner watches accuracy, and 2 reports had auc, loss; "
+        "report it, ctx.report(step, accuracy=…), or write pruner: {name: median, metric: auc}"
+    )
+    trial(ledger, {"auc": 0.5})
+    assert ledger.pruning.complaint == complaint, "it is one complaint"
+    assert opened.open(ledger.job).pruning.complaint, "the next controller has it too"
+    trial(opened.open(ledger.job), {"accuracy": 0.5})
+    assert opened.open(ledger.job).pruning.complaint == ""
+
+
+def test_a_study_without_reports_is_told(opened: Opened) -> None:
+    ledger = opened.open(job(**SEARCH, pruner=MEDIAN))
+    trial(ledger)
+    assert "watches accuracy, and no trial has reported anything; report it" in ledger.pruning.complaint
+
+
+def test_it_is_waited_for_as_long_as_it_may_still_come(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trial of days is not waited for."""
+    monkeypatch.setattr(pruning, "MANY", 3)
+    ledger = opened.open(job(**SEARCH, pruner={**MEDIAN, "metric": "auc"}))
+    request = asked(ledger)
+    told = []
+    for step in range(4):
+        report(ledger, request, step, loss=1.0)
+        told.append(bool(ledger.pruning.complaint))
+    assert told == [False, False, True, True]
+    report(ledger, request, 4, auc=0.5)
+    assert ledger.pruning.complaint == ""
+
+
+def test_without_a_pruner_nothing_is_told(opened: Opened) -> None:
+    ledger = opened.open(job(**SEARCH))
+    trial(ledger, {"auc": 0.5})
+    assert ledger.pruning.complaint == ""
+
+
+def test_the_status_has_it(opened: Opened, caplog: pytest.LogCaptureFixture) -> None:
+    ledger = opened.open(job(**{**SEARCH, "trials": 3}, pruner=MEDIAN))
+    loop = Loop(ledger, opened.run, None)
+    start = loop.slots.start
+
+    def start_and_end(slot: int, request: TrialRequest) -> None:
+        start(slot, request)
+        loop.slots.say(slot, reports=(TrialReport(request.number, 0, {"auc": 0.5}, 1.0),))
+        loop.slots.end(slot, metrics={"accuracy": 0.5})
+
+    loop.slots.start = start_and_end  # type: ignore[method-assign,assignment]
+    assert loop.controller.run().state is RunState.SUCCEEDED
+    (warning,) = loop.board.shown[-1].warnings
+    assert "the median pruner watches accuracy, and 1 report had auc" in warning
+    assert [record.message for record in caplog.records].count(warning) == 1

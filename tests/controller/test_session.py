@@ -1,0 +1,101 @@
+"""How a controller's life ends when the disk fills: in words, resumable, and not for want of a status file.
+
+Not checked here: sessions that work on a study (tests/study).
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trialplane import errors
+from trialplane.controller import session, status
+from trialplane.controller.setting import Setting
+from trialplane.controller.status import StatusBoard
+from trialplane.spec.job import Job
+from trialplane.wire import records
+from trialplane.wire.paths import RunPaths
+from trialplane.wire.records import RunStatus
+from trialplane.wire.states import RunState
+
+JOB = {"name": "toy", "kind": "hpo", "objectives": [{"metric": "score", "direction": "maximize"}], "trials": 2}
+
+
+def full(file: Path, *_: Any) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device", str(file))
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunPaths:
+    files = RunPaths(tmp_path / "home" / "runs" / "toy")
+    files.code.mkdir(parents=True)
+    files.job.write_text(Job.model_validate(JOB).model_dump_json())
+    files.submission.write_text(json.dumps({"submitted": 1.0}))
+    return files
+
+
+def test_a_disk_that_fills_ends_the_run_as_one_that_can_be_resumed(run: RunPaths, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session.Session, "_study", lambda *_: full(run.packed(3)))
+    assert session.drive(run.root, [], Setting()) == errors.EXIT_PLATFORM
+    last = records.from_json(RunStatus, run.status.read_text())
+    assert last.state is RunState.PAUSED
+    assert last.reason == (
+        f"cannot write {run.packed(3)}: No space left on device; what was told is safe. "
+        "Make room and type `platform resume toy`"
+    )
+
+
+def test_another_error_of_a_file_is_not_called_a_full_disk(run: RunPaths, monkeypatch: pytest.MonkeyPatch) -> None:
+    def closed(*_: Any) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", "/x")
+
+    monkeypatch.setattr(session.Session, "_study", closed)
+    assert session.drive(run.root, [], Setting()) == errors.EXIT_PLATFORM
+    assert records.from_json(RunStatus, run.status.read_text()).reason.startswith("the controller failed: PermissionError")
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_trials_log_where_their_run_is_recorded(
+    run: RunPaths, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, known: bool
+) -> None:
+    """A run that is resumed with another MLflow in the environment stays with its own: ids of runs are one store's."""
+    if known:
+        run.written.parent.mkdir(parents=True)
+        run.written.write_text('["uri", "", "http://ann:secret@a:5000"]\n["offset"\n')
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://b:5000")
+    seen: list[str] = []
+
+    def study(self: session.Session, ledger: Any, board: Any, uri: str) -> RunState:
+        seen.extend((uri, self._slot_config(uri).env["MLFLOW_TRACKING_URI"]))
+        return RunState.SUCCEEDED
+
+    monkeypatch.setattr(session.Session, "_study", study)
+    with caplog.at_level(logging.WARNING):
+        assert session.drive(run.root, [], Setting()) == errors.EXIT_OK
+    assert seen == (["http://ann:secret@a:5000"] if known else ["http://b:5000"]) * 2
+    told = [record.getMessage() for record in caplog.records if "MLFLOW_TRACKING_URI" in record.getMessage()]
+    assert len(told) == known
+    assert all("http://ann:***@a:5000" in line and "http://b:5000" in line for line in told)
+
+
+def test_a_status_that_cannot_be_written_does_not_end_a_run(
+    run: RunPaths, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    board = StatusBoard(run)
+    try:
+        with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
+            patch.setattr(status, "write_status", full)
+            for _ in range(3):
+                board.show(RunStatus("toy", "toy", RunState.RUNNING, 1), now=True)
+        assert [record.getMessage() for record in caplog.records] == [
+            f"{run.status} cannot be written: No space left on device; the run goes on"
+        ]
+        board.show(RunStatus("toy", "toy", RunState.RUNNING, 1, complete=1), now=True)
+        assert records.from_json(RunStatus, run.status.read_text()).complete == 1, "when there is room again"
+    finally:
+        board.close()
