@@ -94,6 +94,7 @@ SUBMIT = ("submit", "hpo", "demo", "--local")
         (nothing, ("results", "x"), ["there is no run 'x'"]),
         (nothing, ("logs", "x"), ["there is no run 'x'"]),
         (nothing, ("logs", "3", "--controller"), ["--controller has no TRIAL"]),
+        (nothing, ("logs", "9" * 5000), ["there is no run"]),
         (nothing, ("logs", "--submitter", "--attempt", "2"), ["--submitter has no --attempt"]),
         (nothing, ("best", "x"), ["there is no run 'x'"]),
         (nothing, ("cancel", "x"), ["there is no run 'x'"]),

@@ -20,6 +20,7 @@ from trialplane.client import places
 from trialplane.client.forward import Forward
 from trialplane.client.places import Place
 from trialplane.errors import InputError
+from trialplane.wire import env
 from trialplane.wire.records import TrialRow
 from trialplane.wire.states import RunState, TrialState
 
@@ -196,6 +197,23 @@ def test_completion_asks_no_cluster(platform, namespace):
     assert done.stdout.splitlines() == ["plain,x"]
     assert done.stderr.split() == ["False", "False"]
     assert len(namespace.cluster.requests) == before
+
+
+@pytest.mark.parametrize("line", ["status ", "submit hpo "])
+def test_completion_offers_nothing_where_it_finds_no_folder(tmp_path, line):
+    (tmp_path / "gone").mkdir()
+    words = {"COMP_WORDS": f"platform {line}", "COMP_CWORD": str(len(line.split()) + 1)}
+    environ = {"_PLATFORM_COMPLETE": "bash_complete", env.HOME: "~nosuchuser/x", **words}
+    script = "import os; os.rmdir(os.getcwd()); from trialplane.cli import main; main.main()"
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=tmp_path / "gone",
+        capture_output=True,
+        text=True,
+        env={**os.environ, **environ},
+        check=False,
+    )
+    assert (done.stdout.strip(), done.stderr) == ("", "")
 
 
 # The way to MLflow

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import http.server
+import os
 import shutil
 import ssl
 import subprocess
@@ -148,6 +149,39 @@ def test_what_cannot_be_used_says_what_is_wrong(write, content, said):
     write(content)
     with pytest.raises(TargetError, match=said):
         Cluster("lab")
+
+
+@pytest.mark.parametrize(
+    ("file", "said"),
+    [
+        ("/dev/zero", "it has more than 16 MiB"),
+        ("~nosuchuser/config", "Could not determine home directory"),
+    ],
+)
+def test_a_kubeconfig_that_is_no_file_is_refused(monkeypatch, file, said):
+    monkeypatch.setenv("KUBECONFIG", file)
+    with pytest.raises(TargetError, match=f"the kubeconfig {file} cannot be read: .*{said}"):
+        Cluster("lab")
+
+
+def test_nor_does_a_file_that_it_names_last_for_ever(write):
+    for fields, said in (
+        ({"cluster": {"certificate-authority": "/dev/zero"}}, "certificate-authority"),
+        ({"user": {"tokenFile": "/dev/zero"}}, "tokenFile"),
+    ):
+        write(config(**fields))
+        with pytest.raises(TargetError, match=f"{said}: .*it has more than 16 MiB"):
+            Cluster("lab")
+
+
+def test_a_kubeconfig_may_come_through_a_pipe(monkeypatch):
+    """`KUBECONFIG=<(pass show cluster) platform list`."""
+    ours, theirs = os.pipe()
+    os.write(theirs, yaml.safe_dump(config()).encode())
+    os.close(theirs)
+    monkeypatch.setenv("KUBECONFIG", f"/dev/fd/{ours}")
+    assert Cluster().namespace == "of-lab"
+    os.close(ours)
 
 
 def test_no_current_context(write):

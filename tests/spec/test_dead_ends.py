@@ -17,6 +17,7 @@ HEAD = "kind: hpo\nobjective: {metric: f1, direction: maximize}\n"
 BOTH = "kind: hpo\nobjectives: [{metric: f1, direction: maximize}, {metric: size, direction: minimize}]\n"
 NUMBERS = "  a: {type: float, low: 0, high: 1}\n  b: {type: int, low: 1, high: 4}\n"
 SPACE = "space:\n" + NUMBERS + "  c: {type: categorical, choices: [x]}\n"
+MANY = ", ".join(f"{{metric: m{index}, direction: minimize}}" for index in range(8000))
 WIDE = "space:\n" + "".join(f"  p{index}: {{type: int, low: 1, high: 200}}\n" for index in range(3))
 
 
@@ -46,6 +47,12 @@ WIDE = "space:\n" + "".join(f"  p{index}: {{type: int, low: 1, high: 200}}\n" fo
         ),
         (BOTH + f"sampler: {{name: nsgaiii, dividing_parameter: {2**53}}}", "sampler.dividing_parameter", 3, "at most"),
         (BOTH + "sampler: {name: nsgaiii, dividing_parameter: 10000}", "sampler.dividing_parameter", 3, "10001 reference"),
+        (
+            f"kind: hpo\nobjectives: [{MANY}]\nsampler: {{name: nsgaiii, dividing_parameter: 10000}}",
+            "sampler.dividing_parameter",
+            3,
+            "10000 makes over 10^5367 reference points of 8000 objectives",
+        ),
         (HEAD + f"sampler: {{name: tpe, n_ei_candidates: {2**53}}}", "sampler.n_ei_candidates", 3, "at most 10000"),
         (HEAD + f"sampler: {{name: cmaes, popsize: {2**53}}}", "sampler.popsize", 3, "at most 10000"),
         (

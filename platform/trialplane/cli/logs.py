@@ -13,6 +13,8 @@ from trialplane.client.places import Place
 from trialplane.client.run import RunHandle
 from trialplane.wire import escapes
 
+_MOST_DIGITS = 9  # of a trial's number; Python reads none of more than 4,300
+
 
 @click.command("logs")
 @names.run_argument
@@ -38,7 +40,7 @@ def command(
     `platform logs 7` is trial 7 of the newest run, as no run's name is a number. All ranks of a trial write into its log.
     Of a collection it is the consumer of iteration 7, and with --worker 2 that producer.
     """
-    if trial is None and run is not None and run.isdecimal():
+    if trial is None and run is not None and run.isdecimal() and len(run) <= _MOST_DIGITS:
         trial, run = int(run), None
     for flag, given in (("--submitter", submitter), ("--controller", controller)):
         if given and trial is not None:

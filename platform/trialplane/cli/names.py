@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def complete_run(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Names of runs on this machine, the newest first, and of those submitted from here; no cluster is asked."""
     found: dict[str, float] = {}
-    with contextlib.suppress(OSError):  # the verb itself says what is wrong with home
+    with contextlib.suppress(OSError, RuntimeError):  # the verb itself says what is wrong with home
         for path in paths.runs(paths.home()).glob("[!.]*"):
             with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
                 found[path.name] = path.lstat().st_mtime
@@ -32,9 +32,11 @@ def complete_run(ctx: click.Context, param: click.Parameter, incomplete: str) ->
 
 def complete_job(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Names of jobs in the nearest `jobs/` folder."""
-    here = Path.cwd()
-    folder = next((above / "jobs" for above in (here, *here.parents) if (above / "jobs").is_dir()), None)
-    names = [] if folder is None else sorted(path.parent.name for path in folder.glob("*/job.yaml"))
+    names: list[str] = []
+    with contextlib.suppress(OSError):  # the verb itself says what is wrong with the working directory
+        here = Path.cwd()
+        folder = next((above / "jobs" for above in (here, *here.parents) if (above / "jobs").is_dir()), None)
+        names = [] if folder is None else sorted(path.parent.name for path in folder.glob("*/job.yaml"))
     return [name for name in names if name.startswith(incomplete)]
 
 

@@ -20,6 +20,7 @@ import yaml
 from trialplane.client import refusal
 from trialplane.client.connection import Access
 from trialplane.errors import InputError, TargetError
+from trialplane.spec import document
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # a tenth of the time, where PyYAML was built with it
 
@@ -44,7 +45,7 @@ class Entry:
         try:
             if data:
                 return base64.b64decode(data)
-            return (self.file.parent / name).read_bytes() if name else b""
+            return document.content(self.file.parent / name) if name else b""
         except binascii.Error as error:
             raise TargetError(f"the kubeconfig {self.file} cannot be used: {key}-data is not base64 ({error})") from error
         except OSError as error:
@@ -147,7 +148,7 @@ def read() -> Kubeconfig | None:
     Raises:
         TargetError: a file cannot be read, or is something else.
     """
-    files = [file for file in (Path(name).expanduser() for name in names().split(os.pathsep) if name) if file.exists()]
+    files = _files()
     if not files:
         return None
     current = ""
@@ -164,9 +165,22 @@ def read() -> Kubeconfig | None:
     return Kubeconfig(names(), current, **found)
 
 
+def _files() -> list[Path]:
+    """The files that KUBECONFIG names and that are there."""
+    found = []
+    for name in filter(None, names().split(os.pathsep)):
+        try:
+            file = Path(name).expanduser()
+            if file.exists():
+                found.append(file)
+        except (OSError, RuntimeError) as error:  # a name too long, a closed folder; ~ of a user that is not there
+            raise TargetError(f"the kubeconfig {name} cannot be read: {_said(error)}") from error
+    return found
+
+
 def _document(file: Path) -> Mapping[str, Any]:
     try:
-        data = yaml.load(file.read_bytes(), _LOADER)
+        data = yaml.load(document.content(file), _LOADER)
     except (OSError, yaml.YAMLError) as error:
         raise TargetError(f"the kubeconfig {file} cannot be read: {_said(error)}") from error
     if data is not None and not isinstance(data, dict):
@@ -179,7 +193,7 @@ def _authorization(user: Entry) -> str:
     file, token, name = user.text("tokenFile"), user.text("token"), user.text("username")
     if file:
         try:
-            token = (user.file.parent / file).read_text().strip()
+            token = document.content(user.file.parent / file).decode().strip()
         except (OSError, ValueError) as error:
             raise TargetError(f"the kubeconfig {user.file} cannot be used: tokenFile: {_said(error)}") from error
     if token:

@@ -89,7 +89,7 @@ def recall() -> Memory:
         data = json.loads(paths.place(paths.home()).read_bytes())
         place = data["place"]
         return Memory(Place(bool(place["local"]), place["context"], place["namespace"]), tuple(map(str, data["runs"])))
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError):  # RuntimeError: ~ of a user that is not there
         return Memory()
 
 

@@ -7,6 +7,7 @@ refused, because the second would silently win.
 from __future__ import annotations
 
 import dataclasses
+import errno
 import math
 import re
 import stat
@@ -72,19 +73,13 @@ def read(path: Path, source: str = "") -> Document:
     """
     source = source or str(path)
     try:
-        if stat.S_ISFIFO(path.stat().st_mode) and path.parts[:2] not in _OPEN:  # to open it may last for ever
-            raise SpecError([Complaint("file", "is a pipe, and not a file", source)])
-        with path.open("rb") as file:
-            data = file.read(_MOST_BYTES + 1)
-        text = data.decode("utf-8")
+        text = content(path).decode("utf-8")
     except FileNotFoundError:
         raise SpecError([Complaint("file", "does not exist", source)]) from None
     except UnicodeDecodeError as error:
         raise SpecError([Complaint("file", f"is not UTF-8 text (byte {error.start})", source)]) from None
     except OSError as error:
         raise SpecError([Complaint("file", f"cannot be read: {error.strerror}", source)]) from error
-    if len(data) > _MOST_BYTES:
-        raise SpecError([Complaint("file", f"is no job: it has more than {_MOST_BYTES // 2**20} MiB", source)])
     document = parse(text, source)
     if document.data is None:
         raise SpecError([Complaint("file", "is empty; `platform init` writes one that runs", source)])
@@ -92,6 +87,21 @@ def read(path: Path, source: str = "") -> Document:
         kind = "a list" if isinstance(document.data, list) else "a single value"
         raise SpecError([Complaint("file", f"holds {kind}; it must hold `field: value` lines", source, 1)])
     return document
+
+
+def content(path: Path) -> bytes:
+    """The bytes of a file, and of a pipe that is open already; anything that may last for ever is refused.
+
+    Raises:
+        OSError: it cannot be read, is another pipe, or is larger than any text that is meant for us.
+    """
+    if stat.S_ISFIFO(path.stat().st_mode) and path.parts[:2] not in _OPEN:  # to open it may last for ever
+        raise OSError(errno.EINVAL, "it is a pipe, and not a file", str(path))
+    with path.open("rb") as file:
+        data = file.read(_MOST_BYTES + 1)
+    if len(data) > _MOST_BYTES:
+        raise OSError(errno.EFBIG, f"it has more than {_MOST_BYTES // 2**20} MiB", str(path))
+    return data
 
 
 def parse(text: str, source: str) -> Document:
@@ -224,8 +234,7 @@ class _Builder:
         if tag == "bool" and _BOOL.fullmatch(text):
             return text.lower() == "true"
         if tag == "int" and len(text) > _LONGEST_NUMBER:
-            message = f"is a number of {len(text)} digits; put it in quotes, or write it as 1e{len(text) - 1}"
-            self._complain(place, message, node.start_mark.line + 1)
+            self._complain(place, f"is a number of {len(text)} digits; put it in quotes", node.start_mark.line + 1)
             return None
         if tag == "int" and _INT.fullmatch(text):
             return int(text, 10 if text.lstrip("+-").isdigit() else 0)

@@ -165,8 +165,7 @@ def _finite(job: Job, any_trials: bool) -> Iterator[Fault]:
         return
     points = count_points(job.parameters)
     if points is not None and points > _MOST_POINTS:
-        shown = points if points < 10**18 else f"over 10^{math.floor(math.log10(points))}"
-        why = f"{name} takes {_MOST_POINTS} points at most, and the space has {shown}"
+        why = f"{name} takes {_MOST_POINTS} points at most, and the space has {_shown(points)}"
         yield Fault(("sampler",), f"{why}; raise the steps, or take another, for example random")
     elif points is not None and points < job.trials and not any_trials:
         message = f"{job.trials} is more than the space has points ({points}); write trials: {points} or less"
@@ -215,8 +214,13 @@ def _reference_points(job: Job) -> Iterator[Fault]:
     parts = given.get("dividing_parameter", 3)
     points = math.comb(count + parts - 1, parts)
     if given.get("reference_points") is None and points > options.MOST_ROWS:
-        why = f"{parts} makes {points} reference points of {errors.counted(count, 'objective')}"
+        why = f"{parts} makes {_shown(points)} reference points of {errors.counted(count, 'objective')}"
         yield Fault(("sampler", "dividing_parameter"), f"{why}; {options.MOST_ROWS} are the most, so lower it")
+
+
+def _shown(number: int) -> str:
+    """A count that fits a message; Python writes no number of more than 4,300 digits."""
+    return str(number) if number < 10**18 else f"over 10^{math.floor(math.log10(number))}"
 
 
 def _names(job: Job, broken: Collection[Any], known: Collection[Any]) -> Iterator[Fault]:
