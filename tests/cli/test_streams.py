@@ -162,6 +162,13 @@ def test_a_file_never_gets_the_number_of_a_closed_stream(workplace):
     assert int(subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True).stdout) > 2
 
 
+def test_nor_does_a_file_of_a_program_that_is_started(workplace):
+    starts = "import subprocess, sys; from trialplane.cli import main; main._open_streams(); subprocess.run(sys.argv[1:])"
+    opens = "import os, sys; print(os.open('.', os.O_RDONLY), file=sys.stderr)"
+    script = f'{sys.executable} -c "{starts}" {sys.executable} -c "{opens}" <&- >&-'
+    assert int(subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True).stderr) > 2
+
+
 def test_an_error_that_cannot_be_printed_is_told_nevertheless(platform, monkeypatch):
     class Broken(Exception):
         def __str__(self):

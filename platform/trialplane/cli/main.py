@@ -193,7 +193,8 @@ def _open_streams() -> None:
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+            # It takes the lowest number that is free, in the programs that are started from here too.
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
     for name, number in (("stdout", 1), ("stderr", 2)):
         if getattr(sys, name) is None:
             setattr(sys, name, open(number, "w", closefd=False))  # noqa: SIM115  for as long as the process lives
