@@ -2,7 +2,7 @@
 
 No verb fails with a traceback or waits for what never comes, each ends with a documented exit code, `delete` works, and the
 run beside the damaged one is as it was. A hang shows as the time limit of a test. Not checked here: damage while a
-controller works (its own status mends itself), and damaged checkpoints (tests/runtime).
+controller works, but of its job (its own status mends itself), and damaged checkpoints (tests/runtime).
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ import stat
 from pathlib import Path
 
 import pytest
-from tests.client.conftest import complete
+from tests.client.conftest import ORIGIN, complete
 
 from trialplane import errors
 from trialplane.cli import names
 from trialplane.client import folder, process, results
+from trialplane.plan import plan as planning
+from trialplane.spec import load
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.states import RunState
 
@@ -255,6 +257,22 @@ def test_removing_a_damaged_status_mends_the_run(platform, run, made):
     run.status.unlink()
     status = json.loads(platform("status", "a", "-o", "json").stdout)
     assert (status["state"], status["complete"]) == ("PAUSED", 3)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [(("pause", "a"), "a PAUSED"), (("cancel", "a", "--yes"), "a CANCELLED"), (("delete", "a", "--yes"), "a is forgotten")],
+)
+def test_a_living_training_whose_job_is_damaged_can_be_ended(platform, runs, double, words, said):
+    (runs.jobs / "demo" / "job.yaml").write_text("kind: train\n")
+    source = runs.jobs / "demo"
+    runs.target.submit(planning.plan(load.load_job(source), source, "a", ORIGIN))
+    run = RunPaths.of(runs.home, "a")
+    double(run)
+    run.job.write_text("{")
+    result = platform(*words)
+    assert (result.exit_code, said in result.stderr) == (0, True), result.stderr
+    assert process.living(run) is None
 
 
 def test_folders_that_a_job_closed_are_removed_too(platform, run, made):

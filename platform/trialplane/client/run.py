@@ -8,8 +8,9 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from trialplane import errors
 from trialplane.client.target import Target
-from trialplane.errors import InputError, RunNotFound, TargetError
+from trialplane.errors import InputError, RunDamaged, RunNotFound, TargetError
 from trialplane.wire import rows
 from trialplane.wire.records import RunStatus, TrialRow
 from trialplane.wire.states import RunState
@@ -122,10 +123,14 @@ class RunHandle:
 
     def _patience(self, status: RunStatus) -> float:
         """Seconds that a run may take to end: what a training gets to save itself is the job's to say, or the chart's."""
-        return _PATIENCE + (self.job.checkpoints.grace or _GRACE if status.is_training else 0.0)
+        if not status.is_training:
+            return _PATIENCE
+        with contextlib.suppress(RunDamaged):  # its controller has read the job and works all the same
+            return _PATIENCE + (self.job.checkpoints.grace or _GRACE)
+        return _PATIENCE + _GRACE
 
     def _ended(self, otherwise: RunStatus, verb: str, patience: float) -> RunStatus:
-        """The last status; `otherwise` for a run of which nobody had known more than that it is there."""
+        """The last status; `otherwise` for a run that had not started, or of which a file is damaged."""
         try:
             last = self.wait(patience)
             self.target.release(self.name)
@@ -134,6 +139,10 @@ class RunHandle:
             raise TargetError(f"{error}; `platform {verb} {self.name} --now` kills it") from error
         except RunNotFound:
             return dataclasses.replace(otherwise, reason="it had not started; nothing of it is left", running=0)
+        except RunDamaged as error:
+            if self.is_active():
+                raise
+            return dataclasses.replace(otherwise, reason=errors.first_line(error), running=0)
 
     def scale(self, parallel: int, *, now: bool = False) -> Iterator[RunStatus]:
         """Changes how many trials run at a time; gives statuses until that is done.
