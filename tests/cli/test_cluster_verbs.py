@@ -5,12 +5,14 @@ Not checked here: the messages of a cluster's own refusals (tests/client/test_cl
 
 from __future__ import annotations
 
+import http.server
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
 
 import pytest
 import yaml
@@ -265,11 +267,35 @@ def test_a_service_without_a_ready_pod_says_so(target, namespace, service):
     assert "no pod of m in namespace team of lab is ready" in said[0]
 
 
-def test_ui_without_a_service_of_the_chart_names_the_address(platform, namespace):
+@pytest.fixture
+def elsewhere(namespace):
+    """Address of an MLflow that is not in the namespace."""
+    url = "http://mlflow.test"
     site = namespace.cluster.objects["configmaps"]["trialplane"]["data"]
-    told = json.loads(site["site.json"])
-    told["mlflow"] = {"url": "https://mlflow.example.org"}
-    site["site.json"] = json.dumps(told)
+    site["site.json"] = json.dumps({**json.loads(site["site.json"]), "mlflow": {"url": url}})
+    return url
+
+
+def test_ui_without_a_service_of_the_chart_names_the_address(platform, elsewhere):
     result = platform("ui", "-n", "team")
     assert result.exit_code == 0
-    assert "it is at https://mlflow.example.org" in result.stderr
+    assert f"it is at {elsewhere}" in result.stderr
+
+
+def test_ui_reaches_such_an_mlflow_through_the_proxy_of_the_environment(platform, elsewhere, monkeypatch):
+    class Proxy(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps({"experiment": {"experiment_id": "7"}}).encode())
+
+        def log_message(self, *_): ...
+
+    platform(*SUBMIT, "--detach")
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Proxy) as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{server.server_port}")
+        monkeypatch.setenv("no_proxy", "127.0.0.1")
+        result = platform("ui", "x", "-n", "team")
+        server.shutdown()
+    assert f"it is at {elsewhere}/#/experiments/7/runs?" in result.stderr

@@ -34,7 +34,7 @@ _HOST = "127.0.0.1"  # MLflow's UI asks nobody for a password
 _FIRST_PORT = 5000
 _PATIENCE = 10.0  # seconds for MLflow to end, or to say what an experiment is called
 _LOOK = 0.1  # seconds between looks whether it has started
-_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # no proxy leads to this machine
+_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # to this machine, where no proxy leads
 
 
 @click.command("ui")
@@ -70,7 +70,7 @@ def _here(place: Place, home: Path, run: str | None, port: int) -> int:
     environ = {**protobuf.controller_env(os.environ), **off}
     server = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", paths.mlflow_uri(home)]
     server += ["--default-artifact-root", str(paths.mlflow_artifacts(home)), "--workers", "1"]
-    output.note(f"MLflow starts, which takes a few seconds; Ctrl-C ends it. The results are those in {home}")
+    output.note(f"MLflow starts, which takes a few seconds; Ctrl-C ends it. Showing the results in {home}")
     base = f"http://{_HOST}:{port}"
     code = _serve([*server, "--host", _HOST, "--port", str(port)], environ, base, lambda: output.note(_page(base, shown)))
     if code:
@@ -86,12 +86,13 @@ def _there(place: Place, run: str | None, port: int) -> int:
     mlflow = target.objects.site.mlflow
     shown = _shown(run, place)
     if not mlflow.service:
-        output.note(f"MLflow is not in {target.cluster.place}; it is at {_page(mlflow.url, shown)}")
+        page = _page(mlflow.url, shown, urllib.request.build_opener())  # to elsewhere, where a proxy may lead
+        output.note(f"MLflow is not in {target.cluster.place}; it is at {page}")
         return 0
     with Forward(target.cluster, mlflow.service, mlflow.port, port, output.note) as forward:
         forward.connect().close()  # what stands in the way is said at once
         output.note(_page(forward.url, shown))
-        output.note(f"The results are those in {target.cluster.place}; Ctrl-C ends it")
+        output.note(f"Showing the results in {target.cluster.place}; Ctrl-C ends it")
         if mlflow.secret:
             kubectl = f"kubectl --context {target.cluster.context} -n {target.cluster.namespace}"
             output.note(f"MLflow asks for the user and password of `{kubectl} get secret {mlflow.secret} -o yaml`")
@@ -114,14 +115,20 @@ def _shown(run: str | None, place: Place) -> tuple[str, Job] | None:
         return None  # the results can be looked at all the same
 
 
-def _page(base: str, shown: tuple[str, Job] | None) -> str:
-    """The page of a run's trials, the best first and with their curves, or MLflow's first page when it cannot be told."""
+def _page(base: str, shown: tuple[str, Job] | None, way: urllib.request.OpenerDirector = _direct) -> str:
+    """The page of a run's trials, the best first and with their curves, or MLflow's first page when it cannot be told.
+
+    Args:
+        base: the address of MLflow.
+        shown: a run and its job.
+        way: opens that address; the default does on this machine only.
+    """
     if shown is None:
         return base
     run, job = shown
     asked = f"{base}/api/2.0/mlflow/experiments/get-by-name?{urllib.parse.urlencode({'experiment_name': job.name})}"
     try:
-        with _direct.open(asked, timeout=_PATIENCE) as answer:
+        with way.open(asked, timeout=_PATIENCE) as answer:
             experiment = json.load(answer)["experiment"]["experiment_id"]
     except (
         OSError,
