@@ -227,6 +227,7 @@ def _renew(whole, root):
     [
         ("status.json", writes(b""), ["status.json", "Removing that file mends the run"]),
         ("status.json", writes(b"null"), ["status.json", "Removing that file mends the run"]),
+        ("status.json", changed(trials="6"), ["status.json has an invalid value for `trials`. Removing"]),
         ("job.json", writes(b""), ["job.json"]),
         ("job.json", missing, ["job.json is missing"]),
         (".", closed, ["Permission denied"]),

@@ -185,7 +185,7 @@ def test_a_stale_pid_is_nobody(runs):
 def test_a_damaged_status_says_what_to_do(runs):
     run = runs.make("a")
     run.status.write_text("{")
-    with pytest.raises(RunDamaged, match="Removing that file mends the run"):
+    with pytest.raises(RunDamaged, match=r"Removing that file mends the run: .*, only what it used of budget\.time is lost"):
         runs.target.status("a")
     run.status.unlink()
     assert runs.target.status("a").state is RunState.PAUSED

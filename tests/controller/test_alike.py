@@ -127,8 +127,8 @@ def test_by_default_a_study_stops_after_five(opened: Opened) -> None:
     ending = play(opened, raises)
     assert ending.state is RunState.FAILED
     assert ending.reason == (
-        "5 trials in a row failed alike and none has ended well, so no other is started: KeyError: 4 (train.py:7); "
-        "`platform logs toy-1 4` shows more; so many are enough for budget.failed_alike = 5, and null tries all"
+        "5 trials in a row failed in the same way and none has succeeded, so the study was stopped: KeyError: 4 "
+        "(train.py:7); `platform logs toy-1 4` shows more; budget.failed_alike (5) sets how many, null turns the check off"
     )
     ending = play(opened, raises)
     assert "`platform logs toy-1 9`" in ending.reason, "resumed as it is, it tries as many again"

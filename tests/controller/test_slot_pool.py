@@ -245,10 +245,11 @@ def test_a_slot_that_does_not_start_beside_others_is_given_up_alone(
     for failed in range(1, slots.MAX_START_FAILURES):
         fail_newest(fake, pool, error)
         assert len(fake.actors) == 3 + failed, "it is replaced"
-        assert pool.trouble.startswith(f"slot 2 is started again after {failed} failed start")
+        times = "1 time" if failed == 1 else f"{failed} times"
+        assert pool.trouble.startswith(f"slot 2 failed to start {times} and is started again: ")
     fail_newest(fake, pool, error)
     assert len(fake.actors) == 2 + slots.MAX_START_FAILURES
-    assert pool.trouble.startswith("slot 2 was given up, until the run is paused and resumed, after 3 failed starts: ")
+    assert pool.trouble.startswith("slot 2 failed to start 3 times and is not used until the run is paused and resumed: ")
     if error is NO_IMPORT:
         assert pool.trouble.endswith(": the job's code does not import: ModuleNotFoundError: torch")
     clock[0] += 3600.0
@@ -278,7 +279,7 @@ def test_where_pods_come_and_go_a_slot_is_given_up_after_some_time(fake: FakeRay
         assert "is started again" in pool.trouble
     clock[0] += 30.0
     fail_newest(fake, pool)
-    assert "was given up" in pool.trouble
+    assert "is not used until" in pool.trouble
 
 
 def test_a_run_with_too_few_slots_for_a_trial_ends_and_can_be_resumed(fake: FakeRay, clock: list[float]) -> None:
@@ -292,7 +293,7 @@ def test_a_run_with_too_few_slots_for_a_trial_ends_and_can_be_resumed(fake: Fake
 def test_of_a_resumed_run_one_bad_slot_is_one_bad_slot(fake: FakeRay, clock: list[float]) -> None:
     pool = SlotPool(CONFIG, 2, has_begun=True)
     fail_newest(fake, pool)
-    assert "slot 1 is started again" in pool.trouble
+    assert "slot 1 failed to start 1 time and is started again" in pool.trouble
 
 
 def test_all_that_was_said_is_heard_at_once(fake: FakeRay, clock: list[float]) -> None:

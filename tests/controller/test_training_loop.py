@@ -132,12 +132,12 @@ def test_what_is_remarked_of_a_training_is_in_its_status(opened: Opened) -> None
 
     def start_and_end(slot: int, request: TrialRequest) -> None:
         start(slot, request)
-        loop.slots.say(slot, reports=(TrialReport(0, 1, LOSS, 1.0, "it began from nothing"), TrialReport(0, 2, LOSS, 2.0)))
+        loop.slots.say(slot, reports=(TrialReport(0, 1, LOSS, 1.0, "it started from scratch"), TrialReport(0, 2, LOSS, 2.0)))
         loop.slots.end(slot, metrics=LOSS)
 
     loop.slots.start = start_and_end  # type: ignore[method-assign,assignment]
     loop.controller.run()
-    assert loop.board.shown[-1].warnings == ("it began from nothing",)
+    assert loop.board.shown[-1].warnings == ("it started from scratch",)
 
 
 def test_the_status_says_how_far_it_is(opened: Opened) -> None:

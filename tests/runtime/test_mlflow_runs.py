@@ -154,9 +154,9 @@ def test_a_scripts_opening_gets_the_trials_run(bench: Bench, store: Store, own: 
     assert run.data.params == {"depth": "3"}
     assert (run.info.run_name, run.data.tags["trialplane.run_name"]) == ("trial-0000", "mine")
     assert (store.count(), store.experiments()) == (1, {"toy"})
-    assert "mlflow.set_tracking_uri('sqlite:///mine.db') changes nothing" in log
-    assert "mlflow.set_experiment('of the script') changes nothing: a trial's runs are in its job's experiment, toy" in log
-    assert "mlflow.set_experiment('of the module') changes nothing" in bench.slot_log()
+    assert "mlflow.set_tracking_uri('sqlite:///mine.db') is ignored" in log
+    assert "mlflow.set_experiment('of the script') is ignored: a trial's runs are in its job's experiment, toy" in log
+    assert "mlflow.set_experiment('of the module') is ignored" in bench.slot_log()
 
 
 def test_an_experiment_chosen_by_its_id_does_not_lead_away(bench: Bench, store: Store, own: Any) -> None:

@@ -115,9 +115,9 @@ def test_what_works_is_taken(folder: Path, text: str) -> None:
     [
         ("run = 3", "run is 3 and no function (train.py:1)"),
         ("run = [print]", "is [print] and no function"),
-        ("def run():\n    pass", "run takes nothing, and is called with ctx only"),
+        ("def run():\n    pass", "run takes no arguments, but is called with ctx"),
         ("\nrun = lambda: 0", "(train.py:2)"),
-        ("def run(ctx, more): ...", "takes ctx, more, and is called with ctx only"),
+        ("def run(ctx, more): ...", "takes ctx, more, but is called with ctx"),
         ("def run(ctx, *, more): ...", "takes ctx, more"),
         ("async def run(ctx): ...", "is async, and nobody would await it"),
         ("if True:\n    def run(): ...\nelse:\n    run = 0", "run is 0 and no function (train.py:4)"),
@@ -158,7 +158,7 @@ def test_a_consumer_takes_the_context_and_the_results(folder: Path) -> None:
     (folder / "train.py").write_text("def run(ctx): ...\ndef learn(ctx): ...\n")
     [(field, _, line, said)] = found(folder)
     assert (field, line) == ("collect.consumer", 3)
-    assert "learn takes ctx, and is called with ctx and results only" in said
+    assert "learn takes ctx, but is called with ctx and results" in said
 
 
 def test_points_are_counted_without_being_made(folder: Path) -> None:

@@ -51,8 +51,8 @@ def test_good_files(tmp_path: Path, name: str, content: bytes) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.csv", b"text,label\n", "holds the names of the columns and no row"),
-        ("a.tsv", b"text\tlabel\n\n\n", "holds the names of the columns and no row"),
+        ("a.csv", b"text,label\n", "has a header but no rows"),
+        ("a.tsv", b"text\tlabel\n\n\n", "has a header but no rows"),
         ("a.csv", b"txt,label\nx,1\n", "lacks the column text; it has txt, label; did you mean txt?"),
         ("a.csv", b"a,b\nx,1\n", "lacks the columns text, label; it has a, b"),
         ("a.jsonl", b'{"txt": "x", "label": 1}\n', "lacks the column text; it has txt, label"),

@@ -263,7 +263,7 @@ def test_a_pruner_watches_the_objective_or_another_metric(pruner: Any, watched: 
     ("pruner", "field", "said"),
     [
         ({"name": "none", "metric": "auc"}, "metric", "none is named; write name: median, or drop it"),
-        ({"name": "median", "direction": "minimize"}, "direction", "is of pruner.metric, which is missing"),
+        ({"name": "median", "direction": "minimize"}, "direction", "applies only to pruner.metric, which is not set"),
         ({"name": "median", "metric": "f1", "direction": "minimize"}, "direction", "f1 is an objective to maximize"),
         ({"name": "median", "metric": ""}, "metric", ""),
     ],

@@ -11,17 +11,17 @@ from trialplane.errors import InputError
 yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 
 
-def confirm(question: str, nobody: str) -> None:
+def confirm(question: str, deed: str) -> None:
     """Asks on the terminal.
 
     Args:
         question: what is about to happen, to which run and where.
-        nobody: what is asked, for a process without a terminal: "nobody is there to ask `nobody`".
+        deed: the same in short, for a process without a terminal: "pass --yes to `deed`".
 
     Raises:
-        InputError: nobody is there to ask.
+        InputError: there is no terminal to ask on.
         click.Abort: the answer is no.
     """
     if sys.stdin is None or not sys.stdin.isatty():  # None where it was closed before the start
-        raise InputError(f"nobody is there to ask {nobody}; --yes says so")
+        raise InputError(f"there is no terminal to ask on; pass --yes to {deed}")
     click.confirm(question, abort=True, err=True)

@@ -24,6 +24,6 @@ def command(run: str | None, place: Place, now: bool, yes: bool) -> None:
     if not yes and not before.state.is_ended:  # else there is nothing to cancel, which is said without a question
         ended = errors.counted(before.ended_trials, f"ended {before.noun}")
         question = f"Cancel {handle.name} in {handle.log_place()}? What it has is kept, with {ended}"
-        asking.confirm(question, f"whether {handle.name} may be cancelled")
+        asking.confirm(question, f"cancel {handle.name}")
     status = handle.cancel(now=now)
     output.note(f"{handle.name} {status.state}: {progress.stand(status)}")

@@ -24,7 +24,7 @@ def command(run: str, place: Place, yes: bool) -> None:
     """
     handle = names.find_run(run, place)
     if not yes:
-        asking.confirm(_question(handle), f"whether {run} may go")
+        asking.confirm(_question(handle), f"delete {run}")
     handle.delete()
     output.note(f"{run} is forgotten")
 

@@ -376,7 +376,7 @@ class KubernetesTarget:
         raise RunNotFound(f"there is no run {run!r} in {self.cluster.place}; {hint}")
 
     def _written_down(self, run: str, state: RunState) -> bool:
-        """The same for a run whose objects, which are about to go, `submit` did not make; False when they are not whole."""
+        """Records a run that `submit` did not make, with this wish, before its objects go; False when they are not whole."""
         found = self.objects.submission(run)
         if found is None:
             return False

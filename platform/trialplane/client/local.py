@@ -33,7 +33,7 @@ _EXIT_CODES = {
     RunState.CANCELLED: errors.EXIT_CANCELLED,
     RunState.PAUSED: errors.EXIT_INTERRUPTED,
 }
-_COUNTED = "Removing that file mends the run, as its counts are in the ledger."
+_COUNTED = "Removing that file mends the run: its counts are in the ledger, only what it used of budget.time is lost."
 
 M = TypeVar("M", bound=Callable[..., Any])
 
@@ -366,7 +366,7 @@ class LocalTarget:
             raise folder.damaged(files, files.status, error, _COUNTED) from error
         wrong = records.misfit(status)
         if wrong:
-            raise folder.damaged(files, files.status, f"holds no {wrong} that it could be", _COUNTED)
+            raise folder.damaged(files, files.status, f"has an invalid value for `{wrong}`", _COUNTED)
         return status
 
     def _newest_attempt(self, run: str, trial: int) -> int:

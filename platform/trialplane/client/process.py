@@ -111,8 +111,8 @@ def check_reach(run: str, controller: Holder) -> None:
     """
     if not controller.pid:
         raise TargetError(
-            f"the controller of {run} holds the run's controller.lock, which does not name its process, as a former version "
-            "does not: `fuser` shows it on the machine where it works, and SIGTERM lets it end in order"
+            f"the controller of {run} holds the run's controller.lock, which does not name its process (an older version "
+            "wrote it): `fuser` shows it on the machine where it works, and SIGTERM lets it end in order"
         )
     if not controller.is_here:
         raise TargetError(

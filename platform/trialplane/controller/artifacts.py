@@ -71,7 +71,8 @@ class Artifacts:
     def trouble(self) -> str:
         """How many files MLflow lacks, and why, in words; "" when none."""
         if self._failures and self._files:
-            return f"MLflow has not taken {errors.counted(self._files, 'file')} yet, which are tried again: {self._why}"
+            have = "has" if self._files == 1 else "have"
+            return f"{errors.counted(self._files, 'file')} {have} not reached MLflow yet and will be retried: {self._why}"
         if self._left_out:
             return f"MLflow has not taken {errors.counted(self._left_out, 'file')}, named in controller.log: {self._why}"
         return ""

@@ -361,12 +361,12 @@ class Controller:
     def _failed_alike(self, requests: Sequence[TrialRequest]) -> Ending:
         """How a study ended of which trials failed alike and none ended well."""
         message = self._ledger.newest[requests[-1].trial].message
-        many = f"{len(requests)} trials in a row failed alike" if len(requests) > 1 else "a trial failed"
+        many = f"{len(requests)} trials in a row failed in the same way" if len(requests) > 1 else "a trial failed"
         log = f"`platform logs {self._ledger.run} {requests[-1].trial}` shows more"
         return Ending(
             RunState.FAILED,
-            f"{many} and none has ended well, so no other is started: {message}; {log}; so many are enough for "
-            f"budget.failed_alike = {self._job.budget.failed_alike}, and null tries all",
+            f"{many} and none has succeeded, so the study was stopped: {message}; {log}; "
+            f"budget.failed_alike ({self._job.budget.failed_alike}) sets how many, null turns the check off",
             kill=True,
         )
 

@@ -372,8 +372,8 @@ class SlotPool:
             raise errors.SlotError(
                 f"{failures.count} slots in a row could not be started: {error}; see {self._config.root}/slots"
             ) from error
-        what = "was given up, until the run is paused and resumed," if is_over else "is started again"
-        place.trouble = f"{what} after {errors.counted(failures.count, 'failed start')}: {errors.first_line(error)}"
+        what = "is not used until the run is paused and resumed" if is_over else "is started again"
+        place.trouble = f"failed to start {errors.counted(failures.count, 'time')} and {what}: {errors.first_line(error)}"
         log.warning("%s %s; see %s/slots", self._named(place), place.trouble, self._config.root)
         place.is_given_up = is_over
         place.again = time.monotonic() + failures.pause

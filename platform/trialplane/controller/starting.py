@@ -1,4 +1,4 @@
-"""When slots that fail to start mean that something is wrong with the place, and not with a slot. Pure."""
+"""How many failed starts are too many, of one slot or of all of them. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ _LONGEST_PAUSE = 30.0  # seconds before a slot that failed to start is tried aga
 
 
 class StartFailures:
-    """Counts failures in a row, over all slots.
+    """Counts failures in a row: those of one slot while others work, else those of all slots together.
 
     Args:
         limit: how many are too many.

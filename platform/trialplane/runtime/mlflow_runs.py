@@ -5,7 +5,7 @@ given: the run is there before the trial starts, and its id is in MLFLOW_RUN_ID,
 run alone. So a few of MLflow's functions are replaced, where MLflow defines them and before anybody can have another
 reference to them:
 
-- `set_tracking_uri` and `set_experiment` change nothing, and a line in the log says so;
+- `set_tracking_uri` and `set_experiment` are ignored, and a line in the log says so;
 - the first `start_run`, and whatever logs without a run, get the trial's run;
 - every further run becomes a child of it, in its experiment, also one that `MlflowClient` makes.
 
@@ -109,7 +109,7 @@ def _tell(what: str, cure: str) -> None:
     """A line in the trial's log, or the slot's, once."""
     if what not in _told:
         _told.add(what)
-        sys.stderr.write(f"trialplane: {what} changes nothing: {cure}\n")
+        sys.stderr.write(f"trialplane: {what} is ignored: {cure}\n")
 
 
 def _replace_in_service(module: ModuleType) -> None:

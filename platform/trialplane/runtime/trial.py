@@ -35,7 +35,7 @@ from trialplane.wire.states import TrialState
 # What calls the job's function, with the fields of its context.
 Act = Callable[[Callable[..., Any], Mapping[str, Any]], context.Result]
 _PR_SET_PDEATHSIG = 1
-_UNREAD = "--resume {run} has no effect: the job has not read ctx.resume_from, so it began from nothing"
+_UNREAD = "--resume {run} has no effect: the job has not read ctx.resume_from, so it started from scratch"
 
 
 def import_job(config: records.SlotConfig) -> context.Run:

@@ -100,8 +100,8 @@ def _unfit(node: ast.stmt, given: tuple[str, ...]) -> str:
     too_few = len(places) < len(given) and not arguments.vararg
     if not too_few and len(needed) <= len(given) and not named:
         return ""
-    takes = ", ".join([*places, *named]) or "nothing"
-    return f"takes {takes}, and is called with {' and '.join(given)} only"
+    takes = ", ".join([*places, *named]) or "no arguments"
+    return f"takes {takes}, but is called with {' and '.join(given)}"
 
 
 def _names(tree: ast.Module) -> tuple[dict[str, list[ast.stmt]], bool]:

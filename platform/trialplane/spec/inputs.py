@@ -273,7 +273,7 @@ def _header(text: TextIO, kind: str) -> list[str]:
         if not header:
             raise _BadFile("is empty; its first line must name the columns")
         if first is None:
-            raise _BadFile("holds the names of the columns and no row")
+            raise _BadFile("has a header but no rows")
         return [column.strip() for column in header]
     line = text.readline(_LONGEST_LINE)
     while line and not line.strip():

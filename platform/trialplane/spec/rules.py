@@ -117,7 +117,8 @@ def _watched(job: Job) -> Iterator[Fault]:
     if pruner.metric is None:
         if pruner.direction is not None:
             yield Fault(
-                ("pruner", "direction"), "is of pruner.metric, which is missing; the objective has a direction of its own"
+                ("pruner", "direction"),
+                "applies only to pruner.metric, which is not set; the objective has a direction of its own",
             )
         return
     if why := naming.complaint(pruner.metric):
