@@ -20,6 +20,7 @@ from mlflow.protos.databricks_pb2 import (
     RESOURCE_EXHAUSTED,
     UNAUTHENTICATED,
 )
+from mlflow.utils.rest_utils import verify_rest_response
 from mlflow.utils.validation import _validate_metric_name, _validate_param_name, _validate_tag_name
 from requests import HTTPError, Response
 
@@ -80,11 +81,23 @@ def answered(status: int) -> HTTPError:
     return HTTPError(response=response)
 
 
+def proxied(status: int) -> MlflowException:
+    """What MLflow raises when a proxy answers a call, in words of its own."""
+    response = Response()
+    response.status_code = status
+    response._content = b"<h1>no</h1>"
+    with pytest.raises(MlflowException) as raised:
+        verify_rest_response(response, "/api/2.0/mlflow/runs/log-batch")
+    return raised.value
+
+
 @pytest.mark.parametrize(
     ("error", "expected"),
     [
-        *((answered(status), True) for status in (400, 401, 403, 404, 409, 413)),
-        *((answered(status), False) for status in (408, 429, 500, 502, 503, 507)),
+        *((answered(status), True) for status in (400, 403, 404, 409, 413)),
+        *((answered(status), False) for status in (401, 407, 408, 429, 500, 502, 503, 507)),
+        (proxied(413), True),
+        *((proxied(status), False) for status in (404, 405, 502)),
         (ConnectionError("refused"), False),
         (HTTPError("no answer"), False),
         (MlflowException("a name", INVALID_PARAMETER_VALUE), True),

@@ -177,6 +177,23 @@ def test_a_pause_does_not_replace_a_cancel(opened: Opened, clock: Clock) -> None
     assert loop.controller.run() == CANCELLED
 
 
+def test_of_two_budgets_the_one_that_was_used_up_first_counts(opened: Opened) -> None:
+    """A trial that was just ending reaches the target of a run that has failed."""
+    loop = Loop(opened.open(job(**SEARCH)), opened.run, None)
+    failed = Ending(RunState.FAILED, "too many trials failed", kill=True)
+    loop.controller._stop(failed)
+    loop.controller._stop(Ending(RunState.SUCCEEDED, "the target is reached", kill=True))
+    assert loop.controller._ending == failed
+
+
+def test_what_a_run_warned_of_is_in_its_last_status_too(opened: Opened) -> None:
+    opened.run.submission.write_text("{}")
+    session = Session(opened.run, job(**SEARCH), [], Setting())
+    session._loop = Loop(opened.open(job(**SEARCH)), opened.run, None).controller
+    session._loop._warn("the pruner can never prune")
+    assert session._status(RunState.SUCCEEDED, "all trials ended").warnings == ("the pruner can never prune",)
+
+
 @pytest.mark.parametrize(("first", "then"), [(PAUSED, HURRIED), (CANCELLED, HURRIED)])
 def test_hurry_counts_whatever_the_ending_is(opened: Opened, clock: Clock, first: Ending, then: Ending) -> None:
     loop = Loop(opened.open(job()), opened.run, User(clock, first, then), stays)

@@ -278,10 +278,11 @@ def test_logs_are_read_in_pieces(site: Site, monkeypatch: pytest.MonkeyPatch) ->
 def test_the_log_of_a_trial_reads_the_attempts_at_that_trial_alone(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """A poll of one log must not take what a study of 100,000 trials is made of."""
     run, read = RunPaths.of(site.home, "toy"), []
-    with site.ledger("toy") as ledger:
+    odd = {"type": "categorical", "choices": ["\0", '"trial": 1,']}  # neither must lead the choice astray
+    with site.ledger("toy", space={"x": odd}) as ledger:
         for request in [ask(ledger) for _ in range(4)]:
             lost = TrialOutcome(request.number, TrialState.FAILED, failure=FailureClass.LOST)
-            ledger.tell(lost if request.trial == 1 else complete(request))
+            ledger.tell(lost if request.trial == 1 else complete(request, score=0.5))
         again = ask(ledger)
         assert (again.trial, again.attempt, again.number) == (1, 2, 4)
         for attempt in (1, 2):

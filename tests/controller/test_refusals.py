@@ -5,7 +5,9 @@ Not checked here: an MLflow that is away (test_recorder).
 
 from __future__ import annotations
 
+import collections
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +15,13 @@ import numpy as np
 import pytest
 from mlflow.entities import Metric
 from mlflow.exceptions import MlflowException
+from mlflow.tracking import MlflowClient
 from tests.controller.conftest import FACTS, Place, outcome, play, request, wait_until
 
-from trialplane.controller import mlflow_writer
+from trialplane.controller import adoption, mlflow_writer
 from trialplane.controller.batch import Batch, Sender
 from trialplane.policies import transport
+from trialplane.wire import env
 from trialplane.wire.records import TrialReport
 from trialplane.wire.states import FailureClass, RunState, TrialState
 
@@ -54,6 +58,45 @@ def test_only_the_value_that_mlflow_refuses_is_left_out(place: Place, capsys: py
     assert "'bad@'" in said
     assert "'bad('" in said
     assert "'good'" not in said
+
+
+def test_what_a_proxy_finds_too_large_goes_in_smaller_pieces(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = place.client
+    run_id = client.create_run(client.create_experiment("toy")).info.run_id
+    batch = Batch(metrics=[Metric("loss", 1.0, 1, step) for step in range(20)], status="FINISHED")
+    log_batch = client.log_batch
+
+    def proxied(run_id: str, metrics: Sequence[Metric] = (), **others: Any) -> None:
+        if len(metrics) > 6:
+            raise MlflowException("API request to endpoint /x failed with error code 413 != 200. Response body: '<h1>'")
+        log_batch(run_id, metrics, **others)
+
+    monkeypatch.setattr(client, "log_batch", proxied)
+    assert Sender(client).send(run_id, batch)
+    assert len(client.get_metric_history(run_id, "loss")) == 20
+
+
+def test_runs_that_have_no_place_any_more_hold_nothing_else_up(
+    place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A trial logged one below its own, and the experiment is gone."""
+    store = place.run.trial_store(0)
+    store.parent.mkdir(parents=True, exist_ok=True)
+    for name, value in env.own_mlflow(store).items():
+        monkeypatch.setenv(name, value)
+    client = MlflowClient(f"sqlite:///{store}")
+    there = client.create_experiment("toy", artifact_location=store.with_suffix(".artifacts").as_uri())
+    own = client.create_run(there).info.run_id
+    client.log_metric(own, "from_the_job", 0.5)
+    client.create_run(there, tags={"mlflow.parentRunId": own})
+    experiment = place.client.create_experiment("toy")
+    run_id = place.client.create_run(experiment).info.run_id
+    place.client.delete_experiment(experiment)
+    batches: dict[str, Batch] = collections.defaultdict(Batch)
+    adoption.take_over(store, place.client, run_id, batches)
+    assert [metric.key for metric in batches[run_id].metrics] == ["from_the_job"]
+    assert list(batches) == [run_id]
+    assert f"no runs below its run {run_id}" in capsys.readouterr().err
 
 
 def test_an_infinite_best_value(place: Place) -> None:

@@ -11,10 +11,11 @@ import logging
 from pathlib import Path
 from typing import Any
 
+import mlflow
 import pytest
 
 from trialplane import errors
-from trialplane.controller import session, status
+from trialplane.controller import journal, mlflow_writer, session, status
 from trialplane.controller.setting import Setting
 from trialplane.controller.status import StatusBoard
 from trialplane.spec.job import Job
@@ -81,6 +82,22 @@ def test_trials_log_where_their_run_is_recorded(
     told = [record.getMessage() for record in caplog.records if "MLFLOW_TRACKING_URI" in record.getMessage()]
     assert len(told) == known
     assert all("http://ann:***@a:5000" in line and "http://b:5000" in line for line in told)
+
+
+def test_a_run_is_recorded_with_the_login_of_today(
+    run: RunPaths, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A password that has been changed cannot be used any more; the MLflow is the same."""
+    run.written.parent.mkdir(parents=True)
+    run.written.write_text('["uri", "", "http://ann:old@a:5000"]\n')
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://ann:new@a:5000/")
+    with caplog.at_level(logging.WARNING):
+        assert session._tracking_uri(run) == "http://ann:new@a:5000/"
+    assert not caplog.records
+    writer = mlflow_writer.Writer(run, "http://ann:new@a:5000/")
+    mlflow.set_tracking_uri(None)  # which a writer sets
+    writer._journal._file.close()
+    assert journal.tracking_uri(run.written) == "http://ann:new@a:5000/"
 
 
 def test_a_status_that_cannot_be_written_does_not_end_a_run(

@@ -16,6 +16,7 @@ import numpy as np
 from trialplane.policies import transport
 from trialplane.runtime.slot import Slot
 from trialplane.wire.records import SlotConfig, TrialEvent, TrialOutcome, TrialRequest
+from trialplane.wire.states import FailureClass
 from trialplane.wire.units import WEIGHTS, Parcel, Unit
 
 CODE = Path(__file__).parent / "collect"
@@ -47,7 +48,7 @@ class Place:
         self._events.put((self, event))
 
     def close(self) -> None:
-        self.slot.kill("stopped", "the test is over")  # type: ignore[arg-type]
+        self.slot.kill(FailureClass.STOPPED, "the test is over")
         if self._thread is not None:
             self._thread.join()
         self.slot.close()
@@ -87,6 +88,16 @@ class Crew:
     def __exit__(self, *_: object) -> None:
         for place in (self.consumer, *self.producers):
             place.close()
+
+    def stop(self) -> None:
+        """Ends whatever runs, and forgets what it said."""
+        for place in (self.consumer, *self.producers):
+            place.slot.kill(FailureClass.STOPPED, "enough")
+        for place in (self.consumer, *self.producers):
+            if place._thread is not None:
+                place._thread.join()
+        while not self.events.empty():
+            self.events.get()
 
     def request(self, iteration: int, attempt: int, units: int, worker: int | None, **params: Any) -> TrialRequest:
         return TrialRequest(
@@ -198,8 +209,8 @@ class Crew:
             assert packed.nbytes == offer.bytes
             self.producers[index].slot.release([offer.unit])
             self.fed.add(offer.unit)
-            assert self.consumer.slot.exchange is not None
-            self.consumer.slot.exchange.feed([Parcel(offer.unit, index, offer.bytes, offer.items)], [packed])
+            if (exchange := self.consumer.slot.exchange) is not None:  # else it has just ended, which is yet to be heard
+                exchange.feed([Parcel(offer.unit, index, offer.bytes, offer.items)], [packed])
         left = self.waiting or self.offered or any(self.open.values())
         gone = all(producer.outcome is not None for producer in self.producers)
         if self.started and not self.ended and (not left or gone):

@@ -89,6 +89,25 @@ def test_a_report_that_came_while_the_controller_was_busy_waits_as_well(trial: T
     assert trial.running.enforce_limits(300.0) == LIMIT
 
 
+@pytest.mark.parametrize("trial", [True, False], indirect=True)
+def test_time_in_which_nobody_reads_what_a_trial_says_is_not_its_own(trial: Trial) -> None:
+    """Its reports fill the channel at last, and then it stands still."""
+    trial.now += 50.0
+    trial.running.flush_at = trial.now
+    trial.report(1)
+    assert [report.step for report in trial.slot._next().reports] == [1]
+    trial.now += 3.0
+    trial.report(2)
+    trial.now += 597.0
+    trial.running.answer(prune=False)
+    assert trial.running.enforce_limits(300.0) == 10.0
+    trial.running.flush_at = trial.now
+    assert [report.step for report in trial.slot._next().reports] == [2]
+    trial.now += 600.0
+    trial.running.answer(prune=False)
+    assert trial.running.enforce_limits(300.0) == 10.0, "none of the first ten minutes counts twice"
+
+
 @pytest.mark.parametrize("trial", [False], indirect=True)
 def test_a_trial_that_waits_for_nobody_has_its_limit_and_no_more(trial: Trial) -> None:
     trial.report(1)

@@ -8,9 +8,10 @@ import sqlite3
 from collections.abc import MutableMapping
 from pathlib import Path
 
+from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
-from trialplane.controller.batch import ENDED, Artifact, Batch, describe, say
+from trialplane.controller.batch import ENDED, Artifact, Batch, describe, is_refusal, say
 from trialplane.wire import labels
 
 _MAX_RUNS = 50_000  # that MLflow gives at once
@@ -52,7 +53,13 @@ def take_over(store: Path, client: MlflowClient, run_id: str, batches: MutableMa
         return
     place: dict[str, str] = {}  # the runs' ids in the store → here
     for own in adopted:
-        place[own.run_id] = _below(client, place[own.above], own) if own.above else run_id
+        try:
+            place[own.run_id] = _below(client, place[own.above], own) if own.above else run_id
+        except MlflowException as error:
+            if not is_refusal(error):
+                raise
+            say(f"MLflow takes no runs below its run {run_id}, so what {store} has of them is left out: {describe(error)}")
+            return
         batch = batches[place[own.run_id]]
         batch.add(own.batch)
         if own.above:

@@ -51,13 +51,13 @@ LEFT JOIN trial_user_attributes o ON o.trial_id = t.trial_id AND o.key = :outcom
 WHERE t.study_id = :study
 ORDER BY t.number
 """
-# An attempt at a trial never has a smaller number than the trial itself.
+# An attempt at a trial never has a smaller number than the trial itself. PostgreSQL reads no JSON in which a text has a NUL.
 _ATTEMPTS_AT = """
 SELECT r.value_json, o.value_json
 FROM trials t
 JOIN trial_user_attributes r ON r.trial_id = t.trial_id AND r.key = :request
 LEFT JOIN trial_user_attributes o ON o.trial_id = t.trial_id AND o.key = :outcome
-WHERE t.study_id = :study AND t.number >= :trial AND CAST(CAST(r.value_json AS json) ->> 'trial' AS integer) = :trial
+WHERE t.study_id = :study AND t.number >= :trial AND r.value_json LIKE :text
 ORDER BY t.number
 """
 _ENDS = """
@@ -163,7 +163,8 @@ class Archive:
 
     def attempts_at(self, run: str, trial: int) -> list[TrialRow]:
         """Every attempt at one trial, as `attempts` gives them; the database chooses them, for a study may have 100,000."""
-        return self._attempts(run, _ATTEMPTS_AT, trial=trial)
+        found = self._attempts(run, _ATTEMPTS_AT, trial=trial, text=f'%"trial": {trial},%')
+        return [row for row in found if row.trial == trial]  # a parameter may hold the same text
 
     def ends(self, run: str, after: int) -> tuple[int, list[TrialRow]]:
         """The attempts that ended since a place in the order of ends, and the place to ask from next."""
@@ -260,7 +261,7 @@ class Archive:
             if done.returncode:
                 sys.stderr.write(done.stderr)
 
-    def _attempts(self, run: str, query: str, **chosen: int) -> list[TrialRow]:
+    def _attempts(self, run: str, query: str, **chosen: int | str) -> list[TrialRow]:
         alive = self.is_alive(run)
         with self._engine.connect() as connection:
             study = _study(connection, run)

@@ -27,9 +27,12 @@ MAX_KEY = 250  # characters of a name
 MAX_VALUE = 6000  # characters of a parameter
 MAX_TAG = 5000  # characters of a tag
 MAX_STEP = 2**63 - 1
-_LATER = (408, 429, 499)  # statuses below 500 that ask for another try
-# What is sent is not at fault when nobody may write, or when a proxy knows no MLflow: it waits until somebody mends that.
-_LOCKED_OUT = ("CUSTOMER_UNAUTHORIZED", "UNAUTHENTICATED", "PERMISSION_DENIED", "ENDPOINT_NOT_FOUND")
+# Statuses below 500 that ask for another try; a login that is missing or has changed waits until somebody mends that.
+_LATER = (401, 407, 408, 429, 499)
+# What is sent is not at fault either when nobody may write, or when a proxy knows no MLflow.
+_LOCKED_OUT = ("PERMISSION_DENIED", "ENDPOINT_NOT_FOUND")
+# What a proxy finds too large: MLflow has no code for these statuses, so they are in the text of its INTERNAL_ERROR alone.
+_TOO_LARGE = re.compile(r"failed with error code (?:413|414|431) != ")
 ENDED = ("FINISHED", "FAILED", "KILLED")
 
 
@@ -184,7 +187,7 @@ def is_refusal(error: BaseException) -> bool:
     if isinstance(error, MlflowException):
         if error.error_code in _LOCKED_OUT:
             return False
-        status = error.get_http_status_code()
+        status = 413 if _TOO_LARGE.search(error.message) else error.get_http_status_code()
     elif isinstance(error, requests.HTTPError) and error.response is not None:
         status = error.response.status_code
     else:

@@ -121,8 +121,16 @@ class Controller:
         self._warnings: dict[str, None] = {}  # those told already, in their order
 
     def _stop(self, ending: Ending) -> None:
-        """Ends the run as soon as the loop comes by: of several endings the one of the highest rank, in its newest words."""
-        if self._ending is None or ending.rank >= self._ending.rank:
+        """Ends the run as soon as the loop comes by: of several endings the first of the highest rank, in its newest words.
+
+        Trials that are left to finish may yet make a success of what was none.
+        """
+        now = self._ending
+        if (
+            now is None
+            or ending.rank > now.rank
+            or (ending.rank == now.rank and (ending.state == now.state or not now.kill))
+        ):
             self._ending = ending
 
     def run(self) -> Ending:
@@ -147,6 +155,11 @@ class Controller:
     def show(self, state: RunState, reason: str = "", *, now: bool = False) -> None:
         """Puts the run's status on the board."""
         self._board.show(self._status(state, reason), now=now)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What somebody should know of the run, in the order in which it was found."""
+        return tuple(self._warnings)
 
     def _warn(self, text: str) -> None:
         """Has somebody told, once."""
@@ -395,7 +408,7 @@ class Controller:
             ended=now if state is not RunState.RUNNING else None,
             updated=now,
             recorder=self._recorder.trouble,
-            warnings=tuple(self._warnings),
+            warnings=self.warnings,
         )
 
 

@@ -61,7 +61,7 @@ class Writer:
 
     Args:
         run: the run's files.
-        uri: MLflow's tracking URI, unless the run has been written to another before.
+        uri: MLflow's tracking URI: of a run that has been written before the same place, perhaps with another login.
         look: whether a former writer may have been here whose journal is lost.
     """
 
@@ -83,14 +83,13 @@ class Writer:
         self._parent: str | None = notes["parent"].get("")
         self._experiment: str | None = notes["experiment"].get("")
         self._spares = set(notes["spare"].values()) - {""} - set(self._runs.values()) - journal.given(run.events)
-        known = notes["uri"].get("")
-        if known is None:
+        if notes["uri"].get("") != uri:
             self._journal.note("uri", "", uri)
-        mlflow.set_tracking_uri(known or uri)
-        self._client = MlflowClient(known or uri)
+        mlflow.set_tracking_uri(uri)
+        self._client = MlflowClient(uri)
         self._sender = Sender(self._client)
         self.artifacts = Artifacts(self._client, self._journal)
-        self._local = (known or uri).startswith("sqlite:")
+        self._local = uri.startswith("sqlite:")
 
     @property
     def progress(self) -> dict[str, Any]:

@@ -16,6 +16,7 @@ import functools
 import json
 import logging
 import os
+import re
 import shutil
 import signal
 import time
@@ -349,19 +350,26 @@ class Session:
             progress=self._progress.metrics,
             workers=self._progress.workers,
             worked=self._base.worked if self._loop is None else self._loop.worked,
+            warnings=() if self._loop is None else self._loop.warnings,
         )
 
 
 def _tracking_uri(run: RunPaths) -> str:
-    """The MLflow of a run, where its trials log too: the one that it has been recorded into, whatever is wanted today."""
+    """The MLflow of a run, where its trials log too: the one that it has been recorded into, with today's login."""
     wanted = os.environ.get(env.MLFLOW_TRACKING_URI, "")
     known = journal.tracking_uri(run.written)
-    if known and wanted and wanted != known:
+    if known and wanted and _without_login(wanted) != _without_login(known):
         log.warning(
             "%s is recorded into %s, as when it began, and not into the %s of today (%s); a run of another name would be",
             *(run.root.name, escapes.without_passwords(known), env.MLFLOW_TRACKING_URI, escapes.without_passwords(wanted)),
         )
-    return known or wanted or paths.mlflow_uri(run.root.parent.parent)
+        return known
+    return wanted or known or paths.mlflow_uri(run.root.parent.parent)
+
+
+def _without_login(uri: str) -> str:
+    """Where a URI leads, whoever goes there."""
+    return re.sub(r"(?<=://)[^/?#]*@", "", uri).rstrip("/")
 
 
 @contextlib.contextmanager

@@ -53,6 +53,8 @@ class Running:
     log: shipping.Log | None = None  # when it is shipped
     log_at: float = 0.0  # when to look at it next
     reported_at: float = 0.0  # when the process sent its newest report
+    taken_at: float | None = None  # when the controller got the newest event
+    excused_until: float = 0.0  # up to when the controller's time has been added to the deadline
     waiting: bool = False  # whether the trial stands still until it is answered
     exchange: Exchange | None = None  # of a collection's trial
     is_gone: threading.Event = dataclasses.field(default_factory=threading.Event)
@@ -65,13 +67,20 @@ class Running:
             self.channel.send_bytes(json.dumps(message).encode())
 
     def answer(self, prune: bool) -> None:
-        """Answers the report that the process stands still for, if it does; its deadline moves by the time that took."""
-        if not self.waiting:
-            return
-        self.waiting = False
-        if self.deadline is not None:
-            self.deadline += time.monotonic() - self.reported_at
-        self.send({"prune": prune})
+        """Answers the report that the process stands still for, if it does; its deadline moves by the time that took.
+
+        It moves too when the process waits for no answer: nobody has read what it said meanwhile, and when there is no more
+        room for that, it stands still as well.
+        """
+        since = self.reported_at if self.waiting else self.taken_at
+        if since is not None:
+            now = time.monotonic()
+            if self.deadline is not None:
+                self.deadline += now - max(since, self.excused_until)
+            self.excused_until = now
+        if self.waiting:
+            self.waiting = False
+            self.send({"prune": prune})
 
     def started(self, pid: int, method: str, handle: int) -> None:
         """The process is there, perhaps only after somebody wanted it to end."""

@@ -281,7 +281,7 @@ class Slot:
 
     def _take(self, running: Running) -> records.TrialEvent:
         """An event with everything the trial has said so far."""
-        now = time.monotonic()
+        now = running.taken_at = time.monotonic()
         running.flush_at, running.log_at = now + FLUSH_INTERVAL, now + LOG_INTERVAL
         reports, running.reports = tuple(running.reports), []
         running.waiting = bool(reports) and running.request.prunable
