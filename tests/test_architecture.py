@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+import trialplane
 from trialplane import errors
 
 ROOT = Path(__file__).parent.parent
@@ -124,6 +125,23 @@ def test_import_platform_is_the_standard_librarys_from_the_repository(tmp_path: 
 
 
 @pytest.mark.slow
+def test_a_public_name_is_imported_when_it_is_asked_for() -> None:
+    """A trial takes `standalone` from a package that has the client in it too."""
+    program = "import sys, trialplane{}; print(*sorted(name for name in sys.modules if name.startswith('trialplane')))"
+    before = len(run(sys.executable, "-c", program.format(""), PYTHONPATH=str(ROOT / "platform")).split())
+    assert before == 1
+    asked = program.format("; from trialplane import Context, standalone")
+    loaded = run(sys.executable, "-c", asked, PYTHONPATH=str(ROOT / "platform")).split()
+    assert "trialplane.runtime.context" in loaded
+    assert not [name for name in loaded if name.startswith(("trialplane.client", "trialplane.controller"))]
+    assert {name: bool(getattr(trialplane, name).__doc__) for name in trialplane.__all__} == dict.fromkeys(
+        ("Context", "Platform", "standalone"), True
+    )
+    assert set(trialplane.__all__) <= set(dir(trialplane))
+    with pytest.raises(AttributeError, match="no attribute 'Study'"):
+        trialplane.Study  # noqa: B018
+
+
 def test_an_installed_wheel_brings_the_package_and_the_command_and_nothing_else(tmp_path: Path) -> None:
     offline = ["--no-deps", "--no-build-isolation", "--no-index", "-q"]
     run(sys.executable, "-m", "pip", "wheel", *offline, "--wheel-dir", str(tmp_path), str(ROOT))

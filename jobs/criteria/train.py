@@ -20,7 +20,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 from transformers import get_scheduler
 
-from trialplane.runtime.context import standalone
+from trialplane import standalone
 from trialplane.runtime.text import encoders, pairs, scores, tables, tokenizers
 
 COLUMNS = ("post", "criterion", "label")

@@ -26,9 +26,8 @@ from torch import nn
 from torch.utils.data import DataLoader
 from transformers import get_scheduler
 
-from trialplane import errors
+from trialplane import errors, standalone
 from trialplane.runtime import batches, checkpoint, final_model, mapping, progress, snapshots
-from trialplane.runtime.context import standalone
 from trialplane.runtime.snapshots import report
 from trialplane.runtime.text import heads, samples
 

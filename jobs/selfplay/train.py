@@ -22,7 +22,7 @@ import torch
 from replay import Replay
 from search import together
 
-from trialplane.runtime.context import standalone
+from trialplane import standalone
 
 KEPT = ("outcome", "termination", "move_count", "legal_move_rate")  # of each game, beside its positions
 

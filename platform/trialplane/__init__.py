@@ -1,9 +1,39 @@
 """trialplane: a laptop's Optuna script as hundreds of isolated trials.
 
+What users import from here: `Platform` submits runs from Python, and a job's train.py takes `standalone` and, for its
+annotations, `Context`.
+
 The rooms, from what the user asks to what a pod runs: `spec` (the job file), `plan` (what will be sent),
 `client` and `cli` (the laptop), `controller` (asks Optuna, tells results), `runtime` (runs trials), with `wire` (what
-crosses a process boundary) and `policies` (what must hold in a process) below them. Nothing is imported here, so that
-`import trialplane` costs nothing.
+crosses a process boundary) and `policies` (what must hold in a process) below them.
 """
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from trialplane.client.sdk import Platform
+    from trialplane.runtime.context import Context, standalone
+
 __version__ = "0.1.0"
+__all__ = ["Context", "Platform", "standalone"]
+
+_MODULES = {
+    "Context": "trialplane.runtime.context",
+    "Platform": "trialplane.client.sdk",
+    "standalone": "trialplane.runtime.context",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Imports a public name when it is first asked for: a trial needs no client, and `import trialplane` costs nothing."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(importlib.import_module(_MODULES[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

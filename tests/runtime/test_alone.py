@@ -31,7 +31,7 @@ trials: 1"""
 SCRIPT = """
 import signal, socket, sys
 from trialplane.runtime import lines
-from trialplane.runtime.context import standalone
+from trialplane import standalone
 
 def run(ctx):
     total = 1.0

@@ -26,7 +26,7 @@ params: {bad: false}
 """
 
 SCRIPT = """
-from trialplane.runtime.context import standalone
+from trialplane import standalone
 import numpy as np
 
 def play(ctx):

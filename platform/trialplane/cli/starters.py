@@ -38,7 +38,7 @@ _TRAIN = '''\
 
 import math
 
-from trialplane.runtime.context import standalone
+from trialplane import standalone
 
 
 def run(ctx):
@@ -92,7 +92,7 @@ from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from trialplane.runtime import batches, checkpoint, progress
-from trialplane.runtime.context import standalone
+from trialplane import standalone
 
 
 def run(ctx):
@@ -184,7 +184,7 @@ _PLAY_AND_LEARN = '''\
 
 import numpy as np
 
-from trialplane.runtime.context import standalone
+from trialplane import standalone
 
 
 def play(ctx):
