@@ -23,9 +23,9 @@ from torch import nn
 from torch.utils.data import DataLoader
 from transformers import get_scheduler
 
+from textjobs import component_bert, components, masking, tokenizers
 from trialplane import errors, standalone
 from trialplane.runtime import batches, checkpoint, final_model, lines, progress, tokens
-from trialplane.runtime.text import component_bert, components, masking, tokenizers
 
 MODEL = (
     "hidden_size",

@@ -23,8 +23,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 from transformers import get_scheduler
 
+from textjobs import encoders, pairs, scores, spans, tables, tokenizers
 from trialplane import standalone
-from trialplane.runtime.text import encoders, pairs, scores, spans, tables, tokenizers
 
 COLUMNS = ("post", "criterion", "spans")
 

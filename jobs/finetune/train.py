@@ -26,10 +26,10 @@ from torch import nn
 from torch.utils.data import DataLoader
 from transformers import get_scheduler
 
+from textjobs import heads, samples
 from trialplane import errors, standalone
 from trialplane.runtime import batches, checkpoint, final_model, mapping, progress, snapshots
 from trialplane.runtime.snapshots import report
-from trialplane.runtime.text import heads, samples
 
 FOR_VOCABULARY = 20_000  # texts that a preset's tokenizer is made from
 IGNORED = -100  # a target that counts for nothing

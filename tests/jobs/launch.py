@@ -25,10 +25,10 @@ import traceback
 from pathlib import Path
 from types import ModuleType
 
+from textjobs import masking
 from trialplane.runtime import checkpoint
 from trialplane.runtime.context import Context, Stopped, seed_everything
 from trialplane.runtime.ranks import meeting
-from trialplane.runtime.text import masking
 from trialplane.spec import load
 
 JOBS = Path(__file__).parents[2] / "jobs"

@@ -16,9 +16,9 @@ import torch
 from tests.jobs.trainings import ENVIRON, JOBS, losses, reasons_not_to_fork, said, weights
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
+from textjobs import component_bert
 from trialplane import errors
 from trialplane.runtime.context import Stopped
-from trialplane.runtime.text import component_bert
 from trialplane.spec import load
 
 JOB = JOBS / "cnm-bert"

@@ -9,8 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from textjobs import components
 from trialplane.plan import pack
-from trialplane.runtime.text import components
 
 JOBS = Path(__file__).parents[2] / "jobs"
 SCRIPT, SHIPPED = JOBS / "make_corpus.py", JOBS / "cnm-bert" / "synthetic.txt"

@@ -20,10 +20,10 @@ import torch
 from tests.jobs.trainings import ENVIRON, JOBS, losses, reasons_not_to_fork, said, weights
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
+from textjobs import heads, samples
 from trialplane import errors
 from trialplane.runtime import mapping, snapshots
 from trialplane.runtime.context import Stopped
-from trialplane.runtime.text import heads, samples
 from trialplane.spec import load
 
 JOB = JOBS / "finetune"
@@ -175,7 +175,7 @@ def test_labelled_texts_are_tokenized_as_transformers_does(cache, name):
     assert made["input_ids"] == tokenizer(texts, truncation=True, max_length=12)["input_ids"]
     assert [labels[number] for number in made["label"]] == [row["label"] for row in rows]
     program = (
-        f"import sys; from trialplane.runtime.text import samples\n"
+        f"import sys; from textjobs import samples\n"
         f"samples.Pieces({str(folder)!r}, 'text', 8, 0, 0.5)({{'text': ['a b']}})\n"
         "print({'torch', 'transformers'} & set(sys.modules))"
     )

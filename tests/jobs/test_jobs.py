@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
+from textjobs import encoders
 from trialplane import errors
-from trialplane.runtime.text import encoders
 from trialplane.spec import load
 
 JOBS = Path(__file__).parents[2] / "jobs"

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from textjobs import tiny_deberta
 from trialplane.policies import protobuf
-from trialplane.runtime.text import tiny_deberta
 
 BUNDLED = "transformers.utils.sentencepiece_model_pb2_new"
 LEGACY = "transformers.utils.sentencepiece_model_pb2"
@@ -37,7 +37,7 @@ from pathlib import Path
 imported, source, cache = sys.argv[1:]
 importlib.import_module(imported)
 from trialplane import errors
-from trialplane.runtime.text import tokenizers
+from textjobs import tokenizers
 from trialplane.policies import protobuf
 try:
     tokenizer = tokenizers.load_tokenizer(source, Path(cache))

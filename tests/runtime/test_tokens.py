@@ -1,6 +1,6 @@
 """The token cache: the tokens are the tokenizer's, their bytes depend on nothing else, and nothing half-made is used.
 
-Real worker processes. Not checked: speed (tests/benchmarks), tokenizers and their conversion (test_encoders.py).
+Real worker processes. Not checked: speed (tests/benchmarks), tokenizers and their conversion (tests/textjobs).
 """
 
 from __future__ import annotations

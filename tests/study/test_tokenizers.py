@@ -20,7 +20,7 @@ from pathlib import Path
 def run(ctx):
     importlib.import_module("transformers.utils.sentencepiece_model_pb2_new")
     from trialplane.policies import protobuf
-    from trialplane.runtime.text import tiny_deberta, tokenizers
+    from textjobs import tiny_deberta, tokenizers
     tiny_deberta.train_sentencepiece(["I lie awake until three", "food tastes of nothing", "I feel sad"], ctx.workdir)
     tokenizer = tokenizers.load_tokenizer(str(ctx.workdir), ctx.workdir / "cache")
     assert tokenizer.is_fast

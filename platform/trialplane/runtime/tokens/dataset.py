@@ -27,8 +27,7 @@ from numpy import typing as npt
 from trialplane import errors
 from trialplane.runtime import building, cores
 from trialplane.runtime.lines import LineDataset
-from trialplane.runtime.text import tokenizers
-from trialplane.runtime.tokens import pool, shards
+from trialplane.runtime.tokens import loading, pool, shards
 from trialplane.runtime.tokens.worker import Work
 
 VERSION = 1
@@ -108,7 +107,7 @@ def tokenized(
 
     Args:
         lines: the text.
-        tokenizer: folder of a fast tokenizer, as `save_pretrained` or `text.tokenizers.load_tokenizer` writes it.
+        tokenizer: folder of a fast tokenizer, as `save_pretrained` or `textjobs.tokenizers.load_tokenizer` writes it.
         max_length: tokens of a line at most, special ones included; longer lines are cut.
         cache: folder of caches; each text, tokenizer and set of arguments gets a folder in it.
         processes: how many tokenize; None for one per core that this process may use.
@@ -201,8 +200,8 @@ def _serialized(tokenizer: str | Path) -> tuple[str, str, np.dtype[Any]]:
 
     Not the file `tokenizer.json` itself: settings beside it change what `transformers` makes of it.
     """
-    tokenizers.quiet()
-    loaded = tokenizers.convert(tokenizer)
+    loading.quiet()
+    loaded = loading.load(tokenizer)
     if not loaded.is_fast:
         raise errors.InputError(f"the tokenizer {str(tokenizer)!r} has no fast form; a token cache needs one that has")
     backend = type(loaded.backend_tokenizer).from_str(loaded.backend_tokenizer.to_str())

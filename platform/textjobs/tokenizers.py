@@ -25,9 +25,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from textjobs import characters, tiny_deberta, tiny_gpt2
 from trialplane import errors
-from trialplane.policies import protobuf
-from trialplane.runtime.text import characters, tiny_deberta, tiny_gpt2
+from trialplane.runtime.tokens import loading
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -79,7 +79,7 @@ def folder(name: str, cache: Path, corpus: Sequence[str] = ()) -> Path:
 
     Arguments and errors are those of `load_tokenizer`.
     """
-    quiet()
+    loading.quiet()
     # One tokenizer per process is enough, and its rayon threads would outlive the call.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     entry = cache / "tokenizers" / _key(name, corpus)
@@ -91,49 +91,16 @@ def folder(name: str, cache: Path, corpus: Sequence[str] = ()) -> Path:
 
 
 def convert(source: str | Path) -> PreTrainedTokenizerBase:
-    """Loads a tokenizer from its own files, through protobuf where these are SentencePiece models.
+    """Loads a tokenizer from its own files, as `tokens.loading` does, which knows no presets.
 
     Raises:
         InputError: there is no such tokenizer, or it cannot be reached.
         PolicyError: protobuf refuses SentencePiece's messages in this process.
     """
-    from transformers import AutoTokenizer
-
     try:
-        return AutoTokenizer.from_pretrained(source)
-    except (OSError, ValueError, ImportError) as error:
-        _blame_protobuf(source)
-        raise errors.InputError(
-            f"the tokenizer {str(source)!r} could not be loaded: {errors.first_line(error)}; give a local folder or a hub "
-            f"name that this machine reaches or has downloaded (HF_HOME), or a preset: {', '.join(_PRESETS)}"
-        ) from error
-
-
-def _blame_protobuf(source: str | Path) -> None:
-    """Raises PolicyError when this process cannot read SentencePiece models at all.
-
-    transformers takes that failure for a file of another kind, and ends in "`tiktoken` is required".
-    """
-    from transformers.convert_slow_tokenizer import import_protobuf
-
-    try:
-        import_protobuf()
-    except (TypeError, KeyError) as error:
-        raise errors.PolicyError(
-            f"the tokenizer {str(source)!r} could not be converted: protobuf says {errors.first_line(error)!r}, because two "
-            f"copies of SentencePiece's messages were imported into this process; set {protobuf.VARIABLE}="
-            f"{protobuf.ENV[protobuf.VARIABLE]} before Python starts (trialplane's images and slots do)"
-        ) from error
-    except ImportError:  # no protobuf or no SentencePiece: the caller's message says so
-        return
-
-
-def quiet() -> None:
-    """Keeps transformers' progress bars and loading reports out of the trials' logs; its errors stay."""
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()
-    logging.set_verbosity_error()
+        return loading.load(source)
+    except errors.InputError as error:
+        raise errors.InputError(f"{error}, or a preset: {', '.join(_PRESETS)}") from error
 
 
 def _fill(entry: Path, name: str, corpus: Sequence[str]) -> None:

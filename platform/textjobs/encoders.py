@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from textjobs import tiny_deberta
 from trialplane import errors
-from trialplane.runtime.text import tiny_deberta, tokenizers
+from trialplane.runtime.tokens import loading
 
 if TYPE_CHECKING:
     import torch
@@ -28,7 +29,7 @@ def load_encoder(name: str, tokenizer: PreTrainedTokenizerBase, *, seed: int, dr
     Raises:
         InputError: the hub or the folder does not give a model of that name.
     """
-    tokenizers.quiet()
+    loading.quiet()
     import torch
     from transformers import AutoConfig, AutoModel
 

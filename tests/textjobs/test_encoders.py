@@ -13,8 +13,8 @@ import pytest
 import torch
 from transformers import BertConfig, BertModel
 
+from textjobs import encoders, tiny_deberta, tokenizers
 from trialplane import errors
-from trialplane.runtime.text import encoders, tiny_deberta, tokenizers
 
 CORPUS = ["I lie awake until three", "food tastes of nothing", "I feel sad every day", "the bus was late again"]
 
@@ -77,7 +77,7 @@ import json, os, sys
 from pathlib import Path
 from transformers.models.auto import tokenization_auto  # once, before the forks
 from transformers.models.deberta_v2 import tokenization_deberta_v2
-from trialplane.runtime.text import tokenizers
+from textjobs import tokenizers
 folder, corpus = Path(sys.argv[1]), json.loads(sys.argv[2])
 real = tokenizers.convert
 def convert(source):

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from textjobs import tiny_deberta, tiny_gpt2, tokenizers
 from trialplane import errors
-from trialplane.runtime.text import tiny_deberta, tiny_gpt2, tokenizers
+from trialplane.runtime.tokens import loading
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -54,7 +55,7 @@ def load_model(
     Raises:
         InputError: the hub or the folder does not give such a model, or no such task.
     """
-    tokenizers.quiet()
+    loading.quiet()
     import torch
     from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy import typing as npt
 
+from textjobs.pairs import SECOND, Pairs
+from textjobs.scores import Span
 from trialplane import errors
-from trialplane.runtime.text.pairs import SECOND, Pairs
-from trialplane.runtime.text.scores import Span
 
 OUTSIDE, BEGIN, INSIDE = 0, 1, 2
 IGNORED = -100  # what torch's cross-entropy leaves out

@@ -31,8 +31,8 @@ from transformers import (
 )
 from transformers.models.bert import modeling_bert
 
+from textjobs import components
 from trialplane import errors
-from trialplane.runtime.text import components
 
 POOLINGS = ("mean", "attention")
 FUSIONS = ("gate", "concat")

@@ -14,8 +14,8 @@ import pytest
 import torch
 from transformers import AutoModel, AutoModelForMaskedLM, BertConfig, BertForMaskedLM
 
+from textjobs import characters, component_bert, components, tokenizers
 from trialplane import errors
-from trialplane.runtime.text import characters, component_bert, components, tokenizers
 
 JOBS = Path(__file__).parents[2] / "jobs"
 TEXT = "江河湖海水鱼鲤鲫树林森Ab一"

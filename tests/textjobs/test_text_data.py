@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from textjobs import pairs, scores, spans, tables, tokenizers
 from trialplane import errors
-from trialplane.runtime.text import pairs, scores, spans, tables, tokenizers
 
 CORPUS = ["I lie awake until three.", "Food tastes of nothing.", "sleep trouble", "The bus was late again!"]
 

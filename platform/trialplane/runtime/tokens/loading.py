@@ -1,0 +1,58 @@
+"""A tokenizer from a folder or the hub, with an error that says what to do where protobuf is what stands in the way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trialplane import errors
+from trialplane.policies import protobuf
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+def load(source: str | Path) -> PreTrainedTokenizerBase:
+    """Loads a tokenizer from its own files, through protobuf where these are SentencePiece models.
+
+    Raises:
+        InputError: there is no such tokenizer, or it cannot be reached.
+        PolicyError: protobuf refuses SentencePiece's messages in this process.
+    """
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(source)
+    except (OSError, ValueError, ImportError) as error:
+        _blame_protobuf(source)
+        raise errors.InputError(
+            f"the tokenizer {str(source)!r} could not be loaded: {errors.first_line(error)}; give a local folder or a hub "
+            f"name that this machine reaches or has downloaded (HF_HOME)"
+        ) from error
+
+
+def _blame_protobuf(source: str | Path) -> None:
+    """Raises PolicyError when this process cannot read SentencePiece models at all.
+
+    transformers takes that failure for a file of another kind, and ends in "`tiktoken` is required".
+    """
+    from transformers.convert_slow_tokenizer import import_protobuf
+
+    try:
+        import_protobuf()
+    except (TypeError, KeyError) as error:
+        raise errors.PolicyError(
+            f"the tokenizer {str(source)!r} could not be converted: protobuf says {errors.first_line(error)!r}, because two "
+            f"copies of SentencePiece's messages were imported into this process; set {protobuf.VARIABLE}="
+            f"{protobuf.ENV[protobuf.VARIABLE]} before Python starts (trialplane's images and slots do)"
+        ) from error
+    except ImportError:  # no protobuf or no SentencePiece: the caller's message says so
+        return
+
+
+def quiet() -> None:
+    """Keeps transformers' progress bars and loading reports out of the trials' logs; its errors stay."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
