@@ -215,6 +215,11 @@ class Study:
         templates = {p.pid for p in self.templates(name)}
         return [p for p in everyone if p.parent in templates]
 
+    def working_templates(self, name: str = "toy") -> list[Process]:
+        """Those that have forked a trial, and so are no longer starting."""
+        parents = {p.parent for p in self.trials(name)}
+        return [p for p in self.templates(name) if p.pid in parents]
+
     def slot_workers(self, name: str = "toy") -> list[Process]:
         parents = {p.parent for p in self.templates(name)}
         return [p for p in self.processes(name) if p.pid in parents]

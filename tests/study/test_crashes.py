@@ -46,7 +46,7 @@ def kill_at_random(study: Study, victims: str, times: int, ended: int, rng: rand
 
 @pytest.mark.slow
 def test_every_trial_ends_once_whatever_is_killed(study: Study) -> None:
-    victims = {"trials": 4, "templates": 2, "slot_workers": 2}
+    victims = {"trials": 4, "working_templates": 2, "slot_workers": 2}
     run = study.submit_in_stages(trials=STAGE * len(victims))
     for stage, (who, times) in enumerate(victims.items()):
         wait_until(lambda: len(study.trials()) == 2, "two trials wait for their stage")
