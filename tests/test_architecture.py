@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import inspect
 import os
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from pathlib import Path
 import pytest
 
 import trialplane
-from trialplane import errors
+from trialplane import errors, training
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "platform" / "trialplane"
@@ -88,7 +89,7 @@ def test_a_heavy_library_has_one_owner() -> None:
     }
     assert importers("ray") == {"controller/slots.py", "controller/slot_actor.py", "controller/ray_session.py"}
     writer = {"controller/mlflow_writer.py", "controller/batch.py", "controller/adoption.py"}
-    assert importers("mlflow") == writer | {"runtime/final_model.py", "runtime/mlflow_runs.py"}
+    assert importers("mlflow") == writer | {"training/final_model.py", "training/mlflow_runs.py"}
     assert importers("optuna") <= ledger
     assert importers("sqlalchemy") <= ledger | {"controller/locking.py", "controller/archive.py"}
     assert importers("kubernetes") == {"client/cluster.py"}
@@ -139,6 +140,21 @@ def test_a_public_name_is_imported_when_it_is_asked_for() -> None:
     assert set(trialplane.__all__) <= set(dir(trialplane))
     with pytest.raises(AttributeError, match="no attribute 'Study'"):
         trialplane.Study  # noqa: B018
+
+
+@pytest.mark.slow
+def test_help_shows_what_a_training_job_calls() -> None:
+    """Each public module, class and function has a docstring, and the library imports none before it is asked for."""
+    loaded = "*(name for name in sys.modules if name.startswith('trialplane.training'))"
+    said = run(sys.executable, "-c", f"import sys, trialplane.training; print({loaded})", PYTHONPATH=str(ROOT / "platform"))
+    assert said.split() == ["trialplane.training"]
+    for name in training.__all__:
+        module = getattr(training, name)
+        assert f"`{name}`" in str(training.__doc__)
+        names = {public: getattr(module, public) for public in module.__all__}
+        assert names, name
+        assert not [public for public, value in names.items() if inspect.isroutine(value) and not value.__doc__]
+        assert not [public for public, value in names.items() if inspect.isclass(value) and not value.__doc__]
 
 
 @pytest.mark.slow

@@ -25,7 +25,7 @@ from transformers import get_scheduler
 
 from textjobs import component_bert, components, masking, tokenizers
 from trialplane import errors, standalone
-from trialplane.runtime import batches, checkpoint, final_model, lines, progress, tokens
+from trialplane.training import batches, checkpoint, final_model, lines, progress, tokens
 
 MODEL = (
     "hidden_size",

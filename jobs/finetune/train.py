@@ -28,8 +28,8 @@ from transformers import get_scheduler
 
 from textjobs import heads, samples
 from trialplane import errors, standalone
-from trialplane.runtime import batches, checkpoint, final_model, mapping, progress, snapshots
-from trialplane.runtime.snapshots import report
+from trialplane.training import batches, checkpoint, final_model, mapping, progress, snapshots
+from trialplane.training.snapshots import report
 
 FOR_VOCABULARY = 20_000  # texts that a preset's tokenizer is made from
 IGNORED = -100  # a target that counts for nothing

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from textjobs import tiny_deberta
 from trialplane import errors
-from trialplane.runtime.tokens import loading
+from trialplane.training.tokens import loading
 
 if TYPE_CHECKING:
     import torch

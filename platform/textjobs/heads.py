@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from textjobs import tiny_deberta, tiny_gpt2, tokenizers
 from trialplane import errors
-from trialplane.runtime.tokens import loading
+from trialplane.training.tokens import loading
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy import typing as npt
 
-from trialplane.runtime import batches
+from trialplane.training import batches
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from textjobs import characters, tiny_deberta, tiny_gpt2
 from trialplane import errors
-from trialplane.runtime.tokens import loading
+from trialplane.training.tokens import loading
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

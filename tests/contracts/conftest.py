@@ -27,8 +27,8 @@ import psycopg2
 import pytest
 
 from trialplane.controller.ledger import Ledger
-from trialplane.runtime.trial import die_with_parent
 from trialplane.spec.job import Job
+from trialplane.training.process import die_with_parent
 from trialplane.wire.records import TrialOutcome, TrialReport, TrialRequest
 from trialplane.wire.states import FailureClass, TrialState
 

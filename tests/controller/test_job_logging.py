@@ -1,6 +1,6 @@
 """What a job logs to MLflow by itself, beside what the recorder writes of its trial.
 
-Not checked here: where its calls land in the trial's process (tests/runtime/test_mlflow_runs.py).
+Not checked here: where its calls land in the trial's process (tests/training/test_mlflow_runs.py).
 """
 
 from __future__ import annotations

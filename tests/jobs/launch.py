@@ -26,10 +26,10 @@ from pathlib import Path
 from types import ModuleType
 
 from textjobs import masking
-from trialplane.runtime import checkpoint
-from trialplane.runtime.context import Context, Stopped, seed_everything
+from trialplane.runtime.context import Context, Stopped
 from trialplane.runtime.ranks import meeting
 from trialplane.spec import load
+from trialplane.training import checkpoint, process
 
 JOBS = Path(__file__).parents[2] / "jobs"
 
@@ -89,7 +89,7 @@ def be(rank: int, spec: dict, job, run, port: meeting.Port) -> int:
         for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
             del os.environ[name]
     seed = spec.get("seed", 0)
-    seed_everything(seed)
+    process.seed_everything(seed)
     checkpoints = str(folder / "checkpoints")
     reports = []
 

@@ -1,7 +1,7 @@
 """`datasets` and processes: its map forks by itself, and under the policy spawns while that is clean and else is refused.
 
 CUDA is played by a stand-in named torch: no machine of ours needs a GPU for this. Not checked here: mapping in processes of
-its own (tests/runtime/test_mapping.py).
+its own (tests/training/test_mapping.py).
 """
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ if __name__ == "__main__":
 def test_the_workers_of_a_loader_are_refused_a_list_with_what_to_use_instead(program: Program) -> None:
     said = program(LOADER)
     assert said.startswith("the arguments of Process-1 would send ")
-    assert "trialplane.runtime.lines.LineDataset for lines of text, a datasets.Dataset loaded from files for tables" in said
+    assert "trialplane.training.lines.LineDataset for lines of text, a datasets.Dataset loaded from files for tables" in said
 
 
 def test_without_the_policy_it_would_be_sent(program: Program) -> None:

@@ -15,7 +15,7 @@ from tests.policies.conftest import Program
 
 from trialplane import errors
 from trialplane.policies import pickling
-from trialplane.runtime import mapping
+from trialplane.training import mapping
 
 
 def holding(tensor: Any) -> dict[str, Any]:

@@ -30,7 +30,7 @@ trials: 1"""
 
 SCRIPT = """
 import signal, socket, sys
-from trialplane.runtime import lines
+from trialplane.training import lines
 from trialplane import standalone
 
 def run(ctx):
@@ -93,7 +93,7 @@ def test_python_alone(script: Path, tmp_path: Path) -> None:
 def test_a_training_alone_has_all_cores_and_a_search_those_of_the_job(script: Path, kind: str, cpus: int) -> None:
     (script.parent / "job.yaml").write_text(JOB.replace("kind: train", f"{kind}\nresources: {{cpus: 3}}"))
     program = (
-        "from trialplane.runtime import alone, cores; cores.usable = lambda: 64\n"
+        "from trialplane.runtime import alone; from trialplane.training import process; process.cores = lambda: 64\n"
         f"alone.main({str(script)!r}, lambda ctx: {{'loss': ctx.cpus}})"
     )
     ranks = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "8"}  # a job divides them by itself

@@ -18,7 +18,8 @@ import pytest
 
 from trialplane import errors
 from trialplane.policies import transport
-from trialplane.runtime import batches, outcomes, trial
+from trialplane.runtime import outcomes, trial
+from trialplane.training import batches
 from trialplane.wire import records
 from trialplane.wire.records import SlotConfig, TrialOutcome, TrialRequest
 from trialplane.wire.states import FailureClass, TrialState

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from textjobs import characters, masking, tokenizers
-from trialplane.runtime.batches import BatchOrder, ResumableSampler
+from trialplane.training.batches import BatchOrder, ResumableSampler
 
 LINES = ["鲤鱼在河里游来游去，很高兴。", "树上的鸟叫个不停", "春天", "他在2016年买了LED灯"] * 25
 

@@ -91,7 +91,7 @@ import torch
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from trialplane.runtime import batches, checkpoint, progress
+from trialplane.training import batches, checkpoint, progress
 from trialplane import standalone
 
 

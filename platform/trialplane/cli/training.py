@@ -5,7 +5,7 @@ from __future__ import annotations
 from trialplane.cli import output
 from trialplane.wire.records import RunStatus
 
-# How a report names what is shown apart from the other metrics; `runtime/progress.py` reports so.
+# How a report names what is shown apart from the other metrics; `training/progress.py` reports so.
 STEP = "step"
 TOTAL = "total_steps"
 LEFT = "seconds_left"

@@ -10,7 +10,7 @@ from trialplane.wire.units import WorkerStatus
 
 WINDOW = 50  # reports that the rate is taken from
 TOTAL = "total_steps"
-LEFT = "seconds_left"  # where the job says itself, as `runtime.progress` makes it
+LEFT = "seconds_left"  # where the job says itself, as `training.progress` makes it
 # Said while it is so, and gone from the reports when it is not.
 _PASSING = ("slowest_rank", "slowest_rank_factor")
 

@@ -115,7 +115,7 @@ def _refuse_large(size: int, name: str) -> None:
     if size > limit():
         raise errors.PolicyError(
             f"{name} would send {size / 2**20:.1f} MiB to another process; the limit is {limit() / 2**20:.1f} MiB. "
-            "Send a recipe instead: trialplane.runtime.lines.LineDataset for lines of text, a datasets.Dataset loaded from "
+            "Send a recipe instead: trialplane.training.lines.LineDataset for lines of text, a datasets.Dataset loaded from "
             "files for tables; or keep the path and open (or memory-map) the file on first use, leaving the data out of "
             "__getstate__"
         )

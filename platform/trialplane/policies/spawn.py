@@ -149,7 +149,7 @@ def _guarded(method: Callable[..., Any]) -> Callable[..., Any]:
                 f"Dataset.{method.__name__}(num_proc={processes}) starts processes from this one (datasets does for 1 too), "
                 f"but {'; '.join(reasons)}: forked ones fail or hang, and in any case there are too many. Do it before the "
                 "model is on the GPU and before there are ranks, or write num_proc=None (this process does it), or call "
-                "trialplane.runtime.mapping.mapped(dataset, function, cache=ctx.cache), which uses all cores in clean "
+                "trialplane.training.mapping.mapped(dataset, function, cache=ctx.cache), which uses all cores in clean "
                 "processes, once for all ranks"
             )
         return method(*args, **kwargs)

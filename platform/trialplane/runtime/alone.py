@@ -19,10 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from trialplane import errors, policies
-from trialplane.runtime import context, cores, showing
+from trialplane.runtime import context, showing
 from trialplane.spec import document, load, space
 from trialplane.spec.collecting import Collect
 from trialplane.spec.job import Job
+from trialplane.training import process
 from trialplane.wire import paths
 
 # Torchrun's variable → what a process has that is alone: its rank, its rank on this node, how many there are.
@@ -88,7 +89,7 @@ def _run(file: str, run: Callable[..., Any], argv: Sequence[str] | None, learn: 
     params |= {**config, **_assignments(arguments.set, None if job.space_function else known), **named}
     rank, local_rank, world_size = (int(os.environ.get(name, usual)) for name, usual in _TORCHRUN.items())
     reporter = _print_report if rank == 0 else _keep_quiet
-    context.seed_everything(arguments.seed)
+    process.seed_everything(arguments.seed)
     with tempfile.TemporaryDirectory(prefix="trialplane-") as workdir:
         given = {
             "params": params,
@@ -97,7 +98,7 @@ def _run(file: str, run: Callable[..., Any], argv: Sequence[str] | None, learn: 
             "attempt": 1,
             # A training has the machine to itself, all its ranks here together. The numbers of a search and of a collection
             # depend on how many threads sum them up, and are to be those that the job gives on the platform.
-            "cpus": cores.usable() if job.is_training else job.resources.cpus,
+            "cpus": process.cores() if job.is_training else job.resources.cpus,
             "gpus": job.resources.gpus,
             "code": folder,
             "cache": paths.cache(paths.home()),

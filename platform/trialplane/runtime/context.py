@@ -6,8 +6,6 @@ Imports nothing heavy and must not: it is loaded in the template before the job'
 from __future__ import annotations
 
 import dataclasses
-import random
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -173,17 +171,6 @@ class Context:
         if value is None:
             raise errors.InputError(f"params.{name} is null, and must be a path")
         return [self.code / Path(str(one)).expanduser() for one in (value if isinstance(value, list) else [value])]
-
-
-def seed_everything(seed: int) -> None:
-    """Seeds the generators of Python, and of numpy and torch where they are loaded."""
-    random.seed(seed)
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        numpy.random.seed(seed % 2**32)
-    torch = sys.modules.get("torch")
-    if torch is not None:
-        torch.manual_seed(seed)
 
 
 def standalone(file: str, run: Callable[..., Any], learn: Callable[..., Any] | None = None) -> None:

@@ -32,7 +32,8 @@ from typing import Any
 
 from trialplane import policies
 from trialplane.policies import spawn
-from trialplane.runtime import context, mlflow_runs, outcomes, trial
+from trialplane.runtime import context, outcomes, trial
+from trialplane.training import mlflow_runs, process
 from trialplane.wire import env, records
 
 _PR_SET_CHILD_SUBREAPER = 36
@@ -69,7 +70,7 @@ def main() -> None:
             "mlflow": "mlflow" in sys.modules,
         },
     )
-    context.seed_everything(0)  # torch's first seeding reads source files for 10 ms; children find them read
+    process.seed_everything(0)  # torch's first seeding reads source files for 10 ms; children find them read
     gc.collect()
     gc.freeze()  # the children's collector must not touch, and so copy, every page of ours
     Template(control, config, run).serve()
@@ -130,14 +131,14 @@ class Template:
 
     def _spawn(self, descriptor: int) -> int:
         # Reaped by _reap, by pid: the Popen object itself must not wait for it.
-        process = subprocess.Popen(
+        child = subprocess.Popen(
             [sys.executable, "-m", "trialplane.runtime.trial", str(descriptor), str(os.getpid())],
             pass_fds=[descriptor],
             stdin=subprocess.DEVNULL,
             start_new_session=True,  # from its first moment on, so that it can be found and killed
         )
-        process.returncode = 0
-        return process.pid
+        child.returncode = 0
+        return child.pid
 
     def _reap(self) -> None:
         """Collects ended children, kills what ended trials left behind, and reports each trial."""

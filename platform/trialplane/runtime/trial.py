@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import ctypes
 import dataclasses
 import faulthandler
 import importlib
 import json
 import os
 import resource
-import signal
 import sys
 import tempfile
 import time
@@ -27,14 +25,14 @@ from pathlib import Path
 from typing import Any
 
 from trialplane import policies
-from trialplane.runtime import context, mlflow_runs, outcomes, showing, stopping
+from trialplane.runtime import context, outcomes, showing, stopping
+from trialplane.training import mlflow_runs, process
 from trialplane.wire import env, paths, records
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.states import TrialState
 
 # What calls the job's function, with the fields of its context.
 Act = Callable[[Callable[..., Any], Mapping[str, Any]], context.Result]
-_PR_SET_PDEATHSIG = 1
 _UNREAD = "--resume {run} has no effect: the job has not read ctx.resume_from, so it started from scratch"
 
 
@@ -51,13 +49,6 @@ def import_job(config: records.SlotConfig) -> context.Run:
     module, _, function = config.entrypoint.partition(":")
     run: context.Run = getattr(importlib.import_module(module), function)
     return run
-
-
-def die_with_parent(parent: int) -> None:
-    """Asks the kernel to kill this process when its parent ends, so that no orphan holds a GPU."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it ended before we asked
-        os._exit(1)
 
 
 def run_and_end(run: context.Run | None, channel: Connection, parent: int) -> None:
@@ -82,7 +73,7 @@ def end_after(serve: Callable[[], int], parent: int, leader: bool = False) -> No
     code = 1
     atexit._clear()  # what was registered so far is not the job's; torch's alone takes 40 ms
     try:
-        die_with_parent(parent)
+        process.die_with_parent(parent)
         if leader:
             with contextlib.suppress(PermissionError):  # started as a session leader already
                 os.setsid()
@@ -155,7 +146,7 @@ def _enter(config: records.SlotConfig, request: records.TrialRequest, workdir: P
     torch = sys.modules.get("torch")
     if torch is not None and not _has_ranks(config):  # it starts threads, and a supervisor forks
         torch.set_num_threads(config.cpus)
-    context.seed_everything(request.seed)
+    process.seed_everything(request.seed)
 
 
 def _plainly(run: context.Run, given: Mapping[str, Any]) -> context.Result:
@@ -190,7 +181,7 @@ def run_job(
     try:
         if run is None:
             run = import_job(config)
-            context.seed_everything(request.seed)  # again: the imports may just have loaded numpy and torch
+            process.seed_everything(request.seed)  # again: the imports may just have loaded numpy and torch
         given = {
             "params": request.params,
             "seed": request.seed,

@@ -1,4 +1,4 @@
-"""Where a training saves itself, and how long it gets to do so at the end. A model only: `runtime/checkpoint/` does it.
+"""Where a training saves itself, and how long it gets to do so at the end. A model only: `training/checkpoint/` does it.
 
 How often it is saved and which checkpoints stay is the job's code to say, by its `params`.
 """

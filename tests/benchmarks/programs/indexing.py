@@ -9,7 +9,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from trialplane.runtime.lines import LineDataset, scan
+from trialplane.training.lines import LineDataset, scan
 
 assert scan  # imported before the clock starts: numpy is in every process that builds
 

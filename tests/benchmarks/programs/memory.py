@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.benchmarks.programs import sending
 
-from trialplane.runtime.lines import LineDataset
+from trialplane.training.lines import LineDataset
 
 
 def work(dataset: LineDataset, seed: int, reads: int, together: synchronize.Barrier, answers: Any) -> None:

@@ -8,7 +8,7 @@ import sys
 import time
 from typing import Any
 
-from trialplane.runtime.lines import LineDataset
+from trialplane.training.lines import LineDataset
 
 BATCH = 32
 

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from trialplane.runtime.lines import LineDataset
+from trialplane.training.lines import LineDataset
 
 
 class ListDataset:

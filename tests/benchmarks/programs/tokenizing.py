@@ -10,8 +10,8 @@ from pathlib import Path
 import datasets
 import transformers
 
-from trialplane.runtime import tokens
-from trialplane.runtime.lines import LineDataset
+from trialplane.training import tokens
+from trialplane.training.lines import LineDataset
 
 MAX_LENGTH = 128
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
-from trialplane.runtime import checkpoint, progress
-from trialplane.runtime.batches import BatchOrder, ResumableSampler
-from trialplane.runtime.checkpoint import Checkpoints
+from trialplane.training import checkpoint, progress
+from trialplane.training.batches import BatchOrder, ResumableSampler
+from trialplane.training.checkpoint import Checkpoints
 
 SAMPLES, BATCH = 20_000, 64
 LINES = 14_800_000

@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trialplane.runtime import building
+from trialplane.training import building
 
 if TYPE_CHECKING:
     from trialplane.runtime.collect.segments import Bytes

@@ -21,6 +21,7 @@ from trialplane import errors
 from trialplane.runtime import context
 from trialplane.runtime.collect import exchange, segments
 from trialplane.runtime.collect.line import Line
+from trialplane.training import process
 from trialplane.wire import records
 from trialplane.wire.units import Offer, Unit
 
@@ -65,7 +66,7 @@ class Producer(context.Context):
         same result wherever it is done.
         """
         while taken := self.take():
-            context.seed_everything(taken[0].seed)
+            process.seed_everything(taken[0].seed)
             yield taken[0]
 
     def take(self, count: int = 1, *, wait: bool = True) -> tuple[Unit, ...]:

@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from trialplane import errors
-from trialplane.runtime import building
 from trialplane.runtime.collect.consumer import Consumer, Result, Results
 from trialplane.runtime.collect.tables import Archive, Table
 from trialplane.spec.collecting import Write
+from trialplane.training import building
 from trialplane.wire import paths
 
 MANIFEST = "MANIFEST.json"

@@ -1,6 +1,6 @@
 """What one iteration leaves to the next: weights and state, kept by the number of the iteration that starts with them.
 
-They are the same folders as a training's checkpoints (`runtime/steps`), so complete or absent; the iteration is the step.
+They are the same folders as a training's checkpoints (`training/steps`), so complete or absent; the iteration is the step.
 Two files, `weights.packed` and `state.packed`, are trees as `policies/transport.py` packs them: reading them runs no code,
 and needs torch no more than writing numpy arrays did. An iteration starts with its own number and no other: the newest may
 be of an attempt whose outcome was lost.
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from trialplane import errors
 from trialplane.policies import transport
-from trialplane.runtime.steps import record, stores
+from trialplane.training.steps import record, stores
 
 if TYPE_CHECKING:
     from trialplane.runtime.collect.segments import Bytes

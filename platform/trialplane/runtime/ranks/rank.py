@@ -21,8 +21,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from trialplane import policies
-from trialplane.runtime import context, mlflow_runs, trial
+from trialplane.runtime import context, trial
 from trialplane.runtime.ranks import meeting
+from trialplane.training import mlflow_runs, process
 from trialplane.wire import records
 
 
@@ -161,7 +162,7 @@ def _enter(job: Job, place: Place) -> None:
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.set_num_threads(place.threads)
-    context.seed_everything(job.request.seed)
+    process.seed_everything(job.request.seed)
 
 
 def _main() -> None:

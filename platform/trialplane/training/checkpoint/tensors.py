@@ -1,0 +1,151 @@
+"""A training state as bytes: copied to memory of its own, written by torch, read back by torch's safe loader.
+
+A state is a tree of dictionaries, lists and tuples with tensors and plain values as leaves: all that
+`torch.load(weights_only=True)` accepts, so that reading a checkpoint runs no code of whoever wrote it. Imports torch.
+"""
+
+from __future__ import annotations
+
+import collections
+import pickle
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trialplane import errors
+from trialplane.training.steps.record import Part
+from trialplane.training.steps.stores import Sink
+
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
+_PIECE = 8 << 20
+
+
+class Copier:
+    """Copies states to the processor's memory, into the same memory each time: fresh pages cost more than the copy.
+
+    A copy is valid until the next one is made.
+    """
+
+    def __init__(self) -> None:
+        self._buffers: dict[str, torch.Tensor] = {}
+        self._copied: dict[tuple[Any, ...], torch.Tensor] = {}
+        self._size = 0
+
+    def copy(self, state: Mapping[str, Any], name: str) -> tuple[dict[str, Any], int]:
+        """A copy of `state` and the bytes of its tensors; waits for the GPU where some are there.
+
+        Args:
+            state: the tree.
+            name: what errors call it.
+
+        Raises:
+            TypeError: a leaf that a safe load would refuse; says which.
+        """
+        self._copied, self._size = {}, 0
+        copied = {key: self._tree(value, f'{name}["{key}"]') for key, value in state.items()}
+        for device in {key[0] for key in self._copied if key[0].type == "cuda"}:
+            torch.cuda.synchronize(device)  # each: the current one may be another
+        self._copied = {}
+        return copied, self._size
+
+    def _tree(self, value: Any, path: str) -> Any:
+        if isinstance(value, torch.Tensor):
+            return self._tensor(value, path)
+        if isinstance(value, Mapping):
+            inner = {key: self._tree(one, f"{path}[{key!r}]") for key, one in value.items()}
+            if type(value) is collections.Counter:
+                return collections.Counter(inner)
+            if hasattr(value, "_metadata"):  # a module's: versions of its parts, which load_state_dict looks at
+                ordered: Any = collections.OrderedDict(inner)
+                ordered._metadata = value._metadata
+                return ordered
+            return inner
+        if type(value) in (list, tuple):
+            return type(value)(self._tree(inner, f"{path}[{number}]") for number, inner in enumerate(value))
+        if type(value) is set:
+            return set(value)
+        if type(value) in _PLAIN:
+            return value
+        raise TypeError(
+            f"{path} is a {type(value).__module__}.{type(value).__qualname__}, which a checkpoint does not keep: tensors, "
+            "plain values, and dictionaries and lists of them. Give .item() or torch.from_numpy(…) of what is numpy's, "
+            ".state_dict() of an object, .to_local() of a DTensor"
+        )
+
+    def _tensor(self, tensor: torch.Tensor, path: str) -> torch.Tensor:
+        tensor = tensor.detach()
+        if type(tensor) is not torch.Tensor or tensor.layout is not torch.strided or tensor.is_meta:
+            what = "on the meta device" if tensor.is_meta else f"a {type(tensor).__name__} of layout {tensor.layout}"
+            raise TypeError(f"{path} is {what}, which a checkpoint does not keep; give a plain dense tensor")
+        key = (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
+        if tensor.numel() and key in self._copied:  # tied weights stay tied, and are written once
+            return self._copied[key]
+        buffer = self._buffers.get(path)
+        if buffer is None or buffer.shape != tensor.shape or buffer.dtype != tensor.dtype:
+            pinned = tensor.device.type == "cuda"  # lets the copies of all tensors run at the bus's speed
+            buffer = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=pinned)
+            self._buffers[path] = buffer
+        buffer.copy_(tensor, non_blocking=True)
+        self._copied[key] = buffer
+        self._size += buffer.nbytes
+        return buffer
+
+
+def write(state: Mapping[str, Any], sink: Sink) -> Part:
+    """Writes a copied state.
+
+    Raises:
+        OSError: it could not be written.
+    """
+    try:
+        torch.save(state, sink)
+    except (OSError, RuntimeError):  # torch's writer puts an error of its own over that of the file
+        if sink.error is None:
+            raise
+        raise sink.error from None
+    return Part(sink.size, sink.crc, shapes(state.get("model")))
+
+
+def read(path: Path, part: Part | None, place: str, map_location: Any) -> Any:
+    """Reads a state; checks it first against `part` unless that is None.
+
+    Raises:
+        CheckpointDamaged: it is not as it was written.
+    """
+    if part is not None:
+        verify(path, part, place)
+    try:
+        return torch.load(path, map_location=map_location, weights_only=True)
+    except (RuntimeError, EOFError, KeyError, ValueError, pickle.UnpicklingError, FileNotFoundError) as error:
+        raise errors.CheckpointDamaged(f"{place} cannot be read: {errors.first_line(error)}") from error
+
+
+def verify(path: Path, part: Part, place: str) -> None:
+    """Compares a file with what COMPLETE says of it.
+
+    Raises:
+        CheckpointDamaged: it is missing, cut or changed.
+    """
+    size, crc = 0, 0
+    try:
+        with path.open("rb") as file:
+            while piece := file.read(_PIECE):
+                size, crc = size + len(piece), zlib.crc32(piece, crc)
+    except FileNotFoundError as error:
+        raise errors.CheckpointDamaged(f"{place} is missing") from error
+    if size != part.size:
+        raise errors.CheckpointDamaged(f"{place} has {size:,} bytes of {part.size:,}")
+    if crc != part.crc:
+        raise errors.CheckpointDamaged(f"{place} was changed after it was written: its checksum is another")
+
+
+def shapes(model: Any) -> dict[str, list[int]]:
+    """The shapes of a model's state, of a module or its `state_dict()`; empty for anything else."""
+    if isinstance(model, torch.nn.Module):
+        model = model.state_dict()
+    if not isinstance(model, Mapping):
+        return {}
+    return {str(name): list(value.shape) for name, value in model.items() if isinstance(value, torch.Tensor)}

@@ -1,0 +1,162 @@
+"""Writes one checkpoint, in a thread of each rank: every rank its files, then rank 0 what makes it complete.
+
+The ranks meet twice, whatever fails: when all have written or failed to, and when rank 0 has made the checkpoint complete or
+could not. So no rank waits for one that has given up, and every rank learns that a checkpoint is not there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import json
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from trialplane import errors
+from trialplane.training.checkpoint import tensors
+from trialplane.training.steps import record, stores
+from trialplane.training.steps.record import Part, Rules, Saved
+from trialplane.training.steps.stores import Store
+
+
+@dataclasses.dataclass(frozen=True)
+class Share:
+    """One rank's share of a checkpoint: copies of its states, and how the ranks meet.
+
+    Attributes:
+        step: optimizer steps done.
+        trees: copied states by file.
+        size: bytes of their tensors.
+        rank: of this process.
+        world_size: number of ranks.
+        sharded: whether each rank writes a part of the state.
+        metric: rank 0's counts.
+        meta: rank 0's counts.
+        barrier: waits for all ranks.
+    """
+
+    step: int
+    trees: Mapping[str, Mapping[str, Any]]
+    size: int
+    rank: int
+    world_size: int
+    sharded: bool
+    metric: float | None
+    meta: Mapping[str, Any]
+    barrier: Callable[[], None]
+
+
+def write(store: Store, rules: Rules, share: Share) -> None:
+    """Writes this rank's share; returns when the checkpoint is complete.
+
+    Raises:
+        CheckpointError: it is not complete; older ones are as they were.
+    """
+    failure: Exception | None = None
+    name, parts = "", {}
+    try:
+        name = record.name_of(share.step, store.complete())
+        parts = _write_parts(store, name, share)
+    except Exception as error:  # noqa: BLE001  of any file system's library; the others wait, so it is raised below
+        failure = error
+    _meet(store, share)
+    if share.rank == 0:
+        try:
+            if failure is None:
+                _complete(store, rules, name, share, parts)
+        except Exception as error:  # noqa: BLE001  as above
+            failure = error
+        if failure is not None:
+            with contextlib.suppress(OSError):  # what went wrong is said already
+                store.sweep()
+    _meet(store, share)
+    if failure is None and not store.has(name):
+        failure = errors.CheckpointError("another rank could not write its part; its own error says why")
+    if failure is not None:
+        raise _told(store, share, failure) from failure
+
+
+def _write_parts(store: Store, name: str, share: Share) -> dict[str, Part]:
+    """Writes the files of this rank; takes them back when one fails, so that a full disk is not left full."""
+    marker = _marker(share.rank)
+    parts: dict[str, Part] = {}
+    try:
+        for file, tree in share.trees.items():
+            with store.create(name, file) as sink:
+                parts[file] = tensors.write(tree, sink)
+        if share.rank != 0:
+            with store.create(name, marker) as sink:
+                sink.write(json.dumps({file: dataclasses.asdict(part) for file, part in parts.items()}).encode())
+    except BaseException:
+        for file in (*share.trees, marker):
+            store.discard(name, file)
+        raise
+    return parts
+
+
+def _complete(store: Store, rules: Rules, name: str, share: Share, parts: dict[str, Part]) -> None:
+    """Rank 0: gathers what the ranks have written, makes the checkpoint complete and deletes what no rule keeps."""
+    for rank in range(1, share.world_size):
+        marker = store.written(name, _marker(rank))
+        if marker is None:
+            raise errors.CheckpointError(f"rank {rank} could not write its part; its own error says why")
+        parts |= {file: Part(**part) for file, part in json.loads(marker).items()}
+    saved = Saved(
+        step=share.step,
+        name=name,
+        place=store.url(name),
+        world_size=share.world_size,
+        sharded=share.sharded,
+        metric=share.metric,
+        parts=parts,
+        meta=share.meta,
+    )
+    store.publish(name, record.dump(saved), parts)
+    try:
+        store.sweep()
+        for old in rules.superfluous(stores.records(store)[0]):
+            store.remove(old.name)
+    except OSError as error:  # the new one is complete all the same
+        warnings.warn(f"an old checkpoint at {store.place} could not be deleted, and takes its room: {error}", stacklevel=1)
+
+
+def _marker(rank: int) -> str:
+    return f"rank-{rank:05d}.json"
+
+
+def _meet(store: Store, share: Share) -> None:
+    try:
+        share.barrier()
+    except RuntimeError as error:  # torch's, and threading's: a rank is gone, or none came in time
+        raise _told(store, share, errors.CheckpointError(f"the ranks did not meet: {errors.first_line(error)}")) from error
+
+
+def _told(store: Store, share: Share, failure: Exception) -> errors.CheckpointError:
+    """A failure in words: what is there still, and what to do."""
+    try:
+        complete = store.complete()
+    except OSError as error:
+        last = f"Which others are there cannot be seen: {error}"
+    else:
+        before = record.order(complete[-1])[0] if complete else None
+        last = "There is none before it" if before is None else f"That of step {before} is complete and untouched"
+    head = f"the checkpoint of step {share.step} at {store.place} was not written"
+    if not isinstance(failure, OSError) or failure.errno not in (errno.ENOSPC, errno.EDQUOT):
+        name = "" if isinstance(failure, errors.CheckpointError) else f"{type(failure).__name__}: "
+        return errors.CheckpointError(f"{head}: {name}{errors.first_line(failure)}. {last}")
+    free = store.free()
+    left = "" if free is None else f", and {_bytes(free)} are free"
+    what = "the disk is full" if failure.errno == errno.ENOSPC else "the quota is used up"
+    return errors.CheckpointError(
+        f"{head}: {what}. It takes {_bytes(share.size)} on rank {share.rank}{left}. {last}. Make room, keep fewer "
+        "(keep_last, keep_best, keep_every), or write elsewhere (checkpoints.url)"
+    )
+
+
+def _bytes(size: int) -> str:
+    for unit, factor in (("GiB", 2**30), ("MiB", 2**20)):
+        if size >= factor:
+            return f"{size / factor:.1f} {unit}"
+    return f"{size / 1024:.1f} KiB"

@@ -1,0 +1,105 @@
+"""Lines to and from Hugging Face `datasets`, through a file on disk either way, so that neither is ever sent as data.
+
+Only `dataset.py` calls this. `datasets` and pyarrow are imported inside the functions.
+"""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trialplane import errors
+from trialplane.training import building
+
+if TYPE_CHECKING:
+    import datasets
+
+    from trialplane.training.lines import LineDataset
+
+BATCH = 1000  # rows of one record batch, as `datasets` itself writes them
+
+
+def to_hf(lines: LineDataset, folder: Path) -> datasets.Dataset:
+    """The lines as a dataset over an Arrow file in `folder`.
+
+    Raises:
+        CacheError: the file cannot be written.
+    """
+    import datasets
+
+    file = folder / f"lines-{lines.content[:32]}.arrow"
+    try:
+        if not file.exists():
+            with building.alone(file):
+                if not file.exists():
+                    building.sweep(file.parent, file.name)
+                    _write_arrow(lines, file)
+    except OSError as error:
+        raise _unwritable(file, error) from error
+    return datasets.Dataset.from_file(str(file))
+
+
+def write_column(dataset: datasets.Dataset, column: str, folder: Path) -> Path:
+    """Writes a column as a text file named after the dataset's fingerprint, unless it is there.
+
+    Raises:
+        DataError: there is no such column of strings, or one of them cannot be a line.
+        CacheError: the file cannot be written.
+    """
+    if column not in dataset.column_names:
+        raise errors.DataError(f"the dataset has no column {column!r}; it has: {', '.join(dataset.column_names)}")
+    kind = getattr(dataset.features[column], "dtype", "")
+    if kind not in ("string", "large_string"):
+        raise errors.DataError(f"the dataset's column {column!r} is {kind or dataset.features[column]}; lines are strings")
+    if not len(dataset):
+        raise errors.DataError("the dataset has no rows")
+    readable = "".join(letter if letter.isalnum() else "-" for letter in column)[:40]
+    file = folder / f"{dataset._fingerprint}-{readable}.txt"
+    try:
+        if not file.exists():
+            with building.alone(file):
+                if not file.exists():
+                    building.sweep(file.parent, file.name)
+                    _write_text(dataset.select_columns([column]), file)
+    except OSError as error:
+        raise _unwritable(file, error) from error
+    return file
+
+
+def _write_arrow(lines: LineDataset, file: Path) -> None:
+    import pyarrow as pa
+
+    schema = pa.schema([("text", pa.string())])
+    with building.whole(file) as out, pa.ipc.new_stream(out, schema) as stream:
+        rows = iter(lines)
+        while batch := list(itertools.islice(rows, BATCH)):
+            stream.write_batch(pa.record_batch([pa.array([row["text"] for row in batch], pa.string())], schema=schema))
+
+
+def _write_text(dataset: datasets.Dataset, file: Path) -> None:
+    with building.whole(file) as out:
+        first = 0
+        for table in dataset.with_format("arrow").iter(batch_size=10 * BATCH):
+            texts: list[Any] = table.column(0).to_pylist()
+            for row, text in enumerate(texts, start=first):
+                _refuse_unfit(text, row)
+            if first == 0 and texts[0].startswith("\ufeff"):
+                out.write("\ufeff".encode())  # one more: a reader takes the first for a mark that is not part of the text
+            out.write("".join(f"{text}\n" for text in texts).encode())
+            first += len(texts)
+
+
+def _refuse_unfit(text: Any, row: int) -> None:
+    """Raises DataError when a text cannot be one line."""
+    if text is None:
+        raise errors.DataError(f"row {row:,} of the dataset is None; drop such rows with dataset.filter(…)")
+    if "\n" in text or "\0" in text or text.endswith("\r"):
+        raise errors.DataError(
+            f"row {row:,} of the dataset holds a line break or a NUL byte, so it is not one line: {text[:60]!r}; replace it "
+            'first: dataset.map(lambda row: {"text": " ".join(row["text"].split())})'
+        )
+
+
+def _unwritable(file: Path, error: OSError) -> errors.CacheError:
+    return errors.CacheError(f"{file} cannot be written ({error.strerror}); make room, or name another folder")

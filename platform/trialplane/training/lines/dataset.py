@@ -1,0 +1,242 @@
+r"""Lines of text files as a dataset that costs nothing to send: `LineDataset(files)[i]` is `{"text": line}`.
+
+The files stay where they are and are memory-mapped, so all processes of a machine share one copy of them, the page cache.
+A small index beside each file (see `index.py`) says where its lines begin. What is pickled to a worker is a recipe of
+a few hundred bytes: paths, sizes and times. A worker that wakes up with it knows its length, opens the files on first use,
+and raises an error where one is gone or has changed; it never goes on with an empty dataset.
+
+Fits torch's DataLoader as a map-style dataset, without importing torch. Lines end at `\n` or `\r\n` and nowhere else; a
+line of blanks is not empty; a byte order mark at a file's begin is not part of its text. A file must not be changed in
+place while it is read: write a new one and rename it. (Cutting a memory-mapped file short kills those who read it.)
+"""
+
+from __future__ import annotations
+
+import bisect
+import hashlib
+import itertools
+import json
+import operator
+import pickle
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trialplane import errors
+from trialplane.training import building
+from trialplane.training.lines import index as line_index
+from trialplane.training.lines.index import Empty, OpenText, Text
+
+if TYPE_CHECKING:
+    import datasets
+
+INLINE = 800  # bytes of a recipe that are sent; a longer one is written to a file, and its name is sent
+
+
+class LineDataset:
+    """The lines of one or more text files, in their order.
+
+    Args:
+        files: one file, or several.
+        max_samples: only the first so many lines; None for all.
+        empty: what to do with lines of no characters: "skip" them, "keep" them as "", or "error" out.
+        cache: folder for the index; None puts it beside the text, or where that cannot be written into trialplane's cache.
+
+    Raises:
+        DataError: a file is missing, empty, compressed or binary, or there are no lines in any.
+        CacheError: the index cannot be written.
+    """
+
+    def __init__(
+        self,
+        files: str | Path | Sequence[str | Path],
+        *,
+        max_samples: int | None = None,
+        empty: Empty = "skip",
+        cache: str | Path | None = None,
+    ) -> None:
+        named = [Path(file).expanduser().absolute() for file in ([files] if isinstance(files, (str, Path)) else files)]
+        if not named:
+            raise errors.DataError("no text file was named; give LineDataset one, or a list of them")
+        if max_samples is not None and max_samples < 1:
+            raise errors.DataError(f"max_samples is {max_samples}; it must be at least 1, or None for all lines")
+        if empty not in ("skip", "keep", "error"):
+            raise errors.DataError(f"empty is {empty!r}; it must be skip, keep or error")
+        self._cache = None if cache is None else Path(cache).expanduser().absolute()
+        found = [line_index.find(file, empty, self._cache) for file in named]
+        if empty == "error":
+            _refuse_empty(found)
+        self._recipe: dict[str, Any] = {
+            "empty": empty,
+            "files": [[each.text.path, each.text.size, each.text.mtime_ns, each.index, each.header.lines] for each in found],
+        }
+        lines = sum(each.header.lines for each in found)
+        if lines == 0:
+            raise errors.DataError(f"text file {named[0]}: all its lines are empty; is it the right file?")
+        self._length = lines if max_samples is None else min(lines, max_samples)
+        self._manifest = ""
+        self._opened: list[OpenText | None] | None = None
+        self._ends: list[int] = []
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, index: int) -> dict[str, str]:
+        """The line, counted from 0, or from the end when negative.
+
+        Raises:
+            IndexError: there is no such line.
+            DataError: the file is gone or has changed, or the line is not UTF-8.
+        """
+        text, row = self._place(index)
+        return {"text": text.line(row)}
+
+    def __getitems__(self, indices: Sequence[int]) -> list[dict[str, str]]:
+        """Several lines: what a DataLoader asks for, once per batch."""
+        return [self[index] for index in indices]
+
+    def __iter__(self) -> Iterator[dict[str, str]]:
+        return map(self.__getitem__, range(self._length))
+
+    def __repr__(self) -> str:
+        recipe = self._read_recipe()
+        count = len(recipe["files"])
+        where = recipe["files"][0][0] if count == 1 else f"{count} files"
+        return f"LineDataset({self._length:,} lines of {where})"
+
+    def where(self, index: int) -> tuple[Path, int]:
+        """The file of a line, and its number in it, counted from 1."""
+        text, row = self._place(index)
+        return Path(text.text.path), text.number(row)
+
+    @property
+    def content(self) -> str:
+        """A digest of all that the lines are: every byte of the files, their order, which lines are taken.
+
+        Reckoned once per file and kept beside its index: 64 hexadecimal digits, the same wherever the files lie.
+        """
+        recipe = self._read_recipe()
+        digests = []
+        for path, size, mtime_ns, index, _ in recipe["files"]:
+            digests.append(line_index.content(Text(path, size, mtime_ns), Path(index)))
+        facts = json.dumps([recipe["empty"] == "skip", self._length, digests])
+        return hashlib.blake2b(facts.encode(), digest_size=32).hexdigest()
+
+    def to_hf(self, folder: str | Path | None = None) -> datasets.Dataset:
+        """The same lines as a `datasets.Dataset` over an Arrow file on disk, which is as cheap to send.
+
+        Args:
+            folder: where the Arrow file goes (as large as the text); None for trialplane's cache. Made once per content.
+        """
+        from trialplane.training.lines import arrow
+
+        return arrow.to_hf(self, Path(folder) if folder is not None else self._own_cache())
+
+    @classmethod
+    def from_hf(cls, dataset: datasets.Dataset, column: str = "text", *, folder: str | Path) -> LineDataset:
+        """The rows of a column as lines of a text file in `folder`, row i as line i. Written once per dataset.
+
+        Raises:
+            DataError: a row holds a line break or nothing (None), or there is no such column.
+        """
+        from trialplane.training.lines import arrow
+
+        file = arrow.write_column(dataset, column, Path(folder).expanduser().absolute())
+        return cls(file, empty="keep", cache=file.parent)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A recipe under 1 KB. One of many files is written to the cache, and its name is the recipe."""
+        state = {"length": self._length, "cache": None if self._cache is None else str(self._cache)}
+        if not self._manifest and len(pickle.dumps(self._recipe)) <= INLINE:
+            return {**state, "recipe": self._recipe}
+        if not self._manifest:
+            self._manifest = str(_write_manifest(self._recipe, self._own_cache()))
+        return {**state, "manifest": self._manifest}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._length = state["length"]
+        self._cache = None if state["cache"] is None else Path(state["cache"])
+        self._recipe = state.get("recipe", {})
+        self._manifest = state.get("manifest", "")
+        self._opened = None
+        self._ends = []
+
+    def _place(self, index: int) -> tuple[OpenText, int]:
+        """The file that holds a line, opened, and its row there."""
+        row = operator.index(index)
+        if row < 0:
+            row += self._length
+        if not 0 <= row < self._length:
+            raise IndexError(f"line {index} of {self._length:,}")
+        opened = self._opened
+        if opened is None:
+            opened = self._open()
+        number = 0
+        if len(opened) > 1:
+            number = bisect.bisect_right(self._ends, row)
+            if number:
+                row -= self._ends[number - 1]
+        text = opened[number]
+        if text is None:
+            recipe = self._recipe
+            path, size, mtime_ns, place, lines = recipe["files"][number]
+            text = opened[number] = OpenText(Text(path, size, mtime_ns), Path(place), recipe["empty"], lines)
+        return text, row
+
+    def _open(self) -> list[OpenText | None]:
+        files = self._read_recipe()["files"]
+        self._ends = list(itertools.accumulate(lines for *_, lines in files))
+        self._opened = [None] * len(files)
+        return self._opened
+
+    def _read_recipe(self) -> dict[str, Any]:
+        if not self._recipe:
+            self._recipe = _read_manifest(Path(self._manifest))
+        return self._recipe
+
+    def _own_cache(self) -> Path:
+        return self._cache or line_index.default_cache()
+
+
+def _refuse_empty(found: Iterable[line_index.Indexed]) -> None:
+    for each in found:
+        if each.header.empty:
+            raise errors.DataError(
+                f"text file {each.text.path}, line {each.header.first_empty:,}: an empty line, one of "
+                f'{each.header.empty:,}; take them out (`sed -i "/^\\r\\?$/d"`), or say empty="skip"'
+            )
+
+
+def _write_manifest(recipe: dict[str, Any], folder: Path) -> Path:
+    """The recipe as a file named after its content."""
+    data = json.dumps(recipe).encode()
+    file = folder / f"{_manifest_name(data)}.files.json"
+    if not file.exists():
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with building.whole(file) as out:
+                out.write(data)
+        except OSError as error:
+            raise errors.CacheError(
+                f"the list of {len(recipe['files']):,} text files, too long to send to workers, cannot be written to "
+                f"{folder} ({error.strerror}); make room, or name another folder: LineDataset(…, cache=FOLDER)"
+            ) from error
+    return file
+
+
+def _read_manifest(file: Path) -> dict[str, Any]:
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise errors.DataError(
+            f"{file}, the list of this dataset's text files, cannot be read ({error.strerror}); make the dataset again with "
+            "LineDataset(…, cache=FOLDER), a folder that every worker sees"
+        ) from error
+    if _manifest_name(data) != file.name.partition(".")[0]:
+        raise errors.DataError(f"{file}, the list of this dataset's text files, was changed; make the dataset again")
+    recipe: dict[str, Any] = json.loads(data)
+    return recipe
+
+
+def _manifest_name(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=16).hexdigest()

@@ -1,0 +1,226 @@
+"""`Dataset.map` for training jobs: on all cores, in processes without CUDA or threads, once for all ranks and all runs.
+
+    rows = mapping.table(ctx.path("data"), ["text"], cache=ctx.cache)
+    samples = mapping.mapped(rows, function, cache=ctx.cache, batched=True, remove_columns=rows.column_names)
+
+A rank that maps by itself forks beside CUDA and threads, or uses one core, and eight ranks do it eight times. Here the first
+that comes starts a fresh interpreter (`worker.py`), which forks as many as there are cores; the others wait for its
+lock and get the same Arrow files, memory-mapped. It does not matter what is alive in the calling process. Best before the
+process group is made all the same: then nobody waits in a collective, which has a time limit.
+
+`datasets` is imported inside the functions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import trialplane
+from trialplane import errors
+from trialplane.policies import pickling
+from trialplane.training import building, process
+
+if TYPE_CHECKING:
+    import datasets
+
+VERSION = 1
+COMPLETE = "complete.json"
+_WORKER = "trialplane.training.mapping.worker"
+# A process per core, each without threads of its own; and none takes itself for a rank.
+_ENV = {
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",
+    "MKL_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "RAYON_NUM_THREADS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+_RANK = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
+_READERS = {".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json", ".parquet": "parquet"}
+# What decides where and how it is done is decided here.
+_OURS = ("num_proc", "cache_file_name", "keep_in_memory", "load_from_cache_file", "new_fingerprint", "suffix_template")
+
+
+def table(file: str | Path, columns: Sequence[str], *, cache: str | Path) -> datasets.Dataset:
+    """The rows of a CSV, TSV, JSON-lines or Parquet file, as an Arrow file in the cache, made by the first who asks.
+
+    Args:
+        file: its name says what it is; `.gz` is unpacked.
+        columns: those that must be there.
+        cache: folder shared by all trials.
+
+    Raises:
+        DataError: no such file, not the format that its name says, no rows, or a column is missing.
+    """
+    import datasets
+    import tqdm
+    from datasets import exceptions
+
+    file = Path(file).absolute()
+    kind = [suffix.lower() for suffix in file.suffixes if suffix.lower() != ".gz"][-1:]
+    if not file.is_file():
+        raise errors.DataError(f"data file {file} is not there; params.data names it")
+    if not kind or kind[0] not in _READERS:
+        raise errors.DataError(f"data file {file}: its kind is not known by its name; give {', '.join(_READERS)}")
+    options = {"sep": "\t"} if kind[0] == ".tsv" else {}
+    datasets.disable_progress_bars()
+    # Even a bar that is not shown takes a lock between processes, which is told as leaked when a rank ends.
+    tqdm.tqdm.set_lock(threading.RLock())
+    try:
+        rows = datasets.load_dataset(
+            _READERS[kind[0]], data_files=str(file), split="train", cache_dir=str(Path(cache) / "datasets"), **options
+        )
+    except StopIteration as error:  # what datasets 5.2 says of an empty file
+        raise errors.DataError(f"data file {file} holds no rows") from error
+    except (exceptions.DatasetGenerationError, ValueError) as error:
+        cause = error.__cause__ or error
+        raise errors.DataError(f"data file {file} cannot be read: {errors.first_line(cause)}") from error
+    if not len(rows):
+        raise errors.DataError(f"data file {file} holds no rows")
+    missing = [column for column in columns if column not in rows.column_names]
+    if missing:
+        raise errors.DataError(
+            f"data file {file} has no column {', '.join(missing)}; it has: {', '.join(rows.column_names)}"
+        )
+    return rows
+
+
+def mapped(
+    dataset: datasets.Dataset,
+    function: Callable[..., Any],
+    *,
+    cache: str | Path,
+    processes: int | None = None,
+    rows_each: int = 1000,
+    say: Callable[[str], object] = print,
+    **options: Any,
+) -> datasets.Dataset:
+    """What `dataset.map(function, **options)` gives, from the cache or made on all cores.
+
+    A cache is named by the dataset, the function (its arguments, and the text of the module that defines it), the options
+    and the version of `datasets`. Shards that a killed run has finished are kept for the next.
+
+    Args:
+        dataset: over files, as `table`, `load_dataset` or `load_from_disk` give it.
+        function: as of `map`; sent to other processes, so keep names of files in it and no data.
+        cache: folder shared by all trials.
+        processes: at most so many; one per usable core when left out.
+        rows_each: rows that are worth a process.
+        say: told when it begins and when it is done.
+        **options: as of `map`: `batched`, `remove_columns`, `fn_kwargs`, …
+
+    Raises:
+        PolicyError: the dataset or the function is too large to send.
+        InputError: the function failed; its traceback is in the log.
+        CacheError: the cache cannot be written, or its process was killed.
+    """
+    import datasets
+    import dill
+
+    if wrong := [name for name in options if name in _OURS]:
+        raise TypeError(f"mapped() decides {', '.join(wrong)} itself")
+    pickling.check_dataset(dataset)
+    sent = dill.dumps(function, recurse=True)
+    if len(sent) > pickling.limit():
+        raise errors.PolicyError(
+            f"the function {_name(function)} would send {len(sent) / 2**20:.1f} MiB to another process; let it hold the "
+            "path of what it needs, and load that when it is first called"
+        )
+    hasher = datasets.fingerprint.Hasher
+    facts = {
+        "version": VERSION,
+        "rows": dataset._fingerprint,
+        "function": hasher.hash(function),
+        "source": _source(function),
+        "options": hasher.hash(options),
+        "datasets": datasets.__version__,
+    }
+    key = hashlib.blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=16).hexdigest()
+    folder = Path(cache).expanduser().absolute() / f"mapped-{key}"
+    if (found := _complete(folder)) is not None:
+        return found
+    count = max(1, min(processes or process.cores(), len(dataset) // rows_each))
+    try:
+        with building.alone(folder):
+            if (found := _complete(folder)) is not None:  # another process made it while this one waited
+                return found
+            folder.mkdir(exist_ok=True)
+            say(f"mapping {len(dataset):,} rows by {_name(function)} on {errors.counted(count, 'core')} into {folder}")
+            work = {"path": sys.path, "function": sent, "rows": dataset, "options": options, "processes": count}
+            _start({**work, "folder": str(folder), "facts": facts}, _name(function))
+            made = _complete(folder)
+    except OSError as error:
+        raise errors.CacheError(
+            f"{folder} cannot be written ({error.strerror}); make room, or name another cache"
+        ) from error
+    assert made is not None
+    say(f"mapped {len(dataset):,} rows into {len(made):,}")
+    return made
+
+
+def _start(work: dict[str, Any], function: str) -> None:
+    """Has a process do it; the files are there afterwards."""
+    folder = work["folder"]
+    environment = {name: value for name, value in os.environ.items() if name not in _RANK} | _ENV
+    known = [str(Path(trialplane.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment["PYTHONPATH"] = os.pathsep.join(known)
+    # -P: a file of the working folder must not pass for a library.
+    command = [sys.executable, "-P", "-m", _WORKER, str(os.getpid())]
+    data = pickling.dumps(work, f"the mapping by {function}")
+    with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as worker:
+        try:
+            said = worker.communicate(data)[0]
+        finally:
+            if worker.poll() is None:
+                worker.kill()
+    if not worker.returncode:
+        return
+    if said:
+        answer = json.loads(said)
+        if answer["kind"] == "disk":
+            raise errors.CacheError(f"{folder} cannot be written: {answer['message']}; make room, or name another cache")
+        raise errors.InputError(f"mapping by {function} failed: {answer['message']}; its traceback is above")
+    code = worker.returncode
+    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+    raise errors.CacheError(
+        f"the process that maps {how}; its own words are above. Finished shards are kept in {folder}: run it again, with "
+        "fewer processes if memory was short"
+    )
+
+
+def _complete(folder: Path) -> datasets.Dataset | None:
+    """The cache when all its files are there."""
+    import datasets
+
+    try:
+        files = [folder / name for name in json.loads((folder / COMPLETE).read_bytes())["files"]]
+    except (OSError, ValueError):
+        return None
+    if not all(file.is_file() for file in files):
+        return None
+    return datasets.concatenate_datasets([datasets.Dataset.from_file(str(file)) for file in files])
+
+
+def _source(function: Callable[..., Any]) -> str:
+    """A digest of the file that defines the function or its class; "" where there is none."""
+    function = getattr(function, "func", function)  # of a functools.partial
+    try:
+        file = inspect.getsourcefile(function if inspect.isroutine(function) else type(function))
+    except TypeError:
+        return ""
+    return hashlib.blake2b(Path(file).read_bytes(), digest_size=16).hexdigest() if file and Path(file).is_file() else ""
+
+
+def _name(function: Callable[..., Any]) -> str:
+    function = getattr(function, "func", function)
+    return getattr(function, "__name__", type(function).__name__)

@@ -1,0 +1,51 @@
+"""What every process of a training needs: how many cores it may use, with whom it ends, its seeds. Imports nothing heavy."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+import random
+import signal
+import sys
+from pathlib import Path
+
+_PR_SET_PDEATHSIG = 1
+_QUOTA = Path("/sys/fs/cgroup/cpu.max")  # as a container sees its own cgroup, version 2
+
+
+def cores(quota: Path = _QUOTA) -> int:
+    """Cores to keep busy, at least 1: its affinity, and the share of them that its container was given.
+
+    A pod limited to 4 of a node's 64 cores gets 4: more would only wait.
+    """
+    count = len(os.sched_getaffinity(0))
+    try:
+        limit, period = quota.read_text().split()
+        share = math.ceil(int(limit) / int(period))
+    except (OSError, ValueError):  # no cgroup version 2 here, or "max": no limit
+        return count
+    return max(1, min(count, share))
+
+
+def die_with_parent(parent: int) -> None:
+    """Asks the kernel to kill this process when its parent ends, so that no orphan holds a GPU."""
+    end_with_parent()
+    if os.getppid() != parent:  # it ended before we asked
+        os._exit(1)
+
+
+def end_with_parent() -> None:
+    """The same for a process whose parent is known to be there, as after a fork."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def seed_everything(seed: int) -> None:
+    """Seeds the generators of Python, and of numpy and torch where they are loaded."""
+    random.seed(seed)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed(seed % 2**32)
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.manual_seed(seed)

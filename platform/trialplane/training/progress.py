@@ -1,0 +1,227 @@
+"""What people see of a training while it runs: rates, loss, learning rate, gradient norm, GPU, time left; and stragglers.
+
+    meter = progress.Meter(ctx, total_steps=10_000, start=found.step)
+    for step in range(start, total):
+        with meter.own():
+            batch = next(batches); loss = model(batch)
+        ...
+        meter.step(step + 1, samples=32, tokens=batch_tokens, loss=loss, lr=lr, grad_norm=norm)
+
+Rank 0 reports, which `showing` makes a line of in the log; every rank sends its own seconds per step to the supervisor.
+Values may be tensors: they are read from the device for a report and not before, so a step never waits for the GPU. Imports
+no torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+__all__ = ["Meter"]
+
+_PULSE = 1.0  # seconds between two reports to the supervisor
+
+
+class Job(Protocol):
+    """What the meter needs of a `Context`."""
+
+    @property
+    def rank(self) -> int:
+        """Of this process."""
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+
+    def report(self, step: int, **metrics: float) -> None:
+        """Takes the metrics of one step."""
+
+    def pulse(self, step: int, seconds: float) -> None:
+        """Takes this rank's own seconds per step."""
+
+
+class Meter:
+    """Counts one rank's steps.
+
+    Args:
+        ctx: the job's context.
+        total_steps: optimizer steps of the whole training, for the time left.
+        start: steps done before this process began.
+        every: seconds between two reports.
+        every_steps: steps between two reports instead: a study's pruner compares trials at the same steps.
+        clock: seconds, for tests.
+    """
+
+    def __init__(
+        self,
+        ctx: Job,
+        *,
+        total_steps: int,
+        start: int = 0,
+        every: float = 10.0,
+        every_steps: int | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._ctx, self._total, self._every, self._every_steps = ctx, total_steps, every, every_steps
+        self._clock = clock
+        self._began = self._line_at = self._pulse_at = clock()
+        self._start = self._line_step = self._pulse_step = start
+        self._warm_from: int | None = None  # the step from which on time is a measure of the time left
+        self._samples = self._tokens = 0
+        self._losses: list[Any] = []
+        self._own = 0.0
+        self._gpu = _Gpu()
+
+    @contextlib.contextmanager
+    def own(self) -> Iterator[None]:
+        """Around what a rank does by itself (data, forward) and not around collectives, where all wait for the slowest."""
+        began = self._clock()
+        started = self._gpu.mark()
+        yield
+        self._gpu.span(started)
+        self._own += self._clock() - began
+
+    def step(
+        self,
+        step: int,
+        *,
+        samples: int = 0,
+        tokens: int = 0,
+        loss: Any = None,
+        lr: float | None = None,
+        grad_norm: Any = None,
+        **others: Any,
+    ) -> None:
+        """Counts one optimizer step.
+
+        Args:
+            step: steps done, this one included.
+            samples: of this rank in this step.
+            tokens: of this rank in this step.
+            loss: a number or a tensor; the line shows the mean over the steps since the last one.
+            lr: learning rate.
+            grad_norm: a number or a tensor.
+            **others: more numbers to report.
+
+        Raises:
+            Pruned: as of `ctx.report`. Do not catch it.
+        """
+        now = self._clock()
+        self._samples += samples
+        self._tokens += tokens
+        if self._ctx.rank == 0 and loss is not None:
+            self._losses.append(loss.detach() if hasattr(loss, "detach") else loss)
+        if now - self._pulse_at >= _PULSE or step >= self._total:
+            self._pulse(step, now)
+        if self._ctx.rank == 0 and self._is_due(step, now):
+            self._line(step, now, lr, grad_norm, others)
+        if self._warm_from is None:  # the first step is also the warm-up: of libraries, allocators, DataLoader workers
+            self._began = self._line_at = now
+            self._warm_from = self._line_step = step
+            self._samples = self._tokens = 0
+
+    def _is_due(self, step: int, now: float) -> bool:
+        if step >= self._total:
+            return True
+        return step % self._every_steps == 0 if self._every_steps else now - self._line_at >= self._every
+
+    def _pulse(self, step: int, now: float) -> None:
+        """Sends this rank's own seconds per step since the last time; the GPU's where it took longer than the host."""
+        steps = step - self._pulse_step
+        if steps > 0:
+            self._ctx.pulse(step, max(self._own, self._gpu.seconds()) / steps)
+        self._pulse_at, self._pulse_step, self._own = now, step, 0.0
+
+    def _line(self, step: int, now: float, lr: float | None, grad_norm: Any, others: dict[str, Any]) -> None:
+        seconds = max(now - self._line_at, 1e-9)
+        steps = max(step - self._line_step, 1)  # a job that counts from 0 begins with the step that it started from
+        metrics: dict[str, float] = {}
+        if self._losses:
+            metrics["loss"] = _mean(self._losses)
+        if lr is not None:
+            metrics["lr"] = float(lr)
+        if grad_norm is not None:
+            metrics["grad_norm"] = float(grad_norm)
+        metrics |= {name: float(value) for name, value in others.items()}
+        for name, count in (("samples", self._samples), ("tokens", self._tokens)):
+            if count:  # all ranks do the same number of samples in a step; their tokens are alike in the mean
+                metrics[f"{name}_per_second_and_rank"] = count / seconds
+                metrics[f"{name}_per_second"] = count / seconds * self._ctx.world_size
+        metrics["seconds_per_step"] = seconds / steps
+        timed = max(step - (self._start if self._warm_from is None else self._warm_from), 1)
+        metrics["seconds_left"] = max(self._total - step, 0) * (now - self._began) / timed
+        metrics |= self._gpu.metrics()
+        self._line_at, self._line_step = now, step
+        self._samples = self._tokens = 0
+        self._losses.clear()
+        self._ctx.report(step, total_steps=self._total, **metrics)
+
+
+def _mean(losses: list[Any]) -> float:
+    """Of numbers, or of tensors with one wait for the device."""
+    if hasattr(losses[0], "detach"):
+        return float(sys.modules["torch"].stack(losses).float().mean())
+    return sum(float(loss) for loss in losses) / len(losses)
+
+
+class _Gpu:
+    """This rank's GPU, when torch has one in use; otherwise all of it costs nothing and says nothing."""
+
+    def __init__(self) -> None:
+        self._spans: list[tuple[Any, Any]] = []
+        self._seconds = 0.0
+        self._has_utilization = True
+
+    def mark(self) -> Any:
+        """A moment in the GPU's queue, or None."""
+        cuda = _cuda()
+        if cuda is None:
+            return None
+        event = cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def span(self, started: Any) -> None:
+        """Ends what began at a moment of `mark`."""
+        if started is not None:
+            self._spans.append((started, self.mark()))
+
+    def seconds(self) -> float:
+        """Seconds of the spans that the GPU has finished since the last call; never waits for it."""
+        while self._spans and self._spans[0][1].query():
+            started, ended = self._spans.pop(0)
+            self._seconds += started.elapsed_time(ended) / 1000
+        seconds, self._seconds = self._seconds, 0.0
+        return seconds
+
+    def metrics(self) -> dict[str, float]:
+        """Memory that torch's tensors take and took at most, and how busy the GPU is where NVIDIA's library is installed."""
+        cuda = _cuda()
+        if cuda is None:
+            return {}
+        metrics = {
+            "gpu_memory_gib": cuda.memory_allocated() / 2**30,
+            "gpu_memory_peak_gib": cuda.max_memory_allocated() / 2**30,
+        }
+        if self._has_utilization:
+            try:
+                metrics["gpu_utilization"] = float(cuda.utilization())
+            except _silence() as error:
+                self._has_utilization = False
+                print(f"how busy the GPU is cannot be seen: {error}", file=sys.stderr)  # noqa: T201
+        return metrics
+
+
+def _silence() -> tuple[type[Exception], ...]:
+    """What is raised where NVIDIA's library is missing or tells nothing; it has errors of its own, which torch lets pass."""
+    pynvml = sys.modules.get("pynvml")
+    return (ImportError, RuntimeError) if pynvml is None else (ImportError, RuntimeError, pynvml.NVMLError)
+
+
+def _cuda() -> Any:
+    """`torch.cuda` when this process uses a GPU, or None."""
+    torch = sys.modules.get("torch")
+    return torch.cuda if torch is not None and torch.cuda.is_initialized() else None

@@ -1,0 +1,181 @@
+"""How a model changed from snapshot to snapshot: a table for people and one for programs.
+
+    python -m trialplane.training.snapshots FOLDER            # prints the table
+    python -m trialplane.training.snapshots FOLDER --to OUT   # writes OUT/snapshots.md and OUT/snapshots.csv
+
+Of each: step, metrics, the distance of its weights from the first snapshot's and from the one before (Euclidean), relative
+to the first's length; and the same per layer. Weights are read one tensor at a time, so a large model needs little memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import csv
+import dataclasses
+import io
+import math
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from trialplane import errors
+from trialplane.training import snapshots
+
+# A layer is what comes up to the first number in a parameter's name (`transformer.h.0`, `bert.encoder.layer.11`); where
+# there is none, the module that has the parameter (`transformer.wte`).
+_NUMBERED = re.compile(r"(.*?\.\d+)\.")
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One snapshot among the others.
+
+    Attributes:
+        step: of it.
+        metrics: of it.
+        size: bytes.
+        from_start: length of its weights' difference from the first's.
+        relative: the same, divided by the length of the first's weights.
+        from_previous: length of the difference from the one before.
+        layers: for each layer, the length of its difference from the first's, divided by that layer's first length.
+    """
+
+    step: int
+    metrics: Mapping[str, float]
+    size: int
+    from_start: float
+    relative: float
+    from_previous: float
+    layers: Mapping[str, float]
+
+
+def layer_of(name: str) -> str:
+    """The layer that a parameter belongs to."""
+    found = _NUMBERED.match(name)
+    return found[1] if found else name.rpartition(".")[0] or name
+
+
+def compare(place: str | Path) -> list[Row]:
+    """A row for each snapshot in `place`, the first step first.
+
+    Raises:
+        InputError: there are none, or they are of different models.
+    """
+    kept = snapshots.Snapshots(place)
+    found = kept.all()
+    if not found:
+        raise errors.InputError(f"there are no snapshots in {kept.place}; name the folder that holds the step-… folders")
+    with contextlib.ExitStack() as files:
+        opened = [_open(files.enter_context(kept.weights(one)), files) for one in found]
+        before = [opened[0], *opened]
+        return [_row(one, now, opened[0], last) for one, now, last in zip(found, opened, before, strict=False)]
+
+
+def _row(one: snapshots.Snapshot, now: Any, first: Any, previous: Any) -> Row:
+    names = list(first.keys())
+    if sorted(now.keys()) != sorted(names):
+        raise errors.InputError(f"{one.place} holds other weights than the first snapshot: they are of different models")
+    start: dict[str, float] = defaultdict(float)  # squares, by layer
+    moved: dict[str, float] = defaultdict(float)
+    step = 0.0
+    for name in names:
+        begun, here = first.get_tensor(name), now.get_tensor(name)
+        if begun.shape != here.shape:
+            raise errors.InputError(f"{one.place}: {name} has another shape than in the first snapshot")
+        if not begun.is_floating_point():  # position ids and the like
+            continue
+        layer = layer_of(name)
+        start[layer] += float(begun.double().square().sum())
+        moved[layer] += float((here.double() - begun.double()).square().sum())
+        step += float((here.double() - previous.get_tensor(name).double()).square().sum())
+    distance, length = math.sqrt(sum(moved.values())), math.sqrt(sum(start.values()))
+    layers = {layer: _ratio(math.sqrt(moved[layer]), math.sqrt(start[layer])) for layer in start}
+    return Row(one.step, one.metrics, one.size, distance, _ratio(distance, length), math.sqrt(step), layers)
+
+
+def _ratio(part: float, whole: float) -> float:
+    """What began at zero (a new bias) has no relative change."""
+    return part / whole if whole else math.nan
+
+
+def _open(file: Path, files: contextlib.ExitStack) -> Any:
+    from safetensors import safe_open
+
+    return files.enter_context(safe_open(str(file), framework="pt"))
+
+
+def markdown(rows: Sequence[Row]) -> str:
+    """Two tables: the snapshots, and the layers."""
+    metrics = list(dict.fromkeys(name for row in rows for name in row.metrics))
+    head = ["step", *metrics, "from start", "relative", "from previous", "MiB"]
+    lines = [
+        [
+            f"{row.step:,}",
+            *(_short(row.metrics.get(name, math.nan)) for name in metrics),
+            *map(_short, (row.from_start, row.relative, row.from_previous)),
+            f"{row.size / 2**20:,.1f}",
+        ]
+        for row in rows
+    ]
+    layers = [[layer, *(_short(row.layers[layer]) for row in rows)] for layer in rows[0].layers]
+    return (
+        "# Snapshots\n\nDistances are lengths of differences of all weights; relative to the length of the first's.\n\n"
+        + _table(head, lines)
+        + "\n## Change per layer\n\n"
+        + "Lengths of differences from the first snapshot, each relative to the length that the layer had there.\n\n"
+        + _table(["layer", *(f"{row.step:,}" for row in rows)], layers)
+    )
+
+
+def comma_separated(rows: Sequence[Row]) -> str:
+    """A row per snapshot: step, metrics, distances, and a column `layer:NAME` per layer."""
+    metrics = list(dict.fromkeys(name for row in rows for name in row.metrics))
+    out = io.StringIO()
+    table = csv.writer(out, lineterminator="\n")
+    names = [f"layer:{layer}" for layer in rows[0].layers]
+    table.writerow(["step", *metrics, "from_start", "relative", "from_previous", "bytes", *names])
+    for row in rows:
+        values = [row.metrics.get(name, "") for name in metrics]
+        table.writerow([row.step, *values, row.from_start, row.relative, row.from_previous, row.size, *row.layers.values()])
+    return out.getvalue()
+
+
+def write(place: str | Path, folder: Path) -> Path:
+    """Writes `snapshots.md` and `snapshots.csv` about the snapshots in `place`; gives the folder. Errors are `compare`'s."""
+    rows = compare(place)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "snapshots.md").write_text(markdown(rows))
+    (folder / "snapshots.csv").write_text(comma_separated(rows))
+    return folder
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Prints or writes the report; gives the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m trialplane.training.snapshots", description=(__doc__ or "").split("\n")[0]
+    )
+    parser.add_argument("place", help="folder or fsspec URL that holds the step-… folders")
+    parser.add_argument("--to", type=Path, metavar="FOLDER", help="write snapshots.md and snapshots.csv there")
+    arguments = parser.parse_args(argv)
+    try:
+        if arguments.to:
+            write(arguments.place, arguments.to)
+        else:
+            sys.stdout.write(markdown(compare(arguments.place)))
+    except errors.TrialplaneError as error:
+        sys.stderr.write(f"{error}\n")
+        return error.exit_code
+    return 0
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    ruler = ["---", *("---:" for _ in head[1:])]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in (head, ruler, *rows))
+
+
+def _short(value: float) -> str:
+    return "" if math.isnan(value) else f"{value:.4g}"

@@ -1,0 +1,174 @@
+"""Evolution snapshots: a model's weights and metrics at chosen steps of its training, thinned to a budget, to be compared.
+
+    kept = snapshots.Snapshots(f"{ctx.checkpoints}/snapshots", keep=8)
+    kept.save(step, model, {"loss": loss, "accuracy": accuracy})
+
+    python -m trialplane.training.snapshots FOLDER        # the table: how far the weights went, and which layers
+
+A snapshot is a folder `step-0000000120` with `model.safetensors`, `config.json` where the model has one (then transformers
+loads the folder), and COMPLETE, which is written last and says step, bytes and metrics: the manifest is all of these. What
+goes when there are too many is the one whose neighbours are nearest to each other, so the steps that stay lie like a
+geometric series: training changes a model fast at first. `report` compares. Rank 0 alone saves. Imports torch when
+something is saved.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import tempfile
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from trialplane import errors
+from trialplane.training.steps import record, stores
+
+if TYPE_CHECKING:
+    import torch
+
+WEIGHTS, CONFIG = "model.safetensors", "config.json"
+FORMAT = 1
+Spacing = Literal["geometric", "even"]
+_PIECE = 8 << 20
+
+
+@dataclasses.dataclass(frozen=True)
+class Snapshot:
+    """One of them.
+
+    Attributes:
+        step: optimizer steps done.
+        name: of its folder.
+        place: path or URL of its folder.
+        size: bytes of the weights.
+        metrics: the model's at that step.
+    """
+
+    step: int
+    name: str
+    place: str
+    size: int
+    metrics: Mapping[str, float]
+
+
+class Snapshots:
+    """The snapshots of one training in one place.
+
+    Args:
+        place: a folder or an fsspec URL of their own.
+        keep: so many at most, at least 2: the first and the last are never thinned out.
+        max_bytes: so many bytes of weights at most, with the same two kept whatever they take; None for no limit.
+        spacing: how the steps that stay lie.
+
+    Raises:
+        InputError: the budget keeps nothing, or the place cannot be used.
+    """
+
+    def __init__(
+        self, place: str | Path, *, keep: int = 12, max_bytes: int | None = None, spacing: Spacing = "geometric"
+    ) -> None:
+        if keep < 2 or (max_bytes is not None and max_bytes < 1) or spacing not in ("geometric", "even"):
+            raise errors.InputError(
+                f"snapshots: keep={keep}, max_bytes={max_bytes}, spacing={spacing!r}: keep is at least 2, the first and the "
+                "last; max_bytes is at least 1 or null; spacing is geometric or even"
+            )
+        self._store = stores.open_store(str(place))
+        self._keep, self._max_bytes, self._spacing = keep, max_bytes, spacing
+
+    @property
+    def place(self) -> str:
+        """The folder or URL."""
+        return self._store.place
+
+    def all(self) -> list[Snapshot]:
+        """The complete ones, the first step first; of two of the same step the later one."""
+        found = {}
+        for name in self._store.complete():
+            said = json.loads(self._store.read(name, record.COMPLETE))
+            if said["format"] != FORMAT:
+                raise errors.CheckpointError(f"{self._store.url(name)} was written by a newer trialplane; read it with that")
+            found[said["step"]] = Snapshot(said["step"], name, self._store.url(name), said["size"], said["metrics"])
+        return [found[step] for step in sorted(found)]
+
+    def save(self, step: int, model: torch.nn.Module, metrics: Mapping[str, float]) -> Snapshot:
+        """Writes the weights and thins out; one that a resumed training makes again takes the old one's place.
+
+        Raises:
+            CheckpointError: it could not be written; the others are as they were.
+        """
+        store, name = self._store, record.name_of(step, ())
+        config = getattr(model, "config", None)
+        try:
+            with tempfile.TemporaryDirectory(prefix="snapshot-") as folder:
+                file = Path(folder) / WEIGHTS
+                _write(model, file)
+                size = file.stat().st_size
+                taken = store.complete()
+                name = record.name_of(step, taken)
+                with store.create(name, WEIGHTS) as sink, file.open("rb") as source:
+                    while piece := source.read(_PIECE):
+                        sink.write(piece)
+            if config is not None and hasattr(config, "to_json_string"):
+                with store.create(name, CONFIG) as sink:
+                    sink.write(config.to_json_string().encode())
+            values = {key: float(value) for key, value in metrics.items()}
+            said = {"format": FORMAT, "step": step, "size": size, "metrics": values}
+            store.publish(name, json.dumps(said).encode(), (WEIGHTS, CONFIG))
+            for older in taken:
+                if record.order(older)[0] == step:
+                    store.remove(older)
+            for one in thinned(self.all(), self._keep, self._max_bytes, self._spacing):
+                store.remove(one.name)
+            store.sweep()
+        except OSError as error:
+            raise errors.CheckpointError(
+                f"the snapshot of step {step} could not be written to {self.place}: {error.strerror or error}. Make room, "
+                "keep fewer, or take none"
+            ) from error
+        return Snapshot(step, name, store.url(name), size, values)
+
+    def weights(self, snapshot: Snapshot) -> Any:
+        """A context that gives the path of the weights' file on this machine."""
+        return self._store.local(snapshot.name, WEIGHTS)
+
+
+def is_due(step: int, last: int, *, every: int | None = None, steps: Collection[int] = ()) -> bool:
+    """Whether a snapshot is taken after so many steps: at 0 and at the last, every so many, and at those listed."""
+    return step in (0, last) or step in steps or (every is not None and step % every == 0)
+
+
+def thinned(found: Sequence[Snapshot], keep: int, max_bytes: int | None, spacing: Spacing = "geometric") -> list[Snapshot]:
+    """Those that go, so that the others are within the budget.
+
+    Args:
+        found: by step.
+        keep: number of those that stay, at most.
+        max_bytes: their bytes, at most; None for no limit.
+        spacing: how their steps lie.
+    """
+
+    def place(one: Snapshot) -> float:
+        return math.log1p(one.step) if spacing == "geometric" else one.step
+
+    stay, gone = list(found), []
+    while len(stay) > 2 and (len(stay) > keep or (max_bytes is not None and sum(one.size for one in stay) > max_bytes)):
+        gaps = [place(after) - place(before) for before, after in zip(stay, stay[2:], strict=False)]
+        gone.append(stay.pop(1 + gaps.index(min(gaps))))
+    return gone
+
+
+def _write(model: torch.nn.Module, file: Path) -> None:
+    """The weights as transformers writes them: those that are tied once, under the first of their names."""
+    from safetensors import torch as safetensors
+
+    tensors: dict[str, Any] = {}
+    seen = set()
+    for name, tensor in model.state_dict().items():
+        key = (tensor.device, tensor.data_ptr(), tensor.shape, tensor.stride())
+        if tensor.numel() and key in seen:
+            continue
+        seen.add(key)
+        tensors[name] = tensor.detach().contiguous()
+    safetensors.save_file(tensors, file, metadata={"format": "pt"})

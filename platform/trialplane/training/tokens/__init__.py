@@ -1,0 +1,19 @@
+"""Token caches: `tokens.tokenized` makes or finds one, `tokens.TokenDataset` reads it.
+
+`dataset` is what jobs see, `shards` the files, `pool` the processes that make them, and `worker` what runs in these.
+Importing it imports nothing until one of its names is used: each worker process comes through here, and must start quickly.
+"""
+
+import importlib
+from typing import TYPE_CHECKING
+
+__all__ = ["TokenDataset", "tokenized"]
+
+if TYPE_CHECKING:
+    from trialplane.training.tokens.dataset import TokenDataset, tokenized
+else:
+
+    def __getattr__(name: str) -> object:
+        if name in __all__:
+            return getattr(importlib.import_module(f"{__name__}.dataset"), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

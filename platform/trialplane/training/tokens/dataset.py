@@ -1,0 +1,232 @@
+"""Token caches: a text tokenized once, by all cores, and from then on memory-mapped by every rank of every run.
+
+`tokenized(lines, tokenizer, max_length=…, cache=…)` gives a `TokenDataset`, whose item i is the tokens of line i. A cache
+is a folder named by what is in it: digests of the text, the tokenizer and the arguments. It holds shards of a fixed number
+of lines (`shards.py`), whose bytes do not depend on how many processes made them, and `complete.json`, which is
+written when all shards are there. So a killed run goes on where it was, and half a cache is never taken for a whole one.
+
+Call it before the process group is made: the ranks of a run may all call it at once, one of them makes the cache and the
+others wait for it without a collective's time limit. It starts fresh interpreters (`pool.py`), never a fork, so
+CUDA may be initialized already.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import operator
+import sys
+from collections.abc import Callable, Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy import typing as npt
+
+from trialplane import errors
+from trialplane.training import building, process
+from trialplane.training.lines import LineDataset
+from trialplane.training.tokens import loading, pool, shards
+from trialplane.training.tokens.worker import Work
+
+VERSION = 1
+_COMPLETE = "complete.json"
+
+
+class TokenDataset:
+    """The tokens of each line, read-only, from memory-mapped files. Pickles to a few hundred bytes.
+
+    Made by `tokenized`.
+
+    Attributes:
+        folder: the cache.
+        tokens: how many there are in all.
+        dtype: uint16 where the vocabulary allows it, else int32.
+    """
+
+    def __init__(self, folder: Path, lines: int, tokens: int, dtype: str) -> None:
+        self.folder = folder
+        self.tokens = tokens
+        self.dtype: np.dtype[Any] = np.dtype(dtype)
+        self._lines = lines
+        self._shards: dict[int, shards.Shard] = {}
+
+    def __len__(self) -> int:
+        return self._lines
+
+    def __getitem__(self, index: int) -> npt.NDArray[Any]:
+        """The tokens of a line: a view of the file, shape (tokens,).
+
+        Raises:
+            IndexError: there is no such line.
+            CacheError: the cache is gone or damaged.
+        """
+        row = operator.index(index)
+        if row < 0:
+            row += self._lines
+        if not 0 <= row < self._lines:
+            raise IndexError(f"line {index} of {self._lines:,}")
+        number, row = divmod(row, shards.LINES)
+        shard = self._shards.get(number)
+        return (self._open(number) if shard is None else shard).row(row)
+
+    def __repr__(self) -> str:
+        return f"TokenDataset({self._lines:,} lines, {self.tokens:,} tokens, in {self.folder})"
+
+    @property
+    def lengths(self) -> npt.NDArray[np.int32]:
+        """Number of tokens of each line, shape (lines,); read from all shards at each call."""
+        return np.concatenate([self._open(number).lengths for number in range(_shards(self._lines))])
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"folder": str(self.folder), "lines": self._lines, "tokens": self.tokens, "dtype": self.dtype.str}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(Path(state["folder"]), state["lines"], state["tokens"], state["dtype"])  # type: ignore[misc]
+
+    def _open(self, number: int) -> shards.Shard:
+        shard = self._shards.get(number)
+        if shard is None:
+            file = shards.path(self.folder, number)
+            shard = self._shards[number] = shards.Shard(file, _lines_of(number, self._lines), self.dtype)
+        return shard
+
+
+def tokenized(
+    lines: LineDataset,
+    tokenizer: str | Path,
+    *,
+    max_length: int,
+    cache: str | Path,
+    processes: int | None = None,
+    add_special_tokens: bool = True,
+    say: Callable[[str], object] | None = print,
+) -> TokenDataset:
+    """The tokens of each line, from the cache, made first if they are not there.
+
+    Args:
+        lines: the text.
+        tokenizer: folder of a fast tokenizer, as `save_pretrained` or `textjobs.tokenizers.load_tokenizer` writes it.
+        max_length: tokens of a line at most, special ones included; longer lines are cut.
+        cache: folder of caches; each text, tokenizer and set of arguments gets a folder in it.
+        processes: how many tokenize; None for one per core that this process may use.
+        add_special_tokens: whether lines get the tokenizer's special tokens.
+        say: is told of progress; None for silence.
+
+    Raises:
+        DataError: a line is not UTF-8, or the text has changed.
+        InputError: there is no such tokenizer.
+        CacheError: the cache cannot be written, or a tokenizing process was killed.
+        PolicyError: the cache is to be made while other ranks wait in a process group.
+    """
+    if max_length < 1:
+        raise errors.InputError(f"max_length is {max_length}; it must be at least 1")
+    say = say or (lambda text: None)
+    serialized, side, dtype = _serialized(tokenizer)
+    facts = {
+        "version": VERSION,
+        "text": lines.content,
+        "lines": len(lines),
+        "tokenizer": hashlib.blake2b(serialized.encode(), digest_size=32).hexdigest(),
+        "tokenizers": metadata.version("tokenizers"),
+        "max_length": max_length,
+        "truncation_side": side,
+        "add_special_tokens": add_special_tokens,
+        "dtype": dtype.str,
+        "shard": shards.LINES,
+    }
+    key = hashlib.blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=16).hexdigest()
+    folder = Path(cache).expanduser().absolute() / f"tokens-{key}"
+    found = _complete(folder, len(lines), dtype)
+    if found is not None:
+        return found
+    _refuse_beside_ranks(folder)
+    work = Work(lines, serialized, max_length, side, add_special_tokens, str(folder), dtype.str)
+    try:
+        with building.alone(folder):
+            found = _complete(folder, len(lines), dtype)  # another process may have made it while this one waited
+            if found is None:
+                _make(work, facts, processes or process.cores(), say)
+    except OSError as error:
+        raise errors.CacheError(
+            f"the token cache {folder} cannot be written ({error.strerror}); make room, or name another cache folder"
+        ) from error
+    made = found or _complete(folder, len(lines), dtype)
+    assert made is not None
+    return made
+
+
+def _make(work: Work, facts: dict[str, Any], processes: int, say: Callable[[str], object]) -> None:
+    """Makes the shards that are missing, then the file that says that all are there."""
+    folder, dtype, count = Path(work.folder), np.dtype(work.dtype), len(work.lines)
+    folder.mkdir(exist_ok=True)
+    (folder / _COMPLETE).unlink(missing_ok=True)  # a shard of it is gone
+    building.sweep(folder)
+    missing = [number for number, tokens in enumerate(_counts(folder, count, dtype)) if tokens is None]
+    done = 1 - len(missing) / _shards(count)
+    say(
+        f"tokenizing {count:,} lines on {errors.counted(min(processes, len(missing)), 'core')} into {folder}"
+        + (f"; {done:.0%} of it was done before" if done else "")
+    )
+    pool.tokenize(work, missing, processes, say)
+    if work.lines.content != facts["text"]:
+        raise errors.DataError(f"the text changed while it was tokenized into {folder}; run it again")
+    tokens = sum(made for made in _counts(folder, count, dtype) if made is not None)
+    with building.whole(folder / _COMPLETE) as file:
+        file.write(json.dumps({**facts, "tokens": tokens}, indent=2, sort_keys=True).encode())
+    say(f"tokenized {count:,} lines: {tokens:,} tokens, {tokens * dtype.itemsize / 2**20:,.0f} MiB")
+
+
+def _complete(folder: Path, lines: int, dtype: np.dtype[Any]) -> TokenDataset | None:
+    """The cache when it is whole: its last file is there, and all shards are."""
+    try:
+        said = json.loads((folder / _COMPLETE).read_bytes())
+    except (OSError, ValueError):
+        return None
+    if None in _counts(folder, lines, dtype):
+        return None
+    return TokenDataset(folder, lines, said["tokens"], dtype.str)
+
+
+def _counts(folder: Path, lines: int, dtype: np.dtype[Any]) -> Iterator[int | None]:
+    """The number of tokens in each shard; None for one that is not there."""
+    for number in range(_shards(lines)):
+        yield shards.count(shards.path(folder, number), _lines_of(number, lines), dtype)
+
+
+def _serialized(tokenizer: str | Path) -> tuple[str, str, np.dtype[Any]]:
+    """The fast tokenizer that `transformers` would use, as text; where it cuts; and what its tokens fit in.
+
+    Not the file `tokenizer.json` itself: settings beside it change what `transformers` makes of it.
+    """
+    loading.quiet()
+    loaded = loading.load(tokenizer)
+    if not loaded.is_fast:
+        raise errors.InputError(f"the tokenizer {str(tokenizer)!r} has no fast form; a token cache needs one that has")
+    backend = type(loaded.backend_tokenizer).from_str(loaded.backend_tokenizer.to_str())
+    backend.no_truncation()
+    backend.no_padding()
+    largest = max(backend.get_vocab(with_added_tokens=True).values())
+    return backend.to_str(), loaded.truncation_side, np.dtype("<u2" if largest < 1 << 16 else "<i4")
+
+
+def _refuse_beside_ranks(folder: Path) -> None:
+    """Raises PolicyError when this is one of several ranks that have met already."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return
+    if distributed.get_world_size() > 1:
+        raise errors.PolicyError(
+            f"the token cache {folder} is not there yet, and this is rank {distributed.get_rank()} of "
+            f"{distributed.get_world_size()}: the others would wait in a collective until its time limit ends them. Call "
+            "tokenized() before init_process_group() or Accelerator(); the ranks then wait for the one that makes it"
+        )
+
+
+def _shards(lines: int) -> int:
+    return -(-lines // shards.LINES)
+
+
+def _lines_of(shard: int, lines: int) -> int:
+    return min(shards.LINES, lines - shard * shards.LINES)

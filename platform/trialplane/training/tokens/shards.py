@@ -1,0 +1,96 @@
+"""One shard of a token cache: a file with the tokens of a fixed number of lines, memory-mapped by whoever reads it.
+
+A header of 64 bytes, then one 4-byte number per line and one more (where its tokens begin, counted in tokens), then all
+tokens. A shard is written whole and renamed, so one that is there is complete. What is in it depends on its lines and
+the tokenizer alone.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy import typing as npt
+
+from trialplane import errors
+from trialplane.training import building
+
+LINES = 1 << 14  # of one shard; the last has fewer. A killed worker loses at most so many
+
+_HEADER = struct.Struct("<8sQQI36x")  # mark, lines, tokens, bytes of one token
+_MARK = b"tokens 1"
+_OFFSET = np.dtype("<u4")
+assert _HEADER.size == 64
+
+
+def path(folder: Path, number: int) -> Path:
+    """The file of shard `number`."""
+    return folder / f"{number:06d}.tokens"
+
+
+def write(file: Path, rows: Sequence[Sequence[int]], dtype: np.dtype[Any]) -> int:
+    """Writes a shard and gives the number of its tokens.
+
+    Raises:
+        OSError: the disk is full, say; then there is no file.
+    """
+    offsets = np.zeros(len(rows) + 1, np.int64)
+    np.cumsum([len(row) for row in rows], out=offsets[1:])
+    total = int(offsets[-1])
+    tokens = np.empty(total, dtype)
+    for row, start, end in zip(rows, offsets[:-1].tolist(), offsets[1:].tolist(), strict=True):
+        tokens[start:end] = row
+    with building.whole(file) as out:
+        out.write(_HEADER.pack(_MARK, len(rows), total, dtype.itemsize))
+        out.write(offsets.astype(_OFFSET).tobytes())
+        out.write(tokens.tobytes())
+    return total
+
+
+def count(file: Path, lines: int, dtype: np.dtype[Any]) -> int | None:
+    """The number of tokens in a whole shard of so many lines; None where it is missing or another one."""
+    try:
+        with file.open("rb") as handle:
+            mark, has, tokens, itemsize = _HEADER.unpack(handle.read(_HEADER.size))
+            size = os.fstat(handle.fileno()).st_size
+    except (OSError, struct.error):
+        return None
+    expected = _HEADER.size + (lines + 1) * _OFFSET.itemsize + tokens * dtype.itemsize
+    whole = (mark, has, itemsize, size) == (_MARK, lines, dtype.itemsize, expected)
+    return int(tokens) if whole else None
+
+
+class Shard:
+    """A shard, memory-mapped.
+
+    Raises:
+        CacheError: it is missing or damaged.
+    """
+
+    __slots__ = ("_offsets", "_tokens")
+
+    def __init__(self, file: Path, lines: int, dtype: np.dtype[Any]) -> None:
+        if count(file, lines, dtype) is None:
+            raise errors.CacheError(
+                f"token file {file} is {'damaged' if file.exists() else 'gone'}; the other shards are good: tokenize again, "
+                "which makes only what is missing, and open what that gives"
+            )
+        with file.open("rb") as handle:
+            mapped = mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ)
+        begin = _HEADER.size + (lines + 1) * _OFFSET.itemsize
+        self._offsets = memoryview(mapped)[_HEADER.size : begin].cast("I")
+        self._tokens = np.frombuffer(mapped, dtype, offset=begin)
+
+    def row(self, number: int) -> npt.NDArray[Any]:
+        """The tokens of one line: a read-only view of the file."""
+        return self._tokens[self._offsets[number] : self._offsets[number + 1]]
+
+    @property
+    def lengths(self) -> npt.NDArray[np.int32]:
+        """Number of tokens of each line."""
+        return np.diff(np.asarray(self._offsets)).astype(np.int32)

@@ -1,0 +1,221 @@
+"""Where the MLflow runs of existing scripts land, in trials of a real template: in the trial's run, or below it.
+
+Not checked here: that the controller takes over what a trial's own store holds (tests/controller/test_recorder.py).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mlflow.tracking import MlflowClient
+from tests.runtime.conftest import Bench
+
+from trialplane.wire import env
+from trialplane.wire.records import TrialEvent
+
+pytestmark = pytest.mark.slow
+
+CODE = """
+import os, threading
+import mlflow
+from mlflow import log_metric, set_experiment, start_run
+
+os.environ["MLFLOW_TRACKING_URI"] = "http://127.0.0.1:9"
+mlflow.set_tracking_uri("http://127.0.0.1:9")
+EXPERIMENT = mlflow.set_experiment("of the module")
+
+def opening():
+    mlflow.set_tracking_uri("sqlite:///mine.db")
+    set_experiment("of the script")
+    with start_run(run_name="mine"):
+        mlflow.log_params({"depth": 3})
+        log_metric("first", 1.0)
+
+def experiment_by_hand():
+    found = mlflow.get_experiment_by_name("by hand")
+    experiment = found.experiment_id if found else mlflow.create_experiment("by hand")
+    with mlflow.start_run(experiment_id=experiment):
+        log_metric("first", 1.0)
+    with mlflow.start_run(experiment_id=experiment):
+        log_metric("second", 2.0)
+
+def several():
+    for fold in range(2):
+        with mlflow.start_run(run_name=f"fold {fold}"):
+            log_metric("fold", fold)
+            with mlflow.start_run(nested=True, run_name="inner"):
+                log_metric("inner", fold)
+    mlflow.MlflowClient().create_run("0", run_name="of a logger")
+
+def trainer():  # what the callback of Hugging Face's Trainer does, and evaluate() after it
+    mlflow.set_experiment(os.environ["MLFLOW_EXPERIMENT_NAME"])
+    mlflow.start_run(run_name=None, nested=False)
+    mlflow.log_params({"epochs": 3.0}, synchronous=False)
+    mlflow.log_metrics({"loss": 0.5}, step=1, synchronous=False)
+    mlflow.end_run()
+    mlflow.log_metrics({"eval_loss": 0.25}, step=1, synchronous=False)
+
+def thread():
+    log_metric("first", 1.0)
+    other = threading.Thread(target=lambda: log_metric("second", 2.0))
+    other.start()
+    other.join()
+
+def left_open():
+    mlflow.start_run()
+    mlflow.end_run()
+    mlflow.start_run(run_name="open")
+    log_metric("open", 1.0)
+
+def run(ctx):
+    globals()[ctx.params["what"]]()
+    return {"score": 1.0}
+"""
+
+
+@dataclasses.dataclass
+class Store:
+    """An MLflow store and what is in it."""
+
+    uri: str
+    name: str = "toy"
+
+    @property
+    def client(self) -> MlflowClient:
+        return MlflowClient(self.uri)
+
+    def experiments(self) -> set[str]:
+        """Names; every store has MLflow's own."""
+        return {experiment.name for experiment in self.client.search_experiments()} - {"Default"}
+
+    def below(self, run_id: str) -> dict[str, Any]:
+        """Name → run, of those directly below one, in its experiment."""
+        experiment = self.client.get_run(run_id).info.experiment_id
+        runs = self.client.search_runs([experiment], f"tags.mlflow.parentRunId = '{run_id}'")
+        return {run.info.run_name: run for run in runs}
+
+    def count(self) -> int:
+        everywhere = [experiment.experiment_id for experiment in self.client.search_experiments()]
+        return len(self.client.search_runs(everywhere))
+
+
+@pytest.fixture(scope="module")
+def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store without a run; making one takes seconds."""
+    file = tmp_path_factory.mktemp("mlflow") / "mlflow.db"
+    MlflowClient(f"sqlite:///{file}").search_experiments()
+    return file
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    """A template that has imported MLflow; each trial says where it logs."""
+    given = {env.MLFLOW_TRACKING_URI: "sqlite:////nowhere/mlflow.db", env.MLFLOW_EXPERIMENT_NAME: "toy"}
+    with Bench(tmp_path_factory.mktemp("bench"), {"train": CODE}, env=given) as made:
+        yield made
+
+
+@pytest.fixture
+def store(tmp_path: Path, empty: Path) -> Store:
+    return Store(f"sqlite:///{shutil.copy(empty, tmp_path / 'mlflow.db')}")
+
+
+def complete(bench: Bench, what: str, given: Mapping[str, str]) -> str:
+    """Runs a trial; gives its log."""
+    event: TrialEvent = bench.run(what, env=dict(given))
+    assert event.outcome is not None
+    assert event.outcome.metrics == {"score": 1.0}, bench.log(event.outcome)
+    return bench.log(event.outcome)
+
+
+@pytest.fixture
+def own(store: Store) -> Any:
+    """The trial's run, which is there before the trial, as the controller makes it."""
+    experiment = store.client.create_experiment("toy")
+    return store.client.create_run(experiment, run_name="trial-0000")
+
+
+def given(store: Store, run: Any) -> dict[str, str]:
+    return {env.MLFLOW_TRACKING_URI: store.uri, env.MLFLOW_RUN_ID: run.info.run_id}
+
+
+def test_a_scripts_opening_gets_the_trials_run(bench: Bench, store: Store, own: Any) -> None:
+    """Server, experiment, run: what nearly every script does first, in its module and in its function."""
+    log = complete(bench, "opening", given(store, own))
+    run = store.client.get_run(own.info.run_id)
+    assert run.data.metrics == {"first": 1.0}
+    assert run.data.params == {"depth": "3"}
+    assert (run.info.run_name, run.data.tags["trialplane.run_name"]) == ("trial-0000", "mine")
+    assert (store.count(), store.experiments()) == (1, {"toy"})
+    assert "mlflow.set_tracking_uri('sqlite:///mine.db') is ignored" in log
+    assert "mlflow.set_experiment('of the script') is ignored: a trial's runs are in its job's experiment, toy" in log
+    assert "mlflow.set_experiment('of the module') is ignored" in bench.slot_log()
+
+
+def test_an_experiment_chosen_by_its_id_does_not_lead_away(bench: Bench, store: Store, own: Any) -> None:
+    complete(bench, "experiment_by_hand", given(store, own))
+    assert store.client.get_run(own.info.run_id).data.metrics == {"first": 1.0}
+    (second,) = store.below(own.info.run_id).values()
+    assert second.data.metrics == {"second": 2.0}
+    assert store.count() == 2
+
+
+def test_further_runs_are_below_the_trials(bench: Bench, store: Store, own: Any) -> None:
+    complete(bench, "several", given(store, own))
+    assert store.client.get_run(own.info.run_id).data.metrics == {"fold": 0.0}
+    below = store.below(own.info.run_id)
+    assert {name: run.data.metrics for name, run in below.items()} == {
+        "inner": {"inner": 0.0},
+        "fold 1": {"fold": 1.0},
+        "of a logger": {},
+    }
+    (inner,) = store.below(below["fold 1"].info.run_id).values()
+    assert inner.data.metrics == {"inner": 1.0}
+    assert store.count() == 5
+
+
+def test_what_is_logged_after_the_run_ended_is_in_it_too(bench: Bench, store: Store, own: Any) -> None:
+    complete(bench, "trainer", given(store, own))
+    run = store.client.get_run(own.info.run_id)
+    assert run.data.metrics == {"loss": 0.5, "eval_loss": 0.25}
+    assert run.data.params == {"epochs": "3.0"}
+    assert store.count() == 1
+
+
+def test_a_thread_logs_into_the_trials_run(bench: Bench, store: Store, own: Any) -> None:
+    complete(bench, "thread", given(store, own))
+    assert store.client.get_run(own.info.run_id).data.metrics == {"first": 1.0, "second": 2.0}
+    assert store.count() == 1
+
+
+def test_a_run_that_a_script_leaves_open_ends_with_the_trial(bench: Bench, store: Store, own: Any) -> None:
+    complete(bench, "left_open", given(store, own))
+    assert store.below(own.info.run_id)["open"].info.status == "FINISHED"
+
+
+@pytest.mark.parametrize("what", ["opening", "experiment_by_hand", "trainer", "thread"])
+def test_in_a_store_of_its_own_the_first_run_is_the_trials(bench: Bench, store: Store, tmp_path: Path, what: str) -> None:
+    complete(bench, what, env.own_mlflow(tmp_path / "mlflow.db"))
+    everywhere = [experiment.experiment_id for experiment in store.client.search_experiments()]
+    (first,) = [run for run in store.client.search_runs(everywhere) if "mlflow.parentRunId" not in run.data.tags]
+    assert set(first.data.metrics) & {"first", "loss"}
+    assert len(store.below(first.info.run_id)) == store.count() - 1
+    assert first.data.tags.get("trialplane.run_name") == {"opening": "mine"}.get(what)
+
+
+def test_a_job_without_mlflow_does_not_get_it() -> None:
+    """Nothing is imported for it, and another process's MLflow is as it was."""
+    program = """
+import sys
+from trialplane.training import mlflow_runs
+mlflow_runs.enter({"MLFLOW_TRACKING_URI": "http://127.0.0.1:9"})
+assert not any(name.partition(".")[0] == "mlflow" for name in sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
