@@ -91,8 +91,8 @@ import torch
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from trialplane.training import batches, checkpoint, progress
 from trialplane import standalone
+from trialplane.training import batches, checkpoint, progress
 
 
 def run(ctx):
