@@ -98,7 +98,7 @@ def bucket() -> str:
 
 def in_ranks(world_size: int, act: Callable[[int, Callable[[], None]], Any]) -> list[BaseException | None]:
     """Runs `act(rank, barrier)` in a thread per rank; what each raised."""
-    barrier = threading.Barrier(world_size, timeout=60)
+    barrier = threading.Barrier(world_size, timeout=600)
     raised: list[BaseException | None] = [None] * world_size
 
     def meet() -> None:
