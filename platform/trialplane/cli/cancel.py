@@ -7,6 +7,7 @@ import click
 from trialplane import errors
 from trialplane.cli import asking, names, output, progress
 from trialplane.client.places import Place
+from trialplane.client.run import RunHandle
 
 
 @click.command("cancel")
@@ -20,10 +21,16 @@ def command(run: str | None, place: Place, now: bool, yes: bool) -> None:
     `platform resume` goes on with it all the same; submitting it again under its name does not.
     """
     handle = names.find_run(run, place)
-    before = handle.status()
-    if not yes and not before.state.is_ended:  # else there is nothing to cancel, which is said without a question
-        ended = errors.counted(before.ended_trials, f"ended {before.noun}")
-        question = f"Cancel {handle.name} in {handle.log_place()}? What it has is kept, with {ended}"
-        asking.confirm(question, f"cancel {handle.name}")
+    if not yes:
+        _ask(handle)
     status = handle.cancel(now=now)
     output.note(f"{handle.name} {status.state}: {progress.stand(status)}")
+
+
+def _ask(handle: RunHandle) -> None:
+    before = handle.status()
+    if before.state.is_ended:  # there is nothing to cancel, which is said without a question
+        return
+    ended = errors.counted(before.ended_trials, f"ended {before.noun}")
+    question = f"Cancel {handle.name} in {handle.log_place()}? What it has is kept, with {ended}"
+    asking.confirm(question, f"cancel {handle.name}")
