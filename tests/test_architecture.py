@@ -132,7 +132,7 @@ def test_a_public_name_is_imported_when_it_is_asked_for() -> None:
     assert before == 1
     asked = program.format("; from trialplane import Context, standalone")
     loaded = run(sys.executable, "-c", asked, PYTHONPATH=str(ROOT / "platform")).split()
-    assert "trialplane.runtime.context" in loaded
+    assert "trialplane.worker.context" in loaded
     assert not [name for name in loaded if name.startswith(("trialplane.client", "trialplane.controller"))]
     assert {name: bool(getattr(trialplane, name).__doc__) for name in trialplane.__all__} == dict.fromkeys(
         ("Context", "Platform", "standalone"), True

@@ -32,10 +32,10 @@ def lists(pyproject: str) -> dict[str, list[str]]:
     project = tomllib.loads(pyproject)["project"]
     base = {r for r in project["dependencies"] if name(r) not in LAPTOP_ONLY}
     controller = set(project["optional-dependencies"]["controller"])
-    runtime = set(project["optional-dependencies"]["runtime"])
-    shared = base | (controller & runtime)
-    torch = {r for r in runtime if name(r) == "torch"}
-    parts = {"shared": shared, "controller": controller - shared, "trial": runtime - shared - torch, "torch": torch}
+    worker = set(project["optional-dependencies"]["worker"])
+    shared = base | (controller & worker)
+    torch = {r for r in worker if name(r) == "torch"}
+    parts = {"shared": shared, "controller": controller - shared, "trial": worker - shared - torch, "torch": torch}
     return {part: sorted(requirements) for part, requirements in parts.items()}
 
 

@@ -4,7 +4,7 @@ What users import from here: `Platform` submits runs from Python, and a job's tr
 annotations, `Context`.
 
 The rooms, from what the user asks to what a pod runs: `spec` (the job file), `plan` (what will be sent),
-`client` and `cli` (the laptop), `controller` (asks Optuna, tells results), `runtime` (runs trials), with `wire` (what
+`client` and `cli` (the laptop), `controller` (asks Optuna, tells results), `worker` (runs trials), with `wire` (what
 crosses a process boundary) and `policies` (what must hold in a process) below them.
 """
 
@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from trialplane.client.sdk import Platform
-    from trialplane.runtime.context import Context, standalone
+    from trialplane.worker.context import Context, standalone
 
 __version__ = "0.1.0"
 __all__ = ["Context", "Platform", "standalone"]
 
 _MODULES = {
-    "Context": "trialplane.runtime.context",
+    "Context": "trialplane.worker.context",
     "Platform": "trialplane.client.sdk",
-    "standalone": "trialplane.runtime.context",
+    "standalone": "trialplane.worker.context",
 }
 
 

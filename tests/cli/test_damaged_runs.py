@@ -2,7 +2,7 @@
 
 No verb fails with a traceback or waits for what never comes, each ends with a documented exit code, `delete` works, and the
 run beside the damaged one is as it was. A hang shows as the time limit of a test. Not checked here: damage while a
-controller works, but of its job (its own status mends itself), and damaged checkpoints (tests/runtime).
+controller works, but of its job (its own status mends itself), and damaged checkpoints (tests/worker).
 """
 
 from __future__ import annotations

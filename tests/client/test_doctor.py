@@ -1,7 +1,7 @@
 """`platform doctor` as a whole, on a double of an API server on which a pod has ended as soon as it is made.
 
 Not checked here: what each check says of what it sees (test_doctor_verdicts.py), what the pod looks at
-(tests/runtime/test_probe.py), and a real cluster (tests/e2e).
+(tests/worker/test_probe.py), and a real cluster (tests/e2e).
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def test_the_pod_is_deleted_also_when_it_never_starts(cluster) -> None:
 
 def test_a_pod_that_dies_early_is_a_failure_with_its_last_words(cluster) -> None:
     cluster.status = {"phase": "Failed", "containerStatuses": [{"state": {"terminated": {"exitCode": 1}}}]}
-    cluster.said = "python: No module named trialplane.runtime.probe\n"
+    cluster.said = "python: No module named trialplane.worker.probe\n"
     code, found = examined()
     assert code == 3
     assert "No module named" in found["trial pod"]["message"]

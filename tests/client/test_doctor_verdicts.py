@@ -1,6 +1,6 @@
 """What `platform doctor` says of what it sees on a laptop and in a cluster, every failure with its cure, and its pod.
 
-Not checked here: the command as a whole (test_doctor.py), what the pod looks at (tests/runtime/test_probe.py).
+Not checked here: the command as a whole (test_doctor.py), what the pod looks at (tests/worker/test_probe.py).
 """
 
 from __future__ import annotations
@@ -290,7 +290,7 @@ def test_the_pod_is_made_as_a_trials_pod_is() -> None:
     assert container["securityContext"]["readOnlyRootFilesystem"] is True
     assert not [volume for volume in spec["volumes"] if "configMap" in volume]
     assert {mount["name"] for mount in container["volumeMounts"]} <= {volume["name"] for volume in spec["volumes"]}
-    assert container["command"][:3] == ["python", "-m", "trialplane.runtime.probe"]
+    assert container["command"][:3] == ["python", "-m", "trialplane.worker.probe"]
     assert {"--gpus=2", "--data=/data", "--closed=PostgreSQL=db.team.svc:5432"} <= set(container["command"])
     variables = {one["name"]: one["value"] for one in container["env"]}
     assert policies.trial_env().items() <= variables.items()

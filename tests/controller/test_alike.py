@@ -1,6 +1,6 @@
 """A study whose first trials fail alike stops, and no other does.
 
-Not checked here: where the line of the job's code comes from (tests/runtime/test_outcomes.py).
+Not checked here: where the line of the job's code comes from (tests/worker/test_outcomes.py).
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from tests.controller.trainings import LOSS, SEARCH, Opened, job
 
 from trialplane.controller.counts import Alike
 from trialplane.controller.loop import Ending
-from trialplane.runtime import outcomes
 from trialplane.wire.records import TrialOutcome, TrialRequest
 from trialplane.wire.states import FailureClass, RunState, TrialState
+from trialplane.worker import outcomes
 
 STUDY = {**SEARCH, "trials": 40, "space": {"x": {"type": "float", "low": 0.0, "high": 1.0}}}
 

@@ -1,7 +1,7 @@
 """Gangs: when the slots of a trial of several nodes start together, who speaks for it, and how it ends when one fails.
 
 The slots are a double that does what it is told; real ones, with ranks in them, are in tests/study/test_training.py. Not
-checked here: slots by themselves (tests/runtime/test_slot.py).
+checked here: slots by themselves (tests/worker/test_slot.py).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The actor around a slot: which attempt a call is about. What slots do is checked in tests/runtime, Ray in tests/study."""
+"""The actor around a slot: which attempt a call is about. What slots do is checked in tests/worker, Ray in tests/study."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Slot:
 
 
 def actor(monkeypatch: pytest.MonkeyPatch) -> tuple[SlotActor, Slot]:
-    monkeypatch.setattr("trialplane.runtime.slot.Slot", Slot)
+    monkeypatch.setattr("trialplane.worker.slot.Slot", Slot)
     made = SlotActor(SlotConfig("toy", "/code", "train:run", "/root", "/cache"), "0-1")
     return made, made._slot
 

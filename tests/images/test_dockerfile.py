@@ -61,7 +61,7 @@ def test_the_images_set_the_policies_variables() -> None:
 def test_both_images_check_their_policies_as_the_user_they_run_as() -> None:
     for target in ("controller", "trial"):
         stage = DOCKERFILE.split(f"FROM shared AS {target}")[1].split("\nFROM ")[0]
-        assert stage.index("USER 1000:1000") < stage.index(f"trialplane.runtime.probe --image {target}")
+        assert stage.index("USER 1000:1000") < stage.index(f"trialplane.worker.probe --image {target}")
 
 
 def test_the_layers_hold_what_pyproject_says_once() -> None:

@@ -9,8 +9,8 @@ import signal
 import pytest
 from tests.jobs.trainings import JOBS, Launcher, Training, train_of
 
-from trialplane.runtime.context import Context
 from trialplane.spec import load
+from trialplane.worker.context import Context
 
 
 def _middle(parameter):

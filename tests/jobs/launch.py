@@ -26,10 +26,10 @@ from pathlib import Path
 from types import ModuleType
 
 from textjobs import masking
-from trialplane.runtime.context import Context, Stopped
-from trialplane.runtime.ranks import meeting
 from trialplane.spec import load
 from trialplane.training import checkpoint, process
+from trialplane.worker.context import Context, Stopped
+from trialplane.worker.ranks import meeting
 
 JOBS = Path(__file__).parents[2] / "jobs"
 

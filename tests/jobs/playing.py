@@ -9,10 +9,10 @@ import numpy as np
 from tests.jobs.trainings import JOBS
 
 from trialplane.policies import transport
-from trialplane.runtime.collect.consumer import Consumer, Result, Results
-from trialplane.runtime.collect.producer import Producer
 from trialplane.spec import load
 from trialplane.wire.units import Unit
+from trialplane.worker.collect.consumer import Consumer, Result, Results
+from trialplane.worker.collect.producer import Producer
 
 JOB = JOBS / "selfplay"
 TINY = {

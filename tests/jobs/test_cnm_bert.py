@@ -18,8 +18,8 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from textjobs import component_bert
 from trialplane import errors
-from trialplane.runtime.context import Stopped
 from trialplane.spec import load
+from trialplane.worker.context import Stopped
 
 JOB = JOBS / "cnm-bert"
 SMALL = {"max_train_samples": 320, "eval_samples": 64, "hidden_size": 32, "num_hidden_layers": 1, "eval_every": 1000}
@@ -161,7 +161,7 @@ def test_it_runs_alone_as_the_original_did(tmp_path):
 )
 def test_an_argument_that_is_none_is_refused(tmp_path, flags, says):
     """By what reads the arguments of every job's script; the job itself, seconds of imports, is not needed for that."""
-    program = f"from trialplane.runtime import alone; alone.main({str(JOB / 'train.py')!r}, lambda ctx: 0.0)"
+    program = f"from trialplane.worker import alone; alone.main({str(JOB / 'train.py')!r}, lambda ctx: 0.0)"
     ended = alone(tmp_path, "-c", program, *flags)
     assert ended.returncode == 2
     assert says in ended.stderr
@@ -169,7 +169,7 @@ def test_an_argument_that_is_none_is_refused(tmp_path, flags, says):
 
 def test_arguments_are_numbers_as_a_job_file_has_them(tmp_path):
     (tmp_path / "tiny.yaml").write_text("hidden_size: 32\nlr: 1e-3\n")
-    program = f"from trialplane.runtime import alone; alone.main({str(JOB / 'train.py')!r}, lambda ctx: dict(ctx.params))"
+    program = f"from trialplane.worker import alone; alone.main({str(JOB / 'train.py')!r}, lambda ctx: dict(ctx.params))"
     flags = ["--config", "tiny.yaml", "--max-train-samples=7", "--set", "weight_decay=1e-2", "--beta2", "9e-1"]
     params = json.loads(alone(tmp_path, "-c", program, *flags).stdout)
     assert (params["hidden_size"], params["lr"], params["max_train_samples"]) == (32, 0.001, 7)

@@ -22,9 +22,9 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 
 from textjobs import heads, samples
 from trialplane import errors
-from trialplane.runtime.context import Stopped
 from trialplane.spec import load
 from trialplane.training import mapping, snapshots
+from trialplane.worker.context import Stopped
 
 JOB = JOBS / "finetune"
 SMALL = {"max_steps": 20, "report_every": 5, "save_every": 10, "snapshot_every": 10}

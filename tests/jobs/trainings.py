@@ -11,9 +11,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from trialplane.runtime.context import Context
 from trialplane.spec import load
 from trialplane.training import checkpoint
+from trialplane.worker.context import Context
 
 JOBS = Path(__file__).parents[2] / "jobs"
 LAUNCH = Path(__file__).parent / "launch.py"

@@ -290,7 +290,7 @@ def test_durations_are_whole_seconds(make: Make) -> None:
 
 def test_the_images_ray_is_the_one_that_is_installed() -> None:
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
-    for extra in ("controller", "runtime"):
+    for extra in ("controller", "worker"):
         (ray,) = (one for one in project["optional-dependencies"][extra] if one.startswith("ray["))
         low, high = (tuple(map(int, text.split("."))) for text in re.findall(r"[\d.]+", ray))
         assert low <= tuple(map(int, rayjob.RAY_VERSION.split("."))) < high

@@ -1,6 +1,6 @@
 """The pods of a training: all of them at once and near each other, with shared memory, checkpoints, and time to save itself.
 
-Not checked here: the whole manifests (test_manifests.py), and that the hook finds the trial (tests/runtime).
+Not checked here: the whole manifests (test_manifests.py), and that the hook finds the trial (tests/worker).
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def test_a_trial_that_saves_itself_is_told_and_waited_for(
     spec = worker(plan, where)
     (container,) = spec["containers"]
     *command, seconds = container["lifecycle"]["preStop"]["exec"]["command"]
-    assert command == ["python", "-m", "trialplane.runtime.leaving"]
+    assert command == ["python", "-m", "trialplane.worker.leaving"]
     assert grace < int(seconds) < spec["terminationGracePeriodSeconds"]
     assert grace + saving.MARGIN <= spec["terminationGracePeriodSeconds"] < grace + saving.MARGIN + 1
     head = pods.controller(plan, where)["spec"]["containers"][0]

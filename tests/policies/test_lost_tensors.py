@@ -21,7 +21,7 @@ import numpy as np
 import torch
 import torch.multiprocessing
 from trialplane.policies import transport
-from trialplane.runtime.collect import segments
+from trialplane.worker.collect import segments
 
 FOLDER = sys.argv[0].rpartition("/")[0]
 

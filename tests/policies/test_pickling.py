@@ -1,6 +1,6 @@
 """A recipe crosses to another process, data does not: datasets that lose their items, and arguments that are too large.
 
-Not checked here: that trials are started with the policy (tests/runtime/test_slot.py).
+Not checked here: that trials are started with the policy (tests/worker/test_slot.py).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The one shape of the four policies, and protobuf's and spawn's own rules, each in a process of its own.
 
-Not checked here: that protobuf's failure is real and gone (tests/runtime/test_protobuf_failure.py), pickling and transport
-(files of their own), that templates obey spawn (tests/runtime/test_template.py).
+Not checked here: that protobuf's failure is real and gone (tests/worker/test_protobuf_failure.py), pickling and transport
+(files of their own), that templates obey spawn (tests/worker/test_template.py).
 """
 
 from __future__ import annotations

@@ -207,7 +207,7 @@ class Study:
 
     def templates(self, name: str = "toy") -> list[Process]:
         everyone = self.processes(name)
-        mine = [p for p in everyone if "trialplane.runtime.template" in p.command]
+        mine = [p for p in everyone if "trialplane.worker.template" in p.command]
         return [p for p in mine if p.parent not in {t.pid for t in mine}]
 
     def trials(self, name: str = "toy") -> list[Process]:

@@ -1,7 +1,7 @@
 """Exact accounting under real crashes: processes are killed at random moments, and in the end every trial asked for has
 ended once, in the ledger and in MLflow.
 
-Not checked here: the ledger by itself (tests/contracts), a slot by itself (tests/runtime), pods and nodes (tests/e2e).
+Not checked here: the ledger by itself (tests/contracts), a slot by itself (tests/worker), pods and nodes (tests/e2e).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The protobuf policy in a real study: parallel trials that convert a DeBERTa tokenizer fail without it and not with it,
 and the controller runs the fast protobuf either way.
 
-Not checked here: which imports collide (tests/runtime/test_protobuf_failure.py).
+Not checked here: which imports collide (tests/worker/test_protobuf_failure.py).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 that a checkpoint holds is done again.
 
 The job is a small one with real collectives (gloo); `nodes: 2` is two slots of one machine. Not checked here: ranks and
-checkpoints by themselves (tests/runtime), the jobs of this repository (tests/jobs), pods (tests/e2e).
+checkpoints by themselves (tests/worker), the jobs of this repository (tests/jobs), pods (tests/e2e).
 """
 
 from __future__ import annotations

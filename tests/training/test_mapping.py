@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.runtime.conftest import alive, wait_until
+from tests.worker.conftest import alive, wait_until
 
 from trialplane import errors
 from trialplane.training import mapping

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from mlflow.tracking import MlflowClient
-from tests.runtime.conftest import Bench
+from tests.worker.conftest import Bench
 
 from trialplane.wire import env
 from trialplane.wire.records import TrialEvent

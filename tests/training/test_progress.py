@@ -11,8 +11,8 @@ import pynvml  # type: ignore[import-untyped]
 import pytest
 import torch
 
-from trialplane.runtime import context, showing
 from trialplane.training import progress
+from trialplane.worker import context, showing
 
 
 class Clock:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.runtime.conftest import alive, wait_until
+from tests.worker.conftest import alive, wait_until
 
 from trialplane import errors
 from trialplane.policies import pickling

@@ -1,7 +1,7 @@
 """Looks at everything a run relies on, from the laptop to a trial's pod, and says what is wrong and how to cure it.
 
 `examine` yields findings as they are made. What to think of what was seen is decided by pure functions in
-`doctor_laptop`, `doctor_verdicts` and `runtime.probe`; a pod of the trial image runs the last (`doctor_pod`).
+`doctor_laptop`, `doctor_verdicts` and `worker.probe`; a pod of the trial image runs the last (`doctor_pod`).
 """
 
 from __future__ import annotations

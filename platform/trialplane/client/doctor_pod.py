@@ -1,4 +1,4 @@
-"""A pod of the trial image, made as a trial's pod is, in which `trialplane.runtime.probe` looks around for the doctor.
+"""A pod of the trial image, made as a trial's pod is, in which `trialplane.worker.probe` looks around for the doctor.
 
 It is deleted afterwards whatever happens, and ends by itself should this process die first.
 """
@@ -45,7 +45,7 @@ def manifest(plan: Plan, site: Site, arguments: Sequence[str]) -> dict[str, Any]
     spec["volumes"] = [one for one in spec["volumes"] if one["name"] not in code]
     container = spec["containers"][0]
     container["name"] = CONTAINER
-    container["command"] = ["python", "-m", "trialplane.runtime.probe", *arguments]
+    container["command"] = ["python", "-m", "trialplane.worker.probe", *arguments]
     container["volumeMounts"] = [one for one in container["volumeMounts"] if one["name"] not in code]
     spec["restartPolicy"] = "Never"
     spec["activeDeadlineSeconds"] = _LIFE

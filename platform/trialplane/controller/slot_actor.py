@@ -1,6 +1,6 @@
 """The Ray actor around one slot: what it says and offers, as references into the object store.
 
-Runs where the slot is. Knows the runtime by name only: the controller's room does not import it. A trial's next event is the
+Runs where the slot is. Knows the worker by name only: the controller's room does not import it. A trial's next event is the
 answer to `run` and `go_on`; everything else has threads of its own (`GROUPS`), so that it need not wait for that.
 """
 
@@ -27,8 +27,8 @@ class SlotActor:
     """One slot. Calls about a trial name its number: they may come when it has ended, and the next one runs."""
 
     def __init__(self, config: SlotConfig, name: str) -> None:
-        runtime = importlib.import_module("trialplane.runtime.slot")
-        self._slot = runtime.Slot(config, name)
+        worker = importlib.import_module("trialplane.worker.slot")
+        self._slot = worker.Slot(config, name)
         self._number: int | None = None  # of the newest attempt
         self._turn = threading.Lock()  # no attempt begins while a call is about the one before
 

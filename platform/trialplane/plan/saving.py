@@ -19,7 +19,7 @@ from trialplane.wire import cluster
 # Seconds that a pod has longer than its trial: the hook waits for half of them, for the slot may have to kill the trial, and
 # the controller must hear of it before the pod's own process is ended.
 MARGIN = 10
-LEAVING = ("python", "-m", "trialplane.runtime.leaving")  # tells the trial, and waits for it as many seconds as it is told
+LEAVING = ("python", "-m", "trialplane.worker.leaving")  # tells the trial, and waits for it as many seconds as it is told
 _VOLUME = "checkpoints"
 _LOST = "a lost pod starts the training from nothing"
 

@@ -7,7 +7,7 @@ per process and refuses the second: "duplicate file name sentencepiece_model.pro
 that only a trial can pay: parsing a large Optuna or MLflow reply is two orders of magnitude slower.
 Enforced where: the slot puts `ENV` into the template's environment; images and manifests set the same; the controller is
 started without it.
-Test: tests/runtime/test_protobuf_failure.py, tests/study/test_tokenizers.py.
+Test: tests/worker/test_protobuf_failure.py, tests/study/test_tokenizers.py.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ Enforced where: `apply()` makes spawn the start method of multiprocessing in eve
 `reasons_not_to_fork()` before each fork and starts the trial by spawn when there is one. Hugging Face's `datasets` has a
 multiprocessing of its own (`multiprocess`), which forks, for `num_proc=1` too: `apply()` makes that spawn as well, and
 has `Dataset.map` and `Dataset.filter` refuse `num_proc` once CUDA is there or this is one rank of several.
-Test: tests/policies/test_policies.py, tests/policies/test_datasets.py, tests/runtime/test_template.py.
+Test: tests/policies/test_policies.py, tests/policies/test_datasets.py, tests/worker/test_template.py.
 """
 
 from __future__ import annotations

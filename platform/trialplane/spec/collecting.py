@@ -1,7 +1,7 @@
 """What kind `collect` means: iterations, in each of which producers make results for one consumer.
 
 An iteration is a trial of the run, and they run one after another, so `collect.iterations` is the job's `trials`. Models and
-rules only: `runtime/collect/` does the work, `controller/crews.py` hands it out.
+rules only: `worker/collect/` does the work, `controller/crews.py` hands it out.
 """
 
 from __future__ import annotations

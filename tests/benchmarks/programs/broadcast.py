@@ -42,7 +42,7 @@ def main() -> None:
 def _read(arguments: dict[str, Any], pipe: Any, barrier: Any, answers: Any) -> None:
     """Reads all weights, and says by how much the process has grown when every reader has them."""
     from trialplane.policies import transport
-    from trialplane.runtime.collect import memory, segments
+    from trialplane.worker.collect import memory, segments
 
     barrier.wait()
     before = _proportional()

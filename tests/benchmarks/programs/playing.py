@@ -11,9 +11,9 @@ import time
 from pathlib import Path
 
 from trialplane.policies import transport
-from trialplane.runtime.collect.producer import Producer
 from trialplane.spec import load
 from trialplane.wire.units import Unit
+from trialplane.worker.collect.producer import Producer
 
 JOB = Path(__file__).resolve().parents[3] / "jobs" / "selfplay"
 

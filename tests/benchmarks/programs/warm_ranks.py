@@ -7,8 +7,8 @@ import sys
 import time
 from pathlib import Path
 
-from trialplane.runtime.slot import Slot
 from trialplane.wire.records import SlotConfig, TrialRequest
+from trialplane.worker.slot import Slot
 
 
 def main() -> None:

@@ -1,0 +1,205 @@
+"""One trial of a job without the platform: `python jobs/criteria/train.py --set lr=1e-4`. No controller, no ledger.
+
+`torchrun --nproc_per_node=8 jobs/cnm-bert/train.py` is the same with 8 ranks: torchrun starts the processes, and each finds
+its place in the variables that torchrun sets. `--NAME VALUE` is short for `--set NAME=VALUE`: `--max_train_samples 1000`. A
+collection runs in this one process: `python jobs/selfplay/train.py --units 4 --iterations 2`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from trialplane import errors, policies
+from trialplane.spec import document, load, space
+from trialplane.spec.collecting import Collect
+from trialplane.spec.job import Job
+from trialplane.training import process
+from trialplane.wire import paths
+from trialplane.worker import context, showing
+
+# Torchrun's variable → what a process has that is alone: its rank, its rank on this node, how many there are.
+_TORCHRUN = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
+
+
+def main(
+    file: str,
+    run: Callable[..., Any],
+    argv: Sequence[str] | None = None,
+    learn: Callable[..., Any] | None = None,
+) -> None:
+    """Runs one trial and prints what it returns.
+
+    Parameters come from job.yaml, with `--profile`: the fixed ones, then the first `enqueue` point or the middle of each
+    range; then from the file of `--config`, then from `--set name=value` and `--name value`. An error of what the user gave
+    is shown as its message alone, and ends the process with its exit code.
+
+    Args:
+        file: the script's `__file__`; its folder holds job.yaml.
+        run: the job's function; of a collection the producer's.
+        argv: arguments instead of the process's own.
+        learn: of a collection the consumer's function, where it has one.
+    """
+    try:
+        _run(file, run, argv, learn)
+    except errors.InputError as error:
+        rank = f"rank {os.environ['RANK']}: " if int(os.environ.get("WORLD_SIZE", "1")) > 1 else ""
+        sys.stderr.write(f"{rank}{error}\n")
+        sys.exit(error.exit_code)
+
+
+def _run(file: str, run: Callable[..., Any], argv: Sequence[str] | None, learn: Callable[..., Any] | None) -> None:
+    parser = argparse.ArgumentParser(
+        description=f"Run one trial of {Path(file).resolve().parent.name} alone.",
+        epilog="Any parameter of job.yaml is an argument too: --NAME VALUE.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--profile", metavar="NAME", help="a profile of job.yaml")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="a YAML file of parameters")
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a parameter's value")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--checkpoints",
+        metavar="PLACE",
+        help="folder or fsspec URL that a job which saves itself goes on from; ./checkpoints/<job> when left out",
+    )
+    arguments, others = parser.parse_known_args(argv)
+
+    policies.apply_all()
+    folder = Path(file).resolve().parent
+    job = load.load_job(folder, profile=arguments.profile, environ=os.environ)
+    params = {**job.params, **_starting_point(job)}
+    collect = job.collect
+    if collect is not None:
+        collect, others = _size(collect, others)
+    known = {*params, *job.parameters}  # with those that the starting point leaves out
+    try:
+        named = _named(others, known)
+    except errors.InputError as error:
+        parser.error(str(error))
+    config = document.read(arguments.config, f"--config {arguments.config}").data if arguments.config else {}
+    params |= {**config, **_assignments(arguments.set, None if job.space_function else known), **named}
+    rank, local_rank, world_size = (int(os.environ.get(name, usual)) for name, usual in _TORCHRUN.items())
+    reporter = _print_report if rank == 0 else _keep_quiet
+    process.seed_everything(arguments.seed)
+    with tempfile.TemporaryDirectory(prefix="trialplane-") as workdir:
+        given = {
+            "params": params,
+            "seed": arguments.seed,
+            "run": "standalone",
+            "attempt": 1,
+            # A training has the machine to itself, all its ranks here together. The numbers of a search and of a collection
+            # depend on how many threads sum them up, and are to be those that the job gives on the platform.
+            "cpus": process.cores() if job.is_training else job.resources.cpus,
+            "gpus": job.resources.gpus,
+            "code": folder,
+            "cache": paths.cache(paths.home()),
+            "workdir": Path(workdir),
+            "_reporter": reporter,
+            "rank": rank,
+            "local_rank": local_rank,
+            "world_size": world_size,
+            "checkpoints": arguments.checkpoints or str(Path("checkpoints", job.name).absolute()),
+        }
+        try:
+            result = run(context.Context(**given, trial=0)) if collect is None else _collect(collect, run, learn, given)
+        except context.Stopped as stopped:
+            if rank == 0:
+                sys.stderr.write(f"{stopped}\n")
+            sys.exit(128 + signal.SIGTERM)  # as a shell says it
+    if rank == 0:
+        print(json.dumps(result if isinstance(result, Mapping) else {"value": result}, default=str, indent=2))  # noqa: T201
+
+
+def _size(collect: Collect, words: Sequence[str]) -> tuple[Collect, list[str]]:
+    """The collection with `--units` and `--iterations`, and the other arguments."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--units", "--games", type=int, default=collect.units)
+    parser.add_argument("--iterations", type=int, default=collect.iterations)
+    size, others = parser.parse_known_args(words)
+    return collect.model_copy(update={"units": size.units, "iterations": size.iterations}), others
+
+
+def _collect(
+    collect: Collect, play: Callable[..., Any], learn: Callable[..., Any] | None, given: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """Runs a collection and says how its iterations end; what came of the last."""
+    from trialplane.worker.collect import alone as collecting  # no other kind needs it
+
+    said: Mapping[str, Any] = {}
+    for iteration, said in enumerate(collecting.run(collect, play, learn, given)):
+        shown = {name: value for name, value in said.items() if isinstance(value, (int, float))}
+        print(f"iteration {iteration}: " + "  ".join(f"{name} {value:.6g}" for name, value in shown.items()), flush=True)  # noqa: T201
+    return said
+
+
+def _starting_point(job: Job) -> dict[str, Any]:
+    """A value for each sampled parameter: the first known good point's, else the middle of its range."""
+    known = job.enqueue[0] if job.enqueue else {}
+    point: dict[str, Any] = {}
+    for name, parameter in job.parameters.items():
+        if space.is_active(parameter, point):
+            point[name] = known.get(name, _middle(parameter))
+    return point
+
+
+def _middle(parameter: space.FloatParameter | space.IntParameter | space.CategoricalParameter) -> Any:
+    if isinstance(parameter, space.CategoricalParameter):
+        return parameter.choices[0]
+    low, high = parameter.low, parameter.high
+    middle = math.sqrt(low * high) if parameter.log else (low + high) / 2
+    return round(middle) if isinstance(parameter, space.IntParameter) else middle
+
+
+def _assignments(texts: Sequence[str], known: Collection[str] | None) -> dict[str, Any]:
+    """`name=value` texts, the values read as YAML.
+
+    Args:
+        texts: of `--set`.
+        known: names of parameters; None where the job's code makes them up.
+    """
+    values = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise errors.InputError(f"--set {text}: write NAME=VALUE")
+        name = name.removeprefix("params.")
+        if known is not None and name not in known:
+            hint = errors.nearest(name, known)
+            raise errors.InputError(f"--set {text}: there is no such parameter; {hint}".rstrip("; "))
+        values[name] = document.scalar(value, f"--set {name}")
+    return values
+
+
+def _named(words: Sequence[str], known: Collection[str]) -> dict[str, Any]:
+    """`--name value` and `--name=value`, of parameters that the job has."""
+    values = {}
+    ahead = iter(words)
+    for word in ahead:
+        flag, equals, value = word.partition("=")
+        name = flag.removeprefix("--").replace("-", "_")
+        if not flag.startswith("--") or name not in known:
+            raise errors.InputError(f"{word}: there is no such parameter; {errors.nearest(name, known)}")
+        if not equals:
+            value = next(ahead, "")
+            if not value:
+                raise errors.InputError(f"{flag}: write {flag} VALUE")
+        values[name] = document.scalar(value, flag)
+    return values
+
+
+def _keep_quiet(step: int, metrics: Mapping[str, float]) -> bool:
+    return False
+
+
+def _print_report(step: int, metrics: Mapping[str, float]) -> bool:
+    print(showing.line(step, metrics), flush=True)  # noqa: T201
+    return False

@@ -1,0 +1,88 @@
+"""A collection in one process, without the platform: the producer does all units of an iteration, then the consumer reads.
+
+Results are packed and unpacked as between processes, so what may not cross is found here too. Nothing is kept on a disk but
+what the job itself writes. For small numbers of units: an iteration's results are in memory at once.
+"""
+
+from __future__ import annotations
+
+import collections
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from trialplane.policies import transport
+from trialplane.spec.collecting import Collect
+from trialplane.wire import units
+from trialplane.wire.units import Unit
+from trialplane.worker import context
+from trialplane.worker.collect import serving, shards, states
+from trialplane.worker.collect.consumer import Consumer, Result, Results
+from trialplane.worker.collect.producer import Producer
+
+
+def run(
+    collect: Collect,
+    play: Callable[[Producer], object],
+    learn: Callable[[Consumer, Results], Any] | None,
+    given: Mapping[str, Any],
+) -> Iterator[Mapping[str, Any]]:
+    """Runs the iterations; gives what the consumer returned in each, without weights and state.
+
+    Args:
+        collect: how many units and iterations.
+        play: the producer's function.
+        learn: the consumer's; None writes files, as `collect.write` says.
+        given: fields of the context.
+    """
+    kept = states.Kept()
+    for iteration in range(collect.iterations):
+        began = time.monotonic()
+        fields = {**given, "trial": iteration}
+        first = iteration * collect.units
+        work = _Work(Unit(number, units.seed_of(given["seed"], number)) for number in range(first, first + collect.units))
+        weights = kept.tree(states.WEIGHTS)
+        producer = Producer(**fields, weights=weights, iteration=iteration, _work=work)
+        play(producer)
+        seconds = time.monotonic() - began
+        written = None
+        if learn is None:
+            assert collect.write is not None  # the job has a consumer otherwise
+            written = shards.Shards(collect.write, given["checkpoints"], given["run"], iteration)
+        state = kept.tree(states.STATE)
+        consumer = Consumer(**fields, weights=weights, state=state, iteration=iteration, shards=written)
+        made, items = len(work.given), sum(each[1] for each in work.given)
+        said = serving.returned((learn or shards.write)(consumer, Results(collect.units, work)))
+        kept = serving.merged(kept, said)
+        rates = {"units": made, "items": items, "units_per_second": made / seconds, "items_per_second": items / seconds}
+        yield {**{name: value for name, value in said.items() if name not in serving.KEPT}, **rates}
+
+
+class _Work:
+    """Both ends of a producer's and a consumer's channel."""
+
+    def __init__(self, work: Iterator[Unit]) -> None:
+        self.failed = 0
+        self.given: collections.deque[tuple[int, int, Any]] = collections.deque()  # unit, items, packed
+        self._waiting = collections.deque(work)
+        self._taken: set[int] = set()
+
+    def take(self, count: int, wait: bool) -> tuple[Unit, ...]:
+        """Units to do."""
+        taken = tuple(self._waiting.popleft() for _ in range(min(count, len(self._waiting))))
+        self._taken.update(unit.number for unit in taken)
+        return taken
+
+    def give(self, unit: Unit, value: Any, items: int) -> None:
+        """Keeps a result for the consumer."""
+        if unit.number not in self._taken:
+            raise context.Invalid(f"ctx.give: unit {unit.number} was not taken, or has been given already")
+        self._taken.remove(unit.number)
+        self.given.append((unit.number, items, transport.pack(value)))
+
+    def next(self) -> Result | None:
+        """The next result."""
+        if not self.given:
+            return None
+        unit, items, packed = self.given.popleft()
+        return Result(unit, 0, items, transport.unpack(packed))

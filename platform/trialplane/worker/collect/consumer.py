@@ -1,0 +1,150 @@
+"""What a consumer sees: `learn(ctx, results)` gets a `Consumer` and the `Results` of one iteration, as they arrive.
+
+    def learn(ctx, results):
+        for result in results:
+            buffer.add(result.value["states"], result.value["moves"])
+        return {"loss": loss, "weights": model.state_dict(), "state": optimizer.state_dict()}
+
+`Fed` is the process's side of that: what its slot feeds it. Imports nothing heavy.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Callable, Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from trialplane.policies import transport
+from trialplane.worker import context
+from trialplane.worker.collect import segments
+from trialplane.worker.collect.line import Line
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """What a producer gave for one unit.
+
+    Attributes:
+        unit: its number.
+        worker: number of the producer.
+        items: how much there is in it, as the producer said.
+        value: the tree; its arrays are read-only views of shared memory, which stays for as long as one of them is
+            referenced.
+    """
+
+    unit: int
+    worker: int
+    items: int
+    value: Any
+
+
+class Feed(Protocol):
+    """Where results come from."""
+
+    failed: int
+
+    def next(self) -> Result | None:
+        """The next result; None when there are no more."""
+
+
+class Results:
+    """The results of one iteration, each once, in the order in which they arrive.
+
+    Attributes:
+        expected: units that the iteration asked for.
+    """
+
+    def __init__(self, expected: int, feed: Feed) -> None:
+        self.expected = expected
+        self._feed = feed
+
+    @property
+    def failed(self) -> int:
+        """Units that could not be done; known when all results have been read."""
+        return self._feed.failed
+
+    def __iter__(self) -> Iterator[Result]:
+        return self
+
+    def __next__(self) -> Result:
+        result = self._feed.next()
+        if result is None:
+            raise StopIteration
+        return result
+
+
+Learn = Callable[["Consumer", Results], Mapping[str, Any] | None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Consumer(context.Context):
+    """The consumer in one iteration, as the job's `learn(ctx, results)` sees it.
+
+    What it returns is a dict, or None. Its `weights` go to the producers of the next iteration, its `state` to the next
+    `learn`; what is left out stays as it was. Numbers are the iteration's metrics, anything else is kept with its result.
+
+    Attributes:
+        weights: the tree that the last iteration returned as its weights, its arrays read-only. None before the first.
+        state: the same of its state.
+        iteration: from 0; the same as `trial`.
+        shards: what is to be written, of a job that says `collect.write`.
+    """
+
+    weights: Any = dataclasses.field(default=None, repr=False)
+    state: Any = dataclasses.field(default=None, repr=False)
+    iteration: int = 0
+    shards: Any = dataclasses.field(default=None, repr=False)
+
+
+class Fed:
+    """The results that the slot feeds this process.
+
+    Results that came together count as taken when the one after the last of them is asked for, which is what lets more come.
+    The file of one is used again when nothing refers to it any more.
+
+    Args:
+        line: to the slot.
+
+    Attributes:
+        failed: units that could not be done, when all results have come.
+        weights: the file of what is on offer to the producers; goes when they have it.
+    """
+
+    def __init__(self, line: Line) -> None:
+        self.failed = 0
+        self.weights: Path | None = None
+        self._line = line
+        self._waiting: collections.deque[Mapping[str, Any]] = collections.deque()
+        self._reading: list[int] = []
+        self._unused: collections.deque[int] = collections.deque()
+        self._ended = False
+
+    def has(self, units: Collection[int]) -> None:
+        """Says that these units need not be done: what came of them in a former attempt is kept."""
+        if units:
+            self._line.send(took=sorted(units))
+
+    def next(self) -> Result | None:
+        """The next result; None when there are no more."""
+        if not self._waiting and self._reading:
+            self._line.send(took=self._reading)
+            self._reading = []
+        if unused := [self._unused.popleft() for _ in range(len(self._unused))]:
+            self._line.send(free=unused)
+        while not self._waiting and not self._ended:
+            message = self._line.receive(wait=True)
+            assert message is not None
+            if "end" in message:
+                self.failed, self._ended = message["end"]["failed"], True
+            elif "results" in message:
+                self._waiting.extend(message["results"])
+            elif self.weights is not None:  # what else is said is that they have been fetched
+                self.weights.unlink(missing_ok=True)
+        return self._result(**self._waiting.popleft()) if self._waiting else None
+
+    def _result(self, unit: int, worker: int, items: int, file: str, **_: Any) -> Result:
+        self._reading.append(unit)
+        packed = segments.read(file, lambda: self._unused.append(unit))
+        return Result(unit, worker, items, transport.unpack(packed))

@@ -1,0 +1,199 @@
+"""The slot's end of a collection: work for the process in it, and results that lie in files between the two.
+
+A producer's process asks for units and offers results, which are fetched from here; a consumer's process is fed results and
+says which it has taken. The slot's thread hears what the process says; everything else is called from other threads. Knows
+neither Ray nor what is in a result.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trialplane import errors
+from trialplane.wire import records, units
+from trialplane.worker.collect import memory, segments
+
+if TYPE_CHECKING:
+    from trialplane.worker.collect.segments import Bytes
+
+AHEAD = 2  # results that a producer may have on offer, however large they are
+# Seconds between two times that the controller hears of a producer which has enough to do: what it offers meanwhile moves
+# with one call. One that is slower than that is heard at once.
+GATHER = 0.1
+_ROOM = 64 << 20  # bytes of memory that there must be for results to be passed on there
+
+
+def is_full(offered: Mapping[int, tuple[str, int]]) -> bool:
+    """Whether a producer with these results on offer (unit → file, bytes) has to wait until some are fetched."""
+    size = sum(size for _, size in offered.values())
+    return len(offered) >= units.TOGETHER or (len(offered) >= AHEAD and size >= units.TOGETHER_BYTES)
+
+
+class Exchange:
+    """What one trial's process and the slot have between them.
+
+    Args:
+        request: the trial's; its `worker` says that it is a producer.
+        send: writes a message to the process; may be called from any thread.
+        weights: packed, for a producer; or None.
+        workdir: the trial's scratch folder, on a disk, for what memory has no room for; removed by the slot.
+    """
+
+    def __init__(
+        self, request: records.TrialRequest, send: Callable[[Mapping[str, Any]], None], weights: Bytes | None, workdir: Path
+    ) -> None:
+        self._timeout = request.timeout if request.worker is not None else None
+        self._send = send
+        spare = workdir.parent / "memory"
+        self._folder = memory.folder(f"{request.run}-{request.number}", _ROOM, spare)
+        self._weights = None
+        if weights is not None:
+            # Of the same attempt at the same iteration, so all producers of this node hold the same file.
+            home = zlib.crc32(str(spare).encode())  # two places may each have a run of this name
+            name = f"{request.run}-{home:08x}-{request.trial}-{request.attempt}.weights"
+            self._weights = memory.shared(name, weights, spare)
+        self._segments = segments.Writer(self._folder.path, workdir)
+        self._lock = threading.Lock()
+        self._since = time.monotonic()  # of the last thing that gave a producer something to do
+        self._has_returned = False  # the function of a producer; what it has given may still have to be fetched
+        self._ahead: set[int] = set()  # units that the process has and its job has not
+        self._begun: set[int] = set()  # units that its job has and has not given
+        self._owed = 0  # units asked for that have not come
+        self._offered: dict[int, tuple[str, int]] = {}  # unit → file, bytes
+        self._fed: dict[int, str] = {}
+        self._closed = False
+        self._told = -GATHER  # when the controller last heard something, by the monotonic clock
+        self._wants = 0
+        self._offers: list[units.Offer] = []
+        self._took: list[int] = []
+
+    @property
+    def lent(self) -> dict[str, str | None]:
+        """What the process is told at its start: its folder, and the file with the weights."""
+        return {
+            "folder": str(self._folder.path),
+            "weights": None if self._weights is None else str(self._weights.path),
+        }
+
+    @property
+    def deadline(self) -> float | None:
+        """When a producer must have given its next result, by the monotonic clock; None while it waits for others.
+
+        It has until then to ask for its first unit, too, and after its last one to end.
+        """
+        with self._lock:
+            for_units = self._owed and not self._ahead and not self._begun
+            for_room = is_full(self._offered) or (self._has_returned and self._offered)
+            return None if self._timeout is None or for_units or for_room else self._since + self._timeout
+
+    @property
+    def begun(self) -> tuple[int, ...]:
+        """The units that the job of a producer has and has not given."""
+        return tuple(sorted(self._begun))
+
+    @property
+    def tell_at(self) -> float | None:
+        """When the controller is to hear what the process has said, by the monotonic clock; None: it has said nothing.
+
+        That has passed when the process may wait for the controller, to get units or to have results fetched.
+        """
+        if not (self._wants or self._offers or self._took):
+            return None
+        with self._lock:
+            is_idle = self._owed and not self._ahead
+            return self._told if is_idle or self._took or is_full(self._offered) else self._told + GATHER
+
+    def news(self) -> dict[str, Any]:
+        """What it has said since the last call, as fields of an event."""
+        self._told = time.monotonic()
+        said = {"wants": self._wants, "offers": tuple(self._offers), "took": tuple(self._took)}
+        self._wants, self._offers, self._took = 0, [], []
+        return said
+
+    def hear(self, message: Mapping[str, Any]) -> None:
+        """Takes a message of the process."""
+        with self._lock:
+            self._since = time.monotonic()
+            if "wants" in message:
+                self._wants += message["wants"]
+                self._owed += message["wants"]
+            elif "began" in message:
+                self._begun.update(message["began"])
+                self._ahead.difference_update(message["began"])
+            elif "offer" in message:
+                offer = records.from_dict(units.Offer, message["offer"])
+                self._begun.discard(offer.unit)
+                if offer.bytes:
+                    self._offered[offer.unit] = message["file"], offer.bytes
+                self._offers.append(offer)
+            elif "returned" in message:
+                self._has_returned = True
+            elif "took" in message:
+                self._took += message["took"]
+            else:
+                for unit in message["free"]:
+                    self._segments.release(self._fed.pop(unit))
+
+    def hand(self, work: Sequence[units.Unit], last: bool) -> None:
+        """Gives a producer units; with `last` it gets no more in this iteration."""
+        with self._lock:
+            self._since = time.monotonic()
+            self._ahead.update(unit.number for unit in work)
+            self._owed = 0 if last else max(0, self._owed - len(work))
+        self._send({"units": [[unit.number, unit.seed] for unit in work], "last": last})
+
+    def fetch(self, wanted: Sequence[int]) -> dict[int, Bytes]:
+        """The packed results of these units, mapped; without those that are gone with their process.
+
+        Raises:
+            TransportError: a file is not there, or holds no result.
+        """
+        with self._lock:
+            there = [] if self._closed else [unit for unit in wanted if unit in self._offered]
+            return {unit: segments.read(self._offered[unit][0]) for unit in there}
+
+    def release(self, fetched: Sequence[int]) -> None:
+        """Results have been fetched, or nobody wants them: their process may use the files again."""
+        with self._lock:
+            self._since = time.monotonic()
+            known = [unit for unit in fetched if self._offered.pop(unit, None) is not None]
+        if known:
+            self._send({"fetched": known})
+
+    def feed(self, parcels: Sequence[units.Parcel], packed: Sequence[Bytes]) -> None:
+        """Gives a consumer results: all of them or, when there is no room for one, none.
+
+        Raises:
+            TransportError: there is no room.
+        """
+        files: dict[int, str] = {}
+        with self._lock:
+            if self._closed:
+                return
+            try:
+                for parcel, array in zip(parcels, packed, strict=True):
+                    files[parcel.unit], _ = self._segments.copy(array)
+            except errors.TransportError:
+                for file in files.values():
+                    self._segments.release(file)
+                raise
+            self._fed |= files
+        self._send({"results": [{**records.to_dict(parcel), "file": files[parcel.unit]} for parcel in parcels]})
+
+    def end_feed(self, failed: int) -> None:
+        """Tells a consumer that all results have come, but for so many units that failed."""
+        self._send({"end": {"failed": failed}})
+
+    def close(self) -> None:
+        """Removes the files; the process is gone."""
+        with self._lock:
+            self._closed = True
+            self._folder.release()
+            self._segments.close()  # now: who refers to this trial may be a cycle, which lasts until the collector runs
+            if self._weights is not None:
+                self._weights.release()

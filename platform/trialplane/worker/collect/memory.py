@@ -1,0 +1,114 @@
+"""Files and folders in this node's memory, /dev/shm: each stays while a process holds it, however that process ends.
+
+A lock of the system's is what holds one, so what a killed process leaves is swept by the next one that comes here. Knows
+nothing of what is in them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trialplane.training import building
+
+if TYPE_CHECKING:
+    from trialplane.worker.collect.segments import Bytes
+
+_MEMORY = Path("/dev/shm")
+_MARGIN = 16 << 20  # bytes that stay free for others
+
+
+class Held:
+    """A file or a folder that is there for as long as somebody holds it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._handle: int | None = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fcntl.flock(self._handle, fcntl.LOCK_SH)
+
+    def release(self) -> None:
+        """Lets it go; it is removed when nobody else holds it."""
+        if self._handle is None:
+            return
+        with _alone(self.path.parent):
+            os.close(self._handle)
+            self._handle = None
+            _sweep(self.path.parent)
+
+
+def folder(name: str, size: int, instead: Path) -> Held:
+    """A new folder that nobody else has.
+
+    Args:
+        name: what its name begins with.
+        size: bytes that it is to have room for.
+        instead: folder on a disk for when the memory has no room.
+    """
+    place = _place(size, instead)
+    with _alone(place):
+        _sweep(place)
+        return Held(Path(tempfile.mkdtemp(prefix=f"{name}-", dir=place)))
+
+
+def shared(name: str, data: Bytes, instead: Path) -> Held:
+    """A file of that name with `data` in it: the first who asks makes it, the others hold the same one.
+
+    Args:
+        name: says what is in it; another content needs another name.
+        data: of shape (bytes,).
+        instead: folder on a disk for when the memory has no room.
+    """
+    for place in (_MEMORY / _own(), instead):
+        if (place / name).exists():
+            with _alone(place), contextlib.suppress(FileNotFoundError):  # it may just be removed
+                return Held(place / name)
+    place = _place(data.nbytes, instead)
+    with _alone(place):
+        _sweep(place)
+        if not (place / name).exists():
+            with building.whole(place / name) as file:
+                file.write(data.data)
+        return Held(place / name)
+
+
+def _own() -> str:
+    return f"trialplane-{os.getuid()}"
+
+
+def _place(size: int, instead: Path) -> Path:
+    with contextlib.suppress(OSError):
+        if shutil.disk_usage(_MEMORY).free >= size + _MARGIN:
+            place = _MEMORY / _own()
+            place.mkdir(mode=0o700, exist_ok=True)
+            return place
+    instead.mkdir(parents=True, exist_ok=True)
+    return instead
+
+
+def _alone(place: Path) -> contextlib.AbstractContextManager[None]:
+    """Holds the place, so that nothing is swept between its making and its lock."""
+    return building.alone(place / "all")
+
+
+def _sweep(place: Path) -> None:
+    """Removes what nobody holds; with the place held."""
+    building.sweep(place)
+    for path in place.iterdir():
+        if path.suffix == ".lock":
+            continue
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            continue
+        finally:
+            os.close(handle)
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()

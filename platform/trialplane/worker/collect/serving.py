@@ -1,0 +1,178 @@
+"""What the process of a collection's trial does around the job's function: a producer's, and the consumer's.
+
+The consumer starts with what the iteration before left, offers its weights to the producers before anything else, and keeps
+what the job returned before its outcome goes out: who has the outcome has the checkpoint.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from trialplane.policies import transport
+from trialplane.spec import collecting
+from trialplane.wire import records
+from trialplane.wire.units import WEIGHTS, Offer
+from trialplane.worker import context, stopping, trial
+from trialplane.worker.collect import consumer, producer, segments, shards, states
+from trialplane.worker.collect.consumer import Consumer
+from trialplane.worker.collect.line import Line
+from trialplane.worker.collect.producer import Producer
+
+KEPT = {"weights": states.WEIGHTS, "state": states.STATE}  # what the job returns → file of the checkpoint
+
+
+class _Role:
+    """What one process of a collection was started with.
+
+    Args:
+        config: of the slot.
+        request: the trial's, with the metrics that the job's function itself must return.
+        line: to the slot.
+        lent: what the slot told this process, see `Exchange.lent`.
+    """
+
+    def __init__(
+        self, config: records.SlotConfig, request: records.TrialRequest, line: Line, lent: Mapping[str, Any]
+    ) -> None:
+        self._config = config
+        self.request = request
+        self._line = line
+        self._lent = lent
+
+
+class ProducerRole(_Role):
+    """A producer's process."""
+
+    def __call__(self, play: Callable[..., Any], given: Mapping[str, Any]) -> context.Result:
+        """Calls the job's function."""
+        weights = self._lent["weights"]
+        desk = producer.Desk(self._line, Path(self._lent["folder"]), given["workdir"])
+        assert self.request.worker is not None
+        ctx = Producer(
+            **{**given, **own_checkpoints(self._config, self.request)},
+            weights=None if weights is None else transport.unpack(segments.read(weights)),
+            iteration=self.request.trial,
+            worker=self.request.worker,
+            _work=desk,
+        )
+        try:
+            _call(play, ctx)
+        finally:
+            if not self._line.stopping:
+                desk.drain()  # what was given is worth having, whatever came after it
+        if self._line.stopping:
+            raise ctx.stopped()
+        desk.check_given()
+        return {}
+
+
+class ConsumerRole(_Role):
+    """The consumer's process."""
+
+    def __call__(self, learn: Callable[..., Any], given: Mapping[str, Any]) -> context.Result:
+        """Calls the job's function, between reading what the last iteration left and keeping what this one leaves."""
+        config, iteration = self._config, self.request.trial
+        place = trial.checkpoints(config, self.request.run, 0)  # the folder of one trial serves all iterations
+        kept = states.Kept()
+        if iteration > 0:
+            kept = states.States(place).load(iteration)
+        elif self.request.resume:
+            kept = states.States(trial.checkpoints(config, self.request.resume, 0)).newest()
+        fed = consumer.Fed(self._line)
+        written = None
+        if config.write:
+            beside = trial.checkpoint_place(config, self.request.run)
+            written = shards.of_iteration(config.write, beside, self.request.run, iteration)
+            fed.has(written.units)
+        self._offer(fed, kept.packed.get(states.WEIGHTS), given["workdir"])
+        ctx = Consumer(
+            **{**given, **own_checkpoints(config, self.request)},
+            weights=kept.tree(states.WEIGHTS),
+            state=kept.tree(states.STATE),
+            iteration=iteration,
+            shards=written,
+        )
+        result = returned(_call(learn, ctx, consumer.Results(self.request.units, fed)))
+        states.States(place).save(iteration + 1, merged(kept, result))
+        return {name: value for name, value in result.items() if name not in KEPT}
+
+    def _offer(self, fed: consumer.Fed, weights: Any, workdir: Path) -> None:
+        if weights is None:
+            self._line.send(offer=records.to_dict(Offer(WEIGHTS, 0)), file="")
+            return
+        file, size = segments.Writer(self._lent["folder"], workdir).copy(weights)
+        fed.weights = Path(file)
+        self._line.send(offer=records.to_dict(Offer(WEIGHTS, size)), file=file)
+
+
+def _call(function: Callable[..., Any], *arguments: Any) -> Any:
+    """What a function of the job returns; one that ends by `sys.exit(0)` returns None."""
+    try:
+        return function(*arguments)
+    except SystemExit as error:
+        if not trial.ended_well(error):
+            raise
+        return None
+
+
+def serve(
+    config: records.SlotConfig,
+    request: records.TrialRequest,
+    channel: Connection,
+    stop: stopping.Stop,
+    lent: Mapping[str, Any],
+) -> ProducerRole | ConsumerRole:
+    """What the process of such a trial does.
+
+    Args:
+        config: of the slot.
+        request: the trial's.
+        channel: to the slot.
+        stop: whether this process was asked to stop.
+        lent: what the slot told this process, see `Exchange.lent`.
+    """
+    line = Line(channel, stop)
+    if config.role == "producer":  # what counts are the results that it gives
+        return ProducerRole(config, dataclasses.replace(request, metrics=()), line, lent)
+    asked = tuple(name for name in request.metrics if name not in collecting.ADDED)  # those the platform adds
+    return ConsumerRole(config, dataclasses.replace(request, metrics=asked), line, lent)
+
+
+def own_checkpoints(config: records.SlotConfig, request: records.TrialRequest) -> dict[str, Any]:
+    """Where the job may keep what it likes, in all iterations: beside what the platform keeps of each."""
+    own = {run: f"{trial.checkpoints(config, run, 0)}/own" for run in (request.run, request.resume) if run}
+    return {"checkpoints": own[request.run], "_origin": context.Origin(own.get(request.resume))}
+
+
+def returned(result: Any) -> Mapping[str, Any]:
+    """What a consumer returned, as a dict.
+
+    Raises:
+        Invalid: it is none.
+    """
+    if result is None:
+        return {}
+    if not isinstance(result, Mapping):
+        raise context.Invalid(
+            f"learn(ctx, results) returned a {type(result).__name__}; it must return a dict of metrics, with weights and "
+            "state where there are any, or None"
+        )
+    return result
+
+
+def merged(kept: states.Kept, result: Mapping[str, Any]) -> states.Kept:
+    """What the next iteration starts with: what was returned, and what this one started with where nothing was.
+
+    Raises:
+        TransportError: something returned may not be kept; names its path.
+    """
+    packed = dict(kept.packed)
+    for name, file in KEPT.items():
+        if name in result:
+            packed.pop(file, None)  # first: weights may be large, and two of them need not be here at once
+            packed[file] = transport.pack(result[name], name)
+    return states.Kept(packed)

@@ -1,0 +1,235 @@
+"""The consumer that runs no code of the job: results become npz or Parquet files, and a manifest that names them all.
+
+    <place>/iteration-0003/shard-00000.npz       full at about `shard` bytes
+                           shard-00000.json      which units are in it, rows, bytes, sha256: written when the file is whole
+                           MANIFEST.json         all of these, written last: where it is, the iteration is complete
+
+A shard is whole or absent, and one that has its record is never written again: an attempt that starts after another one
+keeps what that has finished, and those units are not done again. npz: each array of each unit under
+`<unit>/<path in its tree>`. Parquet: a row for each item, see `Table`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from trialplane import errors
+from trialplane.spec.collecting import Write
+from trialplane.training import building
+from trialplane.wire import paths
+from trialplane.worker.collect.consumer import Consumer, Result, Results
+from trialplane.worker.collect.tables import Archive, Table
+
+MANIFEST = "MANIFEST.json"
+_RECORD = re.compile(r"shard-\d{5}\.json")
+
+
+@dataclasses.dataclass(frozen=True)
+class Shard:
+    """One file: its name, the units in it, its rows, the items that their producers counted, its bytes and SHA-256."""
+
+    file: str
+    units: tuple[int, ...]
+    rows: int
+    items: int
+    bytes: int
+    sha256: str
+
+
+class Shards:
+    """The files of one iteration.
+
+    Args:
+        write: how and where.
+        beside: folder or URL of the run's checkpoints, where files go when `write` does not say.
+        run: name of the run.
+        iteration: from 0.
+    """
+
+    def __init__(self, write: Write, beside: str, run: str, iteration: int) -> None:
+        self.place = paths.shards(write.to or beside, run, iteration)
+        self._write = write
+        self._folder = _folder(self.place)
+        self.shards = [_shard(self._folder.read(name)) for name in self._folder.names() if _RECORD.fullmatch(name)]
+
+    @property
+    def units(self) -> frozenset[int]:
+        """The units that are in complete shards."""
+        return frozenset(unit for shard in self.shards for unit in shard.units)
+
+    def write(self, results: Results) -> None:
+        """Writes all results, and the manifest.
+
+        Raises:
+            CacheError: they cannot be written.
+        """
+        try:
+            kept = self.units
+            fresh = (result for result in results if result.unit not in kept)
+            for first in fresh:
+                number = 1 + max((int(shard.file[6:11]) for shard in self.shards), default=-1)
+                self.shards.append(self._shard(f"shard-{number:05d}", first, fresh))
+            self._folder.write(MANIFEST, self._manifest(results))
+        except OSError as error:
+            raise errors.CacheError(
+                f"the shards of this iteration could not be written to {self.place}: {error.strerror or error}. Make room "
+                "there and `platform resume` the run; shards that are complete are kept"
+            ) from error
+
+    def _shard(self, name: str, first: Result, others: Iterator[Result]) -> Shard:
+        """Writes results until the file is full or there are no more."""
+        file = f"{name}.{self._write.format}"
+        numbers, rows, items = [], 0, 0
+        with self._folder.create(file) as raw:
+            sink = Sink(raw)
+            form: Archive | Table = Table(sink) if self._write.format == "parquet" else Archive(sink)
+            with contextlib.closing(form):
+                result: Result | None = first
+                while result is not None:
+                    rows += form.add(result)
+                    numbers.append(result.unit)
+                    items += result.items
+                    full = sink.size >= self._write.shard_bytes
+                    result = None  # what it holds may be used again while the next one is waited for
+                    result = None if full else next(others, None)
+        shard = Shard(file, tuple(numbers), rows, items, sink.size, sink.digest.hexdigest())
+        self._folder.write(f"{name}.json", json.dumps(dataclasses.asdict(shard)).encode())
+        return shard
+
+    def _manifest(self, results: Results) -> bytes:
+        names = sorted(self.shards, key=lambda shard: shard.file)
+        said = {
+            "format": self._write.format,
+            "expected": results.expected,
+            "units": sum(len(shard.units) for shard in names),
+            "failed": results.failed,
+            "rows": sum(shard.rows for shard in names),
+            "bytes": sum(shard.bytes for shard in names),
+            "shards": [dataclasses.asdict(shard) for shard in names],
+        }
+        return json.dumps(said, indent=1).encode()
+
+
+def of_iteration(write: Mapping[str, Any], beside: str, run: str, iteration: int) -> Shards:
+    """The files of one iteration, as a slot's config says."""
+    return Shards(Write.model_validate(dict(write)), beside, run, iteration)
+
+
+def write(ctx: Consumer, results: Results) -> Mapping[str, float]:
+    """The consumer of a job that says `collect.write`."""
+    written: Shards = ctx.shards
+    if written.units:
+        print(f"{errors.counted(len(written.units), 'unit')} of a former attempt are in {written.place}", flush=True)  # noqa: T201
+    written.write(results)
+    return {"shards": float(len(written.shards)), "written_gigabytes": sum(one.bytes for one in written.shards) / 1e9}
+
+
+class Sink:
+    """A file being written, by those who want to know where they are: counts and sums up, and cannot go back."""
+
+    def __init__(self, raw: BinaryIO) -> None:
+        self._raw = raw
+        self.size = 0
+        self.digest = hashlib.sha256()
+        self.closed = False
+
+    def write(self, data: Any) -> int:
+        """Writes all of `data`."""
+        view = memoryview(data).cast("B")
+        self._raw.write(view)
+        self.digest.update(view)
+        self.size += len(view)
+        return len(view)
+
+    def tell(self) -> int:
+        """Bytes so far."""
+        return self.size
+
+    def seekable(self) -> bool:
+        """Whether one could go back."""
+        return False
+
+    def writable(self) -> bool:
+        """Whether one can write."""
+        return True
+
+    def readable(self) -> bool:
+        """Whether one can read."""
+        return False
+
+    def flush(self) -> None:
+        """Nothing is kept back here; the file is flushed when it is closed."""
+
+    def close(self) -> None:
+        """Nothing more comes; whoever opened the file closes it."""
+        self.closed = True
+
+
+def _shard(data: bytes) -> Shard:
+    fields = json.loads(data)
+    return Shard(**{**fields, "units": tuple(fields["units"])})
+
+
+def _folder(place: str) -> _Folder | _Url:
+    if "://" not in place or place.startswith("file://"):
+        return _Folder(Path(place.removeprefix("file://")))
+    return _Url(place)
+
+
+class _Folder:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def names(self) -> list[str]:
+        return sorted(path.name for path in self._path.iterdir()) if self._path.is_dir() else []
+
+    def read(self, name: str) -> bytes:
+        return (self._path / name).read_bytes()
+
+    def create(self, name: str) -> contextlib.AbstractContextManager[BinaryIO]:
+        self._path.mkdir(parents=True, exist_ok=True)
+        building.sweep(self._path, name)  # what a killed attempt left
+        return building.whole(self._path / name)
+
+    def write(self, name: str, data: bytes) -> None:
+        with self.create(name) as file:
+            file.write(data)
+
+
+class _Url:
+    """A folder below an fsspec URL, where an object appears when it is closed."""
+
+    def __init__(self, place: str) -> None:
+        import fsspec  # only who writes to a URL needs it
+
+        try:
+            self._files, self._root = fsspec.url_to_fs(place)
+        except (ImportError, ValueError) as error:
+            raise errors.InputError(f"shards cannot be written to {place}: {error}; see collect.write.to") from error
+
+    def names(self) -> list[str]:
+        self._files.invalidate_cache()
+        try:
+            return sorted(entry.rstrip("/").rpartition("/")[2] for entry in self._files.ls(self._root, detail=False))
+        except FileNotFoundError:
+            return []
+
+    def read(self, name: str) -> bytes:
+        data: bytes = self._files.cat_file(f"{self._root}/{name}")
+        return data
+
+    def create(self, name: str) -> contextlib.AbstractContextManager[BinaryIO]:
+        self._files.makedirs(self._root, exist_ok=True)
+        opened: contextlib.AbstractContextManager[BinaryIO] = self._files.open(f"{self._root}/{name}", "wb")
+        return opened
+
+    def write(self, name: str, data: bytes) -> None:
+        with self.create(name) as file:
+            file.write(data)

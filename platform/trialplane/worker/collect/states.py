@@ -1,0 +1,126 @@
+"""What one iteration leaves to the next: weights and state, kept by the number of the iteration that starts with them.
+
+They are the same folders as a training's checkpoints (`training/steps`), so complete or absent; the iteration is the step.
+Two files, `weights.packed` and `state.packed`, are trees as `policies/transport.py` packs them: reading them runs no code,
+and needs torch no more than writing numpy arrays did. An iteration starts with its own number and no other: the newest may
+be of an attempt whose outcome was lost.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+import zlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from trialplane import errors
+from trialplane.policies import transport
+from trialplane.training.steps import record, stores
+
+if TYPE_CHECKING:
+    from trialplane.worker.collect.segments import Bytes
+
+WEIGHTS, STATE = "weights.packed", "state.packed"
+
+
+@dataclasses.dataclass(frozen=True)
+class Kept:
+    """What an iteration starts with: packed trees, each by the name of its file, without those that nobody returned."""
+
+    packed: Mapping[str, Bytes] = dataclasses.field(default_factory=dict)
+
+    def tree(self, file: str) -> Any:
+        """A tree, its arrays read-only; None when there is none."""
+        return transport.unpack(self.packed[file]) if file in self.packed else None
+
+
+class States:
+    """Weights and state of a run's iterations, in one place.
+
+    Args:
+        place: a folder or an fsspec URL.
+    """
+
+    def __init__(self, place: str) -> None:
+        self._store = stores.open_store(place)
+
+    def load(self, iteration: int) -> Kept:
+        """What iteration `iteration` starts with.
+
+        Raises:
+            CheckpointError: it is not there.
+            CheckpointDamaged: it is not as it was written.
+        """
+        names = [name for name in self._store.complete() if record.order(name)[0] == iteration]
+        if not names:
+            raise errors.CheckpointError(
+                f"iteration {iteration} starts with what iteration {iteration - 1} left in {self._store.place}, and nothing "
+                "of that step is there. Were the checkpoints deleted, or is the volume another one? A new run with --resume "
+                "starts from the newest checkpoint of this one"
+            )
+        return self._read(names[-1])
+
+    def newest(self) -> Kept:
+        """The newest that is whole, of a run that is over.
+
+        Raises:
+            CheckpointError: there is none.
+        """
+        damaged = ""
+        for name in reversed(self._store.complete()):
+            try:
+                return self._read(name)
+            except errors.CheckpointDamaged as error:
+                damaged = f"; {error}"
+        raise errors.CheckpointError(f"there is no iteration to resume from in {self._store.place}{damaged}")
+
+    def save(self, iteration: int, kept: Kept) -> None:
+        """Keeps what iteration `iteration` is to start with, and what the one before it started with; nothing older.
+
+        Raises:
+            CheckpointError: it could not be written; those before are untouched.
+        """
+        store = self._store
+        try:
+            taken = store.complete()
+            name = record.name_of(iteration, taken)
+            parts = {}
+            for file, data in kept.packed.items():
+                with store.create(name, file) as sink:
+                    sink.write(data.data)
+                parts[file] = record.Part(sink.size, sink.crc)
+            saved = record.Saved(iteration, name, store.url(name), 1, False, None, parts, {})
+            if not parts:  # a draft is there once it has a file
+                with store.create(name, STATE):
+                    pass
+            store.publish(name, record.dump(saved), [*parts])
+        except OSError as error:
+            raise errors.CheckpointError(
+                f"what iteration {iteration} is to start with could not be written to {store.place}: "
+                f"{error.strerror or error}. Make room there and `platform resume` the run"
+            ) from error
+        try:
+            for old in taken:
+                if record.order(old)[0] < iteration - 1 or record.order(old)[0] == iteration:
+                    store.remove(old)
+            store.sweep()
+        except OSError as error:  # what the iteration is to start with is there all the same
+            warnings.warn(
+                f"what older iterations started with could not be deleted from {store.place}, and takes its room: {error}",
+                stacklevel=1,
+            )
+
+    def _read(self, name: str) -> Kept:
+        import numpy as np
+
+        store = self._store
+        saved = record.load(store.read(name, record.COMPLETE), name, store.url(name))
+        packed = {}
+        for file, part in saved.parts.items():
+            with store.local(name, file) as path:
+                data = np.fromfile(path, dtype=np.uint8)
+            if data.nbytes != part.size or zlib.crc32(data.data) != part.crc:
+                raise errors.CheckpointDamaged(f"{saved.place}/{file} is cut or changed")
+            packed[file] = data
+        return Kept(packed)

@@ -1,0 +1,125 @@
+"""What a shard is made of: results as entries of an npz archive, or as rows of a Parquet file. Writes to a stream.
+
+Both take any tree that crossed (`policies/transport.py`); a leaf's name is its path in the tree, `states` or `moves/0/from`.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from trialplane import errors
+from trialplane.worker import context
+from trialplane.worker.collect.consumer import Result
+
+
+class Archive:
+    """An npz file: `numpy.load(file)["17/states"]` is the array `states` of unit 17. None is left out.
+
+    Args:
+        stream: to write to.
+    """
+
+    def __init__(self, stream: Any) -> None:
+        self._zip = zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED)
+
+    def add(self, result: Result) -> int:
+        """Writes one result, which is one row."""
+        import numpy as np
+        from numpy.lib import format as npy
+
+        for name, leaf in leaves(result.value):
+            if leaf is None:
+                continue
+            entry = zipfile.ZipInfo(f"{result.unit}/{name}.npy" if name else f"{result.unit}.npy")
+            with self._zip.open(entry, "w", force_zip64=True) as file:
+                npy.write_array(file, np.asarray(leaf), allow_pickle=False)
+        return 1
+
+    def close(self) -> None:
+        """Writes the table of contents."""
+        self._zip.close()
+
+
+class Table:
+    """A Parquet file with a row for each item of each result, and the result's unit and worker in it.
+
+    An array whose first dimension is the result's items has one entry for each row; what is one value, a number or a text,
+    is the same in all of them. Entries that are arrays are lists, flat: the column's metadata has their `shape`. The first
+    result says which columns there are.
+
+    Args:
+        stream: to write to.
+    """
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self._writer: Any = None
+
+    def add(self, result: Result) -> int:
+        """Writes one result; its items are its rows."""
+        import pyarrow as pa
+        from pyarrow import parquet
+
+        fields, columns = [], []
+        for name, leaf in (("unit", result.unit), ("worker", result.worker), *leaves(result.value)):
+            column, shape = _column(result, name, leaf)
+            fields.append(pa.field(name or "value", column.type, metadata={"shape": ",".join(map(str, shape))}))
+            columns.append(column)
+        schema = pa.schema(fields)
+        if self._writer is None:
+            self._writer = parquet.ParquetWriter(pa.PythonFile(self._stream, mode="w"), schema)
+        elif not schema.equals(self._writer.schema, check_metadata=True):
+            raise context.Invalid(
+                f"unit {result.unit} has other columns than the first result of its shard: "
+                f"{_difference(schema, self._writer)}; a table needs the same of all, write: {{format: npz}} does not"
+            )
+        self._writer.write_table(pa.Table.from_arrays(columns, schema=schema))
+        return result.items
+
+    def close(self) -> None:
+        """Writes the schema and where the rows are."""
+        if self._writer is not None:
+            self._writer.close()
+
+
+def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """The leaves of a tree, each with its path."""
+    if isinstance(value, Mapping):
+        below = value.items()
+    elif isinstance(value, list):
+        below = enumerate(value)  # type: ignore[assignment]
+    else:
+        yield path, value
+        return
+    for key, one in below:
+        yield from leaves(one, f"{path}/{key}" if path else str(key))
+
+
+def _column(result: Result, name: str, leaf: Any) -> tuple[Any, tuple[int, ...]]:
+    """A column of the result's rows, and the shape of one entry."""
+    import numpy as np
+    import pyarrow as pa
+
+    array = leaf if isinstance(leaf, np.ndarray) else None
+    if array is None or array.ndim == 0:
+        return pa.repeat(pa.scalar(leaf if array is None else array.item()), result.items), ()
+    if array.shape[0] != result.items:
+        raise context.Invalid(
+            f"unit {result.unit} has {errors.counted(result.items, 'item')}, and {name or 'its array'} has the shape "
+            f"{array.shape}: a table has a row for each item. give(items=…) says how many; write: {{format: npz}} takes any"
+        )
+    shape = array.shape[1:]
+    flat = pa.array(np.ascontiguousarray(array).reshape(-1))
+    return (pa.FixedSizeListArray.from_arrays(flat, int(np.prod(shape))) if shape else flat), shape
+
+
+def _difference(schema: Any, writer: Any) -> str:
+    """What differs between two schemas, in words."""
+    ours = {field.name: f"{field.type}" for field in schema}
+    first = {field.name: f"{field.type}" for field in writer.schema}
+    for name in sorted(ours.keys() | first.keys()):
+        if ours.get(name) != first.get(name):
+            return f"{name} is {ours.get(name, 'missing')} and was {first.get(name, 'missing')}"
+    return "shapes or order"

@@ -1,0 +1,186 @@
+"""What a job sees of the platform: `run(ctx)` gets a `Context`, and `standalone` runs one trial without the platform.
+
+Imports nothing heavy and must not: it is loaded in the template before the job's own libraries.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from trialplane import errors
+from trialplane.worker import stopping
+
+Result = Mapping[str, Any] | Sequence[float] | float
+Run = Callable[["Context"], Result]
+Pulse = Callable[[int, float], None]
+
+
+class Pruned(Exception):
+    """The pruner ended this trial; raised by `Context.report`. Let it pass."""
+
+
+class Stopped(Exception):
+    """The trial ends before its time and goes on in another attempt; `Context.stopped` makes it, the job raises it."""
+
+
+class Invalid(Exception):
+    """What the job did is not what it is to do, though nothing in it failed."""
+
+
+class Reporter(Protocol):
+    """Where reports go."""
+
+    def __call__(self, step: int, metrics: Mapping[str, float]) -> bool:
+        """Sends the metrics of one step; True when the trial is to end as pruned."""
+
+
+@dataclasses.dataclass
+class Origin:
+    """The checkpoints of another run to start from, or None, and whether the job has asked for them."""
+
+    place: str | None = None
+    asked: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Context:
+    """One trial, as the job's `run(ctx)` sees it.
+
+    Attributes:
+        params: the job's fixed parameters and the sampled ones, merged.
+        seed: for the trial's random numbers. Python's, numpy's and torch's generators are seeded with it already, in all
+            ranks alike, so that models start alike. What shall differ between ranks is seeded with `seed + rank`, as
+            Accelerate's `set_seed(seed, device_specific=True)` does.
+        run: name of the run.
+        trial: number of the trial, from 0.
+        attempt: 1, or more when the trial is tried again.
+        cpus: cores this trial may use, all its ranks on this node together; of a training's script run alone, all there are.
+        gpus: GPUs this trial may use; `CUDA_VISIBLE_DEVICES` names them, and is empty in a training, or ranks, without any.
+        code: folder of the job's files.
+        cache: folder shared by all trials of all runs; may not exist yet.
+        workdir: scratch folder of this trial, of this rank alone; deleted when the trial ends.
+        rank: this process among all that run the trial, from 0; rank 0 reports, and its result counts.
+        local_rank: the same among those on this node; the index of its GPU.
+        world_size: how many processes run the trial.
+        checkpoints: folder, or fsspec URL, for this trial's checkpoints. It outlives the attempt and is the next one's too;
+            it may not exist yet.
+    """
+
+    params: Mapping[str, Any]
+    seed: int
+    run: str
+    trial: int
+    attempt: int
+    cpus: int
+    gpus: int
+    code: Path
+    cache: Path
+    workdir: Path
+    _reporter: Reporter = dataclasses.field(repr=False)
+    rank: int = 0
+    local_rank: int = 0
+    world_size: int = 1
+    checkpoints: str = ""
+    _origin: Origin = dataclasses.field(default_factory=Origin, repr=False)
+    _stop: stopping.Stop = dataclasses.field(default_factory=stopping.Stop, repr=False)
+    _pulse: Pulse | None = dataclasses.field(default=None, repr=False)
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is rank 0, which alone writes what all share."""
+        return self.rank == 0
+
+    @property
+    def resume_from(self) -> str | None:
+        """A folder like `checkpoints` of another run, to start from while that holds none; or None.
+
+        A job that never asks for it starts from nothing, of which the user is then told.
+        """
+        self._origin.asked = True
+        return self._origin.place
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the trial was asked to stop: save a checkpoint soon, and raise `stopped(step)`.
+
+        Asking for it is what makes SIGTERM a request: a job that never asks is ended by it at once.
+
+        Ranks hear of it at different moments. Those that work in step must agree, or some wait for the others forever:
+        reduce this flag over all ranks, along with what is reduced each step anyway.
+        """
+        return self._stop.requested
+
+    def stopped(self, step: int | None = None) -> Stopped:
+        """What to raise once the checkpoint is there: the attempt ends, and the trial goes on in another one.
+
+        Args:
+            step: of the checkpoint just saved; None when there is none.
+        """
+        with_it = "without a checkpoint" if step is None else f"after step {step}, with a checkpoint"
+        return Stopped(f"{'stopped by SIGTERM' if self.stopping else 'stopped by itself'} {with_it}")
+
+    def pulse(self, step: int, seconds: float) -> None:
+        """Says how long this rank took for one step, so that a rank that holds the others up is named.
+
+        Args:
+            step: optimizer step.
+            seconds: this rank's own, without the time it waited for others: data and computing, no collectives.
+        """
+        if self._pulse is not None:
+            self._pulse(int(step), float(seconds))
+
+    def report(self, step: int, **metrics: float) -> None:
+        """Sends the metrics of one step to the controller, which records them and asks the pruner.
+
+        Only rank 0's go out; in the other ranks this does nothing.
+
+        Args:
+            step: epoch or optimizer step; must grow from report to report.
+            **metrics: by name; the pruner looks at the study's objective, or at the job's `pruner.metric`: report that one.
+
+        Raises:
+            Pruned: the pruner wants this trial to end. Do not catch it.
+            ValueError: the step is negative, or larger than a database keeps.
+        """
+        if not 0 <= step < 2**31:
+            raise ValueError(f"ctx.report(step={step}): a step is a whole number from 0 to {2**31 - 1}")
+        values = {name: float(value) for name, value in metrics.items()}
+        if self._reporter(int(step), values):
+            raise Pruned(f"pruned at step {step}")
+
+    def path(self, name: str) -> Path:
+        """The parameter `name` as a path; a relative one is below the job's folder.
+
+        Raises:
+            InputError: it is null, or a list.
+        """
+        if isinstance(self.params[name], list):
+            raise errors.InputError(f"params.{name} is a list, and this job reads one file: name one path")
+        return self.paths(name)[0]
+
+    def paths(self, name: str) -> list[Path]:
+        """The parameter `name`, a path or a list of them, as paths; relative ones are below the job's folder.
+
+        Raises:
+            InputError: it is null.
+        """
+        value = self.params[name]
+        if value is None:
+            raise errors.InputError(f"params.{name} is null, and must be a path")
+        return [self.code / Path(str(one)).expanduser() for one in (value if isinstance(value, list) else [value])]
+
+
+def standalone(file: str, run: Callable[..., Any], learn: Callable[..., Any] | None = None) -> None:
+    """Runs one trial without the platform; the last line of a train.py that can be run by itself.
+
+    Args:
+        file: the script's `__file__`; its folder holds job.yaml.
+        run: the job's function; of a collection the producer's.
+        learn: of a collection the consumer's function, where it has one.
+    """
+    from trialplane.worker import alone  # a trial of a run needs neither the job file nor what reads it
+
+    alone.main(file, run, learn=learn)

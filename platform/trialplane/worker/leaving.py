@@ -1,0 +1,82 @@
+"""Before a pod ends: its trials save a checkpoint. `python -m trialplane.worker.leaving [SECONDS]` is a preStop hook.
+
+Kubernetes runs the hook first, and only then ends the pod's own process, so slot and controller are there to hear how the
+trials ended. Sends SIGTERM to every trial it sees and waits until they are gone, or the seconds are over; ends at once when
+there is none. On a machine that is no pod it would stop all trials of all runs: `--below PID` is for those of one process.
+
+Standard library only, and no word with the slots: it must work, and be quick, in a pod of which nothing else is known.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+_TEMPLATE = b"trialplane.worker.template"
+_TRIAL = b"trialplane.worker.trial"  # by spawn; one by fork still bears the template's name
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Stops the trials; 0 when all are gone, 1 when some were still there in the end."""
+    parser = argparse.ArgumentParser(
+        prog="python -m trialplane.worker.leaving", description=(__doc__ or "").partition("\n")[0]
+    )
+    parser.add_argument("seconds", nargs="?", type=float, default=35.0, help="how long to wait (%(default)s)")
+    parser.add_argument("--below", type=int, metavar="PID", help="only trials of slots below this process")
+    options = parser.parse_args(argv)
+    deadline = time.monotonic() + options.seconds
+    handles = {}
+    for pid in trials(options.below):
+        with contextlib.suppress(ProcessLookupError):
+            handles[os.pidfd_open(pid)] = pid
+            signal.pidfd_send_signal(next(reversed(handles)), signal.SIGTERM)
+    while handles:
+        ended, _, _ = select.select(list(handles), [], [], max(0.0, deadline - time.monotonic()))
+        if not ended:
+            pids = ", ".join(map(str, handles.values()))
+            sys.stderr.write(f"{len(handles)} trial(s) had not ended after {options.seconds:g} s: pid {pids}\n")
+            return 1
+        for handle in ended:
+            os.close(handle)
+            del handles[handle]
+    return 0
+
+
+def trials(below: int | None = None) -> list[int]:
+    """Pids of the trial processes: children of a template that lead a session of their own."""
+    facts = {int(entry.name): fact for entry in Path("/proc").iterdir() if entry.name.isdigit() and (fact := _facts(entry))}
+
+    def is_below(pid: int) -> bool:
+        while pid and pid != below:
+            pid = facts[pid][0] if pid in facts else 0
+        return pid == below
+
+    return [
+        pid
+        for pid, (parent, session, command) in facts.items()
+        if session == pid
+        and (_TEMPLATE in command or _TRIAL in command)
+        and parent in facts
+        and _TEMPLATE in facts[parent][2]
+        and (below is None or is_below(pid))
+    ]
+
+
+def _facts(process: Path) -> tuple[int, int, list[bytes]] | None:
+    """Parent, session and command line of a process; None when it has just ended."""
+    try:
+        status = (process / "stat").read_text().rpartition(")")[2].split()
+        return int(status[1]), int(status[3]), (process / "cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,192 @@
+"""From what the job's function did, returned or raised, to the outcome of its trial."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import reprlib
+import sys
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from trialplane import errors
+from trialplane.policies import transport
+from trialplane.wire import records
+from trialplane.wire.states import FailureClass, TrialState
+from trialplane.worker import context
+
+# Code of ours, of Python's library, and made by it (`<frozen …>`, and `<string>` of dataclasses): an error's place is the
+# last line of the job's own before it.
+_NOT_THE_JOBS = (str(Path(__file__).parent.parent), str(Path(os.__file__).parent), "<")
+MAX_RETURNED = 4096  # characters of JSON that each trial may keep in the ledger, which the controller has in memory
+_BRIEF = reprlib.Repr()
+_BRIEF.maxstring = _BRIEF.maxother = 60
+
+
+def complete(
+    request: records.TrialRequest, result: Any, workdir: Path, *, exited: bool = False
+) -> tuple[records.TrialOutcome, str | None]:
+    """The outcome for what the job returned, and the file of what is too large for the ledger.
+
+    Args:
+        request: the trial's.
+        result: metrics and whatever else by name; one number where there is one metric; or the metrics in the order of
+            `request.metrics`, as an objective of Optuna's returns them.
+        workdir: the trial's scratch folder; the file lies beside it.
+        exited: whether the job ended by `sys.exit(0)`, which returns nothing; then `result` is what it had reported.
+    """
+    metrics, others = _split(_by_name(request, result))
+    missing = [name for name in request.metrics if name not in metrics]
+    # Optuna takes an infinite value, which would be the best there can be, or be shown as the best where all are.
+    undefined = [name for name in request.metrics if not math.isfinite(metrics.get(name, 0.0))]
+    if missing or undefined:
+        said = [f"{name} is missing" for name in missing] + [f"{name} is {_word(metrics[name])}" for name in undefined]
+        what = "ended by sys.exit(0), after reports of" if exited else "returned"
+        message = f"{'; '.join(said)}: run(ctx) must return a finite number for each objective and constraint"
+        failed = records.TrialOutcome(
+            number=request.number,
+            state=TrialState.FAILED,
+            failure=FailureClass.INVALID,
+            metrics=metrics,
+            message=f"{message}; it {what} {_shown(request, result, metrics)}",
+            place="; ".join(said),  # what was returned differs from trial to trial, what is wrong with it does not
+        )
+        return failed, None
+    returned, large = _for_ledger(others)
+    file, size = None, 0
+    if large:
+        packed = transport.pack(large)
+        file, size = str(workdir.with_suffix(".arrays")), packed.nbytes
+        try:
+            Path(file).write_bytes(packed.data)
+        except OSError as error:
+            Path(file).unlink(missing_ok=True)
+            raise errors.TransportError(
+                f"the arrays of its result ({size / 1e6:,.1f} MB) cannot be written to {file}: {error.strerror or error}; "
+                "make room there, or return smaller ones"
+            ) from error
+    outcome = records.TrialOutcome(
+        number=request.number, state=TrialState.COMPLETE, metrics=metrics, returned=returned, arrays=size
+    )
+    return outcome, file
+
+
+def _by_name(request: records.TrialRequest, result: Any) -> Mapping[str, Any]:
+    """What was returned, by name; empty where there are more values than metrics."""
+    if isinstance(result, Mapping):
+        return result
+    values = result if isinstance(result, (list, tuple)) else [result]
+    return dict(zip(request.metrics, values, strict=False)) if len(values) <= len(request.metrics) else {}
+
+
+def _shown(request: records.TrialRequest, result: Any, metrics: Mapping[str, float]) -> str:
+    """What was returned, for a message: briefly, and whole where it should have been a number."""
+    if isinstance(result, Mapping):
+        wrong = [name for name in result if name in request.metrics and name not in metrics]
+        others = sorted(str(name) for name in result if name not in wrong)
+        return ", ".join([*(f"{name} = {_BRIEF.repr(result[name])}" for name in wrong), *others]) or "no metrics"
+    if isinstance(result, (list, tuple)):
+        wanted = f"{', '.join(request.metrics)} {'are' if len(request.metrics) > 1 else 'is'} wanted"
+        return f"{_BRIEF.repr(result)}, where {wanted}"
+    return _BRIEF.repr(result)
+
+
+def _word(value: float) -> str:
+    return "NaN" if math.isnan(value) else "infinite"
+
+
+def _split(result: Mapping[str, Any]) -> tuple[dict[str, float], dict[str, Any]]:
+    """The result's scalars as metrics, and the rest."""
+    metrics: dict[str, float] = {}
+    others: dict[str, Any] = {}
+    for name, value in result.items():
+        if isinstance(value, (str, bytes)) or getattr(value, "ndim", 0) > 0:  # float() would take some of these
+            others[str(name)] = value
+            continue
+        try:
+            metrics[str(name)] = float(value)  # numpy's and torch's scalars too
+        except (TypeError, ValueError, RuntimeError, OverflowError):
+            others[str(name)] = value
+    return metrics, others
+
+
+def _for_ledger(others: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Texts, lists and the like that are small enough to stay with the outcome, and the rest, which goes into a file."""
+    returned: dict[str, Any] = {}
+    large: dict[str, Any] = {}
+    room = MAX_RETURNED
+    for name, value in others.items():
+        size = _json_size(value, room)
+        if size is None:
+            large[name] = value
+        else:
+            returned[name] = records.to_dict(value)
+            room -= size
+    return returned, large
+
+
+def _json_size(value: Any, most: int) -> int | None:
+    """Characters of a value as JSON; None when there are more than `most`, or when it has no JSON form."""
+    size = 0
+    try:
+        for piece in json.JSONEncoder().iterencode(value):  # piece by piece: a list may have millions of items
+            size += len(piece)
+            if size > most:
+                return None
+    except (TypeError, ValueError, RecursionError):
+        return None
+    return size
+
+
+def raised(request: records.TrialRequest, error: BaseException, last: Mapping[str, float]) -> records.TrialOutcome:
+    """The outcome for what the job raised."""
+    if isinstance(error, context.Pruned) or _is_optuna_pruned(error):
+        return records.TrialOutcome(number=request.number, state=TrialState.PRUNED, metrics=last, message=str(error))
+    if isinstance(error, context.Stopped):
+        return records.TrialOutcome(
+            number=request.number, state=TrialState.FAILED, failure=FailureClass.LOST, metrics=last, message=str(error)
+        )
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # the job may have closed or replaced its streams
+        traceback.print_exception(error)
+    torch = sys.modules.get("torch")
+    failure = FailureClass.ERROR
+    if torch is not None and isinstance(error, torch.OutOfMemoryError):
+        failure = FailureClass.OOM
+    elif isinstance(error, MemoryError):
+        failure = FailureClass.CRASHED
+    elif isinstance(error, context.Invalid) or (isinstance(error, errors.TransportError) and request.worker is not None):
+        failure = FailureClass.INVALID  # a producer's result is what it is there for
+    return records.TrialOutcome(
+        number=request.number,
+        state=TrialState.FAILED,
+        failure=failure,
+        metrics=last,
+        message=describe(error),
+        place=place(error),
+        traceback="".join(traceback.format_exception(error))[-20_000:],
+    )
+
+
+def describe(error: BaseException) -> str:
+    """An error in one line, with the file and line of the user's code it came from."""
+    where = f" ({at})" if (at := place(error)) else ""
+    text = str(error).strip()
+    first = text.splitlines()[0] if text else ""
+    return f"{type(error).__name__}: {first}{where}"[:1000] if first else f"{type(error).__name__}{where}"
+
+
+def place(error: BaseException) -> str:
+    """The file and line of the user's code that an error came from; "" when it came from elsewhere."""
+    frames = traceback.extract_tb(error.__traceback__)
+    files = (*_NOT_THE_JOBS, "/site-packages/")
+    own = [frame for frame in frames if not any(part in frame.filename for part in files)]
+    return f"{Path(own[-1].filename).name}:{own[-1].lineno}" if own else ""
+
+
+def _is_optuna_pruned(error: BaseException) -> bool:
+    """Whether it is optuna's TrialPruned, from a script brought along; the worker itself never imports optuna."""
+    return any(f"{cls.__module__}.{cls.__name__}" == "optuna.exceptions.TrialPruned" for cls in type(error).__mro__)

@@ -1,0 +1,65 @@
+"""Runs the checks and prints one JSON line for each.
+
+    python -m trialplane.worker.probe --image trial            in a build: fails unless the image keeps the policies
+    python -m trialplane.worker.probe --gpus 1 --mlflow URL    in a pod: prints findings, and ends with 0
+
+Must not import torch itself: CUDA is tried in processes of its own, which may hang or die.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator, Sequence
+
+from trialplane.wire import env, records
+from trialplane.wire.findings import Finding, Verdict
+from trialplane.worker.probe import devices, network, pod, rules
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs what was asked for; gives the exit code."""
+    parser = argparse.ArgumentParser(description="Check what a trial relies on.")
+    parser.add_argument("--image", choices=["controller", "trial"], help="check this image's policies, and nothing else")
+    parser.add_argument("--gpus", type=int, default=0, help="GPUs that the pod asked for")
+    parser.add_argument("--shm", type=int, default=0, metavar="BYTES", help="size that /dev/shm should have")
+    parser.add_argument("--data", default="", metavar="FOLDER", help="a data volume that should be readable")
+    parser.add_argument("--mlflow", default="", metavar="URL", help="should be reachable")
+    parser.add_argument(
+        "--closed", action="append", default=[], metavar="NAME=HOST:PORT", help="must not be reachable; repeatable"
+    )
+    arguments = parser.parse_args(argv)
+    if arguments.image:
+        found = list(rules.of_image(arguments.image))
+        for finding in found:
+            print(f"{finding.verdict}  {finding.check}: {finding.message}", file=sys.stderr)  # noqa: T201  the build's log
+        return int(any(finding.verdict is Verdict.FAIL for finding in found))
+    for finding in _findings(arguments):
+        print(records.to_json(finding), flush=True)  # noqa: T201  read by `platform doctor`
+    return 0
+
+
+def _findings(arguments: argparse.Namespace) -> Iterator[Finding]:
+    yield from rules.of_trial()
+    yield pod.user(os.geteuid())
+    yield pod.confined(pod.PROC_STATUS.read_text())
+    yield pod.read_only_root(os.statvfs("/").f_flag)
+    yield pod.no_token(pod.TOKEN.exists())
+    folders = [os.environ[name] for name in ("HOME", env.HOME) if os.environ.get(name)]
+    yield pod.writable(folders, [why for folder in folders if (why := pod.why_not_writable(folder))])
+    shm = os.statvfs("/dev/shm")
+    yield pod.shared_memory(shm.f_frsize * shm.f_blocks, arguments.shm)
+    if arguments.data:
+        yield pod.data_volume(arguments.data)
+    yield from devices.of_pod(arguments.gpus)
+    if arguments.mlflow:
+        yield network.mlflow(arguments.mlflow, *network.ask(arguments.mlflow))
+    for place in arguments.closed:
+        name, _, address = place.partition("=")
+        host, _, port = address.rpartition(":")
+        yield network.closed(name, address, network.way(host, int(port)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

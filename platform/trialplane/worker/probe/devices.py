@@ -1,0 +1,121 @@
+"""Whether torch computes on the pod's devices, and whether processes on them can talk to each other.
+
+Each check runs in processes of its own (`python -m trialplane.worker.probe.compute`): a driver that does not fit may
+abort or hang, and the check must tell.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from trialplane.wire import findings
+from trialplane.wire.findings import Finding
+
+LIMIT = 180.0  # seconds for one check; the first import of torch from a cold disk takes half a minute
+_MODULE = "trialplane.worker.probe.compute"
+
+
+def of_pod(gpus: int) -> Iterator[Finding]:
+    """Computes on each device, then sums over all of them.
+
+    Args:
+        gpus: that the pod asked for; without any two processes talk over the network.
+    """
+    seen, problem = _together([["matmul", str(gpus)]])
+    finding = computes(gpus, seen[0] if seen else None, problem)
+    yield finding
+    if finding.verdict is findings.Verdict.FAIL:
+        return
+    backend, ranks = ("nccl", gpus) if gpus else ("gloo", 2)
+    with tempfile.TemporaryDirectory() as folder:
+        meeting = str(Path(folder, "meeting"))
+        seen, problem = _together([["reduce", backend, str(rank), str(ranks), meeting] for rank in range(ranks)])
+    yield reduces(backend, ranks, seen, problem)
+
+
+def computes(gpus: int, seen: dict[str, Any] | None, problem: str) -> Finding:
+    """What to think of a multiplication on each device.
+
+    Args:
+        gpus: that the pod asked for.
+        seen: what the process printed: torch, cuda, devices (their names).
+        problem: why it did not end well, or "".
+    """
+    check = "torch and CUDA" if gpus else "torch"
+    if seen is None:
+        cure = (
+            "the node's driver must be as new as the CUDA of the image's torch, and the image be built with DEVICE=cuda"
+            if gpus
+            else "build the image anew from jobs/Dockerfile"
+        )
+        return findings.failed(check, problem, cure)
+    devices = seen["devices"]
+    if len(devices) < gpus:
+        cure = (
+            "look at the device plugin of the node; the image must be built with DEVICE=cuda and the node's driver be as "
+            "new as its CUDA; GPUs that a kind cluster pretends to have do not compute"
+        )
+        return findings.failed(check, f"torch {seen['torch']} sees {len(devices)} of {gpus} GPUs", cure)
+    if not gpus:
+        return findings.passed(check, f"torch {seen['torch']} computes on the CPU; no GPU was asked for")
+    names = ", ".join(sorted(set(devices)))
+    return findings.passed(check, f"torch {seen['torch']} computes on {len(devices)} GPU(s): {names}")
+
+
+def reduces(backend: str, ranks: int, seen: Sequence[dict[str, Any]], problem: str) -> Finding:
+    """What to think of a sum over processes.
+
+    Args:
+        backend: nccl or gloo.
+        ranks: how many processes there were.
+        seen: what they printed: seconds, bytes.
+        problem: why they did not end well, or "".
+    """
+    check = "all-reduce"
+    if problem:
+        cure = (
+            "NCCL_DEBUG=INFO in the job's environment says more; GPUs of one pod need enough /dev/shm (resources.shm)"
+            if backend == "nccl"
+            else "processes of a pod must reach each other by the pod's address: look for a service mesh's sidecar"
+        )
+        return findings.failed(check, f"{ranks} processes, {backend}: {problem}", cure)
+    slowest = max(one["seconds"] for one in seen)
+    size = seen[0]["bytes"] / 2**20
+    return findings.passed(check, f"{ranks} process(es), {backend}: {size:.0f} MiB in {slowest * 1000:.1f} ms")
+
+
+def _together(commands: Sequence[Sequence[str]]) -> tuple[list[dict[str, Any]], str]:
+    """Runs processes at the same time; what each printed, or nothing and what went wrong first."""
+    with tempfile.TemporaryDirectory() as folder:
+        files = [Path(folder, str(index)) for index in range(len(commands))]
+        children = []
+        for command, file in zip(commands, files, strict=True):
+            with file.open("w") as log:
+                whole = [sys.executable, "-m", _MODULE, *command]
+                children.append(subprocess.Popen(whole, stdout=subprocess.PIPE, stderr=log, text=True))
+        end = time.monotonic() + LIMIT
+        try:
+            outputs = [child.communicate(timeout=max(0.1, end - time.monotonic()))[0] for child in children]
+        except subprocess.TimeoutExpired:
+            return [], f"did not end within {LIMIT:.0f} s"
+        finally:
+            for child in children:
+                with child:  # closes its pipe
+                    child.kill()
+        for child, file in zip(children, files, strict=True):
+            if child.returncode:
+                return [], _last_words(child.returncode, file.read_text(errors="replace"))
+        return [json.loads(output.splitlines()[-1]) for output in outputs], ""
+
+
+def _last_words(code: int, said: str) -> str:
+    lines = [line for line in said.splitlines() if line.strip()]
+    ended = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
+    return f"{ended}: {lines[-1].strip()}" if lines else ended

@@ -1,0 +1,182 @@
+"""One rank of a trial: its place among the others, and its process from the first moment to the last message.
+
+`run_and_end` is called in a fork of the supervisor (supervisor.py); `python -m trialplane.worker.ranks.rank FD PARENT` is
+the same by spawn. A rank finds in its environment what torchrun would put there, so `init_process_group()` and Accelerate
+just work.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import faulthandler
+import json
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from trialplane import policies
+from trialplane.training import mlflow_runs, process
+from trialplane.wire import records
+from trialplane.worker import context, trial
+from trialplane.worker.ranks import meeting
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where one rank stands.
+
+    Attributes:
+        local: its number on this node.
+        ranks: how many there are on each node.
+        node: which of the nodes this is.
+        nodes: how many nodes there are.
+        address: host:port at which all ranks meet; rank 0 listens there.
+        cpus: cores of this node's ranks together.
+        restarts: attempts before this one.
+    """
+
+    local: int
+    ranks: int
+    node: int
+    nodes: int
+    address: str
+    cpus: int
+    restarts: int
+
+    @property
+    def rank(self) -> int:
+        """Its number among all."""
+        return self.node * self.ranks + self.local
+
+    @property
+    def threads(self) -> int:
+        """How many threads it may compute with."""
+        return max(1, self.cpus // self.ranks)
+
+    def workdir(self, of_trial: Path) -> Path:
+        """Its own scratch folder: ranks that write a file of the same name do not meet there."""
+        return of_trial if self.local == 0 else of_trial / f"rank-{self.rank}"
+
+    def env(self, of_trial: Path) -> dict[str, str]:
+        """What torchrun would set, and its share of the cores; `of_trial` is the trial's scratch folder."""
+        host, _, port = self.address.rpartition(":")
+        local = {"GLOO_SOCKET_IFNAME": "lo"} if host == meeting.LOOPBACK and "GLOO_SOCKET_IFNAME" not in os.environ else {}
+        return {
+            "RANK": str(self.rank),
+            "LOCAL_RANK": str(self.local),
+            "WORLD_SIZE": str(self.ranks * self.nodes),
+            "LOCAL_WORLD_SIZE": str(self.ranks),
+            "GROUP_RANK": str(self.node),
+            "GROUP_WORLD_SIZE": str(self.nodes),
+            "MASTER_ADDR": host,
+            "MASTER_PORT": port,
+            "TORCHELASTIC_RESTART_COUNT": str(self.restarts),
+            "OMP_NUM_THREADS": str(self.threads),
+            "MKL_NUM_THREADS": str(self.threads),
+            "TMPDIR": str(self.workdir(of_trial)),
+            **local,  # gloo would ask DNS for this machine's name, and may then leave the machine
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """What all ranks of a trial run.
+
+    Attributes:
+        run: the job's function; None where it is yet to be imported.
+        config: of the slot.
+        request: the trial's.
+        workdir: its scratch folder.
+    """
+
+    run: context.Run | None
+    config: records.SlotConfig
+    request: records.TrialRequest
+    workdir: Path
+
+
+class _Silent(trial.Reporter):
+    """Takes the reports of a rank whose reports nobody needs."""
+
+    def __call__(self, step: int, metrics: Mapping[str, float]) -> bool:
+        return False
+
+
+def run_and_end(job: Job, place: Place, channel: Connection, parent: int) -> None:
+    """Runs the job as one rank and ends the process.
+
+    Args:
+        job: the trial's.
+        place: of this rank.
+        channel: to the supervisor.
+        parent: the supervisor's pid.
+    """
+
+    def serve() -> int:
+        _enter(job, place)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})  # the supervisor kept it back, until here
+
+        def pulse(step: int, seconds: float) -> None:
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                channel.send_bytes(json.dumps({"pulse": [step, seconds]}).encode())
+
+        outcome, arrays = trial.run_job(
+            job.run,
+            job.config,
+            job.request,
+            place.workdir(job.workdir),
+            (_Silent if place.rank else trial.Reporter)(job.request, channel),
+            rank=place.rank,
+            local_rank=place.local,
+            world_size=place.ranks * place.nodes,
+            _pulse=pulse,
+        )
+        trial.flush()
+        outcome = dataclasses.replace(outcome, ended=time.time(), pid=os.getpid())
+        channel.send_bytes(json.dumps({"outcome": records.to_dict(outcome), "arrays": arrays}).encode())
+        return 0
+
+    trial.end_after(serve, parent)
+
+
+def _enter(job: Job, place: Place) -> None:
+    """Makes a process with the trial's log and environment the rank's own."""
+    signal.signal(signal.SIGABRT, signal.SIG_DFL)
+    faulthandler.disable()  # enabled already in a fork, where its handler of SIGABRT was replaced
+    faulthandler.enable()
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a TextIOWrapper here
+    os.environ.update(place.env(job.workdir))
+    mlflow_runs.enter({**job.config.env, **job.request.env})
+    tempfile.tempdir = None  # read TMPDIR again
+    own = place.workdir(job.workdir)
+    own.mkdir(exist_ok=True)
+    os.chdir(own)
+    policies.apply_all()
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(place.threads)
+    process.seed_everything(job.request.seed)
+
+
+def _main() -> None:
+    channel = Connection(int(sys.argv[1]))
+    message = json.loads(channel.recv_bytes())
+    job = Job(
+        None,
+        records.from_dict(records.SlotConfig, message["config"]),
+        records.from_dict(records.TrialRequest, message["request"]),
+        Path(message["workdir"]),
+    )
+    run_and_end(job, Place(**message["place"]), channel, int(sys.argv[2]))
+
+
+if __name__ == "__main__":
+    policies.apply_all()
+    _main()

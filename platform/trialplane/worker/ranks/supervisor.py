@@ -1,0 +1,284 @@
+"""The supervisor of a trial's ranks: the trial process itself, when the trial is more than one process.
+
+It forks one process per rank, or spawns it when a fork would not be clean (policies.spawn), and waits for whatever comes
+first: a word of a rank, its end, a signal, the slot's answer. Nothing is polled. One rank that fails ends all others, and
+the trial's outcome is the failure that came first; see wire/causes.py for what only followed from it. Ranks that hang after
+rank 0 has returned are ended in the end, and the result counts. SIGTERM is passed on,
+so that ranks save a checkpoint, and so is SIGABRT, with which a slot ends what took too long: their stacks are in the log.
+Ranks stay in the trial's session, where the slot finds their memory, and die with the supervisor.
+
+Must not compute, import what the job imports, or start a thread: it forks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+from collections.abc import Mapping
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from trialplane.policies import spawn
+from trialplane.wire import records
+from trialplane.wire.states import TrialState
+from trialplane.worker import context
+from trialplane.worker.ranks import meeting, pipes, rank, starting
+from trialplane.worker.ranks.stragglers import Stragglers
+from trialplane.worker.ranks.verdict import Next, Verdict
+
+SETTLE = 1.0  # seconds in which the cause of a failure that may have followed from another can still show up
+ENDING_GRACE = 5.0  # seconds between SIGTERM and SIGKILL for ranks of a trial that has failed: they may be writing a file
+PRUNED_GRACE = 1.0  # the same for one that was pruned: nobody goes on with it
+ABORT_GRACE = 1.5  # seconds for the stacks of all ranks; the slot gives 2
+
+
+class Supervisor:
+    """The ranks of one trial on this node.
+
+    Args:
+        run: the job's function; None where it is not imported yet, which each rank then does.
+        config: of the slot.
+        request: the trial's.
+        workdir: its scratch folder.
+        channel: to the slot.
+    """
+
+    def __init__(
+        self,
+        run: context.Run | None,
+        config: records.SlotConfig,
+        request: records.TrialRequest,
+        workdir: Path,
+        channel: Connection,
+    ) -> None:
+        self._job = rank.Job(run, config, request, workdir)
+        self._config = config
+        self._request = request
+        self._channel = channel
+        self._outbox = pipes.Outbox(channel)
+        self._selector = selectors.DefaultSelector()
+        self._ranks: list[starting.Rank] = []
+        self._stragglers = Stragglers(config.ranks)
+        self._remarks: dict[str, float] = {}  # metrics of ours that go along with reports, while they are so
+        self._last: Mapping[str, float] = {}  # metrics of rank 0's newest report
+        self._arrays: str | None = None
+        self._peak = 0  # sum of the ranks' largest resident sets
+        self._verdict = Verdict(request.number, [each.rank for each in self._places("")], config.grace)
+        self._wake: tuple[socket.socket, ...] = ()
+        self._aborted = False
+        self._due: dict[str, float] = {}  # what is to be done when: "settle", "left", "overdue", "kill"
+
+    def run(self) -> tuple[records.TrialOutcome, str | None]:
+        """Runs all ranks to their end; the trial's outcome, and the file of its result's arrays."""
+        wake_read, wake_write = socket.socketpair()
+        wake_read.setblocking(False)
+        wake_write.setblocking(False)
+        for number in (signal.SIGTERM, signal.SIGABRT):
+            signal.signal(number, lambda *_: None)
+        signal.set_wakeup_fd(wake_write.fileno(), warn_on_full_buffer=False)
+        self._selector.register(wake_read, selectors.EVENT_READ, functools.partial(self._signalled, wake_read))
+        with contextlib.closing(self._meeting()) as port:
+            self._wake = (wake_read, wake_write)
+            with starting.no_stop_in_between():
+                self._start(port.address)
+            self._selector.register(self._channel, selectors.EVENT_READ, self._answered)
+            while any(not each.ended for each in self._ranks):
+                wait = min(self._due.values(), default=None)
+                for key, _ in self._selector.select(None if wait is None else max(0.0, wait - time.monotonic())):
+                    key.data()
+                self._keep_time()
+        for each in self._ranks:
+            if each.lines is not None:
+                each.lines.close()
+        if self._aborted:
+            signal.signal(signal.SIGABRT, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGABRT)
+        self._outbox.send(wait=True)
+        self._outbox.close()
+        outcome = self._verdict.outcome(self._last)
+        return dataclasses.replace(outcome, peak_memory=self._peak), self._arrays
+
+    # --- start
+
+    def _meeting(self) -> meeting.Port | meeting.Elsewhere:
+        """Where the ranks of all nodes meet."""
+        return meeting.Port() if self._config.nodes == 1 else meeting.Elsewhere(self._request.rendezvous)
+
+    def _places(self, address: str) -> list[rank.Place]:
+        config, request = self._config, self._request
+        return [
+            rank.Place(local, config.ranks, request.node, config.nodes, address, config.cpus, restarts=request.attempt - 1)
+            for local in range(config.ranks)
+        ]
+
+    def _start(self, address: str) -> None:
+        reasons = spawn.reasons_not_to_fork()
+        if reasons:
+            self._say(f"ranks are spawned, not forked: {'; '.join(reasons)}")
+        make = starting.spawn if reasons else starting.fork
+        for place in self._places(address):
+            each = make(self._job, place, self._leave)
+            self._ranks.append(each)
+            self._selector.register(each.channel, selectors.EVENT_READ, functools.partial(self._read, each))
+            self._selector.register(each.handle, selectors.EVENT_READ, functools.partial(self._ended, each))
+            if each.lines is not None:
+                self._selector.register(each.lines.source, selectors.EVENT_READ, functools.partial(self._pump, each.lines))
+
+    def _leave(self) -> None:
+        """Closes, in a fork, what is the supervisor's own."""
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for wake in self._wake:
+            wake.close()
+        self._channel.close()
+        self._outbox.close()
+        self._selector.close()
+        for each in self._ranks:
+            each.channel.close()
+            os.close(each.handle)
+            if each.lines is not None:
+                os.close(each.lines.source)
+
+    # --- what ranks do
+
+    def _read(self, each: starting.Rank) -> bool:
+        """Reads one message of a rank; False when its channel is closed."""
+        if each.channel.closed:  # in the same round, by `_ended`
+            return False
+        try:
+            data = each.channel.recv_bytes()
+        except (EOFError, OSError):  # OSError also when it was killed in mid-message
+            self._selector.unregister(each.channel)
+            each.channel.close()
+            return False
+        message = json.loads(data)
+        if "pulse" in message:
+            self._pulsed(each, *message["pulse"])
+        elif "report" in message:
+            self._last = message["report"]["metrics"]
+            if self._remarks:
+                self._last.update(self._remarks)  # type: ignore[attr-defined]  # a dict, fresh from JSON
+                data = json.dumps(message).encode()
+            self._send(data)
+        else:
+            self._arrays = message["arrays"] or self._arrays
+            outcome = records.from_dict(records.TrialOutcome, message["outcome"])
+            self._follow(self._verdict.said(each.place.rank, outcome))
+        return True
+
+    def _pulsed(self, each: starting.Rank, step: int, seconds: float) -> None:
+        news = self._stragglers.pulse(each.place.rank, step, seconds)
+        if news is not None:
+            self._say(news.text())
+        worst = self._stragglers.slowest
+        self._remarks = {} if worst is None else {"slowest_rank": float(worst.rank), "slowest_rank_factor": worst.factor}
+
+    def _ended(self, each: starting.Rank) -> None:
+        """A rank's process is gone."""
+        self._selector.unregister(each.handle)
+        _, status, usage = os.wait4(each.pid, 0)
+        os.close(each.handle)
+        each.ended = True
+        self._peak += usage.ru_maxrss * 1024
+        while not each.channel.closed and each.channel.poll(0) and self._read(each):
+            pass
+        if not self._aborted:
+            self._follow(self._verdict.ended(each.place.rank, os.waitstatus_to_exitcode(status)))
+
+    # --- what ends them
+
+    def _signalled(self, wake: socket.socket) -> None:
+        with contextlib.suppress(BlockingIOError):
+            for number in wake.recv(4096):
+                if number == signal.SIGTERM:
+                    self._say(f"SIGTERM: ranks have {self._config.grace:g} s to save a checkpoint and end")
+                    if not self._verdict.stopping and self._verdict.decided is None:
+                        self._verdict.stopping = True
+                        self._follow(Next.STOP)
+                elif number == signal.SIGABRT:
+                    self._aborted = True
+                    self._signal(signal.SIGABRT)
+                    self._due["kill"] = time.monotonic() + ABORT_GRACE
+
+    def _follow(self, what: Next) -> None:
+        """Does to the ranks that still run what follows for them."""
+        now = time.monotonic()
+        if what is Next.SETTLE:
+            self._due.setdefault("settle", now + SETTLE)
+        elif what is Next.RESULT:
+            self._due.setdefault("left", now + self._config.linger)
+        elif what is Next.STOP:
+            self._due["overdue"] = now + self._config.grace
+            self._signal(signal.SIGTERM)
+        elif what is Next.END:
+            decided = self._verdict.decided
+            grace = PRUNED_GRACE if decided is not None and decided.state is TrialState.PRUNED else ENDING_GRACE
+            self._due = {"kill": now + min(grace, self._config.grace)}
+            self._signal(signal.SIGTERM)
+        for remark in self._verdict.remarks:
+            self._say(remark)
+        self._verdict.remarks.clear()
+
+    def _keep_time(self) -> None:
+        now = time.monotonic()
+        for what in [what for what, when in self._due.items() if when <= now]:
+            self._due.pop(what, None)
+            if what == "settle":
+                self._verdict.settled()
+                self._follow(Next.END)
+                continue
+            left = [each.place.rank for each in self._ranks if not each.ended]
+            if what == "left":
+                self._verdict.left(left, self._config.linger)
+                self._follow(Next.GO_ON)  # says so
+                self._signal(signal.SIGABRT)  # for their stacks
+                self._due["kill"] = now + ABORT_GRACE
+                continue
+            if what == "overdue":
+                self._verdict.overdue(left)
+            self._signal(signal.SIGKILL)
+
+    def _signal(self, number: signal.Signals) -> None:
+        for each in self._ranks:
+            if not each.ended:
+                signal.pidfd_send_signal(each.handle, number)  # a zombie takes it too
+
+    # --- to and from the slot, and the log
+
+    def _send(self, message: bytes) -> None:
+        self._outbox.put(message)
+        self._watch_channel()
+
+    def _answered(self) -> None:
+        """The slot reads again, or answers a report of rank 0."""
+        self._outbox.send()
+        self._watch_channel()
+        if self._channel.poll(0):
+            try:
+                answer = self._channel.recv_bytes()
+            except (EOFError, ConnectionResetError):
+                self._selector.unregister(self._channel)  # the template ends us next
+                return
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError, OSError):
+                self._ranks[0].channel.send_bytes(answer)
+
+    def _watch_channel(self) -> None:
+        if self._channel in self._selector.get_map():
+            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._outbox else 0)
+            self._selector.modify(self._channel, events, self._answered)
+
+    def _pump(self, lines: pipes.Lines) -> None:
+        if not lines.pump():
+            self._selector.unregister(lines.source)
+
+    def _say(self, text: str) -> None:
+        with contextlib.suppress(OSError):
+            pipes.write_all(sys.stdout.fileno(), f"supervisor: {text}\n".encode())

@@ -1,0 +1,219 @@
+"""The trial that runs in a slot: its process, what it has said so far, and its limits of time and memory.
+
+Does not start anything and speaks to nobody but the process; the slot does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Mapping
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from trialplane.wire import records
+from trialplane.wire.states import FailureClass, TrialState
+from trialplane.worker import sessions, shipping
+from trialplane.worker.collect.exchange import Exchange
+
+WATCH_INTERVAL = 1.0  # seconds between looks at the trial's memory
+ABORT_GRACE = 2.0  # seconds between SIGABRT, which writes the stacks to the log, and SIGKILL
+STOP_MARGIN = 2.0  # seconds a trial gets on top of its grace, which it watches itself, to say how it ended
+
+
+@dataclasses.dataclass
+class Running:
+    """The trial that runs now. `kill` and `stop` may be called from another thread than the slot's."""
+
+    request: records.TrialRequest
+    channel: Connection
+    workdir: Path
+    began: float
+    deadline: float | None
+    pid: int = 0
+    handle: int | None = None  # descriptor of the process (pidfd): unlike its pid it is never another's
+    method: str = ""
+    reports: list[records.TrialReport] = dataclasses.field(default_factory=list)
+    last: Mapping[str, float] = dataclasses.field(default_factory=dict)  # metrics of the newest report
+    said: records.TrialOutcome | None = None
+    said_at: float = 0.0  # by the monotonic clock, as all times here but `began`
+    is_overdue: bool = False  # whether it was killed because it had not ended long after that
+    arrays: str | None = None
+    killed: tuple[FailureClass, str] | None = None
+    kill_at: float | None = None
+    stopping: str = ""  # why it was asked to stop
+    timer: threading.Timer | None = None  # ends what does not stop
+    flush_at: float = 0.0
+    log: shipping.Log | None = None  # when it is shipped
+    log_at: float = 0.0  # when to look at it next
+    reported_at: float = 0.0  # when the process sent its newest report
+    taken_at: float | None = None  # when the controller got the newest event
+    excused_until: float = 0.0  # up to when the controller's time has been added to the deadline
+    waiting: bool = False  # whether the trial stands still until it is answered
+    exchange: Exchange | None = None  # of a collection's trial
+    is_gone: threading.Event = dataclasses.field(default_factory=threading.Event)
+    lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
+    sending: threading.Lock = dataclasses.field(default_factory=threading.Lock)
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Writes a message to the process, unless it is gone. May be called from any thread."""
+        with self.sending, contextlib.suppress(OSError):  # a process that is gone closes its end, an ended trial's is ours
+            self.channel.send_bytes(json.dumps(message).encode())
+
+    def answer(self, prune: bool) -> None:
+        """Answers the report that the process stands still for, if it does; its deadline moves by the time that took.
+
+        It moves too when the process waits for no answer: nobody has read what it said meanwhile, and when there is no more
+        room for that, it stands still as well.
+        """
+        since = self.reported_at if self.waiting else self.taken_at
+        if since is not None:
+            now = time.monotonic()
+            if self.deadline is not None:
+                self.deadline += now - max(since, self.excused_until)
+            self.excused_until = now
+        if self.waiting:
+            self.waiting = False
+            self.send({"prune": prune})
+
+    def started(self, pid: int, method: str, handle: int) -> None:
+        """The process is there, perhaps only after somebody wanted it to end."""
+        with self.lock:
+            self.pid, self.method, self.handle = pid, method, handle
+            if self.killed:
+                self._signal(signal.SIGKILL)
+            elif self.stopping:
+                self._signal(signal.SIGTERM)
+
+    def ended(self) -> None:
+        """The process is gone: nobody signals it from now on."""
+        self.is_gone.set()
+        with self.lock:
+            if self.handle is not None:
+                os.close(self.handle)
+                self.handle = None
+            if self.timer is not None:
+                self.timer.cancel()
+
+    def kill(self, failure: FailureClass, message: str, number: signal.Signals = signal.SIGKILL) -> None:
+        """Ends the process as `failure`; the first who does so says why."""
+        with self.lock:
+            if self.killed is None:
+                self.killed = (failure, message)
+                self._signal(number)
+
+    def stop(self, message: str, grace: float) -> None:
+        """Asks the process to save a checkpoint and end, and ends it when it has not done so in time."""
+        with self.lock:
+            if self.killed is not None or self.stopping:
+                return
+            self.stopping = message
+            text = f"{message}; it had not ended {grace:g} s after SIGTERM and was killed"
+            self.timer = threading.Timer(grace + STOP_MARGIN, self.kill, (FailureClass.LOST, text))
+            self.timer.daemon = True
+            self.timer.start()
+            self._signal(signal.SIGTERM)
+
+    def watch_memory(self, limit: int) -> None:
+        """Kills the process when it and all it started use more bytes than that; returns when it is gone.
+
+        For a thread of its own: a slot looks after nothing while the controller takes its time to answer.
+        """
+        while not self.is_gone.wait(WATCH_INTERVAL):
+            used = sessions.memory(self.pid, enough=limit) if self.pid else 0
+            if used > limit:
+                text = f"used {used / 2**30:.1f} GiB of memory, over its limit of {limit / 2**30:.1f} GiB"
+                self.kill(FailureClass.CRASHED, f"{text}; raise resources.memory")
+
+    def enforce_limits(self, linger: float) -> float | None:
+        """Kills the process when it is over its time; returns the seconds until the next look, None for never.
+
+        Args:
+            linger: seconds it may take to end when it has said how the trial ended.
+        """
+        now = time.monotonic()
+        if self.exchange is not None and self.request.worker is not None:
+            self.deadline = self.exchange.deadline
+        if self.kill_at is not None:
+            if now < self.kill_at:
+                return self.kill_at - now
+            with self.lock:
+                self._signal(signal.SIGKILL)
+            self.kill_at = None
+        if self.killed is not None:
+            return None
+        if self.said is not None:  # what it still does is the job's exit hooks
+            if now < self.said_at + linger:
+                return self.said_at + linger - now
+            self.is_overdue = True
+            self.kill(FailureClass.TIMEOUT, "", signal.SIGABRT)
+            self.kill_at = now + ABORT_GRACE
+            return ABORT_GRACE
+        waits = []
+        if self.deadline is not None:
+            if now >= self.deadline:
+                limit = f"its limit of {self.request.timeout:g} s"
+                worker = self.request.worker is not None
+                text = f"had no result within {limit}, raise collect.timeout" if worker else f"took longer than {limit}"
+                text += "; its log ends with the stacks of its threads"
+                self.kill(FailureClass.TIMEOUT, text, signal.SIGABRT)
+                self.kill_at = now + ABORT_GRACE
+                return ABORT_GRACE
+            waits.append(self.deadline - now)
+        if self.request.worker is not None:
+            waits.append(WATCH_INTERVAL)  # others may just have given it something to do
+        return min(waits, default=None)
+
+    def outcome(self, code: int | None, grace: float, linger: float, nobody: str) -> records.TrialOutcome:
+        """What the trial said, unless it ended without a word.
+
+        Args:
+            code: of its process; None when nobody is left who could know it.
+            grace: seconds it had after SIGTERM.
+            linger: seconds it had to end after that word.
+            nobody: what to say when nobody is left.
+        """
+        said = self.said or records.TrialOutcome(
+            number=self.request.number, state=TrialState.FAILED, metrics=self.last, started=self.began
+        )
+        if self.said is None:
+            failure, text = self.killed or _unexplained(code, grace, nobody)
+            if self.killed is None and self.stopping and failure is FailureClass.LOST:
+                text = f"{self.stopping}: {text}"
+            return dataclasses.replace(said, failure=failure, message=text)
+        if self.is_overdue:
+            late = (
+                f"its process had not ended {linger:g} s after run(ctx) and was killed (does an exit hook hang?); "
+                "its log ends with the stacks of its threads"
+            )
+            return dataclasses.replace(said, message="; ".join(filter(None, (said.message, late))))
+        if self.stopping and said.failure is FailureClass.LOST:
+            return dataclasses.replace(said, message=f"{self.stopping}: {said.message}")
+        return said
+
+    def _signal(self, number: signal.Signals) -> None:
+        """Signals the process, if it has started and not ended; with the lock held."""
+        if self.handle is not None:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self.handle, number)
+
+
+def _unexplained(code: int | None, grace: float, nobody: str) -> tuple[FailureClass, str]:
+    """The failure of a process that ended without a word."""
+    if code is None:
+        return FailureClass.LOST, nobody
+    if code == -signal.SIGTERM:  # it did not get as far as to listen, or the job listens to nobody
+        return FailureClass.LOST, "stopped by SIGTERM at once, without a checkpoint"
+    if code == -signal.SIGALRM:
+        return FailureClass.LOST, f"stopped by SIGTERM; it had not ended after {grace:g} s, see ctx.stopping"
+    if code < 0:
+        name = signal.Signals(-code).name
+        hint = " (by the kernel for want of memory, if nobody else did)" if -code == signal.SIGKILL else ""
+        return FailureClass.CRASHED, f"the process was killed by {name}{hint}"
+    return FailureClass.CRASHED, f"the process ended with exit code {code} without a result"

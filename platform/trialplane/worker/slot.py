@@ -1,0 +1,385 @@
+"""A slot: runs one trial at a time in a process forked from its warm template, and says what becomes of it.
+
+The slot owns the template and the trial's channel, and sees to its limits (running.py). It is driven by requests and
+answers with the next event, so that whoever places slots (a Ray actor) needs no thread per trial:
+
+    slot.start()                    the template is warm, or EntrypointError
+    event = slot.run(request)       until event.outcome is there:
+    event = slot.go_on(prune)         the answer to a report, or the next event
+    slot.stop(message)              from another thread: asks the running trial to save a checkpoint and end
+    slot.kill(failure, message)     from another thread: ends the running trial
+    slot.hand, fetch, release       from another thread: units for a producer, and its results
+    slot.exchange.feed, end_feed    from another thread: results for a consumer
+
+It must not know Ray, Optuna or MLflow.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import select
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trialplane import errors, policies
+from trialplane.wire import env, paths, records
+from trialplane.wire.paths import RunPaths
+from trialplane.wire.states import FailureClass, TrialState
+from trialplane.wire.units import Unit
+from trialplane.worker import sessions, shipping
+from trialplane.worker.collect import exchange
+from trialplane.worker.ranks import meeting
+from trialplane.worker.running import Running
+from trialplane.worker.template import MAX_MESSAGE
+
+if TYPE_CHECKING:
+    from trialplane.worker.collect.segments import Bytes
+
+FLUSH_INTERVAL = 0.5  # seconds between events of a trial whose reports nobody waits for
+LOG_INTERVAL = 2.0  # seconds between looks at the log of a trial that ships it
+
+
+class Slot:
+    """One place for one trial at a time, on this machine."""
+
+    def __init__(self, config: records.SlotConfig, name: str) -> None:
+        self.config = config = shipping.at_home(config) if config.ship else config
+        self.name = name
+        self.node = socket.gethostname()
+        self._paths = RunPaths(Path(config.root))
+        self._log = self._paths.slot_log(name)
+        self._template: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+        self._running: Running | None = None
+        self._ending: tuple[shipping.Log, records.TrialEvent] | None = None  # of a trial whose log is still being sent
+        self._meeting: meeting.Port | None = None  # where the ranks of all nodes meet, if this slot is the first
+
+    def start(self) -> Mapping[str, Any]:
+        """Starts the template and waits until it is warm.
+
+        Returns:
+            `ready` (pid), `seconds` (of the imports), `unclean` (why trials will be spawned; empty when forked), `mlflow`
+            (whether the job has imported it), `node` (host or pod); with several nodes `address`, the host:port at which
+            ranks can meet when this slot is their node 0.
+
+        Raises:
+            EntrypointError: the job's code does not import.
+            SlotError: the template ended without a word.
+        """
+        if self.config.pack:
+            shipping.unpack_code(Path(self.config.pack), Path(self.config.code))
+        self._log.parent.mkdir(parents=True, exist_ok=True)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs, self._log.open("ab") as log:
+            template = subprocess.Popen(
+                [sys.executable, "-m", "trialplane.worker.template", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                env=self._template_env(),
+                start_new_session=True,
+            )
+        self._template, self._control = template, ours
+        assert template.stdin is not None
+        with template.stdin, contextlib.suppress(BrokenPipeError):
+            template.stdin.write(records.to_json(self.config).encode())
+        data = ours.recv(MAX_MESSAGE)
+        message: dict[str, Any] = json.loads(data) if data else {}
+        if "ready" in message:
+            if self.config.nodes > 1 and self._meeting is None:
+                self._meeting = meeting.Port(meeting.own_address())
+            return {**message, "node": self.node, **({"address": self._meeting.address} if self._meeting else {})}
+        self.close()
+        if "failed" in message:
+            raise errors.EntrypointError(
+                f"the job's code does not import: {message['failed']}\n"
+                f"  in {self.config.code}, entrypoint {self.config.entrypoint}\n  traceback: {self._where()}"
+            )
+        raise errors.SlotError(f"slot {self.name} on {self.node}: its template ended while importing; see {self._where()}")
+
+    def run(self, request: records.TrialRequest, weights: Bytes | None = None) -> records.TrialEvent:
+        """Starts one trial and returns its first event.
+
+        Args:
+            request: the trial's.
+            weights: for a producer, as a consumer's slot gave them (`fetch`).
+        """
+        assert self._running is None, "a slot runs one trial at a time"
+        if self._template is None or self._template.poll() is not None:
+            self._end_template()
+            self.start()
+        if self.config.ship and env.MLFLOW_RUN_ID not in request.env:  # the controller has no run of MLflow's for it
+            store = self._paths.trial_store(request.number)
+            store.parent.mkdir(parents=True, exist_ok=True)
+            request = dataclasses.replace(request, env={**request.env, **env.own_mlflow(store)})
+        workdir = self._paths.scratch / f"{self.name}-{request.number}"
+        ours, theirs = socket.socketpair()
+        with theirs:
+            assert self._control is not None
+            with contextlib.suppress(OSError):  # the template has just died; the next event says so
+                socket.send_fds(self._control, [json.dumps({"run": request.number}).encode()], [theirs.fileno()])
+        now = time.time()
+        running = Running(
+            request,
+            Connection(ours.detach()),
+            workdir,
+            began=now,
+            deadline=None if request.timeout is None else time.monotonic() + request.timeout,
+            flush_at=time.monotonic() + FLUSH_INTERVAL,
+            log=shipping.Log(self._paths.trial_log(request.trial, request.attempt, request.worker))
+            if self.config.ship
+            else None,
+            log_at=time.monotonic() + LOG_INTERVAL,
+        )
+        self._running = running
+        message = {"config": records.to_dict(self.config), "request": records.to_dict(request), "workdir": str(workdir)}
+        if self.config.role != "trial":
+            running.exchange = exchange.Exchange(request, running.send, weights, workdir)
+            message["lent"] = running.exchange.lent
+        running.send(message)
+        if self.config.memory is not None:
+            watch = threading.Thread(target=running.watch_memory, args=(self.config.memory,), name="memory", daemon=True)
+            watch.start()
+        return self._next()
+
+    def go_on(self, prune: bool = False) -> records.TrialEvent:
+        """Answers the report the trial waits on, if it does, and returns its next event."""
+        if self._ending is not None:
+            return self._send_end()
+        running = self._require_running()
+        running.answer(prune)
+        return self._next()
+
+    def kill(self, failure: FailureClass, message: str) -> None:
+        """Ends the running trial, if there is one, as `failure`. May be called from another thread."""
+        if (running := self._running) is not None:
+            running.kill(failure, message)
+
+    def stop(self, message: str) -> None:
+        """Asks the running trial, if there is one, to save a checkpoint and end; after the config's grace it is killed.
+
+        The outcome is LOST, with the message, unless the trial ends otherwise before. May be called from another thread.
+        """
+        if (running := self._running) is not None:
+            running.stop(message, self.config.grace)
+
+    def hand(self, work: Sequence[Unit], last: bool) -> None:
+        """Gives the producer that runs units to do; with `last` it gets no more. From another thread, as all of these."""
+        if (given := self.exchange) is not None:
+            given.hand(work, last)
+
+    def fetch(self, wanted: Sequence[int]) -> dict[int, Bytes]:
+        """Unit → packed result, mapped, of shape (bytes,), as far as the running process has them on offer."""
+        return {} if (given := self.exchange) is None else given.fetch(wanted)
+
+    def release(self, fetched: Sequence[int]) -> None:
+        """The results of these units have been fetched, or nobody wants them."""
+        if (given := self.exchange) is not None:
+            given.release(fetched)
+
+    def end_feed(self, failed: int) -> None:
+        """Tells the consumer that runs that it has all results, but for so many units that failed."""
+        if (given := self.exchange) is not None:
+            given.end_feed(failed)
+
+    @property
+    def exchange(self) -> exchange.Exchange | None:
+        """What the producer or the consumer that runs has with its slot; also from other threads."""
+        running = self._running
+        return None if running is None else running.exchange
+
+    def close(self) -> None:
+        """Ends the template and whatever runs in it."""
+        self._end_template()
+        if self._meeting is not None:
+            self._meeting.close()
+            self._meeting = None
+
+    def _end_template(self) -> None:
+        if self._control is not None:
+            self._control.close()  # the template kills its trials and ends
+            self._control = None
+        if self._template is not None:
+            try:
+                self._template.wait(timeout=5)
+            except subprocess.TimeoutExpired:
+                self._template.kill()
+                self._template.wait()
+            self._template = None
+
+    def _where(self) -> str:
+        """Where the template's last words are: its log, or what it ends with when nobody else sees that file."""
+        if not self.config.ship:
+            return str(self._log)
+        with contextlib.suppress(OSError):
+            return f"the end of its log on {self.node}:\n{self._log.read_bytes()[-4000:].decode(errors='replace')}"
+        return "nothing: its log cannot be read"
+
+    def _template_env(self) -> dict[str, str]:
+        threads = str(self.config.cpus)
+        return {
+            "PYTHONHASHSEED": "0",
+            **os.environ,
+            "OMP_NUM_THREADS": threads,
+            "MKL_NUM_THREADS": threads,
+            "OPENBLAS_NUM_THREADS": "1",  # numpy's threads start at import, and no fork survives them
+            "JE_ARROW_MALLOC_CONF": "background_thread:false",  # pyarrow's thread likewise
+            "MLFLOW_DISABLE_TELEMETRY": "true",  # a thread again, and a call home
+            "TOKENIZERS_PARALLELISM": "false",
+            "PYTHONUNBUFFERED": "1",
+            # A user's own value of a policy's variable wins; the policy warns.
+            **{name: value for name, value in policies.trial_env().items() if name not in os.environ},
+            **self.config.env,
+        }
+
+    def _require_running(self) -> Running:
+        assert self._running is not None, "no trial runs in this slot"
+        return self._running
+
+    def _next(self) -> records.TrialEvent:
+        """Waits until the trial has something to say that the controller must hear."""
+        running = self._require_running()
+        assert self._control is not None
+        while True:
+            # What it has said already may be the result that its deadline is for, or that it waits for an answer.
+            says_why = running.exchange is not None or running.request.prunable
+            has_spoken = says_why and running.channel.poll(0)
+            timeout = 0.0 if has_spoken else self._until_next_look(running)
+            readable = _readable([running.channel, self._control], timeout)
+            if running.channel in readable and not self._read(running):
+                # The channel is closed: the template's word is all that is left to wait for.
+                readable = _readable([self._control], self._until_next_look(running, has_ended=True))
+            if self._control in readable:
+                data, descriptors, _, _ = socket.recv_fds(self._control, MAX_MESSAGE, 1)
+                message: dict[str, Any] = json.loads(data) if data else {}
+                if "started" in message:
+                    running.started(message["pid"], message["method"], descriptors[0])
+                    self._note(message)
+                else:
+                    return self._end(running, message)
+            if running.reports and (running.request.prunable or time.monotonic() >= running.flush_at):
+                return self._take(running)
+            if running.log is not None and time.monotonic() >= running.log_at:
+                event = self._take(running)
+                if event != records.TrialEvent():
+                    return event
+            tell_at = None if running.exchange is None else running.exchange.tell_at
+            if tell_at is not None and time.monotonic() >= tell_at and not running.channel.poll(0):
+                return self._take(running)
+
+    def _take(self, running: Running) -> records.TrialEvent:
+        """An event with everything the trial has said so far."""
+        now = running.taken_at = time.monotonic()
+        running.flush_at, running.log_at = now + FLUSH_INTERVAL, now + LOG_INTERVAL
+        reports, running.reports = tuple(running.reports), []
+        running.waiting = bool(reports) and running.request.prunable
+        log = b"" if running.log is None else running.log.grown()
+        news = {} if running.exchange is None else running.exchange.news()
+        return records.TrialEvent(reports, waiting=running.waiting, log=log, **news)
+
+    def _read(self, running: Running) -> bool:
+        """Reads one message of the trial; False when its channel is closed."""
+        try:
+            message = json.loads(running.channel.recv_bytes())
+        except (EOFError, OSError):  # OSError also when it was killed in mid-message
+            return False
+        if "report" in message:
+            running.reports.append(records.from_dict(records.TrialReport, message["report"]))
+            running.last = running.reports[-1].metrics
+            running.reported_at = message["at"]
+        elif "outcome" not in message:
+            assert running.exchange is not None
+            running.exchange.hear(message)
+        else:
+            running.said, running.said_at = records.from_dict(records.TrialOutcome, message["outcome"]), time.monotonic()
+            running.arrays = message["arrays"]
+        return True
+
+    def _end(self, running: Running, message: Mapping[str, Any]) -> records.TrialEvent:
+        """The last event of a trial whose process, or whose template, is gone."""
+        while running.channel.poll(0) and self._read(running):
+            pass
+        with running.sending:
+            running.channel.close()
+        running.ended()
+        if not message and running.pid:  # the template is gone and cannot kill what the trial started
+            sessions.kill(running.pid)
+        shutil.rmtree(running.workdir, ignore_errors=True)
+        self._running = None
+        outcome = self._outcome(running, message)
+        arrays = running.arrays if outcome.state is TrialState.COMPLETE else None
+        news: dict[str, Any] = {}
+        if running.exchange is not None:
+            news = {**running.exchange.news(), "begun": running.exchange.begun}
+            running.exchange.close()
+        event = records.TrialEvent(tuple(running.reports), outcome=outcome, arrays=arrays, **news)
+        if running.log is None:
+            return event
+        store = self._paths.trial_store(outcome.number)
+        packed = shipping.pack_store(store, running.workdir.with_suffix(".store"))
+        self._ending = running.log, dataclasses.replace(event, store=packed)
+        return self._send_end()
+
+    def _send_end(self) -> records.TrialEvent:
+        """The rest of an ended trial's log, piece by piece, and with the last piece its end."""
+        assert self._ending is not None
+        log, event = self._ending
+        piece = log.grown(ended=True)
+        if not log.is_sent:
+            return records.TrialEvent(log=piece)
+        self._ending = None
+        log.remove()
+        return dataclasses.replace(event, log=piece)
+
+    def _outcome(self, running: Running, message: Mapping[str, Any]) -> records.TrialOutcome:
+        """What the trial said, unless it was killed or ended without a word."""
+        code = message.get("code")
+        nobody = f"the template of slot {self.name} on {self.node} died, and the trial with it"
+        outcome = running.outcome(code, self.config.grace, self.config.linger, nobody)
+        return dataclasses.replace(
+            outcome,
+            ended=time.time(),
+            exit_code=code if outcome.exit_code is None else outcome.exit_code,  # of the rank that explains the end
+            node=self.node,
+            pid=running.pid,
+            start_method=running.method,
+            log=paths.trial_log(running.request.trial, running.request.attempt, running.request.worker),
+            peak_memory=max(message.get("peak_memory", 0), outcome.peak_memory),
+        )
+
+    def _until_next_look(self, running: Running, *, has_ended: bool = False) -> float | None:
+        """Sees to the trial's limits; the seconds until that, or something else, is to be done again.
+
+        What a process that has ended has said is told with its end.
+        """
+        limit = running.enforce_limits(self.config.linger)
+        waits = [] if limit is None else [limit]
+        now = time.monotonic()
+        if running.reports:
+            waits.append(max(0.0, running.flush_at - now))
+        if running.log is not None:
+            waits.append(max(0.0, running.log_at - now))
+        if running.exchange is not None and not has_ended and (tell_at := running.exchange.tell_at) is not None:
+            waits.append(max(0.0, tell_at - now))
+        return min(waits, default=None)
+
+    def _note(self, message: Mapping[str, Any]) -> None:
+        if message["reasons"]:
+            with self._log.open("a") as log:
+                log.write(f"attempt {message['started']} was spawned, not forked: {'; '.join(message['reasons'])}\n")
+
+
+def _readable(sources: list[Any], timeout: float | None) -> list[Any]:
+    return select.select(sources, [], [], timeout)[0]

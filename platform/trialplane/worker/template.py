@@ -1,0 +1,257 @@
+"""The warm template: a process that imports the job's modules once and then forks one child per trial.
+
+`python -m trialplane.worker.template FD` is started by the slot and speaks over a SEQPACKET socket, one JSON message a
+packet. From the slot: `{"run": number}` with the trial's channel as a file descriptor. To the slot: `ready` or `failed`
+once, then `started` and `exited` for each trial.
+
+Before each fork the template proves that it is clean (policies.spawn); when it is not, the trial is started by spawn and
+the reason goes along. It adopts what its trials leave behind and kills it, so the `exited` message means that nothing of
+the trial is alive. When the slot goes away the template ends, and its trials with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from trialplane import policies
+from trialplane.policies import spawn
+from trialplane.training import mlflow_runs, process
+from trialplane.wire import env, records
+from trialplane.worker import context, outcomes, trial
+
+_PR_SET_CHILD_SUBREAPER = 36
+TRACKER_GRACE = 2.0  # seconds
+MAX_MESSAGE = 60_000  # bytes; a SEQPACKET packet must fit the socket's buffer
+
+
+def main() -> None:
+    """Imports the job, says so, and serves until the slot goes away."""
+    control = socket.socket(fileno=int(sys.argv[1]))
+    config = records.from_json(records.SlotConfig, sys.stdin.buffer.read())
+    policies.apply_all()
+    mlflow_runs.watch(config.env)
+    began = time.monotonic()
+    with _ending_with(control):
+        try:
+            run = trial.import_job(config)
+            if config.ranks * config.nodes > 1:
+                importlib.import_module("trialplane.worker.ranks.supervisor")
+            if config.role != "trial":
+                importlib.import_module("trialplane.worker.collect.serving")
+            _warm_mlflow()
+        except (Exception, SystemExit) as error:  # noqa: BLE001  the border: whatever the job's code raises at import
+            traceback.print_exc()  # into the slot's log
+            sys.stderr.flush()
+            _send(control, {"failed": outcomes.describe(error)})
+            os._exit(0)
+    _send(
+        control,
+        {
+            "ready": os.getpid(),
+            "seconds": time.monotonic() - began,
+            "unclean": spawn.reasons_not_to_fork(),
+            "mlflow": "mlflow" in sys.modules,
+        },
+    )
+    process.seed_everything(0)  # torch's first seeding reads source files for 10 ms; children find them read
+    gc.collect()
+    gc.freeze()  # the children's collector must not touch, and so copy, every page of ours
+    Template(control, config, run).serve()
+    os._exit(0)  # the imported libraries have nothing to tear down that the kernel does not, and some take seconds
+
+
+class Template:
+    """The loop around the trials that are children of this process."""
+
+    def __init__(self, control: socket.socket, config: records.SlotConfig, run: context.Run) -> None:
+        self._control = control
+        self._config = config
+        self._run = run
+        self._running: dict[int, int] = {}  # pid → number of the attempt
+        self._own = set(_children())  # what the job's imports started is no trial's: it stays
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+    def serve(self) -> None:
+        """Starts trials and reports their ends until the slot closes the socket."""
+        wake_read, wake_write = socket.socketpair()
+        wake_read.setblocking(False)
+        wake_write.setblocking(False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(wake_write.fileno(), warn_on_full_buffer=False)
+        while True:
+            readable, _, _ = select.select([self._control, wake_read], [], [])
+            if wake_read in readable:
+                with contextlib.suppress(BlockingIOError):
+                    wake_read.recv(4096)
+                self._reap()
+            if self._control in readable:
+                data, descriptors, _, _ = socket.recv_fds(self._control, MAX_MESSAGE, 1)
+                if not data:
+                    self._end()
+                    return
+                self._start(json.loads(data)["run"], descriptors[0])
+
+    def _start(self, number: int, descriptor: int) -> None:
+        reasons = spawn.reasons_not_to_fork()
+        pid = self._spawn(descriptor) if reasons else self._fork(descriptor)
+        os.close(descriptor)
+        self._running[pid] = number
+        # The slot signals the process by a descriptor: by the time it does, the pid may be somebody else's.
+        handle = os.pidfd_open(pid)
+        message = {"started": number, "pid": pid, "method": "spawn" if reasons else "fork", "reasons": reasons}
+        socket.send_fds(self._control, [json.dumps(message).encode()], [handle])
+        os.close(handle)
+
+    def _fork(self, descriptor: int) -> int:
+        parent = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            self._control.close()
+            trial.run_and_end(self._run, Connection(descriptor), parent)
+        return pid
+
+    def _spawn(self, descriptor: int) -> int:
+        # Reaped by _reap, by pid: the Popen object itself must not wait for it.
+        child = subprocess.Popen(
+            [sys.executable, "-m", "trialplane.worker.trial", str(descriptor), str(os.getpid())],
+            pass_fds=[descriptor],
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,  # from its first moment on, so that it can be found and killed
+        )
+        child.returncode = 0
+        return child.pid
+
+    def _reap(self) -> None:
+        """Collects ended children, kills what ended trials left behind, and reports each trial."""
+        ended: list[tuple[int, int, int]] = []
+        while True:
+            try:
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                break
+            if pid == 0:
+                break
+            if pid in self._running:
+                ended.append((pid, status, usage.ru_maxrss * 1024))
+        for pid, status, peak in ended:
+            number = self._running.pop(pid)
+            orphans = self._kill_orphans() if not self._running else 0
+            _send(
+                self._control,
+                {
+                    "exited": number,
+                    "code": os.waitstatus_to_exitcode(status),
+                    "peak_memory": peak,
+                    "orphans": orphans,
+                },
+            )
+
+    def _kill_orphans(self) -> int:
+        """Kills every child that is no trial, which is what trials left behind; returns how many there were.
+
+        Resource trackers, multiprocessing's and joblib's, get a moment to end by themselves, as they do once nobody else is
+        left: they remove the shared memory, semaphores and folders that their processes did not.
+        """
+        killed = 0
+        deadline = time.monotonic() + TRACKER_GRACE
+        while orphans := [pid for pid in _children() if pid not in self._own]:
+            trackers = [pid for pid in orphans if _is_tracker(pid)] if time.monotonic() < deadline else []
+            others = [pid for pid in orphans if pid not in trackers]
+            for pid in others:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            for pid in others:
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(pid, 0)
+            killed += len(others)
+            if trackers and not others:
+                _wait_for_end(trackers[0], deadline - time.monotonic())
+        return killed
+
+    def _end(self) -> None:
+        """Kills the trials and what they started."""
+        self._running.clear()
+        self._own.clear()
+        self._kill_orphans()
+
+
+def _warm_mlflow() -> None:
+    """Imports what a job's first `mlflow.log_*` would import for a second, when the job has imported MLflow at all."""
+    if "mlflow" in sys.modules and "://" in os.environ.get(env.MLFLOW_TRACKING_URI, ""):
+        database = not os.environ[env.MLFLOW_TRACKING_URI].startswith("http")
+        for name in ("mlflow.store.tracking.sqlalchemy_store", "alembic.command") if database else ():
+            with contextlib.suppress(ImportError):
+                importlib.import_module(name)
+
+
+@contextlib.contextmanager
+def _ending_with(control: socket.socket) -> Iterator[None]:
+    """Ends this process when the slot goes away while it imports; the thread that watches is gone afterwards."""
+    stop_read, stop_write = socket.socketpair()
+
+    def watch() -> None:
+        readable, _, _ = select.select([control, stop_read], [], [])
+        if control in readable:  # nothing is sent before we are ready: the slot has gone away
+            os._exit(1)
+
+    watcher = threading.Thread(target=watch, name="watch-slot")
+    watcher.start()
+    try:
+        yield
+    finally:
+        stop_write.close()
+        watcher.join()
+        while Path(f"/proc/self/task/{watcher.native_id}").exists():  # its last moments come after the join
+            time.sleep(0.001)
+        stop_read.close()
+
+
+def _children() -> list[int]:
+    """Pids of this process's children."""
+    me = os.getpid()
+    return [int(pid) for pid in Path(f"/proc/{me}/task/{me}/children").read_text().split()]
+
+
+def _is_tracker(pid: int) -> bool:
+    """Whether a process is a resource tracker: multiprocessing's, or one derived from it, as loky's and so joblib's are."""
+    try:
+        return b"resource_tracker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:  # it has just ended
+        return False
+
+
+def _wait_for_end(pid: int, seconds: float) -> None:
+    """Waits until a child has ended, for at most so long, and collects it."""
+    descriptor = os.pidfd_open(pid)
+    try:
+        if select.select([descriptor], [], [], max(0.0, seconds))[0]:
+            os.waitpid(pid, 0)
+    finally:
+        os.close(descriptor)
+
+
+def _send(control: socket.socket, message: dict[str, Any]) -> None:
+    control.send(json.dumps(message).encode())
+
+
+if __name__ == "__main__":
+    main()

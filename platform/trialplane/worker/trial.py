@@ -1,0 +1,279 @@
+"""One trial process, from the moment it exists to its last message.
+
+`run_and_end` is called in a child of the template; `python -m trialplane.worker.trial FD PARENT` is the same by
+spawn. Both read their request from the channel, run the job's function, send one outcome and end. Must not import anything
+heavy: what the job needs is imported by the template or by the job.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import dataclasses
+import faulthandler
+import importlib
+import json
+import os
+import resource
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from trialplane import policies
+from trialplane.training import mlflow_runs, process
+from trialplane.wire import env, paths, records
+from trialplane.wire.paths import RunPaths
+from trialplane.wire.states import TrialState
+from trialplane.worker import context, outcomes, showing, stopping
+
+# What calls the job's function, with the fields of its context.
+Act = Callable[[Callable[..., Any], Mapping[str, Any]], context.Result]
+_UNREAD = "--resume {run} has no effect: the job has not read ctx.resume_from, so it started from scratch"
+
+
+def import_job(config: records.SlotConfig) -> context.Run:
+    """The job's function, with its module and everything in `preload` imported.
+
+    Raises:
+        whatever the job's code raises at import; AttributeError when it lacks the function.
+    """
+    if config.code not in sys.path:
+        sys.path.insert(0, config.code)
+    for name in config.preload:
+        importlib.import_module(name)
+    module, _, function = config.entrypoint.partition(":")
+    run: context.Run = getattr(importlib.import_module(module), function)
+    return run
+
+
+def run_and_end(run: context.Run | None, channel: Connection, parent: int) -> None:
+    """Runs one trial and ends the process, whatever threads and processes the job has forgotten.
+
+    Args:
+        run: the job's function in a fork of the template; None in a new interpreter, which imports it.
+        channel: to the slot.
+        parent: pid of the template.
+    """
+    end_after(lambda: _serve(run, channel), parent, leader=True)
+
+
+def end_after(serve: Callable[[], int], parent: int, leader: bool = False) -> None:
+    """Runs `serve` in a new process and ends that, with the code it returns.
+
+    Args:
+        serve: everything the process is there for.
+        parent: pid of its parent, without which it is not to live.
+        leader: whether it is to lead a session of its own.
+    """
+    code = 1
+    atexit._clear()  # what was registered so far is not the job's; torch's alone takes 40 ms
+    try:
+        process.die_with_parent(parent)
+        if leader:
+            with contextlib.suppress(PermissionError):  # started as a session leader already
+                os.setsid()
+        code = serve()
+    except BaseException:  # noqa: BLE001  nothing may unwind into the loop of the process that forked
+        traceback.print_exc()
+    finally:
+        atexit._run_exitfuncs()  # what the job itself registered
+        flush()
+        os._exit(code)
+
+
+def _serve(run: context.Run | None, channel: Connection) -> int:
+    """Reads the request, runs the job and sends the outcome; returns the exit code."""
+    message = json.loads(channel.recv_bytes())
+    config = records.from_dict(records.SlotConfig, message["config"])
+    request = records.from_dict(records.TrialRequest, message["request"])
+    workdir = Path(message["workdir"])
+    _enter(config, request, workdir)
+    started = time.time()
+    if _has_ranks(config):
+        from trialplane.worker.ranks import supervisor  # a trial of one process needs no supervisor
+
+        outcome, arrays = supervisor.Supervisor(run, config, request, workdir, channel).run()
+    else:
+        stop = stopping.Stop(config.grace)
+        act: Act = _plainly
+        if config.role != "trial":
+            from trialplane.worker.collect import serving  # a trial of a study or a training needs nothing of it
+
+            role = serving.serve(config, request, channel, stop, message["lent"])
+            request, act = role.request, role
+        outcome, arrays = run_job(run, config, request, workdir, Reporter(request, channel), act, _stop=stop)
+    outcome = dataclasses.replace(outcome, started=started, ended=time.time(), pid=os.getpid())
+    flush()
+    channel.send_bytes(json.dumps({"outcome": records.to_dict(outcome), "arrays": arrays}).encode())
+    return 0
+
+
+def _enter(config: records.SlotConfig, request: records.TrialRequest, workdir: Path) -> None:
+    """Makes this process the trial's own: log, environment, folder, limits, random numbers."""
+    log = RunPaths(Path(config.root)).trial_log(request.trial, request.attempt, request.worker)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    workdir.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as file, Path(os.devnull).open("rb") as nothing:
+        os.dup2(nothing.fileno(), 0)
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a TextIOWrapper here
+    faulthandler.enable()  # a crash or a time-out leaves its stacks in the log
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    os.environ.update(
+        {
+            env.RUN: request.run,
+            env.TRIAL: str(request.trial),
+            env.ATTEMPT: str(request.attempt),
+            env.SEED: str(request.seed),
+            env.CACHE: config.cache,
+            "TMPDIR": str(workdir),
+            # joblib would take /dev/shm, where what a killed process leaves lies until the machine is restarted.
+            "JOBLIB_TEMP_FOLDER": os.environ.get("JOBLIB_TEMP_FOLDER", str(workdir)),
+            **request.env,
+        }
+    )
+    mlflow_runs.enter({**config.env, **request.env})
+    tempfile.tempdir = None  # read TMPDIR again
+    os.chdir(workdir)
+    policies.apply_all()
+    torch = sys.modules.get("torch")
+    if torch is not None and not _has_ranks(config):  # it starts threads, and a supervisor forks
+        torch.set_num_threads(config.cpus)
+    process.seed_everything(request.seed)
+
+
+def _plainly(run: context.Run, given: Mapping[str, Any]) -> context.Result:
+    """Calls the function of a trial."""
+    return run(context.Context(**given))
+
+
+def run_job(
+    run: context.Run | None,
+    config: records.SlotConfig,
+    request: records.TrialRequest,
+    workdir: Path,
+    reporter: Reporter,
+    act: Act = _plainly,
+    **of_the_rank: Any,
+) -> tuple[records.TrialOutcome, str | None]:
+    """The outcome of the job's function, whatever it does, and the file of the result's arrays.
+
+    Args:
+        run: the job's function, or None to import it.
+        config: of the slot.
+        request: the trial's.
+        workdir: its scratch folder.
+        reporter: where `ctx.report` goes.
+        act: makes the context of its fields and calls the function with it.
+        **of_the_rank: fields of the context that one rank of many has to itself.
+    """
+    origin = context.Origin(checkpoints(config, request.resume, request.trial) if request.resume else None)
+    is_first = request.attempt == 1 and config.role == "trial"  # later ones have checkpoints of their own
+    if origin.place is not None and is_first:
+        reporter.remark = lambda: "" if origin.asked else _UNREAD.format(run=request.resume)
+    try:
+        if run is None:
+            run = import_job(config)
+            process.seed_everything(request.seed)  # again: the imports may just have loaded numpy and torch
+        given = {
+            "params": request.params,
+            "seed": request.seed,
+            "run": request.run,
+            "trial": request.trial,
+            "attempt": request.attempt,
+            "cpus": config.cpus,
+            "gpus": config.gpus,
+            "code": Path(config.code),
+            "cache": Path(config.cache),
+            "workdir": workdir,
+            "checkpoints": checkpoints(config, request.run, request.trial),
+            "_origin": origin,
+            "_reporter": reporter,
+            **of_the_rank,
+        }
+        exited = False
+        try:
+            result = act(run, given)
+        except SystemExit as error:
+            if not ended_well(error):
+                raise
+            result, exited = reporter.newest, True  # the way in which a script ends that returns nothing
+        if of_the_rank.get("rank", 0) > 0:  # what counts is rank 0's
+            return records.TrialOutcome(number=request.number, state=TrialState.COMPLETE), None
+        outcome, file = outcomes.complete(request, result, workdir, exited=exited)
+        return dataclasses.replace(outcome, message="; ".join(filter(None, (outcome.message, reporter.remark())))), file
+    except (Exception, SystemExit) as error:  # noqa: BLE001  this is the border: every error of the job is an outcome
+        return outcomes.raised(request, error, reporter.last), None
+
+
+def ended_well(error: SystemExit) -> bool:
+    """Whether it is `sys.exit(0)` or `sys.exit()`, by which a program says that it has done its work."""
+    return error.code in (None, 0)
+
+
+def _has_ranks(config: records.SlotConfig) -> bool:
+    """Whether a trial is more than one process."""
+    return config.ranks * config.nodes > 1
+
+
+def checkpoint_place(config: records.SlotConfig, run: str) -> str:
+    """The folder, or the URL, of the checkpoints of this run, or of another beside it."""
+    root = Path(config.root) if run == config.run else Path(config.root).parent / run
+    return config.checkpoints or str(RunPaths(root).checkpoints)
+
+
+def checkpoints(config: records.SlotConfig, run: str, trial: int) -> str:
+    """The same of one trial."""
+    return paths.trial_checkpoints(checkpoint_place(config, run), run, trial)
+
+
+def flush() -> None:
+    """Writes out what the job printed."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # a full disk must not change the outcome
+            stream.flush()
+
+
+class Reporter:
+    """Sends reports to the slot, and waits for its answer when the study prunes.
+
+    Attributes:
+        last: the metrics of the newest report.
+        newest: the newest value of each metric, whichever report it was in.
+        remark: gives what somebody should know of the trial, or ""; it is asked at the first report.
+    """
+
+    def __init__(self, request: records.TrialRequest, channel: Connection) -> None:
+        self._request = request
+        self._channel = channel
+        self.last: Mapping[str, float] = {}
+        self.newest: dict[str, float] = {}
+        self.remark: Callable[[], str] = str
+
+    def __call__(self, step: int, metrics: Mapping[str, float]) -> bool:
+        """Sends the metrics of one step; whether the trial is to end as pruned."""
+        remark = "" if self.newest else self.remark()
+        self.last = metrics
+        self.newest.update(metrics)
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # the job may have closed or replaced its streams
+            if remark:
+                print(f"warning: {remark}")  # noqa: T201  into the trial's log
+            print(showing.line(step, metrics), flush=True)  # noqa: T201  into the trial's log
+        report = records.TrialReport(self._request.number, step, metrics, time.time(), remark)
+        message = {"report": records.to_dict(report), "at": time.monotonic()}  # a clock that the slot has as well
+        self._channel.send_bytes(json.dumps(message).encode())
+        if not self._request.prunable:
+            return False
+        return bool(json.loads(self._channel.recv_bytes())["prune"])
+
+
+if __name__ == "__main__":
+    policies.apply_all()
+    run_and_end(None, Connection(int(sys.argv[1])), int(sys.argv[2]))

@@ -1,0 +1,114 @@
+"""A slot on the bench: a job's code in a folder, a real template, and trials run one after the other."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from trialplane.wire.records import SlotConfig, TrialEvent, TrialOutcome, TrialRequest
+from trialplane.worker.slot import Slot
+
+
+def wait_until(condition: Callable[[], Any], what: str, timeout: float = 60.0) -> Any:
+    """Waits for something another process does; gives what the condition gave."""
+    deadline = time.monotonic() + timeout
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"waited in vain until {what}"
+        time.sleep(0.005)
+    return value
+
+
+def alive(pid: int) -> bool:
+    """Whether a process is there and no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+class Bench:
+    """A started slot and numbered requests to it.
+
+    Args:
+        root: an empty folder.
+        modules: name → code of the job's modules.
+        **config: fields of the slot's config.
+    """
+
+    def __init__(self, root: Path, modules: Mapping[str, str], **config: Any) -> None:
+        self.root = root / "run"
+        code = root / "code"
+        code.mkdir()
+        for name, text in modules.items():
+            (code / f"{name}.py").write_text(text)
+        self.config = SlotConfig(
+            run="toy", code=str(code), entrypoint="train:run", root=str(self.root), cache=str(root / "cache"), **config
+        )
+        self.slot = Slot(self.config, "0-1")
+        self._count = 0
+        self.ready = self.slot.start()
+
+    def __enter__(self) -> Bench:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.slot.close()
+
+    def request(self, what: str, *, timeout: float | None = 60.0, prunable: bool = False, **params: Any) -> TrialRequest:
+        """A trial of its own that does `what`; it has a limit, so that no mistake lasts forever."""
+        env = params.pop("env", {})
+        number, self._count = self._count, self._count + 1
+        return TrialRequest(
+            run="toy",
+            trial=number,
+            attempt=1,
+            number=number,
+            params={"what": what, **params},
+            seed=42,
+            metrics=("score",),
+            timeout=timeout,
+            prunable=prunable,
+            env=env,
+        )
+
+    def events(self, what: str, **options: Any) -> list[TrialEvent]:
+        """All events of one trial."""
+        events = [self.slot.run(self.request(what, **options))]
+        while events[-1].outcome is None:
+            events.append(self.slot.go_on())
+        return events
+
+    def run(self, what: str, **options: Any) -> TrialEvent:
+        """The last event of one trial."""
+        return self.events(what, **options)[-1]
+
+    def outcome(self, what: str, **options: Any) -> TrialOutcome:
+        outcome = self.run(what, **options).outcome
+        assert outcome is not None
+        return outcome
+
+    def look(self, file: Path, **options: Any) -> dict[str, Any]:
+        """What a trial of the job's `looks` finds."""
+        self.run("looks", file=str(file), **options)
+        found: dict[str, Any] = json.loads(file.read_text())
+        return found
+
+    def log(self, outcome: TrialOutcome) -> str:
+        return (self.root / outcome.log).read_text()
+
+    def slot_log(self) -> str:
+        return (self.root / "slots" / "0-1.log").read_text()
+
+    def templates(self) -> list[int]:
+        """Pids of this slot's template."""
+        return [] if self.slot._template is None else [self.slot._template.pid]
+
+    @staticmethod
+    def children(pid: int) -> list[int]:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]

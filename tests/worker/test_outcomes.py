@@ -1,0 +1,220 @@
+"""What becomes of what the job returns, of an error, and of `sys.exit`; and a result that has no room.
+
+Not checked here: processes (test_slot.py).
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from trialplane import errors
+from trialplane.policies import transport
+from trialplane.training import batches
+from trialplane.wire import records
+from trialplane.wire.records import SlotConfig, TrialOutcome, TrialRequest
+from trialplane.wire.states import FailureClass, TrialState
+from trialplane.worker import outcomes, trial
+
+Job = Callable[..., Any]
+
+
+class Channel:
+    """Keeps what is sent."""
+
+    def __init__(self) -> None:
+        self.sent: list[Any] = []
+
+    def send_bytes(self, data: bytes) -> None:
+        self.sent.append(json.loads(data))
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Callable[..., tuple[TrialOutcome, Any]]:
+    """Runs a job's function; gives its outcome and what was packed."""
+
+    def go(function: Job, *metrics: str, **of_the_rank: Any) -> tuple[TrialOutcome, Any]:
+        config = SlotConfig("toy", str(tmp_path), "train:run", str(tmp_path), str(tmp_path))
+        request = TrialRequest("toy", 7, 1, 9, {}, 0, metrics or ("score",))
+        reporter = trial.Reporter(request, Channel())  # type: ignore[arg-type]
+        ended, file = trial.run_job(function, config, request, tmp_path / "trial-9", reporter, **of_the_rank)
+        return ended, None if file is None else transport.unpack(np.fromfile(file, dtype=np.uint8))
+
+    return go
+
+
+def returns(value: Any) -> Job:
+    return lambda ctx: value
+
+
+@pytest.mark.parametrize(
+    ("metrics", "returned"),
+    [
+        (("flops", "accuracy"), (3, 0.5)),
+        (("flops", "accuracy"), [np.float32(3), np.float64(0.5)]),
+        (("flops", "accuracy"), {"accuracy": 0.5, "flops": 3}),
+    ],
+)
+def test_metrics_come_by_name_or_in_the_order_of_the_objectives(run, metrics, returned) -> None:
+    outcome, _ = run(returns(returned), *metrics)
+    assert (outcome.state, outcome.metrics) == (TrialState.COMPLETE, {"flops": 3.0, "accuracy": 0.5})
+
+
+def test_one_number_or_a_sequence_of_one_is_the_one_metric(run) -> None:
+    assert [run(returns(value))[0].metrics for value in (0.5, (0.5,), [0.5])] == [{"score": 0.5}] * 3
+
+
+@pytest.mark.parametrize(
+    ("metrics", "returned", "said"),
+    [
+        (("score",), None, "score is missing: … it returned None"),
+        (("score",), "good", "score is missing: … it returned 'good'"),
+        (("score",), {"score": "good", "loss": 1.0}, "score is missing: … it returned score = 'good', loss"),
+        (("score",), {}, "score is missing: … it returned no metrics"),
+        (("score",), [0.5, 0.25], "score is missing: … it returned [0.5, 0.25], where score is wanted"),
+        (("a", "b"), (1, None), "b is missing: … it returned (1, None), where a, b are wanted"),
+        (("a", "b"), 0.5, "b is missing: … it returned 0.5"),
+        (("a", "b"), (1, float("nan")), "b is NaN: … it returned (1, nan), where a, b are wanted"),
+        (("score",), "x" * 500, "xxx...xxx"),
+        pytest.param(("score",), 10**400, "score is missing: … it returned 1000000", id="beyond every float"),
+    ],
+)
+def test_what_does_not_fit_is_told(run, metrics, returned, said) -> None:
+    outcome, _ = run(returns(returned), *metrics)
+    assert outcome.failure is FailureClass.INVALID
+    for part in said.split("…"):
+        assert part.strip() in outcome.message
+    assert len(outcome.message) < 300
+
+
+def exits(code: Any, *reports: Mapping[str, float]) -> Job:
+    def job(ctx: Any) -> None:
+        for step, metrics in enumerate(reports):
+            ctx.report(step, **metrics)
+        sys.exit(code)
+
+    return job
+
+
+@pytest.mark.parametrize("code", [0, None])
+def test_sys_exit_without_an_error_ends_a_trial_with_what_it_reported_last(run, code) -> None:
+    outcome, _ = run(exits(code, {"score": 0.25}, {"score": 0.5}, {"loss": 3.0}))
+    assert (outcome.state, outcome.metrics) == (TrialState.COMPLETE, {"score": 0.5, "loss": 3.0})
+    outcome, _ = run(exits(code, {"loss": 3.0}))
+    assert (outcome.failure, outcome.metrics) == (FailureClass.INVALID, {"loss": 3.0})
+    assert outcome.message.endswith("it ended by sys.exit(0), after reports of loss")
+    assert run(exits(code), rank=1)[0].state is TrialState.COMPLETE, "what counts is rank 0's"
+
+
+@pytest.mark.parametrize("code", [1, "no data"])
+def test_sys_exit_with_an_error_is_one(run, code) -> None:
+    outcome, _ = run(exits(code, {"score": 0.5}))
+    assert outcome.failure is FailureClass.ERROR
+    assert outcome.message.startswith(f"SystemExit: {code} (test_outcomes.py:")
+
+
+def test_texts_and_lists_stay_with_the_outcome(run) -> None:
+    told = {"best": "adamw", "per_class": [0.5, 0.25], "matrix": {"yes": [3, 1], "note": None}, "none": None}
+    outcome, packed = run(returns({"score": 0.5, **told, "logits": np.ones(2)}))
+    assert outcome.returned == told
+    assert list(packed) == ["logits"]
+    crossed = records.from_json(TrialOutcome, records.to_json(outcome))
+    assert crossed.returned == told
+
+
+def test_a_text_that_is_none_is_made_one(run) -> None:
+    outcome, _ = run(returns({"score": 0.5, "texts": ["fine", "lone \ud800"], "by": {"\ud800": "x"}}))
+    assert outcome.returned == {"texts": ["fine", "lone \\ud800"], "by": {"\\ud800": "x"}}
+
+
+def test_what_is_too_large_for_the_ledger_goes_into_the_file(run) -> None:
+    texts = ["a long answer"] * 10_000
+    outcome, packed = run(returns({"score": 0.5, "answers": texts, "name": "short"}))
+    assert (outcome.returned, packed) == ({"name": "short"}, {"answers": texts})
+    many = {f"text{number}": "x" * 1000 for number in range(10)}
+    outcome, packed = run(returns({"score": 0.5, **many}))
+    assert len(json.dumps(outcome.returned)) <= outcomes.MAX_RETURNED + 100
+    assert {**outcome.returned, **packed} == many
+
+
+def test_an_error_has_its_place(run) -> None:
+    def job(ctx: Any) -> None:
+        raise ValueError("no such colour")
+
+    outcome, _ = run(job)
+    assert outcome.message == f"ValueError: no such colour ({outcome.place})"
+    assert outcome.place == f"test_outcomes.py:{job.__code__.co_firstlineno + 1}"
+
+
+def test_its_place_is_in_the_jobs_code_and_not_in_what_python_made() -> None:
+    """A dataclass' `__init__` is made by Python, in a file called `<string>`."""
+    job = compile("length = 3\nBatchOrder(length, 4)\n", "/jobs/demo/train.py", "exec")
+    with pytest.raises(errors.InputError) as caught:
+        exec(job, {"BatchOrder": batches.BatchOrder})
+    assert "<string>" in [entry.frame.code.raw.co_filename for entry in caught.traceback]
+    said = outcomes.describe(caught.value)
+    assert said.startswith("InputError: 3 samples do not fill one global batch of 4")
+    assert said.endswith("(train.py:2)")
+
+
+def test_arrays_without_room_are_told_with_size_and_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: Path, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device", str(self))
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    request = TrialRequest("toy", 0, 1, 0, {}, 0, ("score",))
+    says = r"its result \(1\.6 MB\) cannot be written to .*7\.arrays: No space left on device; make room there"
+    with pytest.raises(errors.TransportError, match=says):
+        outcomes.complete(request, {"score": 1.0, "logits": np.zeros(200_000)}, tmp_path / "7")
+
+
+@pytest.mark.parametrize(("value", "word"), [(math.nan, "NaN"), (math.inf, "infinite"), (-math.inf, "infinite")])
+def test_a_value_that_is_not_finite_is_no_result_whichever_way_is_better(value: float, word: str) -> None:
+    request = TrialRequest("run", trial=0, attempt=1, number=0, params={}, seed=0, metrics=("loss", "size"))
+    outcome, _ = outcomes.complete(request, {"loss": value, "size": 1, "other": math.inf}, Path("w"))
+    assert (outcome.state, outcome.failure) == (TrialState.FAILED, FailureClass.INVALID)
+    assert outcome.message.startswith(f"loss is {word}: run(ctx) must return a finite number")
+    outcome, _ = outcomes.complete(request, {"loss": 1.7e308, "size": 1, "other": math.inf}, Path("w"))
+    assert outcome.state is TrialState.COMPLETE, "only what is optimized or bounded must be finite"
+
+
+def resumed(function: Job, tmp_path: Path, attempt: int = 1) -> tuple[list[str], str]:
+    """What is remarked with each report of a training that is to start from another run, and the message of its end."""
+    config = SlotConfig("toy", str(tmp_path), "train:run", str(tmp_path), str(tmp_path))
+    request = TrialRequest("toy", 0, attempt, 9, {}, 0, ("loss",), resume="other")
+    channel = Channel()
+    outcome, _ = trial.run_job(function, config, request, tmp_path / "0", trial.Reporter(request, channel))  # type: ignore[arg-type]
+    return [message["report"]["remark"] for message in channel.sent], outcome.message
+
+
+def starts_anew(ctx: Any) -> float:
+    for step in range(3):
+        ctx.report(step, loss=1.0)
+    return 1.0
+
+
+def goes_on(ctx: Any) -> float:
+    assert ctx.resume_from is not None
+    return starts_anew(ctx)
+
+
+def test_a_training_that_never_asks_where_to_start_from_is_told_at_its_first_report(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = "--resume other has no effect: the job has not read ctx.resume_from, so it started from scratch"
+    assert resumed(starts_anew, tmp_path) == ([told, "", ""], told)
+    assert capsys.readouterr().out.splitlines()[0] == f"warning: {told}"
+    assert resumed(lambda ctx: 1.0, tmp_path) == ([], told)
+
+
+def test_one_that_asks_and_one_that_has_checkpoints_of_its_own_are_not(tmp_path: Path) -> None:
+    assert resumed(goes_on, tmp_path) == (["", "", ""], "")
+    assert resumed(starts_anew, tmp_path, attempt=2) == (["", "", ""], "")

@@ -1,0 +1,134 @@
+"""How long a trial may take, by a clock that goes as the test says: what the controller makes it wait is not its own time.
+
+Not checked here: real processes (test_slot.py), and a producer's limit (test_collect.py).
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import types
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trialplane.wire import records
+from trialplane.wire.records import SlotConfig, TrialOutcome, TrialReport, TrialRequest
+from trialplane.wire.states import FailureClass, TrialState
+from trialplane.worker import running as module
+from trialplane.worker import slot as slots
+from trialplane.worker.running import Running
+
+LIMIT = 60.0
+
+
+class Trial:
+    """A trial in a slot, of which the test plays the process and the template."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, *, prunable: bool) -> None:
+        self.now = 1000.0
+        clock = types.SimpleNamespace(monotonic=lambda: self.now, time=lambda: self.now)
+        monkeypatch.setattr(module, "time", clock)
+        monkeypatch.setattr(slots, "time", clock)
+        self._request = TrialRequest("toy", 0, 1, 0, {}, 1, ("score",), timeout=LIMIT, prunable=prunable)
+        ours, theirs = socket.socketpair()
+        self.channel = Connection(theirs.detach())
+        self._control, self.template = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.running = Running(
+            self._request, Connection(ours.detach()), folder / "work", began=self.now, deadline=self.now + LIMIT
+        )
+        self.slot = slots.Slot(SlotConfig("toy", "", "train:run", str(folder), ""), "0-1")
+        self.slot._running, self.slot._control = self.running, self._control
+
+    def report(self, step: int) -> None:
+        report = records.to_dict(TrialReport(0, step, {"score": 0.5}, self.now))
+        self.channel.send_bytes(json.dumps({"report": report, "at": self.now}).encode())
+
+    def exits(self) -> None:
+        outcome = records.to_dict(TrialOutcome(0, TrialState.COMPLETE, metrics={"score": 0.5}))
+        self.channel.send_bytes(json.dumps({"outcome": outcome, "arrays": None}).encode())
+        self.channel.close()
+        self.template.send(json.dumps({"exited": 0, "code": 0}).encode())
+
+    def close(self) -> None:
+        for end in (self.channel, self.running.channel, self._control, self.template):
+            end.close()
+
+
+@pytest.fixture
+def trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Trial]:
+    made = Trial(tmp_path, monkeypatch, prunable=getattr(request, "param", True))
+    yield made
+    made.close()
+
+
+def test_the_time_that_a_trial_waits_for_an_answer_is_not_its_own(trial: Trial) -> None:
+    trial.now += 50.0
+    trial.report(1)
+    event = trial.slot._next()
+    assert event.waiting
+    trial.now += 600.0  # the controller waits for its database
+    trial.running.answer(prune=False)
+    assert trial.running.enforce_limits(300.0) == 10.0
+    trial.now += 10.0
+    trial.running.enforce_limits(300.0)
+    assert trial.running.killed is not None
+    assert trial.running.killed[0] is FailureClass.TIMEOUT
+
+
+def test_a_report_that_came_while_the_controller_was_busy_waits_as_well(trial: Trial) -> None:
+    """As after a piece of its log, with which the slot had turned to the controller already."""
+    trial.report(1)
+    trial.now += 600.0
+    assert [report.step for report in trial.slot.go_on().reports] == [1]
+    assert trial.running.killed is None
+    trial.running.answer(prune=False)
+    assert trial.running.enforce_limits(300.0) == LIMIT
+
+
+@pytest.mark.parametrize("trial", [True, False], indirect=True)
+def test_time_in_which_nobody_reads_what_a_trial_says_is_not_its_own(trial: Trial) -> None:
+    """Its reports fill the channel at last, and then it stands still."""
+    trial.now += 50.0
+    trial.running.flush_at = trial.now
+    trial.report(1)
+    assert [report.step for report in trial.slot._next().reports] == [1]
+    trial.now += 3.0
+    trial.report(2)
+    trial.now += 597.0
+    trial.running.answer(prune=False)
+    assert trial.running.enforce_limits(300.0) == 10.0
+    trial.running.flush_at = trial.now
+    assert [report.step for report in trial.slot._next().reports] == [2]
+    trial.now += 600.0
+    trial.running.answer(prune=False)
+    assert trial.running.enforce_limits(300.0) == 10.0, "none of the first ten minutes counts twice"
+
+
+@pytest.mark.parametrize("trial", [False], indirect=True)
+def test_a_trial_that_waits_for_nobody_has_its_limit_and_no_more(trial: Trial) -> None:
+    trial.report(1)
+    trial.now += LIMIT
+    trial.running.enforce_limits(300.0)
+    assert trial.running.killed is not None
+
+
+def test_a_deadline_is_no_concern_of_what_has_returned(trial: Trial) -> None:
+    trial.now += LIMIT - 1
+    outcome: dict[str, Any] = records.to_dict(TrialOutcome(0, TrialState.COMPLETE))
+    trial.channel.send_bytes(json.dumps({"outcome": outcome, "arrays": None}).encode())
+    assert trial.slot._read(trial.running)
+    trial.now += 2.0
+    assert trial.running.enforce_limits(300.0) == 298.0
+    assert trial.running.killed is None
+
+
+def test_what_ended_while_the_controller_was_busy_has_ended_well(trial: Trial) -> None:
+    trial.exits()
+    trial.now += 600.0
+    outcome = trial.slot.go_on().outcome
+    assert outcome is not None
+    assert (outcome.state, outcome.message) == (TrialState.COMPLETE, "")

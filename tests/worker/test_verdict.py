@@ -1,0 +1,138 @@
+"""Which outcome a trial of several ranks has: pure, from what ranks say and how their processes end.
+
+Not checked here: real processes (test_ranks.py).
+"""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from trialplane.wire import causes
+from trialplane.wire.records import TrialOutcome
+from trialplane.wire.states import FailureClass, TrialState
+from trialplane.worker.ranks.verdict import Next, Verdict
+
+COMPLETE = TrialOutcome(5, TrialState.COMPLETE, metrics={"score": 1.0})
+PRUNED = TrialOutcome(5, TrialState.PRUNED, message="pruned at step 3")
+STOPPED = TrialOutcome(5, TrialState.FAILED, FailureClass.LOST, message="stopped by SIGTERM after step 9, with a checkpoint")
+ERROR = TrialOutcome(5, TrialState.FAILED, FailureClass.ERROR, message="ValueError: no such colour (train.py:3)")
+RESET = TrialOutcome(5, TrialState.FAILED, FailureClass.ERROR, message="RuntimeError: Connection reset by peer (train.py:9)")
+
+
+def verdict(ranks: int = 3, first: int = 0) -> Verdict:
+    return Verdict(5, range(first, first + ranks), 30.0)
+
+
+def test_complete_when_all_are() -> None:
+    trial = verdict()
+    assert [trial.said(rank, COMPLETE) for rank in (2, 0, 1)] == [Next.GO_ON, Next.RESULT, Next.GO_ON]
+    assert trial.outcome({}) == COMPLETE
+
+
+def test_ranks_that_are_left_when_the_result_is_there_do_not_change_it() -> None:
+    trial = verdict()
+    assert trial.said(0, COMPLETE) is Next.RESULT
+    trial.left([1, 2], 300.0)
+    assert trial.ended(1, -signal.SIGABRT) is Next.GO_ON
+    assert trial.ended(2, -signal.SIGKILL) is Next.GO_ON
+    outcome = trial.outcome({})
+    text = "ranks 1, 2 had not ended 300 s after rank 0 had returned its result, and had to be ended"
+    assert (outcome.state, outcome.metrics) == (TrialState.COMPLETE, {"score": 1.0})
+    assert outcome.message == f"{text}; the log has their stacks"
+    assert trial.remarks == [text]
+
+
+def test_on_a_node_without_rank_0_nobody_knows_when_the_result_is_there() -> None:
+    trial = verdict(ranks=2, first=2)
+    assert trial.said(2, COMPLETE) is Next.GO_ON
+
+
+def test_the_first_failure_counts() -> None:
+    trial = verdict()
+    assert trial.said(2, ERROR) is Next.END
+    assert trial.said(1, RESET) is Next.GO_ON
+    assert trial.ended(0, -signal.SIGTERM) is Next.GO_ON
+    outcome = trial.outcome({"loss": 2.0})
+    assert (outcome.message, outcome.metrics) == (f"rank 2: {ERROR.message}", {"loss": 2.0})
+
+
+def test_what_may_have_followed_waits_for_its_cause() -> None:
+    trial = verdict()
+    assert trial.said(1, RESET) is Next.SETTLE
+    assert trial.said(0, RESET) is Next.SETTLE
+    assert trial.ended(2, -signal.SIGSEGV) is Next.END
+    outcome = trial.outcome({})
+    assert (outcome.failure, outcome.message) == (FailureClass.CRASHED, "rank 2 was killed by SIGSEGV")
+
+
+def test_without_a_cause_the_first_that_followed_counts() -> None:
+    trial = verdict()
+    trial.said(1, RESET)
+    trial.said(0, RESET)
+    trial.settled()
+    assert trial.outcome({}).message == f"rank 1: {RESET.message}"
+
+
+def test_an_abort_may_be_nccls_watchdog() -> None:
+    trial = verdict()
+    assert trial.ended(1, -signal.SIGABRT) is Next.SETTLE
+    assert trial.said(0, ERROR) is Next.END
+    assert trial.outcome({}).message.startswith("rank 0: ValueError")
+
+
+def test_pruned_is_everybodys_outcome() -> None:
+    trial = verdict()
+    assert trial.said(0, PRUNED) is Next.END
+    outcome = trial.outcome({"score": 0.25})
+    assert (outcome.state, outcome.metrics) == (TrialState.PRUNED, {"score": 0.25})
+
+
+def test_one_that_stops_stops_all() -> None:
+    trial = verdict()
+    assert trial.said(1, STOPPED) is Next.STOP
+    assert trial.said(0, STOPPED) is Next.GO_ON
+    assert trial.said(2, RESET) is Next.GO_ON, "its peers are gone, as was asked"
+    assert trial.remarks
+    assert (trial.outcome({}).failure, trial.outcome({}).message) == (FailureClass.LOST, STOPPED.message)
+
+
+def test_an_error_while_stopping_is_an_error() -> None:
+    trial = verdict()
+    trial.stopping = True
+    assert trial.said(1, ERROR) is Next.END
+    assert trial.outcome({}).failure is FailureClass.ERROR
+
+
+def test_a_result_that_is_there_stays() -> None:
+    """Rank 0 has ended with it; the others lose their connection to it while they end."""
+    trial = verdict()
+    trial.said(0, COMPLETE)
+    assert trial.said(1, RESET) is Next.GO_ON
+    assert trial.outcome({}) == COMPLETE
+    trial.ended(2, -signal.SIGKILL)
+    assert trial.outcome({}).failure is FailureClass.CRASHED, "but a rank that is killed is no word about a connection"
+
+
+def test_a_node_without_rank_0_is_complete_when_all_are() -> None:
+    trial = verdict(first=3)
+    trial.said(3, COMPLETE)
+    trial.said(4, COMPLETE)
+    assert trial.said(5, RESET) is Next.SETTLE
+    assert trial.outcome({}).message == f"rank 5: {RESET.message}"
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:12345",
+        "DistBackendError: NCCL error in: ../torch/csrc/distributed/c10d/NCCLUtils.hpp:268, remote process exited",
+        "DistNetworkError: failed to recv, got 0 bytes",
+        "BrokenPipeError: [Errno 32] Broken pipe",
+    ],
+)
+def test_what_the_other_end_leaves(message: str) -> None:
+    assert causes.may_follow(TrialOutcome(0, TrialState.FAILED, FailureClass.ERROR, message=message))
+    assert not causes.may_follow(TrialOutcome(0, TrialState.FAILED, FailureClass.OOM, message=message))
+    assert not causes.may_follow(ERROR)
