@@ -43,7 +43,7 @@ GOING = dataclasses.replace(
 def job(workplace) -> Path:
     """The job demo is a collection."""
     file = workplace / "jobs" / "demo" / "job.yaml"
-    collect = "{units: 4, iterations: 3, workers: 2, consumer: 'train:learn', in_flight: 1Mi}"
+    collect = "{units: 4, iterations: 3, workers: 2, learner: 'train:learn', in_flight: 1Mi}"
     file.write_text(f"kind: collect\ncollect: {collect}\nresources: {{memory: 1Mi}}\n")
     (file.parent / "train.py").write_text("def play(ctx): ...\ndef learn(ctx, results): ...\ndef run(ctx): ...\n")
     return file
@@ -108,13 +108,16 @@ def test_flags_are_fields(platform, home, games):
         (("submit", "train", "demo", "--local"), ["kind: is collect, and not train: `platform submit collect demo`"]),
         ((*SUBMIT, "--trials", "3"), ["No such option", "--trials"]),
         ((*SUBMIT, "--parallel", "3"), ["No such option", "--parallel"]),
-        ((*SUBMIT, "--set", "trials=4"), ["--set trials=4: trials: are the iterations of a collection"]),
+        (
+            (*SUBMIT, "--set", "trials=4"),
+            ["--set trials=4: trials: is for a search (kind: hpo); a collection has collect.iterations"],
+        ),
         (
             (*SUBMIT, "--games", "0", "--workers", "0"),
             ["--units: collect.units: 0 must", "--workers: collect.workers: 0 must"],
         ),
         ((*SUBMIT, "--in-flight", "much"), ["--in-flight: collect.in_flight: 'much' is no amount of memory"]),
-        ((*SUBMIT, "--set", "collect.write={}"), ["collect.write: stands beside consumer (train:learn)"]),
+        ((*SUBMIT, "--set", "collect.write={}"), ["collect.write: stands beside learner (train:learn)"]),
         ((*SUBMIT, "--resume", "nothing"), ["--resume: resume: there is no run 'nothing'"]),
     ],
 )

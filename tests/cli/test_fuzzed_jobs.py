@@ -31,8 +31,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from trialplane import errors
 from trialplane.cli import failure, main
 from trialplane.controller import samplers
-from trialplane.spec import document, options, schema
-from trialplane.spec.job import Job
+from trialplane.spec import document, jobs, options, schema
 from trialplane.spec.load import load_job
 from trialplane.spec.options import Kind
 from trialplane.wire import env
@@ -249,8 +248,8 @@ def test_a_damaged_job_is_taken_or_refused_in_clear_lines(workplace: Path, made:
     if checked.exit_code:
         assert checked.stdout == ""
         return
-    job = Job.model_validate(json.loads(checked.stdout))
-    assert Job.model_validate_json(job.model_dump_json()) == job
+    job = jobs.read(json.loads(checked.stdout))
+    assert jobs.read(job.model_dump_json()) == job
     dry = typed("submit", job.kind, name, "--local", "--dry-run")
     assert is_clear(dry.exit_code, dry.stderr), dry.stderr[:3000]
     assert not list((workplace / "home" / "runs").iterdir())
@@ -366,7 +365,7 @@ def test_a_search_that_is_taken_can_be_drawn_from(workplace: Path, data: dict[st
             study.sampler = samplers.build_sampler(job, trial, code, study.sampler)
             asked = study.ask()
             drawn = samplers.suggest(asked, job, None)
-            assert all(job.parameters[name].holds(value) for name, value in drawn.items()), drawn
+            assert all(job.search.parameters[name].holds(value) for name, value in drawn.items()), drawn
             if len(directions) == 1:
                 for step in range(3):
                     asked.report(float(trial), step)

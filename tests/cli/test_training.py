@@ -73,7 +73,7 @@ def test_flags_are_fields(platform, home):
     made = json.loads(result.stdout)["job"]
     assert (made["resources"]["gpus"], made["ranks"], made["nodes"], made["seed"]) == (0, 2, 3, 7)
     assert made["budget"]["timeout"] == 3600
-    assert made["trials"] == 1
+    assert "trials" not in made
     assert "sampler" not in made
     assert "2 ranks share 1 core (resources.cpus)" not in result.stderr  # left out, each rank has one
     assert not home.exists()
@@ -150,7 +150,7 @@ def test_a_training_starts_from_another_of_its_job_only(platform, job, runs):
     job.write_text("kind: train\n")
     result = platform(*SUBMIT, "--resume", "search")
     assert result.exit_code == 2
-    assert "resume: search is a search, and a training starts from another training" in result.stderr
+    assert "resume: search is a study, and a training starts from another training" in result.stderr
 
 
 def test_text_that_no_batch_fits_costs_nothing(platform, job, home):

@@ -19,7 +19,7 @@ import pytest
 from trialplane.cli import ui
 from trialplane.client.places import HERE
 from trialplane.errors import RunNotFound
-from trialplane.spec.job import Job, Objective
+from trialplane.spec.jobs import Job, Objective, Study
 from trialplane.wire import paths
 
 # In place of `python -m mlflow`: says its pid, arguments and environment, and answers as MLflow does.
@@ -110,7 +110,7 @@ def mlflow() -> Iterator[str]:
 
 def shown(direction: str = "maximize", job: str = "criteria") -> tuple[str, Job]:
     objective = Objective.model_construct(metric="macro f1", direction=direction)
-    return "criteria-2", Job.model_construct(name=job, objectives=(objective,))
+    return "criteria-2", Study.model_construct(name=job, objectives=(objective,))
 
 
 @pytest.mark.parametrize(("direction", "ascending"), [("maximize", "false"), ("minimize", "true")])

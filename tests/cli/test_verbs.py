@@ -222,7 +222,7 @@ def test_resume_with_more_trials(platform, runs, run, double):
 def test_warnings_are_notes(platform):
     result = platform("submit", "hpo", "demo", "--local", "--dry-run", "--parallel", "4000")
     assert result.exit_code == 0
-    assert "note: 4000 trials" in result.stderr
+    assert "note: 6 trials with 1 core each" in result.stderr
 
 
 # Around

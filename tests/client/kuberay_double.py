@@ -16,7 +16,8 @@ from typing import Any
 from tests.client.cluster_double import ClusterDouble, now
 
 from trialplane.plan import plan as planning
-from trialplane.spec.job import Job
+from trialplane.spec import jobs
+from trialplane.spec.jobs import Job
 from trialplane.wire import cluster as names
 from trialplane.wire import records
 from trialplane.wire.records import RunStatus, TrialRow
@@ -94,16 +95,24 @@ class NamespaceDouble:
         )
         ray_job["status"] = {"jobDeploymentStatus": "Initializing", "rayClusterName": name, "startTime": now()}
         head = ray_job["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]
-        (group,) = ray_job["spec"]["rayClusterSpec"]["workerGroupSpecs"]
         self._pod(f"{name}-head", head, owner)
-        for number in range(group["replicas"]):
-            self._pod(f"{name}-trials-worker-{number}", group["template"], owner)
+        for group in ray_job["spec"]["rayClusterSpec"]["workerGroupSpecs"]:
+            for number in range(group["replicas"]):
+                pod = f"{name}-{group['groupName']}-worker-{number}"
+                self._pod(pod, group["template"], owner, group["groupName"])
 
-    def _pod(self, name: str, template: Mapping[str, Any], owner: Sequence[Mapping[str, str]]) -> None:
+    def _pod(
+        self,
+        name: str,
+        template: Mapping[str, Any],
+        owner: Sequence[Mapping[str, str]],
+        group: str = "",
+    ) -> None:
         phase = "Pending" if self.held else "Running"
         state = {"waiting": {"reason": "ContainerCreating"}} if self.held else {"running": {}}
         boxes = [{"name": box["name"], "image": box["image"], "state": state} for box in template["spec"]["containers"]]
-        metadata = {"name": name, "labels": template["metadata"]["labels"], "ownerReferences": list(owner)}
+        labels = {**template["metadata"]["labels"], names.GROUP_LABEL: group}
+        metadata = {"name": name, "labels": labels, "ownerReferences": list(owner)}
         status = {"phase": phase, "containerStatuses": boxes}
         self.cluster.put("pods", {"metadata": metadata, "spec": template["spec"], "status": status})
 
@@ -121,7 +130,7 @@ class NamespaceDouble:
                 self._begin(run, ray_job)
         for run, study in self.studies.items():
             if study.alive and not self.deaf:
-                width = study.parallel or Job.model_validate_json(study.job).width
+                width = study.parallel or jobs.read(study.job).width
                 study.status = dataclasses.replace(study.status, parallel=width)
                 if study.wish is not RunState.RUNNING:
                     self.end(run, study.wish, "stopped" if study.wish is RunState.PAUSED else "cancelled by the user")
@@ -131,7 +140,7 @@ class NamespaceDouble:
         code = self.cluster.objects["configmaps"].get(names.code_map(run))
         if spec is None or code is None:  # its pods wait for them
             return
-        job = Job.model_validate_json(spec["data"]["job.json"])
+        job = jobs.read(spec["data"]["job.json"])
         packed = base64.b64decode(code["binaryData"][names.CODE_KEY])
         facts = json.loads(spec["data"]["submission.json"])
         study = self.studies.get(run)
@@ -147,7 +156,7 @@ class NamespaceDouble:
             trials=job.trials,
             parallel=study.parallel or job.width,
             kind=job.kind,
-            slots_ready=job.slots if job.is_collection else job.parallel,
+            slots_ready=job.slots,
             nodes=tuple(pods[:1]),
             objectives=tuple(objective.metric for objective in job.objectives),
             started=time.time(),
@@ -214,7 +223,7 @@ class NamespaceDouble:
         return self._read(study, parts[2], query)
 
     def _record(self, run: str, asked: Mapping[str, Any]) -> tuple[int, dict[str, str], bytes]:
-        job, code = Job.model_validate(asked["job"]), base64.b64decode(asked["code"])
+        job, code = jobs.read(asked["job"]), base64.b64decode(asked["code"])
         study = self.studies.get(run)
         if study is None:
             self._recorded(run, job, asked["submission"], code)

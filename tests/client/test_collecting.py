@@ -20,19 +20,20 @@ from trialplane.client.run import RunHandle
 from trialplane.client.sdk import Platform
 from trialplane.errors import InputError, SpecError
 from trialplane.plan import plan as planning
-from trialplane.spec.job import Job
+from trialplane.spec import jobs
+from trialplane.spec.jobs import Job
 from trialplane.wire.records import RunStatus, TrialOutcome
 from trialplane.wire.states import FailureClass, RunState, TrialState
 
 __all__ = ["look"]
 
 GIB = 2**30
-COLLECT = "{units: 4, iterations: 3, workers: 2, consumer: 'train:learn'}"
+COLLECT = "{units: 4, iterations: 3, workers: 2, learner: 'train:learn'}"
 
 
 def a_job(resources: dict[str, Any] | None = None, **collect: Any) -> Job:
-    fields = {"units": 80, "iterations": 10, "workers": 8, "consumer": "train:learn", **collect}
-    return Job.model_validate(
+    fields = {"units": 80, "iterations": 10, "workers": 8, "learner": "train:learn", **collect}
+    return jobs.read(
         {"name": "demo", "kind": "collect", "collect": fields, "resources": {"memory": "1Mi", **(resources or {})}}
     )
 
@@ -59,31 +60,33 @@ def collected(request) -> TrialOutcome:
         (
             a_job({"gpus": 1}, workers=4),
             {"gpus": 3},
-            "collect.workers: 4 workers and the consumer with 1 GPU each do not fit this machine, which has 3; --workers 2",
+            "collect.workers: 4 workers with 1 GPU each and the learner with 1 GPU do not fit this machine, which has 3, "
+            "enough for 2 beside the learner; --workers 2",
         ),
         (
             a_job({"gpus": 1}, workers=4),
             {"gpus": 1},
-            "collect.workers: 4 workers and the consumer with 1 GPU each do not fit this machine, which has 1; "
+            "collect.workers: 4 workers with 1 GPU each and the learner with 1 GPU do not fit this machine, which has 1, "
+            "enough for 0 beside the learner; "
             "--set resources.gpus=0",
         ),
         (
             a_job({"gpus": 2}),
             {},
-            "resources.gpus: each worker asks for 2, and this machine has none; --set resources.gpus=0",
+            "resources.gpus: a worker asks for 2, and this machine has none; --set resources.gpus=0",
         ),
     ],
 )
-def test_gpus_are_counted_for_the_consumer_too(wanted, has, said):
+def test_gpus_are_counted_for_the_learner_too(wanted, has, said):
     assert fits(wanted, **{"cores": 99, **has}) == ([said], [])
 
 
 def test_what_gets_slow_is_told_in_its_own_words():
     assert fits(a_job({"cpus": 2}, workers=3))[1] == [
-        "3 workers and the consumer with 2 cores each: this machine has 4 cores, so they get slower"
+        "3 workers with 2 cores each and the learner with 2 cores: this machine has 4 cores, so they get slower"
     ]
     (warning,) = fits(a_job({"memory": "5Gi"}, workers=1))[1]
-    assert warning == "1 worker and the consumer may use 5Gi each, more than this machine's 8 GiB"
+    assert warning == "a worker with 5Gi and the learner with 5Gi: that is more than this machine's 8 GiB"
 
 
 @pytest.mark.parametrize(("in_flight", "shm", "told"), [("597Mi", 2 * GIB, 0), ("598Mi", 2 * GIB, 1), ("4Gi", None, 0)])
@@ -91,12 +94,12 @@ def test_shared_memory_too_small_for_what_is_in_flight_is_told(in_flight, shm, t
     _, warnings = fits(a_job(in_flight=in_flight), cores=99, shm=shm)
     assert len(warnings) == told
     for warning in warnings:
-        assert "collect.in_flight is 598Mi, and /dev/shm has 2048 MiB left, half of it for results" in warning
+        assert "collect.in_flight is 598 MiB, and /dev/shm has 2048 MiB left, half of it for results" in warning
         assert warning.endswith("--in-flight 597Mi is what fits")
 
 
 def test_a_search_is_not_told_of_shared_memory():
-    searched = Job.model_validate({"name": "a", "kind": "hpo", "objectives": [{"metric": "a", "direction": "minimize"}]})
+    searched = jobs.read({"name": "a", "kind": "hpo", "objectives": [{"metric": "a", "direction": "minimize"}]})
     assert fits(searched, shm=1) == ([], [])
 
 
@@ -105,22 +108,22 @@ def test_a_search_is_not_told_of_shared_memory():
 
 def test_a_worker_larger_than_every_node_is_called_a_worker(look):
     complaints, _ = look(Seen(nodes=[node(nvidia_com__gpu="1")]), resources__gpus=2)
-    assert [text.partition(",")[0] for text in complaints] == ["resources.gpus: each worker asks for 2 nvidia.com/gpu"]
+    assert [text.partition(",")[0] for text in complaints] == ["resources.gpus: a worker asks for 2 nvidia.com/gpu"]
 
 
 @pytest.mark.parametrize(("pods", "fit"), [("3", None), ("4", 1), ("5", 2)])
-def test_a_quota_must_hold_the_consumer_and_a_worker(look, pods, fit):
+def test_a_quota_must_hold_the_learner_and_a_worker(look, pods, fit):
     """Pods of the controller and the submitter are two more."""
     complaints, warnings = look(Seen(quotas=[quota(pods=pods)]))
     if fit is None:
         (complaint,) = complaints
         assert complaint.startswith(
-            "resources: a worker, the consumer and the controller ask for 4 pods, and small allows 3"
+            "resources: one worker, the learner and the controller ask for 4 pods, and small allows 3"
         )
     elif fit == 1:
         assert complaints == []
         (warning,) = warnings
-        assert warning.endswith("enough for 1 of 2 workers beside the consumer; the others wait (--workers 1)")
+        assert warning.endswith("enough for 1 of 2 workers beside the learner; the others wait (--workers 1)")
     else:
         assert (complaints, warnings) == ([], [])
 
@@ -137,7 +140,7 @@ def test_a_quota_must_hold_the_consumer_and_a_worker(look, pods, fit):
     ],
 )
 def test_files_go_where_they_stay(to, has_volume, said):
-    found = preflight.shards(a_job(consumer=None, write={"to": to}), has_volume)
+    found = preflight.shards(a_job(learner={}, write={"to": to}), has_volume)
     assert len(found) == bool(said)
     for complaint in found:
         assert complaint.field == "collect.write.to"
@@ -164,7 +167,7 @@ def test_a_resume_may_ask_for_more_iterations_and_other_workers():
         ),
         ({"budget.max_failed": 5}, [], "budget.max_failed", "collect.max_failed says how many units may fail"),
         ({}, ["collect.units=5"], "collect.units", "cannot change"),
-        ({}, ["collect.consumer=train:other"], "collect.consumer", "cannot change"),
+        ({}, ["collect.learner=train:other"], "collect.learner", "cannot change"),
         ({}, ["collect=null"], "collect", "cannot change"),
     ],
 )
@@ -177,7 +180,7 @@ def test_what_would_make_another_collection_is_refused(changed, sets, field, sai
 
 
 def test_a_study_has_no_iterations():
-    searched = Job.model_validate({"name": "a", "kind": "hpo", "objectives": [{"metric": "a", "direction": "minimize"}]})
+    searched = jobs.read({"name": "a", "kind": "hpo", "objectives": [{"metric": "a", "direction": "minimize"}]})
     with pytest.raises(SpecError, match=r"--iterations: collect\.iterations: cannot change"):
         changes.changed(searched, {"collect.iterations": 5}, [], 0)
 
@@ -211,13 +214,15 @@ def on_a_cluster(target, planned, **overrides: Any) -> RunHandle:
 
 
 def test_on_a_cluster_workers_come_and_go(target, namespace, planned):
-    """Their pods are as many, and the consumer's one more."""
+    """Their pods are as many, and the learner keeps its own."""
     on_a_cluster(target, planned)
     assert target.scale("a", 4)
-    (group,) = namespace.cluster.objects["rayclusters"]["a-x7k2p"]["spec"]["workerGroupSpecs"]
-    assert (group["replicas"], group["maxReplicas"]) == (5, 5)
+    group, learners = namespace.cluster.objects["rayclusters"]["a-x7k2p"]["spec"]["workerGroupSpecs"]
+    assert (group["replicas"], group["maxReplicas"]) == (4, 4)
     assert target.scale("a", 1, now=True)
-    assert group["replicas"] == 2
+    assert group["scaleStrategy"] == {"workersToDelete": ["a-x7k2p-workers-worker-0"]}
+    assert (group["replicas"], learners["replicas"]) == (1, 1)
+    assert "scaleStrategy" not in learners
 
 
 def test_a_resumed_one_keeps_its_workers(target, namespace, planned):

@@ -201,7 +201,7 @@ def test_fewer_trials_at_a_time_take_away_pods_without_a_slot_only(target, names
 def test_trials_of_several_nodes_have_several_pods_each(target, namespace, planned):
     started(target, planned(parallel=2, nodes=2))
     pods = [f"a-x7k2p-trials-worker-{number}" for number in range(4)]
-    assert set(target.objects.trial_pods("a")) == set(pods)
+    assert set(target.objects.trial_pods("a", "trial")) == set(pods)
     assert target.scale("a", 3)  # no pod of the four has to go, so nobody is waited for
     (group,) = namespace.cluster.objects["rayclusters"]["a-x7k2p"]["spec"]["workerGroupSpecs"]
     assert (group["replicas"], group["maxReplicas"]) == (6, 6)
@@ -225,7 +225,7 @@ def test_scaling_down_now_does_not_wait(target, namespace, planned):
 def test_with_autoscaling_only_the_bound_changes_and_never_below_pods_with_a_trial(target, namespace, planned):
     started(target, planned(parallel=3, **{"cluster.autoscale": True}))
     (group,) = namespace.cluster.objects["rayclusters"]["a-x7k2p"]["spec"]["workerGroupSpecs"]
-    labels = {names.RUN: "a", names.ROLE: names.TRIAL}
+    labels = {names.RUN: "a", names.ROLE: names.TRIAL, names.GROUP_LABEL: "trials"}
     pods = tuple(f"a-x7k2p-trials-worker-{number}" for number in range(3))
     for pod in pods:  # of the autoscaler
         namespace.cluster.put("pods", {"metadata": {"name": pod, "labels": labels}, "spec": {"containers": []}})
@@ -243,7 +243,7 @@ def busy(target, namespace, planned):
     """A run whose three pods all have a trial that goes on."""
     handle = started(target, planned(parallel=3))
     study = namespace.studies["a"]
-    study.status = dataclasses.replace(study.status, nodes=tuple(target.objects.trial_pods("a")))
+    study.status = dataclasses.replace(study.status, nodes=tuple(target.objects.trial_pods("a", "trial")))
     return handle
 
 

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from trialplane.client.machine import ENOUGH_SPACE, Machine
-from trialplane.spec.job import Job
+from trialplane.spec import jobs
 
 HOME = Path("/some/home")
 MACHINE = Machine(cores=4, gpus=0, memory=8 * 2**30, missing=(), obstacle="", free=2**40)
 
 
 def job(parallel=1, **resources):
-    return Job.model_validate(
+    return jobs.read(
         {
             "name": "demo",
             "kind": "hpo",
@@ -30,7 +30,7 @@ def job(parallel=1, **resources):
 
 
 def training(nodes=1, **resources):
-    return Job.model_validate({"name": "demo", "kind": "train", "nodes": nodes, "resources": resources})
+    return jobs.read({"name": "demo", "kind": "train", "nodes": nodes, "resources": resources})
 
 
 def check(wanted, **has):
@@ -90,7 +90,7 @@ def test_without_a_job_only_the_machine_is_looked_at():
         (
             job(parallel=3, cpus=2),
             {},
-            "3 trials at a time with 2 cores each: this machine has 4 cores, so",
+            "3 trials with 2 cores each: this machine has 4 cores, so they get slower",
         ),
         (job(parallel=5, memory="2Gi"), {"cores": 8}, "more than this machine's 8 GiB"),
         (
@@ -98,8 +98,12 @@ def test_without_a_job_only_the_machine_is_looked_at():
             {"gpus": 2},
             "the training runs on cores, and none of its ranks sees this machine's 2 GPUs; --gpus 2 does",
         ),
-        (training(cpus=8), {}, "1 node with 8 cores each: this machine has 4 cores, so ranks get slower"),
-        (training(nodes=3, cpus=1, memory="4Gi"), {}, "3 nodes may use 4Gi each, more than this machine's 8 GiB"),
+        (training(cpus=8), {}, "the training with 8 cores: this machine has 4 cores, so they get slower"),
+        (
+            training(nodes=3, cpus=1, memory="4Gi"),
+            {},
+            "the training with 4Gi on each of 3 nodes: that is more than this machine's 8 GiB",
+        ),
     ],
 )
 def test_what_gets_slow_is_a_warning(wanted, has, said):

@@ -14,8 +14,7 @@ from trialplane.plan import render
 from trialplane.plan.pack import Pack
 from trialplane.plan.plan import Plan
 from trialplane.plan.site import Site
-from trialplane.spec import load
-from trialplane.spec.job import Job
+from trialplane.spec import jobs, load
 
 
 @pytest.fixture
@@ -82,7 +81,7 @@ def test_what_a_node_autoscaler_may_make_is_a_warning(look):
     )
     assert look(Seen(nodes=[node()]), cluster__node_selector={"pool": "gpu"}) == (
         [],
-        ["no node has the labels pool=gpu now; trials wait until one appears"],
+        ["no node has the labels pool=gpu now; a trial waits until one appears"],
     )
     _, (warning,) = look(Seen(nodes=[node()]), resources__cpus=16)
     assert "16 cores, and the largest node that it may run on has 8 cores; it waits" in warning
@@ -90,7 +89,7 @@ def test_what_a_node_autoscaler_may_make_is_a_warning(look):
 
 def test_one_trial_must_fit_the_quota(look):
     (complaint,), _ = look(Seen(quotas=[quota(requests__memory="2Gi")]))
-    assert complaint.startswith("resources: one trial and the controller ask for ")
+    assert complaint.startswith("resources: a trial and the controller ask for ")
     assert complaint.endswith("small allows 2 GiB in the namespace; ask for less, or have the quota raised")
 
 
@@ -147,7 +146,7 @@ def test_all_pods_of_a_training_must_fit_the_quota(training):
 
 def test_files_of_the_data_volume_need_one(workplace):
     def job(**fields):
-        return Job.model_validate(
+        return jobs.read(
             {
                 "name": "demo",
                 "kind": "train",

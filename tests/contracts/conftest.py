@@ -27,7 +27,8 @@ import psycopg2
 import pytest
 
 from trialplane.controller.ledger import Ledger
-from trialplane.spec.job import Job
+from trialplane.spec import jobs
+from trialplane.spec.jobs import Job
 from trialplane.training.process import die_with_parent
 from trialplane.wire.records import TrialOutcome, TrialReport, TrialRequest
 from trialplane.wire.states import FailureClass, TrialState
@@ -41,7 +42,7 @@ import json, os, sys
 from pathlib import Path
 
 from trialplane.controller.ledger import Ledger
-from trialplane.spec.job import Job
+from trialplane.spec import jobs
 from trialplane.wire.records import TrialOutcome
 from trialplane.wire.states import TrialState
 
@@ -49,7 +50,7 @@ def say(*words):
     os.write(1, (" ".join(map(str, words)) + "\\n").encode())
 
 def work(order):
-    with Ledger(order["url"], Job.model_validate(order["job"]), "toy", Path(order["code"]), Path(order["lock"])) as ledger:
+    with Ledger(order["url"], jobs.read(order["job"]), "toy", Path(order["code"]), Path(order["lock"])) as ledger:
         say("open")
         if order["hold"]:
             sys.stdin.readline()
@@ -359,7 +360,7 @@ SPEC: dict[str, Any] = {
 
 def make_job(**changes: Any) -> Job:
     """The suite's job, with fields replaced."""
-    return Job.model_validate({**SPEC, **changes})
+    return jobs.read({**SPEC, **changes})
 
 
 def complete(request: TrialRequest, **metrics: float) -> TrialOutcome:

@@ -13,7 +13,7 @@ from tests.contracts.conftest import Backend, Driver, Postgres, ask, complete, d
 
 from trialplane import errors
 from trialplane.controller.ledger import Ledger
-from trialplane.spec.job import Job
+from trialplane.spec.jobs import Job
 from trialplane.wire.states import FailureClass
 
 KILLS = 10

@@ -9,7 +9,8 @@ from tests.controller.slots_double import Slots
 
 from trialplane.controller.crews import CrewPool
 from trialplane.controller.slot_events import SlotReady, SlotTrial
-from trialplane.spec.job import Job
+from trialplane.spec import jobs
+from trialplane.spec.jobs import Job
 from trialplane.wire.records import TrialOutcome
 from trialplane.wire.units import WEIGHTS, Offer
 
@@ -17,8 +18,8 @@ UNITS = 6
 
 
 def job(**collect: Any) -> Job:
-    fields = {"units": UNITS, "iterations": 3, "workers": 2, "consumer": "train:learn", "in_flight": 100, **collect}
-    return Job.model_validate({"name": "toy", "kind": "collect", "collect": fields, "retries": {"lost": 2}})
+    fields = {"units": UNITS, "iterations": 3, "workers": 2, "learner": "train:learn", "in_flight": 100, **collect}
+    return jobs.read({"name": "toy", "kind": "collect", "collect": fields, "retries": {"lost": 2}})
 
 
 class Crew:

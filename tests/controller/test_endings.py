@@ -26,7 +26,7 @@ from trialplane.controller.session import Session
 from trialplane.controller.setting import Setting
 from trialplane.controller.status import write_status
 from trialplane.controller.wishes import Wishes
-from trialplane.spec.job import Job
+from trialplane.spec.jobs import Job
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import RunStatus, SlotConfig, TrialRequest
 from trialplane.wire.states import FailureClass, RunState

@@ -13,21 +13,23 @@ import ray
 from tests.controller.conftest import wait_until
 
 from trialplane.controller import ray_session
+from trialplane.spec import jobs
 
+ONE_TRIAL = jobs.read({"name": "toy", "kind": "train"}).roles()
 STORE = 80 << 20  # the smallest that Ray takes
 
 
 @pytest.fixture
 def small_store(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-    ray_session.connect(1, 0, lambda free: STORE)
+    ray_session.connect(ONE_TRIAL, lambda free: STORE)
     yield
     ray_session.disconnect()
 
 
 @pytest.mark.slow
 def test_what_an_object_store_has_no_room_for_is_counted_as_spilled(small_store: None) -> None:
-    assert abs(ray_session.store_bytes() - STORE) < 1 << 20
+    assert abs(ray_session.store_bytes(ONE_TRIAL) - STORE) < 1 << 20
     assert ray_session.spilled_bytes() == 0
     piece = STORE // 4
     kept = [ray.put(np.zeros(piece, dtype=np.uint8)) for _ in range(2)]

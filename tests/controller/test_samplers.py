@@ -7,9 +7,9 @@ from pathlib import Path
 import optuna
 
 from trialplane.controller import samplers
-from trialplane.spec.job import Job
+from trialplane.spec import jobs
 
-JOB = Job.model_validate(
+JOB = jobs.read(
     {
         "name": "demo",
         "kind": "hpo",

@@ -18,7 +18,7 @@ from trialplane import errors
 from trialplane.controller import journal, mlflow_writer, session, status
 from trialplane.controller.setting import Setting
 from trialplane.controller.status import StatusBoard
-from trialplane.spec.job import Job
+from trialplane.spec import jobs
 from trialplane.wire import records
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import RunStatus
@@ -35,7 +35,7 @@ def full(file: Path, *_: Any) -> None:
 def run(tmp_path: Path) -> RunPaths:
     files = RunPaths(tmp_path / "home" / "runs" / "toy")
     files.code.mkdir(parents=True)
-    files.job.write_text(Job.model_validate(JOB).model_dump_json())
+    files.job.write_text(jobs.read(JOB).model_dump_json())
     files.submission.write_text(json.dumps({"submitted": 1.0}))
     return files
 
@@ -72,7 +72,7 @@ def test_trials_log_where_their_run_is_recorded(
     seen: list[str] = []
 
     def study(self: session.Session, ledger: Any, board: Any, uri: str) -> RunState:
-        seen.extend((uri, self._slot_config(uri).env["MLFLOW_TRACKING_URI"]))
+        seen.extend((uri, self._slot_config(self._job.roles()[0], uri).env["MLFLOW_TRACKING_URI"]))
         return RunState.SUCCEEDED
 
     monkeypatch.setattr(session.Session, "_study", study)

@@ -19,6 +19,7 @@ from trialplane import errors
 from trialplane.controller import ray_session, slots
 from trialplane.controller.slot_events import SlotFed, SlotFetched, SlotReady, SlotTrial
 from trialplane.controller.slots import SlotPool
+from trialplane.spec import jobs
 from trialplane.wire.records import SlotConfig, TrialEvent
 from trialplane.wire.states import FailureClass, TrialState
 from trialplane.wire.units import Parcel
@@ -26,6 +27,8 @@ from trialplane.wire.units import Parcel
 CONFIG = SlotConfig("toy", "/code", "train:run", "/root", "/cache", ship=True)
 PARCELS = (Parcel(7, 2, 10, 30), Parcel(8, 2, 10, 30))
 READY = {"node": "pod-0", "seconds": 0.1, "unclean": (), "mlflow": False}
+
+ONE_TRIAL = jobs.read({"name": "toy", "kind": "train"}).roles()
 
 
 @dataclasses.dataclass(eq=False)
@@ -335,7 +338,7 @@ def test_a_ray_that_does_not_start_is_said_in_a_sentence(monkeypatch: pytest.Mon
     with pytest.raises(
         errors.SlotError, match=r"^Ray does not start on this machine: (no port$|The current node timed out)"
     ):
-        ray_session.connect(1, 0, lambda free: 80 << 20)
+        ray_session.connect(ONE_TRIAL, lambda free: 80 << 20)
     with pytest.raises(errors.SlotError, match=r"^the Ray at head:6379 cannot be joined: "):
         ray_session.join("head:6379")
 
@@ -352,7 +355,7 @@ def test_a_ray_that_was_slow_is_started_again_and_nothing_is_left_of_the_first(m
     monkeypatch.setattr(ray_session.ray, "cluster_resources", dict)
     other = subprocess.Popen(["sleep", "600"])
     try:
-        ray_session.connect(1, 0, lambda free: 80 << 20)
+        ray_session.connect(ONE_TRIAL, lambda free: 80 << 20)
         assert [process.wait() for process in started[:2]] == [-signal.SIGKILL] * 2
         assert started[2].poll() is None, "the Ray that is up stays"
         assert other.poll() is None, "as does what is none of its"
@@ -365,4 +368,4 @@ def test_a_ray_that_was_slow_is_started_again_and_nothing_is_left_of_the_first(m
 def test_a_mistake_is_no_ray_that_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray_session.ray, "init", lambda **_: [][0])
     with pytest.raises(IndexError):
-        ray_session.connect(1, 0, lambda free: 80 << 20)
+        ray_session.connect(ONE_TRIAL, lambda free: 80 << 20)

@@ -17,7 +17,8 @@ from tests.controller.trainings import LOSS, SEARCH, Opened, asked, failed, job
 
 from trialplane.controller.session import Session
 from trialplane.controller.setting import Setting
-from trialplane.spec.job import Job
+from trialplane.spec import jobs
+from trialplane.spec.jobs import Job
 from trialplane.wire import labels
 from trialplane.wire.states import FailureClass
 
@@ -192,5 +193,21 @@ def test_a_trial_of_a_search_that_failed_stays_so(opened: Opened) -> None:
 )
 def test_ranks_that_were_given_no_gpus_see_none(opened: Opened, fields: dict[str, Any], hidden: bool) -> None:
     opened.run.submission.write_text("{}")
-    config = Session(opened.run, job(**fields), [], Setting())._slot_config("sqlite:///mlflow.db")
+    wanted = job(**fields)
+    (role,) = wanted.roles()
+    config = Session(opened.run, wanted, [], Setting())._slot_config(role, "sqlite:///mlflow.db")
     assert config.env.get("CUDA_VISIBLE_DEVICES") == ("" if hidden else None)
+
+
+def test_workers_on_cores_do_not_see_the_gpu_of_their_learner(opened: Opened) -> None:
+    opened.run.submission.write_text("{}")
+    learner = {"entrypoint": "train:learn", "resources": {"gpus": 1, "cpus": 4, "memory": "4Gi"}}
+    wanted = jobs.read(
+        {"name": "toy", "kind": "collect", "collect": {"units": 4, "learner": learner}, "resources": {"cpus": 0.5}}
+    )
+    session = Session(opened.run, wanted, [], Setting())
+    workers, reader = (session._slot_config(role, "sqlite:///mlflow.db") for role in wanted.roles())
+    assert (workers.role, workers.entrypoint, workers.gpus, workers.cpus) == ("worker", "train:play", 0, 1)
+    assert (reader.role, reader.entrypoint, reader.gpus, reader.cpus) == ("learner", "train:learn", 1, 4)
+    assert (workers.memory, reader.memory) == (2 * 2**30, 4 * 2**30)
+    assert (workers.env.get("CUDA_VISIBLE_DEVICES"), reader.env.get("CUDA_VISIBLE_DEVICES")) == ("", None)

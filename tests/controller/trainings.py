@@ -8,7 +8,8 @@ from typing import Any
 from tests.controller.conftest import outcome
 
 from trialplane.controller.ledger import Ledger
-from trialplane.spec.job import Job
+from trialplane.spec import jobs
+from trialplane.spec.jobs import Job
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import TrialOutcome, TrialRequest
 from trialplane.wire.states import FailureClass, TrialState
@@ -18,7 +19,7 @@ LOSS = {"loss": 0.5}
 
 
 def job(**fields: Any) -> Job:
-    return Job.model_validate({"name": "toy", "kind": "train", "params": {"width": 8}, **fields})
+    return jobs.read({"name": "toy", "kind": "train", "params": {"width": 8}, **fields})
 
 
 class Opened:

@@ -33,7 +33,7 @@ class Trials:
 
     def __call__(self, seed=0, **params):
         self.reports = []
-        space = {name: _middle(parameter) for name, parameter in self.job.parameters.items()}
+        space = {name: _middle(parameter) for name, parameter in self.job.search.parameters.items()}
         context = Context(
             params={**self.job.params, **space, **params},
             seed=seed,

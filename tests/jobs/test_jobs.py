@@ -126,7 +126,7 @@ def test_profiles_search_the_hub_encoders(name, profile, count):
     job = load.load_job(JOBS / name, profile=profile, environ={})
     assert job.trials == count
     assert job.resources.gpus == 1
-    assert "microsoft/deberta-v3-large" in job.parameters["model"].choices
+    assert "microsoft/deberta-v3-large" in job.search.parameters["model"].choices
 
 
 @FOUR
@@ -134,7 +134,7 @@ def test_the_original_variables_are_honoured(name):
     environ = {"HPO_EPOCHS": "7", "HPO_MODEL_CHOICES": "roberta-base,bert-base-uncased"}
     job = load.load_job(JOBS / name, environ=environ)
     assert job.params["epochs"] == 7
-    assert job.parameters["model"].choices == ("roberta-base", "bert-base-uncased")
+    assert job.search.parameters["model"].choices == ("roberta-base", "bert-base-uncased")
 
 
 @FOUR

@@ -201,7 +201,7 @@ def test_noise_makes_the_root_try_other_moves():
 # -- the job's file
 
 
-@pytest.mark.parametrize("profile", [None, "smoke", "original"])
+@pytest.mark.parametrize("profile", [None, "smoke", "original", "cores"])
 def test_profiles_hold_together(profile):
     job = load.load_job(JOB, profile=profile, environ={})
     assert job.kind == "collect"
@@ -210,6 +210,9 @@ def test_profiles_hold_together(profile):
     assert longest * 2 < job.collect.in_flight_bytes
     if profile == "original":
         assert (job.collect.workers, job.collect.units, job.collect.iterations) == (8, 800, 10)
+    gpus = {role.name: role.replicas * role.resources.gpus for role in job.roles()}
+    of_profile = {"original": {"worker": 8, "learner": 1}, "cores": {"worker": 0, "learner": 1}}
+    assert gpus == of_profile.get(profile, {"worker": 0, "learner": 0})
 
 
 def test_the_folder_fits_a_config_map():

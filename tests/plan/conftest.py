@@ -10,7 +10,7 @@ import pytest
 from trialplane.plan.pack import Pack
 from trialplane.plan.plan import Plan, Provenance
 from trialplane.plan.site import Site
-from trialplane.spec.job import Job
+from trialplane.spec import jobs
 
 SUBMITTED = 1767225600.0
 _SITE: dict[str, Any] = {
@@ -33,7 +33,7 @@ def a_site(**changes: Any) -> Site:
 def a_plan(**changes: Any) -> Plan:
     search = {"objectives": [{"metric": "f1", "direction": "maximize"}], "trials": 24, "parallel": 2}
     fields = {"name": "criteria", "kind": "hpo", **(search if changes.get("kind", "hpo") == "hpo" else {}), **changes}
-    job = Job.model_validate(fields)
+    job = jobs.read(fields)
     origin = Provenance(job_folder="/home/ann/jobs/criteria", user="ann", version="0.1.0", command=("platform", "submit"))
     return Plan("criteria-1", job, Pack(b"not really a tar.gz", "ab" * 32, ("job.yaml", "train.py")), origin)
 
@@ -89,7 +89,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "collect": (
         {
             "kind": "collect",
-            "collect": {"units": 800, "iterations": 10, "workers": 8, "consumer": "train:learn", "in_flight": "1Gi"},
+            "collect": {"units": 800, "iterations": 10, "workers": 8, "learner": "train:learn", "in_flight": "1Gi"},
             "resources": {"cpus": 4, "memory": "8Gi", "gpus": 1},
             "cluster": {"autoscale": True},
         },

@@ -1,4 +1,4 @@
-"""The pods of a collection: one for each worker and one for the consumer, all alike, with room for what is in flight.
+"""The pods of a collection: one for each worker and one for the learner, with resources and nodes of their own.
 
 Not checked here: the whole manifests (test_manifests.py), and what runs in the pods (tests/study).
 """
@@ -22,46 +22,69 @@ MIB = 2**20
 def fields(**collect: Any) -> dict[str, Any]:
     return {
         "kind": "collect",
-        "collect": {"units": 80, "iterations": 10, "workers": 8, "consumer": "train:learn", **collect},
+        "collect": {"units": 80, "iterations": 10, "workers": 8, "learner": "train:learn", **collect},
     }
 
 
-def workers(plan: Plan, site: Site) -> dict[str, Any]:
-    """The one group of worker pods."""
-    (group,) = render.manifests(plan, site, 0.0)[0]["spec"]["rayClusterSpec"]["workerGroupSpecs"]
-    found: dict[str, Any] = group
+def groups(plan: Plan, site: Site) -> list[dict[str, Any]]:
+    """The groups of worker pods: the workers' and the learner's."""
+    found: list[dict[str, Any]] = render.manifests(plan, site, 0.0)[0]["spec"]["rayClusterSpec"]["workerGroupSpecs"]
     return found
 
 
-@pytest.mark.parametrize(("autoscale", "least"), [(True, 0), (False, 9)])
-def test_workers_and_the_consumer_have_a_pod_each(make: Make, autoscale: bool, least: int) -> None:
+@pytest.mark.parametrize(("autoscale", "least"), [(True, (0, 0)), (False, (8, 1))])
+def test_workers_and_the_learner_have_a_pod_each(make: Make, autoscale: bool, least: tuple[int, int]) -> None:
     """It works with the pods that it has, so they may come one by one."""
     a_plan, a_site = make
-    group = workers(a_plan(**fields()), a_site(autoscale=autoscale))
-    assert (group["replicas"], group["minReplicas"], group["maxReplicas"]) == (least, least, 9)
-    assert group["resources"]["trial_slot"] == "1"
+    found = groups(a_plan(**fields()), a_site(autoscale=autoscale))
+    assert [group["groupName"] for group in found] == ["workers", "learners"]
+    for group, size, most in zip(found, least, (8, 1), strict=True):
+        assert (group["replicas"], group["minReplicas"], group["maxReplicas"]) == (size, size, most)
+    assert [group["resources"] for group in found] == [
+        {"CPU": "1", "GPU": "0", "worker_slot": "1"},
+        {"CPU": "1", "GPU": "0", "learner_slot": "1"},
+    ]
+
+
+def test_workers_play_on_cores_while_the_learner_has_a_gpu_and_nodes_of_its_own(make: Make) -> None:
+    a_plan, a_site = make
+    own = {"resources": {"gpus": 1, "cpus": 8, "memory": "64Gi"}, "image": "own:1", "node_selector": {"pool": "gpu"}}
+    learner = {"entrypoint": "train:learn", **own, "tolerations": [{"key": "gpu", "operator": "Exists"}]}
+    plan = a_plan(**fields(learner=learner), resources={"cpus": "500m"}, cluster={"node_selector": {"pool": "cpu"}})
+    of_workers, of_learner = (group["template"]["spec"] for group in groups(plan, a_site()))
+    limits = [spec["containers"][0]["resources"]["limits"] for spec in (of_workers, of_learner)]
+    assert [limit["cpu"] for limit in limits] == ["500m", "8"]
+    assert [limit.get("nvidia.com/gpu") for limit in limits] == [None, "1"]
+    assert [spec["nodeSelector"] for spec in (of_workers, of_learner)] == [{"pool": "cpu"}, {"pool": "gpu"}]
+    assert [spec.get("tolerations") for spec in (of_workers, of_learner)] == [None, [{"key": "gpu", "operator": "Exists"}]]
+    assert [spec["containers"][0]["image"] for spec in (of_workers, of_learner)] == ["trialplane-trial:1", "own:1"]
+    assert [group["resources"]["CPU"] for group in groups(plan, a_site())] == ["1", "8"], "Ray takes whole ones"
 
 
 @pytest.mark.parametrize("in_flight", [64, 4096])
 def test_each_pod_holds_what_is_in_flight_in_rays_store_and_beside_it(make: Make, in_flight: int) -> None:
     a_plan, a_site = make
     plan = a_plan(**fields(in_flight=f"{in_flight}Mi"))
-    group = workers(plan, a_site())
-    store = int(group["rayStartParams"]["object-store-memory"])
-    assert 0.7 * store >= in_flight * MIB + 64 * MIB  # of which results may fill, and weights
-    spec = group["template"]["spec"]
-    (shm,) = (one["emptyDir"] for one in spec["volumes"] if one["name"] == "shm")
-    assert shm == {"medium": "Memory", "sizeLimit": sizes.mib(sizes.trial_shm(plan.job))}
-    assert sizes.trial_shm(plan.job) >= store + in_flight * MIB + sizes.SHM_MARGIN
-    whole = plan.job.resources.memory_bytes + sizes.trial_shm(plan.job) + sizes.RAY_MEMORY
-    assert spec["containers"][0]["resources"]["limits"]["memory"] == sizes.mib(whole)
+    for role, group in zip(plan.job.roles(), groups(plan, a_site()), strict=True):
+        store = int(group["rayStartParams"]["object-store-memory"])
+        assert 0.7 * store >= in_flight * MIB + 64 * MIB  # of which results may fill, and weights
+        spec = group["template"]["spec"]
+        (shm,) = (one["emptyDir"] for one in spec["volumes"] if one["name"] == "shm")
+        assert shm == {"medium": "Memory", "sizeLimit": sizes.mib(sizes.trial_shm(role))}
+        assert sizes.trial_shm(role) >= store + in_flight * MIB + sizes.SHM_MARGIN
+        whole = role.resources.memory_bytes + sizes.trial_shm(role) + sizes.RAY_MEMORY
+        assert spec["containers"][0]["resources"]["limits"]["memory"] == sizes.mib(whole)
 
 
 def test_resources_shm_makes_both_larger(make: Make) -> None:
     a_plan, a_site = make
-    plan = a_plan(**fields(), resources={"shm": "8Gi"})
-    assert workers(plan, a_site())["rayStartParams"]["object-store-memory"] == str(8 * 2**30)
-    assert sizes.trial_shm(plan.job) == 16 * 2**30 + sizes.SHM_MARGIN
+    plan = a_plan(**fields(learner={"entrypoint": "train:learn", "resources": {"shm": "4Gi"}}), resources={"shm": "8Gi"})
+    stores = [group["rayStartParams"]["object-store-memory"] for group in groups(plan, a_site())]
+    assert stores == [str(8 * 2**30), str(4 * 2**30)]
+    assert [sizes.trial_shm(role) for role in plan.job.roles()] == [
+        16 * 2**30 + sizes.SHM_MARGIN,
+        8 * 2**30 + sizes.SHM_MARGIN,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -74,17 +97,19 @@ def test_a_laptops_store_is_half_of_what_is_left_at_most(make: Make, in_flight: 
 
 def test_a_search_has_the_store_that_it_had(make: Make) -> None:
     a_plan, a_site = make
-    assert workers(a_plan(), a_site())["rayStartParams"]["object-store-memory"] == str(sizes.OBJECT_STORE)
+    (group,) = groups(a_plan(), a_site())
+    assert group["rayStartParams"]["object-store-memory"] == str(sizes.OBJECT_STORE)
 
 
 def test_its_weights_lie_on_the_volume_of_the_chart(make: Make) -> None:
-    """Of every pod, for any may become the consumer's."""
+    """Of the workers' pods, too: the job's code may read them anywhere."""
     a_plan, a_site = make
     site = a_site(checkpoints={"claim": "c", "grace": 300})
-    spec = workers(a_plan(**fields()), site)["template"]["spec"]
-    (mount,) = (one for one in spec["containers"][0]["volumeMounts"] if one["name"] == "checkpoints")
-    assert mount == {"name": "checkpoints", "mountPath": cluster.CHECKPOINTS}
-    assert spec["terminationGracePeriodSeconds"] == 30 + saving.MARGIN  # it is saved between iterations, not at its end
+    for group in groups(a_plan(**fields()), site):
+        spec = group["template"]["spec"]
+        (mount,) = (one for one in spec["containers"][0]["volumeMounts"] if one["name"] == "checkpoints")
+        assert mount == {"name": "checkpoints", "mountPath": cluster.CHECKPOINTS}
+        assert spec["terminationGracePeriodSeconds"] == 30 + saving.MARGIN  # saved between iterations, not at its end
     variables = {
         one["name"]: one.get("value") for one in pods.controller(a_plan(**fields()), site)["spec"]["containers"][0]["env"]
     }

@@ -28,7 +28,7 @@ from trialplane.plan import rayjob, render, sizes
 from trialplane.plan.plan import Plan
 from trialplane.plan.site import Site
 from trialplane.policies import protobuf
-from trialplane.spec.job import Job
+from trialplane.spec import jobs
 from trialplane.wire import cluster, env
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -47,10 +47,11 @@ def ray_cluster(made: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def templates(made: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """The pods' templates by role."""
+    """The pods' templates by what their label calls them; of several worker groups the first, and the others by name."""
     spec = made[0]["spec"]
-    head, (group,) = spec["rayClusterSpec"]["headGroupSpec"], spec["rayClusterSpec"]["workerGroupSpecs"]
-    return {"controller": head["template"], "trial": group["template"], "submitter": spec["submitterPodTemplate"]}
+    head, (first, *others) = spec["rayClusterSpec"]["headGroupSpec"], spec["rayClusterSpec"]["workerGroupSpecs"]
+    workers = {"trial": first["template"], **{group["groupName"]: group["template"] for group in others}}
+    return {"controller": head["template"], **workers, "submitter": spec["submitterPodTemplate"]}
 
 
 def containers(made: list[dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -96,7 +97,7 @@ def test_what_is_printed_reads_back_to_what_is_sent(made: list[dict[str, Any]]) 
 
 def test_the_config_maps_hold_the_submission(made: list[dict[str, Any]], plan: Plan, submitted: float) -> None:
     _, spec, code = made
-    assert Job.model_validate_json(spec["data"]["job.json"]) == plan.job
+    assert jobs.read(spec["data"]["job.json"]) == plan.job
     assert json.loads(spec["data"]["submission.json"]) == plan.submission(submitted)
     assert base64.b64decode(code["binaryData"][cluster.CODE_KEY]) == plan.pack.data
     assert [one["metadata"]["name"] for one in made] == [plan.run, plan.run, f"{plan.run}-code"]
@@ -116,7 +117,8 @@ def test_every_object_and_every_pod_is_labelled(made: list[dict[str, Any]], plan
     for one in made:
         assert common.items() <= one["metadata"]["labels"].items()
     for role, template in templates(made).items():
-        wanted = {**common, cluster.ROLE: role, **plan.job.cluster.labels}
+        label = cluster.TRIAL if role == cluster.group("learner") else role
+        wanted = {**common, cluster.ROLE: label, **plan.job.cluster.labels}
         assert wanted == template["metadata"]["labels"]
         assert template["metadata"].get("annotations", {}) == plan.job.cluster.annotations
 
@@ -202,14 +204,16 @@ def test_requests_are_limits_unless_the_site_overcommits(made: list[dict[str, An
         assert {**requests, "cpu": ""} == {**limits, "cpu": ""}
 
 
-@pytest.mark.parametrize(("cpus", "overcommit", "wanted"), [("1", 4, "250m"), ("500m", 3, "167m"), ("0.001", 9, "1m")])
-def test_overcommitted_cpus_are_asked_for_in_part(cpus: str, overcommit: float, wanted: str) -> None:
+@pytest.mark.parametrize(
+    ("cpus", "overcommit", "wanted"), [(1, 4, "250m"), (0.5, 3, "167m"), (0.001, 9, "1m"), (0.25, 1, "250m"), (2.0, 1, "2")]
+)
+def test_overcommitted_cpus_are_asked_for_in_part(cpus: float, overcommit: float, wanted: str) -> None:
     assert sizes.resources(cpus, "1Gi", overcommit)["requests"] == {"cpu": wanted, "memory": "1Gi"}
 
 
 def test_a_trial_pod_holds_the_trial_its_shared_memory_and_ray(make: Make) -> None:
     a_plan, _ = make
-    small, shared = a_plan().job, a_plan(resources={"shm": "1Gi"}).job
+    (small,), (shared,) = a_plan().job.roles(), a_plan(resources={"shm": "1Gi"}).job.roles()
     assert sizes.trial_memory(small) > small.resources.memory_bytes + sizes.trial_shm(small)
     assert sizes.trial_memory(shared) - sizes.trial_memory(small) == 2**30 - sizes.DEFAULT_SHM
     assert sizes.trial_shm(shared) > 2**30 + sizes.OBJECT_STORE
@@ -226,8 +230,8 @@ def test_gpus_are_limits_of_the_pod_and_resources_of_ray(make: Make) -> None:
 
 def test_rays_resources_are_said_in_one_place_only(made: list[dict[str, Any]]) -> None:
     """KubeRay refuses a group with `resources` and any of these as well."""
-    (group,) = ray_cluster(made)["workerGroupSpecs"]
-    assert not {"num-cpus", "num-gpus", "memory", "resources"} & set(group["rayStartParams"])
+    for group in ray_cluster(made)["workerGroupSpecs"]:
+        assert not {"num-cpus", "num-gpus", "memory", "resources"} & set(group["rayStartParams"])
     assert ray_cluster(made)["headGroupSpec"]["rayStartParams"]["num-cpus"] == "0"
 
 

@@ -21,7 +21,7 @@ GIB = 2**30
 
 
 def worker(plan: Plan, site: Site) -> dict[str, Any]:
-    spec: dict[str, Any] = pods.trial(plan, site)["spec"]
+    spec: dict[str, Any] = pods.trial(plan, site, plan.job.roles()[0])["spec"]
     return spec
 
 
@@ -79,7 +79,7 @@ def test_shared_memory_is_sized_by_ranks_and_counted(make: Make, job: dict[str, 
     spec = worker(plan, a_site())
     (volume,) = (one["emptyDir"] for one in spec["volumes"] if one["name"] == "shm")
     assert volume == {"medium": "Memory", "sizeLimit": sizes.mib(shm + sizes.OBJECT_STORE + sizes.SHM_MARGIN)}
-    whole = plan.job.resources.memory_bytes + sizes.trial_shm(plan.job) + sizes.RAY_MEMORY
+    whole = plan.job.resources.memory_bytes + sizes.trial_shm(plan.job.roles()[0]) + sizes.RAY_MEMORY
     assert spec["containers"][0]["resources"]["limits"]["memory"] == sizes.mib(whole)
 
 

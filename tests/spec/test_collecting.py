@@ -12,16 +12,15 @@ import jsonschema
 import pytest
 from tests.spec.conftest import found
 
-from trialplane.spec import advice, document, load, schema
-from trialplane.spec.checkpoints import GRACE
-from trialplane.spec.job import KINDS, Job
+from trialplane.spec import document, jobs, load, schema
+from trialplane.spec.jobs import Job
 
-COLLECT: dict[str, Any] = {"units": 80, "iterations": 10, "workers": 8, "consumer": "train:learn"}
-GOOD = "kind: collect\ncollect: {units: 80, iterations: 10, workers: 8, consumer: 'train:learn'}\n"
+COLLECT: dict[str, Any] = {"units": 80, "iterations": 10, "workers": 8, "learner": "train:learn"}
+GOOD = "kind: collect\ncollect: {units: 80, iterations: 10, workers: 8, learner: 'train:learn'}\n"
 
 
 def a_job(collect: dict[str, Any] | None = None, **fields: Any) -> Job:
-    return Job.model_validate({"name": "demo", "kind": "collect", "collect": {**COLLECT, **(collect or {})}, **fields})
+    return jobs.read({"name": "demo", "kind": "collect", "collect": {**COLLECT, **(collect or {})}, **fields})
 
 
 @pytest.fixture
@@ -35,11 +34,11 @@ def write(folder: Path, text: str) -> None:
 
 
 def test_a_collection_needs_its_units_and_who_takes_them(place: Path) -> None:
-    write(place, "kind: collect\ncollect: {units: 4, consumer: train:learn}\n")
+    write(place, "kind: collect\ncollect: {units: 4, learner: train:learn}\n")
     job = load.load_job(place)
     collect = job.collect
-    assert collect is not None
-    assert job.is_collection and job.keeps_checkpoints and not job.is_training and not job.is_placed_whole
+    assert isinstance(job, jobs.Collection) and job.keeps_checkpoints
+    assert not any(role.gang for role in job.roles())
     assert job.entrypoint == "train:play"
     assert [(one.metric, one.direction) for one in job.objectives] == [("units", "maximize")]
     assert (collect.iterations, collect.workers, collect.timeout, collect.most_failed) == (1, 1, 600.0, 0)
@@ -49,10 +48,10 @@ def test_a_collection_needs_its_units_and_who_takes_them(place: Path) -> None:
 
 def test_iterations_are_its_trials_and_workers_its_slots() -> None:
     job = a_job()
-    assert (job.trials, job.parallel, job.slots, job.width) == (10, 1, 9, 8)
+    assert (job.trials, job.slots, job.width) == (10, 9, 8)
     wider = job.widened(3)
     assert (wider.trials, wider.slots, wider.width) == (10, 4, 3)
-    searched = Job.model_validate(
+    searched = jobs.read(
         {"name": "a", "kind": "hpo", "objectives": [{"metric": "a", "direction": "minimize"}], "parallel": 3}
     )
     assert (searched.width, searched.widened(5).parallel, searched.widened(5).slots) == (3, 5, 5)
@@ -60,45 +59,47 @@ def test_iterations_are_its_trials_and_workers_its_slots() -> None:
 
 def test_a_worker_is_one_process_whatever_gpus_it_has() -> None:
     job = a_job(resources={"gpus": 2})
-    assert (job.ranks_per_node, job.world_size) == (1, 1)
-    assert list(advice.of(job)) == []
+    assert [(role.ranks, role.nodes, role.resources.gpus) for role in job.roles()] == [(1, 1, 2), (1, 1, 2)]
+    assert list(job.advice()) == []
 
 
 def test_shared_memory_has_room_for_what_is_in_flight() -> None:
-    assert (a_job().shm_bytes or 0) > 512 * 2**20
-    assert a_job(collect={"in_flight": "4Gi"}).shm_bytes == (a_job().shm_bytes or 0) + 4 * 2**30 - 512 * 2**20
-    assert a_job(resources={"shm": "1Gi"}).shm_bytes == 2**30
+    def shm(**fields: Any) -> list[int]:
+        return [role.shm_bytes or 0 for role in a_job(**fields).roles()]
+
+    assert min(shm()) > 512 * 2**20
+    assert shm(collect={"in_flight": "4Gi"}) == [size + 4 * 2**30 - 512 * 2**20 for size in shm()]
+    assert shm(resources={"shm": "1Gi"}) == [2**30, 2**30]
 
 
 @pytest.mark.parametrize(("collect", "most"), [({}, 8), ({"units": 9}, 0), ({"max_failed": 0}, 0), ({"max_failed": 90}, 90)])
 def test_a_tenth_of_the_units_may_fail(collect: dict[str, Any], most: int) -> None:
     job = a_job(collect=collect)
-    assert job.collect is not None
     assert job.collect.most_failed == most
 
 
 @pytest.mark.parametrize("fields", [{}, {"seed": 3, "preload": ["torch"]}, {"collect": {"in_flight": 10**9}}])
 def test_it_reads_back_from_its_json_and_names_no_field_of_a_search(fields: dict[str, Any]) -> None:
     job = a_job(**fields)
-    assert Job.model_validate_json(job.model_dump_json()) == job
+    assert jobs.read(job.model_dump_json()) == job
     assert not {"space", "sampler", "pruner", "enqueue", "constraints", "trials", "parallel"} & set(job.model_dump())
-    searched = Job.model_validate({"name": "a", "kind": "hpo", "objectives": [{"metric": "a", "direction": "minimize"}]})
+    searched = jobs.read({"name": "a", "kind": "hpo", "objectives": [{"metric": "a", "direction": "minimize"}]})
     assert "collect" not in searched.model_dump()
 
 
 def test_results_may_be_written_instead(place: Path) -> None:
     write(place, "kind: collect\ncollect: {units: 4, write: {format: parquet, shard: 1Gi, to: s3://games/chess}}\n")
     collect = load.load_job(place).collect
-    assert collect is not None and collect.write is not None
+    assert collect.write is not None
     assert (collect.write.format, collect.write.shard_bytes, collect.write.to) == ("parquet", 2**30, "s3://games/chess")
-    assert collect.consumer is None
+    assert collect.learner.entrypoint is None
 
 
 def test_what_is_of_another_kind_is_refused_all_at_once(place: Path) -> None:
     write(
         place,
         "kind: collect\n"
-        "collect: {units: 4, consumer: 'train:learn'}\n"
+        "collect: {units: 4, learner: 'train:learn'}\n"
         "space: {lr: {type: float, low: 0, high: 1}}\n"
         "enqueue: [{momentum: 0.5}]\n"
         "sampler: tpe\n"
@@ -130,11 +131,11 @@ def test_what_is_of_another_kind_is_refused_all_at_once(place: Path) -> None:
     ("text", "field", "line", "said"),
     [
         ("kind: collect\n", "collect", 1, "is missing; write collect: {units: 80"),
-        ("kind: collect\ncollect: {consumer: 'train:learn'}\n", "collect.units", 2, "is missing"),
-        ("kind: collect\ncollect: {units: 4}\n", "collect", 2, "nobody takes the results; write consumer: train:learn"),
+        ("kind: collect\ncollect: {learner: 'train:learn'}\n", "collect.units", 2, "is missing"),
+        ("kind: collect\ncollect: {units: 4}\n", "collect", 2, "nobody takes the results; write learner: train:learn"),
         (
-            "kind: collect\ncollect:\n  units: 4\n  consumer: train:learn\n  write: {}\n",
-            "collect.write", 5, "stands beside consumer (train:learn)",
+            "kind: collect\ncollect:\n  units: 4\n  learner: train:learn\n  write: {}\n",
+            "collect.write", 5, "stands beside learner (train:learn)",
         ),
         ("kind: collect\ncollect: {units: 4, write: {to: here}}\n", "collect.write.to", 2, "'here' is no place; write"),
         ("kind: collect\ncollect: {units: 4, write: {format: csv}}\n", "collect.write.format", 2, "'csv' is not 'npz'"),
@@ -143,12 +144,12 @@ def test_what_is_of_another_kind_is_refused_all_at_once(place: Path) -> None:
         ("kind: collect\ncollect: {units: 0, write: {}}\n", "collect.units", 2, "0 must be over 0"),
         ("kind: collect\ncollect: {units: 4, in_flight: 0, write: {}}\n", "collect.in_flight", 2, "must be more than 0"),
         ("kind: collect\ncollect: {units: 4, timeout: soon, write: {}}\n", "collect.timeout", 2, "is no duration"),
-        ("kind: collect\ncollect: {units: 4, consumer: learn}\n", "collect.consumer", 2, "must be module:function"),
-        ("kind: collect\ncollect: {units: 4, consumer: 'train:lern'}\n", "collect.consumer", 2, "did you mean learn?"),
+        ("kind: collect\ncollect: {units: 4, learner: learn}\n", "collect.learner", 2, "must be module:function"),
+        ("kind: collect\ncollect: {units: 4, learner: 'train:lern'}\n", "collect.learner", 2, "did you mean learn?"),
         ("kind: collect\nentrypoint: train:plya\ncollect: {units: 4, write: {}}\n", "entrypoint", 2, "did you mean play?"),
         ("kind: train\nentrypoint: train:play\ncollect: {units: 4, write: {}}\n", "collect", 3, "is for kind: collect"),
         ("kind: collet\nentrypoint: train:play\n", "kind", 1, "is not 'hpo', 'train' or 'collect'"),
-        ("kind: collect\ncollect: {units: 4, consumer: 'train:play'}\n", "collect.consumer", 2, "is the entrypoint (train:"),
+        ("kind: collect\ncollect: {units: 4, learner: 'train:play'}\n", "collect.learner", 2, "is the entrypoint (train:"),
         (GOOD + "workers: 4\n", "workers", 3, "there is no such field; did you mean collect.workers?"),
         (GOOD + "timeout: 4\n", "timeout", 3, "did you mean budget.timeout or collect.timeout?"),
         ("kind: train\nentrypoint: train:play\nworkers: 4\n", "workers", 3, "did you mean retries or ranks or nodes?"),
@@ -163,12 +164,12 @@ def test_what_is_wrong_is_told_with_its_line(place: Path, text: str, field: str,
 
 def test_a_wrong_collection_hides_nothing_else(place: Path) -> None:
     """And is not called missing because it is wrong."""
-    write(place, "kind: collect\ncollect: {units: x, consumer: 'train:learn'}\npruner: median\nnodes: 2\n")
+    write(place, "kind: collect\ncollect: {units: x, learner: 'train:learn'}\npruner: median\nnodes: 2\n")
     assert [(field, line) for field, _, line, _ in found(place)] == [("collect.units", 2), ("pruner", 3), ("nodes", 4)]
 
 
 def test_two_readers_and_a_misspelt_function_are_told_beside_the_rest(place: Path) -> None:
-    write(place, "kind: collect\nentrypoint: train:plya\ncollect:\n  units: 0\n  consumer: train:learn\n  write: {}\n")
+    write(place, "kind: collect\nentrypoint: train:plya\ncollect:\n  units: 0\n  learner: train:learn\n  write: {}\n")
     assert [(field, line) for field, _, line, _ in found(place)] == [
         ("entrypoint", 2),
         ("collect.units", 4),
@@ -179,7 +180,6 @@ def test_two_readers_and_a_misspelt_function_are_told_beside_the_rest(place: Pat
 def test_flags_and_variables_set_its_fields(place: Path) -> None:
     write(place, GOOD + "environment: {GAMES: collect.units}\n")
     job = load.load_job(place, overrides={"collect.iterations": 3}, sets=["collect.workers=2"], environ={"GAMES": "800"})
-    assert job.collect is not None
     assert (job.collect.units, job.trials, job.slots) == (800, 3, 3)
 
 
@@ -188,8 +188,55 @@ def test_a_collection_starts_from_another_one(place: Path) -> None:
     assert load.load_job(place, overrides={"resume": "older"}).resume == "older"
 
 
-def test_every_kind_has_a_time_to_save_itself() -> None:
-    assert set(GRACE) == set(KINDS)
+def test_the_learner_has_resources_nodes_and_an_image_of_its_own(place: Path) -> None:
+    """What is left out is as the workers have it."""
+    write(
+        place,
+        "kind: collect\n"
+        "resources: {cpus: 500m, memory: 4Gi}\n"
+        "cluster: {node_selector: {pool: cpu}}\n"
+        "collect:\n"
+        "  units: 4\n"
+        "  workers: 3\n"
+        "  learner: train:learn\n"
+        "profiles:\n"
+        "  gpu: {collect: {learner: {resources: {gpus: 1, cpus: 2.0}, image: 'a:b', node_selector: {pool: gpu}}}}\n",
+    )
+    workers, learner = load.load_job(place).roles()
+    assert (workers.replicas, learner.replicas) == (3, 1)
+    assert (workers.entrypoint, learner.entrypoint) == ("train:play", "train:learn")
+    assert workers.resources == learner.resources and workers.cluster == learner.cluster
+    assert (workers.resources.cpus, workers.resources.threads) == (0.5, 1)
+    job = load.load_job(place, profile="gpu")
+    same, learner = job.roles()
+    assert same == workers
+    assert (learner.entrypoint, learner.resources.cpus, learner.resources.memory) == ("train:learn", 2, "4Gi")
+    assert (learner.resources.gpus, learner.cluster.image, learner.cluster.node_selector) == (1, "a:b", {"pool": "gpu"})
+    assert jobs.read(job.model_dump_json()) == job
+
+
+def test_what_writes_files_needs_no_gpu() -> None:
+    job = a_job(collect={"learner": {}, "write": {}}, resources={"gpus": 2})
+    assert [role.resources.gpus for role in job.roles()] == [2, 0]
+    asked = {"learner": {"resources": {"gpus": 1}}, "write": {}}
+    assert [role.resources.gpus for role in a_job(collect=asked, resources={"gpus": 2}).roles()] == [2, 1]
+
+
+def test_the_learner_is_taken_by_its_former_name_with_a_note(place: Path) -> None:
+    write(place, "kind: collect\ncollect:\n  units: 4\n  consumer: train:learn\n")
+    notes: list[str] = []
+    job = load.load_job(place, notes=notes)
+    assert isinstance(job, jobs.Collection) and job.collect.learner.entrypoint == "train:learn"
+    assert notes == [
+        "collect.consumer is called collect.learner now (jobs/demo/job.yaml:4); the next version does not know the old name"
+    ]
+    (complaint,) = found(place, sets=["collect.consumer=train:play"])
+    assert complaint[:2] == ("collect.learner", "--set collect.consumer=train:play")
+    write(place, "kind: collect\ncollect:\n  units: 4\n  consumer: train:lern\n")
+    assert [(field, line) for field, _, line, _ in found(place)] == [("collect.learner", 4)]
+    former = {**COLLECT, "consumer": COLLECT["learner"]}
+    del former["learner"]
+    assert jobs.read({"name": "demo", "kind": "collect", "collect": former, "nodes": 1, "divided": []}) == a_job()
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.spec.conftest import found
 
-from trialplane.spec import load, rules
+from trialplane.spec import load, space
 
 CURE = "raise the steps, or take another, for example random"
 HEAD = "kind: hpo\nobjective: {metric: f1, direction: maximize}\n"
@@ -150,21 +150,21 @@ def test_what_may_be_called_so_is_an_entrypoint(folder: Path, code: str) -> None
     load.load_job(folder)
 
 
-def test_a_consumer_takes_the_context_and_the_results(folder: Path) -> None:
-    text = "kind: collect\nentrypoint: train:run\ncollect: {units: 2, consumer: 'train:learn'}\n"
+def test_a_learner_takes_the_context_and_the_results(folder: Path) -> None:
+    text = "kind: collect\nentrypoint: train:run\ncollect: {units: 2, learner: 'train:learn'}\n"
     (folder / "job.yaml").write_text(text)
     (folder / "train.py").write_text("def run(ctx): ...\ndef learn(ctx, results): ...\n")
     load.load_job(folder)
     (folder / "train.py").write_text("def run(ctx): ...\ndef learn(ctx): ...\n")
     [(field, _, line, said)] = found(folder)
-    assert (field, line) == ("collect.consumer", 3)
+    assert (field, line) == ("collect.learner", 3)
     assert "learn takes ctx, but is called with ctx and results" in said
 
 
 def test_points_are_counted_without_being_made(folder: Path) -> None:
     wide = "".join(f"  p{index}: {{type: float, low: 0, high: 1, step: 1e-15}}\n" for index in range(50))
     (folder / "job.yaml").write_text(HEAD + "space:\n" + wide)
-    points = rules.count_points(load.load_job(folder).parameters)
+    points = space.count_points(load.load_job(folder).search.parameters)
     assert points is not None and points > 10**740
     (folder / "job.yaml").write_text(HEAD + "space:\n" + wide.replace("1e-15", "1e-4") + "sampler: grid\n")
     [(field, _, _, said)] = found(folder)

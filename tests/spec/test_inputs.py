@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 from tests.spec.conftest import found
 
-from trialplane.spec import inputs
+from trialplane.spec import inputs, jobs
 from trialplane.spec.inputs import check_inputs
-from trialplane.spec.job import Job
+from trialplane.spec.jobs import Job
 
 
 def job(value: object, *columns: str) -> Job:
-    return Job.model_validate(
+    return jobs.read(
         {
             "name": "demo",
             "kind": "hpo",
@@ -98,7 +98,7 @@ def test_null_names_no_file(tmp_path: Path) -> None:
     searched = {"data": {"type": "categorical", "choices": ["a.csv", "b.csv"]}}
     for space in (searched, "train:define"):  # a trial gets a name; whether the file is there it sees itself
         params = {"data": None} if isinstance(space, str) else {}
-        assert check_inputs(Job.model_validate({**fields, "space": space, "params": params}), tmp_path) == []
+        assert check_inputs(jobs.read({**fields, "space": space, "params": params}), tmp_path) == []
 
 
 @pytest.mark.parametrize("away", [False, True])
@@ -138,7 +138,7 @@ def test_columns_that_parameters_name(tmp_path: Path, folder: Path) -> None:
     def said(**params: object) -> list[str]:
         wanted = {"data": {"columns": ["stars"], "columns_of": ["text", "more"]}}
         made = {**fields, "params": {"data": "a.csv", "text": "review", "more": None, **params}, "inputs": wanted}
-        return [one.message for one in check_inputs(Job.model_validate(made), tmp_path)]
+        return [one.message for one in check_inputs(jobs.read(made), tmp_path)]
 
     assert said() == []
     assert said(text="text") == ["lacks the column text; it has review, stars"]
@@ -160,7 +160,7 @@ def test_parquet_where_a_job_can_read_it(tmp_path: Path) -> None:
     def said(*columns: str, kind: str = "dataset") -> list[str]:
         made = job("a.parquet", *columns).model_dump()
         made["inputs"]["data"]["format"] = kind
-        return [one.message for one in check_inputs(Job.model_validate(made), tmp_path)]
+        return [one.message for one in check_inputs(jobs.read(made), tmp_path)]
 
     assert said("text", "label") == []
     assert said("txet") == ["lacks the column txet"]
@@ -174,14 +174,14 @@ def test_parquet_where_a_job_can_read_it(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("text\nx\n")
     made = job("a.csv", "text").model_dump()
     made["inputs"]["data"]["format"] = "dataset"
-    assert check_inputs(Job.model_validate(made), tmp_path) == []
+    assert check_inputs(jobs.read(made), tmp_path) == []
 
 
 # ------------------------------------------------------------------------------------------------- plain text
 
 
 def training(value: object, ranks: int = 1, batch: int = 4, held_out: int = 8, **wanted: Any) -> Job:
-    return Job.model_validate(
+    return jobs.read(
         {
             "name": "demo",
             "kind": "train",

@@ -13,12 +13,12 @@ import pydantic
 import pytest
 from hypothesis import given, settings
 
-from trialplane.spec import draft, rules, space, values
+from trialplane.spec import draft, jobs, space, values
 from trialplane.spec.difference import difference
 from trialplane.spec.document import Place
 from trialplane.spec.draft import Draft, Origin
-from trialplane.spec.job import Constraint, Job
 from trialplane.spec.sampling import Pruner, Sampler
+from trialplane.spec.search import Constraint
 
 _names = st.from_regex(r"[a-z][a-z_]{0,5}", fullmatch=True)
 _finite = st.floats(allow_nan=False, allow_infinity=False)
@@ -78,11 +78,11 @@ def _jobs(draw: st.DrawFn) -> dict[str, Any]:
 @given(_jobs())
 def test_a_job_reads_back_from_its_json(data: dict[str, Any]) -> None:
     try:
-        job = Job.model_validate(data)
+        job = jobs.read(data)
     except pydantic.ValidationError as error:  # 1 and 1.0 in one list of choices
         assert "listed twice" in str(error)
         return
-    again = Job.model_validate_json(job.model_dump_json())
+    again = jobs.read(job.model_dump_json())
     assert again == job
     assert again.model_dump_json() == job.model_dump_json()
     assert difference(job, again) == []
@@ -92,13 +92,13 @@ def test_a_job_reads_back_from_its_json(data: dict[str, Any]) -> None:
 @given(_spaces())
 def test_parameters_come_after_what_they_depend_on(data: dict[str, Any]) -> None:
     try:
-        made = Job.model_validate({**_BARE, "space": data})
+        made = jobs.read({**_BARE, "space": data})
     except pydantic.ValidationError as error:
         assert "listed twice" in str(error)
         return
-    order = list(made.parameters)
+    order = list(made.search.parameters)
     assert sorted(order) == sorted(data)
-    for name, parameter in made.parameters.items():
+    for name, parameter in made.search.parameters.items():
         assert all(order.index(other) < order.index(name) for other in parameter.when if other in order)
 
 
@@ -144,8 +144,8 @@ def test_values_in_a_range() -> None:
 def test_points_are_not_counted_for_ever() -> None:
     big = space.IntParameter(type="int", low=1, high=10**9)
     asks = space.IntParameter(type="int", low=1, high=2, when={"a": (1,)})
-    assert rules.count_points({"a": big, "b": asks}) is None
-    assert rules.count_points({"a": big, "b": big}) == 10**18
+    assert space.count_points({"a": big, "b": asks}) is None
+    assert space.count_points({"a": big, "b": big}) == 10**18
 
 
 def test_constraints_say_how_far_outside() -> None:
@@ -155,7 +155,7 @@ def test_constraints_say_how_far_outside() -> None:
 
 
 def test_units() -> None:
-    job = Job.model_validate({**_BARE, "resources": {"memory": "1.5Gi", "shm": "64Mi"}, "budget": {"time": "1d 2h"}})
+    job = jobs.read({**_BARE, "resources": {"memory": "1.5Gi", "shm": "64Mi"}, "budget": {"time": "1d 2h"}})
     assert (job.resources.memory_bytes, job.resources.shm_bytes) == (1536 * 2**20, 64 * 2**20)
     assert job.budget.time == 26 * 3600
     with pytest.raises(ValueError, match="amount of memory"):
@@ -216,10 +216,8 @@ def test_paths() -> None:
 
 
 def test_differences_are_told_by_field() -> None:
-    old = Job.model_validate(
-        {**_BARE, "space": {"lr": {"type": "float", "low": 1, "high": 2}}, "params": {"a": [1], "b": 1}}
-    )
-    new = Job.model_validate(
+    old = jobs.read({**_BARE, "space": {"lr": {"type": "float", "low": 1, "high": 2}}, "params": {"a": [1], "b": 1}})
+    new = jobs.read(
         {
             **_BARE,
             "description": "words",
@@ -251,11 +249,11 @@ def test_differences_are_told_by_field() -> None:
     ],
 )
 def test_a_pruner_watches_the_objective_or_another_metric(pruner: Any, watched: tuple[str, str]) -> None:
-    made = Job.model_validate(
+    made = jobs.read(
         {"name": "demo", "kind": "hpo", "objectives": [{"metric": "f1", "direction": "maximize"}], "pruner": pruner}
     )
-    assert (made.watched.metric, made.watched.direction) == watched
-    assert Job.model_validate_json(made.model_dump_json()) == made
+    assert (made.search.watched(made.objectives[0]).metric, made.search.watched(made.objectives[0]).direction) == watched
+    assert jobs.read(made.model_dump_json()) == made
     assert set(made.pruner.options) <= {"n_warmup_steps"}, "Optuna has no such options"
 
 
@@ -270,7 +268,7 @@ def test_a_pruner_watches_the_objective_or_another_metric(pruner: Any, watched: 
 )
 def test_what_a_pruner_cannot_watch(pruner: Any, field: str, said: str) -> None:
     objectives = [{"metric": "f1", "direction": "maximize"}]
-    made = Job.model_validate({"name": "demo", "kind": "hpo", "objectives": objectives, "pruner": pruner})
-    (fault,) = [fault for fault in rules.check(made) if fault.field[0] == "pruner"]
+    made = jobs.read({"name": "demo", "kind": "hpo", "objectives": objectives, "pruner": pruner})
+    (fault,) = [fault for fault in made.check(()) if fault.field[0] == "pruner"]
     assert fault.field == ("pruner", field)
     assert said in fault.message

@@ -31,10 +31,10 @@ def test_each_layer_wins_over_those_before(folder: Path) -> None:
 def test_profiles_merge_deeply(folder: Path) -> None:
     job = load.load_job(folder, profile="max")
     assert (job.trials, job.sampler.name, job.sampler.options) == (800, "tpe", {"n_startup_trials": 40})
-    assert job.parameters["lr"].high == 0.1 and job.parameters["lr"].log  # type: ignore[union-attr]
-    assert "layers" not in job.parameters
+    assert job.search.parameters["lr"].high == 0.1 and job.search.parameters["lr"].log  # type: ignore[union-attr]
+    assert "layers" not in job.search.parameters
     other = load.load_job(folder, profile="other")
-    assert other.sampler.options == {} and other.parameters["lr"].log is False  # type: ignore[union-attr]
+    assert other.sampler.options == {} and other.search.parameters["lr"].log is False  # type: ignore[union-attr]
 
 
 def test_a_profile_may_change_a_part_of_the_objective(folder: Path) -> None:
@@ -47,13 +47,13 @@ def test_sets(folder: Path) -> None:
     sets = ["space.lr.high=0.1", "enqueue.0.lr=1e-4", "objective.metric=acc", "sampler.n_startup_trials=2"]
     sets += ["pruner.n_warmup_steps=3", "budget.time=2h", "params.data={a: [1, 2]}", "enqueue.1={lr: 0.01}"]
     job = load.load_job(folder, sets=sets)
-    assert job.parameters["lr"].high == 0.1  # type: ignore[union-attr]
+    assert job.search.parameters["lr"].high == 0.1  # type: ignore[union-attr]
     assert job.enqueue == ({"lr": 1e-4, "model": "bert"}, {"lr": 0.01})
     assert job.metrics == ("acc",) and job.budget.time == 7200 and job.params["data"] == {"a": [1, 2]}
     assert job.sampler.options == {"n_startup_trials": 2}
     assert (job.pruner.name, job.pruner.options) == ("median", {"n_warmup_steps": 3})
     assert load.load_job(folder, sets=["sampler.name=random"]).sampler.options == {}
-    assert load.load_job(folder, sets=["space=train:define", "environment={}", "enqueue=[]"]).space_function
+    assert load.load_job(folder, sets=["space=train:define", "environment={}", "enqueue=[]"]).search.function
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_environment(folder: Path) -> None:
     environ = {"HPO_EPOCHS": " 7", "HPO_MODEL_CHOICES": "bert,microsoft/deberta-v3-base", "TRIALS": "1"}
     job = load.load_job(folder, environ=environ)
     assert job.params["epochs"] == 7 and job.trials == 24
-    assert job.parameters["model"].choices == ("bert", "microsoft/deberta-v3-base")  # type: ignore[union-attr]
+    assert job.search.parameters["model"].choices == ("bert", "microsoft/deberta-v3-base")  # type: ignore[union-attr]
     assert load.load_job(folder, environ={"HPO_EPOCHS": ""}).params["epochs"] == 3
     assert found(folder, environ={"HPO_EPOCHS": "abc"}) == [
         ("params.epochs", "HPO_EPOCHS", 0, "must be a number like 3, not 'abc'")
@@ -139,17 +139,17 @@ def test_narrowing_choices_leaves_conditions_alone_but_not_points(folder: Path) 
     environ = {"HPO_MODEL_CHOICES": "roberta"}
     [(field, _, line, message)] = found(folder, environ=environ)
     assert (field, line) == ("enqueue.0.model", 14) and "by HPO_MODEL_CHOICES" in message
-    assert "heads" in load.load_job(folder, environ=environ, sets=["enqueue=[]"]).parameters
+    assert "heads" in load.load_job(folder, environ=environ, sets=["enqueue=[]"]).search.parameters
 
 
 def test_fixed_parameters_leave_the_space(folder: Path) -> None:
     job = load.load_job(folder, params={"model": "roberta", "layers": 2, "epochs": 9})
-    assert set(job.parameters) == {"lr"}  # heads existed with bert only
+    assert set(job.search.parameters) == {"lr"}  # heads existed with bert only
     assert job.params["model"] == "roberta" and job.params["layers"] == 2 and job.params["epochs"] == 9
     assert job.enqueue == ()
     job = load.load_job(folder, params={"model": "bert"})
-    assert job.parameters["heads"].when == {} and job.enqueue == ({"lr": 0.001},)
-    assert load.load_job(folder, params={"lr": 1.0, "model": "bert", "layers": 1, "heads": 2}).parameters == {}
+    assert job.search.parameters["heads"].when == {} and job.enqueue == ({"lr": 0.001},)
+    assert load.load_job(folder, params={"lr": 1.0, "model": "bert", "layers": 1, "heads": 2}).search.parameters == {}
     assert found(folder, params={"modle": 1})[0][:2] == ("modle", "--params")
 
 

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 from tests.spec.conftest import GOOD, found
 
-from trialplane.spec import load
-from trialplane.spec.job import Job
+from trialplane.spec import jobs, load
 
 
 def test_a_good_job_loads(folder: Path) -> None:
@@ -21,7 +20,7 @@ def test_a_good_job_loads(folder: Path) -> None:
     assert (job.budget.time, job.budget.timeout) == (5400.0, 90.0)
     assert job.sampler.name == "tpe" and job.sampler.options == {"n_startup_trials": 8}
     assert job.params["epochs"] == 3 and job.pruner.name == "median"
-    assert Job.model_validate_json(job.model_dump_json()) == job
+    assert jobs.read(job.model_dump_json()) == job
 
 
 # field, replaced text, new text, line, part of the message
@@ -105,7 +104,7 @@ _FAULTS = [
     ("resources.memory", "trials: 24", "resources: {memory: 2 gigs}", 15, "amount of memory"),
     ("resources.gpu", "trials: 24", "resources: {gpu: 1}", 15, "did you mean gpus"),
     ("retries.lost", "trials: 24", "retries: {lost: -1}", 15, "at least 0"),
-    ("resources.cpus", "trials: 24", "resources: {cpus: 0}", 15, "at least 1"),
+    ("resources.cpus", "trials: 24", "resources: {cpus: 0}", 15, "is no amount of CPU; write 2, 0.5 or 500m"),
     ("resources.gpus", "trials: 24", "resources: {gpus: -1}", 15, "at least 0"),
     ("budget.max_failed", "time: 1h30m", "max_failed: -1", 12, "at least 0"),
     ("parallel", "trials: 24", "parallel: 0", 15, "over 0"),
@@ -303,7 +302,7 @@ def test_anchors_and_merge_keys(folder: Path) -> None:
         "layers: {type: int, low: 1, high: 4}", "layers: &l {type: int, low: 1, high: 4}\n  b: {<<: *l, high: 9}"
     )
     (folder / "job.yaml").write_text(text)
-    assert load.load_job(folder).parameters["b"].high == 9  # type: ignore[union-attr]
+    assert load.load_job(folder).search.parameters["b"].high == 9  # type: ignore[union-attr]
 
 
 def test_lines_of_merged_fields(folder: Path) -> None:

@@ -13,9 +13,9 @@ import pytest
 from tests.spec.conftest import found
 
 from trialplane.errors import SpecError
-from trialplane.spec import advice, document, load, schema
+from trialplane.spec import document, jobs, load, schema
 from trialplane.spec.difference import difference
-from trialplane.spec.job import Job
+from trialplane.spec.jobs import Job
 
 BARE = {"name": "demo", "kind": "train"}
 SEARCH = """\
@@ -38,7 +38,7 @@ cluster: {autoscale: true}
 
 
 def a_job(**fields: Any) -> Job:
-    return Job.model_validate({**BARE, **fields})
+    return jobs.read({**BARE, **fields})
 
 
 def write(folder: Path, text: str) -> None:
@@ -49,9 +49,9 @@ def test_a_training_needs_its_kind_only(folder: Path) -> None:
     write(folder, "kind: train\n")
     job = load.load_job(folder)
     assert [(one.metric, one.direction) for one in job.objectives] == [("loss", "minimize")]
-    assert (job.trials, job.parallel, job.nodes, job.slots, job.world_size) == (1, 1, 1, 1, 1)
+    assert (job.trials, job.width, job.nodes, job.slots, job.world_size) == (1, 1, 1, 1, 1)
     assert (job.retries.crashed, job.retries.lost) == (3, 5)
-    assert job.is_training and job.keeps_checkpoints and job.is_placed_whole
+    assert isinstance(job, jobs.Training) and job.keeps_checkpoints and job.roles()[0].gang
     assert job.metrics == ("loss",)
 
 
@@ -116,7 +116,7 @@ def test_what_is_no_amount_is_refused_as_it_was_written(folder: Path) -> None:
 
 def test_its_json_reads_back_and_names_no_search() -> None:
     job = a_job(nodes=2, resources={"gpus": 8}, checkpoints={"url": "s3://b/c", "grace": "2m"}, resume="a-1")
-    again = Job.model_validate_json(job.model_dump_json())
+    again = jobs.read(job.model_dump_json())
     assert again == job
     assert again.model_dump_json() == job.model_dump_json()
     assert difference(job, again) == []
@@ -180,7 +180,7 @@ def test_a_study_may_have_ranks_and_nodes_but_starts_from_no_run(folder: Path) -
     head = "kind: hpo\nobjective: {metric: a, direction: minimize}\n"
     write(folder, f"{head}ranks: 2\nnodes: 2\ncheckpoints: {{grace: 1m}}\n")
     job = load.load_job(folder)
-    assert (job.world_size, job.keeps_checkpoints, job.is_placed_whole) == (4, True, True)
+    assert (job.world_size, job.keeps_checkpoints, job.roles()[0].gang) == (4, True, True)
     write(folder, f"{head}resume: a-1\ncluster: {{autoscale: true}}\nnodes: 2\n")
     assert [field for field, *_ in found(folder)] == ["resume", "cluster.autoscale"]
 
@@ -235,10 +235,10 @@ def test_a_job_of_another_kind_has_that_one_complaint(folder: Path, is_: str, no
 
 
 def test_what_wastes_a_machine_is_told() -> None:
-    assert list(advice.of(a_job(resources={"gpus": 8}))) == []
-    (fewer,) = advice.of(a_job(resources={"gpus": 8, "cpus": 8}, ranks=2))
+    assert list(a_job(resources={"gpus": 8}).advice()) == []
+    (fewer,) = a_job(resources={"gpus": 8, "cpus": 8}, ranks=2).advice()
     assert "2 ranks for 8 GPUs" in fewer and "--ranks 8" in fewer
-    (cores,) = advice.of(a_job(ranks=8, resources={"cpus": 1}))
+    (cores,) = a_job(ranks=8, resources={"cpus": 1}).advice()
     assert "8 ranks share 1 core (resources.cpus)" in cores
 
 

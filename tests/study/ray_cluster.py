@@ -22,7 +22,7 @@ from typing import Any
 
 from trialplane.plan import plan as planning
 from trialplane.plan.plan import Plan, Provenance
-from trialplane.spec.job import Job
+from trialplane.spec import jobs
 from trialplane.wire import env
 from trialplane.wire.paths import RunPaths
 
@@ -194,7 +194,7 @@ def make_plan(folder: Path, spec: Mapping[str, Any], code: str) -> Plan:
     folder.mkdir(parents=True)
     (folder / "train.py").write_text(code)
     origin = Provenance(job_folder=str(folder), user="ann", version="1")
-    return planning.plan(Job.model_validate({"name": "toy", "kind": "hpo", **spec}), folder, "toy", origin)
+    return planning.plan(jobs.read({"name": "toy", "kind": "hpo", **spec}), folder, "toy", origin)
 
 
 def _free_port() -> int:

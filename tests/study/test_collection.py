@@ -98,7 +98,7 @@ SPEC = f"""
 kind: collect
 preload: [numpy]
 params: {{notes: NOTES, hold: [], waits: false, read: 0.0, size: 0, fails: 0, flaws: {{}}}}
-collect: {{units: {UNITS}, iterations: 2, workers: 2, consumer: "train:learn", in_flight: 64Mi}}
+collect: {{units: {UNITS}, iterations: 2, workers: 2, learner: "train:learn", in_flight: 64Mi}}
 resources: {{memory: 1Gi}}
 seed: {SEED}
 """
@@ -277,7 +277,7 @@ def test_each_flaw_of_a_producer_has_its_outcome_and_too_many_end_the_run_which_
     failed = {3, 7, 11, 15, 22}
     assert set(map(int, collection.seen(0))) == set(range(units)) - failed
     log = collection.log()
-    assert "the consumer is warm after" in log
+    assert "the learner is warm after" in log
     for unit, said in {
         3: "error: ValueError: no legal move",
         7: "timeout: ",
@@ -342,13 +342,13 @@ def test_back_pressure_holds_and_the_controller_does_not_grow(collection: Collec
 def test_a_writer_of_files_that_is_killed_goes_on_with_those_it_has(collection: Collection, tmp_path: Path) -> None:
     files = tmp_path / "games"
     spec = SPEC.replace("NOTES", str(collection.notes))
-    collection.write(JOB, spec.replace('consumer: "train:learn"', f"write: {{format: npz, shard: 64Ki, to: {files}}}"))
+    collection.write(JOB, spec.replace('learner: "train:learn"', f"write: {{format: npz, shard: 64Ki, to: {files}}}"))
     run = collection.begin({"collect.units": 40, "collect.iterations": 1, "params.hold": [30], "params.size": 20_000})
     collection.at_unit(30)
     wait_until(lambda: len(list(files.rglob("shard-*.json"))) >= 3, "three files are complete")
     # A slot's name is that of the folder its trials work in.
     (writer,) = [
-        each.pid for each in collection.trials() if Path(f"/proc/{each.pid}/cwd").readlink().name.startswith("consumer")
+        each.pid for each in collection.trials() if Path(f"/proc/{each.pid}/cwd").readlink().name.startswith("learner")
     ]
     kill(writer)
     before = {file: file.stat().st_mtime_ns for file in files.rglob("shard-*.npz") if file.with_suffix(".json").exists()}

@@ -71,8 +71,8 @@ class Crew:
         self.name: str = common["run"]  # of the run; each test file has its own, for they share this node's memory
         write = common.pop("write", {})
         self.events: queue.Queue[tuple[Place, TrialEvent]] = queue.Queue()
-        self.consumer = Place(SlotConfig(**common, entrypoint=consumer, role="consumer", write=write), "c", self.events)
-        config_ = SlotConfig(**common, entrypoint="train:play", role="producer")
+        self.consumer = Place(SlotConfig(**common, entrypoint=consumer, role="learner", write=write), "c", self.events)
+        config_ = SlotConfig(**common, entrypoint="train:play", role="worker")
         self.producers = [Place(config_, f"p{index}", self.events) for index in range(workers)]
         self.timeout: float | None = 60.0  # of a producer without a result
         self.on_event: Callable[[Place, TrialEvent], None] = lambda place, event: None

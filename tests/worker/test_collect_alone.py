@@ -21,7 +21,7 @@ kind: collect
 collect:
   units: 5
   iterations: 3
-  consumer: train:learn
+  learner: train:learn
 params: {bad: false}
 """
 
@@ -94,7 +94,7 @@ def test_what_may_not_cross_is_found_here_too(script: Path) -> None:
 
 
 def test_shards(script: Path) -> None:
-    (script.parent / "job.yaml").write_text(JOB.replace("consumer: train:learn", "write: {format: npz}"))
+    (script.parent / "job.yaml").write_text(JOB.replace("learner: train:learn", "write: {format: npz}"))
     script.write_text(SCRIPT.replace("play, learn)", "play)"))
     done = run(script, "--checkpoints", str(script.parent / "kept"), "--iterations", "1")
     assert done.returncode == 0, done.stderr

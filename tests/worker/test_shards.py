@@ -18,7 +18,7 @@ from pyarrow import parquet
 from tests.worker.crew import Crew
 
 from trialplane import errors
-from trialplane.spec.collecting import Write
+from trialplane.spec.jobs.collection import Write
 from trialplane.wire.states import FailureClass, TrialState
 from trialplane.worker import context
 from trialplane.worker.collect import shards

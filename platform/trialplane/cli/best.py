@@ -23,9 +23,9 @@ def command(run: str | None, place: Place, trial: int | None, kind: str) -> None
     With several objectives these are the trials that no other beats in all of them; choose one with --trial.
     """
     handle = names.find_run(run, place)
-    if handle.job.is_collection:
+    if handle.job.kind == "collect":
         raise InputError(f"{handle.name} is a collection, which searched nothing; `platform results {handle.name}` shows it")
-    if handle.job.is_training:
+    if handle.job.kind == "train":
         raise InputError(
             f"{handle.name} is a training, which searched nothing: its parameters are those it was given "
             f"(`platform results {handle.name}` shows its numbers)"

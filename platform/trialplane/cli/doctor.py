@@ -14,7 +14,7 @@ from trialplane.client import doctor
 from trialplane.client.doctor import Line
 from trialplane.client.places import Place
 from trialplane.spec import load
-from trialplane.spec.job import Job
+from trialplane.spec.jobs import Job
 from trialplane.wire.findings import Verdict
 
 _COLOURS = {Verdict.PASS: "green", Verdict.WARN: "yellow", Verdict.FAIL: "red"}

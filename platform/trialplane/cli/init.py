@@ -10,7 +10,8 @@ import click
 
 from trialplane.cli import output, starters
 from trialplane.errors import InputError
-from trialplane.spec import job, load, schema
+from trialplane.spec import load, schema
+from trialplane.spec.jobs import base
 
 _SCHEMA = "job.schema.json"
 
@@ -27,7 +28,7 @@ _SCHEMA = "job.schema.json"
 )
 def command(name: str, kind: str) -> None:
     """Make jobs/NAME with a job.yaml and a train.py that run as they are, and jobs/job.schema.json for editors."""
-    if not re.fullmatch(job.NAME, name):
+    if not re.fullmatch(base.NAME, name):
         raise InputError(f"{name!r} is no name for a job: use lower-case letters, digits, - and _, 63 at most")
     here = Path.cwd()
     jobs = next((above / load.FOLDER for above in (here, *here.parents) if (above / load.FOLDER).is_dir()), None)

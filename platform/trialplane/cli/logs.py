@@ -89,7 +89,7 @@ def _lines(
 
 def _check_worker(handle: RunHandle, worker: int) -> None:
     job = handle.job
-    if job.collect is None:
+    if job.kind != "collect":
         raise click.UsageError(f"--worker is for collections, and {handle.name} is none")
 
 

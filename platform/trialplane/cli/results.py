@@ -10,8 +10,7 @@ import click
 
 from trialplane.cli import names, output, progress, training
 from trialplane.client.places import Place
-from trialplane.spec import collecting
-from trialplane.spec.job import Job
+from trialplane.spec.jobs import Job, collection
 from trialplane.wire import records
 from trialplane.wire.records import TrialRow
 
@@ -30,7 +29,7 @@ def command(run: str | None, place: Place, limit: int | None, all_attempts: bool
     handle = names.find_run(run, place)
     job = handle.job
     found = handle.attempts() if all_attempts else handle.rows()
-    if job.is_collection and not all_attempts:
+    if job.kind == "collect" and not all_attempts:
         found = sorted(found, key=lambda row: row.trial)
     found = found[:limit]
     if not found and kind == "table":
@@ -39,7 +38,7 @@ def command(run: str | None, place: Place, limit: int | None, all_attempts: bool
     if kind == "csv":
         click.echo(output.as_csv(*_full(found)))
         return
-    table = _of_collection if job.is_collection else _of_training if job.is_training else _table
+    table = _of_collection if job.kind == "collect" else _of_training if job.kind == "train" else _table
     output.emit(kind, [records.to_dict(row) for row in found], lambda: table(job, found))
 
 
@@ -75,9 +74,9 @@ def _of_training(job: Job, found: list[TrialRow]) -> str:
 def _of_collection(job: Job, found: list[TrialRow]) -> str:
     """Iterations instead of trials, with every number: the objective, what the platform counted, the consumer's others."""
     told = {name for row in found for name in row.metrics}
-    added = [name for name in collecting.ADDED if name in told]
+    added = [name for name in collection.ADDED if name in told]
     shown = list(dict.fromkeys([*job.metrics, *added, *(name for row in found for name in row.metrics)]))
-    shown = [name for name in shown if not collecting.OF_WORKER.match(name)]
+    shown = [name for name in shown if not collection.OF_WORKER.match(name)]
     attempts = any(row.attempt > 1 for row in found)
     header = ["iteration", *(["attempt"] if attempts else []), "state", *shown, "time"]
     messages = [_message(row) for row in found]

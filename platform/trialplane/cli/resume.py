@@ -40,7 +40,7 @@ def command(
     """
     handle = names.find_run(run, place)
     with foreground.signals() as received:
-        most = "collect.max_failed" if handle.job.is_collection else "budget.max_failed"
+        most = "collect.max_failed" if handle.job.kind == "collect" else "budget.max_failed"
         changes = {"trials": trials, "parallel": parallel, most: max_failed}
         of_collection = {"collect.iterations": iterations, "collect.workers": workers}
         handle.resume(changes={**changes, **of_collection}, sets=sets)

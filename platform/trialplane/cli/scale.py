@@ -35,5 +35,5 @@ def command(run: str | None, place: Place, parallel: int, now: bool) -> None:
     with progress.view(sys.stderr) as shown:
         for status in handle.scale(parallel, now=now):
             shown.update(status)
-    what = "worker" if handle.job.is_collection else "trial"
+    what = "worker" if handle.job.kind == "collect" else "trial"
     output.note(f"{handle.name} runs up to {errors.counted(parallel, what)} at the same time from now on")

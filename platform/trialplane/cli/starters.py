@@ -168,7 +168,7 @@ collect:
   units: 20 # results of one iteration
   iterations: 5
   workers: 2 # each in a slot of its own, and the consumer in one more
-  consumer: train:learn # reads the results; or write: {{format: npz}}
+  learner: train:learn # reads the results; or write: {{format: npz}}
   in_flight: 64Mi # bytes on their way to it at most; also what /dev/shm is sized by
   timeout: 5m # of a worker without a result
 

@@ -17,7 +17,7 @@ from trialplane.client.target import Submitted
 from trialplane.errors import Complaint, SpecError
 from trialplane.plan import render
 from trialplane.spec import document
-from trialplane.spec.job import Job
+from trialplane.spec.jobs import Job
 from trialplane.spec.load import Flag
 
 _NOTES = {
@@ -195,9 +195,9 @@ def _submit(
 
 
 def _note(became: Submitted, job: Job) -> str:
-    if became is Submitted.FINISHED and job.is_training:
+    if became is Submitted.FINISHED and job.kind == "train":
         return _TRAINED
-    return _COLLECTED if became is Submitted.FINISHED and job.is_collection else _NOTES[became]
+    return _COLLECTED if became is Submitted.FINISHED and job.kind == "collect" else _NOTES[became]
 
 
 def _params(file: Path | None) -> tuple[list[Complaint], dict[str, Any]]:

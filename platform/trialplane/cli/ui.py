@@ -28,7 +28,7 @@ from trialplane.policies import protobuf
 from trialplane.wire import labels, paths
 
 if TYPE_CHECKING:
-    from trialplane.spec.job import Job
+    from trialplane.spec.jobs import Job
 
 _HOST = "127.0.0.1"  # MLflow's UI asks nobody for a password
 _FIRST_PORT = 5000

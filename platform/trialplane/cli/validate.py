@@ -10,8 +10,7 @@ import click
 from trialplane import errors
 from trialplane.cli import names, output
 from trialplane.errors import SpecError
-from trialplane.spec import inputs, load
-from trialplane.spec.job import Job
+from trialplane.spec import inputs, jobs, load
 from trialplane.wire import cluster
 
 
@@ -26,20 +25,24 @@ def command(job: str, profile: str | None, sets: tuple[str, ...], kind: str) -> 
     Says nothing but the job in short when all is well; json and yaml print the resolved job.
     """
     folder = load.find_job(job, Path.cwd())
-    resolved = load.load_job(folder, profile=profile, sets=sets, environ=os.environ)
+    notes: list[str] = []
+    resolved = load.load_job(folder, profile=profile, sets=sets, environ=os.environ, notes=notes)
     complaints = inputs.check_inputs(resolved, folder, cluster.DATA)
     if complaints:
         raise SpecError(complaints)
+    for note in notes:
+        output.note(note)
     trials = errors.counted(resolved.trials, "trial")
-    if resolved.is_training:
+    if isinstance(resolved, jobs.Training):
         output.emit(kind, resolved.model_dump(mode="json"), lambda: _of_training(resolved))
         return
-    if resolved.collect is not None:
+    if isinstance(resolved, jobs.Collection):
         output.emit(kind, resolved.model_dump(mode="json"), lambda: _of_collection(resolved))
         return
-    searched = resolved.space_function or errors.counted(len(resolved.parameters), "parameter")
+    search = resolved.search
+    searched = search.function or errors.counted(len(search.parameters), "parameter")
     goals = ", ".join(f"{objective.direction} {objective.metric}" for objective in resolved.objectives)
-    watched = "" if resolved.pruner.name == "none" else f" by {resolved.watched.metric}"
+    watched = "" if resolved.pruner.name == "none" else f" by {search.watched(resolved.objectives[0]).metric}"
     output.emit(
         kind,
         resolved.model_dump(mode="json"),
@@ -50,18 +53,17 @@ def command(job: str, profile: str | None, sets: tuple[str, ...], kind: str) -> 
     )
 
 
-def _of_training(job: Job) -> str:
+def _of_training(job: jobs.Training) -> str:
     goals = ", ".join(f"{objective.direction} {objective.metric}" for objective in job.objectives)
     gpus = f"with {errors.counted(job.resources.gpus, 'GPU')}{' each' if job.nodes > 1 else ''}"
     nodes = f"{errors.counted(job.nodes, 'node')} {gpus if job.resources.gpus else 'without GPUs'}"
     return f"{job.name} is valid: {errors.counted(job.world_size, 'rank')} on {nodes}, {goals}"
 
 
-def _of_collection(job: Job) -> str:
+def _of_collection(job: jobs.Collection) -> str:
     collect = job.collect
-    assert collect is not None
     gpus = f", each with {errors.counted(job.resources.gpus, 'GPU')}" if job.resources.gpus else ""
-    into = collect.consumer if collect.write is None else f"files ({collect.write.format})"
+    into = collect.learner.entrypoint if collect.write is None else f"files ({collect.write.format})"
     work = f"{errors.counted(collect.iterations, 'iteration')} of {errors.counted(collect.units, 'unit')}"
     return (
         f"{job.name} is valid: {work}, "

@@ -13,14 +13,7 @@ from trialplane.plan import plan as planning
 from trialplane.plan.plan import Plan
 from trialplane.spec import difference, document, draft, verdict
 from trialplane.spec.draft import Draft, Origin
-from trialplane.spec.job import Job
-
-# Everything else would make it another study.
-CHANGEABLE = ("trials", "parallel", "budget", "retries", "cluster")
-OF_COLLECTION = (
-    *("collect.iterations", "collect.workers", "collect.in_flight", "collect.timeout", "collect.max_failed"),
-    *CHANGEABLE[2:],
-)
+from trialplane.spec.jobs import Job
 
 
 def changed(old: Job, changes: Mapping[str, Any], sets: Sequence[str], started: int) -> Job:
@@ -48,11 +41,10 @@ def changed(old: Job, changes: Mapping[str, Any], sets: Sequence[str], started: 
     for field, (value, source) in given.items():
         if value is None and not source.startswith("--set"):
             continue
-        changeable = OF_COLLECTION if old.is_collection else CHANGEABLE
+        changeable = old.changeable
         if field.split(".")[0] not in changeable and field not in changeable:
-            other = "collection" if old.is_collection else "study"
             message = (
-                f"cannot change when a run is resumed, as it would be another {other} ({', '.join(changeable)} can); "
+                f"cannot change when a run is resumed, as it would be another {old.title} ({', '.join(changeable)} can); "
                 "submit it under another name"
             )
             complaints.append(Complaint(field, message, source))
@@ -61,8 +53,8 @@ def changed(old: Job, changes: Mapping[str, Any], sets: Sequence[str], started: 
     judged = verdict.judge(whole)
     complaints += judged.complaints
     if judged.job is not None and judged.job.trials != old.trials and judged.job.trials < started:
-        field, flag = ("collect.iterations", "--iterations") if old.is_collection else ("trials", "--trials")
-        complaints.append(Complaint(field, f"{started} were started already; ask for that many or more", flag))
+        flag = f"--{old.count_field.rpartition('.')[2]}"
+        complaints.append(Complaint(old.count_field, f"{started} were started already; ask for that many or more", flag))
     if complaints or judged.job is None:
         raise SpecError(complaints)
     return judged.job

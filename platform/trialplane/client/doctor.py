@@ -13,7 +13,8 @@ from trialplane.client import doctor_cluster, doctor_laptop, doctor_pod, doctor_
 from trialplane.client.cluster import Cluster
 from trialplane.errors import EXIT_OK, EXIT_PLATFORM, TrialplaneError
 from trialplane.plan.site import Site
-from trialplane.spec.job import Job
+from trialplane.spec import jobs
+from trialplane.spec.jobs import Job
 from trialplane.wire import cluster as names
 from trialplane.wire import findings, paths
 from trialplane.wire.findings import Finding, Verdict
@@ -72,7 +73,7 @@ def examine(place: places.Place, job: Job, patience: float) -> Iterator[Line]:
 
 def default_job(gpus: int) -> Job:
     """A job as simple as can be, whose trials have so many GPUs."""
-    return Job.model_validate(
+    return jobs.read(
         {
             "name": "doctor",
             "kind": "hpo",

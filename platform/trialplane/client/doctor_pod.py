@@ -12,14 +12,14 @@ import urllib.parse
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from trialplane.client import kinds, preflight, waiting
+from trialplane.client import doctor_verdicts, kinds, preflight, waiting
 from trialplane.client.cluster import Cluster
 from trialplane.errors import TrialplaneError
 from trialplane.plan import pods
 from trialplane.plan.pack import Pack
 from trialplane.plan.plan import Plan, Provenance
 from trialplane.plan.site import Site
-from trialplane.spec.job import Job
+from trialplane.spec.jobs import Job
 from trialplane.wire import cluster as names
 from trialplane.wire import findings, records
 from trialplane.wire.findings import Finding
@@ -39,7 +39,7 @@ def plan(job: Job) -> Plan:
 
 def manifest(plan: Plan, site: Site, arguments: Sequence[str]) -> dict[str, Any]:
     """The pod: a trial's, without the run's code, and with the probe as its command."""
-    template = pods.trial(plan, site)
+    template = pods.trial(plan, site, doctor_verdicts.probed(plan))
     spec = template["spec"]
     code = {one["name"] for one in spec["volumes"] if "configMap" in one}
     spec["volumes"] = [one for one in spec["volumes"] if one["name"] not in code]
@@ -61,9 +61,9 @@ def arguments(plan: Plan, site: Site, databases: Sequence[str]) -> list[str]:
         site: the chart's.
         databases: host:port of PostgreSQL.
     """
-    volumes = {one["name"]: one for one in pods.trial(plan, site)["spec"]["volumes"]}
+    volumes = {one["name"]: one for one in pods.trial(plan, site, doctor_verdicts.probed(plan))["spec"]["volumes"]}
     shm = int(preflight.amount(volumes["shm"]["emptyDir"]["sizeLimit"]))
-    found = [f"--gpus={plan.job.resources.gpus}", f"--shm={shm}", f"--mlflow={site.mlflow.url}"]
+    found = [f"--gpus={doctor_verdicts.probed(plan).resources.gpus}", f"--shm={shm}", f"--mlflow={site.mlflow.url}"]
     if site.data.claim:
         found.append(f"--data={names.DATA}")
     found += [f"--closed=PostgreSQL={address}" for address in databases]

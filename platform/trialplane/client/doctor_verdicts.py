@@ -14,6 +14,7 @@ from trialplane.client.cluster import Answer
 from trialplane.plan import pods
 from trialplane.plan.plan import Plan
 from trialplane.plan.site import Site
+from trialplane.spec.jobs import Role
 from trialplane.wire import findings
 from trialplane.wire.findings import Finding
 
@@ -142,11 +143,16 @@ def gateway(answer: Answer, site: Site) -> Finding:
     return findings.passed("gateway", f"the service {service} answers")
 
 
+def probed(plan: Plan) -> Role:
+    """The role whose pod is looked at: the one with the most GPUs."""
+    return max(plan.job.roles(), key=lambda one: one.resources.gpus)
+
+
 def room(site: Site, plan: Plan, nodes: Sequence[Thing] | None, quotas: Sequence[Thing] | None) -> Iterator[Finding]:
     """Nodes and quotas for one trial of the plan."""
-    job = plan.job
-    wanted = f"a trial with {job.resources.cpus} CPU, {job.resources.memory} and {job.resources.gpus} GPU"
-    groups = [{"template": pods.trial(plan, site)}]
+    job, need = plan.job, probed(plan).resources
+    wanted = f"a trial with {need.cpus:g} CPU, {need.memory} and {need.gpus} GPU"
+    groups = [{"template": pods.trial(plan, site, role)} for role in job.roles()]
     head = {"template": pods.controller(plan, site)}
     ray_job = {"metadata": {}, "spec": {"rayClusterSpec": {"headGroupSpec": head, "workerGroupSpecs": groups}}}
     for check, seen, unread in (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trialplane import errors
-from trialplane.spec.job import Job
+from trialplane.spec.jobs import Job
 from trialplane.wire.records import RunStatus
 from trialplane.wire.states import RunState
 
@@ -17,14 +17,6 @@ def nothing_to_do(status: RunStatus, old: Job, job: Job, where: str = "") -> str
         job: its job with the changes asked for.
         where: what a submission needs to go to the same place: " --local".
     """
-    if job.is_training and status.failed:
-        return ""  # it is tried again, from its newest checkpoint and with all its retries
-    if job.is_training and status.ended_trials:
-        return (
-            f"the training {status.run} has succeeded, and nothing is left to do; `platform submit train {status.job} "
-            f"--resume {status.run}{where}` starts another one from its newest checkpoint, with the code and the parameters "
-            "of now"
-        )
     resume = f"`platform resume {status.run}"
     counts = f"{status.ended_trials} of {errors.counted(job.trials, job.noun)}"
     used = _used_up(status, job)
@@ -36,7 +28,7 @@ def nothing_to_do(status: RunStatus, old: Job, job: Job, where: str = "") -> str
         )
     if status.state is not RunState.SUCCEEDED:
         return ""
-    done = f"the run {status.run} has succeeded"
+    done = f"the {job.title} {status.run} has succeeded"
     if _is_reached(status, job):
         return (
             f"{done}: it reached budget.target ({job.budget.target:g}) after {counts}; "
@@ -45,7 +37,7 @@ def nothing_to_do(status: RunStatus, old: Job, job: Job, where: str = "") -> str
     if job != old:
         return ""
     if status.ended_trials >= job.trials:
-        return f"{done} and nothing is left to do; {resume} --{job.noun}s N` asks for more than {job.trials}"
+        return f"{done}, and nothing is left to do; {job.further(status.run, where)}"
     return (
         f"{done}: every point of the space was tried, in {counts}; a larger space is another study, under another name. "
         f"{resume} --trials N` looks for more points all the same"

@@ -26,7 +26,8 @@ from trialplane.errors import InputError, RunDamaged, RunExists, RunNotFound
 from trialplane.plan import pack as packing
 from trialplane.plan import plan as planning
 from trialplane.plan.plan import Plan
-from trialplane.spec.job import Job
+from trialplane.spec import jobs
+from trialplane.spec.jobs import Job
 from trialplane.wire import env, records
 from trialplane.wire.paths import RunPaths
 
@@ -143,7 +144,7 @@ def load_job(run: RunPaths) -> Job:
         RunDamaged: the file is gone or damaged, or of another version.
     """
     try:
-        return Job.model_validate_json(process.read(run.job))
+        return jobs.read(process.read(run.job))
     except (OSError, ValidationError) as error:
         raise damaged(run, run.job, error) from error
 

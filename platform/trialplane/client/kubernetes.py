@@ -28,7 +28,8 @@ from trialplane.errors import Complaint, InputError, RunExists, RunNotFound, Tar
 from trialplane.plan import saving
 from trialplane.plan.pack import Pack
 from trialplane.plan.plan import Plan, Provenance
-from trialplane.spec.job import Job
+from trialplane.spec import jobs
+from trialplane.spec.jobs import Job
 from trialplane.wire import cluster as names
 from trialplane.wire import rows
 from trialplane.wire.records import RunStatus, TrialRow
@@ -295,8 +296,9 @@ class KubernetesTarget:
     def _fit(self, view: View, ray_job: Mapping[str, Any], job: Job, parallel: int, now: bool) -> bool:
         """Has as many pods as a controller that was seen so needs; whether that is done."""
         seen = view.status is not None and view.alive and view.status.parallel == parallel
-        pods = self.objects.trial_pods(ray_job["metadata"]["name"])
-        if len(pods) > job.widened(parallel).slots and not seen and not now:
+        role = job.widened(parallel).roles()[0]
+        pods = self.objects.trial_pods(ray_job["metadata"]["name"], role.name)
+        if len(pods) > role.pods and not seen and not now:
             return False  # until the controller has said which pods it keeps, none may go
         keep = None if now or view.status is None else frozenset(view.status.nodes)
         return self.objects.scale(ray_job, job, parallel, keep)
@@ -305,8 +307,9 @@ class KubernetesTarget:
         """A run that somebody works on, its RayJob and its job."""
         view, job = self._known(run), self.job(run)
         if not view.is_active or view.ray_job is None:
-            option = "--workers" if job.is_collection else "--parallel"
-            raise InputError(f"nobody works on {run}; `platform resume {run} {option} {parallel}` goes on with so many")
+            raise InputError(
+                f"nobody works on {run}; `platform resume {run} {job.width_option} {parallel}` goes on with so many"
+            )
         return view, view.ray_job, job
 
     def delete(self, run: str) -> None:
@@ -361,7 +364,7 @@ class KubernetesTarget:
         found, job = self.gateway.attempts(status.run), self.gateway.job(status.run)
         if found is None or job is None:
             return status
-        best = rows.best(Job.model_validate_json(job), rows.newest(found))
+        best = rows.best(jobs.read(job), rows.newest(found))
         return dataclasses.replace(status, **results.counts(found), best=best)
 
     def _known(self, run: str) -> View:
@@ -393,7 +396,7 @@ class KubernetesTarget:
         if job is None or facts is None or code is None:
             self._known(run)
             raise TargetError(f"the ledger does not know what {run} was submitted with; submit it again under another name")
-        return Job.model_validate_json(job), facts, code
+        return jobs.read(job), facts, code
 
     def _allowed(self, kind: kinds.Kind) -> list[dict[str, Any]] | None:
         try:

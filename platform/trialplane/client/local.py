@@ -21,7 +21,7 @@ from trialplane.errors import Complaint, InputError, LedgerError, RunExists, Run
 from trialplane.plan import plan as planning
 from trialplane.plan import saving
 from trialplane.plan.plan import Plan
-from trialplane.spec.job import Job
+from trialplane.spec.jobs import Job
 from trialplane.wire import paths, records, rows
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import RunStatus, TrialRow
@@ -272,8 +272,7 @@ class LocalTarget:
     def scale(self, run: str, parallel: int, *, now: bool = False) -> bool:
         """See `Target`: Ray gives a laptop's run its room when it starts."""
         active = self.is_active(run)
-        option = "--workers" if self.job(run).is_collection else "--parallel"
-        goes_on = f"`platform resume {run} {option} {parallel}` goes on with so many at a time"
+        goes_on = f"`platform resume {run} {self.job(run).width_option} {parallel}` goes on with so many at a time"
         raise InputError(f"first `platform pause {run}`: {goes_on}" if active else f"nobody works on {run}; {goes_on}")
 
     def scaled(self, run: str, parallel: int, *, now: bool = False) -> bool:

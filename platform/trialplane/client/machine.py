@@ -12,7 +12,7 @@ from pathlib import Path
 from trialplane import errors
 from trialplane.errors import Complaint
 from trialplane.plan import sizes
-from trialplane.spec.job import Job
+from trialplane.spec.jobs import Job, Role
 from trialplane.wire import env
 
 ENOUGH_SPACE = 200 * 2**20  # Ray's logs, the ledger and a few trials' logs; checkpoints are the job's own
@@ -72,77 +72,67 @@ class Machine:
             found.append(Complaint(env.HOME, message, str(home)))
         if job is None:
             return found, []
-        if job.resources.gpus > self.gpus:
-            found.append(Complaint("resources.gpus", self._too_many_gpus(job)))
-        elif job.nodes * job.resources.gpus > self.gpus:
-            message = (
-                f"{job.nodes} nodes with {errors.counted(job.resources.gpus, 'GPU')} each do not fit this machine, which "
-                f"has {self.gpus} and would be all of them; --set nodes={self.gpus // job.resources.gpus}"
-            )
-            found.append(Complaint("nodes", message))
-        elif job.collect is not None and job.slots * job.resources.gpus > self.gpus:
-            fit = self.gpus // job.resources.gpus - 1
-            cure = f"--workers {fit}" if fit > 0 else "--set resources.gpus=0"
-            message = (
-                f"{errors.counted(job.collect.workers, 'worker')} and the consumer with "
-                f"{errors.counted(job.resources.gpus, 'GPU')} each do not fit this machine, which has {self.gpus}; {cure}"
-            )
-            found.append(Complaint("collect.workers", message))
-        elif job.slots * job.resources.gpus > self.gpus:
-            each = job.nodes * job.resources.gpus
-            fit = self.gpus // each
-            message = (
-                f"{job.parallel} trials with {errors.counted(each, 'GPU')} each do not fit this machine, "
-                f"which has {self.gpus}, enough for {fit} at a time; --parallel {fit}"
-            )
-            found.append(Complaint("parallel", message))
-        return found, self._warnings(job)
+        return [*found, *self._gpus_lacking(job)], self._warnings(job)
 
-    def _too_many_gpus(self, job: Job) -> str:
-        has = f"has {self.gpus}" if self.gpus else "has none"
-        if not job.is_training:
-            who = "each worker" if job.is_collection else "a trial"
-            return f"{who} asks for {job.resources.gpus}, and this machine {has}; --set resources.gpus={self.gpus}"
-        here = f"--gpus {self.gpus} trains on those, " if self.gpus else ""
-        return (
-            f"the training asks for {job.resources.gpus}, and this machine {has}; {here}"
-            f"--gpus 0 --ranks {job.ranks_per_node} on its cores, and without --local a cluster is asked"
-        )
+    def _gpus_lacking(self, job: Job) -> list[Complaint]:
+        """What is said of GPUs that this machine does not have, the first that stands in the way."""
+        for role in job.roles():
+            if role.resources.gpus > self.gpus:
+                has = f"has {self.gpus}" if self.gpus else "has none"
+                message = f"{role.title} asks for {role.resources.gpus}, and this machine {has}; {job.with_gpus(self.gpus)}"
+                return [Complaint(f"{role.field}.gpus", message)]
+        first, *others = job.roles()
+        each = first.resources.gpus * first.nodes
+        if each > self.gpus:
+            message = (
+                f"{first.nodes} nodes with {errors.counted(first.resources.gpus, 'GPU')} each do not fit this machine, "
+                f"which has {self.gpus} and would be all of them; --set nodes={self.gpus // first.resources.gpus}"
+            )
+            return [Complaint("nodes", message)]
+        left = self.gpus - sum(role.pods * role.resources.gpus for role in others)
+        if each * first.replicas <= left:
+            return []
+        fit = left // each if each else 0
+        asked = " and ".join(_with(role, errors.counted(role.resources.gpus, "GPU")) for role in job.roles())
+        cure = f"{job.width_option} {fit}" if fit > 0 else job.with_gpus(0)
+        beside = f" beside {' and '.join(role.title for role in others)}" if others else " at a time"
+        message = f"{asked} do not fit this machine, which has {self.gpus}, enough for {max(fit, 0)}{beside}; {cure}"
+        return [Complaint(job.width_field, message)]
 
     def _warnings(self, job: Job) -> list[str]:
-        need, wide = job.resources, job.parallel * job.nodes
-        who = errors.counted(wide, "node") if job.is_training else f"{errors.counted(job.parallel, 'trial')} at a time"
-        each = "each" if job.is_training or job.nodes == 1 else f"on each of {job.nodes} nodes"
-        found, slower = [], "ranks" if job.is_training else "trials"
-        if job.collect is not None:
-            wide, slower = job.slots, "they"
-            who = f"{errors.counted(job.collect.workers, 'worker')} and the consumer"
-            found += self._crowded(job)
-        if job.is_training and not need.gpus and self.gpus:
+        roles, found = job.roles(), []
+        found += self._crowded(job)
+        if job.is_for_gpus and self.gpus and not any(role.resources.gpus for role in roles):
             here = "GPU" if self.gpus == 1 else f"{self.gpus} GPUs"
             found.append(
                 f"the training runs on cores, and none of its ranks sees this machine's {here}; --gpus {self.gpus} does"
             )
-        if need.cpus * wide > self.cores:
-            found.append(
-                f"{who} with {errors.counted(need.cpus, 'core')} {each}: this machine has "
-                f"{errors.counted(self.cores, 'core')}, so {slower} get slower"
-            )
-        if self.memory is not None and need.memory_bytes * wide > self.memory:
-            whole = f"{self.memory / 2**30:.0f} GiB"
-            found.append(f"{who} may use {need.memory} {each}, more than this machine's {whole}")
+        if sum(role.resources.cpus * role.pods for role in roles) > self.cores:
+            asked = " and ".join(_with(role, role.resources.cores) for role in roles)
+            found.append(f"{asked}: this machine has {errors.counted(self.cores, 'core')}, so they get slower")
+        if self.memory is not None and sum(role.resources.memory_bytes * role.pods for role in roles) > self.memory:
+            asked = " and ".join(_with(role, role.resources.memory) for role in roles)
+            found.append(f"{asked}: that is more than this machine's {self.memory / 2**30:.0f} GiB")
         return found
 
     def _crowded(self, job: Job) -> list[str]:
         """Says so where Ray's object store, for which half of /dev/shm is taken, cannot hold what is to be in flight."""
-        assert job.collect is not None
-        if self.shm is None or sizes.local_object_store(job, self.shm) >= sizes.object_store(job):
+        wanted = max(role.in_flight_bytes for role in job.roles())
+        if not wanted or self.shm is None:
+            return []
+        if sizes.local_object_store(job, self.shm) >= max(map(sizes.object_store, job.roles())):
             return []
         fits = int((self.shm // 2 - sizes.OBJECT_STORE) / sizes.STORE_FACTOR) // sizes.MIB
         return [
-            f"collect.in_flight is {job.collect.in_flight}, and /dev/shm has {self.shm // sizes.MIB} MiB left, half of it "
-            f"for results: workers wait earlier for the consumer; --in-flight {max(1, fits)}Mi is what fits"
+            f"collect.in_flight is {wanted // sizes.MIB} MiB, and /dev/shm has {self.shm // sizes.MIB} MiB left, half of it "
+            f"for results: workers wait earlier for the learner; --in-flight {max(1, fits)}Mi is what fits"
         ]
+
+
+def _with(role: Role, amount: str) -> str:
+    """What a role asks for: "3 trials with 2 cores each", "the learner with 1 GPU"."""
+    each = f" on each of {role.nodes} nodes" if role.nodes > 1 else " each" if role.replicas > 1 else ""
+    return f"{role.many} with {amount}{each}"
 
 
 def _cores() -> int:

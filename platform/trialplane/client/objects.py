@@ -21,7 +21,8 @@ from trialplane.errors import RunExists, TargetError
 from trialplane.plan import rayjob, render
 from trialplane.plan.plan import Plan
 from trialplane.plan.site import Site
-from trialplane.spec.job import Job
+from trialplane.spec import jobs
+from trialplane.spec.jobs import Job
 from trialplane.wire import cluster as names
 from trialplane.wire.paths import RunPaths
 
@@ -131,17 +132,22 @@ class Objects:
         if spec is None or code is None:
             return None
         data, packed = spec["data"], base64.b64decode(code["binaryData"][names.CODE_KEY])
-        return Submission(Job.model_validate_json(data[_FILES.job.name]), json.loads(data[_FILES.submission.name]), packed)
+        return Submission(jobs.read(data[_FILES.job.name]), json.loads(data[_FILES.submission.name]), packed)
 
     def pods(self, run: str, role: str = "") -> list[dict[str, Any]]:
         """The pods of a run, or those of one role, the newest first."""
         selector = f"{names.RUN}={run}" + (f",{names.ROLE}={role}" if role else "")
         return sorted(self.cluster.list(kinds.POD, selector=selector), key=phases.created, reverse=True)
 
-    def trial_pods(self, run: str) -> list[str]:
-        """Names of a run's trial pods that are not being removed, the newest first."""
+    def trial_pods(self, run: str, role: str) -> list[str]:
+        """Names of the pods of one of a run's roles that are not being removed, the newest first."""
         found = self.pods(run, names.TRIAL)
-        return [pod["metadata"]["name"] for pod in found if not pod["metadata"].get("deletionTimestamp")]
+        return [
+            pod["metadata"]["name"]
+            for pod in found
+            if not pod["metadata"].get("deletionTimestamp")
+            and pod["metadata"]["labels"].get(names.GROUP_LABEL) == names.group(role)
+        ]
 
     def why(self, ray_job: Mapping[str, Any]) -> str:
         """Why a run has not started, or not all of its trial pods have; "" when nothing is missing."""
@@ -156,7 +162,7 @@ class Objects:
         Args:
             ray_job: the run's.
             job: the run's.
-            parallel: trials at a time, or workers of a collection.
+            parallel: replicas of the first role: trials at a time, or workers of a collection.
             keep: pods that have a slot and so may have a trial; None takes away any.
         """
         run = ray_job["metadata"]["name"]
@@ -164,13 +170,13 @@ class Objects:
         if not name:
             raise TargetError(f"{run} has no pods yet; `platform status {run}` shows why")
         autoscale = bool(ray_job["spec"]["rayClusterSpec"].get("enableInTreeAutoscaling"))
-        wanted = job.widened(parallel).slots
-        pods = self.trial_pods(run)
+        role = job.widened(parallel).roles()[0]
+        wanted, pods = role.pods, self.trial_pods(run, role.name)
         spare = [pod for pod in pods if keep is None or pod not in keep]
         surplus = spare[: max(0, len(pods) - wanted)]
         # Also Ray's autoscaler would take a pod with a trial for a lower bound, when all have one.
         count = wanted if keep is None else max(wanted, len(pods) - len(surplus))
-        self.cluster.patch(kinds.RAY_CLUSTER, name, _resized(count, surplus, autoscale))
+        self.cluster.patch(kinds.RAY_CLUSTER, name, _resized(role.name, count, surplus, autoscale))
         return count == wanted
 
     def _sites(self) -> list[str]:
@@ -246,12 +252,12 @@ def _manager(ray_job: Mapping[str, Any]) -> str:
     return f"{names.MANAGER}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
-def _resized(count: int, surplus: list[str], autoscale: bool) -> list[dict[str, Any]]:
-    """The JSON patch of a RayCluster to so many trial pods, without those in `surplus`."""
+def _resized(role: str, count: int, surplus: list[str], autoscale: bool) -> list[dict[str, Any]]:
+    """The JSON patch of a RayCluster to so many pods of its first role, without those in `surplus`."""
     group = "/spec/workerGroupSpecs/0"
     replicas = rayjob.Replicas.of(count, autoscale)
     # Another group in its place is not ours.
-    patch: list[dict[str, Any]] = [{"op": "test", "path": f"{group}/groupName", "value": rayjob.GROUP}]
+    patch: list[dict[str, Any]] = [{"op": "test", "path": f"{group}/groupName", "value": names.group(role)}]
     patch.append({"op": "add", "path": f"{group}/maxReplicas", "value": replicas.most})
     if not autoscale:  # else Ray chooses: a pod that has not started, then the one that is idle the longest
         patch.append({"op": "add", "path": f"{group}/minReplicas", "value": replicas.least})

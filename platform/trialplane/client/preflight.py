@@ -8,12 +8,15 @@ from __future__ import annotations
 import dataclasses
 import decimal
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
+from trialplane import errors
 from trialplane.errors import Complaint
-from trialplane.spec.job import Job
+from trialplane.spec.cluster import Cluster
+from trialplane.spec.jobs import Job, Role
+from trialplane.spec.resources import Resources
 from trialplane.wire import cluster
 
 Thing = Mapping[str, Any]
@@ -89,7 +92,7 @@ def shards(job: Job, has_volume: bool) -> list[Complaint]:
         job: the resolved job.
         has_volume: whether the chart has a volume for checkpoints.
     """
-    to = job.collect.write.to if job.collect is not None and job.collect.write is not None else None
+    to = job.files_to
     if to is None or "://" in to:
         return []
     if PurePosixPath(to).is_relative_to(cluster.CHECKPOINTS) and has_volume:
@@ -127,21 +130,33 @@ def requests(pod: Thing) -> dict[str, decimal.Decimal]:
 
 def _nodes(job: Job, ray_job: Thing, nodes: Sequence[Thing] | None) -> tuple[list[Complaint], list[str]]:
     if nodes is None:
-        if job.resources.gpus:
+        if any(role.resources.gpus for role in job.roles()):
             return [], ["nodes may not be listed, so nobody looked whether one has the GPUs of a trial"]
         return [], []
-    pod = _group(ray_job)["template"]
+    complaints: list[Complaint] = []
+    warnings: list[str] = []
+    looked: list[tuple[Resources, Cluster]] = []  # roles that are alike have one complaint
+    for role, group in _groups(job, ray_job):
+        if (role.resources, role.cluster) in looked:
+            continue
+        looked.append((role.resources, role.cluster))
+        found, notes = _nodes_of(job, role, group["template"], nodes)
+        complaints += found
+        warnings += notes
+    return complaints, warnings
+
+
+def _nodes_of(job: Job, role: Role, pod: Thing, nodes: Sequence[Thing]) -> tuple[list[Complaint], list[str]]:
+    """What stands in the way of the pods of one role, and warnings."""
     fitting = [node for node in nodes if _selects(pod["spec"].get("nodeSelector") or {}, node)]
     if not fitting and nodes:
         labels = ", ".join(f"{key}={value}" for key, value in (pod["spec"].get("nodeSelector") or {}).items())
-        return [], [f"no node has the labels {labels} now; trials wait until one appears"]
-    asked, gpu = requests(pod), job.cluster.gpu_resource
-    who = f"each pod of {'the training' if job.is_training else 'a trial'}" if job.is_placed_whole else "a trial"
-    if job.is_collection:
-        who = "each worker"
+        return [], [f"no node has the labels {labels} now; {role.title} waits until one appears"]
+    asked, gpu = requests(pod), role.cluster.gpu_resource
+    who = f"each pod of {role.title}" if role.gang else role.title
     complaints: list[Complaint] = []
     warnings: list[str] = []
-    for name, field in {"cpu": "resources.cpus", "memory": "resources.memory", gpu: "resources.gpus"}.items():
+    for name, field in {"cpu": "cpus", "memory": "memory", gpu: "gpus"}.items():
         want = asked.get(name, decimal.Decimal(0))
         most = max((amount((node["status"].get("allocatable") or {}).get(name, 0)) for node in fitting), default=want)
         if want <= most:
@@ -151,24 +166,17 @@ def _nodes(job: Job, ray_job: Thing, nodes: Sequence[Thing] | None) -> tuple[lis
             continue
         message = f"{who} asks for {_show(name, want)}, and the largest node that it may run on has {_show(name, most)}"
         if name == gpu:
-            complaints.append(Complaint(field, f"{message}; {_fewer_gpus(job, int(want), int(most), field)}"))
+            cure = job.with_gpus(int(most), -(-int(want) * role.nodes // int(most)))
+            complaints.append(Complaint(f"{role.field}.{field}", f"{message}; {cure}"))
         else:  # a node autoscaler may make a larger one
             warnings.append(f"{message}; it waits until a larger one appears")
-    if job.nodes > 1 and fitting and not complaints and not warnings:
+    if role.nodes > 1 and fitting and not complaints and not warnings:
         room = sum(_room(node, asked) for node in fitting)
-        if room < job.nodes:
+        if room < role.nodes:
             warnings.append(
-                f"{who} starts when all {job.nodes} are there, and the nodes have room for {room}; it waits for more"
+                f"{who} starts when all {role.nodes} are there, and the nodes have room for {room}; it waits for more"
             )
     return complaints, warnings
-
-
-def _fewer_gpus(job: Job, want: int, most: int, field: str) -> str:
-    """What to type where no node has the GPUs that a pod asks for."""
-    if not job.is_training:
-        return f"--set {field}={most}"
-    nodes = -(-want * job.nodes // most)
-    return f"--gpus {most} --nodes {nodes} spreads them over {nodes} nodes"
 
 
 def _room(node: Thing, asked: Mapping[str, decimal.Decimal]) -> int:
@@ -178,59 +186,60 @@ def _room(node: Thing, asked: Mapping[str, decimal.Decimal]) -> int:
 
 
 def _quota(job: Job, ray_job: Thing, quotas: Sequence[Thing] | None) -> tuple[list[Complaint], list[str]]:
-    """One trial at a time must fit what the namespace may use at all; all at a time should fit what is left of it."""
+    """One replica of each role must fit what the namespace may use at all; all of them should fit what is left of it."""
     complaints: list[Complaint] = []
     warnings: list[str] = []
     head = requests(ray_job["spec"]["rayClusterSpec"]["headGroupSpec"]["template"])
-    trial = requests(_group(ray_job)["template"])
-    who = "a worker, the consumer" if job.is_collection else "the training" if job.is_training else "one trial"
-    together = 2 if job.is_collection else job.nodes  # pods that are of use together only
+    roles = [(role, requests(group["template"])) for role, group in _groups(job, ray_job)]
+    who = ", ".join(role.title if role.replicas == 1 else f"one {role.name}" for role, _ in roles)
     for quota in quotas or []:
         name = quota["metadata"]["name"]
         hard = (quota.get("status") or {}).get("hard") or (quota.get("spec") or {}).get("hard") or {}
         used = (quota.get("status") or {}).get("used") or {}
         for key, limit in hard.items():
-            what = key.removeprefix("requests.")
-            one, each = head.get(what, decimal.Decimal(0)), trial.get(what, decimal.Decimal(0))
+            what, of_head = key.removeprefix("requests."), head.get(key.removeprefix("requests."), decimal.Decimal(0))
+            needs = [(role, pod.get(what, decimal.Decimal(0))) for role, pod in roles]
             if key == "pods":
-                what, one, each = "pods", decimal.Decimal(2), decimal.Decimal(1)  # with the submitter's
-            elif key.startswith("limits.") or not each:
+                of_head, needs = (
+                    decimal.Decimal(2),
+                    [(role, decimal.Decimal(1)) for role, _ in roles],
+                )  # with the submitter's
+            elif key.startswith("limits.") or not any(each for _, each in needs):
                 continue
             whole, left = amount(limit), amount(limit) - amount(used.get(key, 0))
-            least = one + each * together
+            least = of_head + sum(each * role.nodes for role, each in needs)
             if least > whole:
                 message = f"{who} and the controller ask for {_show(what, least)}, and {name} allows {_show(what, whole)}"
                 complaints.append(
                     Complaint("resources", f"{message} in the namespace; ask for less, or have the quota raised")
                 )
-            elif job.is_training and least > left:
-                warnings.append(
-                    f"the quota {name} has {_show(what, left)} left, and the training and its controller ask for "
-                    f"{_show(what, least)}: it waits until others have ended"
-                )
-            elif one + each * job.slots > left:
-                fit = max(0, int((left - one) / each))  # pods
-                warnings.append(f"the quota {name} has {_show(what, left)} left, enough for {_fewer(job, fit)}")
+            elif of_head + sum(each * role.pods for role, each in needs) > left:
+                begun = f"the quota {name} has {_show(what, left)} left"
+                if job.width_option:
+                    warnings.append(f"{begun}, enough for {_fewer(job, needs, left - of_head)}")
+                else:
+                    ask = f"{who} and its controller ask for {_show(what, least)}"
+                    warnings.append(f"{begun}, and {ask}: it waits until others have ended")
     return complaints, warnings
 
 
-def _fewer(job: Job, pods: int) -> str:
+def _fewer(job: Job, needs: Sequence[tuple[Role, decimal.Decimal]], left: decimal.Decimal) -> str:
     """What of a run there is room for, and what to type to ask for no more."""
-    if job.collect is not None:
-        fit = max(0, pods - 1)
-        return f"{fit} of {job.collect.workers} workers beside the consumer; the others wait (--workers {max(fit, 1)})"
-    fit = pods // job.nodes
-    width = min(job.parallel, job.trials)
-    return f"{fit} of {width} trials at a time; the others wait (--parallel {max(fit, 1)})"
+    (role, each), *others = needs
+    room = left - sum(amount * other.pods for other, amount in others)
+    fit = max(0, int(room / (each * role.nodes))) if each else role.replicas
+    beside = f" beside {' and '.join(other.title for other, _ in others)}" if others else " at a time"
+    return f"{fit} of {errors.counted(role.replicas, role.name)}{beside}; the others wait ({job.width_option} {max(fit, 1)})"
 
 
-def _group(ray_job: Thing) -> Thing:
-    group: Thing = ray_job["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]
-    return group
+def _groups(job: Job, ray_job: Thing) -> Iterator[tuple[Role, Thing]]:
+    """The roles of a job, each with its worker group."""
+    yield from zip(job.roles(), ray_job["spec"]["rayClusterSpec"]["workerGroupSpecs"], strict=True)
 
 
 def _priority_class(ray_job: Thing) -> str:
-    return str(_group(ray_job)["template"]["spec"].get("priorityClassName") or "")
+    head = ray_job["spec"]["rayClusterSpec"]["headGroupSpec"]
+    return str(head["template"]["spec"].get("priorityClassName") or "")
 
 
 def _selects(selector: Mapping[str, str], node: Thing) -> bool:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from trialplane import errors
-from trialplane.spec.job import Job
+from trialplane.spec.jobs import Job
 from trialplane.wire import labels, records, rows
 from trialplane.wire.records import TrialOutcome, TrialRequest, TrialRow
 from trialplane.wire.states import TrialState

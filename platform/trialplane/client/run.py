@@ -16,7 +16,7 @@ from trialplane.wire.records import RunStatus, TrialRow
 from trialplane.wire.states import RunState
 
 if TYPE_CHECKING:
-    from trialplane.spec.job import Job
+    from trialplane.spec.jobs import Job
 
 _PATIENCE = 60.0
 _GRACE = 300.0  # more than a chart gives, as a rule
@@ -153,7 +153,7 @@ class RunHandle:
             InputError: it is a training.
         """
         job = self.job
-        if job.is_training:
+        if not job.width_option:
             first = f"`platform cancel {self.name}`, then " if self.is_active() else ""
             others = "--nodes N" if self.target.remote else "--ranks N --local"
             raise InputError(

@@ -22,11 +22,9 @@ from trialplane.client.target import Submitted, Target
 from trialplane.errors import Complaint, InputError, RunNotFound, SpecError
 from trialplane.plan import plan as planning
 from trialplane.plan.plan import Plan, Provenance
-from trialplane.spec import advice, inputs, load
-from trialplane.spec.job import Job
+from trialplane.spec import inputs, load
+from trialplane.spec.jobs import Job
 from trialplane.wire import cluster
-
-_KINDS = {"hpo": "search", "train": "training", "collect": "collection"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,11 +77,18 @@ class Platform:
             InputError: the code cannot be packed.
         """
         folder = load.find_job(str(job), Path.cwd())
-        found = list(complaints)
+        found, notes = list(complaints), list[str]()
         resolved: Job | None = None
         try:
             resolved = load.load_job(
-                folder, profile=profile, sets=sets, overrides=overrides, params=params, environ=os.environ, kind=kind
+                folder,
+                profile=profile,
+                sets=sets,
+                overrides=overrides,
+                params=params,
+                environ=os.environ,
+                kind=kind,
+                notes=notes,
             )
             away = self.target.remote
             found += inputs.check_inputs(resolved, folder, cluster.DATA if away else "", away=away)
@@ -100,29 +105,28 @@ class Platform:
         if found or resolved is None:
             raise SpecError(found)
         name = name or planning.default_name(folder.absolute().name, self.target.runs(), time.localtime())
-        notes = (*advice.of(resolved), *warnings)
-        return Prepared(planning.plan(resolved, folder, name, _provenance(folder, command)), notes)
+        made = planning.plan(resolved, folder, name, _provenance(folder, command))
+        return Prepared(made, (*notes, *resolved.advice(), *warnings))
 
     def _check_resumed(self, job: Job | None, name: str | None) -> list[Complaint]:
         """What is wrong with the run whose checkpoint a training, or a collection, is to start from."""
-        if job is None or job.resume is None:
+        if job is None or job.starts_from is None:
             return []
-        if job.resume == name:
+        if job.starts_from == name:
             return [Complaint("resume", f"is this run itself; `platform resume {name}` goes on with it", "--resume")]
         try:
-            why = self._unfit(self.target.job(job.resume), job, job.resume)
+            why = self._unfit(self.target.job(job.starts_from), job, job.starts_from)
         except RunNotFound as error:
             why = str(error)
         return [Complaint("resume", why, "--resume")] if why else []
 
     def _unfit(self, old: Job, new: Job, run: str) -> str:
         """Why a training or a collection cannot start from a run of the job `old`, or nothing."""
-        what = "collection" if new.is_collection else "training"
-        if old.kind != new.kind:
-            hint = f"; `platform best {run}` has its parameters" if old.kind == "hpo" else ""
-            return f"{run} is a {_KINDS[old.kind]}, and a {what} starts from another {what}{hint}"
+        if old.title != new.title:
+            hint = f"; `platform best {run}` has its parameters" if old.search.space else ""
+            return f"{run} is a {old.title}, and a {new.title} starts from another {new.title}{hint}"
         if old.name != new.name:
-            return f"{run} is a {what} of the job {old.name}, whose checkpoints {new.name} cannot read; `platform list`"
+            return f"{run} is a {new.title} of the job {old.name}, whose checkpoints {new.name} cannot read; `platform list`"
         return self.target.missing_checkpoint(run, new)
 
     def start(self, plan: Plan) -> tuple[RunHandle, Submitted]:

@@ -16,7 +16,7 @@ from trialplane.wire.records import RunStatus, TrialRow
 
 if TYPE_CHECKING:  # pydantic is a tenth of a second that `platform status --help` need not take
     from trialplane.plan.plan import Plan
-    from trialplane.spec.job import Job
+    from trialplane.spec.jobs import Job
 
 
 class Submitted(enum.Enum):

@@ -20,7 +20,8 @@ import sqlalchemy as sa
 from trialplane import errors
 from trialplane.controller import locking
 from trialplane.plan import plan as planning
-from trialplane.spec.job import Job
+from trialplane.spec import jobs
+from trialplane.spec.jobs import Job
 from trialplane.wire import env, labels, records, rows
 from trialplane.wire.records import TrialOutcome, TrialRequest, TrialRow, Wish
 from trialplane.wire.states import RunState, TrialState
@@ -170,7 +171,7 @@ class Archive:
         """The attempts that ended since a place in the order of ends, and the place to ask from next."""
         with self._engine.connect() as connection:
             study = _study(connection, run)
-            job = Job.model_validate(_attribute(connection, study, labels.LEDGER_JOB))
+            job = jobs.read(_attribute(connection, study, labels.LEDGER_JOB))
             found = connection.execute(sa.text(_ENDS), {"study": study, "after": after, **_KEYS}).all()
         return (found[-1][0] if found else after), [_row(job, request, outcome, True) for _, request, outcome in found]
 
@@ -265,7 +266,7 @@ class Archive:
         alive = self.is_alive(run)
         with self._engine.connect() as connection:
             study = _study(connection, run)
-            job = Job.model_validate(_attribute(connection, study, labels.LEDGER_JOB))
+            job = jobs.read(_attribute(connection, study, labels.LEDGER_JOB))
             found = connection.execute(sa.text(query), {"study": study, **_KEYS, **chosen}).all()
         return [_row(job, request, outcome, alive) for request, outcome in found]
 

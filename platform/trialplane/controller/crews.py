@@ -19,7 +19,7 @@ from trialplane.controller.iteration import Iteration, Verdict
 from trialplane.controller.slot_events import SlotEvent, SlotFed, SlotFetched, SlotReady, SlotTrial
 from trialplane.controller.slots import SlotPool
 from trialplane.controller.workers import Worker
-from trialplane.spec.job import Job
+from trialplane.spec.jobs import Collection
 from trialplane.wire import paths
 from trialplane.wire.records import TrialEvent, TrialOutcome, TrialRequest
 from trialplane.wire.states import FailureClass, TrialState
@@ -46,11 +46,10 @@ class CrewPool:
         self,
         consumer: SlotPool,
         producers: SlotPool,
-        job: Job,
+        job: Collection,
         store_bytes: Callable[[], int],
         spilled: Callable[[], int | None],
     ) -> None:
-        assert job.collect is not None
         self._consumer = consumer
         self._producers = producers
         self._size = producers.size

@@ -31,7 +31,7 @@ from trialplane import errors
 from trialplane.controller import archive
 from trialplane.controller.archive import Archive
 from trialplane.plan import plan as planning
-from trialplane.spec.job import Job
+from trialplane.spec import jobs
 from trialplane.wire import cluster, env, labels, paths, records
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.states import RunState, TrialState
@@ -221,7 +221,7 @@ class Gateway:
         """Keeps what a run is submitted with: job, submission, code in base64, and `new` where no run may have its name."""
         try:
             asked = json.loads(body)
-            job = Job.model_validate(asked["job"])
+            job = jobs.read(asked["job"])
             submission, code, new = dict(asked["submission"]), str(asked["code"]), bool(asked["new"])
             submission["submitted"] = float(submission.get("submitted", 0.0))
         except ValidationError as error:

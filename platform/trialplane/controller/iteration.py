@@ -15,7 +15,7 @@ from trialplane import errors
 from trialplane.controller.flow import Flow
 from trialplane.controller.units import FailedUnit, Units
 from trialplane.controller.workers import Worker
-from trialplane.spec.job import Job
+from trialplane.spec.jobs import Collection
 from trialplane.wire import paths
 from trialplane.wire.records import TrialOutcome, TrialRequest
 from trialplane.wire.states import FailureClass, TrialState
@@ -51,8 +51,7 @@ class Iteration:
         is_ending: whether it was told to end, for whatever reason: nothing new is begun.
     """
 
-    def __init__(self, request: TrialRequest, job: Job, spilled: int | None) -> None:
-        assert job.collect is not None
+    def __init__(self, request: TrialRequest, job: Collection, spilled: int | None) -> None:
         self.request = request
         self.numbers: set[int] = set()
         self.collect = job.collect

@@ -37,7 +37,7 @@ from trialplane.controller.patience import Patience
 from trialplane.controller.pruning import Pruning
 from trialplane.controller.repeats import Repeats
 from trialplane.controller.storage import Storage
-from trialplane.spec.job import Job
+from trialplane.spec.jobs import Job
 from trialplane.wire import labels, records, rows
 from trialplane.wire.records import TrialOutcome, TrialRequest, TrialRow, Wish
 from trialplane.wire.states import FailureClass
@@ -96,6 +96,7 @@ class Ledger:
     ) -> None:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self.job = job
+        self._search = job.search
         self.run = run
         self.counts = Counts(keeps_checkpoints=job.keeps_checkpoints)
         self.newest: dict[int, TrialRow] = {}
@@ -110,7 +111,7 @@ class Ledger:
         self._attempts: dict[int, tuple[TrialRequest, TrialOutcome | None]] = {}
         self._again = Repeats(self.counts)
         directions = [StudyDirection[objective.direction.upper()] for objective in job.objectives]
-        self._space_function = self._code.function(job.space_function) if job.space_function else None
+        self._space_function = self._code.function(self._search.function) if self._search.function else None
         self._memory = history.History(directions)
         self.pruning = Pruning(job, self._memory, self._code)
         self._study = self._memory_study(directions)
@@ -203,7 +204,7 @@ class Ledger:
 
         What was told stays as it is: the next attempt names the one that it repeats, and so a later controller counts alike.
         """
-        return (self.job.is_training or self.job.is_collection) and self._again.take_up(number)
+        return self.job.is_sequential and self._again.take_up(number)
 
     def running(self) -> list[TrialRequest]:
         """The attempts that were asked and not told."""
@@ -236,8 +237,8 @@ class Ledger:
     def _draw(self, trial: int) -> _Attempt:
         """A new logical trial: an enqueued point, completed by the sampler, or the sampler's own."""
         self._study.sampler = samplers.build_sampler(self.job, trial, self._code, self._study.sampler)
-        if trial < len(self.job.enqueue):
-            self._study.enqueue_trial(dict(self.job.enqueue[trial]))
+        if trial < len(self._search.enqueue):
+            self._study.enqueue_trial(dict(self._search.enqueue[trial]))
         with self._bounded(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # optuna on experimental features and fixed values: the spec has checked
             drawn = self._study.ask()
@@ -270,8 +271,8 @@ class Ledger:
             seed=samplers.derived_seed(self.job.seed, trial) ^ 0x5EED,  # not the sampler's own
             metrics=self.job.metrics,
             timeout=self.job.budget.timeout,
-            prunable=self.job.pruner.name != "none",
-            resume=self.job.resume or "",
+            prunable=self._search.pruner.name != "none",
+            resume=self.job.starts_from or "",
             retry_of=retry_of,
         )
         # Only what is drawn goes into the database: the fixed parameters are the job's.
@@ -284,7 +285,7 @@ class Ledger:
         trial = attempt.trial
         state, values = samplers.told(self.job, outcome)
         if values is not None:
-            for constraint in self.job.constraints:
+            for constraint in self._search.constraints:
                 trial.set_constraint(constraint.metric, constraint.excess(outcome.metrics[constraint.metric]))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -316,7 +317,7 @@ class Ledger:
 
     @contextlib.contextmanager
     def _bounded(self) -> Iterator[None]:
-        self._memory.bounded = self.job.sampler.name in history.BOUNDED
+        self._memory.bounded = self._search.sampler.name in history.BOUNDED
         try:
             yield
         finally:
@@ -360,8 +361,7 @@ class Ledger:
         trials, attributes = self._storage.load()
         status = self._storage.described(labels.LEDGER_STATUS) or {}
         self.worked = float(status.get("worked", 0.0))
-        if self.job.is_training:
-            self._left_at = int(status.get("progress", {}).get("step", self._left_at))
+        self._left_at = int(status.get("progress", {}).get("step", self._left_at))
         for key, value in attributes.items():
             self._memory.set_study_system_attr(self._study_id, key, value)
         self._saved_attributes = dict(attributes)
@@ -410,6 +410,6 @@ class Ledger:
                 failure=FailureClass.LOST,
                 message="the controller ended while this attempt ran",
                 ended=time.time(),
-                step=self._left_at if self.job.is_training else 0,
+                step=self._left_at,
             )
         )

@@ -26,6 +26,7 @@ from trialplane.controller.recorder import ID_WAIT, Recorder
 from trialplane.controller.slot_events import SlotEvent, SlotReady, SlotTrial
 from trialplane.controller.slots import SlotPool
 from trialplane.controller.status import StatusBoard
+from trialplane.spec import jobs
 from trialplane.wire import env
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import RunStatus, TrialOutcome, TrialRequest
@@ -104,7 +105,7 @@ class Controller:
         self._parallel = parallel
         self._keeps_mlflow = keeps_mlflow
         self._progress = progress or Progress()
-        self._follows = self._job.is_training  # the reports of a search's trials are no progress of the run
+        self._follows = isinstance(self._job, jobs.Training)  # the reports of a search's trials are no progress of the run
         self._crew = pool if isinstance(pool, CrewPool) else None
         self._is_dry = False  # nothing is left to start, unless a running trial is tried again
         self._ending: Ending | None = None
@@ -216,7 +217,7 @@ class Controller:
             self._since = self._since or time.monotonic()
             self._idle.add(said.slot)
             self._logs_itself = self._logs_itself or said.mlflow
-            who = "the consumer" if self._job.is_collection else f"slot {said.slot}"
+            who = "the learner" if self._crew else f"slot {said.slot}"
             log.info("%s is warm after %.1f s of imports", who, said.seconds)
             if said.unclean:
                 log.warning("slot %d spawns its trials, which takes longer: %s", said.slot, "; ".join(said.unclean))
@@ -232,7 +233,7 @@ class Controller:
                 self._warn(report.remark)
             if self._follows:  # Optuna copies all of a trial's reports for each new one, and a training may have millions
                 self._progress.reported(report)
-            elif not self._job.is_collection:  # a consumer's reports are for MLflow alone
+            elif not self._crew:  # a learner's reports are for MLflow alone
                 prune = self._ledger.report(report)  # the newest one decides
         if said.event.outcome is None:
             self._pool.go_on(said.slot, prune)
@@ -345,7 +346,7 @@ class Controller:
 
     def _finished(self) -> Ending:
         counts = self._ledger.counts
-        if self._job.is_training:
+        if self._follows:
             return self._trained()
         if not counts.complete:
             classes = ", ".join(f"{count} {name}" for name, count in counts.failures.most_common())

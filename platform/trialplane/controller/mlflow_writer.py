@@ -33,7 +33,7 @@ from trialplane import errors
 from trialplane.controller import adoption, found, journal
 from trialplane.controller.artifacts import Artifacts
 from trialplane.controller.batch import Artifact, Batch, Sender, describe, milliseconds, say
-from trialplane.spec import collecting
+from trialplane.spec.jobs import collection
 from trialplane.wire import env, escapes, labels, paths, records, rows
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import TrialOutcome, TrialReport, TrialRequest
@@ -231,7 +231,7 @@ class Writer:
             }
         )
         log = self._run.trial_log(event["trial"], event["attempt"])
-        failed = outcome.state is TrialState.FAILED or outcome.metrics.get(collecting.FAILED_UNITS)
+        failed = outcome.state is TrialState.FAILED or outcome.metrics.get(collection.FAILED_UNITS)
         if (failed or event.get("keep_log")) and log.exists():
             # Of a collection, those of its producers too; each goes on through all attempts at the iteration.
             logs = [log, *sorted(log.parent.glob("worker-*.log"))]

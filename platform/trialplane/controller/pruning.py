@@ -11,7 +11,7 @@ from trialplane import errors
 from trialplane.controller import samplers
 from trialplane.controller.history import History
 from trialplane.controller.samplers import JobCode
-from trialplane.spec.job import Job
+from trialplane.spec.jobs import Job
 from trialplane.wire.records import TrialOutcome
 from trialplane.wire.states import TrialState
 
@@ -37,7 +37,8 @@ class Pruning:
         self.has_come = False
         self._job = job
         self._memory = memory
-        self._other = job.watched.direction != job.objectives[0].direction
+        self._watched = job.search.watched(job.objectives[0])
+        self._other = self._watched.direction != job.objectives[0].direction
         self._reports = 0
         self._names: dict[str, None] = {}  # metrics that came instead, in their order
         self._has_result = False
@@ -52,7 +53,7 @@ class Pruning:
             step: epoch or optimizer step; of a step reported twice the first report counts.
             metrics: by name.
         """
-        watched = self._job.watched.metric
+        watched = self._watched.metric
         if watched not in metrics:
             self._reports += 1
             if len(self._names) < _MOST_NAMES:
@@ -66,7 +67,7 @@ class Pruning:
         if not self._other:
             return bool(trial.should_prune())
         # Optuna's pruners ask the study, and studies made of it the storage, which way is better.
-        self._memory.judged_by = StudyDirection[self._job.watched.direction.upper()]
+        self._memory.judged_by = StudyDirection[self._watched.direction.upper()]
         try:
             judged = optuna.Study(study.study_name, self._memory, sampler=study.sampler, pruner=self.pruner)
             return bool(self.pruner.prune(judged, self._memory.get_trial(trial._trial_id)))
@@ -80,18 +81,18 @@ class Pruning:
     @property
     def complaint(self) -> str:
         """Why no trial can be pruned, once there should have been a report of the watched metric; "" else."""
-        if self._job.pruner.name == "none" or self.has_come or not (self._has_result or self._reports >= MANY):
+        if self._job.search.pruner.name == "none" or self.has_come or not (self._has_result or self._reports >= MANY):
             return ""
         self._told = self._told or self._why()  # in the words of that moment, so that it is one complaint
         return self._told
 
     def _why(self) -> str:
-        watched = self._job.watched.metric
+        watched = self._watched.metric
         cure = f"report it, ctx.report(step, {watched}=…)" if watched.isidentifier() else "report it"
         if self._names:
             names = list(self._names)[:_MOST_NAMES]
             came = f"{errors.counted(self._reports, 'report')} had {', '.join(names)}"
-            cure += f", or write pruner: {{name: {self._job.pruner.name}, metric: {names[0]}}}"
+            cure += f", or write pruner: {{name: {self._job.search.pruner.name}, metric: {names[0]}}}"
         else:
             came = "no trial has reported anything"
-        return f"nothing is pruned: the {self._job.pruner.name} pruner watches {watched}, and {came}; {cure}"
+        return f"nothing is pruned: the {self._job.search.pruner.name} pruner watches {watched}, and {came}; {cure}"

@@ -19,16 +19,17 @@ import ray
 from ray._private import internal_api, state
 
 from trialplane import errors
+from trialplane.spec.jobs import Role
+from trialplane.wire import cluster
 
 log = logging.getLogger(__name__)
 
-SLOT_RESOURCE = "trial_slot"
 STARTS = 3  # Ray gives its processes 30 s, a limit that nobody can change, and a busy machine is quicker a minute later
 ASK_PATIENCE = 2.0  # seconds for a node to say what it has spilled
 
 
-def connect(size: int, gpus: int, store: Callable[[int], int]) -> None:
-    """Starts a Ray of this process's own on this machine, with room for `size` slots of `gpus` GPUs each.
+def connect(roles: Sequence[Role], store: Callable[[int], int]) -> None:
+    """Starts a Ray of this process's own on this machine, with room for the slots of all roles.
 
     `store` says how large its object store is to be, of what is left in /dev/shm: `plan.sizes.local_object_store`.
 
@@ -37,6 +38,7 @@ def connect(size: int, gpus: int, store: Callable[[int], int]) -> None:
     Raises:
         SlotError: Ray does not start, or has fewer GPUs than the trials need.
     """
+    size, wanted = sum(role.pods for role in roles), sum(role.pods * role.resources.gpus for role in roles)
     with _told("Ray does not start on this machine"):
         for start in range(1, STARTS + 1):
             others = _children()
@@ -44,7 +46,7 @@ def connect(size: int, gpus: int, store: Callable[[int], int]) -> None:
                 ray.init(
                     address="local",
                     num_cpus=max(size, 1),
-                    resources={SLOT_RESOURCE: size},
+                    resources={cluster.slot(role.name): role.pods for role in roles},
                     include_dashboard=False,
                     log_to_driver=False,
                     configure_logging=False,
@@ -59,10 +61,10 @@ def connect(size: int, gpus: int, store: Callable[[int], int]) -> None:
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
     have = int(ray.cluster_resources().get("GPU", 0))
-    if have < gpus * size:
+    if have < wanted:
         raise errors.SlotError(
-            f"{errors.counted(size, 'slot')} with {errors.counted(gpus, 'GPU')} each: that is {gpus * size}, but Ray sees "
-            f"{have}; lower --parallel, --nodes or --gpus"
+            f"{errors.counted(size, 'slot')} ask for {errors.counted(wanted, 'GPU')}, but Ray sees {have}; lower "
+            "--parallel, --nodes or --gpus"
         )
 
 
@@ -120,10 +122,11 @@ def wait(answers: Sequence[Any], timeout: float) -> list[Any]:
     return list(done)
 
 
-def store_bytes() -> int:
+def store_bytes(roles: Sequence[Role]) -> int:
     """Bytes of the smallest object store of a node with slots; 0 while there is none."""
+    slots = [cluster.slot(role.name) for role in roles]
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    return int(min((has.get("object_store_memory", 0) for has in nodes if has.get(SLOT_RESOURCE)), default=0))
+    return int(min((has.get("object_store_memory", 0) for has in nodes if any(has.get(one) for one in slots)), default=0))
 
 
 def spilled_bytes() -> int | None:

@@ -22,7 +22,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from trialplane import errors
 from trialplane.spec import options, space
-from trialplane.spec.job import Job
+from trialplane.spec.jobs import Job
 from trialplane.spec.options import Kind
 from trialplane.wire.records import TrialOutcome
 from trialplane.wire.states import FailureClass
@@ -80,30 +80,32 @@ def build_sampler(
     """
     if isinstance(before, _Grid):
         return before
-    name = job.sampler.name
+    name = job.search.sampler.name
     seed = job.seed if name in _ONE_SEQUENCE else derived_seed(job.seed, trial)
-    sampler: optuna.samplers.BaseSampler = _build(Kind.SAMPLER, name, job.sampler.options, job, seed, code)
+    sampler: optuna.samplers.BaseSampler = _build(Kind.SAMPLER, name, job.search.sampler.options, job, seed, code)
     return sampler
 
 
 def build_pruner(job: Job, code: JobCode) -> optuna.pruners.BasePruner:
     """The study's pruner."""
-    pruner: optuna.pruners.BasePruner = _build(Kind.PRUNER, job.pruner.name, job.pruner.options, job, job.seed, code)
+    pruner: optuna.pruners.BasePruner = _build(
+        Kind.PRUNER, job.search.pruner.name, job.search.pruner.options, job, job.seed, code
+    )
     return pruner
 
 
 def grid_is_drawn(job: Job, study: optuna.Study) -> bool:
     """Whether every point of a grid has been drawn; Optuna's sampler would draw one that still runs a second time."""
-    if job.sampler.name != "grid":
+    if job.search.sampler.name != "grid":
         return False
     drawn = {trial.system_attrs.get("grid_id") for trial in study.get_trials(deepcopy=False)} - {None}
-    return len(drawn) >= math.prod(parameter.count or 1 for parameter in job.parameters.values())
+    return len(drawn) >= math.prod(parameter.count or 1 for parameter in job.search.parameters.values())
 
 
 def stop_if_exhausted(job: Job, study: optuna.Study, code: JobCode) -> None:
     """Calls `study.stop` when a former controller saw the last point tried: brute force knows it by its last trial."""
     ended = [trial for trial in study.get_trials(deepcopy=False) if trial.state.is_finished()]
-    if job.sampler.name == "bruteforce" and ended:
+    if job.search.sampler.name == "bruteforce" and ended:
         build_sampler(job, 0, code).after_trial(study, ended[-1], ended[-1].state, ended[-1].values)
 
 
@@ -134,7 +136,7 @@ def _build(kind: Kind, name: str, given: Mapping[str, Any], job: Job, seed: int,
     if "seed" in choice.platform:
         arguments["seed"] = seed
     if "search_space" in choice.platform:
-        arguments["search_space"] = {key: parameter.points() for key, parameter in job.parameters.items()}
+        arguments["search_space"] = {key: parameter.points() for key, parameter in job.search.parameters.items()}
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # optuna on experimental and deprecated options: the job asked for them
@@ -187,11 +189,11 @@ def suggest(drawn: optuna.trial.Trial, job: Job, function: Callable[..., Any] | 
             function(drawn)
         except Exception as error:
             raise errors.EntrypointError(
-                f"{job.space_function} failed for trial {drawn.number}: {type(error).__name__}: {error}"
+                f"{job.search.function} failed for trial {drawn.number}: {type(error).__name__}: {error}"
             ) from error
         return drawn.params
     values: dict[str, Any] = {}
-    for name, parameter in job.parameters.items():
+    for name, parameter in job.search.parameters.items():
         if space.is_active(parameter, values):
             values[name] = _suggest_one(drawn, name, parameter)
     return values

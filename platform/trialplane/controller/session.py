@@ -41,8 +41,8 @@ from trialplane.controller.slots import SlotPool
 from trialplane.controller.status import StatusBoard, write_status
 from trialplane.controller.wishes import Wishes
 from trialplane.plan import sizes
-from trialplane.spec import checkpoints
-from trialplane.spec.job import Job
+from trialplane.spec import jobs
+from trialplane.spec.jobs import Job, Role
 from trialplane.wire import env, escapes, labels, paths, records
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import RunStatus, SlotConfig
@@ -59,7 +59,7 @@ def drive(folder: Path, stopped: list[int], setting: Setting) -> int:
     """Runs the study in `folder`; a signal's number in `stopped` stops it."""
     run = RunPaths(folder)
     try:
-        job = Job.model_validate_json(run.job.read_text())
+        job = jobs.read(run.job.read_text())
     except ValidationError as error:
         first = error.errors()[0]
         log.error(
@@ -121,7 +121,7 @@ class Session:
             started=time.time(),
             updated=time.time(),
             kind=job.kind,
-            slots_per_trial=job.nodes,
+            slots_per_trial=job.roles()[0].nodes,
             worked=0.0 if self._last is None else self._last.worked,
         )
 
@@ -193,7 +193,7 @@ class Session:
         board.show(self._status(RunState.PENDING, "the slots are warming up"), now=True)
         shutil.rmtree(run.scratch, ignore_errors=True)  # of a controller that was killed
         with contextlib.ExitStack() as stack:
-            spares = 1 if job.is_training or job.is_collection else max(8, 2 * job.parallel)
+            spares = 1 if job.is_sequential else max(8, 2 * job.width)
             recorder = Recorder(run, uri, spares, keeps_folder=not self._setting.in_cluster)
             stack.callback(recorder.close, 5.0)
             recorder.study(_facts(run, job))
@@ -244,7 +244,7 @@ class Session:
                     ray_session.join(setting.ray)
                 else:
                     store = functools.partial(sizes.local_object_store, job)
-                    ray_session.connect(job.slots, job.resources.gpus, store)
+                    ray_session.connect(job.roles(), store)
             except SystemExit:  # what Ray's own handler makes of SIGTERM while it starts
                 self._stopped.append(signal.SIGTERM)
             stack.callback(ray_session.disconnect)
@@ -252,7 +252,7 @@ class Session:
             wanted = wishes.ending()
             if wanted is not None:
                 return wanted
-            pool = self._pool(self._slot_config(uri), wishes, ledger)
+            pool = self._pool(uri, wishes, ledger)
             stack.callback(pool.close)
             self._loop = loop.Controller(
                 run,
@@ -268,45 +268,46 @@ class Session:
             )
             return self._loop.run()
 
-    def _pool(self, config: SlotConfig, wishes: Wishes, ledger: Ledger) -> SlotPool | GangPool | CrewPool:
+    def _pool(self, uri: str, wishes: Wishes, ledger: Ledger) -> SlotPool | GangPool | CrewPool:
         """The slots, as the loop of this kind of job needs them."""
-        job, in_cluster = self._job, self._setting.in_cluster
+        job, in_cluster, roles = self._job, self._setting.in_cluster, self._job.roles()
         patience = slots.START_PATIENCE if in_cluster else 0.0
         has_begun = bool(ledger.newest)  # else one bad slot would end the run of a head that was lost
-        if job.collect is not None:
-            entrypoint = job.collect.consumer or SHARDS
-            write = {} if job.collect.write is None else job.collect.write.model_dump()
-            consumer = dataclasses.replace(config, role="consumer", entrypoint=entrypoint, write=write)
-            producer = dataclasses.replace(config, role="producer")
+        if isinstance(job, jobs.Collection):
+            workers, learner = roles
             pools = (
-                SlotPool(consumer, 1, patience, has_begun=has_begun),
-                SlotPool(producer, wishes.parallel(), patience, has_begun=ledger.counts.complete > 0),
+                SlotPool(self._slot_config(learner, uri), 1, patience, has_begun=has_begun),
+                SlotPool(self._slot_config(workers, uri), wishes.parallel(), patience, has_begun=ledger.counts.complete > 0),
             )
-            return CrewPool(*pools, job, ray_session.store_bytes, ray_session.spilled_bytes)
-        size = max(1, min(wishes.parallel(), ledger.unstarted)) if in_cluster else min(job.parallel, job.trials)
-        pool = SlotPool(config, size * job.nodes, patience, has_begun=has_begun)
-        return pool if job.nodes == 1 else GangPool(pool, config)
+            return CrewPool(*pools, job, functools.partial(ray_session.store_bytes, roles), ray_session.spilled_bytes)
+        (role,) = roles
+        size = max(1, min(wishes.parallel(), ledger.unstarted)) if in_cluster else role.replicas
+        config = self._slot_config(role, uri)
+        pool = SlotPool(config, size * role.nodes, patience, has_begun=has_begun)
+        return pool if role.nodes == 1 else GangPool(pool, config)
 
-    def _slot_config(self, uri: str) -> SlotConfig:
+    def _slot_config(self, role: Role, uri: str) -> SlotConfig:
+        """What the slots of a role have in common."""
         run, job, setting = self._run, self._job, self._setting
-        grace = setting.grace if job.checkpoints.grace is None else job.checkpoints.grace
         return SlotConfig(
             run=run.root.name,
             code=str(run.code),
-            entrypoint=job.entrypoint,
+            entrypoint=role.entrypoint or SHARDS,
             root=str(run.root),
             cache=str(paths.cache(run.root.parent.parent)),
             preload=job.preload,
-            cpus=job.resources.cpus,
-            gpus=job.resources.gpus,
-            memory=job.resources.memory_bytes,
-            env={env.MLFLOW_TRACKING_URI: uri, env.MLFLOW_EXPERIMENT_NAME: job.name, **_without_gpus(job)},
-            ranks=job.ranks_per_node,
-            nodes=job.nodes,
+            cpus=role.resources.threads,
+            gpus=role.resources.gpus,
+            memory=role.resources.memory_bytes,
+            env={env.MLFLOW_TRACKING_URI: uri, env.MLFLOW_EXPERIMENT_NAME: job.name, **_without_gpus(role, job)},
+            ranks=role.ranks,
+            nodes=role.nodes,
             checkpoints=job.checkpoints.url or setting.checkpoints,
-            grace=checkpoints.GRACE[job.kind] if grace is None else grace,
+            grace=job.grace(setting.grace),
             pack=str(arrival.archive(setting.submitted)) if setting.in_cluster and setting.submitted else "",
             ship=setting.in_cluster,
+            role=role.name,
+            write=role.write,
         )
 
     def _recorded(self, recorder: Recorder, ending: Ending) -> bool:
@@ -391,13 +392,14 @@ def _submitted(run: RunPaths) -> float:
     return float(json.loads(run.submission.read_text()).get("submitted", 0.0))
 
 
-def _without_gpus(job: Job) -> dict[str, str]:
-    """Hides the machine's GPUs from ranks that were given none.
+def _without_gpus(role: Role, job: Job) -> dict[str, str]:
+    """Hides the machine's GPUs from ranks that were given none, and from a role where another one of the run has some.
 
     Else each would take the GPU of its local rank, which is another run's, or is not there. A search's trial of one process
     may find a GPU by itself: such trials share it.
     """
-    hides = job.resources.gpus == 0 and (job.is_training or job.world_size > 1)
+    others = any(one.resources.gpus for one in job.roles())
+    hides = role.resources.gpus == 0 and (role.gang or role.ranks > 1 or others)
     return {"CUDA_VISIBLE_DEVICES": ""} if hides else {}
 
 
@@ -412,14 +414,6 @@ def _last(run: RunPaths) -> RunStatus | None:
 def _facts(run: RunPaths, job: Job) -> dict[str, Any]:
     """Names, parameters and tags of the study's MLflow run."""
     submission = json.loads(run.submission.read_text())
-    search = {
-        "trials": job.trials,
-        "parallel": job.parallel,
-        "sampler": job.sampler.name,
-        "pruner": job.pruner.name,
-    }
-    training = {"nodes": job.nodes, "ranks": job.world_size, **({"resume": job.resume} if job.resume else {})}
-    collection = {} if job.collect is None else job.collect.model_dump(exclude={"write"}, exclude_none=True)
     return {
         "tags": {
             labels.JOB: job.name,
@@ -431,7 +425,7 @@ def _facts(run: RunPaths, job: Job) -> dict[str, Any]:
             "mlflow.note.content": job.description,
         },
         "params": {
-            **(training if job.is_training else search if job.collect is None else collection),
+            **job.facts(),
             "objectives": ", ".join(f"{o.direction} {o.metric}" for o in job.objectives),
         },
     }

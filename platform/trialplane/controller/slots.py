@@ -21,6 +21,7 @@ from trialplane.controller import ray_session
 from trialplane.controller.slot_actor import GROUPS, SlotActor
 from trialplane.controller.slot_events import SlotEvent, SlotFed, SlotFetched, SlotReady, SlotTrial
 from trialplane.controller.starting import StartFailures
+from trialplane.wire import cluster
 from trialplane.wire.records import SlotConfig, TrialEvent, TrialOutcome, TrialRequest
 from trialplane.wire.states import FailureClass, TrialState
 from trialplane.wire.units import Parcel, Unit
@@ -280,7 +281,7 @@ class SlotPool:
         """Puts a new actor in a place and starts its template."""
         self._generation += 1
         options: dict[str, Any] = {
-            "resources": {ray_session.SLOT_RESOURCE: 1},
+            "resources": {cluster.slot(self._config.role): 1},
             "num_cpus": 0,  # the slot's resource already says: one trial per place
             "num_gpus": self._config.gpus,
             "concurrency_groups": GROUPS,  # so that `kill` need not wait for the trial
@@ -382,4 +383,4 @@ class SlotPool:
 
     def _named(self, place: _Place) -> str:
         role = self._config.role
-        return "the consumer" if role == "consumer" else f"{'worker' if role == 'producer' else 'slot'} {place.index}"
+        return "the learner" if role == "learner" else f"{'worker' if role == 'worker' else 'slot'} {place.index}"

@@ -16,7 +16,7 @@ from typing import Any
 from trialplane.errors import Complaint
 from trialplane.plan import pack as packing
 from trialplane.plan.pack import Pack
-from trialplane.spec.job import Job
+from trialplane.spec.jobs import Job
 from trialplane.wire.records import RunStatus
 from trialplane.wire.states import RunState
 
@@ -95,7 +95,7 @@ def pending(run: str, job: Job, submitted: float) -> RunStatus:
         trials=job.trials,
         parallel=job.width,
         kind=job.kind,
-        slots_per_trial=job.nodes,
+        slots_per_trial=job.roles()[0].nodes,
         reason="the controller is starting",
         objectives=tuple(objective.metric for objective in job.objectives),
         created=submitted,

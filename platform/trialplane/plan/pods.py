@@ -1,4 +1,4 @@
-"""The three kinds of pod of a run, as templates: the controller's, a trial's, the submitter's. Pure data, no network.
+"""The kinds of pod of a run, as templates: the controller's, one for each role, the submitter's. Pure data, no network.
 
 All of them run as uid 1000 with a read-only root file system and without a service account's token, as the Pod Security
 Standard `restricted` wants; KubeRay's own container beside trials (`wait-gcs-ready`) copies a trial's environment, mounts
@@ -15,7 +15,7 @@ from trialplane.plan import sizes, variables
 from trialplane.plan.plan import Plan
 from trialplane.plan.saving import Saving
 from trialplane.plan.site import Site
-from trialplane.spec.job import Job
+from trialplane.spec.jobs import Job, Role
 from trialplane.wire import cluster
 from trialplane.wire.paths import RunPaths
 
@@ -88,21 +88,21 @@ def autoscales(job: Job, site: Site) -> bool:
 
     Nor do they where a trial fills several, or where there is one trial: KubeRay starts the run when all of them are ready.
     """
-    if job.is_placed_whole:
+    if any(role.gang for role in job.roles()):
         return False
     if job.cluster.autoscale is not None:
         return job.cluster.autoscale
     return site.autoscale and not (job.cluster.queue or site.queue)
 
 
-def trial(plan: Plan, site: Site) -> dict[str, Any]:
-    """Template of a worker pod, in which one trial, or one node of a trial, runs at a time."""
-    job = plan.job
-    saving = Saving.of(job, site)
-    resources = sizes.resources(str(job.resources.cpus), sizes.mib(sizes.trial_memory(job)), site.overcommit)
-    if job.resources.gpus:
+def trial(plan: Plan, site: Site, role: Role) -> dict[str, Any]:
+    """Template of a pod of a role, in which one trial, or one node of a trial, or one worker runs at a time."""
+    saving = Saving.of(plan.job, site)
+    need, wanted = role.resources, role.cluster
+    resources = sizes.resources(need.cpus, sizes.mib(sizes.trial_memory(role)), site.overcommit)
+    if need.gpus:
         for kind in ("limits", "requests"):
-            resources[kind][job.cluster.gpu_resource] = str(job.resources.gpus)
+            resources[kind][wanted.gpu_resource] = str(need.gpus)
     mounts = [
         _mount("tmp", variables.TMP),
         _mount("home", cluster.HOME),
@@ -111,7 +111,7 @@ def trial(plan: Plan, site: Site) -> dict[str, Any]:
     ]
     container: dict[str, Any] = {
         "name": "ray-worker",
-        "image": job.cluster.image or site.images.trial,
+        "image": wanted.image or site.images.trial,
         "imagePullPolicy": site.images.pull_policy,
         "env": variables.trial(site, saving),
         "resources": resources,
@@ -122,7 +122,7 @@ def trial(plan: Plan, site: Site) -> dict[str, Any]:
     volumes = [
         _scratch("tmp"),
         _scratch("home"),
-        _memory("shm", sizes.trial_shm(job)),
+        _memory("shm", sizes.trial_shm(role)),
         {"name": "code", "configMap": {"name": cluster.code_map(plan.run)}},
     ]
     if site.data.claim:
@@ -132,14 +132,14 @@ def trial(plan: Plan, site: Site) -> dict[str, Any]:
     # A container that ended is not started again in the same pod, but the pod made anew: it waits for the head as the
     # first one did, with no back-off, and finds nothing that the former one left in memory or on disk.
     spec["restartPolicy"] = "Never"
-    selector = {**site.node_selector, **job.cluster.node_selector}
+    selector = {**site.node_selector, **wanted.node_selector}
     if selector:
         spec["nodeSelector"] = selector
     tolerations = [dict(one) for one in site.tolerations]
-    tolerations += [one.model_dump(exclude_none=True) for one in job.cluster.tolerations]
+    tolerations += [one.model_dump(exclude_none=True) for one in wanted.tolerations]
     if tolerations:
         spec["tolerations"] = tolerations
-    spec.update(_topology(plan))
+    spec.update(_topology(plan, role))
     if saving is not None:
         saving.add_to(spec, container)
     return {"metadata": _metadata(plan, cluster.TRIAL), "spec": spec}
@@ -153,7 +153,7 @@ def submitter(plan: Plan, site: Site) -> dict[str, Any]:
         "imagePullPolicy": site.images.pull_policy,
         "command": ["python", "-m", "trialplane.controller.submitter"],
         "env": variables.submitter(plan, site, entrypoint(plan)),
-        "resources": sizes.resources("500m", "128Mi", site.overcommit),
+        "resources": sizes.resources(0.5, "128Mi", site.overcommit),
         "securityContext": locked(),
         "volumeMounts": [_mount("tmp", variables.TMP)],
     }
@@ -168,7 +168,7 @@ def autoscaler(site: Site) -> dict[str, Any]:
     return {
         "imagePullPolicy": site.images.pull_policy,
         "env": variables.autoscaler(site),
-        "resources": sizes.resources("250m", "512Mi", site.overcommit),
+        "resources": sizes.resources(0.25, "512Mi", site.overcommit),
         "securityContext": locked(),
         "volumeMounts": [_mount("autoscaler-tmp", variables.TMP), _mount("token", _TOKEN, read_only=True)],
     }
@@ -233,7 +233,7 @@ def _soon_elsewhere() -> list[dict[str, Any]]:
     ]
 
 
-def _topology(plan: Plan) -> dict[str, Any]:
+def _topology(plan: Plan, role: Role) -> dict[str, Any]:
     """Wishes about where the trial pods of a run lie to each other."""
     topology = plan.job.cluster.topology
     alike = {"matchLabels": {cluster.RUN: plan.run, cluster.ROLE: cluster.TRIAL}}
@@ -247,7 +247,7 @@ def _topology(plan: Plan) -> dict[str, Any]:
                 "labelSelector": alike,
             }
         ]
-    packed = (topology.pack,) if topology is not None else _NEAR if plan.job.nodes > 1 else ()
+    packed = (topology.pack,) if topology is not None else _NEAR if role.nodes > 1 else ()
     terms = [{"weight": 100, "podAffinityTerm": {"topologyKey": key, "labelSelector": alike}} for key in packed if key]
     if terms:
         made["affinity"] = {"podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": terms}}

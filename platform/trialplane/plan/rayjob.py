@@ -14,13 +14,11 @@ from trialplane.plan import plan as planning
 from trialplane.plan import pods, sizes
 from trialplane.plan.plan import Plan
 from trialplane.plan.site import Site
-from trialplane.spec.job import Job
+from trialplane.spec.jobs import Job, Role
 from trialplane.wire import cluster
 
 # Of the images; KubeRay asks for it before it makes a token, and picks its probes by it.
 RAY_VERSION = "2.60.0"
-GROUP = "trials"  # the one worker group
-SLOT = "trial_slot"  # what a slot asks of a node; a trial pod has one, so it runs one trial at a time
 # Submitter's pods that may be lost (to drained nodes, say) before KubeRay gives up a run, which is sound without them. Each
 # comes a while after the one before it, ten minutes at most; of one that failed `status` says how it ended.
 SUBMITTER_RETRIES = 1000
@@ -85,24 +83,24 @@ def rayjob(plan: Plan, site: Site) -> dict[str, Any]:
                     },
                     "template": pods.controller(plan, site),
                 },
-                "workerGroupSpecs": [_workers(plan, site)],
+                "workerGroupSpecs": [_workers(plan, site, role) for role in job.roles()],
             },
         },
     }
 
 
-def _workers(plan: Plan, site: Site) -> dict[str, Any]:
-    replicas = Replicas.of(plan.job.slots, pods.autoscales(plan.job, site))
-    resources = plan.job.resources
+def _workers(plan: Plan, site: Site, role: Role) -> dict[str, Any]:
+    replicas = Replicas.of(role.pods, pods.autoscales(plan.job, site))
+    need = role.resources
     return {
-        "groupName": GROUP,
+        "groupName": cluster.group(role.name),
         "replicas": replicas.now,
         "minReplicas": replicas.least,
         "maxReplicas": replicas.most,
         # Ray's, not the pod's. Said here, for KubeRay knows neither a slot nor every name of a GPU.
-        "resources": {"CPU": str(resources.cpus), "GPU": str(resources.gpus), SLOT: "1"},
-        "rayStartParams": {**_NO_LOG_MONITOR, "object-store-memory": str(sizes.object_store(plan.job))},
-        "template": pods.trial(plan, site),
+        "resources": {"CPU": str(need.threads), "GPU": str(need.gpus), cluster.slot(role.name): "1"},
+        "rayStartParams": {**_NO_LOG_MONITOR, "object-store-memory": str(sizes.object_store(role))},
+        "template": pods.trial(plan, site, role),
     }
 
 

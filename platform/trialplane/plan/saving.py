@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from trialplane.plan.site import Site
-from trialplane.spec import checkpoints
-from trialplane.spec.job import Job
+from trialplane.spec.jobs import Job
 from trialplane.wire import cluster
 
 # Seconds that a pod has longer than its trial: the hook waits for half of them, for the slot may have to kill the trial, and
@@ -21,7 +20,6 @@ from trialplane.wire import cluster
 MARGIN = 10
 LEAVING = ("python", "-m", "trialplane.worker.leaving")  # tells the trial, and waits for it as many seconds as it is told
 _VOLUME = "checkpoints"
-_LOST = "a lost pod starts the training from nothing"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,9 +44,7 @@ class Saving:
         if not job.keeps_checkpoints:
             return None
         url = job.checkpoints.url or site.checkpoints.url
-        grace = job.checkpoints.grace
-        if grace is None:
-            grace = site.checkpoints.grace if job.is_training else checkpoints.GRACE[job.kind]
+        grace = job.grace(site.checkpoints.grace)
         if url:
             return cls(url, grace, secret=site.checkpoints.secret)
         return cls(cluster.CHECKPOINTS, grace, claim=site.checkpoints.claim)
@@ -94,8 +90,7 @@ def warnings(job: Job, site: Site) -> Iterator[str]:
     """What a user should know of it before the run starts."""
     saving = Saving.of(job, site)
     if saving is not None and saving.is_volume and not saving.claim:
-        lost = "a collection whose pods were lost has no weights to go on with" if job.is_collection else _LOST
         yield (
-            f"the chart has no place for checkpoints, so they go with their pod, and {lost}; "
+            f"the chart has no place for checkpoints, so they go with their pod, and {job.loss}; "
             "helm upgrade --set checkpoints.enabled=true, or --set checkpoints.url=s3://bucket/path here"
         )

@@ -12,8 +12,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from trialplane.errors import TargetError
-from trialplane.spec import checkpoints, values
-from trialplane.spec.cluster import Cpus
+from trialplane.spec import values
 
 
 class _Part(BaseModel):
@@ -66,13 +65,13 @@ class Checkpoints(_Part):
     claim: str = ""
     url: str = ""
     secret: str = ""
-    grace: values.Duration = checkpoints.GRACE["train"]
+    grace: values.Duration = 120.0
 
 
 class Controller(_Part):
     """What the head pod gets of a node."""
 
-    cpus: Cpus = "1"
+    cpus: values.Cores = 1
     memory: values.Quantity = "2Gi"
 
 

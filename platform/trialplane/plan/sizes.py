@@ -6,7 +6,7 @@ import math
 
 from trialplane.plan.site import Site
 from trialplane.spec import values
-from trialplane.spec.job import Job
+from trialplane.spec.jobs import Job, Role
 
 MIB = 2**20
 # What a worker pod holds beside its trial: `ray start` 200 MiB resident, dashboard agent 141, slot actor 125, runtime-env
@@ -23,7 +23,7 @@ DEFAULT_SHM = 64 * MIB  # what every container has
 SHM_MARGIN = 16 * MIB  # Ray leaves /dev/shm for a slow folder when its object store fills it to the last page
 
 
-def controller_cpus(job: Job, site: Site) -> str:
+def controller_cpus(job: Job, site: Site) -> float:
     """CPU cores of the head pod."""
     return job.cluster.controller.cpus or site.controller.cpus
 
@@ -38,15 +38,15 @@ def controller_object_store(job: Job, site: Site) -> int:
     return max(LEAST_OBJECT_STORE, values.bytes_of(controller_memory(job, site)) // 8)
 
 
-def object_store(job: Job) -> int:
-    """Bytes of Ray's object store in a trial pod.
+def object_store(role: Role) -> int:
+    """Bytes of Ray's object store in a pod of a role.
 
-    One producer's may hold all that a collection has in flight, and the consumer's too, for all pods of a run are alike; and
-    it has room for weights. `resources.shm` makes it as large as what the job has of /dev/shm beside it.
+    One worker's may hold all that a collection has in flight, as the learner's must, and it has room for weights.
+    `resources.shm` then makes it as large as what the processes have of /dev/shm beside it.
     """
-    if job.collect is None:
+    if not role.in_flight_bytes:
         return OBJECT_STORE
-    return max(OBJECT_STORE + int(job.collect.in_flight_bytes * STORE_FACTOR), job.resources.shm_bytes or 0)
+    return max(OBJECT_STORE + int(role.in_flight_bytes * STORE_FACTOR), role.resources.shm_bytes or 0)
 
 
 def local_object_store(job: Job, free: int) -> int:
@@ -56,25 +56,29 @@ def local_object_store(job: Job, free: int) -> int:
         job: the resolved job.
         free: bytes left in /dev/shm.
     """
-    return max(_LEAST_LOCAL, min(free // 2, max(_LOCAL, object_store(job))))
+    return max(_LEAST_LOCAL, min(free // 2, max(_LOCAL, *map(object_store, job.roles()))))
 
 
-def trial_shm(job: Job) -> int:
-    """Bytes of /dev/shm in a trial pod: the job's own, and Ray's object store."""
-    own = DEFAULT_SHM if job.shm_bytes is None else job.shm_bytes
-    return own + object_store(job) + SHM_MARGIN
+def trial_shm(role: Role) -> int:
+    """Bytes of /dev/shm in a pod of a role: its processes' own, and Ray's object store."""
+    own = DEFAULT_SHM if role.shm_bytes is None else role.shm_bytes
+    return own + object_store(role) + SHM_MARGIN
 
 
-def trial_memory(job: Job) -> int:
-    """Bytes of a trial pod: the trial, /dev/shm, and Ray."""
-    return job.resources.memory_bytes + trial_shm(job) + RAY_MEMORY
+def trial_memory(role: Role) -> int:
+    """Bytes of a pod of a role: its processes, /dev/shm, and Ray."""
+    return role.resources.memory_bytes + trial_shm(role) + RAY_MEMORY
 
 
-def resources(cpus: str, memory: str, overcommit: float) -> dict[str, dict[str, str]]:
+def resources(cpus: float, memory: str, overcommit: float) -> dict[str, dict[str, str]]:
     """Requests and limits; they are equal unless the site overcommits its CPUs."""
-    millis = float(cpus[:-1]) if cpus.endswith("m") else float(cpus) * 1000
-    requested = cpus if overcommit == 1 else f"{max(1, math.ceil(millis / overcommit))}m"
-    return {"requests": {"cpu": requested, "memory": memory}, "limits": {"cpu": cpus, "memory": memory}}
+    requested = cpu(cpus) if overcommit == 1 else f"{max(1, math.ceil(cpus * 1000 / overcommit))}m"
+    return {"requests": {"cpu": requested, "memory": memory}, "limits": {"cpu": cpu(cpus), "memory": memory}}
+
+
+def cpu(cores: float) -> str:
+    """Cores as Kubernetes writes them: 2, 500m."""
+    return f"{cores:.0f}" if cores == int(cores) else f"{cores * 1000:.0f}m"
 
 
 def mib(size: int) -> str:

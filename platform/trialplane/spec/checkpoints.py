@@ -15,10 +15,6 @@ from trialplane.spec import faults, values
 _URL = r"^[a-z][a-z0-9+.-]*://[^\s/]\S*$"
 Url = Annotated[str, Field(pattern=_URL)]
 
-# Kind of job → seconds that a trial gets to save itself, where neither the job nor a chart says. A search's are what
-# Kubernetes gives every pod; a collection's are saved between iterations.
-GRACE = {"hpo": 30.0, "train": 120.0, "collect": 30.0}
-
 
 class Checkpoints(faults.Model):
     """What a job wants of the place of its checkpoints."""

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, WithJsonSchema, model_validator
+from pydantic import BeforeValidator, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, model_validator
 from pydantic_core import CoreSchema, core_schema
 
 from trialplane.spec import faults, values
@@ -42,13 +42,6 @@ class _Shape:
         return value
 
 
-def _cpus(value: Any) -> Any:
-    text = f"{value:g}" if isinstance(value, (int, float)) and not isinstance(value, bool) else value
-    if not isinstance(text, str) or not re.fullmatch(_CPUS, text) or not float(text.rstrip("m")):
-        raise ValueError(f"{value!r} is no amount of CPU; write 2, 0.5 or 500m")
-    return text
-
-
 def _free(kind: str) -> Callable[[dict[str, str]], dict[str, str]]:
     """Refuses names that the platform itself sets."""
 
@@ -61,19 +54,6 @@ def _free(kind: str) -> Callable[[dict[str, str]], dict[str, str]]:
     return check
 
 
-_CPUS = r"\d+(?:\.\d+)?m?"
-Cpus = Annotated[
-    str,
-    BeforeValidator(_cpus),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "number", "exclusiveMinimum": 0},
-                {"type": "string", "pattern": rf"^(?=.*[1-9]){_CPUS}$"},
-            ]
-        }
-    ),
-]
 Switch = Annotated[bool, Field(strict=True)]
 Image = Annotated[str, _Shape(r"[^\s@:]\S*", "an image; write name:tag or name@sha256:…")]
 Object = Annotated[str, _Shape(_DNS, "the name of a Kubernetes object: lower-case letters, digits, - and .")]
@@ -135,7 +115,7 @@ class Topology(faults.Model):
 class ControllerPod(faults.Model):
     """What the pod of the controller gets of a node."""
 
-    cpus: Cpus | None = Field(default=None, description="CPU cores: 2, 0.5 or 500m; else the chart's.")
+    cpus: values.Cores | None = Field(default=None, description="CPU cores: 2, 0.5 or 500m; else the chart's.")
     memory: values.Quantity | None = Field(default=None, description="Memory: 2Gi, 4Gi; else the chart's.")
 
 

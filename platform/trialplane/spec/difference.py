@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from trialplane.spec.job import Job
+from trialplane.spec.jobs import Job
 
 # Words for people change nothing in a run.
 _IGNORED = ("description",)

@@ -18,6 +18,10 @@ from trialplane.spec.document import Document, Place
 _NAMED = ("sampler", "pruner")
 # Where a name is a field of its own and may stand in place of the mapping: `pruner: median`.
 _SHORT = (*_NAMED, "wrapped", "independent_sampler", "crossover", "mutation")
+# The field that a text in place of a mapping stands for: `learner: train:learn`.
+_SHORT_FORMS = {**dict.fromkeys(_SHORT, "name"), "learner": "entrypoint"}
+# Names that fields had in earlier versions; they are taken for this version, with a note.
+FORMER: Mapping[Place, Place] = {("collect", "consumer"): ("collect", "learner")}
 _LONGEST_INDEX = 9  # digits of a place in a list
 
 
@@ -43,6 +47,7 @@ class Draft:
         self.data: dict[str, Any] = copy.deepcopy(dict(data))
         self.origins: dict[Place, Origin] = dict(origins)
         self.complaints: list[Complaint] = []
+        self.former: dict[Place, Origin] = {}  # fields given by a former name, and where
 
     @classmethod
     def of(cls, document: Document, skip: Sequence[str] = ()) -> Draft:
@@ -53,12 +58,14 @@ class Draft:
             for place, line in document.lines.items()
             if not place or place[0] not in skip
         }
-        return cls(*plural(data, origins))
+        made = cls(*plural(data, origins))
+        made._rename()
+        return made
 
     def copy(self) -> Draft:
         """A draft of its own with the same content."""
         other = Draft(self.data, self.origins)
-        other.complaints = list(self.complaints)
+        other.complaints, other.former = list(self.complaints), dict(self.former)
         return other
 
     def origin(self, place: Place) -> Origin:
@@ -81,6 +88,7 @@ class Draft:
         for key, value in data.items():
             below = {place: origin for place, origin in origins.items() if place[:1] == (key,)}
             self._put(self.data, (), key, value, below)
+        self._rename()
 
     def set(self, place: Place, value: Any, origin: Origin) -> None:
         """Puts `value` at one place, making the mappings on the way; what cannot be is a complaint."""
@@ -103,6 +111,20 @@ class Draft:
             self._mark((*place[:-1], int(last)), {(): origin})
         else:
             self._put(here, place[:-1], str(last), value, {(*place[:-1], str(last)): origin})
+        self._rename()
+
+    def _rename(self) -> None:
+        """Gives what stands under a former name to the field of today."""
+        for old, new in FORMER.items():
+            section = self.get(old[:-1])
+            if not isinstance(section, dict) or old[-1] not in section:
+                continue
+            self.former[old] = self.origin(old)
+            section[new[-1]] = section.pop(old[-1])
+            moved = {spot: origin for spot, origin in self.origins.items() if spot[: len(old)] == old}
+            for spot, origin in moved.items():
+                del self.origins[spot]
+                self.origins[(*new, *spot[len(old) :])] = origin
 
     def get(self, place: Place) -> Any:
         """The value at `place`, or None."""
@@ -142,8 +164,8 @@ class Draft:
             if below is None:
                 below = here[step] = [] if so_far == ("objectives",) else {}
                 self._mark(so_far, {so_far: origin})
-        if isinstance(below, str) and step in _SHORT:
-            below = here[key] = {"name": below}
+        if isinstance(below, str) and step in _SHORT_FORMS:
+            below = here[key] = {_SHORT_FORMS[str(step)]: below}
         if not isinstance(below, (dict, list)):
             self._refuse(place, f"{'.'.join(map(str, so_far))} is {below!r} and has no fields", origin)
             return None
@@ -157,8 +179,8 @@ class Draft:
             self._mark(place, {})
             return
         old = here.get(key)
-        if isinstance(old, str) and key in _SHORT and isinstance(value, dict):
-            old = {"name": old}
+        if isinstance(old, str) and key in _SHORT_FORMS and isinstance(value, dict):
+            old = {_SHORT_FORMS[key]: old}
         if isinstance(old, dict) and isinstance(value, dict) and not is_another(above, key, old, value):
             here[key] = old
             inner: dict[str | int, dict[Place, Origin]] = {}

@@ -8,10 +8,8 @@ from pathlib import Path
 
 from trialplane import errors
 from trialplane.errors import Complaint
-from trialplane.spec import sampling
 from trialplane.spec.document import Place
-from trialplane.spec.job import Job
-from trialplane.spec.options import Kind
+from trialplane.spec.jobs import Job
 
 
 def check(job: Job, folder: Path) -> Iterator[tuple[Place, str, Complaint | None]]:
@@ -20,17 +18,8 @@ def check(job: Job, folder: Path) -> Iterator[tuple[Place, str, Complaint | None
     Yields:
         The field, the message, and the complaint itself when it concerns a line of the code and not of the job file.
     """
-    wanted: list[tuple[Place, str, tuple[str, ...]]] = [(("entrypoint",), job.entrypoint, ("ctx",))]
-    # One that is the entrypoint as well has a complaint about that.
-    if job.collect is not None and job.collect.consumer not in (None, job.entrypoint):
-        wanted.append((("collect", "consumer"), job.collect.consumer, ("ctx", "results")))
-    if job.space_function:
-        wanted.append((("space",), job.space_function, ("trial",)))
-    for field, kind, given in (("sampler", Kind.SAMPLER, job.sampler), ("pruner", Kind.PRUNER, job.pruner)):
-        short = {"name": given.name, **given.options}
-        wanted += [((field, *place), text, ()) for place, text in sampling.functions(kind, short)]  # Optuna's to call
     broken: set[Path] = set()
-    for place, text, arguments in wanted:
+    for place, text, arguments in job.functions():
         for message, complaint in _look(text, folder, broken, arguments):
             yield place, message, complaint
 

@@ -19,7 +19,7 @@ from typing import Any, TextIO
 
 from trialplane import errors
 from trialplane.errors import Complaint
-from trialplane.spec.job import Input, Job
+from trialplane.spec.jobs import Input, Job
 
 _SEPARATORS = {".csv": ",", ".tsv": "\t"}
 _RECORDS = (".jsonl", ".ndjson", ".json")
@@ -43,11 +43,10 @@ def check_inputs(job: Job, folder: Path, elsewhere: str = "", *, away: bool = Fa
         away: whether the trials are on another machine, which has no file of this one but the job's folder.
     """
     found: list[Complaint] = []
-    searched = () if isinstance(job.space, str) else job.space
     for name, wanted in job.inputs.items():
         field, value = f"params.{name}", job.params.get(name)
         if value is None:
-            if not (wanted.optional or name in searched or job.space_function):
+            if not (wanted.optional or name in job.search.names or job.search.function):
                 found.append(Complaint(field, f"is null, and must name {_kind(wanted)}"))
             continue
         files: list[Path] = []

@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 from trialplane import errors
 from trialplane.errors import Complaint, JobNotFound, SpecError
-from trialplane.spec import document, draft, entrypoint, fixed, training, verdict
+from trialplane.spec import document, draft, entrypoint, fixed, verdict
 from trialplane.spec.document import Document, Place
 from trialplane.spec.draft import Draft, Origin
 from trialplane.spec.faults import Fault
-from trialplane.spec.job import KINDS, Job
+from trialplane.spec.jobs import CLASSES, Job, training
 
 FILE = "job.yaml"
 FOLDER = "jobs"
@@ -76,6 +76,7 @@ def load_job(
     params: Mapping[str, Any] | None = None,
     environ: Mapping[str, str] | None = None,
     kind: str | None = None,
+    notes: list[str] | None = None,
 ) -> Job:
     """The job in a folder, with everything laid over it that a command line can.
 
@@ -87,6 +88,7 @@ def load_job(
         params: values to fix; a parameter of the space leaves it.
         environ: variables, of which those in the job's `environment` are read; empty ones are not.
         kind: what the job must be; a job of another kind has no other complaint, for those would be about that.
+        notes: takes what the user should know of a job that is right all the same.
 
     Raises:
         SpecError: with every complaint.
@@ -137,12 +139,21 @@ def load_job(
     if complaints or judged.job is None:
         order = {origin: index for index, origin in enumerate([source, *(c.source for c in complaints)])}
         raise SpecError(sorted(dict.fromkeys(complaints), key=lambda c: (c.source != source, order[c.source], c.line)))
+    if notes is not None:
+        notes += [_former(place, origin) for place, origin in whole.former.items()]
     return judged.job
+
+
+def _former(place: Place, origin: Origin) -> str:
+    """What is said of a field that is given by the name of an earlier version."""
+    old, new = (".".join(map(str, path)) for path in (place, draft.FORMER[place]))
+    where = f" ({origin.source}:{origin.line})" if origin.line else f" ({origin.source})" if origin.source else ""
+    return f"{origin.within}{old} is called {new} now{where}; the next version does not know the old name"
 
 
 def _of_another_kind(whole: Draft, kind: str | None) -> list[Complaint]:
     given = whole.data.get("kind")
-    if kind is None or given == kind or given not in KINDS:
+    if kind is None or given == kind or given not in CLASSES:
         return []
     origin = whole.origin(("kind",))
     name = whole.data["name"]

@@ -10,12 +10,22 @@ from trialplane.spec import faults, values
 class Resources(faults.Model):
     """What one trial may use."""
 
-    cpus: values.Integer = Field(default=1, ge=1, description="CPU cores.")
+    cpus: values.Cores = Field(default=1, description="CPU cores: 2, 0.5 or 500m.")
     memory: values.Quantity = Field(default="2Gi", description="Memory: 512Mi, 2Gi or bytes.")
     gpus: values.Integer = Field(default=0, ge=0, description="Whole GPUs.")
     shm: values.Quantity | None = Field(
         default=None, description="Size of /dev/shm, for data loaders with several workers; counts as memory."
     )
+
+    @property
+    def cores(self) -> str:
+        """CPU cores in words."""
+        return f"{self.cpus:g} core{'' if self.cpus == 1 else 's'}"
+
+    @property
+    def threads(self) -> int:
+        """How many threads the cores are good for; of a part of one, one."""
+        return max(1, int(self.cpus))
 
     @property
     def memory_bytes(self) -> int:

@@ -10,14 +10,16 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
-from trialplane.spec import collecting, options, training, values
-from trialplane.spec.job import Job
+from pydantic.json_schema import models_json_schema
+
+from trialplane.spec import jobs, options, values
 from trialplane.spec.options import Choice, Kind, Option
 from trialplane.spec.sampling import WATCHED
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _PREFIX = "#/$defs/"
 _PARTIAL = "Partial"
+_PROFILE = "Profile"
 _NAMES = {
     Kind.SAMPLER: "Sampler",
     Kind.PRUNER: "WrappedPruner",
@@ -29,66 +31,87 @@ _SCALAR = {"type": ["string", "number", "boolean", "null"]}
 
 def json_schema() -> dict[str, Any]:
     """The schema of job.yaml."""
-    made = Job.model_json_schema()
-    defs: dict[str, Any] = made.pop("$defs")
+    _, made = models_json_schema([(kind, "validation") for kind in jobs.CLASSES.values()], by_alias=True)
+    defs: dict[str, Any] = made["$defs"]
     for kind, name in _NAMES.items():
         defs[name] = _named(kind)
     watched = {key: defs["Pruner"]["properties"][key] for key in WATCHED}
     defs["Pruner"] = _watching(defs[_NAMES[Kind.PRUNER]], watched)
-    for definition in defs.values():
+    learner = defs["Collect"]["properties"]["learner"]
+    words = learner.pop("description")
+    short = {"type": "string", "pattern": f"^{values.FUNCTION}$"}
+    defs["Collect"]["properties"]["learner"] = {"anyOf": [short, learner], "description": words}
+    kinds = {name: defs.pop(kind.__name__) for name, kind in jobs.CLASSES.items()}
+    for definition in (*defs.values(), *kinds.values()):
         _conditions(definition)
         _keys(definition)
-    root: dict[str, Any] = {
-        "type": "object",
-        "properties": {key: value for key, value in made["properties"].items() if key != "name"},
-        "additionalProperties": False,
-    }
-    root["properties"]["objective"] = {
-        "$ref": f"{_PREFIX}Objective",
-        "description": "What to optimize, when it is one metric; else `objectives`.",
-    }
-    for key in ("sampler", "pruner"):
-        root["properties"][key].pop("default", None)
-    _parameters(root)["additionalProperties"] = False  # a name that does not fit the pattern
-    profile = _partial(root)
     partials = {_PARTIAL + name: _partial(definition) for name, definition in defs.items()}
     for kind, name in _NAMES.items():
         partials[_PARTIAL + name] = _named_partly(kind)
     partials[_PARTIAL + "Pruner"] = _watching(partials[_PARTIAL + _NAMES[Kind.PRUNER]], watched)
-    # In a profile, null takes a parameter out of the space.
-    _parameters(profile)["patternProperties"] = {
-        pattern: {"anyOf": [parameter, {"type": "null"}]}
-        for pattern, parameter in _parameters(profile)["patternProperties"].items()
-    }
-    root["properties"]["profiles"] = {
-        "type": "object",
-        "additionalProperties": {"$ref": f"{_PREFIX}Profile"},
-        "description": "Named overrides, chosen by --profile; any fields of the job.",
-    }
+    for name, definition in kinds.items():
+        title = jobs.CLASSES[name].__name__
+        defs[title] = _file(definition)
+        partials[title + _PROFILE] = _profile(defs[title])
+        defs[title]["properties"]["profiles"] = {
+            "type": "object",
+            "additionalProperties": {"$ref": f"{_PREFIX}{title}{_PROFILE}"},
+            "description": "Named overrides, chosen by --profile; any fields of the job.",
+        }
     return {
         "$schema": _DIALECT,
         "title": "trialplane job",
         "description": "A job of trialplane: what to run, what to search, and how long.",
-        **root,
+        "type": "object",
+        "properties": {
+            "kind": {
+                "enum": list(jobs.CLASSES),
+                "description": "What the job is: hpo, a search for good hyper-parameters; train, one training of many "
+                "ranks; collect, results that workers make for a learner.",
+            }
+        },
         "required": ["kind"],
-        **_of_kinds(),
-        "$defs": {**defs, **partials, "Profile": profile},
+        "allOf": [
+            {
+                "if": {"properties": {"kind": {"const": name}}, "required": ["kind"]},
+                "then": {"$ref": _PREFIX + kind.__name__},
+            }
+            for name, kind in jobs.CLASSES.items()
+        ],
+        "$defs": {**defs, **partials},
     }
 
 
-def _of_kinds() -> dict[str, Any]:
-    """What only one kind of job has, and what it must have."""
+def _file(definition: dict[str, Any]) -> dict[str, Any]:
+    """What the file of a kind holds: not the name, and `objective` in the place of one in `objectives`."""
+    properties = {key: value for key, value in definition["properties"].items() if key != "name"}
+    for key in ("sampler", "pruner"):
+        if key in properties:
+            properties[key].pop("default", None)
+    if "space" in properties:
+        _parameters(definition)["additionalProperties"] = False  # a name that does not fit the pattern
+    properties["objective"] = {
+        "$ref": f"{_PREFIX}Objective",
+        "description": "What to optimize, when it is one metric; else `objectives`.",
+    }
+    needed = [key for key in definition["required"] if key != "name"]
+    both: dict[str, Any] = {"not": {"required": ["objective", "objectives"]}}
+    if "objectives" in needed:
+        needed.remove("objectives")
+        both = {"oneOf": [{"required": ["objective"]}, {"required": ["objectives"]}]}
+    return {"type": "object", "properties": properties, "additionalProperties": False, "required": needed, **both}
 
-    def chosen(kind: str, then: dict[str, Any], otherwise: dict[str, Any]) -> dict[str, Any]:
-        return {"if": {"properties": {"kind": {"const": kind}}, "required": ["kind"]}, "then": then, "else": otherwise}
 
-    one_objective = {"not": {"required": ["objective", "objectives"]}}
-    no_search = dict.fromkeys(training.SEARCH_ONLY, False)
-    no_collection = {"collect": {"type": "null"}}
-    search = {"oneOf": [{"required": ["objective"]}, {"required": ["objectives"]}], "properties": no_collection}
-    collection = {"properties": no_search, "required": ["collect"], **one_objective}
-    trained = {"properties": {**no_search, **no_collection}, **one_objective}
-    return chosen(training.KIND, trained, chosen(collecting.KIND, collection, search))
+def _profile(definition: dict[str, Any]) -> dict[str, Any]:
+    """The same with nothing required; null takes a parameter out of the space."""
+    made: dict[str, Any] = _partial({key: value for key, value in definition.items() if key not in ("oneOf", "not")})
+    if "space" in made["properties"]:
+        parameters = _parameters(made)
+        parameters["patternProperties"] = {
+            pattern: {"anyOf": [parameter, {"type": "null"}]}
+            for pattern, parameter in parameters["patternProperties"].items()
+        }
+    return made
 
 
 def _named(kind: Kind) -> dict[str, Any]:

@@ -11,6 +11,10 @@ from pydantic import BeforeValidator, Field, model_validator
 from trialplane.spec import faults, values
 from trialplane.spec.faults import Fault
 
+# With more combinations than this in the parameters that conditions ask for, points are not counted.
+_MOST_BRANCHES = 10_000
+_MOST_CHOICES = 20  # that a message lists
+
 
 def _many(value: Any) -> Any:
     """`{model: bert}` as `{model: [bert]}`."""
@@ -197,6 +201,43 @@ def cycle(space: Mapping[str, AnyParameter]) -> list[str]:
         if circle:
             return circle
     return []
+
+
+def count_points(parameters: dict[str, AnyParameter]) -> int | None:
+    """How many points the space has, following conditions, or None when it has no end or is too large to count.
+
+    Args:
+        parameters: in an order in which conditions come after what they name.
+    """
+    asked = {other for parameter in parameters.values() for other in parameter.when}
+    if any(parameter.count is None for parameter in parameters.values()):
+        return None
+    if math.prod(parameters[name].count or 0 for name in asked if name in parameters) > _MOST_BRANCHES:
+        return None
+    order = list(parameters.items())
+
+    def below(index: int, drawn: dict[str, Any]) -> int:
+        if index == len(order):
+            return 1
+        name, parameter = order[index]
+        if not is_active(parameter, drawn):
+            return below(index + 1, drawn)
+        if name in asked:
+            return sum(below(index + 1, {**drawn, name: value}) for value in parameter.points())
+        return (parameter.count or 0) * below(index + 1, drawn)
+
+    return below(0, {})
+
+
+def describe(parameter: AnyParameter) -> str:
+    """The range in words."""
+    if isinstance(parameter, CategoricalParameter):
+        if len(parameter.choices) > _MOST_CHOICES:
+            return f"one of {len(parameter.choices)} choices"
+        return f"one of {', '.join(map(repr, parameter.choices))}"
+    kind = "a whole number" if isinstance(parameter, IntParameter) else "a number"
+    step = f" in steps of {parameter.step}" if parameter.step not in (None, 1) else ""
+    return f"{kind} from {parameter.low} to {parameter.high}{step}"
 
 
 def _interval(low: float, high: float, log: bool, step: float | None, log_and_step: bool) -> Iterator[Fault]:

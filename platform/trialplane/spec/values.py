@@ -6,7 +6,7 @@ import math
 import re
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, FiniteFloat, WithJsonSchema
+from pydantic import BeforeValidator, Field, FiniteFloat, PlainValidator, WithJsonSchema
 
 from trialplane.spec import faults
 
@@ -16,6 +16,7 @@ FUNCTION = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*"
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _BYTES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 _DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)([smhd]))")
+_CORES = re.compile(r"\d+(?:\.\d+)?m?")
 _QUANTITY = re.compile(r"(\d+(?:\.\d+)?)([kMGT]i?|Ki)?")
 
 
@@ -37,6 +38,15 @@ def _quantity(value: Any) -> Any:
     if bytes_of(text) < 1:
         raise ValueError("must be more than 0")
     return text
+
+
+def _cores(value: Any) -> float:
+    text = value if isinstance(value, str) else f"{value:g}" if type(value) in (int, float) else ""
+    amount = float(text.removesuffix("m")) / (1000 if text.endswith("m") else 1) if _CORES.fullmatch(text) else 0.0
+    if not 0.001 <= amount <= LARGEST:
+        raise ValueError(f"{value!r} is no amount of CPU; write 2, 0.5 or 500m")
+    amount = round(amount, 3)
+    return int(amount) if amount == int(amount) else amount
 
 
 def bytes_of(quantity: str) -> int:
@@ -113,6 +123,19 @@ Duration = Annotated[
             "anyOf": [
                 {"type": "number", "exclusiveMinimum": 0},
                 {"type": "string", "pattern": r"^\s*(\d+(\.\d+)?\s*[smhd]\s*)+$"},
+            ]
+        }
+    ),
+]
+# Of CPU, as a number; whole ones are `int`.
+Cores = Annotated[
+    float,
+    PlainValidator(_cores),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "number", "exclusiveMinimum": 0},
+                {"type": "string", "pattern": rf"^(?=.*[1-9]){_CORES.pattern}$"},
             ]
         }
     ),

@@ -8,16 +8,16 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from trialplane.errors import Complaint
-from trialplane.spec import rules, wording
+from trialplane.spec import jobs, wording
 from trialplane.spec.document import Place
 from trialplane.spec.draft import Draft, Origin
 from trialplane.spec.faults import Fault
-from trialplane.spec.job import Job
+from trialplane.spec.jobs import Job
 
 _STAND_INS: Mapping[str, Any] = {
     "name": "job",
-    "kind": "hpo",
     "objectives": [{"metric": "objective", "direction": "maximize"}],
+    "collect": {"units": 1, "write": {}},
 }
 
 
@@ -50,17 +50,19 @@ def judge(draft: Draft, singular: bool = False, settled: Collection[Place] = ())
         data = {key: value for key, value in draft.data.items() if key != "objective"}
     else:
         found, data = [], draft.data
-    job, broken = None, set[Place]()
+    kind = jobs.of_kind(data.get("kind"))
+    job: Job | None = None
+    broken = set[Place]()
     try:
-        job = Job.model_validate(data)
+        job = kind.model_validate(data)
     except ValidationError as error:
         found += wording.translate(error, data)
         broken = {_part(fault.field) for fault in found}
-    partial = job or _partial(data, broken)
+    partial = job or _partial(kind, data, broken)
     if partial is not None:
         # A field that has a complaint already gets no second one from the rules that look at several.
         taken = {fault.field for fault in found}
-        seen = [fault for fault in rules.check(partial, broken) if fault.field not in (*taken, *settled)]
+        seen = [fault for fault in partial.check(broken) if fault.field not in (*taken, *settled)]
         found += _hinted(draft, seen)
     complaints = [*draft.complaints, *(complaint(draft, fault, singular) for fault in found)]
     return Verdict(None if complaints else job, complaints, partial, frozenset(broken))
@@ -71,15 +73,17 @@ def _part(place: Place) -> Place:
     return place[:2] if place[:1] == ("space",) and len(place) > 1 else place[:1]
 
 
-def _partial(data: Mapping[str, Any], broken: set[Place]) -> Job | None:
+def _partial(kind: type[Job], data: Mapping[str, Any], broken: set[Place]) -> Job | None:
     """The job without its broken parts, so that the rules can look at the rest; None when nothing can be saved."""
-    kept = {key: value for key, value in data.items() if (key,) not in broken and key in Job.model_fields}
+    kept = {key: value for key, value in data.items() if (key,) not in broken and key in kind.model_fields}
     if isinstance(kept.get("space"), dict):
         kept["space"] = {key: value for key, value in kept["space"].items() if ("space", key) not in broken}
-    for key, value in _STAND_INS.items():
-        kept.setdefault(key, value)
+    name = next(name for name, cls in jobs.CLASSES.items() if cls is kind)
+    for key, value in {**_STAND_INS, "kind": name}.items():
+        if key in kind.model_fields:
+            kept.setdefault(key, value)
     try:
-        return Job.model_validate(kept)
+        return kind.model_validate(kept)
     except ValidationError:  # a part whose fault lies elsewhere than it says; the complaints found so far are shown
         return None
 

@@ -9,14 +9,15 @@ from typing import Any
 from pydantic import ValidationError
 
 from trialplane import errors
-from trialplane.spec import faults, space
+from trialplane.spec import faults, jobs, space
 from trialplane.spec.checkpoints import Checkpoints
 from trialplane.spec.cluster import Cluster, ControllerPod, Toleration, Topology
-from trialplane.spec.collecting import Collect, Write
 from trialplane.spec.document import Place
 from trialplane.spec.faults import Fault
-from trialplane.spec.job import Constraint, Input, Job, Objective
+from trialplane.spec.jobs.base import Input
+from trialplane.spec.jobs.collection import Collect, Learner, LearnerResources, Write
 from trialplane.spec.resources import Budget, Resources, Retries
+from trialplane.spec.search import Constraint, Objective
 
 # Parts pydantic puts into a location that are no fields: the forms of a union, and a key as opposed to its value.
 _FORMS = ("parameters", "function")
@@ -26,6 +27,8 @@ _MODELS: Mapping[Place, type[faults.Model]] = {
     ("retries",): Retries,
     ("checkpoints",): Checkpoints,
     ("collect",): Collect,
+    ("collect", "learner"): Learner,
+    ("collect", "learner", "resources"): LearnerResources,
     ("collect", "write"): Write,
     ("cluster",): Cluster,
     ("cluster", "controller"): ControllerPod,
@@ -50,7 +53,7 @@ def translate(error: ValidationError, data: Mapping[str, Any]) -> list[Fault]:
     """Every fault in `error`, which came of validating `data` as a job."""
     found: list[Fault] = []
     for entry in error.errors(include_url=False):
-        place = _place(entry["loc"])
+        place = _place(entry["loc"], data)
         packed = faults.unpack(entry)
         if packed:
             found += [Fault((*place, *fault.field), fault.message) for fault in packed]
@@ -59,19 +62,28 @@ def translate(error: ValidationError, data: Mapping[str, Any]) -> list[Fault]:
     # A list whose items are wrong is reported too short as well, because wrong items do not count.
     wrong = [fault.field for fault in found if fault.message.startswith(_UNKNOWN)]
     found = [fault for fault in found if not (fault.message == _MISSING and _is_misspelt(fault.field, wrong))]
-    if any(fault.field == ("kind",) and not fault.message.startswith(_MISSING) for fault in found):
-        found = [fault for fault in found if fault.field != ("objectives",)]  # not every kind must name one
+    if any(fault.field == ("kind",) for fault in found):  # judged as a study, of which another kind may have no part
+        own = {name for kind in jobs.CLASSES.values() for name in kind.model_fields}
+        named = any(fault.field == ("kind",) and not fault.message.startswith(_MISSING) for fault in found)
+        found = [
+            fault
+            for fault in found
+            if not (named and fault.field == ("objectives",))
+            and not (fault.message.startswith(_UNKNOWN) and fault.field[0] in own and len(fault.field) == 1)
+        ]
     deeper = {fault.field[:1] for fault in found if len(fault.field) > 1}
     return [fault for fault in found if not (fault.field in deeper and fault.message.startswith("needs at least"))]
 
 
-def _place(loc: tuple[str | int, ...]) -> Place:
+def _place(loc: tuple[str | int, ...], data: Mapping[str, Any]) -> Place:
     """A pydantic location as the path that a user wrote."""
     if loc[:1] == ("space",) and len(loc) > 1 and loc[1] in _FORMS:
         name, rest = loc[2:3], loc[3:]
         loc = ("space", *name, *(rest[1:] if rest[:1] and rest[0] in _PARAMETERS else rest))
     if loc[:1] and loc[0] in ("sampler", "pruner") and loc[1:2] == ("options",):
         loc = (loc[0], *loc[2:])
+    if loc[:2] == ("collect", "learner") and isinstance(data["collect"].get("learner"), str):
+        loc = loc[:2]
     return tuple(step for step in loc if step != "[key]")
 
 
@@ -82,6 +94,9 @@ def _say(entry: Any, place: Place, data: Mapping[str, Any]) -> str:
     if kind == "extra_forbidden":
         if place == ("name",):
             return "is the name of the job's folder; drop this line"
+        foreign = jobs.of_kind(data.get("kind")).foreign if len(place) == 1 else {}
+        if place[-1] in foreign and data.get("kind") in jobs.CLASSES:
+            return f"{foreign[str(place[-1])]}; drop it"
         meant = _elsewhere(place, data) or errors.nearest(str(place[-1]), _fields(place[:-1], data))
         return f"{_UNKNOWN}; {meant}".rstrip("; ")
     if kind == "missing":
@@ -92,6 +107,9 @@ def _say(entry: Any, place: Place, data: Mapping[str, Any]) -> str:
         return f"type {context['tag']!r} is unknown; {errors.nearest(str(context['tag']), space.TYPES)}"
     if kind == "value_error":
         return str(context["error"])
+    if kind == "literal_error" and place == ("kind",):
+        *most, last = map(repr, jobs.CLASSES)
+        return f"{shown} is not {', '.join(most)} or {last}"
     if kind == "literal_error":
         return f"{shown} is not {context['expected']}"
     if kind == "string_pattern_mismatch":
@@ -142,6 +160,8 @@ def _missing(place: Place) -> str:
         return "is missing; write objective: {metric: …, direction: maximize}"
     if place == ("kind",):
         return "is missing; write kind: hpo (a search), kind: train (one training) or kind: collect (self-play)"
+    if place == ("collect",):
+        return "is missing; write collect: {units: 80, workers: 2, learner: train:learn}"
     if len(place) == 3 and place[0] == "space" and place[2] == "choices":
         return "is missing; write choices: [a, b]"
     return _MISSING
@@ -151,7 +171,7 @@ def _elsewhere(place: Place, data: Mapping[str, Any]) -> str:
     """Which field is meant by one at the top that stands in a section: collect.workers by workers."""
     if len(place) != 1:
         return ""
-    sections = [where for where in _MODELS if where[0] != "collect" or data.get("kind") == "collect"]
+    sections = [where for where in _MODELS if where[0] in jobs.of_kind(data.get("kind")).model_fields]
     found = [".".join(map(str, (*where, place[0]))) for where in sections if place[0] in _MODELS[where].model_fields]
     return f"did you mean {' or '.join(found)}?" if found else ""
 
@@ -159,7 +179,8 @@ def _elsewhere(place: Place, data: Mapping[str, Any]) -> str:
 def _fields(place: Place, data: Mapping[str, Any]) -> Collection[str]:
     """Names of the fields at a place, for the nearest to a misspelt one."""
     if not place:
-        return [name for name in (*Job.model_fields, "objective", "profiles") if name != "name"]
+        own = jobs.of_kind(data.get("kind")).model_fields
+        return [name for name in (*own, "objective", "profiles") if name != "name"]
     if place[0] == "space" and len(place) == 2:
         raw = data["space"][place[1]]
         model: type[faults.Model] | None = _PARAMETERS.get(raw.get("type"))

@@ -13,6 +13,7 @@ JOB = f"{GROUP}/job"
 ROLE = f"{GROUP}/role"
 MANAGED_BY = "app.kubernetes.io/managed-by"
 MANAGER = "trialplane"  # the value of MANAGED_BY on objects of a run, and the field manager of what the laptop applies
+GROUP_LABEL = "ray.io/group"  # KubeRay's, on each pod: the worker group that it is of
 # Annotations of a run's RayJob.
 CODE_HASH = f"{GROUP}/code-hash"
 SPEC_HASH = f"{GROUP}/spec-hash"
@@ -39,6 +40,16 @@ DATA = "/data"  # the data volume, when there is one
 CHECKPOINTS = "/checkpoints"  # of trials that save themselves: the checkpoints volume, or one that goes with the pod
 
 TOKEN_HEADER = "X-Trialplane-Token"  # of requests to the gateway that change something
+
+
+def group(role: str) -> str:
+    """Name of the worker group with the pods of a role; KubeRay labels them with it."""
+    return f"{role}s"
+
+
+def slot(role: str) -> str:
+    """Name of the resource of Ray by which a slot finds a pod of its role: each has one, so it runs one trial at a time."""
+    return f"{role}_slot"
 
 
 def code_map(run: str) -> str:

@@ -94,8 +94,8 @@ class SlotConfig:
         pack: archive of the job's code that the slot unpacks into `code` before it starts; "" when it is there already.
         ship: whether the slot shares no folder with the controller. Then `code`, `root` and `cache` are below the slot's
             own home, and events carry what the trial writes into files: its log, and its own MLflow store.
-        role: "trial"; of a collection "producer" or "consumer".
-        write: for the consumer that writes shards: how and where, as `spec.collecting.Write` says.
+        role: "trial"; of a collection "worker" or "learner".
+        write: for the learner that writes files: how and where, as `spec.jobs.collection.Write` says.
     """
 
     run: str

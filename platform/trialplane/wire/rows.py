@@ -16,7 +16,7 @@ from trialplane.wire.records import TrialOutcome, TrialRequest, TrialRow
 from trialplane.wire.states import FailureClass, TrialState
 
 if TYPE_CHECKING:  # the value is the caller's: this room itself needs no pydantic
-    from trialplane.spec.job import Job
+    from trialplane.spec.jobs import Job
 
 
 def row(job: Job, request: TrialRequest, params: Mapping[str, Any], outcome: TrialOutcome | None) -> TrialRow:
@@ -44,7 +44,7 @@ def row(job: Job, request: TrialRequest, params: Mapping[str, Any], outcome: Tri
         returned=outcome.returned,
         failure=outcome.failure,
         message=outcome.message,
-        feasible=all(constraint.excess(metrics[constraint.metric]) <= 0 for constraint in job.constraints)
+        feasible=all(constraint.excess(metrics[constraint.metric]) <= 0 for constraint in job.search.constraints)
         if complete
         else True,
         seconds=outcome.ended - outcome.started if outcome.ended and outcome.started else None,

@@ -14,14 +14,15 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection as Names
 from pathlib import Path
 from typing import Any
 
 from trialplane import errors, policies
 from trialplane.spec import document, load, space
-from trialplane.spec.collecting import Collect
-from trialplane.spec.job import Job
+from trialplane.spec.jobs import Collection, Job, Training
+from trialplane.spec.jobs.collection import Collect
 from trialplane.training import process
 from trialplane.wire import paths
 from trialplane.worker import context, showing
@@ -77,16 +78,15 @@ def _run(file: str, run: Callable[..., Any], argv: Sequence[str] | None, learn: 
     folder = Path(file).resolve().parent
     job = load.load_job(folder, profile=arguments.profile, environ=os.environ)
     params = {**job.params, **_starting_point(job)}
-    collect = job.collect
-    if collect is not None:
-        collect, others = _size(collect, others)
-    known = {*params, *job.parameters}  # with those that the starting point leaves out
+    if isinstance(job, Collection):
+        job, others = _sized(job, others)
+    known = {*params, *job.search.parameters}  # with those that the starting point leaves out
     try:
         named = _named(others, known)
     except errors.InputError as error:
         parser.error(str(error))
     config = document.read(arguments.config, f"--config {arguments.config}").data if arguments.config else {}
-    params |= {**config, **_assignments(arguments.set, None if job.space_function else known), **named}
+    params |= {**config, **_assignments(arguments.set, None if job.search.function else known), **named}
     rank, local_rank, world_size = (int(os.environ.get(name, usual)) for name, usual in _TORCHRUN.items())
     reporter = _print_report if rank == 0 else _keep_quiet
     process.seed_everything(arguments.seed)
@@ -98,7 +98,7 @@ def _run(file: str, run: Callable[..., Any], argv: Sequence[str] | None, learn: 
             "attempt": 1,
             # A training has the machine to itself, all its ranks here together. The numbers of a search and of a collection
             # depend on how many threads sum them up, and are to be those that the job gives on the platform.
-            "cpus": process.cores() if job.is_training else job.resources.cpus,
+            "cpus": process.cores() if isinstance(job, Training) else job.resources.cpus,
             "gpus": job.resources.gpus,
             "code": folder,
             "cache": paths.cache(paths.home()),
@@ -110,7 +110,10 @@ def _run(file: str, run: Callable[..., Any], argv: Sequence[str] | None, learn: 
             "checkpoints": arguments.checkpoints or str(Path("checkpoints", job.name).absolute()),
         }
         try:
-            result = run(context.Context(**given, trial=0)) if collect is None else _collect(collect, run, learn, given)
+            if isinstance(job, Collection):
+                result = _collect(job.collect, run, learn, given)
+            else:
+                result = run(context.Context(**given, trial=0))
         except context.Stopped as stopped:
             if rank == 0:
                 sys.stderr.write(f"{stopped}\n")
@@ -119,13 +122,14 @@ def _run(file: str, run: Callable[..., Any], argv: Sequence[str] | None, learn: 
         print(json.dumps(result if isinstance(result, Mapping) else {"value": result}, default=str, indent=2))  # noqa: T201
 
 
-def _size(collect: Collect, words: Sequence[str]) -> tuple[Collect, list[str]]:
+def _sized(job: Collection, words: Sequence[str]) -> tuple[Collection, list[str]]:
     """The collection with `--units` and `--iterations`, and the other arguments."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser, collect = argparse.ArgumentParser(add_help=False, allow_abbrev=False), job.collect
     parser.add_argument("--units", "--games", type=int, default=collect.units)
     parser.add_argument("--iterations", type=int, default=collect.iterations)
     size, others = parser.parse_known_args(words)
-    return collect.model_copy(update={"units": size.units, "iterations": size.iterations}), others
+    sized = collect.model_copy(update={"units": size.units, "iterations": size.iterations})
+    return job.model_copy(update={"collect": sized}), others
 
 
 def _collect(
@@ -143,9 +147,10 @@ def _collect(
 
 def _starting_point(job: Job) -> dict[str, Any]:
     """A value for each sampled parameter: the first known good point's, else the middle of its range."""
-    known = job.enqueue[0] if job.enqueue else {}
+    search = job.search
+    known = search.enqueue[0] if search.enqueue else {}
     point: dict[str, Any] = {}
-    for name, parameter in job.parameters.items():
+    for name, parameter in search.parameters.items():
         if space.is_active(parameter, point):
             point[name] = known.get(name, _middle(parameter))
     return point
@@ -159,7 +164,7 @@ def _middle(parameter: space.FloatParameter | space.IntParameter | space.Categor
     return round(middle) if isinstance(parameter, space.IntParameter) else middle
 
 
-def _assignments(texts: Sequence[str], known: Collection[str] | None) -> dict[str, Any]:
+def _assignments(texts: Sequence[str], known: Names[str] | None) -> dict[str, Any]:
     """`name=value` texts, the values read as YAML.
 
     Args:
@@ -179,7 +184,7 @@ def _assignments(texts: Sequence[str], known: Collection[str] | None) -> dict[st
     return values
 
 
-def _named(words: Sequence[str], known: Collection[str]) -> dict[str, Any]:
+def _named(words: Sequence[str], known: Names[str]) -> dict[str, Any]:
     """`--name value` and `--name=value`, of parameters that the job has."""
     values = {}
     ahead = iter(words)

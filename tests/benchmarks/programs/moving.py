@@ -169,7 +169,7 @@ def _through_the_platform(arguments: dict[str, Any]) -> float:
             "units": arguments["games"],
             "iterations": 1,
             "workers": PRODUCERS,
-            "consumer": "train:learn",
+            "learner": "train:learn",
             "in_flight": IN_FLIGHT * games.size(games.game(arguments["positions"])),
         }
         document = {

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from trialplane.policies import transport
-from trialplane.spec.collecting import Collect
+from trialplane.spec.jobs.collection import Collect
 from trialplane.wire import units
 from trialplane.wire.units import Unit
 from trialplane.worker import context

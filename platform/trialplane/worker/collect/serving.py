@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from trialplane.policies import transport
-from trialplane.spec import collecting
+from trialplane.spec.jobs import collection
 from trialplane.wire import records
 from trialplane.wire.units import WEIGHTS, Offer
 from trialplane.worker import context, stopping, trial
@@ -136,9 +136,9 @@ def serve(
         lent: what the slot told this process, see `Exchange.lent`.
     """
     line = Line(channel, stop)
-    if config.role == "producer":  # what counts are the results that it gives
+    if config.role == "worker":  # what counts are the results that it gives
         return ProducerRole(config, dataclasses.replace(request, metrics=()), line, lent)
-    asked = tuple(name for name in request.metrics if name not in collecting.ADDED)  # those the platform adds
+    asked = tuple(name for name in request.metrics if name not in collection.ADDED)  # those the platform adds
     return ConsumerRole(config, dataclasses.replace(request, metrics=asked), line, lent)
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from trialplane import errors
-from trialplane.spec.collecting import Write
+from trialplane.spec.jobs.collection import Write
 from trialplane.training import building
 from trialplane.wire import paths
 from trialplane.worker.collect.consumer import Consumer, Result, Results

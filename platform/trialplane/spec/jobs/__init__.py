@@ -1,0 +1,54 @@
+"""The job: everything a user asks for, resolved and frozen. Its JSON form reads back to an equal job.
+
+A job is a `Study`, a `Training` or a `Collection`, told apart by `kind`. The kind is asked for here, to pick the class; what
+differs between kinds is a field, an attribute or a method of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from trialplane.spec.jobs.base import Input
+from trialplane.spec.jobs.collection import Collection
+from trialplane.spec.jobs.roles import Role
+from trialplane.spec.jobs.study import Study
+from trialplane.spec.jobs.training import Training
+from trialplane.spec.search import Objective
+
+__all__ = ["CLASSES", "Collection", "Input", "Job", "Objective", "Role", "Study", "Training", "of_kind", "read"]
+
+Job = Study | Training | Collection
+CLASSES: Mapping[str, type[Study] | type[Training] | type[Collection]] = {
+    "hpo": Study,
+    "train": Training,
+    "collect": Collection,
+}
+_FIELDS = TypeAdapter(dict[str, Any])
+# What earlier versions wrote into every job, whatever its kind, where nobody had asked for it.
+_FORMER: Mapping[str, Any] = {"trials": 1, "parallel": 1, "nodes": 1, "ranks": None, "divided": [], "resume": None}
+
+
+def of_kind(kind: Any) -> type[Study] | type[Training] | type[Collection]:
+    """The class of the jobs of a kind; a study's for what is none, so that the rest of a job can be judged."""
+    return CLASSES.get(kind, Study) if isinstance(kind, str) else Study
+
+
+def read(stored: str | bytes | Mapping[str, Any]) -> Job:
+    """The job in its JSON form, which this version wrote or an earlier one.
+
+    Raises:
+        pydantic.ValidationError: it is none, or no JSON.
+    """
+    data = _FIELDS.validate_json(stored) if isinstance(stored, (str, bytes)) else _FIELDS.validate_python(stored)
+    kind = of_kind(data.get("kind"))
+    kept = {
+        key: value for key, value in data.items() if not (key in kind.foreign and key in _FORMER and value == _FORMER[key])
+    }
+    collect = kept.get("collect")
+    if isinstance(collect, Mapping) and "consumer" in collect:  # what the learner was called
+        rest = {key: value for key, value in collect.items() if key != "consumer"}
+        kept["collect"] = {**rest, "learner": {"entrypoint": collect["consumer"]}}
+    return kind.model_validate(kept)

@@ -1,0 +1,357 @@
+"""What every job has, whatever its kind: its fields, the rules between them, and what else a kind has to say of itself."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Collection, Iterator, Mapping
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
+
+from trialplane import errors
+from trialplane.spec import faults, naming, values
+from trialplane.spec.checkpoints import Checkpoints
+from trialplane.spec.cluster import Cluster
+from trialplane.spec.faults import Fault
+from trialplane.spec.jobs.roles import Role
+from trialplane.spec.resources import Budget, Resources, Retries
+from trialplane.spec.search import NO_SEARCH, Objective, Search
+
+NAME = r"^[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?$"
+RUN = r"^[a-z]([a-z0-9-]*[a-z0-9])?$"  # of a run; `plan.check_name` says more
+# /dev/shm of each rank: NCCL's buffers between GPUs of a node, and the batches of a DataLoader's workers.
+_SHM_OF_GPU_RANK = 2**30
+SHM_OF_CPU_RANK = 2**28
+_MOST_RANKS = 64  # that are proposed
+
+Place = tuple[str | int, ...]
+
+
+def _amount(value: Any) -> Any:
+    terms = value if isinstance(value, (list, tuple)) else [value]
+    for term in terms if value is not None else ():
+        if not (isinstance(term, str) and term) and not (type(term) is int and term > 0):
+            raise ValueError(f"must be a whole number over 0, the name of a parameter or a list of these, not {term!r}")
+    if value == []:
+        raise ValueError("is an empty sum; name what is added")
+    return tuple(value) if isinstance(value, list) else value
+
+
+_TERMS: list[dict[str, Any]] = [{"type": "integer", "minimum": 1}, {"type": "string", "minLength": 1}]
+_Amount = Annotated[
+    Any,
+    BeforeValidator(_amount),
+    WithJsonSchema(
+        {"anyOf": [*_TERMS, {"type": "array", "items": {"anyOf": _TERMS}, "minItems": 1}, {"type": "null"}]},
+    ),
+]
+
+
+class Input(faults.Model):
+    """A data file that a parameter names, checked before anything starts."""
+
+    format: Literal["table", "dataset", "lines"] = Field(
+        default="table",
+        description="table: CSV, TSV or JSON lines. dataset: these or Parquet. lines: plain UTF-8 text, a sample in each.",
+    )
+    columns: tuple[str, ...] = Field(default=(), description="Columns (CSV, TSV) or keys (JSON lines) it must have.")
+    columns_of: tuple[str, ...] = Field(default=(), description="Parameters that each name a column it must have.")
+    at_least: _Amount = Field(
+        default=None,
+        description="Lines it must have: a number, the parameter with it, or a list, which is a sum: [batch, eval_samples].",
+    )
+    per_rank: _Amount = Field(
+        default=None, description="Lines it must have for each rank: as at_least, of a parameter such as a device's batch."
+    )
+    optional: bool = Field(default=False, strict=True, description="Whether the parameter may be null, which names no file.")
+
+    @model_validator(mode="after")
+    def _one_format(self) -> Input:
+        if self.format == "lines":
+            given = [name for name in ("columns", "columns_of") if getattr(self, name)]
+            faults.refuse([Fault((name,), "plain text has no columns; drop them, or format: lines") for name in given])
+        if self.format != "lines":
+            faults.refuse([Fault((name,), "needs format: lines") for name in self.amounts])
+        return self
+
+    @property
+    def amounts(self) -> dict[str, tuple[int | str, ...]]:
+        """The terms of `at_least` and of `per_rank`, those that are given."""
+        both = {"at_least": self.at_least, "per_rank": self.per_rank}
+        return {name: value if isinstance(value, tuple) else (value,) for name, value in both.items() if value is not None}
+
+
+Objectives = Annotated[tuple[Objective, ...], Field(min_length=1)]
+
+
+class Base(faults.Model):
+    """The fields that all kinds have; `Study`, `Training` and `Collection` add theirs."""
+
+    title: ClassVar[str]  # of its runs, in a sentence
+    noun: ClassVar[str] = "trial"  # what is counted towards the end of a run
+    count_field: ClassVar[str] = "trials"  # the field that says how many of them
+    width_option: ClassVar[str] = (
+        ""  # of `platform resume` and `scale`: how many work at the same time; "" where that is fixed
+    )
+    changeable: ClassVar[tuple[str, ...]] = ("budget", "retries", "cluster")  # all else would make it another run
+    width_field: ClassVar[str] = ""  # the same as a field of the job
+    is_sequential: ClassVar[bool] = True  # whether trials come one after another, so that the first to fail ends the run
+    is_for_gpus: ClassVar[bool] = False  # whether it is worth a word where GPUs are there and not asked for
+    foreign: ClassVar[Mapping[str, str]]  # fields of other kinds → why this one has none
+    loss: ClassVar[str]  # what becomes of checkpoints that go with their pod
+
+    name: str = Field(pattern=NAME, description="The name of the job's folder.")
+    kind: str
+    description: str = Field(default="", description="For people.")
+    entrypoint: values.Function = Field(
+        default="train:run", description="module:function of the job's folder that runs one trial."
+    )
+    preload: tuple[str, ...] = Field(
+        default=(), description="Modules to import once per slot, before trials are forked: torch, transformers."
+    )
+    params: dict[str, values.Plain] = Field(
+        default_factory=dict,
+        description="Fixed parameters, any JSON value. A parameter of the same name in `space` wins.",
+    )
+    inputs: dict[str, Input] = Field(
+        default_factory=dict, description="Parameters that name data files, with what the file must hold."
+    )
+    environment: dict[str, str] = Field(
+        default_factory=dict, description="Environment variables that set a field: HPO_EPOCHS: params.epochs."
+    )
+    objectives: Objectives = Field(description="What to optimize; several make a multi-objective study.")
+    budget: Budget = Field(default_factory=Budget, description="When to stop before all trials have ended.")
+    retries: Retries = Field(default_factory=Retries, description="How often to try a lost trial again.")
+    resources: Resources = Field(default_factory=Resources, description="What one trial gets of a machine, of each node.")
+    checkpoints: Checkpoints = Field(
+        default_factory=Checkpoints, description="When a trial saves itself, what is kept of that, and where."
+    )
+    cluster: Cluster = Field(default_factory=Cluster, description="How the run's pods are made in a cluster.")
+    seed: values.Integer = Field(default=0, ge=0, lt=2**32, description="Of the sampler; trials derive theirs.")
+
+    @property
+    def search(self) -> Search:
+        """How parameters are drawn and trials compared: not at all, but in a study."""
+        return NO_SEARCH
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Names that a trial's result must hold."""
+        names = [*(one.metric for one in self.objectives), *(one.metric for one in self.search.constraints)]
+        return tuple(dict.fromkeys(names))
+
+    @property
+    def world_size(self) -> int:
+        """Processes of one trial."""
+        return 1
+
+    @property
+    def starts_from(self) -> str | None:
+        """The run whose newest checkpoint it starts from."""
+        return None
+
+    @property
+    def files_to(self) -> str | None:
+        """The URL or folder that results are written to as files, where the job names one."""
+        return None
+
+    @property
+    def slots(self) -> int:
+        """Slots, and so pods, that its roles fill when as much runs as may."""
+        return sum(role.pods for role in self.roles())
+
+    @abc.abstractmethod
+    def roles(self) -> tuple[Role, ...]:
+        """What its processes are; the first is the role whose replicas `platform scale` changes."""
+
+    @property
+    def keeps_checkpoints(self) -> bool:
+        """Whether its trials save themselves."""
+        return True
+
+    def grace(self, of_chart: float | None = None) -> float:
+        """Seconds that a trial which must leave its pod gets to save itself.
+
+        Args:
+            of_chart: what the chart allows a training.
+        """
+        return self.checkpoints.grace or 30.0  # what Kubernetes gives every pod
+
+    def with_gpus(self, gpus: int, nodes: int = 0) -> str:
+        """What to type where no machine has the GPUs that the job asks for.
+
+        Args:
+            gpus: of the largest machine.
+            nodes: how many such machines have as many in all; 0 where there is one machine.
+        """
+        return f"--set resources.gpus={gpus}"
+
+    def functions(self) -> Iterator[tuple[Place, str, tuple[str, ...]]]:
+        """The functions that the job names: field, module:function, and its arguments, where those are known."""
+        yield ("entrypoint",), self.entrypoint, ("ctx",)
+
+    def advice(self) -> Iterator[str]:
+        """What a user should know of a job that is right all the same."""
+        return iter(())
+
+    def check(self, broken: Collection[Place]) -> Iterator[Fault]:
+        """What is wrong between its fields; what one model can tell of itself stands in the models.
+
+        Args:
+            broken: the fields (`("trials",)`) and parameters (`("space", "lr")`) that have complaints of their own, in whose
+                place stand-ins are; what depends on them is not judged.
+        """
+        yield from metric_names(("objectives",), [one.metric for one in self.objectives])
+        yield from (Fault(("params", name), why) for name in self.params if (why := naming.complaint(name)))
+        if ("params",) not in broken and ("space",) not in broken:
+            known = [*self.params, *self.search.names, *(place[1] for place in broken if place[0] == "space" and place[1:])]
+            for name in self.inputs:
+                if name not in known:
+                    yield Fault(
+                        ("inputs", name), f"there is no such name in params; {errors.nearest(name, map(str, known))}"
+                    )
+            yield from _amounts(self)
+        for variable, field in self.environment.items():
+            first = field.split(".")[0]
+            if any(place[0] == first for place in broken):
+                continue
+            if complaint := unknown(self, field):
+                yield Fault(("environment", variable), complaint)
+
+
+class Ranked(Base):
+    """A job whose trials may each be several processes, on several machines."""
+
+    divided: tuple[str, ...] = Field(
+        default=(), description="Parameters that all ranks share evenly, as a global batch: the world size must divide them."
+    )
+    ranks: values.Integer | None = Field(
+        default=None, gt=0, description="Processes of one trial on each node; left out: one per GPU, or one."
+    )
+    nodes: values.Integer = Field(default=1, gt=0, description="Machines (pods) that run one trial together.")
+
+    @property
+    def ranks_per_node(self) -> int:
+        """Processes of one trial on each of its nodes; 1 is the trial's own process."""
+        return self.ranks or max(1, self.resources.gpus)
+
+    @property
+    def world_size(self) -> int:
+        """Processes of one trial."""
+        return self.ranks_per_node * self.nodes
+
+    @property
+    def shm_of_ranks(self) -> int:
+        """Bytes of /dev/shm on each node: as the job says, else by its ranks."""
+        each = _SHM_OF_GPU_RANK if self.resources.gpus else SHM_OF_CPU_RANK
+        return self.resources.shm_bytes or self.ranks_per_node * each
+
+    def advice(self) -> Iterator[str]:
+        """Ranks that do not fit what a node has."""
+        ranks, need = self.ranks_per_node, self.resources
+        if need.gpus > ranks:
+            yield (
+                f"{errors.counted(ranks, 'rank')} for {need.gpus} GPUs on a node: a rank uses one, unless its code takes "
+                f"more; --ranks {need.gpus} uses all"
+            )
+        if ranks > need.cpus:
+            yield f"{ranks} ranks share {need.cores} (resources.cpus) and wait for each other"
+
+    def check(self, broken: Collection[Place]) -> Iterator[Fault]:
+        """Of all jobs, and ranks that cannot be."""
+        yield from super().check(broken)
+        if ("params",) not in broken and ("space",) not in broken:
+            yield from _divided(self, broken)
+        gpus = self.resources.gpus
+        if self.ranks is not None and 0 < gpus < self.ranks:
+            message = f"{self.ranks} is more than the GPUs of a node ({gpus}), and ranks cannot share one"
+            cure = f"write ranks: {gpus}, or leave it out for one per GPU, or resources.gpus: 0"
+            yield Fault(("ranks",), f"{message}; {cure}")
+
+
+def refused_budget(budget: Budget, why: Mapping[str, str]) -> Iterator[Fault]:
+    """Budgets that a kind has no use for, and why."""
+    for field, reason in why.items():
+        if getattr(budget, field) != Budget.model_fields[field].default:
+            yield Fault(("budget", field), f"{reason}; drop it")
+
+
+def metric_names(field: Place, metrics: list[str]) -> Iterator[Fault]:
+    """What is wrong with the names in a list of metrics."""
+    for index, metric in enumerate(metrics):
+        if why := naming.complaint(metric):
+            yield Fault((*field, index, "metric"), why)
+        elif metric in metrics[:index]:
+            yield Fault((*field, index, "metric"), f"{metric!r} is listed twice")
+
+
+def _amounts(job: Base) -> Iterator[Fault]:
+    """Parameters that say how many lines a file must have, or which columns."""
+    for file, wanted in job.inputs.items():
+        for index, name in enumerate(wanted.columns_of):
+            if name not in job.params:
+                hint = errors.nearest(name, job.params)
+                yield Fault(("inputs", file, "columns_of", index), f"there is no {name!r} in params; {hint}".rstrip("; "))
+            elif job.params[name] is not None and not isinstance(job.params[name], str):
+                why = f"inputs.{file}.columns_of needs it"
+                yield Fault(("params", name), f"must be the name of a column, not {job.params[name]!r}: {why}")
+    every = [(file, key, terms) for file, wanted in job.inputs.items() for key, terms in wanted.amounts.items()]
+    for file, key, terms in every:
+        for name in dict.fromkeys(term for term in terms if isinstance(term, str)):
+            value = job.params.get(name)
+            if name not in job.params:
+                hint = errors.nearest(name, job.params)
+                yield Fault(("inputs", file, key), f"there is no {name!r} in params; {hint}".rstrip("; "))
+            elif type(value) is not int or value < 1:
+                why = f"inputs.{file}.{key} needs it"
+                yield Fault(("params", name), f"must be a whole number over 0, not {value!r}: {why}")
+
+
+def _divided(job: Ranked, broken: Collection[Place]) -> Iterator[Fault]:
+    """Parameters that the ranks share evenly; else the mean gradients of some would count more than those of others."""
+    counted = {term for wanted in job.inputs.values() for terms in wanted.amounts.values() for term in terms}
+    for index, name in enumerate(job.divided):
+        value = job.params.get(name)
+        if name in job.search.names:
+            continue  # its values are the job's to judge
+        if name not in job.params:
+            hint = errors.nearest(name, job.params)
+            yield Fault(("divided", index), f"there is no {name!r} in params; {hint}".rstrip("; "))
+        elif type(value) is not int or value < 1:
+            if name not in counted:  # else that was said
+                yield Fault(("params", name), f"must be a whole number over 0, not {value!r}: divided names it")
+        elif value % job.world_size and not {("ranks",), ("nodes",), ("resources",)} & set(broken):
+            below = value - value % job.world_size
+            near = " or ".join(str(one) for one in (below, below + job.world_size) if one)
+            fits = ", ".join(str(ranks) for ranks in range(1, min(value, _MOST_RANKS) + 1) if value % ranks == 0)
+            message = f"{value} cannot be divided evenly among {job.world_size} ranks: make it {near}"
+            yield Fault(("params", name), f"{message}, or change the ranks; it can be among {fits}")
+
+
+def unknown(job: Base, field: str) -> str:
+    """Why `field` is no dotted path of a field that an override could set, or nothing."""
+    steps = field.split(".")
+    here: Any = job
+    for depth, step in enumerate(steps):
+        if isinstance(here, (str, tuple)) and step.isdigit():
+            names: Collection[str] = [str(index) for index in range(len(here))]
+            below = here[int(step)] if isinstance(here, tuple) and int(step) < len(here) else None
+        elif hasattr(here, "choice"):
+            own = [name for name in type(here).model_fields if name != "options"]
+            names = [*own, *here.choice.options]
+            below = None if step in own else here.options.get(step)
+        elif hasattr(type(here), "model_fields"):
+            names = [name for name in type(here).model_fields if not (depth == 0 and name == "name")]
+            below = getattr(here, step, None) if step in names else None
+        elif isinstance(here, dict):
+            # A parameter may hold anything, so what lies below it is not known before.
+            names = here if depth < 2 else [step]
+            below = here.get(step)
+        elif depth > 2 and steps[0] == "params":
+            return ""
+        else:
+            return f"{'.'.join(steps[:depth])} has no fields"
+        if step not in names:
+            return f"there is no field {field!r}: {step!r} is unknown; {errors.nearest(step, names)}"
+        here = below
+    return ""

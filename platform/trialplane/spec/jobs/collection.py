@@ -1,0 +1,278 @@
+"""A collection: iterations, in each of which workers make results for one learner, or for files.
+
+An iteration is a trial of the run, and they run one after another. The model and its rules only: `worker/collect/` does the
+work, `controller/crews.py` hands it out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection as Places
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
+
+from trialplane.spec import cluster, faults, values
+from trialplane.spec.cluster import Cluster
+from trialplane.spec.faults import Fault
+from trialplane.spec.jobs import base
+from trialplane.spec.jobs.base import RUN, SHM_OF_CPU_RANK, Base, Objectives, Place
+from trialplane.spec.jobs.roles import Role
+from trialplane.spec.resources import Resources
+from trialplane.spec.search import Objective
+
+# Metrics of an iteration that the platform adds to what the learner returned.
+FAILED_UNITS = "units_failed"
+ADDED = ("units", FAILED_UNITS, "items", "gigabytes", "units_per_second", "items_per_second")
+# And of each worker, below its name, which tables leave out.
+OF_WORKER = re.compile(r"worker_\d+/")
+_PLACE = r"^([a-z][a-z0-9+.-]*://[^\s/]\S*|/\S.*)$"
+_SHARE_FAILED = 10  # one unit in so many may fail where the job does not say
+_SEARCH = "is for a search (kind: hpo), and a collection compares no trials"
+_RANKS = "is for trials of several processes (kind: hpo, kind: train); a collection has collect.workers"
+_FIRST_ENDS = (
+    "an iteration needs the weights of the one before, so the first that fails for good ends the run; "
+    "collect.max_failed says how many units may fail"
+)
+
+
+def _place(value: str) -> str:
+    if not re.fullmatch(_PLACE, value):
+        raise ValueError(f"{value!r} is no place; write a URL, s3://bucket/path, or a folder from the root, /data/games")
+    return value
+
+
+class Write(faults.Model):
+    """Results as files, where no code of the job reads them."""
+
+    format: Literal["npz", "parquet"] = Field(
+        default="npz",
+        description="npz: numpy's archives, for arrays of any shape. parquet: tables, with a row for each item.",
+    )
+    shard: values.Quantity = Field(default="256Mi", description="Size at which a file is full and the next one begins.")
+    to: Annotated[str, AfterValidator(_place), Field(json_schema_extra={"pattern": _PLACE})] | None = Field(
+        default=None, description="Where they go: a URL, s3://bucket/path, or a folder; else beside the run's checkpoints."
+    )
+
+    @property
+    def shard_bytes(self) -> int:
+        """Size of a file, in bytes."""
+        return values.bytes_of(self.shard)
+
+
+class LearnerResources(faults.Model):
+    """What the learner may use; what is left out is as `resources` of the job says."""
+
+    cpus: values.Cores | None = Field(default=None, description="CPU cores: 2, 0.5 or 500m.")
+    memory: values.Quantity | None = Field(default=None, description="Memory: 512Mi, 2Gi or bytes.")
+    gpus: values.Integer | None = Field(
+        default=None, ge=0, description="Whole GPUs; left out, none where files are written."
+    )
+    shm: values.Quantity | None = Field(default=None, description="Size of /dev/shm; counts as memory.")
+
+    def over(self, resources: Resources) -> Resources:
+        """These, and those of the workers where one is left out."""
+        return resources.model_copy(update=self.model_dump(exclude_none=True))
+
+
+class Learner(faults.Model):
+    """What reads the results of the workers, and where it runs; what is left out is as the job says for its workers."""
+
+    entrypoint: values.Function | None = Field(
+        default=None, description="module:function that reads the results and returns weights; left out with write."
+    )
+    resources: LearnerResources = Field(default_factory=LearnerResources, description="What it gets of a machine.")
+    image: cluster.Image | None = Field(default=None, description="Image of its pod; else cluster.image.")
+    node_selector: dict[cluster.Key, cluster.Label] | None = Field(
+        default=None, description="Labels its node must have; else cluster.node_selector."
+    )
+    tolerations: tuple[cluster.Toleration, ...] | None = Field(
+        default=None, description="Taints of nodes that it may run on nevertheless; else cluster.tolerations."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _inline(cls, data: Any) -> Any:
+        """`learner: train:learn` as its entrypoint."""
+        return {"entrypoint": data} if isinstance(data, str) else data
+
+    def on(self, workers: Cluster) -> Cluster:
+        """Its part of the cluster: its own, and that of the workers where it is left out."""
+        own = {name: getattr(self, name) for name in ("image", "node_selector", "tolerations")}
+        return workers.model_copy(update={name: value for name, value in own.items() if value is not None})
+
+
+class Collect(faults.Model):
+    """How results are made and who reads them."""
+
+    units: values.Integer = Field(gt=0, description="Results of one iteration: games, episodes, documents.")
+    iterations: values.Integer = Field(
+        default=1, gt=0, description="How often workers and learner take turns; each has the weights of the one before."
+    )
+    workers: values.Integer = Field(
+        default=1, gt=0, description="Workers at the same time, each in a slot of its own; the learner has one more."
+    )
+    learner: Learner = Field(
+        default_factory=Learner,
+        description="What reads the results and returns weights: module:function, or with resources of its own; or write.",
+    )
+    write: Write | None = Field(default=None, description="Write the results into files; or learner.")
+    in_flight: values.Quantity = Field(
+        default="512Mi", description="Bytes on their way from workers to the learner at most; no result may be larger."
+    )
+    timeout: values.Duration = Field(
+        default=600.0, description="How long a worker may be without a result before it is ended: 600, 10m."
+    )
+    max_failed: values.Integer | None = Field(
+        default=None, ge=0, description="Units of one iteration that may fail before it does; left out: a tenth of them."
+    )
+
+    @field_validator("write", mode="after")
+    @classmethod
+    def _no_other_reader(cls, write: Write | None, info: ValidationInfo) -> Write | None:
+        """Told beside whatever else is wrong in the section."""
+        learner = info.data.get("learner")
+        if learner is not None and learner.entrypoint is not None and write is not None:
+            faults.refuse([Fault((), f"stands beside learner ({learner.entrypoint}), and one of them takes the results")])
+        return write
+
+    @model_validator(mode="after")
+    def _a_reader(self) -> Collect:
+        if self.learner.entrypoint is None and self.write is None:
+            example = "learner: train:learn (code that reads them) or write: {format: npz} (files)"
+            faults.refuse([Fault((), f"nobody takes the results; write {example}")])
+        return self
+
+    @property
+    def in_flight_bytes(self) -> int:
+        """`in_flight` in bytes."""
+        return values.bytes_of(self.in_flight)
+
+    @property
+    def most_failed(self) -> int:
+        """Units of one iteration that may fail: as the job says, else a tenth of them."""
+        return self.units // _SHARE_FAILED if self.max_failed is None else self.max_failed
+
+
+class Collection(Base):
+    """Workers that make results, and a learner that reads them and gives the workers new weights, in turns."""
+
+    title: ClassVar[str] = "collection"
+    noun: ClassVar[str] = "iteration"
+    count_field: ClassVar[str] = "collect.iterations"
+    width_option: ClassVar[str] = "--workers"
+    width_field: ClassVar[str] = "collect.workers"
+    changeable: ClassVar[tuple[str, ...]] = (
+        *("collect.iterations", "collect.workers", "collect.in_flight", "collect.timeout", "collect.max_failed"),
+        *Base.changeable,
+    )
+    foreign: ClassVar[Mapping[str, str]] = {
+        "space": f"{_SEARCH}: write the values into params",
+        "enqueue": f"{_SEARCH}: write the values into params",
+        "sampler": f"{_SEARCH}: nothing is drawn",
+        "pruner": f"{_SEARCH}: nothing is compared",
+        "constraints": f"{_SEARCH}: nothing is compared",
+        "trials": "is for a search (kind: hpo); a collection has collect.iterations",
+        "parallel": "is for a search (kind: hpo): iterations come one after another; a collection has collect.workers",
+        "ranks": _RANKS,
+        "nodes": _RANKS,
+        "divided": _RANKS,
+    }
+    loss: ClassVar[str] = "a collection whose pods were lost has no weights to go on with"
+
+    kind: Literal["collect"] = Field(description="Results that workers make for a learner.")
+    entrypoint: values.Function = Field(
+        default="train:play", description="module:function of the job's folder that makes the results."
+    )
+    objectives: Objectives = Field(
+        default=(Objective(metric=ADDED[0], direction="maximize"),),
+        description="What to optimize; of several, MLflow shows all.",
+    )
+    collect: Collect = Field(description="What is made in each iteration, by how many workers, and what reads it.")
+    resume: Annotated[str, Field(pattern=RUN)] | None = Field(
+        default=None, description="A run whose newest checkpoint a collection starts from while it has none of its own."
+    )
+
+    @property
+    def trials(self) -> int:
+        """Its iterations."""
+        return self.collect.iterations
+
+    @property
+    def width(self) -> int:
+        """How many workers there are at the same time, which `platform scale` changes."""
+        return self.collect.workers
+
+    def widened(self, width: int) -> Collection:
+        """The same with another `width`."""
+        return self.model_copy(update={"collect": self.collect.model_copy(update={"workers": width})})
+
+    def roles(self) -> tuple[Role, ...]:
+        """The workers and the learner.
+
+        What the learner keeps of its results lies in /dev/shm, and until it has read them, no more than `collect.in_flight`.
+        """
+        collect, learner = self.collect, self.collect.learner
+        flows, need = collect.in_flight_bytes, learner.resources.over(self.resources)
+        if collect.write is not None and learner.resources.gpus is None:
+            need = need.model_copy(update={"gpus": 0})  # what writes files needs none
+        return (
+            Role(
+                name="worker",
+                title="a worker",
+                replicas=collect.workers,
+                entrypoint=self.entrypoint,
+                resources=self.resources,
+                cluster=self.cluster,
+                shm_bytes=self.resources.shm_bytes or SHM_OF_CPU_RANK + flows,
+                in_flight_bytes=flows,
+            ),
+            Role(
+                name="learner",
+                title="the learner",
+                replicas=1,
+                entrypoint=learner.entrypoint or "",
+                resources=need,
+                cluster=learner.on(self.cluster),
+                shm_bytes=need.shm_bytes or SHM_OF_CPU_RANK + flows,
+                in_flight_bytes=flows,
+                field="collect.learner.resources",
+                write={} if collect.write is None else collect.write.model_dump(),
+            ),
+        )
+
+    @property
+    def starts_from(self) -> str | None:
+        """The run whose newest checkpoint it starts from."""
+        return self.resume
+
+    @property
+    def files_to(self) -> str | None:
+        """The URL or folder that results are written to as files, where the job names one."""
+        return None if self.collect.write is None else self.collect.write.to
+
+    def facts(self) -> dict[str, Any]:
+        """What MLflow shows of the run beside its objectives."""
+        collect = self.collect.model_dump(exclude={"write", "learner"}, exclude_none=True)
+        learner = self.collect.learner.entrypoint
+        return {**collect, **({"learner": learner} if learner else {})}
+
+    def further(self, run: str, where: str) -> str:
+        """What to type so that a run of it which has ended well does more."""
+        return f"`platform resume {run} --iterations N` asks for more than {self.trials}"
+
+    def functions(self) -> Iterator[tuple[Place, str, tuple[str, ...]]]:
+        """Of all jobs, and the learner's."""
+        yield from super().functions()
+        learner = self.collect.learner.entrypoint
+        if learner is not None and learner != self.entrypoint:  # else there is a complaint about that
+            yield ("collect", "learner"), learner, ("ctx", "results")
+
+    def check(self, broken: Places[Place]) -> Iterator[Fault]:
+        """Of all jobs, and what it must leave to the other kinds."""
+        yield from super().check(broken)
+        if self.collect.learner.entrypoint == self.entrypoint and ("collect",) not in broken:
+            message = f"is the entrypoint ({self.entrypoint}), which makes the results; name the function that reads them"
+            yield Fault(("collect", "learner"), message)
+        yield from base.refused_budget(self.budget, dict.fromkeys(("max_failed", "failed_alike"), _FIRST_ENDS))

@@ -1,0 +1,309 @@
+"""A study: a search for good parameters among many trials."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Discriminator, Field, Tag
+
+from trialplane import errors
+from trialplane.spec import naming, options, sampling, space, values
+from trialplane.spec.checkpoints import Checkpoints
+from trialplane.spec.faults import Fault
+from trialplane.spec.jobs import base
+from trialplane.spec.jobs.base import Place, Ranked
+from trialplane.spec.jobs.roles import Role
+from trialplane.spec.options import Kind
+from trialplane.spec.sampling import Pruner, Sampler
+from trialplane.spec.search import Constraint, Search
+
+# More points are no grid that anybody waits for, and each trial that is drawn looks at all that are left.
+_MOST_POINTS = 100_000
+_MOST_STEPS = 1_000_000  # of one parameter, which the gp sampler looks at one by one
+
+
+def _space_form(value: Any) -> str:
+    return "function" if isinstance(value, str) else "parameters"
+
+
+Space = Annotated[
+    Annotated[dict[space.Name, space.Parameter], Tag("parameters")] | Annotated[values.Function, Tag("function")],
+    Discriminator(_space_form),
+]
+
+
+class Study(Ranked):
+    """A search for good parameters: what is drawn, how trials are compared, and how many there are."""
+
+    title: ClassVar[str] = "study"
+    is_sequential: ClassVar[bool] = False
+    width_option: ClassVar[str] = "--parallel"
+    width_field: ClassVar[str] = "parallel"
+    changeable: ClassVar[tuple[str, ...]] = ("trials", "parallel", *Ranked.changeable)
+    foreign: ClassVar[Mapping[str, str]] = {
+        "collect": "is for kind: collect, and the kind is hpo",
+        "resume": "is for kind: train and kind: collect; a study goes on with `platform resume`",
+    }
+    loss: ClassVar[str] = "a lost pod starts its trial from nothing"
+
+    kind: Literal["hpo"] = Field(description="A search for good hyper-parameters.")
+    space: Space = Field(
+        default_factory=dict, description="The parameters to search, or module:function of an Optuna trial."
+    )
+    constraints: tuple[Constraint, ...] = Field(default=(), description="Metrics with bounds.")
+    sampler: Sampler = Field(
+        default_factory=lambda: Sampler(name="tpe"), description="How the next trial's parameters are drawn."
+    )
+    pruner: Pruner = Field(default_factory=lambda: Pruner(name="none"), description="How bad trials are ended early.")
+    trials: values.Integer = Field(default=20, gt=0, description="Trials that must end; a retry is not counted.")
+    parallel: values.Integer = Field(default=1, gt=0, description="Trials at the same time.")
+    enqueue: tuple[dict[str, values.Choice], ...] = Field(
+        default=(), description="Points to try first; parameters that a point leaves out are drawn."
+    )
+
+    @property
+    def search(self) -> Search:
+        """How parameters are drawn and trials compared."""
+        return Search(self.space, self.sampler, self.pruner, self.enqueue, self.constraints)
+
+    @property
+    def width(self) -> int:
+        """How many trials run at the same time, which `platform scale` changes."""
+        return self.parallel
+
+    def widened(self, width: int) -> Study:
+        """The same with another `width`."""
+        return self.model_copy(update={"parallel": width})
+
+    @property
+    def keeps_checkpoints(self) -> bool:
+        """Whether its trials save themselves: when the job says something about it."""
+        return self.checkpoints != Checkpoints()
+
+    def roles(self) -> tuple[Role, ...]:
+        """The trials that run at the same time."""
+        return (
+            Role(
+                name="trial",
+                title="a trial",
+                replicas=min(self.parallel, self.trials),
+                entrypoint=self.entrypoint,
+                resources=self.resources,
+                cluster=self.cluster,
+                nodes=self.nodes,
+                ranks=self.ranks_per_node,
+                shm_bytes=self.resources.shm_bytes if self.world_size == 1 else self.shm_of_ranks,
+                gang=self.nodes > 1,
+            ),
+        )
+
+    def facts(self) -> dict[str, Any]:
+        """What MLflow shows of the run beside its objectives."""
+        return {
+            "trials": self.trials,
+            "parallel": self.parallel,
+            "sampler": self.sampler.name,
+            "pruner": self.pruner.name,
+        }
+
+    def further(self, run: str, where: str) -> str:
+        """What to type so that a run of it which has ended well does more.
+
+        Args:
+            run: its name.
+            where: what a submission needs to go to the same place: " --local".
+        """
+        return f"`platform resume {run} --trials N` asks for more than {self.trials}"
+
+    def functions(self) -> Iterator[tuple[Place, str, tuple[str, ...]]]:
+        """Of all jobs, the space's, and those that Optuna calls."""
+        yield from super().functions()
+        if isinstance(self.space, str):
+            yield ("space",), self.space, ("trial",)
+        for field, kind, given in (("sampler", Kind.SAMPLER, self.sampler), ("pruner", Kind.PRUNER, self.pruner)):
+            short = {"name": given.name, **given.options}
+            yield from (((field, *place), text, ()) for place, text in sampling.functions(kind, short))
+
+    def check(self, broken: Collection[Place]) -> Iterator[Fault]:
+        """Of all jobs with ranks, and what a search needs to have an end and something to compare."""
+        known = {place[1] for place in broken if place[0] == "space" and len(place) > 1}
+        sound = ("space",) not in broken
+        if sound and not isinstance(self.space, str):
+            yield from _conditions(self, known)
+            yield from _enqueue(self, known)
+        yield from super().check(broken)
+        yield from base.metric_names(("constraints",), [one.metric for one in self.constraints])
+        yield from (Fault(("space", name), why) for name in self.search.names if (why := naming.complaint(name)))
+        if ("pruner",) not in broken:
+            yield from _watched(self)
+        yield from _several(self, broken)
+        if sound and not known and ("sampler",) not in broken:
+            yield from _finite(self, ("trials",) in broken)
+            yield from _start_point(self)
+            yield from _enumerable(self)
+        if not {("sampler",), ("objectives",)} & set(broken):
+            yield from _reference_points(self)
+        if self.cluster.autoscale and self.nodes > 1:
+            why = "the nodes of a trial must all be there before it starts; drop it"
+            yield Fault(("cluster", "autoscale"), why)
+
+
+def _conditions(job: Study, known: Collection[Any]) -> Iterator[Fault]:
+    assert not isinstance(job.space, str)
+    for name, parameter in job.space.items():
+        for other, allowed in parameter.when.items():
+            place = ("space", name, "when", other)
+            if other in known:
+                continue
+            if other not in job.space:
+                yield Fault(place, _no_parameter(job, other))
+                continue
+            for value in allowed:
+                if not job.space[other].holds(value):
+                    yield Fault(place, f"{other} is never {value!r}; it is {space.describe(job.space[other])}")
+    circle = space.cycle(job.space)
+    if circle:
+        yield Fault(("space", circle[0], "when"), f"the conditions go round in a circle: {' → '.join(circle)}")
+
+
+def _no_parameter(job: Study, name: str) -> str:
+    return f"there is no parameter {name!r} in the space; {errors.nearest(name, job.space)}".rstrip("; ")
+
+
+def _enqueue(job: Study, known: Collection[Any]) -> Iterator[Fault]:
+    assert not isinstance(job.space, str)
+    for index, point in enumerate(job.enqueue):
+        for name, value in point.items():
+            place = ("enqueue", index, name)
+            if name in known:
+                continue
+            if name not in job.space:
+                yield Fault(place, _no_parameter(job, name))
+                continue
+            parameter = job.space[name]
+            if not parameter.holds(value):
+                yield Fault(place, f"{value!r} is outside of the space: {name} is {space.describe(parameter)}")
+            for other, allowed in parameter.when.items():
+                if other in point and not any(space.same(point[other], wanted) for wanted in allowed):
+                    yield Fault(place, f"does not exist with {other}: {point[other]!r}")
+        missing = [name for name in job.space if name not in point]
+        if missing and job.sampler.name == "grid" and not known:
+            yield Fault(("enqueue", index), f"with the grid sampler a point must be whole; {', '.join(missing)} missing")
+
+
+def _watched(job: Study) -> Iterator[Fault]:
+    """What the pruner watches."""
+    pruner = job.pruner
+    for field in ("metric", "direction"):
+        if getattr(pruner, field) is not None and pruner.name == "none":
+            yield Fault(("pruner", field), "is what a pruner watches, and none is named; write name: median, or drop it")
+    if pruner.metric is None:
+        if pruner.direction is not None:
+            yield Fault(
+                ("pruner", "direction"),
+                "applies only to pruner.metric, which is not set; the objective has a direction of its own",
+            )
+        return
+    if why := naming.complaint(pruner.metric):
+        yield Fault(("pruner", "metric"), why)
+    for objective in job.objectives:
+        if objective.metric == pruner.metric and pruner.direction not in (None, objective.direction):
+            yield Fault(
+                ("pruner", "direction"), f"{objective.metric} is an objective to {objective.direction}; drop this line"
+            )
+
+
+def _several(job: Study, broken: Collection[Any]) -> Iterator[Fault]:
+    count = len(job.objectives)
+    if count < 2 or ("objectives",) in broken:
+        return
+    if job.budget.target is not None:
+        yield Fault(("budget", "target"), f"needs one objective, and there are {count}; drop the target")
+    if ("pruner",) not in broken and job.pruner.choice.objectives == 1:
+        yield Fault(("pruner",), f"trials cannot be pruned with {count} objectives; write pruner: none")
+    if ("sampler",) not in broken and job.sampler.choice.objectives == 1:
+        able = ", ".join(name for name, choice in options.SAMPLERS.items() if choice.objectives is None)
+        yield Fault(("sampler",), f"{job.sampler.name} cannot handle {count} objectives; these can: {able}")
+
+
+def _finite(job: Study, any_trials: bool) -> Iterator[Fault]:
+    """Grid and brute force try every point once, so there must be an end of points, and enough of them."""
+    name = job.sampler.name
+    if name not in ("grid", "bruteforce"):
+        return
+    if isinstance(job.space, str):
+        if name == "grid":
+            yield Fault(("sampler",), "grid needs the space in the job file, not in code; use bruteforce")
+        return
+    endless = [key for key, parameter in job.space.items() if parameter.count is None]
+    for key in endless:
+        yield Fault(("space", key, "step"), f"is missing; the {name} sampler needs a step or choices")
+    conditional = [key for key, parameter in job.space.items() if parameter.when] if name == "grid" else []
+    for key in conditional:
+        yield Fault(("space", key, "when"), "the grid sampler knows no conditions; use bruteforce")
+    too_many = [(key, parameter.count) for key, parameter in job.space.items() if (parameter.count or 0) > _MOST_POINTS]
+    for key, count in too_many:
+        why = f"has {count} values, and the {name} sampler takes {_MOST_POINTS} points at most"
+        yield Fault(("space", key), f"{why}; narrow it, raise the step or take another sampler")
+    if endless or conditional or too_many or space.cycle(job.space):
+        return
+    points = space.count_points(job.search.parameters)
+    if points is not None and points > _MOST_POINTS:
+        why = f"{name} takes {_MOST_POINTS} points at most, and the space has {_shown(points)}"
+        yield Fault(("sampler",), f"{why}; raise the steps, or take another, for example random")
+    elif points is not None and points < job.trials and not any_trials:
+        message = f"{job.trials} is more than the space has points ({points}); write trials: {points} or less"
+        yield Fault(("trials",), message)
+
+
+def _start_point(job: Study) -> Iterator[Fault]:
+    """CMA-ES starts from `x0`; Optuna would fail with a KeyError in the first trial."""
+    start = job.sampler.options.get("x0") if job.sampler.name == "cmaes" else None
+    if start is None or isinstance(job.space, str):
+        return
+    for name, value in start.items():
+        if name not in job.space:
+            yield Fault(("sampler", "x0", name), _no_parameter(job, name))
+        elif not job.space[name].holds(value):
+            yield Fault(("sampler", "x0", name), f"{value!r} is outside: {name} is {space.describe(job.space[name])}")
+    if not set(start) <= set(job.space):
+        return  # one that is lacking was misspelt
+    for name, parameter in job.space.items():
+        if name not in start and not isinstance(parameter, space.CategoricalParameter) and parameter.low < parameter.high:
+            yield Fault(("sampler", "x0"), f"lacks {name}; cmaes starts from a value for each parameter that is a number")
+
+
+def _enumerable(job: Study) -> Iterator[Fault]:
+    """The Gaussian process tries each value of a parameter that has steps."""
+    if job.sampler.name != "gp" or isinstance(job.space, str):
+        return
+    for name, parameter in job.space.items():
+        if (parameter.count or 0) > _MOST_STEPS:
+            cure = "raise the step" if isinstance(parameter, space.IntParameter) else "raise the step or drop it"
+            why = f"has {parameter.count} values, and the gp sampler takes {_MOST_STEPS} at most"
+            yield Fault(("space", name), f"{why}; {cure}, or take another sampler")
+
+
+def _reference_points(job: Study) -> Iterator[Fault]:
+    """NSGA-III spreads its trials over points with a number for each objective, its own or the job's."""
+    if job.sampler.name != "nsgaiii":
+        return
+    count, given = len(job.objectives), job.sampler.options
+    for index, row in enumerate(given.get("reference_points") or ()):
+        if len(row) != count:
+            why = f"has {errors.counted(len(row), 'number')}, and there {'is' if count == 1 else 'are'} "
+            yield Fault(
+                ("sampler", "reference_points", index), f"{why}{errors.counted(count, 'objective')}; write one for each"
+            )
+    parts = given.get("dividing_parameter", 3)
+    points = math.comb(count + parts - 1, parts)
+    if given.get("reference_points") is None and points > options.MOST_ROWS:
+        why = f"{parts} makes {_shown(points)} reference points of {errors.counted(count, 'objective')}"
+        yield Fault(("sampler", "dividing_parameter"), f"{why}; {options.MOST_ROWS} are the most, so lower it")
+
+
+def _shown(number: int) -> str:
+    """A count that fits a message; Python writes no number of more than 4,300 digits."""
+    return str(number) if number < 10**18 else f"over 10^{math.floor(math.log10(number))}"

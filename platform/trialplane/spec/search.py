@@ -1,0 +1,99 @@
+"""How the parameters of trials are drawn, and by what trials are compared; without Optuna, which the ledger brings."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Mapping
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from trialplane.spec import faults, values
+from trialplane.spec import space as spaces
+from trialplane.spec.faults import Fault
+from trialplane.spec.sampling import Pruner, Sampler
+
+
+class Objective(faults.Model):
+    """A metric to make as large or as small as possible."""
+
+    metric: str = Field(min_length=1, description="Name of the metric that the job returns.")
+    direction: Literal["minimize", "maximize"] = Field(description="Which way is better.")
+
+
+class Constraint(faults.Model):
+    """Bounds of a metric, both included; a trial outside is infeasible and never the best."""
+
+    metric: str = Field(min_length=1, description="Name of the metric that the job returns.")
+    min: values.Number | None = Field(default=None, description="Smallest value allowed.")
+    max: values.Number | None = Field(default=None, description="Largest value allowed.")
+
+    @model_validator(mode="after")
+    def _bounded(self) -> Constraint:
+        if self.min is None and self.max is None:
+            faults.refuse([Fault((), "needs min or max or both")])
+        elif self.min is not None and self.max is not None and self.min > self.max:
+            faults.refuse([Fault(("min",), f"{self.min} is over max ({self.max})")])
+        return self
+
+    def excess(self, value: float) -> float:
+        """How far `value` lies outside: over 0 is infeasible, 0 or less feasible, as Optuna wants it."""
+        sides = [
+            bound
+            for bound in (
+                None if self.min is None else self.min - value,
+                None if self.max is None else value - self.max,
+            )
+            if bound is not None
+        ]
+        return max(sides)
+
+
+@dataclasses.dataclass(frozen=True)
+class Search:
+    """What a study draws from, how, and by what it compares its trials.
+
+    Attributes:
+        space: the parameters, or module:function of an Optuna trial.
+        sampler: draws them.
+        pruner: ends trials early.
+        enqueue: points to try first.
+        constraints: metrics with bounds.
+    """
+
+    space: Mapping[str, spaces.AnyParameter] | str
+    sampler: Sampler
+    pruner: Pruner
+    enqueue: tuple[dict[str, Any], ...] = ()
+    constraints: tuple[Constraint, ...] = ()
+
+    @property
+    def function(self) -> str | None:
+        """module:function of the space, when it is given as code."""
+        return self.space if isinstance(self.space, str) else None
+
+    @property
+    def names(self) -> Collection[str]:
+        """Of the parameters; none when the space is code."""
+        return () if isinstance(self.space, str) else self.space.keys()
+
+    @property
+    def parameters(self) -> dict[str, spaces.AnyParameter]:
+        """The sampled parameters, each after those its condition names; empty when the space is code.
+
+        Raises:
+            ValueError: the conditions go round in a circle; no job that `load_job` gave does.
+        """
+        return {} if isinstance(self.space, str) else dict(spaces.ordered(self.space))
+
+    def watched(self, objective: Objective) -> Objective:
+        """The metric of the reports that the pruner compares trials by, and which way of it is better.
+
+        Args:
+            objective: the first of the job, for what the pruner leaves out.
+        """
+        pruner = self.pruner
+        return Objective(metric=pruner.metric or objective.metric, direction=pruner.direction or objective.direction)
+
+
+NO_SEARCH = Search({}, Sampler(name="random"), Pruner(name="none"))
