@@ -77,11 +77,11 @@ def test_counts_are_those_of_the_controller(runs):
 
 def test_ends_are_given_once(runs):
     run = runs.make("a", tell=lambda r: complete(r) if r.trial < 2 else None, asks=3)
-    first = results.ends(run.ledger, "a", 0)
+    place, first = results.ends(run.ledger, "a", 0)
     assert [end.request.trial for end in first] == [0, 1]
-    assert results.ends(run.ledger, "a", first[-1].place) == []
+    assert results.ends(run.ledger, "a", place) == (place, [])
     runs.drive(run, complete)
-    later = results.ends(run.ledger, "a", first[-1].place)
+    _, later = results.ends(run.ledger, "a", place)
     assert [end.request.trial for end in later] == [2, 2, 3, 4, 5]  # lost, tried again, and the rest
 
 
@@ -105,7 +105,7 @@ def test_a_killed_writers_log_is_read(runs, tmp_path):
 import os, sqlite3, sys
 c = sqlite3.connect(sys.argv[1], isolation_level=None)
 c.execute("PRAGMA wal_autocheckpoint=0")
-c.execute("UPDATE trial_user_attributes SET value_json = replace(value_json, 'COMPLETE', 'PRUNED')")
+c.execute("UPDATE attempts SET outcome = replace(outcome, 'COMPLETE', 'PRUNED')")
 os.kill(os.getpid(), 9)
 """
     subprocess.run([sys.executable, "-c", script, str(run.ledger)], check=False)
@@ -126,9 +126,9 @@ os.kill(os.getpid(), 9)
     [
         lambda file: file.write_bytes(b"this is no database at all, but long enough to look like one" * 20),
         lambda file: os.truncate(file, file.stat().st_size // 2 + 100),
-        lambda file: sqlite_do(file, "DROP TABLE trial_user_attributes"),
-        lambda file: sqlite_do(file, "UPDATE trial_user_attributes SET value_json = '{broken'"),
-        lambda file: sqlite_do(file, "UPDATE trial_user_attributes SET value_json = '[1]'"),
+        lambda file: sqlite_do(file, "DROP TABLE attempts"),
+        lambda file: sqlite_do(file, "UPDATE attempts SET outcome = '{broken'"),
+        lambda file: sqlite_do(file, "UPDATE attempts SET outcome = '[1]'"),
     ],
     ids=["no database", "cut in half", "a table is gone", "no JSON", "another record"],
 )
