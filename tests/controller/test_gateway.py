@@ -25,6 +25,7 @@ from trialplane.controller.status import StatusBoard
 from trialplane.controller.store.archive import Archive
 from trialplane.wire import attempts as reading
 from trialplane.wire import cluster, paths, records
+from trialplane.wire.attempts import Attempt
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import RunStatus, TrialOutcome, TrialRow, Wish
 from trialplane.wire.states import FailureClass, RunState, TrialState
@@ -80,6 +81,22 @@ def test_ends_are_told_once(site: Site) -> None:
             place = answer["place"]
         assert told == [0, 1, 2]
         assert site.get(f"/runs/toy/ends?after={place}") == {"place": place, "rows": []}
+
+
+def test_what_an_export_reads_is_what_has_changed(site: Site) -> None:
+    with site.ledger("toy") as ledger:
+        first, second = ask(ledger), ask(ledger)
+        ledger.tell(complete(second))
+        answer = site.get("/runs/toy/whole?after=0")
+        found = [records.from_dict(Attempt, attempt) for attempt in answer["attempts"]]
+        assert (answer["alive"], [(one.request.number, one.place) for one in found]) == (True, [(0, None), (1, 1)])
+        assert set(found[1].optuna["params"]) == {"x", "layers", "kind"}
+        assert found[1].outcome is not None
+        ledger.tell(complete(first))
+        answer = site.get("/runs/toy/whole?after=1")
+        assert [attempt["request"]["number"] for attempt in answer["attempts"]] == [0]
+    wait_until(lambda: not site.get("/runs/toy/whole")["alive"], "PostgreSQL sees that the controller is gone")
+    assert site.ask("GET", "/runs/none/whole").code == 404
 
 
 def test_the_controllers_own_status_is_newer(postgres: Postgres, tmp_path: Path) -> None:

@@ -125,6 +125,15 @@ def test_logs_of_the_run_and_of_a_trial(shell: Shell) -> None:
     assert "step 0: " in shell.type("logs", "main", "3")
 
 
+def test_optuna_opens_the_exported_run(shell: Shell, tmp_path: Path) -> None:
+    import optuna
+
+    url = f"sqlite:///{tmp_path}/study.db"
+    shell.type("export", "main", url)
+    study = optuna.load_study(study_name="main", storage=url)
+    assert sum(trial.state.is_finished() for trial in study.trials) == 24
+
+
 def test_the_ui_shows_the_study(shell: Shell) -> None:
     ui = subprocess.Popen(
         [PLATFORM, "ui"], cwd=ROOT, env=shell.environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True

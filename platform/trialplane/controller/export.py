@@ -123,7 +123,7 @@ def write(order: Order, lines: Iterable[str]) -> None:
             f"that study: optuna delete-study --study-name {order.run} --storage URL"
         ) from error
     except ImportError as error:  # no driver for it
-        raise errors.InputError(f"{place} cannot be opened: {errors.first_line(error)}") from error
+        raise errors.InputError(f"{place} cannot be opened: {errors.first_line(error.__cause__ or error)}") from error
     except (*_STORAGE_ERRORS, RuntimeError) as error:  # the last: tables of another version of Optuna
         cause = error.__cause__ if isinstance(error, optuna.exceptions.StorageInternalError) else None
         said = getattr(cause or error, "orig", None) or cause or error
