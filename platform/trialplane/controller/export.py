@@ -133,7 +133,11 @@ def write(order: Order, lines: Iterable[str]) -> None:
 
 
 def show(order: Order, lines: Iterable[str]) -> None:
-    """Serves optuna-dashboard on a copy in memory, which each line brings up to date; ends with the lines."""
+    """Serves optuna-dashboard on a copy in memory, which each line brings up to date; ends with the lines.
+
+    Raises:
+        InputError: somebody has deleted the copy, there.
+    """
     import optuna_dashboard  # not part of the controller's images
 
     storage = optuna.storages.InMemoryStorage()
@@ -143,7 +147,10 @@ def show(order: Order, lines: Iterable[str]) -> None:
     )
     threading.Thread(target=server.serve_forever, daemon=True).start()
     for line in lines:
-        add(storage, study, *_read(line))
+        if not storage.get_all_studies():
+            raise errors.InputError(f"the copy of {order.run} was deleted in the dashboard; the run itself is as it was")
+        if line.strip():  # an empty one finds out whether anybody reads still
+            add(storage, study, *_read(line))
     server.server_close()
 
 
