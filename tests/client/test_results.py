@@ -16,7 +16,7 @@ import pytest
 from tests.client.conftest import complete, failed
 
 from trialplane.client import folder, results
-from trialplane.errors import LedgerCorrupt
+from trialplane.errors import LedgerCorrupt, LedgerUnavailable
 from trialplane.wire import rows
 from trialplane.wire.states import FailureClass, TrialState
 
@@ -139,6 +139,26 @@ def test_a_damaged_ledger_says_what_to_do(runs, damage):
         read(run)
     assert caught.value.exit_code == 2
     assert str(run.ledger) in str(caught.value)
+
+
+def test_a_ledger_of_a_later_version_is_refused(runs):
+    run = runs.make("a", tell=complete)
+    sqlite_do(run.ledger, "UPDATE schema_version SET version = 99")
+    with pytest.raises(LedgerCorrupt, match=f"the ledger {run.ledger} was written by a later trialplane"):
+        read(run)
+
+
+def test_a_ledger_that_somebody_locks_is_no_damaged_one(runs, monkeypatch):
+    run = runs.make("a", tell=complete)
+    connect = sqlite3.connect
+    monkeypatch.setattr(sqlite3, "connect", lambda file, **given: connect(file, **{**given, "timeout": 0}))
+    holder = connect(run.ledger)
+    holder.execute("PRAGMA journal_mode=DELETE")
+    holder.execute("BEGIN EXCLUSIVE")
+    with pytest.raises(LedgerUnavailable, match="look who holds the file"):
+        read(run, alive=True)
+    holder.close()
+    assert len(read(run)) == 6
 
 
 def test_rows_are_ranked_as_the_controller_ranks(runs):

@@ -142,6 +142,14 @@ def test_nothing_of_it_stays_in_the_former_tables(former: Backend) -> None:
     assert query(former, "SELECT count(*) FROM attempts") == [(10,)], "it is taken over once"
 
 
+def test_a_run_that_a_former_controller_begins_anew_stays_as_it_was_taken_over(former: Backend) -> None:
+    former.open(JOB).close()
+    study = optuna.create_study(storage=former.url, study_name="toy")
+    study.set_user_attr("trialplane:epoch", 1)
+    with former.open(JOB) as ledger:
+        assert len(list(ledger.attempts())) == 10
+
+
 def test_other_studies_in_the_database_are_left_alone(former: Backend) -> None:
     study = optuna.create_study(storage=former.url, study_name="other")
     study.optimize(lambda trial: trial.suggest_float("x", 0.0, 1.0), n_trials=2)
@@ -185,6 +193,9 @@ def test_the_gateway_takes_over_what_nobody_works_on(former: Backend) -> None:
         assert archive.runs() == []
         with pytest.raises(errors.LedgerLocked, match="kubectl delete rayjob toy"):
             archive.attempts("toy")
+        with pytest.raises(errors.LedgerLocked, match="kubectl delete rayjob toy"):
+            archive.record("toy", JOB, {"submitted": 9.0}, "", new=True)
+        cursor.execute("SELECT pg_advisory_unlock(%s)", (labels.ledger_lock("toy"),))
     other.close()
     assert [(known.run, known.submitted, known.state) for known in archive.runs()] == [("toy", 5.0, "RUNNING")]
     assert [row.trial for row in archive.attempts("toy")] == [0, 1, 2, 3, 4, 5, 5, 6, 7, 8]

@@ -168,6 +168,17 @@ def test_values_that_are_no_finite_numbers(backend: Backend) -> None:
     assert backend.open(job).best == best
 
 
+def test_a_study_that_is_not_written_whole_is_not_there(sqlite: Backend) -> None:
+    with sqlite.open(make_job(trials=2)) as ledger:
+        drive(ledger)
+        found = [records.to_dict(attempt) for attempt in ledger._storage.load()[0]]
+    url = f"sqlite:///{sqlite.folder}/x.db"
+    order = Order("toy", ("maximize",), ("score",), {}, url)
+    with pytest.raises(json.JSONDecodeError):
+        export.write(order, [json.dumps({"attempts": found, "alive": False}), "{cut off"])
+    assert optuna.get_all_study_names(storage=url) == []
+
+
 def test_the_study_goes_on_in_optuna_itself(backend: Backend) -> None:
     """Who leaves the platform keeps the study."""
     with backend.open(make_job(trials=3)) as ledger:

@@ -347,6 +347,13 @@ def test_a_database_that_is_away_is_said_and_survived(site: Site) -> None:
     assert len(site.get("/runs")) == 1
 
 
+def test_a_ledger_of_a_later_version_is_said(site: Site) -> None:
+    site.ledger("toy").close()
+    site.postgres.execute("UPDATE schema_version SET version = 99", site.url.split("/")[3].split("?")[0])
+    reply = site.ask("GET", "/runs/toy/attempts")
+    assert (reply.code, "later trialplane" in reply.json()["error"]) == (503, True)
+
+
 @pytest.mark.slow
 def test_800_attempts_are_read_quickly(site: Site) -> None:
     with site.ledger("toy", trials=800) as ledger:

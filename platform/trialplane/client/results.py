@@ -19,7 +19,7 @@ from trialplane.wire.attempts import Attempt, Select
 from trialplane.wire.records import TrialRow
 from trialplane.wire.states import TrialState
 
-# The tables of ours in a file of trialplane 0.1's first layout, Optuna's own, which a controller takes over when it goes on.
+# The tables of ours in a file of trialplane 0.1's layout, Optuna's own, which a controller takes over when it goes on.
 _FORMER = """
 WITH runs AS (SELECT study_id AS id, study_name AS name FROM studies),
 attempts AS (
@@ -103,10 +103,10 @@ def _opened(ledger: Path, run: str, alive: bool) -> Iterator[Select]:
             if not tables:  # the controller has just made the file
                 yield lambda query, values: []
                 return
-            former = "schema_version" not in tables and "studies" in tables
-            if not former:
+            before = _FORMER if "schema_version" not in tables and "studies" in tables else ""
+            if not before:
                 reading.check_version(connection.execute("SELECT version FROM schema_version").fetchone()[0], str(ledger))
-            yield lambda query, values: connection.execute(_FORMER * former + query, values).fetchall()
+            yield lambda query, values: connection.execute(before + query, values).fetchall()
 
 
 def counts(found: Iterable[TrialRow]) -> dict[str, Any]:

@@ -152,6 +152,7 @@ class Archive:
             labels.LEDGER_CODE: code,
         }
         with self._engine.begin() as connection:
+            self._take_over(connection, run)
             mine = runs.c.name == run
             directions = json.dumps([objective.direction for objective in job.objectives])
             insert = postgresql.insert(runs).values(name=run, directions=directions, epoch=0, optuna="{}")
@@ -207,16 +208,21 @@ class Archive:
         with self._engine.begin() as connection:
             if not tables.is_there(connection):
                 raise errors.RunNotFound(f"nothing has ever been submitted here, so there is no run {run}")
+            self._take_over(connection, run)
             if connection.execute(sa.select(runs.c.id).where(mine)).scalar() is None:
-                if not self._may_be_former or run not in former.runs(connection):
-                    raise errors.RunNotFound(f"the ledger knows no run {run}")
-                if not _is_free(connection, run):
-                    raise errors.LedgerLocked(
-                        f"a controller of an earlier trialplane works on {run}, which can be read when that has ended; "
-                        f"`kubectl delete rayjob {run}` ends it now, and `platform resume {run}` goes on with it"
-                    )
-                former.convert(connection, run)  # says what hindered it before
+                raise errors.RunNotFound(f"the ledger knows no run {run}")
             yield connection, mine
+
+    def _take_over(self, connection: sa.Connection, run: str) -> None:
+        """Takes over a run that `_convert` could not; says what hinders it."""
+        if not self._may_be_former or run not in former.runs(connection):
+            return
+        if not _is_free(connection, run):
+            raise errors.LedgerLocked(
+                f"a controller of an earlier trialplane works on {run}, which can be read when that has ended; "
+                f"`kubectl delete rayjob {run}` ends it now, and `platform resume {run}` goes on with it"
+            )
+        former.convert(connection, run)
 
     def _convert(self) -> None:
         """Takes over the runs of an earlier version on which no controller works, each in a transaction of its own."""

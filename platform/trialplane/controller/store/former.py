@@ -51,10 +51,13 @@ def runs(connection: sa.Connection) -> list[str]:
 def convert(connection: sa.Connection, run: str) -> None:
     """Takes over a run, if it is in that layout; whoever calls it holds the run's lock.
 
+    One that is known already was taken over before, and begun anew by a controller of that version: it stays where it is.
+
     Raises:
         LedgerCorrupt: the study has trials that are none of ours.
     """
-    if run not in runs(connection):
+    known = sa.select(tables.runs.c.id).where(tables.runs.c.name == run)
+    if run not in runs(connection) or connection.execute(known).scalar() is not None:
         return
     found = sa.MetaData()
     found.reflect(connection, only=(*_OF_TRIALS, *_OF_STUDY))
