@@ -59,6 +59,14 @@ def test_a_run_here_is_a_study(platform, runs, workplace):
     assert study.user_attrs["job"]["name"] == "demo"
 
 
+@pytest.mark.parametrize("active", [(True, False), (False, True)], ids=["ends", "begins"])
+def test_while_a_controller_ends_or_begins_nothing_counts_as_lost(runs, monkeypatch, active):
+    runs.make("a", tell=end, asks=7)
+    answers = iter(active)
+    monkeypatch.setattr(type(runs.target), "is_active", lambda target, run: next(answers))
+    assert runs.target.whole("a", 0)[1]
+
+
 def test_a_study_of_that_name_is_left_alone(platform, runs, workplace):
     runs.make("a", tell=complete)
     other = optuna.create_study(study_name="a", storage=f"sqlite:///{workplace}/study.db")

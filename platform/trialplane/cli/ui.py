@@ -91,7 +91,7 @@ def _dashboard(handle: RunHandle, port: int) -> int:
     from trialplane.client import exporting  # needs pydantic, which `--help` should not wait for
 
     exporting.check("optuna", "sqlalchemy", "optuna_dashboard")
-    line, after, _ = exporting.changes(handle.target, handle.name, 0)  # what stands in the way is said at once
+    line, after = exporting.changes(handle.target, handle.name, 0)  # what stands in the way is said at once
     first = exporting.order(handle.name, handle.job, port=port) + line
     output.note(f"optuna-dashboard starts; Ctrl-C ends it. Showing a copy of {handle.name}, which is kept up to date")
 
@@ -104,7 +104,7 @@ def _dashboard(handle: RunHandle, port: int) -> int:
                 stdin.flush()
                 time.sleep(_REFRESH)
                 try:
-                    text, place, _ = exporting.changes(handle.target, handle.name, place)
+                    text, place = exporting.changes(handle.target, handle.name, place)
                     told = ""
                 except errors.TrialplaneError as error:
                     text, said = "\n", errors.first_line(error)

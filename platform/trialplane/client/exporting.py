@@ -44,11 +44,11 @@ def order(run: str, job: Job, **where: Any) -> str:
     return f"{records.to_json(made)}\n"
 
 
-def changes(target: Target, run: str, after: int) -> tuple[str, int, bool]:
-    """The attempts that run or ended since a place, as a line; the place to ask from next; whether a controller lives."""
+def changes(target: Target, run: str, after: int) -> tuple[str, int]:
+    """The attempts that run and those that ended since a place, as a line, and the place to ask from next."""
     found, alive = target.whole(run, after)
     line = json.dumps({"attempts": records.to_dict(found), "alive": alive})
-    return f"{line}\n", max((attempt.place or 0 for attempt in found), default=after), alive
+    return f"{line}\n", max((attempt.place or 0 for attempt in found), default=after)
 
 
 def check(*libraries: str) -> None:
@@ -71,7 +71,7 @@ def write(target: Target, run: str, url: str) -> None:
         TargetError: the database cannot be written.
     """
     check("optuna", "sqlalchemy")
-    line, _, _ = changes(target, run, 0)
+    line, _ = changes(target, run, 0)
     done = subprocess.run(
         COMMAND,
         input=order(run, target.job(run), url=url) + line,

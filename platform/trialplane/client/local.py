@@ -215,7 +215,8 @@ class LocalTarget:
         """See `Target`."""
         files = self._find(run)
         alive = self.is_active(run)
-        return results.whole(files.ledger, run, alive, after), alive
+        found = results.whole(files.ledger, run, alive, after)
+        return found, alive or self.is_active(run)  # one that came or went meanwhile counts: what runs may run still
 
     @_of_run
     def log(

@@ -107,7 +107,7 @@ class Target(Protocol):
     def whole(self, run: str, after: int) -> tuple[list[Attempt], bool]:
         """The attempts that run and those that ended since the place `after`, with what Optuna knows of them.
 
-        The second is whether a controller works on the run: without one no attempt runs.
+        The second is whether a controller worked on the run at any moment of that: without one no attempt runs.
         """
 
     def log(

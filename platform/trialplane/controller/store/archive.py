@@ -128,7 +128,8 @@ class Archive:
         """See `wire.attempts.whole`; the second is whether a controller works on the run."""
         alive = self.is_alive(run)
         with self._connected(run) as (connection, _):
-            return reading.whole(_select(connection), run, after), alive
+            found = reading.whole(_select(connection), run, after)
+        return found, alive or self.is_alive(run)  # one that came or went meanwhile counts: what runs may run still
 
     def record(self, run: str, job: Job, submission: Mapping[str, Any], code: str, *, new: bool) -> None:
         """Writes down what a run is submitted or resumed with: it is known from then on, whatever becomes of its pods.
