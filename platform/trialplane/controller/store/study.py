@@ -90,15 +90,13 @@ class Storage:
             attempt: its request, and what Optuna knows of it.
             kept: what samplers keep beside the trials; None when it has not changed.
         """
-        number = attempt.request.number
         with self._transaction(kept) as connection:
-            mine = (attempts.c.run_id == self._id) & (attempts.c.number == number)
-            if connection.execute(sa.select(attempts.c.number).where(mine)).one_or_none() is not None:
+            if self._has(connection, attempt):
                 return  # the commit of a try before succeeded, but its answer was lost
             connection.execute(
                 sa.insert(attempts).values(
                     run_id=self._id,
-                    number=number,
+                    number=attempt.request.number,
                     trial=attempt.request.trial,
                     request=records.to_json(attempt.request),
                     optuna=json.dumps(attempt.optuna),
@@ -114,7 +112,7 @@ class Storage:
         """
         ends = sa.select(sa.func.coalesce(sa.func.max(attempts.c.place), 0) + 1).where(attempts.c.run_id == self._id)
         with self._transaction(kept) as connection:
-            connection.execute(
+            written = connection.execute(
                 sa.update(attempts)
                 .where(
                     attempts.c.run_id == self._id,
@@ -127,6 +125,7 @@ class Storage:
                     optuna=json.dumps(attempt.optuna),
                 )
             )
+            assert written.rowcount or self._has(connection, attempt), f"attempt {attempt.request.number} was never begun"
 
     def describe(self, described: Mapping[str, Any]) -> None:
         """Writes what is known of the run, by the column's name, in one transaction."""
@@ -139,6 +138,10 @@ class Storage:
         with tables.mapped(self._url, self._run), self._engine.connect() as connection:
             text = connection.execute(sa.select(runs.c[name]).where(runs.c.id == self._id)).scalar()
         return None if text is None else json.loads(text)
+
+    def _has(self, connection: sa.Connection, attempt: Attempt) -> bool:
+        mine = (attempts.c.run_id == self._id) & (attempts.c.number == attempt.request.number)
+        return connection.execute(sa.select(attempts.c.number).where(mine)).one_or_none() is not None
 
     def _open(self, connection: sa.Connection, directions: list[str]) -> int:
         """Finds or makes the run, and counts its epoch up by one: from now on every older controller is fenced."""
