@@ -165,7 +165,7 @@ def test_the_run_shown_is_the_one_that_is_named_or_the_newest(runs):
 
 
 class Dashboard:
-    """`platform ui --dashboard` as a process, and what its API says."""
+    """`platform ui --dashboard` as a process, and its API."""
 
     def __init__(self, *words: str) -> None:
         with socket.socket() as free:
@@ -243,7 +243,8 @@ def test_the_dashboard_shows_a_run_while_it_goes_on(runs, held, dashboard):
         ("a", ["minimize"])
     ]
     assert shown.states() == ["Complete", "Complete", "Running"]
-    lock = run.root / "another.lock"  # that controller's word, without its lock: the third is lost, and tried again
+    # What that controller would write, without its lock: the third is lost, and tried again.
+    lock = run.root / "another.lock"
     with Ledger(f"sqlite:///{run.ledger}", folder.load_job(run), "a", run.code, lock) as ledger:
         while (request := ledger.ask()) is not None:
             ledger.tell(complete(request))

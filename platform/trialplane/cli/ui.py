@@ -91,13 +91,13 @@ def _dashboard(handle: RunHandle, port: int) -> int:
     from trialplane.client import exporting  # needs pydantic, which `--help` should not wait for
 
     exporting.check("optuna", "sqlalchemy", "optuna_dashboard")
-    line, after = exporting.changes(handle.target, handle.name, 0)  # what stands in the way is said at once
+    line, after = exporting.changes(handle.target, handle.name, 0)  # an error before anything starts
     first = exporting.order(handle.name, handle.job, port=port) + line
     output.note(f"optuna-dashboard starts; Ctrl-C ends it. Showing a copy of {handle.name}, which is kept up to date")
 
     def feed(stdin: IO[bytes]) -> None:
         """Writes what has changed for as long as somebody reads it."""
-        told, text, place = "", first, after
+        shown, text, place = "", first, after
         with contextlib.suppress(OSError):  # the server has ended
             while True:
                 stdin.write(text.encode())
@@ -105,18 +105,18 @@ def _dashboard(handle: RunHandle, port: int) -> int:
                 time.sleep(_REFRESH)
                 try:
                     text, place = exporting.changes(handle.target, handle.name, place)
-                    told = ""
+                    shown = ""
                 except errors.TrialplaneError as error:
-                    text, said = "\n", errors.first_line(error)
-                    if said != told:
-                        output.note(f"the copy is not up to date: {said}")
-                    told = said
+                    text, line = "\n", errors.first_line(error)
+                    if line != shown:  # once, not every two seconds
+                        output.note(f"the copy is not up to date: {line}")
+                    shown = line
 
     base = f"http://{_HOST}:{port}"
     page = f"{base}/dashboard/studies/{_STUDY}"
     code = _serve([*exporting.COMMAND], exporting.environ(), f"{base}/api/meta", lambda: output.note(page), feed)
     if code:
-        raise TargetError(f"optuna-dashboard ended with exit code {code}; what it said is above")
+        raise TargetError(f"optuna-dashboard ended with exit code {code}; its message is above")
     return 0
 
 

@@ -81,11 +81,11 @@ def write(target: Target, run: str, url: str) -> None:
         errors="replace",
         check=False,
     )
-    said = done.stderr.strip()
+    message = done.stderr.strip()
     if done.returncode == errors.EXIT_BAD_INPUT:
-        raise InputError(said)
+        raise InputError(message)
     if done.returncode == errors.EXIT_PLATFORM:
-        raise TargetError(said)
+        raise TargetError(message)
     if done.returncode:
-        last = said.splitlines()[-1:] or [f"its process ended with exit code {done.returncode}"]
+        last = message.splitlines()[-1:] or [f"its process ended with exit code {done.returncode}"]
         raise TargetError(f"{run} was not exported: {last[0]}")

@@ -92,9 +92,9 @@ class Gateway:
         return int(data["place"]), [records.from_dict(TrialRow, row) for row in data["rows"]]
 
     def whole(self, run: str, after: int) -> tuple[list[Attempt], bool] | None:
-        """The attempts that run and those that ended since a place, with what Optuna knows, and whether a controller lives.
+        """The attempts that run and those that ended since a place, with Optuna's view, and whether a controller lives.
 
-        None also when the gateway is too old to say.
+        None also when the gateway is too old for the request.
         """
         answer = self._known(run, "whole", {"after": str(after)})
         if answer is None:

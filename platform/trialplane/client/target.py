@@ -105,7 +105,7 @@ class Target(Protocol):
         """The attempts that ended since the place `after` (0 at first), and the place to ask from next time."""
 
     def whole(self, run: str, after: int) -> tuple[list[Attempt], bool]:
-        """The attempts that run and those that ended since the place `after`, with what Optuna knows of them.
+        """The attempts that run and those that ended since the place `after`, with Optuna's view of them.
 
         The second is whether a controller worked on the run at any moment of that: without one no attempt runs.
         """

@@ -29,7 +29,7 @@ from trialplane.wire import escapes, labels, records
 from trialplane.wire.attempts import Attempt, Order
 from trialplane.wire.states import TrialState as State
 
-_HOST = "127.0.0.1"  # the dashboard asks nobody for a password
+_HOST = "127.0.0.1"  # the dashboard has no password
 _STORAGE_ERRORS = (tables.DATABASE_ERRORS, optuna.exceptions.StorageInternalError)  # Optuna wraps some of the former
 
 
@@ -74,7 +74,7 @@ def _trial(attempt: Attempt, alive: bool) -> FrozenTrial:
         trial.state = samplers.STATES[attempt.outcome.state]
     elif not alive:
         trial.state = TrialState.FAIL
-        trial.datetime_complete = trial.datetime_start  # when it was lost nobody knows
+        trial.datetime_complete = trial.datetime_start  # when it was lost is not known
     if attempt.outcome is None or attempt.outcome.state is State.FAILED:
         trial.values = None
     trial.user_attrs[labels.LEDGER_REQUEST] = records.to_dict(attempt.request)
@@ -114,7 +114,7 @@ def write(order: Order, lines: Iterable[str]) -> None:
             for line in lines:
                 add(storage, study, *_read(line))
         except BaseException:
-            with contextlib.suppress(*_STORAGE_ERRORS):  # what went wrong is the news
+            with contextlib.suppress(*_STORAGE_ERRORS):  # of two errors the first is reported
                 optuna.delete_study(study_name=order.run, storage=storage)
             raise
     except optuna.exceptions.DuplicatedStudyError as error:
@@ -126,9 +126,9 @@ def write(order: Order, lines: Iterable[str]) -> None:
         raise errors.InputError(f"{place} cannot be opened: {errors.first_line(error.__cause__ or error)}") from error
     except (*_STORAGE_ERRORS, RuntimeError) as error:  # the last: tables of another version of Optuna
         cause = error.__cause__ if isinstance(error, optuna.exceptions.StorageInternalError) else None
-        said = getattr(cause or error, "orig", None) or cause or error
+        foreign = getattr(cause or error, "orig", None) or cause or error
         raise errors.TargetError(
-            f"{place} cannot be written: {errors.first_line(said)}; nothing of the study is in it"
+            f"{place} cannot be written: {errors.first_line(foreign)}; nothing of the study is in it"
         ) from error
 
 
@@ -171,7 +171,7 @@ def _read(line: str) -> tuple[list[Attempt], bool]:
 
 
 def main(stdin: TextIO = sys.stdin) -> int:
-    """Does what the order says; what went wrong is a message on stderr and an exit code of `errors`."""
+    """Carries out the order; an error is a message on stderr and an exit code of `errors`."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     order = records.from_json(Order, stdin.readline())
     try:

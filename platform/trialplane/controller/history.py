@@ -75,7 +75,7 @@ def trial(number: int, document: Mapping[str, Any]) -> FrozenTrial:
 
 
 def _number(value: float) -> float | str:
-    return value if math.isfinite(value) else repr(value)  # as `float()` reads it; JSON has no word for them
+    return value if math.isfinite(value) else repr(value)  # as `float()` reads it; JSON has no such numbers
 
 
 def _local(moment: float | None) -> datetime.datetime | None:

@@ -42,7 +42,7 @@ class Attempt:
         request: what was asked; of the parameters those that were drawn.
         outcome: how it ended; None while it has not.
         place: among the ends of the run, in the order they were written, from 1 on; None while it has not ended.
-        optuna: what Optuna knows of it, as `controller.history` writes it; empty where it was not read.
+        optuna: Optuna's view of it, as `controller.history` writes it; empty where it was not read.
     """
 
     request: TrialRequest
@@ -89,7 +89,7 @@ def ended(select: Select, run: str, after: int) -> tuple[int, list[Attempt]]:
 
 
 def whole(select: Select, run: str, after: int = 0) -> list[Attempt]:
-    """The attempts that run and those that ended since the place `after`, by number, with what Optuna knows of them."""
+    """The attempts that run and those that ended since the place `after`, by number, with Optuna's view of them."""
     return _read(select, f"{_WHOLE} AND (place IS NULL OR place > :after) ORDER BY number", run=run, after=after)
 
 

@@ -31,7 +31,7 @@ SPEC_HASH = "trialplane.spec_hash"
 # User attributes of an exported study's trials.
 LEDGER_REQUEST = "trialplane:request"
 LEDGER_OUTCOME = "trialplane:outcome"
-# What the ledger says of a run, as columns of its table: in a database that outlives the run's folder all there is to know.
+# Columns of a run in the ledger: in a database that outlives the run's folder, all there is to know of it.
 LEDGER_JOB = "job"
 LEDGER_SUBMISSION = "submission"
 LEDGER_CODE = "code"  # the packed folder, base64

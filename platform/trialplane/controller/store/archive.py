@@ -84,7 +84,7 @@ class Archive:
         return sorted(found, key=lambda known: (-known.submitted, known.run))
 
     def attribute(self, run: str, name: str) -> Any:
-        """What a column says of a run, or None when nothing is there.
+        """The value in a column of a run, or None when nothing is there.
 
         Raises:
             RunNotFound: there is no such run.
@@ -161,7 +161,8 @@ class Archive:
                 if new:
                     raise errors.RunExists(f"the ledger has a study {run} already")
                 _claim(connection, run)
-            if (_document(connection, mine, labels.LEDGER_STATUS) or {}).get("started") is None:  # no controller's word
+            status = _document(connection, mine, labels.LEDGER_STATUS) or {}
+            if status.get("started") is None:  # no controller has written one
                 pending = planning.pending(run, job, float(submission.get("submitted", 0.0)))
                 described[labels.LEDGER_STATUS] = records.to_dict(pending)
             texts = {name: json.dumps(value) for name, value in described.items()}
@@ -215,7 +216,7 @@ class Archive:
             yield connection, mine
 
     def _take_over(self, connection: sa.Connection, run: str) -> None:
-        """Takes over a run that `_convert` could not; says what hinders it."""
+        """Takes over a run that `_convert` could not, or raises what hinders it."""
         if not self._may_be_former or run not in former.runs(connection):
             return
         if not _is_free(connection, run):

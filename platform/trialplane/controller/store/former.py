@@ -109,16 +109,16 @@ def _attempts(connection: sa.Connection, found: Mapping[str, sa.Table], study: i
     for trial in connection.execute(sa.select(trials).where(trials.c.study_id == study).order_by(trials.c.number)):
         rows = {name: of_trial[trial.trial_id] for name, of_trial in by_trial.items()}
         ours = {row.key: row for row in rows["trial_user_attributes"]}
-        request, told = ours.get(labels.LEDGER_REQUEST), ours.get(labels.LEDGER_OUTCOME)
+        request, outcome = ours.get(labels.LEDGER_REQUEST), ours.get(labels.LEDGER_OUTCOME)
         if request is None:
             raise errors.LedgerCorrupt(
                 f"trial {trial.number} of the study {run} was not made by trialplane, so it cannot be counted; "
                 "give the run another name"
             )
-        if told is not None:
-            ends[trial.number] = told.trial_user_attribute_id
+        if outcome is not None:
+            ends[trial.number] = outcome.trial_user_attribute_id
         document = {
-            "state": _state(trial, None if told is None else told.value_json),
+            "state": _state(trial, None if outcome is None else outcome.value_json),
             "values": [_number(row.value, row.value_type) for row in sorted(rows["trial_values"], key=_objective)] or None,
             "params": {row.param_name: [row.param_value, row.distribution_json] for row in rows["trial_params"]},
             "attributes": {row.key: json.loads(row.value_json) for row in rows["trial_system_attributes"]},
@@ -134,7 +134,7 @@ def _attempts(connection: sa.Connection, found: Mapping[str, sa.Table], study: i
                 "number": trial.number,
                 "trial": json.loads(request.value_json)["trial"],
                 "request": request.value_json,
-                "outcome": None if told is None else told.value_json,
+                "outcome": None if outcome is None else outcome.value_json,
                 "optuna": json.dumps(document),
             }
         )

@@ -87,7 +87,7 @@ class Storage:
         """Writes an attempt that is about to start, in one transaction.
 
         Args:
-            attempt: its request, and what Optuna knows of it.
+            attempt: its request, and Optuna's view of it.
             kept: what samplers keep beside the trials; None when it has not changed.
         """
         with self._transaction(kept) as connection:
@@ -107,7 +107,7 @@ class Storage:
         """Writes the end of an attempt, in one transaction; writing the same end twice changes nothing.
 
         Args:
-            attempt: its outcome, and what Optuna knows of it.
+            attempt: its outcome, and Optuna's view of it.
             kept: what samplers keep beside the trials; None when it has not changed.
         """
         ends = sa.select(sa.func.coalesce(sa.func.max(attempts.c.place), 0) + 1).where(attempts.c.run_id == self._id)
@@ -134,7 +134,7 @@ class Storage:
             connection.execute(sa.update(runs).where(runs.c.id == self._id).values(texts))
 
     def described(self, name: str) -> Any:
-        """What a column says of the run, or None."""
+        """The value in a column of the run, or None."""
         with tables.mapped(self._url, self._run), self._engine.connect() as connection:
             text = connection.execute(sa.select(runs.c[name]).where(runs.c.id == self._id)).scalar()
         return None if text is None else json.loads(text)

@@ -97,7 +97,7 @@ def is_there(connection: sa.Connection) -> bool:
 
 @contextlib.contextmanager
 def writing(engine: sa.Engine) -> Iterator[sa.Connection]:
-    """A transaction that reads before it writes, and changes tables: SQLite is told at once that it will write."""
+    """A transaction that reads before it writes, and may change tables: in SQLite it has the write lock from its begin."""
     with engine.begin() as connection:
         if connection.dialect.name == "sqlite":
             connection.exec_driver_sql("BEGIN IMMEDIATE")
@@ -124,9 +124,9 @@ def mapped(url: str, run: str) -> Iterator[None]:
     try:
         yield
     except DATABASE_ERRORS as error:
-        said = getattr(error, "orig", None) or error
-        line = errors.first_line(said)
-        if _is_damage(said):
+        foreign = getattr(error, "orig", None) or error
+        line = errors.first_line(foreign)
+        if _is_damage(foreign):
             raise errors.LedgerCorrupt(
                 f"the ledger {shown(url)} is damaged or no ledger ({line}); nothing was changed. "
                 "Put a good copy in its place, or move the run's folder away and submit under the same name"
