@@ -16,6 +16,7 @@ def measure(place: Workplace) -> Iterator[Row]:
     place.say(f"ask: {many:,} trials")
     arguments = {
         "source": str(histories.of(place, many)),
+        "exported": str(histories.exported(place, many)),
         "scratch": str(place.scratch / "asking"),
         "asks": place.size(50, 5),
         "few": place.size(5, 2),
@@ -32,7 +33,8 @@ def measure(place: Workplace) -> Iterator[Row]:
             place.say(f"ask: opening, round {number + 1}, {name}")
             source = histories.of(place, few if name == "few" else many)
             folder = place.scratch / f"opening-{name}-{number}"
-            arguments = {"source": str(source), "scratch": str(folder), "plain": name == "plain"}
+            exported = str(histories.exported(place, many)) if name == "plain" else ""
+            arguments = {"source": str(source), "scratch": str(folder), "exported": exported}
             taken.append(place.call("opening", arguments, timeout=600))
     less = ("less", "more")
     for key, word, goal in (("rss", "resident", Goal(value=150)), ("peak", "at its peak", None)):

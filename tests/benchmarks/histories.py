@@ -16,3 +16,13 @@ def of(place: Workplace, trials: int) -> Path:
         place.say(f"making a history of {trials:,} trials")
         place.call("history", {"folder": str(run.root), "trials": trials}, timeout=120 + 0.1 * trials)
     return run.root
+
+
+def exported(place: Workplace, trials: int) -> Path:
+    """The same history as a study in a SQLite file of Optuna's."""
+    folder = of(place, trials)
+    file = folder / "optuna.db"
+    if not file.exists():
+        place.say(f"exporting a history of {trials:,} trials")
+        place.call("exporting", {"folder": str(folder), "target": str(file)}, timeout=120 + 0.1 * trials)
+    return file

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 from click.testing import CliRunner, Result
-from tests.client.conftest import closed, double, empty_ledger, held, home, namespace, planned, runs, target, workplace
+from tests.client.conftest import closed, double, held, home, namespace, planned, runs, target, workplace
 
 from trialplane.cli import main
 
 __all__ = [
-    "closed", "double", "empty_ledger", "held", "home", "namespace", "planned", "platform", "runs", "target", "workplace",
+    "closed", "double", "held", "home", "namespace", "planned", "platform", "runs", "target", "workplace",
 ]  # fmt: skip
 
 

@@ -1,8 +1,13 @@
-"""`platform ui`: where it listens, and that it takes its server with it. The server is a double, not MLflow."""
+"""`platform ui`: where it listens, and that it takes its server with it. The server is a double, not MLflow.
+
+optuna-dashboard is the real one. Not checked here: what its pages look like.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import http.server
+import importlib.util
 import json
 import os
 import signal
@@ -10,14 +15,21 @@ import socket
 import subprocess
 import sys
 import threading
+import time
+import urllib.error
 import urllib.parse
-from collections.abc import Iterator
+import urllib.request
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.client.conftest import complete
 
 from trialplane.cli import ui
+from trialplane.client import folder
 from trialplane.client.places import HERE
+from trialplane.controller.ledger import Ledger
 from trialplane.errors import RunNotFound
 from trialplane.spec.jobs import Job, Objective, Study
 from trialplane.wire import paths
@@ -150,3 +162,122 @@ def test_the_run_shown_is_the_one_that_is_named_or_the_newest(runs):
         assert (run, job.name) == (expected, "demo")
     with pytest.raises(RunNotFound):
         ui._shown("c", HERE)
+
+
+class Dashboard:
+    """`platform ui --dashboard` as a process, and its API."""
+
+    def __init__(self, *words: str) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        verb = ("ui", "--dashboard", "--port", str(self.port))
+        command = [sys.executable, "-c", "from trialplane.cli import main; main.main()", *verb, *words]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        self.page = ""
+        assert self.process.stderr is not None
+        while not self.page.startswith("http"):
+            self.page = self.process.stderr.readline()
+            assert self.page, "it ended"
+        pid = self.process.pid
+        self.server = int(Path(f"/proc/{pid}/task/{pid}/children").read_text())
+
+    def api(self, path: str, method: str = "GET") -> Any:
+        address = urllib.parse.urljoin(self.page, f"/api/{path}")
+        body = b"{}" if method == "DELETE" else None
+        request = urllib.request.Request(address, body, {"Content-Type": "application/json"}, method=method)
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return json.loads(answer.read() or b"null")
+
+    def listens_at(self) -> list[str]:
+        """The addresses of its port, as the system has them: bytes of an IPv4 or IPv6 address in hexadecimal, reversed."""
+        found = []
+        for table in ("tcp", "tcp6"):
+            for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+                address, port = line.split()[1].split(":")
+                if line.split()[3] == "0A" and int(port, 16) == self.port:
+                    found.append(address)
+        return found
+
+    def serves(self) -> bool:
+        return Path(f"/proc/{self.server}").exists()
+
+    def states(self) -> list[str]:
+        return [trial["state"] for trial in self.api("studies/0")["trials"]]
+
+    def close(self) -> tuple[int, str]:
+        _, said = self.process.communicate(timeout=60)
+        return self.process.returncode, said
+
+
+@pytest.fixture
+def dashboard(workplace) -> Iterator[Callable[..., Dashboard]]:
+    """Starts it."""
+    started: list[Dashboard] = []
+
+    def start(*words: str) -> Dashboard:
+        started.append(Dashboard(*words))
+        return started[-1]
+
+    yield start
+    for one in started:
+        if one.process.poll() is None:
+            one.process.terminate()
+        one.close()
+
+
+def until(what: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_the_dashboard_shows_a_run_while_it_goes_on(runs, held, dashboard):
+    run = runs.make("a", tell=lambda request: complete(request) if request.trial < 2 else None, asks=3)
+    runs.make("b")
+    held(run)  # a controller works on it
+    shown = dashboard("a", "--local")
+    assert shown.page.strip().endswith("/dashboard/studies/0")
+    assert [(study["study_name"], study["directions"]) for study in shown.api("studies")["study_summaries"]] == [
+        ("a", ["minimize"])
+    ]
+    assert shown.states() == ["Complete", "Complete", "Running"]
+    # What that controller would write, without its lock: the third is lost, and tried again.
+    lock = run.root / "another.lock"
+    with Ledger(f"sqlite:///{run.ledger}", folder.load_job(run), "a", run.code, lock) as ledger:
+        while (request := ledger.ask()) is not None:
+            ledger.tell(complete(request))
+    until(lambda: shown.states() == ["Complete", "Complete", "Fail", *["Complete"] * 4])
+    assert shown.listens_at() == ["0100007F"], "127.0.0.1"
+    shown.process.send_signal(signal.SIGINT)
+    assert shown.close() == (0, "")
+    assert not shown.serves()
+
+
+def test_the_dashboards_server_ends_with_a_killed_command(runs, dashboard):
+    runs.make("a", tell=complete)
+    shown = dashboard("a", "--local")
+    shown.process.kill()
+    until(lambda: not shown.serves())
+
+
+def test_what_is_deleted_in_the_dashboard_is_the_copy(runs, dashboard):
+    run = runs.make("a", tell=complete)
+    shown = dashboard("a", "--local")
+    with contextlib.suppress(urllib.error.URLError):
+        shown.api("studies/0", "DELETE")
+    code, said = shown.close()
+    assert code == 3
+    assert "the copy of a was deleted in the dashboard; the run itself is as it was" in said
+    assert len(runs.target.attempts("a")) == 6
+    assert run.ledger.exists()
+
+
+def test_the_dashboard_needs_its_library(platform, runs, monkeypatch):
+    runs.make("a", tell=complete)
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "optuna_dashboard" else find(name))
+    result = platform("ui", "a", "--dashboard", "--local")
+    assert result.exit_code == 2
+    assert "optuna_dashboard cannot be found; pip install 'trialplane[local]'" in result.stderr

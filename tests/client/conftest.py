@@ -6,15 +6,12 @@ import dataclasses
 import errno
 import fcntl
 import os
-import shutil
 import signal
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import optuna
 import pytest
 from tests.client.cluster_double import ClusterDouble
 from tests.client.kuberay_double import NamespaceDouble
@@ -110,7 +107,6 @@ class Runs:
 
     home: Path
     jobs: Path
-    empty: Path  # a ledger without studies; Optuna takes half a second to make one
 
     @property
     def target(self) -> LocalTarget:
@@ -132,8 +128,6 @@ class Runs:
     def drive(self, run: RunPaths, tell: Tell, asks: int | None = None) -> None:
         """Works on the ledger of a run as a controller would, and goes away."""
         job = folder.load_job(run)
-        if not run.ledger.exists():
-            shutil.copy(self.empty, run.ledger)
         with Ledger(f"sqlite:///{run.ledger}", job, run.root.name, run.code, run.lock) as ledger:
             count = 0
             while asks is None or count < asks:
@@ -153,20 +147,10 @@ class Runs:
         return status
 
 
-@pytest.fixture(scope="session")
-def empty_ledger(tmp_path_factory) -> Path:
-    """A database with Optuna's tables and nothing in them."""
-    file = tmp_path_factory.mktemp("ledger") / "empty.db"
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        optuna.storages.RDBStorage(f"sqlite:///{file}").engine.dispose()
-    return file
-
-
 @pytest.fixture
-def runs(workplace, home, empty_ledger) -> Runs:
+def runs(workplace, home) -> Runs:
     """Makes runs of the job demo."""
-    return Runs(home, workplace / "jobs", empty_ledger)
+    return Runs(home, workplace / "jobs")
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ from trialplane.spec import jobs
 from trialplane.spec.jobs import Job
 from trialplane.wire import cluster as names
 from trialplane.wire import records
+from trialplane.wire.attempts import Attempt
 from trialplane.wire.records import RunStatus, TrialRow
 from trialplane.wire.states import RunState
 
@@ -49,6 +50,7 @@ class Study:
     wish: RunState = RunState.RUNNING
     parallel: int | None = None
     rows: list[TrialRow] = dataclasses.field(default_factory=list)
+    whole: list[Attempt] | None = None  # what an export reads; None for a gateway of before there was one
     saved: bool | None = None  # whether there is a checkpoint; None for a gateway without the volume
     logs: dict[tuple[int | None, int | None], bytes] = dataclasses.field(default_factory=dict)
     worker_logs: dict[tuple[int, int], bytes] = dataclasses.field(default_factory=dict)  # by iteration and worker
@@ -263,6 +265,10 @@ class NamespaceDouble:
             return _json({"error": "no volume"}, 404) if study.saved is None else _json({"saved": study.saved})
         if what == "attempts":
             return _json([records.to_dict(row) for row in study.rows])
+        if what == "whole":
+            if study.whole is None:
+                return _json({"error": "a run has no whole"}, 404)
+            return _json({"attempts": records.to_dict(study.whole), "alive": study.alive})
         if what == "ends":
             after = int(query["after"])
             return _json({"place": len(study.rows), "rows": [records.to_dict(row) for row in study.rows[after:]]})

@@ -16,7 +16,7 @@ import pytest
 from tests.client.conftest import complete, failed
 
 from trialplane.client import folder, results
-from trialplane.errors import LedgerCorrupt
+from trialplane.errors import LedgerCorrupt, LedgerUnavailable
 from trialplane.wire import rows
 from trialplane.wire.states import FailureClass, TrialState
 
@@ -77,11 +77,11 @@ def test_counts_are_those_of_the_controller(runs):
 
 def test_ends_are_given_once(runs):
     run = runs.make("a", tell=lambda r: complete(r) if r.trial < 2 else None, asks=3)
-    first = results.ends(run.ledger, "a", 0)
+    place, first = results.ends(run.ledger, "a", 0)
     assert [end.request.trial for end in first] == [0, 1]
-    assert results.ends(run.ledger, "a", first[-1].place) == []
+    assert results.ends(run.ledger, "a", place) == (place, [])
     runs.drive(run, complete)
-    later = results.ends(run.ledger, "a", first[-1].place)
+    _, later = results.ends(run.ledger, "a", place)
     assert [end.request.trial for end in later] == [2, 2, 3, 4, 5]  # lost, tried again, and the rest
 
 
@@ -105,7 +105,7 @@ def test_a_killed_writers_log_is_read(runs, tmp_path):
 import os, sqlite3, sys
 c = sqlite3.connect(sys.argv[1], isolation_level=None)
 c.execute("PRAGMA wal_autocheckpoint=0")
-c.execute("UPDATE trial_user_attributes SET value_json = replace(value_json, 'COMPLETE', 'PRUNED')")
+c.execute("UPDATE attempts SET outcome = replace(outcome, 'COMPLETE', 'PRUNED')")
 os.kill(os.getpid(), 9)
 """
     subprocess.run([sys.executable, "-c", script, str(run.ledger)], check=False)
@@ -126,9 +126,9 @@ os.kill(os.getpid(), 9)
     [
         lambda file: file.write_bytes(b"this is no database at all, but long enough to look like one" * 20),
         lambda file: os.truncate(file, file.stat().st_size // 2 + 100),
-        lambda file: sqlite_do(file, "DROP TABLE trial_user_attributes"),
-        lambda file: sqlite_do(file, "UPDATE trial_user_attributes SET value_json = '{broken'"),
-        lambda file: sqlite_do(file, "UPDATE trial_user_attributes SET value_json = '[1]'"),
+        lambda file: sqlite_do(file, "DROP TABLE attempts"),
+        lambda file: sqlite_do(file, "UPDATE attempts SET outcome = '{broken'"),
+        lambda file: sqlite_do(file, "UPDATE attempts SET outcome = '[1]'"),
     ],
     ids=["no database", "cut in half", "a table is gone", "no JSON", "another record"],
 )
@@ -139,6 +139,26 @@ def test_a_damaged_ledger_says_what_to_do(runs, damage):
         read(run)
     assert caught.value.exit_code == 2
     assert str(run.ledger) in str(caught.value)
+
+
+def test_a_ledger_of_a_later_version_is_refused(runs):
+    run = runs.make("a", tell=complete)
+    sqlite_do(run.ledger, "UPDATE schema_version SET version = 99")
+    with pytest.raises(LedgerCorrupt, match=f"the ledger {run.ledger} was written by a later trialplane"):
+        read(run)
+
+
+def test_a_ledger_that_somebody_locks_is_no_damaged_one(runs, monkeypatch):
+    run = runs.make("a", tell=complete)
+    connect = sqlite3.connect
+    monkeypatch.setattr(sqlite3, "connect", lambda file, **given: connect(file, **{**given, "timeout": 0}))
+    holder = connect(run.ledger)
+    holder.execute("PRAGMA journal_mode=DELETE")
+    holder.execute("BEGIN EXCLUSIVE")
+    with pytest.raises(LedgerUnavailable, match="look who holds the file"):
+        read(run, alive=True)
+    holder.close()
+    assert len(read(run)) == 6
 
 
 def test_rows_are_ranked_as_the_controller_ranks(runs):

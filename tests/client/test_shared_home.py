@@ -146,7 +146,7 @@ def test_without_locks_one_elsewhere_may_be_alive(runs, no_locks):
 
 
 def test_a_controller_on_a_file_system_without_locks_says_so(runs, no_locks):
-    from trialplane.controller import locking
+    from trialplane.controller.store import locking
     from trialplane.errors import LedgerUnavailable
 
     run = runs.make("a")
@@ -155,7 +155,7 @@ def test_a_controller_on_a_file_system_without_locks_says_so(runs, no_locks):
 
 
 def test_a_second_controller_is_told_where_the_first_one_works(runs, held):
-    from trialplane.controller import locking
+    from trialplane.controller.store import locking
     from trialplane.errors import LedgerLocked
 
     run = runs.make("a")

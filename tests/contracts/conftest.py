@@ -22,7 +22,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import optuna
 import psycopg2
 import pytest
 
@@ -79,13 +78,6 @@ def wait_until(condition: Callable[[], Any], what: str) -> Any:
     return value
 
 
-def make_tables(url: str) -> None:
-    """Lets Optuna make its tables."""
-    storage = optuna.storages.RDBStorage(url)
-    storage.remove_session()
-    storage.engine.dispose()
-
-
 class Postgres:
     """A PostgreSQL server with its own data folder.
 
@@ -133,15 +125,8 @@ class Postgres:
     def new_database(self) -> str:
         """The URL of a database made for the caller alone."""
         name = f"study_{next(self._count)}"
-        self.execute(f"CREATE DATABASE {name} TEMPLATE {self._with_tables()}")
+        self.execute(f"CREATE DATABASE {name}")
         return self.url(name)
-
-    @functools.cache  # noqa: B019  one server a session
-    def _with_tables(self) -> str:
-        """A database with Optuna's tables, which takes a second to make and nothing to copy."""
-        self.execute("CREATE DATABASE tables")
-        make_tables(self.url("tables"))
-        return "tables"
 
     def execute(self, statement: str, database: str = "postgres") -> list[tuple[Any, ...]]:
         """Runs one statement as the superuser, outside any transaction."""
@@ -259,18 +244,9 @@ def place() -> Iterator[Path]:
         yield Path(folder)
 
 
-@pytest.fixture(scope="session")
-def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A SQLite file with Optuna's tables."""
-    file = tmp_path_factory.mktemp("tables") / "tables.db"
-    make_tables(f"sqlite:///{file}")
-    return file
-
-
 @pytest.fixture
-def sqlite(place: Path, tables: Path) -> Iterator[Backend]:
+def sqlite(place: Path) -> Iterator[Backend]:
     """An empty place for a study, on SQLite alone: for what does not differ between databases."""
-    shutil.copy(tables, place / "ledger.db")
     made = Backend("sqlite", f"sqlite:///{place}/ledger.db", place)
     made.code.mkdir()
     yield made

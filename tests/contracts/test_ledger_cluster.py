@@ -7,6 +7,7 @@ Not checked here: crashes and outages (test_ledger_crashes.py), who writes the w
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,9 +15,11 @@ from typing import Any
 
 import psycopg2
 import pytest
-from tests.contracts.conftest import Backend, Postgres, ask, complete, drive, make_job
+import sqlalchemy as sa
+from tests.contracts.conftest import Backend, Postgres, ask, complete, drive, make_job, wait_until
 
 from trialplane import errors
+from trialplane.controller.store.study import Storage
 from trialplane.wire import labels
 from trialplane.wire.records import Wish
 from trialplane.wire.states import RunState
@@ -73,6 +76,39 @@ def test_how_long_a_run_has_worked_outlives_its_controller(backend: Backend) -> 
         ledger.describe({labels.LEDGER_STATUS: {"worked": 12.5}})
     with backend.open(make_job()) as ledger:
         assert ledger.worked == 12.5
+
+
+def test_what_is_written_twice_is_there_once(backend: Backend) -> None:
+    """As when the answer to a commit is lost."""
+    with backend.open(make_job(trials=2)) as ledger:
+        drive(ledger, count=2)
+        first, second = ledger._storage.load()[0]
+        ledger._storage.begin(first, None)
+        ledger._storage.finish(dataclasses.replace(first, outcome=second.outcome), None)
+        assert ledger._storage.load()[0] == [first, second]
+        assert (first.place, second.place) == (1, 2)
+
+
+def test_two_controllers_that_are_the_first_ones_make_the_tables_once(remote: Backend) -> None:
+    """Each of a run of its own; the second waits while the first makes them."""
+    engine = sa.create_engine(remote.url)
+    with engine.connect() as connection, connection.begin():
+        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(labels.ledger_lock("schema_version"))))
+        opened: list[Any] = []
+        threads = [
+            threading.Thread(target=lambda name=name: opened.append(Storage(remote.url, name, ("minimize",), remote.lock)))
+            for name in ("one", "two")
+        ]
+        for thread in threads:
+            thread.start()
+        waiting = sa.text("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
+        wait_until(lambda: connection.execute(waiting).scalar() == 2, "both have seen that there are none")
+    for thread in threads:
+        thread.join(60)
+    assert len(opened) == 2
+    for storage in opened:
+        storage.close()
+    engine.dispose()
 
 
 def test_a_wish_is_there_when_somebody_wished(backend: Backend) -> None:

@@ -12,7 +12,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import optuna
 import pytest
 import sqlalchemy as sa
 from tests.contracts.conftest import Backend, ask, complete, drive, make_job
@@ -109,10 +108,10 @@ def test_a_damaged_file_is_refused_and_left_as_it_is(sqlite: Backend, damage: st
 
 
 def _with_damaged_pages(file: Path, whole: bytes) -> bytes:
-    """The file with the first page of the table of trial attributes overwritten."""
+    """The file with the first page of the table of attempts overwritten."""
     connection = sqlite3.connect(f"file:{file}?mode=ro", uri=True)
     (size,) = connection.execute("PRAGMA page_size").fetchone()
-    (root,) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'trial_user_attributes'").fetchone()
+    (root,) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'attempts'").fetchone()
     connection.close()
     start = (root - 1) * size
     return whole[:start] + b"\xff" * size + whole[start + size :]
@@ -124,14 +123,31 @@ def test_a_study_with_other_objectives_is_refused(backend: Backend) -> None:
         backend.open(make_job(objectives=[{"metric": "score", "direction": "minimize"}]))
 
 
-def test_a_study_with_trials_of_somebody_else_is_refused(backend: Backend) -> None:
-    job = make_job()
-    with backend.open(job) as ledger:
+def test_tables_of_a_later_version_are_refused_and_left_as_they_are(backend: Backend) -> None:
+    with backend.open(make_job()) as ledger:
         drive(ledger, count=1)
-    study = optuna.load_study(study_name="toy", storage=backend.url)
-    study.optimize(lambda trial: trial.suggest_float("x", 0.0, 1.0), n_trials=1)
-    with pytest.raises(errors.LedgerCorrupt, match="trial 1 of the study toy was not made by trialplane"):
-        backend.open(job)
+    engine = sa.create_engine(backend.url)
+    with engine.begin() as connection:
+        connection.execute(sa.text("UPDATE schema_version SET version = 99"))
+    with pytest.raises(errors.LedgerCorrupt, match="later trialplane: its tables have version 99, and this one reads"):
+        backend.open(make_job())
+    with engine.begin() as connection:
+        assert connection.execute(sa.text("SELECT epoch FROM runs")).scalar() == 1
+        connection.execute(sa.text("UPDATE schema_version SET version = 1"))
+    engine.dispose()
+    assert backend.open(make_job()).counts.complete == 1
+
+
+@pytest.mark.parametrize("name", ["runs", "attempts"])
+def test_tables_of_another_program_are_refused(backend: Backend, name: str) -> None:
+    """As those of MLflow, which has a table `runs` too."""
+    engine = sa.create_engine(backend.url)
+    with engine.begin() as connection:
+        connection.execute(sa.text(f"CREATE TABLE {name} (run_uuid VARCHAR(32))"))
+    with pytest.raises(errors.LedgerCorrupt, match="no ledger"):
+        backend.open(make_job())
+    assert sa.inspect(engine).get_table_names() == [name], "all tables are made, or none"
+    engine.dispose()
 
 
 def test_a_folder_that_is_not_there(sqlite: Backend) -> None:

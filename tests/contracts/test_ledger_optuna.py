@@ -1,30 +1,52 @@
-"""Optuna's own view of a ledger: `optuna.load_study` on the same URL sees the same trials, with nothing of ours needed.
+"""Optuna's own view of a ledger, exported: `optuna.load_study` sees the same trials, with nothing of ours needed.
 
-Not checked here: optuna-dashboard itself, which reads what `load_study` reads.
+The ledger is on both databases, and is exported into the same kind: a file, or the ledger's own database.
+Not checked here: the verb, and how attempts come to the program that writes them (tests/cli/test_export.py).
 """
 
 from __future__ import annotations
 
 import datetime
+import json
 import math
+import uuid
 from collections.abc import Sequence
 
 import optuna
 import pytest
+import sqlalchemy as sa
 from optuna.trial import FrozenTrial, TrialState
 from tests.contracts.conftest import Backend, ask, complete, drive, failed, make_job, report
 
+from trialplane.controller import export
+from trialplane.wire import attempts as reading
 from trialplane.wire import records
+from trialplane.wire.attempts import Order
 from trialplane.wire.states import FailureClass
 from trialplane.wire.states import TrialState as State
 
 
-def load(backend: Backend) -> optuna.Study:
-    return optuna.load_study(study_name="toy", storage=backend.url)
+def load(backend: Backend, *, alive: bool = True) -> optuna.Study:
+    """The study of a new export."""
+    name, url = "toy", backend.url
+    if backend.kind == "sqlite":
+        url = f"sqlite:///{backend.folder}/{uuid.uuid4()}.db"
+    engine = sa.create_engine(backend.url)
+    with engine.connect() as connection:
+        found = reading.whole(lambda query, values: connection.execute(sa.text(query), values).all(), name)
+        ((directions,),) = connection.execute(sa.text("SELECT directions FROM runs WHERE name = 'toy'")).all()
+        tables = sa.inspect(connection).get_table_names()
+    engine.dispose()
+    if "studies" in tables:  # of a former export
+        optuna.delete_study(study_name=name, storage=url)
+    ways = tuple(json.loads(directions))
+    order = Order(name, ways, tuple(f"metric {index}" for index, _ in enumerate(ways)), {"job": {"name": "toy"}}, url)
+    export.write(order, [json.dumps({"attempts": records.to_dict(found), "alive": alive})])
+    return optuna.load_study(study_name=name, storage=url)
 
 
-def trials(backend: Backend) -> Sequence[FrozenTrial]:
-    return load(backend).get_trials()
+def trials(backend: Backend, *, alive: bool = True) -> Sequence[FrozenTrial]:
+    return load(backend, alive=alive).get_trials()
 
 
 def test_the_same_trials_parameters_values_reports_and_times(backend: Backend) -> None:
@@ -66,6 +88,8 @@ def test_a_running_trial_is_there_with_its_parameters(backend: Backend) -> None:
     assert trial.state is TrialState.RUNNING
     assert trial.params == {key: value for key, value in request.params.items() if key != "epochs"}
     assert trial.datetime_complete is None
+    (lost,) = trials(backend, alive=False)
+    assert (lost.state, lost.params) == (TrialState.FAIL, trial.params), "without a controller nothing runs"
 
 
 def test_pruned_is_pruned(backend: Backend) -> None:
@@ -144,11 +168,23 @@ def test_values_that_are_no_finite_numbers(backend: Backend) -> None:
     assert backend.open(job).best == best
 
 
+def test_a_study_that_is_not_written_whole_is_not_there(sqlite: Backend) -> None:
+    with sqlite.open(make_job(trials=2)) as ledger:
+        drive(ledger)
+        found = [records.to_dict(attempt) for attempt in ledger._storage.load()[0]]
+    url = f"sqlite:///{sqlite.folder}/x.db"
+    order = Order("toy", ("maximize",), ("score",), {}, url)
+    with pytest.raises(json.JSONDecodeError):
+        export.write(order, [json.dumps({"attempts": found, "alive": False}), "{cut off"])
+    assert optuna.get_all_study_names(storage=url) == []
+
+
 def test_the_study_goes_on_in_optuna_itself(backend: Backend) -> None:
     """Who leaves the platform keeps the study."""
     with backend.open(make_job(trials=3)) as ledger:
         drive(ledger)
     study = load(backend)
+    assert study.user_attrs == {"job": {"name": "toy"}}
     study.enqueue_trial({"x": 1.0, "layers": 2, "kind": None})
     study.optimize(lambda trial: trial.suggest_float("x", 0.0, 1.0), n_trials=1)
     assert study.best_value == 1.0

@@ -16,9 +16,9 @@ import pytest
 from tests.contracts.conftest import Postgres, make_job, postgres
 
 from trialplane.controller import gateway as gateways
-from trialplane.controller.archive import Archive
 from trialplane.controller.gateway import Gateway
 from trialplane.controller.ledger import Ledger
+from trialplane.controller.store.archive import Archive
 from trialplane.wire import cluster, labels, records
 from trialplane.wire.records import RunStatus
 from trialplane.wire.states import RunState

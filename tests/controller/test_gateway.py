@@ -19,12 +19,13 @@ import pytest
 from tests.contracts.conftest import Postgres, ask, complete, wait_until
 from tests.controller.gateway_site import TOKEN, Site, postgres, site, submission
 
-from trialplane.controller import archive
 from trialplane.controller import gateway as gateways
-from trialplane.controller.archive import Archive
 from trialplane.controller.gateway import Gateway
 from trialplane.controller.status import StatusBoard
+from trialplane.controller.store.archive import Archive
+from trialplane.wire import attempts as reading
 from trialplane.wire import cluster, paths, records
+from trialplane.wire.attempts import Attempt
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import RunStatus, TrialOutcome, TrialRow, Wish
 from trialplane.wire.states import FailureClass, RunState, TrialState
@@ -80,6 +81,22 @@ def test_ends_are_told_once(site: Site) -> None:
             place = answer["place"]
         assert told == [0, 1, 2]
         assert site.get(f"/runs/toy/ends?after={place}") == {"place": place, "rows": []}
+
+
+def test_what_an_export_reads_is_what_has_changed(site: Site) -> None:
+    with site.ledger("toy") as ledger:
+        first, second = ask(ledger), ask(ledger)
+        ledger.tell(complete(second))
+        answer = site.get("/runs/toy/whole?after=0")
+        found = [records.from_dict(Attempt, attempt) for attempt in answer["attempts"]]
+        assert (answer["alive"], [(one.request.number, one.place) for one in found]) == (True, [(0, None), (1, 1)])
+        assert set(found[1].optuna["params"]) == {"x", "layers", "kind"}
+        assert found[1].outcome is not None
+        ledger.tell(complete(first))
+        answer = site.get("/runs/toy/whole?after=1")
+        assert [attempt["request"]["number"] for attempt in answer["attempts"]] == [0]
+    wait_until(lambda: not site.get("/runs/toy/whole")["alive"], "PostgreSQL sees that the controller is gone")
+    assert site.ask("GET", "/runs/none/whole").code == 404
 
 
 def test_the_controllers_own_status_is_newer(postgres: Postgres, tmp_path: Path) -> None:
@@ -183,8 +200,7 @@ def test_a_run_is_deleted_whole_and_alone(site: Site) -> None:
     assert RunPaths.of(site.home, "other").root.exists()
     assert [folder.name for folder in site.checkpoints.iterdir()] == ["other"]
     database = site.url.split("/")[3].split("?")[0]
-    (left,) = site.postgres.execute("SELECT count(*), min(study_id), max(study_id) FROM trials", database)
-    assert left[0] == 2
+    assert site.postgres.execute("SELECT count(*) FROM attempts", database) == [(2,)]
     assert site.change("DELETE", "/runs/toy").code == 404
     with site.ledger("toy") as again:
         assert again.counts.ended == 0, "the name is free"
@@ -289,8 +305,8 @@ def test_the_log_of_a_trial_reads_the_attempts_at_that_trial_alone(site: Site, m
             log = run.trial_log(1, attempt)
             log.parent.mkdir(parents=True, exist_ok=True)
             log.write_text(f"attempt {attempt}")
-        row = archive._row
-        monkeypatch.setattr(archive, "_row", lambda *found: read.append(row(*found)) or read[-1])
+        row = reading.row
+        monkeypatch.setattr(reading, "row", lambda *found: read.append(row(*found)) or read[-1])
         assert site.ask("GET", "/runs/toy/log?trial=1").data == b"attempt 2"
         assert site.ask("GET", "/runs/toy/log?trial=1&attempt=1").data == b"attempt 1"
         assert {attempt.trial for attempt in read} == {1}
@@ -329,6 +345,13 @@ def test_a_database_that_is_away_is_said_and_survived(site: Site) -> None:
     finally:
         site.postgres.start()
     assert len(site.get("/runs")) == 1
+
+
+def test_a_ledger_of_a_later_version_is_said(site: Site) -> None:
+    site.ledger("toy").close()
+    site.postgres.execute("UPDATE schema_version SET version = 99", site.url.split("/")[3].split("?")[0])
+    reply = site.ask("GET", "/runs/toy/attempts")
+    assert (reply.code, "later trialplane" in reply.json()["error"]) == (503, True)
 
 
 @pytest.mark.slow

@@ -106,17 +106,13 @@ class Study:
         return self.platform.get(name).status().ended_trials
 
     def attempts(self, name: str = "toy") -> list[tuple[int, str, int, int, str | None, bool]]:
-        """Of each attempt in the ledger: number, Optuna's state, trial, attempt, failure class, retried."""
+        """Of each attempt in the ledger: number, state as it was told, trial, attempt, failure class, retried."""
         connection = sqlite3.connect(f"file:{self.files(name).ledger}?mode=ro", uri=True)
         rows = connection.execute(
             """
-            select t.number, t.state,
-                json_extract(r.value_json, '$.trial'), json_extract(r.value_json, '$.attempt'),
-                json_extract(o.value_json, '$.failure'), coalesce(json_extract(o.value_json, '$.retried'), 0)
-            from trials t
-            join trial_user_attributes r on r.trial_id = t.trial_id and r.key = 'trialplane:request'
-            left join trial_user_attributes o on o.trial_id = t.trial_id and o.key = 'trialplane:outcome'
-            order by t.number
+            select number, coalesce(json_extract(outcome, '$.state'), 'RUNNING'), trial, json_extract(request, '$.attempt'),
+                json_extract(outcome, '$.failure'), coalesce(json_extract(outcome, '$.retried'), 0)
+            from attempts order by number
             """
         ).fetchall()
         connection.close()
@@ -169,9 +165,8 @@ class Study:
 
         runs = self.mlflow_runs(name)
         recorded = sorted((int(r["tags"]["trialplane.number"]), r["tags"]["trialplane.state"]) for r in runs)
-        states = {"COMPLETE": "COMPLETE", "PRUNED": "PRUNED", "FAIL": "FAILED"}
         assert recorded == sorted(
-            (number, ("PAUSED" if failure == "stopped" else "LOST") if retried else states[state])
+            (number, ("PAUSED" if failure == "stopped" else "LOST") if retried else state)
             for number, state, _, _, failure, retried in attempts
         )
         for run in runs:

@@ -19,6 +19,7 @@ from tests.contracts.conftest import Postgres, postgres
 from tests.study.ray_cluster import Cluster, make_plan, wait_until
 
 from trialplane import errors
+from trialplane.controller.store import tables
 from trialplane.wire import labels, records
 from trialplane.wire.records import RunStatus, TrialOutcome, TrialRequest
 from trialplane.wire.states import FailureClass, RunState
@@ -67,28 +68,21 @@ class Study:
         self._server = server
         url = server.new_database()
         self._database = url.split("/")[3].split("?")[0]
+        engine = tables.engine(url)
+        tables.prepare(engine)  # which the test looks into before the controller does
+        engine.dispose()
         self.cluster = Cluster(root, url, f"sqlite:///{root}/mlflow.db")
 
     def attribute(self, key: str) -> Any:
-        query = f"SELECT value_json FROM study_user_attributes WHERE key = '{key}'"
-        found = self._server.execute(query, self._database)
-        return json.loads(found[0][0]) if found else None
+        found = self._server.execute(f"SELECT {key} FROM runs", self._database)
+        return json.loads(found[0][0]) if found and found[0][0] else None
 
     def wish(self, **wish: Any) -> None:
         """What the gateway writes."""
-        self._server.execute(
-            "INSERT INTO study_user_attributes (study_id, key, value_json) "
-            f"SELECT study_id, '{labels.LEDGER_WISH}', '{json.dumps(wish)}' FROM studies "
-            "ON CONFLICT (study_id, key) DO UPDATE SET value_json = excluded.value_json",
-            self._database,
-        )
+        self._server.execute(f"UPDATE runs SET {labels.LEDGER_WISH} = '{json.dumps(wish)}'", self._database)
 
     def attempts(self) -> list[tuple[TrialRequest, TrialOutcome | None]]:
-        query = (
-            "SELECT r.value_json, o.value_json FROM trial_user_attributes r LEFT JOIN trial_user_attributes o "
-            f"ON o.trial_id = r.trial_id AND o.key = '{labels.LEDGER_OUTCOME}' "
-            f"WHERE r.key = '{labels.LEDGER_REQUEST}' ORDER BY r.trial_id"
-        )
+        query = "SELECT request, outcome FROM attempts ORDER BY number"
         return [
             (records.from_json(TrialRequest, asked), None if told is None else records.from_json(TrialOutcome, told))
             for asked, told in self._server.execute(query, self._database)

@@ -125,10 +125,12 @@ def test_logs_of_the_run_and_of_a_trial(shell: Shell) -> None:
     assert "step 0: " in shell.type("logs", "main", "3")
 
 
-def test_optuna_opens_the_ledger(shell: Shell) -> None:
+def test_optuna_opens_the_exported_run(shell: Shell, tmp_path: Path) -> None:
     import optuna
 
-    study = optuna.load_study(study_name="main", storage=f"sqlite:///{RunPaths.of(shell.home, 'main').ledger}")
+    url = f"sqlite:///{tmp_path}/study.db"
+    shell.type("export", "main", url)
+    study = optuna.load_study(study_name="main", storage=url)
     assert sum(trial.state.is_finished() for trial in study.trials) == 24
 
 

@@ -28,6 +28,7 @@ VERBS = {
     "logs": ("trialplane.cli.logs", "Show the log of a run or of one of its trials."),
     "results": ("trialplane.cli.results", "Show the trials of a run, the best first."),
     "best": ("trialplane.cli.best", "Print the best parameters as `submit --params` takes them."),
+    "export": ("trialplane.cli.export", "Write a run as a study that Optuna opens."),
     "cancel": ("trialplane.cli.cancel", "End a run; its results are kept."),
     "pause": ("trialplane.cli.pause", "Stop a run so that `resume` goes on."),
     "resume": ("trialplane.cli.resume", "Go on with a run that stopped."),

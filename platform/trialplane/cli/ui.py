@@ -1,4 +1,4 @@
-"""`platform ui`: the MLflow UI, on this machine's results or on those of a cluster."""
+"""`platform ui`: the MLflow UI, on this machine's results or on those of a cluster; or optuna-dashboard on one run."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ import urllib.parse
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 import click
 
+from trialplane import errors
 from trialplane.cli import names, output
 from trialplane.client.places import Place
 from trialplane.errors import InputError, RunNotFound, TargetError
@@ -28,11 +29,14 @@ from trialplane.policies import protobuf
 from trialplane.wire import labels, paths
 
 if TYPE_CHECKING:
+    from trialplane.client.run import RunHandle
     from trialplane.spec.jobs import Job
 
-_HOST = "127.0.0.1"  # MLflow's UI asks nobody for a password
+_HOST = "127.0.0.1"  # neither UI asks anybody for a password
 _FIRST_PORT = 5000
-_PATIENCE = 10.0  # seconds for MLflow to end, or to say what an experiment is called
+_PATIENCE = 10.0  # seconds for a server to end, or for MLflow to say what an experiment is called
+_REFRESH = 2.0  # seconds between looks at what has changed since
+_STUDY = 0  # what the only study of a storage in memory is called there
 _LOOK = 0.1  # seconds between looks whether it has started
 _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # to this machine, where no proxy leads
 
@@ -40,15 +44,17 @@ _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # to thi
 @click.command("ui")
 @names.run_argument
 @names.place_options()
+@click.option("--dashboard", is_flag=True, help="optuna-dashboard on RUN, also while it goes on, in place of MLflow.")
 @click.option("--port", type=click.IntRange(1, 65535), help="Port; the first free one from 5000 on when left out.")
-def command(run: str | None, place: Place, port: int | None) -> int:
+def command(run: str | None, place: Place, dashboard: bool, port: int | None) -> int:
     """Show results in a browser, until Ctrl-C; only this machine can reach it.
 
     The address leads to the trials of RUN, or of the newest run, the best first; everything else that is recorded is there
-    too. On a cluster it forwards a port to MLflow there.
+    too. On a cluster it forwards a port to MLflow there. optuna-dashboard works on a copy of the run: what is changed there
+    is forgotten with it.
     """
     home = paths.home()
-    if place.local:
+    if place.local and not dashboard:
         from trialplane.client import folder  # needs pydantic, which `--help` should not wait for
 
         with folder.seen(home):
@@ -60,6 +66,8 @@ def command(run: str | None, place: Place, port: int | None) -> int:
     if port is not None and not _is_free(port):
         raise InputError(f"port {port} is in use; leave --port out to take a free one")
     port = port or _first_free()
+    if dashboard:
+        return _dashboard(names.find_run(run, place), port)
     return _here(place, home, run, port) if place.local else _there(place, run, port)
 
 
@@ -72,9 +80,43 @@ def _here(place: Place, home: Path, run: str | None, port: int) -> int:
     server += ["--default-artifact-root", str(paths.mlflow_artifacts(home)), "--workers", "1"]
     output.note(f"MLflow starts, which takes a few seconds; Ctrl-C ends it. Showing the results in {home}")
     base = f"http://{_HOST}:{port}"
-    code = _serve([*server, "--host", _HOST, "--port", str(port)], environ, base, lambda: output.note(_page(base, shown)))
+    server += ["--host", _HOST, "--port", str(port)]
+    code = _serve(server, environ, f"{base}/health", lambda: output.note(_page(base, shown)))
     if code:
         raise TargetError(f"MLflow ended with exit code {code}; what it said is above")
+    return 0
+
+
+def _dashboard(handle: RunHandle, port: int) -> int:
+    from trialplane.client import exporting  # needs pydantic, which `--help` should not wait for
+
+    exporting.check("optuna", "sqlalchemy", "optuna_dashboard")
+    line, after = exporting.changes(handle.target, handle.name, 0)  # an error before anything starts
+    first = exporting.order(handle.name, handle.job, port=port) + line
+    output.note(f"optuna-dashboard starts; Ctrl-C ends it. Showing a copy of {handle.name}, which is kept up to date")
+
+    def feed(stdin: IO[bytes]) -> None:
+        """Writes what has changed for as long as somebody reads it."""
+        shown, text, place = "", first, after
+        with contextlib.suppress(OSError):  # the server has ended
+            while True:
+                stdin.write(text.encode())
+                stdin.flush()
+                time.sleep(_REFRESH)
+                try:
+                    text, place = exporting.changes(handle.target, handle.name, place)
+                    shown = ""
+                except errors.TrialplaneError as error:
+                    text, line = "\n", errors.first_line(error)
+                    if line != shown:  # once, not every two seconds
+                        output.note(f"the copy is not up to date: {line}")
+                    shown = line
+
+    base = f"http://{_HOST}:{port}"
+    page = f"{base}/dashboard/studies/{_STUDY}"
+    code = _serve([*exporting.COMMAND], exporting.environ(), f"{base}/api/meta", lambda: output.note(page), feed)
+    if code:
+        raise TargetError(f"optuna-dashboard ended with exit code {code}; its message is above")
     return 0
 
 
@@ -149,10 +191,10 @@ def _page(base: str, shown: tuple[str, Job] | None, way: urllib.request.OpenerDi
     return f"{base}/#/experiments/{experiment}/runs?{urllib.parse.urlencode(query, quote_via=urllib.parse.quote)}"
 
 
-def _answers(base: str) -> bool:
-    """Whether MLflow has started."""
+def _answers(address: str) -> bool:
+    """Whether a server has started."""
     try:
-        with _direct.open(f"{base}/health", timeout=_PATIENCE) as answer:
+        with _direct.open(address, timeout=_PATIENCE) as answer:
             return bool(answer.status == http.client.OK)
     except (OSError, http.client.HTTPException):
         return False
@@ -165,22 +207,32 @@ def _until_enough() -> None:
     enough.wait()
 
 
-def _serve(server: list[str], environ: dict[str, str], base: str, started: Callable[[], None]) -> int:
-    """Runs MLflow until it ends, or until the user has had enough: then its exit code does not matter.
+def _serve(
+    server: list[str],
+    environ: dict[str, str],
+    address: str,
+    started: Callable[[], None],
+    feed: Callable[[IO[bytes]], None] | None = None,
+) -> int:
+    """Runs a server until it ends, or until the user has had enough: then its exit code does not matter.
 
     Args:
         server: its command.
         environ: its environment.
-        base: where it answers.
+        address: where it answers once it has started.
         started: called when it does.
+        feed: writes into its standard input, in a thread of its own.
     """
     # SIGINT too: a shell that starts this in the background has it ignored.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
     # A session of its own: a Ctrl-C that reached it as well would make it print tracebacks.
-    child = subprocess.Popen(server, env=environ, start_new_session=True)
+    stdin = None if feed is None else subprocess.PIPE
+    child = subprocess.Popen(server, env=environ, stdin=stdin, start_new_session=True)
     try:
-        while child.poll() is None and not _answers(base):
+        if feed is not None:
+            threading.Thread(target=feed, args=(child.stdin,), daemon=True).start()
+        while child.poll() is None and not _answers(address):
             time.sleep(_LOOK)
         if child.poll() is None:
             started()

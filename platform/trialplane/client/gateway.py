@@ -13,16 +13,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from trialplane.client import kinds
-from trialplane.client.cluster import READ, Answer, Cluster
+from trialplane.client.cluster import Answer, Cluster
 from trialplane.errors import TargetError
 from trialplane.plan.plan import Plan
 from trialplane.plan.site import Site
 from trialplane.wire import cluster as names
 from trialplane.wire import records
+from trialplane.wire.attempts import Attempt
 from trialplane.wire.records import RunStatus, TrialRow, Wish
 
 SECRET_KEY = "token"
-RECORD_SECONDS = 150.0  # the first submission of all may have the database make its tables
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,6 +91,17 @@ class Gateway:
         data = answer.json()
         return int(data["place"]), [records.from_dict(TrialRow, row) for row in data["rows"]]
 
+    def whole(self, run: str, after: int) -> tuple[list[Attempt], bool] | None:
+        """The attempts that run and those that ended since a place, with Optuna's view, and whether a controller lives.
+
+        None also when the gateway is too old for the request.
+        """
+        answer = self._known(run, "whole", {"after": str(after)})
+        if answer is None:
+            return None
+        data = answer.json()
+        return [records.from_dict(Attempt, attempt) for attempt in data["attempts"]], bool(data["alive"])
+
     def log(self, run: str, trial: int | None, attempt: int | None, offset: int, worker: int | None = None) -> Piece | str:
         """A log from an offset on, the controller's when `trial` is None; or why there is none (yet)."""
         query = {"from": str(offset)}
@@ -121,7 +132,7 @@ class Gateway:
             "code": base64.b64encode(plan.pack.data).decode("ascii"),
             "new": new,
         }
-        answer = self._send("PUT", f"/runs/{plan.run}", body, RECORD_SECONDS)
+        answer = self._send("PUT", f"/runs/{plan.run}", body)
         if new and answer.status == 409 and _error(answer) is not None:
             return False
         self._need(answer, "update")
@@ -158,12 +169,10 @@ class Gateway:
         self._need(answer, "update" if method == "PUT" else "delete")
         return True
 
-    def _send(self, method: str, path: str, body: Any, timeout: float = READ) -> Answer:
+    def _send(self, method: str, path: str, body: Any) -> Answer:
         headers = {names.TOKEN_HEADER: self._secret()} if self._site.gateway.secret else {}
         service = self._site.gateway
-        return self._cluster.service(
-            service.service, service.port, method, path, body=body, headers=headers, timeout=timeout
-        )
+        return self._cluster.service(service.service, service.port, method, path, body=body, headers=headers)
 
     def _secret(self) -> str:
         if self._token is None:

@@ -32,6 +32,7 @@ from trialplane.spec import jobs
 from trialplane.spec.jobs import Job
 from trialplane.wire import cluster as names
 from trialplane.wire import rows
+from trialplane.wire.attempts import Attempt
 from trialplane.wire.records import RunStatus, TrialRow
 from trialplane.wire.states import RunState
 
@@ -221,6 +222,16 @@ class KubernetesTarget:
     def ends(self, run: str, after: int) -> tuple[int, list[TrialRow]]:
         """See `Target`."""
         return self.gateway.ends(run, after) or (after, [])
+
+    def whole(self, run: str, after: int) -> tuple[list[Attempt], bool]:
+        """See `Target`."""
+        found = self.gateway.whole(run, after)
+        if found is None:
+            self._known(run)
+            raise TargetError(
+                f"the gateway in {self.cluster.place} is too old for that; `helm upgrade` brings the one of now"
+            )
+        return found
 
     def log(
         self, run: str, trial: int | None, attempt: int | None, follow: bool, worker: int | None = None

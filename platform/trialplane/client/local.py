@@ -1,6 +1,8 @@
 """This machine as a target: a run is a folder below home, its controller a process of its own session.
 
 A folder can be damaged or vanish at any moment. What that hinders is one run, and its error names the file.
+
+Over 400 lines: the methods of a target, each short, over the same folders.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ from trialplane.plan import plan as planning
 from trialplane.plan import saving
 from trialplane.plan.plan import Plan
 from trialplane.spec.jobs import Job
+from trialplane.wire import attempts as reading
 from trialplane.wire import paths, records, rows
+from trialplane.wire.attempts import Attempt
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import RunStatus, TrialRow
 from trialplane.wire.states import RunState
@@ -200,11 +204,19 @@ class LocalTarget:
     def ends(self, run: str, after: int) -> tuple[int, list[TrialRow]]:
         """See `Target`."""
         files = self._find(run)
-        found = results.ends(files.ledger, run, after)
+        place, found = results.ends(files.ledger, run, after)
         if not found:
             return after, []
         job = folder.load_job(files)
-        return found[-1].place, [rows.row(job, end.request, end.request.params, end.outcome) for end in found]
+        return place, [reading.row(job, attempt, True) for attempt in found]
+
+    @_of_run
+    def whole(self, run: str, after: int) -> tuple[list[Attempt], bool]:
+        """See `Target`."""
+        files = self._find(run)
+        alive = self.is_active(run)
+        found = results.whole(files.ledger, run, alive, after)
+        return found, alive or self.is_active(run)  # one that came or went meanwhile counts: what runs may run still
 
     @_of_run
     def log(

@@ -1,14 +1,11 @@
-"""Reads a run's ledger on the laptop: the attempts as rows, without Optuna and without ever writing.
+"""Reads a run's ledger on the laptop, a SQLite file, without ever writing: see `wire.attempts`, with its errors as ours.
 
-The ledger is a SQLite file in Optuna's schema; the controller writes each attempt's request and outcome as attributes.
 A controller that was killed leaves a write-ahead log behind, which a reader must take into account.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import json
 import sqlite3
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -16,42 +13,24 @@ from typing import Any
 
 from trialplane import errors
 from trialplane.spec.jobs import Job
-from trialplane.wire import labels, records, rows
-from trialplane.wire.records import TrialOutcome, TrialRequest, TrialRow
+from trialplane.wire import attempts as reading
+from trialplane.wire import rows
+from trialplane.wire.attempts import Attempt, Select
+from trialplane.wire.records import TrialRow
 from trialplane.wire.states import TrialState
 
-INTERRUPTED = "interrupted: the controller ended while this attempt ran"
-
-_ATTEMPTS = """
-SELECT request.value_json, outcome.value_json
-FROM trial_user_attributes AS request
-LEFT JOIN trial_user_attributes AS outcome ON outcome.trial_id = request.trial_id AND outcome.key = ?
-WHERE request.key = ?
-ORDER BY request.trial_id
+# The tables of ours in a file of trialplane 0.1's layout, Optuna's own, which a controller takes over when it goes on.
+_FORMER = """
+WITH runs AS (SELECT study_id AS id, study_name AS name FROM studies),
+attempts AS (
+    SELECT t.study_id AS run_id, t.number, json_extract(request.value_json, '$.trial') AS trial,
+        outcome.trial_user_attribute_id AS place, request.value_json AS request, outcome.value_json AS outcome,
+        NULL AS optuna
+    FROM trials t
+    JOIN trial_user_attributes request ON request.trial_id = t.trial_id AND request.key = 'trialplane:request'
+    LEFT JOIN trial_user_attributes outcome ON outcome.trial_id = t.trial_id AND outcome.key = 'trialplane:outcome'
+)
 """
-_ANY = "SELECT 1 FROM trial_user_attributes WHERE key = ? LIMIT 1"
-_ENDED = """
-SELECT 1 FROM trial_user_attributes AS request
-JOIN trial_user_attributes AS outcome ON outcome.trial_id = request.trial_id AND outcome.key = ?
-WHERE request.key = ?
-AND json_extract(request.value_json, '$.trial') = ? AND json_extract(request.value_json, '$.attempt') = ?
-"""
-_ENDS = """
-SELECT outcome.trial_user_attribute_id, outcome.value_json, request.value_json
-FROM trial_user_attributes AS outcome
-JOIN trial_user_attributes AS request ON request.trial_id = outcome.trial_id AND request.key = ?
-WHERE outcome.key = ? AND outcome.trial_user_attribute_id > ?
-ORDER BY outcome.trial_user_attribute_id
-"""
-
-
-@dataclasses.dataclass(frozen=True)
-class End:
-    """How an attempt ended, for those who watch a run; `place` orders the ends as they were written."""
-
-    place: int
-    request: TrialRequest
-    outcome: TrialOutcome
 
 
 def attempts(ledger: Path, run: str, job: Job, alive: bool) -> list[TrialRow]:
@@ -59,51 +38,75 @@ def attempts(ledger: Path, run: str, job: Job, alive: bool) -> list[TrialRow]:
 
     Args:
         ledger: the SQLite file.
-        run: name of the run, for messages.
+        run: name of the run.
         job: says which metrics are objectives and which are constrained.
         alive: whether a controller works on it. Without one an attempt that has not ended never will: it is LOST.
 
     Raises:
-        LedgerCorrupt: the file is no ledger or is damaged.
+        LedgerCorrupt: the file is no ledger, is damaged, or is of a later version.
         LedgerUnavailable: it cannot be read.
     """
-    texts = _query(ledger, run, alive, _ATTEMPTS, labels.LEDGER_OUTCOME, labels.LEDGER_REQUEST)
-    with _intact(ledger, run):
-        return [_row(job, request, outcome, alive) for request, outcome in texts]
-
-
-def _row(job: Job, request_json: str, outcome_json: str | None, alive: bool) -> TrialRow:
-    request = records.from_dict(TrialRequest, json.loads(request_json))
-    outcome = None if outcome_json is None else records.from_dict(TrialOutcome, json.loads(outcome_json))
-    row = rows.row(job, request, request.params, outcome)
-    if outcome is None and not alive:
-        return dataclasses.replace(row, state=TrialState.LOST, message=INTERRUPTED)
-    return row
+    with _opened(ledger, run, alive) as select:
+        return [reading.row(job, attempt, alive) for attempt in reading.every(select, run)]
 
 
 def has_attempts(ledger: Path, run: str) -> bool:
     """Whether any attempt was started; errors as of `attempts`."""
-    return bool(_query(ledger, run, True, _ANY, labels.LEDGER_REQUEST))
+    with _opened(ledger, run, True) as select:
+        return reading.any_started(select, run)
 
 
 def has_ended(ledger: Path, run: str, trial: int, attempt: int) -> bool:
     """Whether one attempt has ended; errors as of `attempts`."""
-    return bool(_query(ledger, run, True, _ENDED, labels.LEDGER_OUTCOME, labels.LEDGER_REQUEST, trial, attempt))
+    with _opened(ledger, run, True) as select:
+        return any(one.request.attempt == attempt and one.outcome is not None for one in reading.at(select, run, trial))
 
 
-def ends(ledger: Path, run: str, after: int) -> list[End]:
-    """The attempts that ended since the one at `after`, in order; errors as of `attempts`."""
-    found = []
-    for place, outcome, request in _query(ledger, run, True, _ENDS, labels.LEDGER_REQUEST, labels.LEDGER_OUTCOME, after):
-        with _intact(ledger, run):
-            found.append(
-                End(
-                    place,
-                    records.from_dict(TrialRequest, json.loads(request)),
-                    records.from_dict(TrialOutcome, json.loads(outcome)),
-                )
-            )
+def ends(ledger: Path, run: str, after: int) -> tuple[int, list[Attempt]]:
+    """The attempts that ended since the one at the place `after`, in order, and the place to ask from next.
+
+    Errors are those of `attempts`.
+    """
+    with _opened(ledger, run, True) as select:
+        return reading.ended(select, run, after)
+
+
+def whole(ledger: Path, run: str, alive: bool, after: int) -> list[Attempt]:
+    """See `wire.attempts.whole`; errors are those of `attempts`.
+
+    Raises:
+        InputError: the run is in the layout of an earlier version.
+    """
+    with _opened(ledger, run, alive) as select:
+        found = reading.whole(select, run, after)
+    if not all(attempt.optuna for attempt in found):
+        raise errors.InputError(
+            f"{run} was written by an earlier trialplane, in Optuna's own tables: open the study {run} in sqlite:///{ledger}"
+        )
     return found
+
+
+@contextlib.contextmanager
+def _opened(ledger: Path, run: str, alive: bool) -> Iterator[Select]:
+    with _intact(ledger, run):
+        if not ledger.exists():
+            yield lambda query, values: []
+            return
+        if not ledger.is_file():
+            raise ValueError("it is no regular file")  # opening a pipe would wait for its writer
+        # Without a write-ahead log nobody writes, and `immutable` keeps SQLite from making one.
+        log = ledger.with_name(ledger.name + "-wal")
+        quiet = not alive and not (log.exists() and log.stat().st_size)
+        uri = f"{ledger.absolute().as_uri()}?mode=ro{'&immutable=1' if quiet else ''}"
+        with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=10)) as connection:
+            tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+            if not tables:  # the controller has just made the file
+                yield lambda query, values: []
+                return
+            before = _FORMER if "schema_version" not in tables and "studies" in tables else ""
+            if not before:
+                reading.check_version(connection.execute("SELECT version FROM schema_version").fetchone()[0], str(ledger))
+            yield lambda query, values: connection.execute(before + query, values).fetchall()
 
 
 def counts(found: Iterable[TrialRow]) -> dict[str, Any]:
@@ -127,29 +130,6 @@ def counts(found: Iterable[TrialRow]) -> dict[str, Any]:
     }
 
 
-def _query(ledger: Path, run: str, alive: bool, query: str, *values: Any) -> list[tuple[Any, ...]]:
-    with _intact(ledger, run):
-        if not ledger.exists():
-            return []
-        if not ledger.is_file():
-            raise ValueError("it is no regular file")  # opening a pipe would wait for its writer
-        # Without a write-ahead log nobody writes, and `immutable` keeps SQLite from making one.
-        log = ledger.with_name(ledger.name + "-wal")
-        quiet = not alive and not (log.exists() and log.stat().st_size)
-        uri = f"{ledger.absolute().as_uri()}?mode=ro{'&immutable=1' if quiet else ''}"
-        with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=10)) as connection:
-            if not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
-                return []  # the controller has just made the file
-            if alive and not _has_table(connection):
-                return []
-            return connection.execute(query, values).fetchall()
-
-
-def _has_table(connection: sqlite3.Connection) -> bool:
-    query = "SELECT count(*) FROM sqlite_master WHERE name = 'trial_user_attributes'"
-    return bool(connection.execute(query).fetchone()[0])
-
-
 @contextlib.contextmanager
 def _intact(ledger: Path, run: str) -> Iterator[None]:
     """SQLite's errors, the system's, and records that do not read, as ours."""
@@ -158,13 +138,12 @@ def _intact(ledger: Path, run: str) -> Iterator[None]:
     except OSError as error:
         raise errors.LedgerUnavailable(f"the ledger of {run} cannot be read ({error.strerror}): {ledger}") from error
     except (sqlite3.Error, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        text = str(error)
-        if isinstance(error, sqlite3.OperationalError) and ("locked" in text or "unable to open" in text):
+        if isinstance(error, sqlite3.Error) and not reading.is_damage(error):
             raise errors.LedgerUnavailable(
-                f"the ledger of {run} cannot be read now ({text}): {ledger}; try again, or look who holds the file"
+                f"the ledger of {run} cannot be read now ({error}): {ledger}; try again, or look who holds the file"
             ) from error
         raise errors.LedgerCorrupt(
-            f"the ledger of {run} is damaged or not a study ({type(error).__name__}: {text}): {ledger}\n"
+            f"the ledger of {run} is damaged or no ledger ({type(error).__name__}: {error}): {ledger}\n"
             f"Nothing was changed. Put a good copy in its place, save what `sqlite3 {ledger} .recover` finds, or move "
             f"{ledger.parent} away and submit under the same name"
         ) from error

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from trialplane import errors
+from trialplane.client import exporting
 from trialplane.client.target import Target
 from trialplane.errors import InputError, RunDamaged, RunNotFound, TargetError
 from trialplane.wire import rows
@@ -91,6 +92,18 @@ class RunHandle:
             return rows.ranked(job, rows.front(job, found))
         best = rows.best(job, found)
         return [] if best is None else [best]
+
+    def export(self, url: str) -> None:
+        """Writes every attempt as a trial of an Optuna study, which has the run's name, into the database of `url`.
+
+        Args:
+            url: as of SQLAlchemy: `sqlite:///study.db`, `postgresql+psycopg2://user:password@host/database`.
+
+        Raises:
+            InputError: there is such a study, the URL leads nowhere, or Optuna is not installed here.
+            TargetError: the database cannot be written.
+        """
+        exporting.write(self.target, self.name, url)
 
     def stop(self, *, now: bool = False) -> None:
         """Ends the controller cleanly, so that `resume` goes on; `now` kills it and its trials."""

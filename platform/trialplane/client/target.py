@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from trialplane.client.places import Place
 from trialplane.errors import Complaint
+from trialplane.wire.attempts import Attempt
 from trialplane.wire.records import RunStatus, TrialRow
 
 if TYPE_CHECKING:  # pydantic is a tenth of a second that `platform status --help` need not take
@@ -102,6 +103,12 @@ class Target(Protocol):
 
     def ends(self, run: str, after: int) -> tuple[int, list[TrialRow]]:
         """The attempts that ended since the place `after` (0 at first), and the place to ask from next time."""
+
+    def whole(self, run: str, after: int) -> tuple[list[Attempt], bool]:
+        """The attempts that run and those that ended since the place `after`, with Optuna's view of them.
+
+        The second is whether a controller worked on the run at any moment of that: without one no attempt runs.
+        """
 
     def log(
         self, run: str, trial: int | None, attempt: int | None, follow: bool, worker: int | None = None

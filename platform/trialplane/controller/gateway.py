@@ -28,8 +28,8 @@ from pydantic import ValidationError
 
 import trialplane
 from trialplane import errors
-from trialplane.controller import archive
-from trialplane.controller.archive import Archive
+from trialplane.controller.store import archive
+from trialplane.controller.store.archive import Archive
 from trialplane.plan import plan as planning
 from trialplane.spec import jobs
 from trialplane.wire import cluster, env, labels, paths, records
@@ -96,6 +96,8 @@ class Gateway:
             return _error(404, str(error))
         except (errors.LedgerLocked, errors.RunExists) as error:
             return _error(409, str(error))
+        except errors.LedgerError as error:
+            return _error(503, str(error))
         except archive.DATABASE_ERRORS as error:
             said = getattr(error, "orig", None) or error
             return _error(503, f"the ledger's database does not answer: {errors.first_line(said)}; what was told is safe")
@@ -138,6 +140,9 @@ class Gateway:
             case "ends":
                 place, rows = self._runs.ends(run, _number(asked, "after", 0))
                 return _json({"place": place, "rows": rows})
+            case "whole":
+                attempts, alive = self._runs.whole(run, _number(asked, "after", 0))
+                return _json({"attempts": attempts, "alive": alive})
             case "log":
                 return self._log(run, asked)
             case "checkpoints":

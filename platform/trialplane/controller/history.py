@@ -1,5 +1,8 @@
 """The memory of samplers and pruners: one Optuna trial per logical trial, of which a sampler sees at most a bounded part.
 
+Optuna lives here alone. The ledger keeps of each attempt what its trial is made of again (`document`, `trial`), in numbers
+that come back to the last bit.
+
 Attempts that were stopped or lost are not in it: a trial that is tried again takes the place that it had. So its number,
 its turn and its share among all are those of an undisturbed study, which samplers and pruners go by.
 
@@ -11,10 +14,14 @@ others, at most `LIMIT` in all. Which ones depends on the history alone, so that
 from __future__ import annotations
 
 import bisect
-from collections.abc import Container, Sequence
+import datetime
+import functools
+import math
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 import optuna
+from optuna.distributions import distribution_to_json, json_to_distribution
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
@@ -22,6 +29,58 @@ LIMIT = 1000
 BEST = 200
 # Samplers that look at all trials each time; the others need every trial (generations, visited points) or none.
 BOUNDED = frozenset({"tpe", "gp"})
+
+_distribution = functools.cache(json_to_distribution)  # a study has few, each trial names them all again
+
+
+def document(trial: FrozenTrial) -> dict[str, Any]:
+    """What a trial is made of, as JSON values.
+
+    Returns:
+        `state` and `values` as samplers see them; `params`: by name the value inside Optuna and its distribution as JSON;
+        `attributes`, which samplers keep; `reports`: value by step; `started` and `ended` in seconds since the epoch.
+    """
+    return {
+        "state": trial.state.name,
+        "values": None if trial.values is None else [_number(value) for value in trial.values],
+        "params": {
+            name: [trial.distributions[name].to_internal_repr(value), distribution_to_json(trial.distributions[name])]
+            for name, value in trial.params.items()
+        },
+        "attributes": trial.system_attrs,
+        "reports": {str(step): _number(value) for step, value in trial.intermediate_values.items()},
+        "started": None if trial.datetime_start is None else trial.datetime_start.timestamp(),
+        "ended": None if trial.datetime_complete is None else trial.datetime_complete.timestamp(),
+    }
+
+
+def trial(number: int, document: Mapping[str, Any]) -> FrozenTrial:
+    """The trial that a document was made of; equal distributions are one object."""
+    distributions = {name: _distribution(text) for name, (_, text) in document["params"].items()}
+    values = document["values"]
+    return FrozenTrial(
+        number=number,
+        trial_id=number,
+        state=TrialState[document["state"]],
+        value=None,
+        values=None if values is None else [float(value) for value in values],
+        datetime_start=_local(document["started"]),
+        datetime_complete=_local(document["ended"]),
+        params={name: distributions[name].to_external_repr(value) for name, (value, _) in document["params"].items()},
+        distributions=distributions,
+        user_attrs={},
+        system_attrs=dict(document["attributes"]),
+        intermediate_values={int(step): float(value) for step, value in document["reports"].items()},
+    )
+
+
+def _number(value: float) -> float | str:
+    return value if math.isfinite(value) else repr(value)  # as `float()` reads it; JSON has no such numbers
+
+
+def _local(moment: float | None) -> datetime.datetime | None:
+    """Optuna's times are naive and local."""
+    return None if moment is None else datetime.datetime.fromtimestamp(moment)
 
 
 class History(optuna.storages.InMemoryStorage):

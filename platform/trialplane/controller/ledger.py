@@ -4,19 +4,16 @@ The study lives twice: in memory (`History`), where samplers and pruners work at
 where a trial with its parameters is written before it starts and its end before the next decision. On opening, memory is
 filled from the database, and attempts that were running are told as lost and tried again.
 
-A logical trial is what the user asked for: 0 to `trials` - 1. Each attempt at it is one Optuna trial in the database; a
-retry has the same parameters and says in its request which attempt it repeats. In memory it takes the place of the attempt
-before, so that Optuna's numbers are those of logical trials there and of attempts in the database. This room's only users
-of Optuna are this module, `samplers`, `pruning`, `history`, `storage` and `reading`.
+A logical trial is what the user asked for: 0 to `trials` - 1. Each attempt at it is one row in the database; a retry has the
+same parameters and says in its request which attempt it repeats. In memory, which is Optuna's, it takes the place of the
+attempt before. This room's only users of Optuna are this module, `samplers`, `pruning` and `history`.
 
-Over 400 lines: one class, whose every method must keep memory, database and counts in step; what does not touch all three
-stands in `counts`, `repeats`, `history` and `storage`.
+What does not touch memory, database and counts at once stands in `counts`, `repeats`, `history` and `store`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import copy
 import dataclasses
 import gc
 import time
@@ -32,13 +29,14 @@ from optuna.trial import FrozenTrial, TrialState
 from trialplane import errors
 from trialplane.controller import history, samplers
 from trialplane.controller.counts import Counts
-from trialplane.controller.locking import LOCK_PATIENCE
 from trialplane.controller.patience import Patience
 from trialplane.controller.pruning import Pruning
 from trialplane.controller.repeats import Repeats
-from trialplane.controller.storage import Storage
+from trialplane.controller.store.locking import LOCK_PATIENCE
+from trialplane.controller.store.study import Storage
 from trialplane.spec.jobs import Job
 from trialplane.wire import labels, records, rows
+from trialplane.wire.attempts import Attempt
 from trialplane.wire.records import TrialOutcome, TrialRequest, TrialRow, Wish
 from trialplane.wire.states import FailureClass
 from trialplane.wire.states import TrialState as State
@@ -77,7 +75,7 @@ class Ledger:
         left_at: the step at which a training was last seen, where the database does not hold the run's status.
 
     Raises:
-        LedgerError: see `storage.Storage`.
+        LedgerError: see `store.study.Storage`.
     """
 
     def __init__(
@@ -216,10 +214,10 @@ class Ledger:
             yield dataclasses.replace(request, params={**self.job.params, **request.params}), outcome
 
     def describe(self, attributes: Mapping[str, Any], *, patient: bool = True) -> None:
-        """Writes what there is to know about the run into the study's attributes.
+        """Writes what there is to know about the run.
 
         Args:
-            attributes: by name, JSON values.
+            attributes: by the name of a column, JSON values.
             patient: whether to wait for a database that is away; else it is left out.
         """
         if patient:
@@ -336,18 +334,11 @@ class Ledger:
     def _write(self, write: Callable[..., None], number: int) -> None:
         """Writes one attempt to the database, waiting for it while it is away."""
         request, outcome = self._attempts[number]
-        frozen = copy.copy(self._frozen(request.trial))
-        frozen.number = number
-        frozen.user_attrs = {labels.LEDGER_REQUEST: records.to_dict(request)}
-        if outcome is not None:
-            frozen.user_attrs[labels.LEDGER_OUTCOME] = records.to_dict(outcome)
-            frozen.state = samplers.STATES[outcome.state]  # the true one, whatever the sampler is to see
-            if outcome.failure is FailureClass.OOM:
-                frozen.values = None
+        attempt = Attempt(request, outcome, optuna=history.document(self._frozen(request.trial)))
         attributes = self._memory.get_study_system_attrs(self._study_id)
-        changed = {key: value for key, value in attributes.items() if self._saved_attributes.get(key) != value}
-        self._patiently(lambda: write(frozen, changed))
-        self._saved_attributes.update(changed)
+        changed = None if attributes == self._saved_attributes else dict(attributes)
+        self._patiently(lambda: write(attempt, changed))
+        self._saved_attributes = changed or self._saved_attributes
 
     def _load(self) -> None:
         """Fills memory from the database, and ends what a former controller left running."""
@@ -358,26 +349,18 @@ class Ledger:
             gc.enable()
 
     def _fill(self) -> None:
-        trials, attributes = self._storage.load()
+        attempts, attributes = self._storage.load()
         status = self._storage.described(labels.LEDGER_STATUS) or {}
         self.worked = float(status.get("worked", 0.0))
         self._left_at = int(status.get("progress", {}).get("step", self._left_at))
         for key, value in attributes.items():
             self._memory.set_study_system_attr(self._study_id, key, value)
-        self._saved_attributes = dict(attributes)
+        self._saved_attributes = attributes
         left = []
-        for frozen in trials:
-            if labels.LEDGER_REQUEST not in frozen.user_attrs:
-                raise errors.LedgerCorrupt(
-                    f"trial {frozen.number} of the study {self.run} was not made by trialplane, so it cannot be counted; "
-                    "give the run another name"
-                )
-            request = records.from_dict(TrialRequest, frozen.user_attrs.pop(labels.LEDGER_REQUEST))
-            told = frozen.user_attrs.pop(labels.LEDGER_OUTCOME, None)
-            outcome = None if told is None else records.from_dict(TrialOutcome, told)
+        for attempt in attempts:
+            request, outcome = attempt.request, attempt.outcome
+            frozen = history.trial(request.number, attempt.optuna)
             self._attempts[request.number] = request, outcome
-            if outcome is not None and outcome.failure is FailureClass.OOM:
-                frozen.state = TrialState.PRUNED
             self.pruning.has_come = self.pruning.has_come or bool(frozen.intermediate_values)
             if request.trial > self._next:
                 raise errors.LedgerCorrupt(

@@ -28,16 +28,15 @@ GIT_REVISION = "trialplane.git_revision"
 CODE_HASH = "trialplane.code_hash"
 SPEC_HASH = "trialplane.spec_hash"
 
-# Attributes of trials and studies in the Optuna storage.
+# User attributes of an exported study's trials.
 LEDGER_REQUEST = "trialplane:request"
 LEDGER_OUTCOME = "trialplane:outcome"
-LEDGER_EPOCH = "trialplane:epoch"
-# Attributes of studies in a database that outlives the run's folder: all there is to know about a run.
-LEDGER_JOB = "trialplane:job"
-LEDGER_SUBMISSION = "trialplane:submission"
-LEDGER_CODE = "trialplane:code"  # the packed folder, base64
-LEDGER_STATUS = "trialplane:status"  # the last RunStatus
-LEDGER_WISH = "trialplane:wish"  # a Wish; written by the gateway, read by the controller
+# Columns of a run in the ledger: in a database that outlives the run's folder, all there is to know of it.
+LEDGER_JOB = "job"
+LEDGER_SUBMISSION = "submission"
+LEDGER_CODE = "code"  # the packed folder, base64
+LEDGER_STATUS = "status"  # the last RunStatus
+LEDGER_WISH = "desired"  # a Wish; written by the gateway, read by the controller
 
 
 def ledger_lock(run: str) -> int:

@@ -9,7 +9,7 @@
     job.json               the job as resolved: profile, flags and `--set` applied
     submission.json        when, by whom, git revision, code hash, versions
     code/                  the job's folder as submitted
-    ledger.db              the study (Optuna's schema; optuna-dashboard opens it)
+    ledger.db              its attempts (SQLite; `platform export` makes an Optuna study of them)
     controller.lock        held while a controller works on the study, which is named in it
     controller.json        that controller, its port and start
     controller.log

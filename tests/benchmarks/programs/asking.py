@@ -6,6 +6,7 @@ The three are asked in turn, on the same trials. A trial is told between two ask
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import time
 import warnings
@@ -23,9 +24,8 @@ def main() -> None:
     warnings.simplefilter("ignore")
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     studies.copy_ledger(source, scratch / "ours")
-    rdb = optuna.load_study(
-        study_name=studies.NAME, storage=f"sqlite:///{studies.copy_ledger(source, scratch / 'rdb')}", sampler=_tpe()
-    )
+    copy = shutil.copy(arguments["exported"], scratch / "rdb.db")
+    rdb = optuna.load_study(study_name=studies.NAME, storage=f"sqlite:///{copy}", sampler=_tpe())
     memory = optuna.create_study(sampler=_tpe())
     memory.add_trials(rdb.get_trials(deepcopy=False))
     taken: dict[str, list[float]] = {"ours": [], "memory": [], "rdb": []}

@@ -24,13 +24,14 @@ def main() -> None:
     """Prints seconds to open, and MiB resident before, now and at the peak."""
     arguments = json.loads(sys.argv[1])
     source, scratch = Path(arguments["source"]), Path(arguments["scratch"])
-    file = studies.copy_ledger(source, scratch)
+    studies.copy_ledger(source, scratch)
+    exported = arguments["exported"]  # Optuna's own file, or "" for ours
     importlib.import_module("trialplane.controller.session")  # for its size
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     rss_before = _resident()
     before = time.perf_counter()
-    if arguments["plain"]:
-        study = optuna.load_study(study_name=studies.NAME, storage=f"sqlite:///{file}")
+    if exported:
+        study = optuna.load_study(study_name=studies.NAME, storage=f"sqlite:///{exported}")
         count = len(study.get_trials(deepcopy=False))
         seconds = time.perf_counter() - before
     else:
@@ -42,7 +43,7 @@ def main() -> None:
                 assert request is not None
                 ledger.tell(studies.outcome(request, studies.sphere(request.params)))
             rss = _resident()
-    if arguments["plain"]:
+    if exported:
         rss = _resident()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     answer = {"seconds": seconds, "trials": count, "before": rss_before, "rss": rss, "peak": peak}

@@ -1,7 +1,7 @@
 """One controller at a time: the lock on a study, beside a SQLite file or PostgreSQL's advisory lock.
 
 The lock only keeps others out early; what keeps a controller from writing that has lost it unnoticed is the study's epoch
-(see `storage`).
+(see `study`).
 """
 
 from __future__ import annotations

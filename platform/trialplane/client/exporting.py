@@ -1,0 +1,91 @@
+"""A run as an Optuna study: what is read of it goes to `trialplane.controller.export`, a process that has Optuna.
+
+The process gets the study's order and the attempts on its standard input, one JSON document a line.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+from trialplane import errors
+from trialplane.errors import InputError, TargetError
+from trialplane.policies import protobuf
+from trialplane.wire import records
+from trialplane.wire.attempts import Order
+
+if TYPE_CHECKING:
+    from trialplane.client.target import Target
+    from trialplane.spec.jobs import Job
+
+# Without `-P` a file of the working directory could take the place of a library.
+COMMAND = (sys.executable, "-P", "-m", "trialplane.controller.export")
+
+
+def order(run: str, job: Job, **where: Any) -> str:
+    """The process's first line.
+
+    Args:
+        run: name of the run.
+        job: its job.
+        **where: `url` or `port`, see `Order`.
+    """
+    made = Order(
+        run,
+        tuple(objective.direction for objective in job.objectives),
+        tuple(objective.metric for objective in job.objectives),
+        {"job": job.model_dump(mode="json")},
+        **where,
+    )
+    return f"{records.to_json(made)}\n"
+
+
+def changes(target: Target, run: str, after: int) -> tuple[str, int]:
+    """The attempts that run and those that ended since a place, as a line, and the place to ask from next."""
+    found, alive = target.whole(run, after)
+    line = json.dumps({"attempts": records.to_dict(found), "alive": alive})
+    return f"{line}\n", max((attempt.place or 0 for attempt in found), default=after)
+
+
+def check(*libraries: str) -> None:
+    """Raises InputError where this machine lacks what the process needs."""
+    missing = [name for name in libraries if importlib.util.find_spec(name) is None]
+    if missing:
+        raise InputError(f"{', '.join(missing)} cannot be found; pip install 'trialplane[local]'")
+
+
+def environ() -> dict[str, str]:
+    """The process's environment."""
+    return protobuf.controller_env(os.environ)
+
+
+def write(target: Target, run: str, url: str) -> None:
+    """Writes a run as a study into the database of `url`.
+
+    Raises:
+        InputError: there is such a study, the URL leads nowhere, or Optuna is not installed.
+        TargetError: the database cannot be written.
+    """
+    check("optuna", "sqlalchemy")
+    line, _ = changes(target, run, 0)
+    done = subprocess.run(
+        COMMAND,
+        input=order(run, target.job(run), url=url) + line,
+        env=environ(),
+        capture_output=True,
+        encoding="utf-8",
+        errors="replace",
+        check=False,
+    )
+    message = done.stderr.strip()
+    if done.returncode == errors.EXIT_BAD_INPUT:
+        raise InputError(message)
+    if done.returncode == errors.EXIT_PLATFORM:
+        raise TargetError(message)
+    if done.returncode:
+        last = message.splitlines()[-1:] or [f"its process ended with exit code {done.returncode}"]
+        raise TargetError(f"{run} was not exported: {last[0]}")

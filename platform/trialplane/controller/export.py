@@ -1,0 +1,186 @@
+"""`python -m trialplane.controller.export`: attempts as a true Optuna study, in a database or in front of optuna-dashboard.
+
+The client starts it with what it has read of a ledger, as Optuna is none of the laptop's libraries. On stdin the first line
+is an `Order`, and each line after it has attempts: those of the study so far, then what has changed since. A URL is no
+argument, which others on the machine could see; with the end of stdin the process ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socketserver
+import sys
+import threading
+import warnings
+import wsgiref.simple_server
+from collections.abc import Iterable, Mapping
+from typing import Any, TextIO
+
+import optuna
+from optuna.storages import BaseStorage
+from optuna.study import StudyDirection
+from optuna.trial import FrozenTrial, TrialState
+
+from trialplane import errors
+from trialplane.controller import history, samplers
+from trialplane.controller.store import tables
+from trialplane.wire import escapes, labels, records
+from trialplane.wire.attempts import Attempt, Order
+from trialplane.wire.states import TrialState as State
+
+_HOST = "127.0.0.1"  # the dashboard has no password
+_STORAGE_ERRORS = (tables.DATABASE_ERRORS, optuna.exceptions.StorageInternalError)  # Optuna wraps some of the former
+
+
+def create(storage: BaseStorage, order: Order) -> optuna.Study:
+    """A study without trials.
+
+    Raises:
+        optuna.exceptions.DuplicatedStudyError: the storage has one of that name.
+    """
+    directions = [StudyDirection[direction.upper()] for direction in order.directions]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        study = optuna.create_study(storage=storage, study_name=order.run, directions=directions)
+        study.set_metric_names(list(order.metrics))
+    for name, value in order.attributes.items():
+        study.set_user_attr(name, value)
+    return study
+
+
+def add(storage: BaseStorage, study: optuna.Study, attempts: Iterable[Attempt], alive: bool) -> None:
+    """Adds attempts to a study, or how those ended that were running in it.
+
+    Args:
+        storage: the study's.
+        study: whose trials are the attempts with the numbers 0 to n - 1.
+        attempts: in order of their numbers, from n on without a gap.
+        alive: whether a controller works on the run; else no attempt runs.
+    """
+    known = study.get_trials(deepcopy=False)
+    for attempt in attempts:
+        trial = _trial(attempt, alive)
+        if trial.number >= len(known):
+            study.add_trial(trial)
+        elif not known[trial.number].state.is_finished() and trial.state.is_finished():
+            _end(storage, known[trial.number]._trial_id, trial)
+
+
+def _trial(attempt: Attempt, alive: bool) -> FrozenTrial:
+    """An attempt as it was, whatever the sampler was to see: out of memory and lost are failures."""
+    trial = history.trial(attempt.request.number, attempt.optuna)
+    if attempt.outcome is not None:
+        trial.state = samplers.STATES[attempt.outcome.state]
+    elif not alive:
+        trial.state = TrialState.FAIL
+        trial.datetime_complete = trial.datetime_start  # when it was lost is not known
+    if attempt.outcome is None or attempt.outcome.state is State.FAILED:
+        trial.values = None
+    trial.user_attrs[labels.LEDGER_REQUEST] = records.to_dict(attempt.request)
+    if attempt.outcome is not None:
+        trial.user_attrs[labels.LEDGER_OUTCOME] = records.to_dict(attempt.outcome)
+    return trial
+
+
+def _end(storage: BaseStorage, trial_id: int, trial: FrozenTrial) -> None:
+    for step, value in trial.intermediate_values.items():
+        storage.set_trial_intermediate_value(trial_id, step, value)
+    for name, value in trial.system_attrs.items():
+        storage.set_trial_system_attr(trial_id, name, value)
+    for name, value in trial.user_attrs.items():
+        storage.set_trial_user_attr(trial_id, name, value)
+    storage.set_trial_state_values(trial_id, trial.state, trial.values)
+
+
+def write(order: Order, lines: Iterable[str]) -> None:
+    """Writes a study into the database of the order's URL; of one that is not written whole nothing is left.
+
+    Raises:
+        InputError: the URL leads nowhere, or there is such a study.
+        TargetError: the database cannot be written.
+    """
+    try:
+        place = tables.shown(order.url)
+    except tables.DATABASE_ERRORS as error:
+        given = escapes.without_passwords(order.url)
+        raise errors.InputError(f"{given} is no URL of a database; a file is written so: sqlite:///study.db") from error
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            storage = optuna.storages.RDBStorage(order.url)
+        study = create(storage, order)
+        try:
+            for line in lines:
+                add(storage, study, *_read(line))
+        except BaseException:
+            with contextlib.suppress(*_STORAGE_ERRORS):  # of two errors the first is reported
+                optuna.delete_study(study_name=order.run, storage=storage)
+            raise
+    except optuna.exceptions.DuplicatedStudyError as error:
+        raise errors.InputError(
+            f"there is a study {order.run} in {place} already; nothing was written. Export into another database, or delete "
+            f"that study: optuna delete-study --study-name {order.run} --storage URL"
+        ) from error
+    except ImportError as error:  # no driver for it
+        raise errors.InputError(f"{place} cannot be opened: {errors.first_line(error.__cause__ or error)}") from error
+    except (*_STORAGE_ERRORS, RuntimeError) as error:  # the last: tables of another version of Optuna
+        cause = error.__cause__ if isinstance(error, optuna.exceptions.StorageInternalError) else None
+        foreign = getattr(cause or error, "orig", None) or cause or error
+        raise errors.TargetError(
+            f"{place} cannot be written: {errors.first_line(foreign)}; nothing of the study is in it"
+        ) from error
+
+
+def show(order: Order, lines: Iterable[str]) -> None:
+    """Serves optuna-dashboard on a copy in memory, which each line brings up to date; ends with the lines.
+
+    Raises:
+        InputError: somebody has deleted the copy, there.
+    """
+    import optuna_dashboard  # not part of the controller's images
+
+    storage = optuna.storages.InMemoryStorage()
+    study = create(storage, order)
+    server = wsgiref.simple_server.make_server(
+        _HOST, order.port, optuna_dashboard.wsgi(storage), server_class=_Server, handler_class=_Handler
+    )
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    for line in lines:
+        if not storage.get_all_studies():
+            raise errors.InputError(f"the copy of {order.run} was deleted in the dashboard; the run itself is as it was")
+        if line.strip():  # an empty one finds out whether anybody reads still
+            add(storage, study, *_read(line))
+    server.server_close()
+
+
+class _Server(socketserver.ThreadingMixIn, wsgiref.simple_server.WSGIServer):
+    """A thread per connection: a browser opens some before it needs them."""
+
+    daemon_threads = True
+
+
+class _Handler(wsgiref.simple_server.WSGIRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  the name is the base class's
+        """Nothing: the terminal is the user's."""
+
+
+def _read(line: str) -> tuple[list[Attempt], bool]:
+    data: Mapping[str, Any] = json.loads(line)
+    return [records.from_dict(Attempt, attempt) for attempt in data["attempts"]], bool(data["alive"])
+
+
+def main(stdin: TextIO = sys.stdin) -> int:
+    """Carries out the order; an error is a message on stderr and an exit code of `errors`."""
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    order = records.from_json(Order, stdin.readline())
+    try:
+        (write if order.url else show)(order, stdin)
+    except errors.TrialplaneError as error:
+        sys.stderr.write(f"{error}\n")
+        return error.exit_code
+    return errors.EXIT_OK
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,272 @@
+"""All runs in PostgreSQL, as the gateway sees them.
+
+Written here are what a run is submitted with, before there is a controller that could, and a wish; the only thing deleted is
+a whole run, under the lock that a controller would need.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
+
+from trialplane import errors
+from trialplane.controller.store import former, locking, tables
+from trialplane.controller.store.tables import attempts, runs
+from trialplane.plan import plan as planning
+from trialplane.spec import jobs
+from trialplane.spec.jobs import Job
+from trialplane.wire import attempts as reading
+from trialplane.wire import labels, records
+from trialplane.wire.attempts import Attempt, Select
+from trialplane.wire.records import TrialRow, Wish
+from trialplane.wire.states import RunState
+
+POOL = 4  # connections
+STATEMENT_SECONDS = 30
+DATABASE_ERRORS = tables.DATABASE_ERRORS  # what any method may raise
+
+_HELD = """
+SELECT count(*) FROM pg_locks
+WHERE locktype = 'advisory' AND granted AND objsubid = 1 AND classid = :high AND objid = :low
+AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Known:
+    """One run in the list of all."""
+
+    run: str
+    job: str
+    submitted: float
+    state: str
+
+
+class Archive:
+    """All runs in one database; what an earlier version wrote is taken over when it is first looked at.
+
+    Args:
+        url: `postgresql+psycopg2://…`.
+    """
+
+    def __init__(self, url: str) -> None:
+        # Connections are looked at before they are used, so a restart of PostgreSQL costs nothing but its own time.
+        options = {**locking.CONNECT, "options": f"-c statement_timeout={STATEMENT_SECONDS * 1000}"}
+        self._engine = sa.create_engine(
+            url, pool_pre_ping=True, pool_size=POOL, max_overflow=0, pool_timeout=10, connect_args=options
+        )
+        self._converting = threading.Lock()
+        self._may_be_former = True
+
+    def close(self) -> None:
+        """Closes the connections."""
+        self._engine.dispose()
+
+    def runs(self) -> list[Known]:
+        """All runs, the newest first."""
+        self._convert()
+        query = sa.select(runs.c.name, runs.c.job, runs.c.submission, runs.c.status).where(runs.c.job.is_not(None))
+        found = []
+        with self._engine.connect() as connection:
+            if not tables.is_there(connection):
+                return []  # nothing has ever been submitted here
+            for run, job, submission, status in connection.execute(query):
+                submitted = float(json.loads(submission or "{}").get("submitted", 0.0))
+                state = json.loads(status or "{}").get("state", "UNKNOWN")
+                found.append(Known(run, json.loads(job)["name"], submitted, state))
+        return sorted(found, key=lambda known: (-known.submitted, known.run))
+
+    def attribute(self, run: str, name: str) -> Any:
+        """The value in a column of a run, or None when nothing is there.
+
+        Raises:
+            RunNotFound: there is no such run.
+        """
+        with self._connected(run) as (connection, mine):
+            return _document(connection, mine, name)
+
+    def code(self, run: str) -> bytes | None:
+        """The packed code of a run."""
+        text = self.attribute(run, labels.LEDGER_CODE)
+        return None if text is None else base64.b64decode(text)
+
+    def is_alive(self, run: str) -> bool:
+        """Whether a controller works on the run: it holds the run's lock."""
+        key = labels.ledger_lock(run) % 2**64
+        with self._engine.connect() as connection:
+            return bool(connection.execute(sa.text(_HELD), {"high": key >> 32, "low": key % 2**32}).scalar())
+
+    def attempts(self, run: str) -> list[TrialRow]:
+        """Every attempt, in the order they started; without a controller none of them runs."""
+        alive = self.is_alive(run)
+        with self._connected(run) as (connection, mine):
+            job = _job(connection, mine)
+            return [reading.row(job, attempt, alive) for attempt in reading.every(_select(connection), run)]
+
+    def attempts_at(self, run: str, trial: int) -> list[TrialRow]:
+        """Every attempt at one trial, as `attempts` gives them."""
+        alive = self.is_alive(run)
+        with self._connected(run) as (connection, mine):
+            job = _job(connection, mine)
+            return [reading.row(job, attempt, alive) for attempt in reading.at(_select(connection), run, trial)]
+
+    def ends(self, run: str, after: int) -> tuple[int, list[TrialRow]]:
+        """The attempts that ended since a place in the order of ends, and the place to ask from next."""
+        with self._connected(run) as (connection, mine):
+            job = _job(connection, mine)
+            place, found = reading.ended(_select(connection), run, after)
+        return place, [reading.row(job, attempt, True) for attempt in found]
+
+    def whole(self, run: str, after: int) -> tuple[list[Attempt], bool]:
+        """See `wire.attempts.whole`; the second is whether a controller works on the run."""
+        alive = self.is_alive(run)
+        with self._connected(run) as (connection, _):
+            found = reading.whole(_select(connection), run, after)
+        return found, alive or self.is_alive(run)  # one that came or went meanwhile counts: what runs may run still
+
+    def record(self, run: str, job: Job, submission: Mapping[str, Any], code: str, *, new: bool) -> None:
+        """Writes down what a run is submitted or resumed with: it is known from then on, whatever becomes of its pods.
+
+        Args:
+            run: its name.
+            job: as resolved.
+            submission: the facts of it.
+            code: packed, base64.
+            new: whether there must be no run of that name.
+
+        Raises:
+            RunExists: there is one.
+            LedgerLocked: a controller works on it.
+        """
+        tables.prepare(self._engine)
+        self._convert()
+        described: dict[str, Any] = {
+            labels.LEDGER_JOB: job.model_dump(mode="json"),
+            labels.LEDGER_SUBMISSION: submission,
+            labels.LEDGER_CODE: code,
+        }
+        with self._engine.begin() as connection:
+            self._take_over(connection, run)
+            mine = runs.c.name == run
+            directions = json.dumps([objective.direction for objective in job.objectives])
+            insert = postgresql.insert(runs).values(name=run, directions=directions, epoch=0, optuna="{}")
+            if connection.execute(insert.on_conflict_do_nothing().returning(runs.c.id)).scalar() is None:
+                if new:
+                    raise errors.RunExists(f"the ledger has a study {run} already")
+                _claim(connection, run)
+            status = _document(connection, mine, labels.LEDGER_STATUS) or {}
+            if status.get("started") is None:  # no controller has written one
+                pending = planning.pending(run, job, float(submission.get("submitted", 0.0)))
+                described[labels.LEDGER_STATUS] = records.to_dict(pending)
+            texts = {name: json.dumps(value) for name, value in described.items()}
+            connection.execute(sa.update(runs).where(mine).values(texts))
+
+    def wish(self, run: str, changed: Mapping[str, Any]) -> None:
+        """Changes what the user wants of a run, only the fields of `Wish` that are named.
+
+        One that is to go on gets the attempt that was the newest then as well. A pause leaves a run cancelled that was.
+        """
+        with self._connected(run) as (connection, mine):
+            # Two changes at once are two changes.
+            connection.execute(sa.select(runs.c.id).where(mine).with_for_update(key_share=True))
+            wish = records.from_dict(Wish, _document(connection, mine, labels.LEDGER_WISH) or {})
+            before, wish = wish.state, dataclasses.replace(wish, **changed)
+            if before is RunState.CANCELLED and wish.state is RunState.PAUSED:
+                wish = dataclasses.replace(wish, state=before)
+            if changed.get("state") is RunState.RUNNING:
+                newest = sa.select(sa.func.max(attempts.c.number)).join(runs).where(mine)
+                wish = dataclasses.replace(wish, again=connection.execute(newest).scalar())
+            connection.execute(sa.update(runs).where(mine).values({labels.LEDGER_WISH: records.to_json(wish)}))
+
+    def delete(self, run: str) -> None:
+        """Deletes a run.
+
+        Raises:
+            LedgerLocked: a controller works on it.
+        """
+        with self._connected(run) as (connection, mine):
+            _claim(connection, run)
+            connection.execute(sa.delete(attempts).where(attempts.c.run_id.in_(sa.select(runs.c.id).where(mine))))
+            connection.execute(sa.delete(runs).where(mine))
+
+    @contextmanager
+    def _connected(self, run: str) -> Iterator[tuple[sa.Connection, sa.ColumnElement[bool]]]:
+        """A transaction, and which row of `runs` is the run's.
+
+        Raises:
+            RunNotFound: there is no such run.
+            LedgerLocked: a controller of an earlier version works on it, in tables of that version.
+            LedgerCorrupt: the tables are of a later version, or what an earlier one wrote cannot be taken over.
+        """
+        self._convert()
+        mine = (runs.c.name == run) & runs.c.job.is_not(None)
+        with self._engine.begin() as connection:
+            if not tables.is_there(connection):
+                raise errors.RunNotFound(f"nothing has ever been submitted here, so there is no run {run}")
+            self._take_over(connection, run)
+            if connection.execute(sa.select(runs.c.id).where(mine)).scalar() is None:
+                raise errors.RunNotFound(f"the ledger knows no run {run}")
+            yield connection, mine
+
+    def _take_over(self, connection: sa.Connection, run: str) -> None:
+        """Takes over a run that `_convert` could not, or raises what hinders it."""
+        if not self._may_be_former or run not in former.runs(connection):
+            return
+        if not _is_free(connection, run):
+            raise errors.LedgerLocked(
+                f"a controller of an earlier trialplane works on {run}, which can be read when that has ended; "
+                f"`kubectl delete rayjob {run}` ends it now, and `platform resume {run}` goes on with it"
+            )
+        former.convert(connection, run)
+
+    def _convert(self) -> None:
+        """Takes over the runs of an earlier version on which no controller works, each in a transaction of its own."""
+        with self._converting:
+            if not self._may_be_former:
+                return
+            with self._engine.connect() as connection:
+                left = former.runs(connection)
+            if left:
+                tables.prepare(self._engine)
+            for run in left:
+                with suppress(errors.LedgerCorrupt), self._engine.begin() as connection:
+                    if _is_free(connection, run):
+                        former.convert(connection, run)
+            with self._engine.connect() as connection:
+                self._may_be_former = bool(former.runs(connection)) if left else False
+
+
+def _select(connection: sa.Connection) -> Select:
+    return lambda query, values: connection.execute(sa.text(query), values).all()
+
+
+def _is_free(connection: sa.Connection, run: str) -> bool:
+    """Keeps controllers from a run until the end of the transaction, unless one works on it."""
+    return bool(connection.execute(sa.select(sa.func.pg_try_advisory_xact_lock(labels.ledger_lock(run)))).scalar())
+
+
+def _claim(connection: sa.Connection, run: str) -> None:
+    """Keeps controllers from a run until the end of the transaction.
+
+    Raises:
+        LedgerLocked: one works on it.
+    """
+    if not _is_free(connection, run):
+        raise errors.LedgerLocked(f"a controller works on {run}; `platform cancel {run}` ends it")
+
+
+def _document(connection: sa.Connection, mine: sa.ColumnElement[bool], name: str) -> Any:
+    text = connection.execute(sa.select(runs.c[name]).where(mine)).scalar()
+    return None if text is None else json.loads(text)
+
+
+def _job(connection: sa.Connection, mine: sa.ColumnElement[bool]) -> Job:
+    return jobs.read(_document(connection, mine, labels.LEDGER_JOB))

@@ -1,0 +1,196 @@
+"""One run in a database, written by its controller: one transaction per start of an attempt, and one per end.
+
+One writer at a time: a lock is held while the storage is open (a file lock beside a SQLite file, an advisory lock on
+PostgreSQL), and every transaction checks that the run's epoch is still the one this controller set, so that a controller
+that lost its lock without noticing cannot write.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import sqlalchemy as sa
+
+from trialplane import errors
+from trialplane.controller.store import former, locking, tables
+from trialplane.controller.store.tables import attempts, runs
+from trialplane.wire import attempts as reading
+from trialplane.wire import records
+from trialplane.wire.attempts import Attempt
+
+
+class Storage:
+    """One run in a database, open for writing by this process alone.
+
+    Args:
+        url: `sqlite:////path` or `postgresql+psycopg2://…`.
+        run: its name; made when it is not there.
+        directions: "minimize" or "maximize" per objective.
+        lock: file to lock when the database is SQLite.
+        lock_patience: seconds to wait for a former controller to let go, on PostgreSQL.
+        give_up: asked while it waits; True ends the waiting at once.
+
+    Raises:
+        LedgerLocked: another controller has the run.
+        LedgerCorrupt: the database is damaged or of a later version, or the run has other directions.
+        LedgerUnavailable: the database is away or the disk is full.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        run: str,
+        directions: tuple[Literal["minimize", "maximize"], ...],
+        lock: Path,
+        *,
+        lock_patience: float = locking.LOCK_PATIENCE,
+        give_up: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._url = url
+        self._run = run
+        self._stack = contextlib.ExitStack()
+        self._id = 0
+        self._epoch: int | None = None
+        try:
+            self._engine = tables.engine(url)
+            self._stack.callback(self._engine.dispose)
+            self._lock(lock, lock_patience, give_up)
+            with tables.mapped(url, run):
+                tables.prepare(self._engine)
+                with tables.writing(self._engine) as connection:
+                    self._epoch = self._open(connection, list(directions))
+        except BaseException:
+            self._stack.close()
+            raise
+
+    def close(self) -> None:
+        """Releases the lock and the connections."""
+        self._stack.close()
+
+    def load(self) -> tuple[list[Attempt], dict[str, Any]]:
+        """All attempts in order of their numbers, and what samplers keep beside them."""
+        with tables.mapped(self._url, self._run), self._engine.connect() as connection:
+            kept = connection.execute(sa.select(runs.c.optuna).where(runs.c.id == self._id)).scalar_one()
+            try:
+                found = reading.whole(lambda query, values: connection.execute(sa.text(query), values).all(), self._run)
+            except ValueError as error:
+                raise errors.LedgerCorrupt(
+                    f"the ledger {tables.shown(self._url)} is damaged ({error}); put a good copy in its place"
+                ) from error
+        return found, json.loads(kept)
+
+    def begin(self, attempt: Attempt, kept: Mapping[str, Any] | None) -> None:
+        """Writes an attempt that is about to start, in one transaction.
+
+        Args:
+            attempt: its request, and Optuna's view of it.
+            kept: what samplers keep beside the trials; None when it has not changed.
+        """
+        with self._transaction(kept) as connection:
+            if self._has(connection, attempt):
+                return  # the commit of a try before succeeded, but its answer was lost
+            connection.execute(
+                sa.insert(attempts).values(
+                    run_id=self._id,
+                    number=attempt.request.number,
+                    trial=attempt.request.trial,
+                    request=records.to_json(attempt.request),
+                    optuna=json.dumps(attempt.optuna),
+                )
+            )
+
+    def finish(self, attempt: Attempt, kept: Mapping[str, Any] | None) -> None:
+        """Writes the end of an attempt, in one transaction; writing the same end twice changes nothing.
+
+        Args:
+            attempt: its outcome, and Optuna's view of it.
+            kept: what samplers keep beside the trials; None when it has not changed.
+        """
+        ends = sa.select(sa.func.coalesce(sa.func.max(attempts.c.place), 0) + 1).where(attempts.c.run_id == self._id)
+        with self._transaction(kept) as connection:
+            written = connection.execute(
+                sa.update(attempts)
+                .where(
+                    attempts.c.run_id == self._id,
+                    attempts.c.number == attempt.request.number,
+                    attempts.c.place.is_(None),
+                )
+                .values(
+                    place=ends.scalar_subquery(),
+                    outcome=records.to_json(attempt.outcome),
+                    optuna=json.dumps(attempt.optuna),
+                )
+            )
+            assert written.rowcount or self._has(connection, attempt), f"attempt {attempt.request.number} was never begun"
+
+    def describe(self, described: Mapping[str, Any]) -> None:
+        """Writes what is known of the run, by the column's name, in one transaction."""
+        with self._transaction(None) as connection:
+            texts = {name: json.dumps(value) for name, value in described.items()}
+            connection.execute(sa.update(runs).where(runs.c.id == self._id).values(texts))
+
+    def described(self, name: str) -> Any:
+        """The value in a column of the run, or None."""
+        with tables.mapped(self._url, self._run), self._engine.connect() as connection:
+            text = connection.execute(sa.select(runs.c[name]).where(runs.c.id == self._id)).scalar()
+        return None if text is None else json.loads(text)
+
+    def _has(self, connection: sa.Connection, attempt: Attempt) -> bool:
+        mine = (attempts.c.run_id == self._id) & (attempts.c.number == attempt.request.number)
+        return connection.execute(sa.select(attempts.c.number).where(mine)).one_or_none() is not None
+
+    def _open(self, connection: sa.Connection, directions: list[str]) -> int:
+        """Finds or makes the run, and counts its epoch up by one: from now on every older controller is fenced."""
+        former.convert(connection, self._run)
+        mine = sa.select(runs.c.id, runs.c.directions).where(runs.c.name == self._run)
+        found = connection.execute(mine).one_or_none()
+        if found is None:
+            new = {"name": self._run, "directions": json.dumps(directions), "epoch": 0, "optuna": "{}"}
+            connection.execute(sa.insert(runs).values(new))
+            found = connection.execute(mine).one()
+        if json.loads(found.directions) != directions:
+            known = " and ".join(json.loads(found.directions))
+            raise errors.LedgerCorrupt(
+                f"the run {self._run} in {tables.shown(self._url)} is to {known}, but the job is to "
+                f"{' and '.join(directions)}; give the run another name"
+            )
+        self._id = found.id
+        count = sa.update(runs).where(runs.c.id == self._id).values(epoch=runs.c.epoch + 1).returning(runs.c.epoch)
+        return int(connection.execute(count).scalar_one())
+
+    @contextlib.contextmanager
+    def _transaction(self, kept: Mapping[str, Any] | None) -> Iterator[sa.Connection]:
+        """One transaction that only the controller of the current epoch can commit."""
+        changed: dict[str, Any] = {"epoch": self._epoch}  # a write, so that it also locks the row until the commit
+        if kept is not None:
+            changed["optuna"] = json.dumps(kept)
+        with tables.mapped(self._url, self._run), self._engine.begin() as connection:
+            mine = sa.update(runs).where(runs.c.id == self._id, runs.c.epoch == self._epoch)
+            if connection.execute(mine.values(changed)).rowcount != 1:
+                raise self._fenced()
+            yield connection
+
+    def _lock(self, file: Path, patience: float, give_up: Callable[[], bool]) -> None:
+        """Takes the lock on the run, or raises LedgerLocked."""
+        if self._engine.dialect.name == "sqlite":
+            self._stack.enter_context(locking.lock_file(file, self._run))
+            return
+        locking.AdvisoryLock(self._engine, self._run, patience=patience, taken=self._taken, give_up=give_up)
+        with tables.mapped(self._url, self._run), self._engine.connect():
+            return
+
+    def _taken(self, cursor: Any) -> errors.LedgerFenced | None:
+        """What to raise on a new connection, when another controller has counted the epoch up since ours broke."""
+        if self._epoch is None:
+            return None
+        cursor.execute("SELECT epoch FROM runs WHERE id = %s", (self._id,))
+        return None if cursor.fetchone() == (self._epoch,) else self._fenced()
+
+    def _fenced(self) -> errors.LedgerFenced:
+        return errors.LedgerFenced(
+            f"another controller has taken over the study {self._run} in {tables.shown(self._url)}; this one stops"
+        )

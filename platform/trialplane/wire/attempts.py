@@ -1,0 +1,143 @@
+"""The attempts in a ledger, and how they are read: one SQL for SQLite and PostgreSQL, which a laptop and the gateway share.
+
+A reader brings its own connection, as a function that runs a SELECT: the laptop has no library for databases but Python's.
+Documents are records of the wire as text; PostgreSQL reads no JSON in which a text has a NUL. `controller.store` makes the
+tables and writes them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sqlite3
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from trialplane import errors
+from trialplane.wire import records, rows
+from trialplane.wire.records import TrialOutcome, TrialRequest, TrialRow
+from trialplane.wire.states import TrialState
+
+if TYPE_CHECKING:  # the value is the caller's: this room itself needs no pydantic
+    from trialplane.spec.jobs import Job
+
+VERSION = 1  # of the tables; counted up when an older trialplane could no longer read or write them
+INTERRUPTED = "interrupted: the controller ended while this attempt ran"
+
+# Runs a SELECT with `:name` for each value; the rows in order.
+Select = Callable[[str, Mapping[str, Any]], Sequence[Sequence[Any]]]
+
+_OF_RUN = "FROM attempts JOIN runs ON runs.id = attempts.run_id WHERE runs.name = :run"
+_PLAIN = f"SELECT place, request, outcome, NULL {_OF_RUN}"
+_WHOLE = f"SELECT place, request, outcome, attempts.optuna {_OF_RUN}"
+# What a file holds that is damaged, or another program's; SQLite has no code of its own for a missing table.
+_DAMAGE = (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT)
+
+
+@dataclasses.dataclass(frozen=True)
+class Attempt:
+    """One attempt as the ledger holds it.
+
+    Attributes:
+        request: what was asked; of the parameters those that were drawn.
+        outcome: how it ended; None while it has not.
+        place: among the ends of the run, in the order they were written, from 1 on; None while it has not ended.
+        optuna: Optuna's view of it, as `controller.history` writes it; empty where it was not read.
+    """
+
+    request: TrialRequest
+    outcome: TrialOutcome | None = None
+    place: int | None = None
+    optuna: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Order:
+    """An Optuna study that is to be made of a run, for `controller.export`.
+
+    Attributes:
+        run: its name, which names the study.
+        directions: "minimize" or "maximize" per objective.
+        metrics: name of each objective.
+        attributes: of the study.
+        url: of the database that it is written into; "" for none.
+        port: at which optuna-dashboard shows it, when there is no URL.
+    """
+
+    run: str
+    directions: tuple[str, ...]
+    metrics: tuple[str, ...]
+    attributes: Mapping[str, Any]
+    url: str = ""
+    port: int = 0
+
+
+def every(select: Select, run: str) -> list[Attempt]:
+    """Every attempt, in the order they started."""
+    return _read(select, f"{_PLAIN} ORDER BY number", run=run)
+
+
+def at(select: Select, run: str, trial: int) -> list[Attempt]:
+    """Every attempt at one trial; the database chooses them, for a study may have 100,000."""
+    return _read(select, f"{_PLAIN} AND trial = :trial ORDER BY number", run=run, trial=trial)
+
+
+def ended(select: Select, run: str, after: int) -> tuple[int, list[Attempt]]:
+    """The attempts that ended since the one at the place `after`, in the order of their ends, and the place of the last."""
+    found = _read(select, f"{_PLAIN} AND place > :after ORDER BY place", run=run, after=after)
+    return max((attempt.place or 0 for attempt in found), default=after), found
+
+
+def whole(select: Select, run: str, after: int = 0) -> list[Attempt]:
+    """The attempts that run and those that ended since the place `after`, by number, with Optuna's view of them."""
+    return _read(select, f"{_WHOLE} AND (place IS NULL OR place > :after) ORDER BY number", run=run, after=after)
+
+
+def any_started(select: Select, run: str) -> bool:
+    """Whether any attempt was started."""
+    return bool(select(f"SELECT 1 {_OF_RUN} LIMIT 1", {"run": run}))
+
+
+def row(job: Job, attempt: Attempt, alive: bool) -> TrialRow:
+    """An attempt as a row.
+
+    Args:
+        job: says which metrics are objectives and which are constrained.
+        attempt: that started.
+        alive: whether a controller works on the run. Without one an attempt that has not ended never will: it is LOST.
+    """
+    made = rows.row(job, attempt.request, attempt.request.params, attempt.outcome)
+    if attempt.outcome is None and not alive:
+        return dataclasses.replace(made, state=TrialState.LOST, message=INTERRUPTED)
+    return made
+
+
+def check_version(found: int, ledger: str) -> None:
+    """Refuses tables of a later version.
+
+    Raises:
+        LedgerCorrupt: they are.
+    """
+    if found > VERSION:
+        raise errors.LedgerCorrupt(
+            f"the ledger {ledger} was written by a later trialplane: its tables have version {found}, and this one reads "
+            f"version {VERSION}; nothing was changed. Use the trialplane that wrote it, or a later one"
+        )
+
+
+def is_damage(error: sqlite3.Error) -> bool:
+    """Whether SQLite found that a file is damaged, or no ledger; else it cannot be used at the moment."""
+    code = getattr(error, "sqlite_errorcode", None)  # none where Python itself could not read what SQLite gave
+    return code is None or code & 0xFF in _DAMAGE
+
+
+def _read(select: Select, query: str, **values: Any) -> list[Attempt]:
+    return [
+        Attempt(
+            records.from_json(TrialRequest, request),
+            None if outcome is None else records.from_json(TrialOutcome, outcome),
+            place,
+            {} if optuna is None else json.loads(optuna),
+        )
+        for place, request, outcome, optuna in select(query, values)
+    ]
