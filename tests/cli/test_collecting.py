@@ -17,13 +17,14 @@ import pytest
 from tests.cli.test_progress import Terminal
 from tests.client.conftest import failed
 
-from trialplane.cli import collecting, output, progress
+from trialplane.cli import kinds, output, progress
 from trialplane.client import machine
 from trialplane.client.run import RunHandle
 from trialplane.wire.records import RunStatus, TrialOutcome
 from trialplane.wire.states import FailureClass, RunState, TrialState
 from trialplane.wire.units import WorkerStatus
 
+SHOWN = kinds.PRESENTERS["collect"]
 SUBMIT = ("submit", "collect", "demo", "--local", "--dry-run", "-o", "json")
 START = RunStatus("a", "demo", RunState.RUNNING, trials=10, parallel=2, kind="collect", objectives=("units",), slots_ready=2)
 SAID = {
@@ -164,14 +165,14 @@ def test_a_second_submission_of_one_that_succeeded_says_how_to_ask_for_more(plat
 
 
 def test_a_status_says_how_the_iteration_goes():
-    assert collecting.line(GOING) == (
+    assert SHOWN.line(GOING) == (
         "3/10 iterations complete, 1 attempt done again; iteration 3: 45/80 units, 1 failed; 1.25 units/s, 250 items/s; "
         "3 GiB moved, 200 MiB in flight; worker 1 failed (error: bad)"
     )
-    assert progress.line(GOING) == collecting.line(GOING)
+    assert progress.line(GOING) == SHOWN.line(GOING)
     spilled = dataclasses.replace(GOING, progress={**SAID, "spilled_bytes": 5e6}, workers=())
-    assert collecting.line(spilled).endswith("200 MiB in flight, 4.77 MiB spilled to disk")
-    assert collecting.share(GOING) == 45 / 80
+    assert SHOWN.line(spilled).endswith("200 MiB in flight, 4.77 MiB spilled to disk")
+    assert SHOWN.live(GOING).share == pytest.approx((3 + 45 / 80) / 10)
 
 
 @pytest.mark.parametrize(
@@ -277,7 +278,7 @@ def test_results_before_the_first(platform, runs):
 
 def test_failures_are_told_as_iterations(runs):
     row = (runs.make("a", tell=second_fails) and runs.target.attempts("a"))[1]
-    assert progress.failure("a", row, "collect") == "iteration 1: error: worker 1, unit 5: bad move; `platform logs a 1`"
+    assert SHOWN.failure("a", row) == "iteration 1: error: worker 1, unit 5: bad move; `platform logs a 1`"
 
 
 def test_best_is_of_searches(platform, runs):

@@ -16,12 +16,14 @@ import pytest
 from tests.cli.test_progress import Terminal
 from tests.client.conftest import failed
 
-from trialplane.cli import progress, training
+from trialplane.cli import kinds, progress
+from trialplane.cli.kinds import training
 from trialplane.client import machine
 from trialplane.client.run import RunHandle
 from trialplane.wire.records import RunStatus, TrialOutcome
 from trialplane.wire.states import FailureClass, RunState, TrialState
 
+SHOWN = kinds.PRESENTERS["train"]
 SUBMIT = ("submit", "train", "demo", "--local", "--dry-run", "-o", "json")
 START = RunStatus(
     "a", "demo", RunState.RUNNING, trials=1, parallel=1, kind="train", objectives=("loss",), slots_per_trial=2, slots_ready=1
@@ -199,8 +201,8 @@ def test_a_line_says_where_it_is_and_how_fast():
     waits = dataclasses.replace(GOING, running=0, state=RunState.PAUSED)  # stopped, and not started again
     assert training.again(waits) == ""
     assert training.again(dataclasses.replace(waits, retried=3)) == "started again twice"
-    assert training.left(GOING) == 4000
-    assert training.left(dataclasses.replace(GOING, eta=30.0)) == 30
+    assert SHOWN.left(GOING) == 4000
+    assert SHOWN.left(dataclasses.replace(GOING, eta=30.0)) == 30
     slow = dataclasses.replace(QUIET, progress={"step": 3.0, "slowest_rank": 5.0}, recorder="MLflow is away")
     assert progress.line(slow) == "step 3; rank 5 holds the others up; MLflow is away"
 
@@ -234,9 +236,7 @@ def test_the_live_display(monkeypatch):
 
 def test_attempts_that_failed_are_told_as_such(runs):
     row = runs.make("a", tell=lost_once) and runs.target.attempts("a")[0]
-    assert progress.failure("a", row, "train") == (
-        "attempt 1: crashed: rank 3 was killed; it starts again from its last checkpoint"
-    )
+    assert SHOWN.failure("a", row) == ("attempt 1: crashed: rank 3 was killed; it starts again from its last checkpoint")
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,9 @@ from pathlib import Path
 
 import click
 
-from trialplane import errors
-from trialplane.cli import names, output
+from trialplane.cli import kinds, names, output
 from trialplane.errors import SpecError
 from trialplane.spec import inputs, load
-from trialplane.spec.job import Job
 from trialplane.wire import cluster
 
 
@@ -30,40 +28,5 @@ def command(job: str, profile: str | None, sets: tuple[str, ...], kind: str) -> 
     complaints = inputs.check_inputs(resolved, folder, cluster.DATA)
     if complaints:
         raise SpecError(complaints)
-    trials = errors.counted(resolved.trials, "trial")
-    if resolved.is_training:
-        output.emit(kind, resolved.model_dump(mode="json"), lambda: _of_training(resolved))
-        return
-    if resolved.collect is not None:
-        output.emit(kind, resolved.model_dump(mode="json"), lambda: _of_collection(resolved))
-        return
-    searched = resolved.space_function or errors.counted(len(resolved.parameters), "parameter")
-    goals = ", ".join(f"{objective.direction} {objective.metric}" for objective in resolved.objectives)
-    watched = "" if resolved.pruner.name == "none" else f" by {resolved.watched.metric}"
-    output.emit(
-        kind,
-        resolved.model_dump(mode="json"),
-        lambda: (
-            f"{resolved.name} is valid: {trials}, {resolved.parallel} at a time, {searched}, {goals}, "
-            f"sampler {resolved.sampler.name}, pruner {resolved.pruner.name}{watched}"
-        ),
-    )
-
-
-def _of_training(job: Job) -> str:
-    goals = ", ".join(f"{objective.direction} {objective.metric}" for objective in job.objectives)
-    gpus = f"with {errors.counted(job.resources.gpus, 'GPU')}{' each' if job.nodes > 1 else ''}"
-    nodes = f"{errors.counted(job.nodes, 'node')} {gpus if job.resources.gpus else 'without GPUs'}"
-    return f"{job.name} is valid: {errors.counted(job.world_size, 'rank')} on {nodes}, {goals}"
-
-
-def _of_collection(job: Job) -> str:
-    collect = job.collect
-    assert collect is not None
-    gpus = f", each with {errors.counted(job.resources.gpus, 'GPU')}" if job.resources.gpus else ""
-    into = collect.consumer if collect.write is None else f"files ({collect.write.format})"
-    work = f"{errors.counted(collect.iterations, 'iteration')} of {errors.counted(collect.units, 'unit')}"
-    return (
-        f"{job.name} is valid: {work}, "
-        f"{errors.counted(collect.workers, 'worker')}{gpus}, results to {into}, at most {collect.in_flight} on their way"
-    )
+    valid = kinds.of(resolved).valid(resolved)
+    output.emit(kind, resolved.model_dump(mode="json"), lambda: f"{resolved.name} is valid: {valid}")

@@ -293,11 +293,6 @@ class RunStatus:
         return self.kind == "collect"
 
     @property
-    def noun(self) -> str:
-        """What one trial of it is called."""
-        return "iteration" if self.is_collection else "trial"
-
-    @property
     def is_training(self) -> bool:
         """Whether it is one training, and no search among trials."""
         return self.kind == "train"
