@@ -14,17 +14,19 @@ import select
 import signal
 import subprocess
 import sys
+import typing
 
 import pytest
 from tests.client import controller_double
 from tests.client.conftest import complete, failed
 
-from trialplane.cli import progress
+from trialplane.cli import kinds, progress
 from trialplane.cli.kinds import study
 from trialplane.client import process
 from trialplane.client.run import RunHandle
 from trialplane.wire.holder import Holder
 from trialplane.wire.paths import RunPaths
+from trialplane.wire.progress import RunProgress
 from trialplane.wire.records import RunStatus, TrialRow
 from trialplane.wire.states import FailureClass, RunState, TrialState
 
@@ -37,6 +39,10 @@ HALF = dataclasses.replace(WARMING, complete=9, pruned=2, failed=1, running=2, b
 class Terminal(io.StringIO):
     def isatty(self):
         return True
+
+
+def test_every_kind_of_run_has_a_presenter():
+    assert set(kinds.PRESENTERS) == {one.kind for one in typing.get_args(RunProgress)}
 
 
 def test_a_line_says_what_matters():

@@ -18,7 +18,7 @@ from tests.client.cluster_double import ClusterDouble, now
 from trialplane.plan import plan as planning
 from trialplane.spec.job import Job
 from trialplane.wire import cluster as names
-from trialplane.wire import records
+from trialplane.wire import progress, records
 from trialplane.wire.records import RunStatus, TrialRow
 from trialplane.wire.states import RunState
 
@@ -146,7 +146,7 @@ class NamespaceDouble:
             reason="",
             trials=job.trials,
             parallel=study.parallel or job.width,
-            kind=job.kind,
+            progress=progress.initial(job.kind),
             slots_ready=job.slots if job.is_collection else job.parallel,
             nodes=tuple(pods[:1]),
             objectives=tuple(objective.metric for objective in job.objectives),

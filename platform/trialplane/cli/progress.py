@@ -63,7 +63,7 @@ class Plain:
         if text == self._last or time.monotonic() - self._time < self._pause:
             return
         self._last, self._time = text, time.monotonic()
-        self._pause = _PAUSE_OF_STEPS if status.progress else _PAUSE  # a search has none
+        self._pause = _PAUSE_OF_STEPS if status.progress.numbers else _PAUSE  # a search has none
         left = kinds.of(status).left(status)
         self.say(text + (f"; {output.duration(left)} left" if left is not None else ""))
 

@@ -12,6 +12,7 @@ from trialplane import errors
 from trialplane.client.target import Target
 from trialplane.errors import InputError, RunDamaged, RunNotFound, TargetError
 from trialplane.wire import rows
+from trialplane.wire.progress import TrainingProgress
 from trialplane.wire.records import RunStatus, TrialRow
 from trialplane.wire.states import RunState
 
@@ -123,7 +124,7 @@ class RunHandle:
 
     def _patience(self, status: RunStatus) -> float:
         """Seconds that a run may take to end: what a training gets to save itself is the job's to say, or the chart's."""
-        if not status.is_training:
+        if not isinstance(status.progress, TrainingProgress):
             return _PATIENCE
         with contextlib.suppress(RunDamaged):  # its controller has read the job and works all the same
             return _PATIENCE + (self.job.checkpoints.grace or _GRACE)

@@ -10,14 +10,12 @@ from trialplane.cli import output
 from trialplane.cli.kinds import presenter
 from trialplane.cli.kinds.presenter import Column, Live, Presenter, Span, Table
 from trialplane.client.run import RunHandle
+from trialplane.wire.progress import CollectionProgress
 from trialplane.wire.records import RunStatus, TrialRow
 from trialplane.wire.states import RunState
 
 if TYPE_CHECKING:
     from trialplane.spec.job import Job
-
-# Of `RunStatus.progress`; the controller says so of the iteration that runs.
-_RATES = {"units_per_second": "units/s", "items_per_second": "items/s"}
 
 
 class CollectionPresenter(Presenter):
@@ -84,10 +82,11 @@ class CollectionPresenter(Presenter):
 
     def workers(self, status: RunStatus) -> Table | None:
         """See `Presenter`."""
-        if not status.workers:
+        workers = _progress(status).workers
+        if not workers:
             return None
         lines: list[list[Any]] = []
-        for one in status.workers:
+        for one in workers:
             rates = [output.rate(count / one.seconds) if count and one.seconds else "" for count in (one.units, one.items)]
             arrived = [one.units, rates[0], one.items, rates[1], one.failed, output.size(one.bytes)]
             lines.append([one.worker, one.state, *arrived, one.node, output.cell(one.message)])
@@ -109,10 +108,15 @@ class CollectionPresenter(Presenter):
         return handle.logs(trial, follow=follow, worker=worker)
 
 
+def _progress(status: RunStatus) -> CollectionProgress:
+    assert isinstance(status.progress, CollectionProgress)
+    return status.progress
+
+
 def _share(status: RunStatus) -> float:
     """How much of the iteration that runs has arrived, 0 to 1; 0 while none runs."""
-    units, total = status.progress.get("units"), status.progress.get("units_total")
-    return 0.0 if units is None or not total or not status.running else min(1.0, units / total)
+    now = _progress(status)
+    return min(1.0, now.units / now.units_total) if now.units_total and status.running else 0.0
 
 
 def _done(status: RunStatus) -> str:
@@ -127,34 +131,30 @@ def _done(status: RunStatus) -> str:
 
 def _now(status: RunStatus) -> str:
     """`iteration 3: 45/80 units, 1 failed`, or "" while none runs."""
-    said = status.progress
-    if not status.running or "iteration" not in said:
+    now = _progress(status)
+    if not status.running or now.iteration is None:
         return ""
-    total = f"/{said['units_total']:,.0f}" if "units_total" in said else ""
-    failed = f", {said['units_failed']:,.0f} failed" if said.get("units_failed") else ""
-    return f"iteration {said['iteration']:.0f}: {said.get('units', 0):,.0f}{total} units{failed}"
+    failed = f", {now.units_failed:,} failed" if now.units_failed else ""
+    return f"iteration {now.iteration}: {now.units:,}/{now.units_total:,} units{failed}"
 
 
 def _rates(status: RunStatus) -> str:
     """`1.5 units/s, 300 items/s`, as far as they are known."""
-    said = status.progress
-    return ", ".join(f"{output.rate(said[name])} {unit}" for name, unit in _RATES.items() if said.get(name))
+    now = _progress(status)
+    rates = {"units/s": now.units_per_second, "items/s": now.items_per_second}
+    return ", ".join(f"{output.rate(rate)} {unit}" for unit, rate in rates.items() if rate)
 
 
 def _moved(status: RunStatus) -> str:
     """Bytes that came in this iteration, those on their way, and those that had to go over a disk."""
-    said = status.progress
-    parts = [f"{output.size(said['bytes'])} moved"] if said.get("bytes") else []
-    if said.get("in_flight_bytes"):
-        parts.append(f"{output.size(said['in_flight_bytes'])} in flight")
-    if said.get("spilled_bytes"):
-        parts.append(f"{output.size(said['spilled_bytes'])} spilled to disk")
-    return ", ".join(parts)
+    now = _progress(status)
+    sizes = {"moved": now.bytes, "in flight": now.in_flight_bytes, "spilled to disk": now.spilled_bytes}
+    return ", ".join(f"{output.size(count)} {where}" for where, count in sizes.items() if count)
 
 
 def _troubles(status: RunStatus) -> str:
     """Which workers do not work, and why."""
-    bad = [worker for worker in status.workers if worker.state in ("failed", "gone")]
+    bad = [worker for worker in _progress(status).workers if worker.state in ("failed", "gone")]
     return ", ".join(f"worker {one.worker} {one.state}" + (f" ({one.message})" if one.message else "") for one in bad)
 
 

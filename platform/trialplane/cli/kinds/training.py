@@ -11,20 +11,19 @@ from trialplane.cli import output
 from trialplane.cli.kinds import presenter
 from trialplane.cli.kinds.presenter import Column, Live, Presenter, Table
 from trialplane.client.run import RunHandle
+from trialplane.wire.progress import TrainingProgress
 from trialplane.wire.records import RunStatus, TrialRow
 from trialplane.wire.states import RunState, TrialState
 
 if TYPE_CHECKING:
     from trialplane.spec.job import Job
 
-# How a report names what is shown apart from the other metrics; `training/progress.py` reports so.
-STEP = "step"
-TOTAL = "total_steps"
+# Metrics of a report that are shown apart from the others; `training/progress.py` reports so.
 LEFT = "seconds_left"
 SLOWEST = "slowest_rank"  # by the supervisor of the ranks, while one of them holds the others up
 # What tells how a training goes and not how good it is.
 _PASSING = (
-    *(LEFT, TOTAL, SLOWEST, "slowest_rank_factor", "seconds_per_step"),
+    *(LEFT, "total_steps", SLOWEST, "slowest_rank_factor", "seconds_per_step"),
     *("samples_per_second", "samples_per_second_and_rank", "tokens_per_second", "tokens_per_second_and_rank"),
 )
 _RATES = {"tokens_per_second": "tokens/s", "samples_per_second": "samples/s"}
@@ -99,7 +98,7 @@ class TrainingPresenter(Presenter):
         """As the controller estimates it, or the training itself; None while it does not run."""
         if not status.running:
             return None
-        return status.eta if status.eta is not None else status.progress.get(LEFT)
+        return status.eta if status.eta is not None else _progress(status).metrics.get(LEFT)
 
     def stand(self, status: RunStatus) -> str:
         """See `Presenter`."""
@@ -137,38 +136,44 @@ def again(status: RunStatus) -> str:
     return f"started again {times}" if count > 0 else ""
 
 
+def _progress(status: RunStatus) -> TrainingProgress:
+    assert isinstance(status.progress, TrainingProgress)
+    return status.progress
+
+
 def _share(status: RunStatus) -> float | None:
     """How much of it is done, 0 to 1; None while that is not known."""
-    step, total = status.progress.get(STEP), status.progress.get(TOTAL)
-    return None if step is None or not total else min(1.0, step / total)
+    now = _progress(status)
+    if now.step is None or not now.total_steps:
+        return None
+    return now.step / now.total_steps if now.step < now.total_steps else 1.0  # a quotient may be no float
 
 
 def _steps(status: RunStatus) -> str:
     """`step 1,200/10,000`, or as much of that as is known."""
-    step, total = status.progress.get(STEP), status.progress.get(TOTAL)
-    if step is None:
+    now = _progress(status)
+    if now.step is None:
         return ""
-    return f"step {step:,.0f}" + (f"/{total:,.0f}" if total else "")
+    return f"step {now.step:,}" + (f"/{now.total_steps:,}" if now.total_steps else "")
 
 
 def _measures(status: RunStatus) -> list[str]:
     """The objectives and the rates of the newest report."""
-    said = status.progress
-    found = [f"{name} {output.cell(float(said[name]))}" for name in status.objectives if name in said]
-    if "loss" in said and "loss" not in status.objectives:
-        found.append(f"loss {output.cell(float(said['loss']))}")
-    return [*found, *_rates(status)]
+    metrics = _progress(status).metrics
+    names = [*status.objectives, *(["loss"] if "loss" not in status.objectives else [])]
+    return [*(f"{name} {output.cell(metrics[name])}" for name in names if name in metrics), *_rates(status)]
 
 
 def _rates(status: RunStatus) -> list[str]:
-    said = status.progress
-    return [f"{output.rate(said[name])} {unit}" for name, unit in _RATES.items() if name in said]
+    metrics = _progress(status).metrics
+    return [f"{output.rate(metrics[name])} {unit}" for name, unit in _RATES.items() if name in metrics]
 
 
 def _details(status: RunStatus) -> str:
     """Everything else that the newest report said."""
-    shown = (STEP, TOTAL, LEFT, SLOWEST, "loss", *status.objectives, *_RATES)
-    return ", ".join(f"{name} {output.cell(float(said))}" for name, said in status.progress.items() if name not in shown)
+    shown = (LEFT, SLOWEST, "loss", *status.objectives, *_RATES)
+    metrics = _progress(status).metrics
+    return ", ".join(f"{name} {output.cell(value)}" for name, value in metrics.items() if name not in shown)
 
 
 def _result(status: RunStatus) -> str:
@@ -181,7 +186,7 @@ def _result(status: RunStatus) -> str:
 
 def _slowest(status: RunStatus) -> str:
     """Which rank holds the others up; "" while none does."""
-    rank = status.progress.get(SLOWEST)
+    rank = _progress(status).metrics.get(SLOWEST)
     return "" if rank is None else f"rank {rank:.0f} holds the others up"
 
 
