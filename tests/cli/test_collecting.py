@@ -17,26 +17,28 @@ import pytest
 from tests.cli.test_progress import Terminal
 from tests.client.conftest import failed
 
-from trialplane.cli import collecting, output, progress
+from trialplane.cli import kinds, output, progress
 from trialplane.client import machine
 from trialplane.client.run import RunHandle
+from trialplane.wire.progress import CollectionProgress
 from trialplane.wire.records import RunStatus, TrialOutcome
 from trialplane.wire.states import FailureClass, RunState, TrialState
 from trialplane.wire.units import WorkerStatus
 
+SHOWN = kinds.PRESENTERS["collect"]
 SUBMIT = ("submit", "collect", "demo", "--local", "--dry-run", "-o", "json")
-START = RunStatus("a", "demo", RunState.RUNNING, trials=10, parallel=2, kind="collect", objectives=("units",), slots_ready=2)
-SAID = {
-    "iteration": 3.0, "units": 45.0, "units_total": 80.0, "units_failed": 1.0, "items": 9000.0, "bytes": 3.0 * 2**30,
-    "in_flight_bytes": 200.0 * 2**20, "units_per_second": 1.25, "items_per_second": 250.0,
-}  # fmt: skip
+START = RunStatus(
+    "a", "demo", RunState.RUNNING, trials=10, parallel=2, objectives=("units",), slots_ready=2, progress=CollectionProgress()
+)
 WORKERS = (
     WorkerStatus(0, "working", node="pod-a", units=30, items=6000, bytes=2 * 2**30, seconds=60.0),
     WorkerStatus(1, "failed", node="pod-b", units=15, items=3000, failed=1, bytes=2**30, seconds=60.0, message="error: bad"),
 )
-GOING = dataclasses.replace(
-    START, running=1, complete=3, retried=1, slots_ready=3, progress=SAID, workers=WORKERS, eta=90.0, rate=0.01
-)
+SAID = CollectionProgress(
+    iteration=3, units=45, units_total=80, units_failed=1, items=9000, bytes=3 * 2**30, in_flight_bytes=200 * 2**20,
+    units_per_second=1.25, items_per_second=250.0, workers=WORKERS,
+)  # fmt: skip
+GOING = dataclasses.replace(START, running=1, complete=3, retried=1, slots_ready=3, progress=SAID, eta=90.0, rate=0.01)
 
 
 @pytest.fixture(autouse=True)
@@ -167,14 +169,14 @@ def test_a_second_submission_of_one_that_succeeded_says_how_to_ask_for_more(plat
 
 
 def test_a_status_says_how_the_iteration_goes():
-    assert collecting.line(GOING) == (
+    assert SHOWN.line(GOING) == (
         "3/10 iterations complete, 1 attempt done again; iteration 3: 45/80 units, 1 failed; 1.25 units/s, 250 items/s; "
         "3 GiB moved, 200 MiB in flight; worker 1 failed (error: bad)"
     )
-    assert progress.line(GOING) == collecting.line(GOING)
-    spilled = dataclasses.replace(GOING, progress={**SAID, "spilled_bytes": 5e6}, workers=())
-    assert collecting.line(spilled).endswith("200 MiB in flight, 4.77 MiB spilled to disk")
-    assert collecting.share(GOING) == 45 / 80
+    assert progress.line(GOING) == SHOWN.line(GOING)
+    spilled = dataclasses.replace(GOING, progress=dataclasses.replace(SAID, spilled_bytes=5_000_000, workers=()))
+    assert SHOWN.line(spilled).endswith("200 MiB in flight, 4.77 MiB spilled to disk")
+    assert SHOWN.live(GOING).share == pytest.approx((3 + 45 / 80) / 10)
 
 
 @pytest.mark.parametrize(
@@ -200,7 +202,7 @@ def test_bytes_are_shown_in_their_unit(count, said):
 def test_status_shows_its_workers(platform, runs, held):
     run = runs.make("a", tell=None, asks=1)
     held(run)
-    runs.say(run, RunState.RUNNING, progress=SAID, workers=WORKERS, running=1, complete=1)
+    runs.say(run, RunState.RUNNING, progress=SAID, running=1, complete=1)
     text = platform("status", "a").stdout
     assert "trial" not in text
     assert re.search(r"^iterations +1/3 iterations complete$", text, re.MULTILINE)
@@ -210,11 +212,12 @@ def test_status_shows_its_workers(platform, runs, held):
     assert lines[-2].split() == ["0", "working", "30", "0.5", "6000", "100", "0", "2", "GiB", "pod-a"]
     assert lines[-1].split() == ["1", "failed", "15", "0.25", "3000", "50", "1", "1", "GiB", "pod-b", "error:", "bad"]
     data = json.loads(platform("status", "a", "-o", "json").stdout)
-    assert (data["kind"], data["progress"]["units"], data["workers"][1]["message"]) == ("collect", 45, "error: bad")
+    shown = data["progress"]
+    assert (shown["kind"], shown["units"], shown["workers"][1]["message"]) == ("collect", 45, "error: bad")
 
 
 def test_a_run_on_which_nobody_works_has_no_workers(platform, runs):
-    runs.say(runs.make("a", tell=collected), RunState.SUCCEEDED, complete=3, workers=WORKERS, progress=SAID)
+    runs.say(runs.make("a", tell=collected), RunState.SUCCEEDED, complete=3, progress=SAID)
     text = platform("status", "a").stdout
     assert "3/3 iterations complete" in text
     assert "worker" not in text
@@ -237,13 +240,15 @@ def test_lines_come_once_in_a_while():
     view = progress.Plain(stream := io.StringIO())
     view._time = -100.0
     for units in range(50):
-        view.update(dataclasses.replace(GOING, progress={**SAID, "units": float(units)}))
+        view.update(dataclasses.replace(GOING, progress=dataclasses.replace(SAID, units=units)))
     assert stream.getvalue().count("\n") == 1
     assert "; 1 m 30 s left" in stream.getvalue()
 
 
 def test_list_shows_iterations_and_no_best(platform, runs):
-    runs.say(runs.make("a", tell=collected), RunState.SUCCEEDED, complete=3)
+    run = runs.make("a", tell=collected)
+    (best,) = RunHandle("a", runs.target).best()
+    runs.say(run, RunState.SUCCEEDED, complete=3, best=best)
     line = platform("list").stdout.splitlines()[1]
     assert line.split()[:5] == ["a", "demo", "SUCCEEDED", "3/3", "0"]
     assert "4" not in line.split()[5:6]
@@ -280,7 +285,7 @@ def test_results_before_the_first(platform, runs):
 
 def test_failures_are_told_as_iterations(runs):
     row = (runs.make("a", tell=second_fails) and runs.target.attempts("a"))[1]
-    assert progress.failure("a", row, "collect") == "iteration 1: error: worker 1, unit 5: bad move; `platform logs a 1`"
+    assert SHOWN.failure("a", row) == "iteration 1: error: worker 1, unit 5: bad move; `platform logs a 1`"
 
 
 def test_best_is_of_searches(platform, runs):

@@ -88,7 +88,8 @@ FEW = [*(writes(text) for text in (b"", b"null", b"{}", DEEP)), *ODD]  # where l
 TABLE = {
     "status.json": [
         *(*JSON, changed(trials="6"), changed(state=3), changed(state="LOST"), changed(created=1e300)),
-        *(changed(best=[]), changed(created=10**400), changed(progress=1), changed(workers=[1])),
+        *(changed(best=[]), changed(created=10**400), changed(progress=1)),
+        *(changed(progress={"kind": kind, "workers": [1]}) for kind in ("collect", "of a later version", None, [])),
     ],
     "job.json": [*JSON, changed(trials="six"), changed(space=None)],
     "submission.json": [*FEW, changed(submitted=10**400), changed(submitted="soon"), changed(code_hash=None)],
@@ -228,6 +229,7 @@ def _renew(whole, root):
         ("status.json", writes(b""), ["status.json", "Removing that file mends the run"]),
         ("status.json", writes(b"null"), ["status.json", "Removing that file mends the run"]),
         ("status.json", changed(trials="6"), ["status.json has an invalid value for `trials`. Removing"]),
+        ("status.json", changed(progress={"kind": "new"}), ["another version wrote it", "Removing that file mends the run"]),
         ("job.json", writes(b""), ["job.json"]),
         ("job.json", missing, ["job.json is missing"]),
         (".", closed, ["Permission denied"]),
@@ -249,6 +251,14 @@ def test_it_is_listed_as_damaged_and_verbs_that_need_the_file_name_it(platform, 
         for text in ("the run a is damaged", "`platform delete a` forgets it", str(run.root), *said):
             assert text in result.stderr, words
     assert by_name["a"]["reason"] in listed.stderr
+
+
+def test_logs_are_shown_without_a_status(platform, run, made):
+    _renew(made / "a", run.root)
+    run.status.write_bytes(b"")
+    for words in (("0",), ("--controller",)):
+        result = platform("logs", "a", *words)
+        assert (result.exit_code, bool(result.stdout)) == (0, True), result.stderr
 
 
 def test_removing_a_damaged_status_mends_the_run(platform, run, made):

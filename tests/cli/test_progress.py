@@ -14,16 +14,19 @@ import select
 import signal
 import subprocess
 import sys
+import typing
 
 import pytest
 from tests.client import controller_double
 from tests.client.conftest import complete, failed
 
-from trialplane.cli import progress
+from trialplane.cli import kinds, progress
+from trialplane.cli.kinds import study
 from trialplane.client import process
 from trialplane.client.run import RunHandle
 from trialplane.wire.holder import Holder
 from trialplane.wire.paths import RunPaths
+from trialplane.wire.progress import RunProgress
 from trialplane.wire.records import RunStatus, TrialRow
 from trialplane.wire.states import FailureClass, RunState, TrialState
 
@@ -38,11 +41,15 @@ class Terminal(io.StringIO):
         return True
 
 
+def test_every_kind_of_run_has_a_presenter():
+    assert set(kinds.PRESENTERS) == {one.kind for one in typing.get_args(RunProgress)}
+
+
 def test_a_line_says_what_matters():
     assert progress.line(START) == "PENDING: is starting"
     assert progress.line(WARMING) == "RUNNING: the slots are warming up (1/2 slots ready)"
     assert progress.line(HALF) == "12/24 ended: 9 complete, 2 pruned, 1 failed; 2 running; best f1 0.8123 (trial 7)"
-    again = [progress.counts(dataclasses.replace(HALF, running=0, retried=count)) for count in (1, 2)]
+    again = [study.counts(dataclasses.replace(HALF, running=0, retried=count)) for count in (1, 2)]
     assert [text.rpartition("; ")[2] for text in again] == ["1 attempt tried again", "2 attempts tried again"]
 
 

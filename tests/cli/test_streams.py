@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from tests.client.conftest import complete, failed
 
-from trialplane.cli import main, progress
+from trialplane.cli import kinds, main, progress
 from trialplane.wire import escapes, records
 from trialplane.wire.states import RunState
 
@@ -97,7 +97,7 @@ def test_a_live_display_shows_what_trials_say_and_is_not_steered_by_it(told, run
 def test_a_failure_that_is_no_text_does_not_end_who_follows_the_run(told, runs):
     row = next(row for row in runs.target.attempts("a") if "\ud800" in row.message)
     stream = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
-    progress.Plain(stream).say(progress.failure("a", row))
+    progress.Plain(stream).say(kinds.PRESENTERS["hpo"].failure("a", row))
     assert b"\\u001b]0;owned" in stream.buffer.getvalue()
 
 

@@ -16,21 +16,25 @@ import pytest
 from tests.cli.test_progress import Terminal
 from tests.client.conftest import failed
 
-from trialplane.cli import progress, training
+from trialplane.cli import kinds, progress
+from trialplane.cli.kinds import training
 from trialplane.client import machine
 from trialplane.client.run import RunHandle
+from trialplane.wire.progress import StudyProgress, TrainingProgress
 from trialplane.wire.records import RunStatus, TrialOutcome
 from trialplane.wire.states import FailureClass, RunState, TrialState
 
+SHOWN = kinds.PRESENTERS["train"]
 SUBMIT = ("submit", "train", "demo", "--local", "--dry-run", "-o", "json")
 START = RunStatus(
-    "a", "demo", RunState.RUNNING, trials=1, parallel=1, kind="train", objectives=("loss",), slots_per_trial=2, slots_ready=1
-)
+    "a", "demo", RunState.RUNNING, trials=1, parallel=1, objectives=("loss",), slots_per_trial=2, slots_ready=1,
+    progress=TrainingProgress(),
+)  # fmt: skip
 QUIET = dataclasses.replace(START, running=1, slots_ready=2)
-SAID = {
-    "step": 1200.0, "total_steps": 10000.0, "loss": 2.31234, "lr": 0.0001, "seconds_left": 4000.0,
-    "samples_per_second": 8192.0, "tokens_per_second": 1048576.0,
+METRICS = {
+    "loss": 2.31234, "lr": 0.0001, "seconds_left": 4000.0, "samples_per_second": 8192.0, "tokens_per_second": 1048576.0,
 }  # fmt: skip
+SAID = TrainingProgress(1200, 10000, METRICS)
 GOING = dataclasses.replace(QUIET, progress=SAID, retried=1)
 
 
@@ -199,9 +203,9 @@ def test_a_line_says_where_it_is_and_how_fast():
     waits = dataclasses.replace(GOING, running=0, state=RunState.PAUSED)  # stopped, and not started again
     assert training.again(waits) == ""
     assert training.again(dataclasses.replace(waits, retried=3)) == "started again twice"
-    assert training.left(GOING) == 4000
-    assert training.left(dataclasses.replace(GOING, eta=30.0)) == 30
-    slow = dataclasses.replace(QUIET, progress={"step": 3.0, "slowest_rank": 5.0}, recorder="MLflow is away")
+    assert SHOWN.left(GOING) == 4000
+    assert SHOWN.left(dataclasses.replace(GOING, eta=30.0)) == 30
+    slow = dataclasses.replace(QUIET, progress=TrainingProgress(3, metrics={"slowest_rank": 5.0}), recorder="MLflow is away")
     assert progress.line(slow) == "step 3; rank 5 holds the others up; MLflow is away"
 
 
@@ -212,7 +216,7 @@ def test_plain_lines_of_a_training_are_not_one_for_each_step():
     view.update(QUIET)
     for step in range(1200, 1300):
         view._time -= 1.01  # as if time had passed
-        view.update(dataclasses.replace(GOING, progress={**SAID, "step": float(step)}))
+        view.update(dataclasses.replace(GOING, progress=dataclasses.replace(SAID, step=step)))
     lines = stream.getvalue().splitlines()
     assert 5 < len(lines) < 15
     assert lines[0].startswith("the training has started")
@@ -224,7 +228,9 @@ def test_the_live_display(monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "200")
     with progress.view(stream := Terminal()) as shown:
-        shown.update(dataclasses.replace(GOING, progress={**SAID, "slowest_rank": 5.0}))
+        shown.update(
+            dataclasses.replace(GOING, progress=dataclasses.replace(SAID, metrics={**METRICS, "slowest_rank": 5.0}))
+        )
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", stream.getvalue())
     for words in ("a  RUNNING", "step 1,200/10,000", "12%", "loss 2.312", "1 h 6 m left", "lr 0.0001", "2/2 slots ready"):
         assert words in text
@@ -234,9 +240,7 @@ def test_the_live_display(monkeypatch):
 
 def test_attempts_that_failed_are_told_as_such(runs):
     row = runs.make("a", tell=lost_once) and runs.target.attempts("a")[0]
-    assert progress.failure("a", row, "train") == (
-        "attempt 1: crashed: rank 3 was killed; it starts again from its last checkpoint"
-    )
+    assert SHOWN.failure("a", row) == ("attempt 1: crashed: rank 3 was killed; it starts again from its last checkpoint")
 
 
 @pytest.mark.parametrize(
@@ -296,7 +300,12 @@ def test_status_and_list(platform, runs, held):
     assert re.search(r"^training +step 1,200/10,000 \(12%\); loss 2.312", text, re.M)
     assert re.search(r"^time left +1 h 6 m", text, re.M)
     assert "trials" not in text
-    assert json.loads(platform("status", "-o", "json").stdout)["progress"] == SAID
+    assert json.loads(platform("status", "-o", "json").stdout)["progress"] == {
+        "kind": "train",
+        "step": 1200,
+        "total_steps": 10000,
+        "metrics": METRICS,
+    }
     runs.say(run, RunState.RUNNING)
     assert re.search(r"^reason +the slots are warming up \(0/1 slots ready\)", platform("status").stdout, re.M)
     runs.say(run, RunState.RUNNING, running=1, slots_ready=1, progress=SAID)
@@ -330,7 +339,7 @@ def test_it_is_waited_for_until_it_has_saved_itself(runs):
     handle = RunHandle("a", runs.target)
     runs.say(runs.make("a", **{"checkpoints.grace": 400}), RunState.RUNNING)
     assert handle._patience(handle.status()) > 400
-    assert handle._patience(dataclasses.replace(handle.status(), kind="hpo")) == 60
+    assert handle._patience(dataclasses.replace(handle.status(), progress=StudyProgress())) == 60
 
 
 def test_one_that_has_succeeded_is_not_resumed_but_begun_anew(platform, runs):

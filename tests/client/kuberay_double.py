@@ -19,7 +19,7 @@ from trialplane.plan import plan as planning
 from trialplane.spec import jobs
 from trialplane.spec.jobs import Job
 from trialplane.wire import cluster as names
-from trialplane.wire import records
+from trialplane.wire import progress, records
 from trialplane.wire.attempts import Attempt
 from trialplane.wire.records import RunStatus, TrialRow
 from trialplane.wire.states import RunState
@@ -157,7 +157,7 @@ class NamespaceDouble:
             reason="",
             trials=job.trials,
             parallel=study.parallel or job.width,
-            kind=job.kind,
+            progress=progress.initial(job.kind),
             slots_ready=job.slots,
             nodes=tuple(pods[:1]),
             objectives=tuple(objective.metric for objective in job.objectives),

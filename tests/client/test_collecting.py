@@ -22,6 +22,7 @@ from trialplane.errors import InputError, SpecError
 from trialplane.plan import plan as planning
 from trialplane.spec import jobs
 from trialplane.spec.jobs import Job
+from trialplane.wire.progress import CollectionProgress
 from trialplane.wire.records import RunStatus, TrialOutcome
 from trialplane.wire.states import FailureClass, RunState, TrialState
 
@@ -186,7 +187,7 @@ def test_a_study_has_no_iterations():
 
 
 def test_one_that_has_succeeded_says_how_to_ask_for_more():
-    status = RunStatus("a", "demo", RunState.SUCCEEDED, trials=10, complete=10, kind="collect")
+    status = RunStatus("a", "demo", RunState.SUCCEEDED, trials=10, complete=10, progress=CollectionProgress())
     assert "`platform resume a --iterations N` asks for more than 10" in ending.nothing_to_do(status, a_job(), a_job())
     failed_ = dataclasses.replace(status, state=RunState.FAILED, complete=3, failed=1)
     assert ending.nothing_to_do(failed_, a_job(), a_job()) == ""

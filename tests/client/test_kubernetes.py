@@ -14,7 +14,7 @@ from tests.client.cluster_double import Problem
 
 from trialplane.client.kubernetes import KubernetesTarget
 from trialplane.client.run import RunHandle
-from trialplane.errors import InputError, SpecError, TargetError
+from trialplane.errors import InputError, RunDamaged, SpecError, TargetError
 from trialplane.wire import cluster as names
 from trialplane.wire.records import TrialRow
 from trialplane.wire.states import RunState, TrialState
@@ -28,6 +28,25 @@ def started(target: KubernetesTarget, plan) -> RunHandle:
 
 
 # How it stands
+
+
+@pytest.mark.parametrize(
+    ("progress", "why"),
+    [
+        ({"kind": "population"}, "'population', and this version knows hpo, train, collect: another version wrote it"),
+        ({"kind": "train", "step": "many"}, "an invalid value for `progress`"),
+        ({}, "no RunStatus: 'kind'"),
+    ],
+)
+def test_a_status_that_cannot_be_read_is_that_of_one_damaged_run(target, namespace, planned, progress, why):
+    handle = started(target, planned())
+    study = namespace.studies["a"]
+    study.status = dataclasses.replace(study.status, progress=progress)
+    assert why in handle.status().reason, "what Kubernetes knows is shown all the same"
+    namespace.cluster.objects["rayjobs"].clear()
+    with pytest.raises(RunDamaged) as caught:
+        handle.status()
+    assert why in str(caught.value)
 
 
 def test_a_run_whose_pods_wait_is_pending_with_the_reason(target, namespace, planned):

@@ -20,8 +20,8 @@ from tests.contracts.conftest import Backend, Postgres, ask, complete, drive, ma
 
 from trialplane import errors
 from trialplane.controller.store.study import Storage
-from trialplane.wire import labels
-from trialplane.wire.records import Wish
+from trialplane.wire import labels, records
+from trialplane.wire.records import RunStatus, Wish
 from trialplane.wire.states import RunState
 
 
@@ -46,16 +46,21 @@ def session(backend: Backend) -> Iterator[Any]:
         connection.close()
 
 
+def status(state: RunState, **fields: Any) -> dict[str, Any]:
+    made: dict[str, Any] = records.to_dict(RunStatus("toy", "toy", state, 6, **fields))
+    return made
+
+
 def test_a_run_is_described_and_described_anew(backend: Backend) -> None:
     job = make_job()
     with backend.open(job) as ledger:
-        ledger.describe({labels.LEDGER_JOB: {"trials": 6}, labels.LEDGER_STATUS: {"state": "RUNNING"}})
+        ledger.describe({labels.LEDGER_JOB: {"trials": 6}, labels.LEDGER_STATUS: status(RunState.RUNNING)})
         drive(ledger)
-        ledger.describe({labels.LEDGER_STATUS: {"state": "SUCCEEDED"}}, patient=False)
+        ledger.describe({labels.LEDGER_STATUS: status(RunState.SUCCEEDED)}, patient=False)
     with backend.open(job) as ledger:
         ledger.describe({labels.LEDGER_JOB: {"trials": 12}})
         said = [ledger._storage.described(key) for key in (labels.LEDGER_JOB, labels.LEDGER_STATUS, labels.LEDGER_CODE)]
-        assert said == [{"trials": 12}, {"state": "SUCCEEDED"}, None]
+        assert said == [{"trials": 12}, status(RunState.SUCCEEDED), None]
         assert ledger.counts.complete == 6
 
 
@@ -73,7 +78,7 @@ def test_a_controller_that_was_taken_over_describes_nothing(sqlite: Backend) -> 
 def test_how_long_a_run_has_worked_outlives_its_controller(backend: Backend) -> None:
     with backend.open(make_job()) as ledger:
         assert ledger.worked == 0.0
-        ledger.describe({labels.LEDGER_STATUS: {"worked": 12.5}})
+        ledger.describe({labels.LEDGER_STATUS: status(RunState.PAUSED, worked=12.5)})
     with backend.open(make_job()) as ledger:
         assert ledger.worked == 12.5
 

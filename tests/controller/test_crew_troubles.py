@@ -53,8 +53,8 @@ def test_a_result_that_is_lost_again_and_again_is_its_units_failure(where: str, 
             crew.listen()
             crew.consumer.fed(0, lost=True, why="no room")
             crew.listen()
-    assert crew.pool.progress["units_failed"] == 1
-    assert crew.pool.workers[0].failed == 1
+    assert crew.pool.progress.units_failed == 1
+    assert crew.pool.progress.workers[0].failed == 1
     assert caplog.messages[0] == "iteration 1: worker 0: the result of unit 6 was lost on its way: no room; it is done again"
     assert caplog.messages[-1].endswith("no room; that was once too often, so the unit has failed")
 
@@ -111,10 +111,10 @@ def test_what_producers_do_is_over_with_the_iteration() -> None:
     crew = Crew()
     crew.begin()
     crew.want(0, 2)
-    assert crew.pool.workers[0].state == "working"
+    assert crew.pool.progress.workers[0].state == "working"
     crew.consumer.end(0)
     crew.listen()
-    assert [row.state for row in crew.pool.workers] == ["waiting", "waiting"]
+    assert [row.state for row in crew.pool.progress.workers] == ["waiting", "waiting"]
 
 
 def test_of_several_units_the_one_that_was_begun_is_guilty(caplog: pytest.LogCaptureFixture) -> None:
@@ -123,7 +123,7 @@ def test_of_several_units_the_one_that_was_begun_is_guilty(caplog: pytest.LogCap
     assert crew.want(0, 3) == [6, 7, 8]
     crew.producers.fail(0, FailureClass.ERROR, "ValueError: bad move", begun=(6,))
     crew.listen()
-    assert crew.pool.progress["units_failed"] == 1
+    assert crew.pool.progress.units_failed == 1
     assert "worker 0 at unit 6: " in caplog.text
     assert crew.want(0, 3) == [7, 8, 9]
 
@@ -137,8 +137,8 @@ def test_a_producer_that_never_begins_what_it_has_is_given_up(caplog: pytest.Log
         for slot in (0, 1):
             crew.producers.end(slot, begun=())
         crew.listen()
-    assert [row.state for row in crew.pool.workers] == ["gone", "gone"]
-    assert "without taking a unit" in crew.pool.workers[0].message
+    assert [row.state for row in crew.pool.progress.workers] == ["gone", "gone"]
+    assert "without taking a unit" in crew.pool.progress.workers[0].message
     assert "worker 0: invalid: play(ctx) returned" in caplog.text
 
 
@@ -150,7 +150,7 @@ def test_a_producer_that_is_lost_for_ever_before_its_first_unit_is_given_up() ->
         for slot in (0, 1):
             crew.producers.fail(slot, FailureClass.LOST, "its template died")
         crew.listen()
-    assert [row.state for row in crew.pool.workers] == ["gone", "gone"]
+    assert [row.state for row in crew.pool.progress.workers] == ["gone", "gone"]
     crew.consumer.fail(0, FailureClass.LOST, "killed")
     told = crew.end()
     assert told.failure is FailureClass.LOST, "the iteration is tried again, as a lost trial is"

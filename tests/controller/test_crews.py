@@ -53,8 +53,8 @@ def test_an_iteration_goes_from_units_to_its_outcome() -> None:
         crew.pass_on(slot, unit)
     assert crew.want(0) == []
     assert not crew.last_word(0), "unit 11 may be lost yet"
-    assert crew.pool.workers[0].state == "waiting"
-    assert crew.pool.workers[1].state == "working"
+    assert crew.pool.progress.workers[0].state == "waiting"
+    assert crew.pool.progress.workers[1].state == "working"
     assert not crew.consumer.end_fed
     crew.pass_on(1, 11)
     assert crew.last_word(0) and crew.last_word(1)
@@ -75,7 +75,7 @@ def test_an_iteration_goes_from_units_to_its_outcome() -> None:
         "gigabytes": 10 * UNITS / 1e9,
     }
     assert not crew.pool.running()
-    assert [(row.units, row.items, row.bytes) for row in crew.pool.workers] == [(2, 6, 20), (4, 12, 40)]
+    assert [(row.units, row.items, row.bytes) for row in crew.pool.progress.workers] == [(2, 6, 20), (4, 12, 40)]
     assert len(crew.producers.answered) == 3 + UNITS, "each event is answered at once"
 
 
@@ -87,7 +87,7 @@ def test_no_more_is_in_flight_than_may_be_and_the_first_who_offers_is_the_first_
     for slot, unit, size in ((0, 6, 60), (1, 9, 50), (0, 7, 40)):
         crew.offer(slot, unit, size)
     assert crew.producers.fetching == [(0, (6,))], "9 does not fit beside it, and 7 does not overtake"
-    assert crew.pool.progress["in_flight_bytes"] == 60
+    assert crew.pool.progress.in_flight_bytes == 60
     crew.producers.fetched(0, 6, reference="result 6")
     crew.listen()
     crew.consumer.fed(0)
@@ -96,8 +96,8 @@ def test_no_more_is_in_flight_than_may_be_and_the_first_who_offers_is_the_first_
     crew.consumer.say(0, took=(6,))
     crew.listen()
     assert crew.producers.fetching == [(1, (9,)), (0, (7,))]
-    assert crew.pool.progress["in_flight_bytes"] == 90
-    assert crew.pool.progress["units"] == 1
+    assert crew.pool.progress.in_flight_bytes == 90
+    assert crew.pool.progress.units == 1
 
 
 def test_a_consumer_has_two_results_ahead_at_most() -> None:
@@ -133,8 +133,8 @@ def test_results_that_come_while_others_are_fetched_move_together() -> None:
     for _ in range(2):
         crew.consumer.fed(0)
     crew.listen()
-    assert (crew.pool.progress["units"], crew.pool.progress["bytes"]) == (3, 30)
-    assert crew.pool.progress["in_flight_bytes"] == 30, "the consumer has not read them"
+    assert (crew.pool.progress.units, crew.pool.progress.bytes) == (3, 30)
+    assert crew.pool.progress.in_flight_bytes == 30, "the consumer has not read them"
     assert crew.want(1) == [8]
 
 
@@ -144,8 +144,8 @@ def test_a_result_that_is_too_large_is_its_units_failure() -> None:
     assert crew.want(0, 2) == [6, 7]
     crew.offer(0, 6, 101)
     assert crew.producers.released == [(0, 6)], "its producer goes on"
-    assert crew.pool.workers[0].failed == 1
-    assert crew.pool.progress["units_failed"] == 1
+    assert crew.pool.progress.workers[0].failed == 1
+    assert crew.pool.progress.units_failed == 1
     crew.pass_on(0, 7)
 
 
@@ -173,11 +173,11 @@ def test_what_is_lost_on_its_way_is_done_again(where: str) -> None:
         crew.listen()
         crew.consumer.fed(0, lost=True)
         crew.listen()
-    assert crew.pool.progress["in_flight_bytes"] == 0
-    assert crew.pool.progress["units"] == 0
+    assert crew.pool.progress.in_flight_bytes == 0
+    assert crew.pool.progress.units == 0
     assert crew.want(1) == [6]
     crew.pass_on(1, 6)
-    assert crew.pool.progress["units"] == 1
+    assert crew.pool.progress.units == 1
 
 
 def test_a_producer_that_failed_is_started_again_and_its_unit_is_not_counted_twice() -> None:
@@ -187,10 +187,10 @@ def test_a_producer_that_failed_is_started_again_and_its_unit_is_not_counted_twi
     crew.offer(0, 6, 100)
     crew.producers.fail(0, FailureClass.ERROR, "ValueError: bad move", traceback="Traceback …")
     crew.listen()
-    assert crew.pool.progress["units_failed"] == 1, "unit 7: 6 is made, and only has to be fetched"
+    assert crew.pool.progress.units_failed == 1, "unit 7: 6 is made, and only has to be fetched"
     first, again = crew.producers.started[1].number, crew.producers.started[0].number
     assert again < first
-    assert crew.pool.workers[0].message == "ValueError: bad move"
+    assert crew.pool.progress.workers[0].message == "ValueError: bad move"
     crew.producers.fetching.clear()
     assert crew.want(0) == [8]
 
@@ -205,7 +205,7 @@ def test_an_offer_that_nobody_has_fetched_is_gone_with_its_producer_and_done_aga
     crew.offer(0, 7)
     crew.producers.fail(0, FailureClass.CRASHED, "killed by SIGKILL")
     crew.listen()
-    assert crew.pool.progress["units_failed"] == 0
+    assert crew.pool.progress.units_failed == 0
     assert sorted(crew.want(0, 2)) == [6, 7]
 
 
@@ -251,7 +251,7 @@ def test_producers_that_never_get_to_a_unit_are_given_up() -> None:
         for slot in (0, 1):
             crew.producers.fail(slot, FailureClass.ERROR, "ValueError: these weights do not fit")
         crew.listen()
-    assert [row.state for row in crew.pool.workers] == ["gone", "gone"]
+    assert [row.state for row in crew.pool.progress.workers] == ["gone", "gone"]
     assert not crew.producers.started
     crew.consumer.fail(0, FailureClass.ERROR, "killed")
     told = crew.end()
@@ -284,7 +284,7 @@ def test_the_end_of_the_consumer_is_the_iterations_and_the_next_one_starts_afres
     crew.consumer.say(0, offers=(Offer(WEIGHTS, 0),))
     crew.producers.fetched(0, 6, reference="result of the former attempt")
     crew.listen()
-    assert crew.pool.progress["units"] == 0
+    assert crew.pool.progress.units == 0
     for slot in (0, 1):
         crew.producers.fail(slot, FailureClass.STOPPED, "the iteration is over")
     crew.listen()
@@ -311,7 +311,7 @@ def test_what_a_former_attempt_has_written_is_not_done_again() -> None:
     crew.consumer.say(0, offers=(Offer(WEIGHTS, 0),))
     crew.listen()
     assert crew.want(0, 9) == [8, 9, 10]
-    assert crew.pool.progress["units"] == 3
+    assert crew.pool.progress.units == 3
     for unit in (8, 9, 10):
         crew.pass_on(0, unit)
     assert crew.consumer.end_fed == [0]
@@ -351,11 +351,11 @@ def test_what_is_spilled_is_shown() -> None:
     crew = Crew()
     crew.spilled = 1000
     crew.begin()
-    assert crew.pool.progress["spilled_bytes"] == 0, "that was before"
+    assert crew.pool.progress.spilled_bytes == 0, "that was before"
     crew.spilled = 1500
     crew.consumer.end(0)
     crew.listen()
-    assert crew.pool.progress["spilled_bytes"] == 500
+    assert crew.pool.progress.spilled_bytes == 500
 
 
 def test_a_stop_lets_the_consumer_save_itself_and_ends_the_producers() -> None:
@@ -379,4 +379,4 @@ def test_a_unit_that_a_producer_keeps_to_itself_has_failed() -> None:
     crew.want(0)
     crew.producers.end(0)
     crew.listen()
-    assert crew.pool.progress["units_failed"] == 1
+    assert crew.pool.progress.units_failed == 1

@@ -28,6 +28,7 @@ from trialplane.controller.status import write_status
 from trialplane.controller.wishes import Wishes
 from trialplane.spec.jobs import Job
 from trialplane.wire.paths import RunPaths
+from trialplane.wire.progress import CollectionProgress
 from trialplane.wire.records import RunStatus, SlotConfig, TrialRequest
 from trialplane.wire.states import FailureClass, RunState
 
@@ -133,6 +134,9 @@ def test_an_iteration_gets_the_time_to_save_itself_after_a_budget_too(opened: Op
     loop = Loop(opened.open(of), opened.run, User(clock, PAUSED), saves, crew_of(of))
     assert loop.controller.run() == PAUSED
     assert loop.heard and not loop.slots.killed
+    progress = loop.board.shown[-1].progress
+    assert isinstance(progress, CollectionProgress)
+    assert progress.iteration == 0, "what the status showed of it is the crew's"
 
 
 def test_a_used_up_budget_does_not_replace_what_the_user_wants(opened: Opened, clock: Clock) -> None:

@@ -17,6 +17,7 @@ from trialplane.controller.progress import Progress
 from trialplane.controller.status import StatusBoard
 from trialplane.wire import records
 from trialplane.wire.paths import RunPaths
+from trialplane.wire.progress import CollectionProgress, TrainingProgress
 from trialplane.wire.records import RunStatus, TrialReport
 from trialplane.wire.states import RunState
 from trialplane.wire.units import WorkerStatus
@@ -27,46 +28,53 @@ def report(step: int, time: float, number: int = 1, **metrics: float) -> TrialRe
 
 
 def test_each_metric_keeps_its_newest_value() -> None:
-    progress = Progress()
-    assert progress.metrics == {}
+    progress = Progress(TrainingProgress())
+    assert progress.now.numbers == {}
     progress.reported(report(10, 100.0, loss=2.0, slowest_rank=3.0))
     progress.reported(report(20, 110.0, loss=1.5))
     progress.reported(report(20, 111.0, eval_loss=1.6))
-    assert progress.metrics == {"step": 20.0, "loss": 1.5, "eval_loss": 1.6}, "and no rank is slow for ever"
+    assert progress.now == TrainingProgress(20, None, {"loss": 1.5, "eval_loss": 1.6}), "and no rank is slow for ever"
 
 
 def test_the_time_left_is_that_of_the_steps_left() -> None:
-    progress = Progress()
+    progress = Progress(TrainingProgress())
     progress.reported(report(100, 1000.0, total_steps=500))
     assert progress.eta(1000.0) is None, "one report is no rate"
     progress.reported(report(200, 1050.0))
     assert progress.eta(1050.0) == pytest.approx(150.0)
     assert progress.eta(1060.0) == pytest.approx(140.0)
     assert progress.eta(9999.0) == 0.0
-    assert Progress().eta(0.0) is None
+    assert Progress(TrainingProgress()).eta(0.0) is None
 
 
 def test_the_job_may_say_itself_how_long_it_will_take() -> None:
-    progress = Progress()
+    progress = Progress(TrainingProgress())
     progress.reported(report(100, 1000.0, seconds_left=60.0, total_steps=5000))
     progress.reported(report(200, 1050.0, eval_loss=1.0))
     assert progress.eta(1050.0) == pytest.approx(10.0)
 
 
 def test_nobody_guesses_how_many_steps_there_are() -> None:
-    progress = Progress()
+    progress = Progress(TrainingProgress())
     for step in range(3):
         progress.reported(report(step, 1000.0 + step, loss=1.0))
     assert progress.eta(1002.0) is None
 
 
 def test_another_attempt_begins_anew() -> None:
-    progress = Progress()
+    progress = Progress(TrainingProgress())
     progress.reported(report(100, 1000.0, loss=1.0, total_steps=500))
     progress.reported(report(200, 1050.0, loss=0.5))
     progress.reported(report(150, 5000.0, number=2, loss=0.7, total_steps=500))
-    assert progress.metrics == {"step": 150.0, "loss": 0.7, "total_steps": 500.0}
+    assert progress.now == TrainingProgress(150, 500, {"loss": 0.7})
     assert progress.eta(5000.0) is None, "the pause between attempts is no speed"
+
+
+@pytest.mark.parametrize("total", [math.nan, math.inf])
+def test_a_number_of_steps_that_is_none_is_not_known(total: float) -> None:
+    progress = Progress(TrainingProgress())
+    progress.reported(report(10, 100.0, total_steps=total))
+    assert progress.now == TrainingProgress(10, None, {})
 
 
 @pytest.fixture
@@ -83,19 +91,22 @@ def page(board: StatusBoard, path: str) -> str:
 
 
 def test_progress_is_in_the_status_and_among_the_metrics(board: StatusBoard, tmp_path: Path) -> None:
-    progress = {"step": 20.0, "loss": 1.5, "samples/s": 310.0, "grad_norm": math.nan, "slowest_rank": 3.0}
+    metrics = {"loss": 1.5, "samples/s": 310.0, "grad_norm": math.nan, "slowest_rank": 3.0}
+    progress = TrainingProgress(20, None, metrics)
     status = RunStatus("pretrain", "cnm", RunState.RUNNING, 1, progress=progress, eta=90.0)
     board.show(status, now=True)
     kept = records.from_json(RunStatus, (tmp_path / "runs" / "pretrain" / "status.json").read_text())
-    assert kept.progress["loss"] == 1.5
-    assert math.isnan(kept.progress["grad_norm"])
-    assert json.loads(page(board, "/status"))["progress"]["samples/s"] == 310.0
-    metrics = page(board, "/metrics")
-    assert 'trialplane_training_loss{run="pretrain"} 1.5' in metrics
-    assert 'trialplane_training_samples_s{run="pretrain"} 310.0' in metrics
-    assert 'trialplane_training_slowest_rank{run="pretrain"} 3.0' in metrics
-    assert 'trialplane_training_seconds_left{run="pretrain"} 90.0' in metrics
-    board.show(RunStatus("pretrain", "cnm", RunState.RUNNING, 1, progress={"step": 21.0}))
+    assert isinstance(kept.progress, TrainingProgress)
+    assert (kept.progress.step, kept.progress.metrics["loss"]) == (20, 1.5)
+    assert math.isnan(kept.progress.metrics["grad_norm"])
+    assert json.loads(page(board, "/status"))["progress"]["metrics"]["samples/s"] == 310.0
+    shown = page(board, "/metrics")
+    assert 'trialplane_training_step{run="pretrain"} 20.0' in shown
+    assert 'trialplane_training_loss{run="pretrain"} 1.5' in shown
+    assert 'trialplane_training_samples_s{run="pretrain"} 310.0' in shown
+    assert 'trialplane_training_slowest_rank{run="pretrain"} 3.0' in shown
+    assert 'trialplane_training_seconds_left{run="pretrain"} 90.0' in shown
+    board.show(RunStatus("pretrain", "cnm", RunState.RUNNING, 1, progress=TrainingProgress(21)))
     assert "slowest_rank" not in page(board, "/metrics"), "what is no longer so is no longer shown"
 
 
@@ -105,17 +116,13 @@ def test_a_search_shows_nothing_of_a_training(board: StatusBoard) -> None:
 
 
 def test_a_collection_shows_its_iteration_and_its_workers(board: StatusBoard, tmp_path: Path) -> None:
-    progress = Progress()
-    assert progress.done == 0
+    assert CollectionProgress().done == 0
     workers = (WorkerStatus(0, "working", "pod-0", units=20, items=400), WorkerStatus(1, "failed", units=3, failed=1))
-    progress.collected({"iteration": 2.0, "units": 23.0, "units_failed": 1.0, "units_total": 80.0}, workers)
+    progress = CollectionProgress(iteration=2, units=23, units_failed=1, units_total=80, workers=workers)
     assert progress.done == 24 / 80
-    status = RunStatus(
-        "pretrain", "chess", RunState.RUNNING, 10, kind="collect", progress=progress.metrics, workers=progress.workers
-    )
-    board.show(status, now=True)
+    board.show(RunStatus("pretrain", "chess", RunState.RUNNING, 10, progress=progress), now=True)
     kept = records.from_json(RunStatus, (tmp_path / "runs" / "pretrain" / "status.json").read_text())
-    assert (kept.workers, kept.progress["units"]) == (workers, 23.0)
+    assert kept.progress == progress
     metrics = page(board, "/metrics")
     assert 'trialplane_collection_units{run="pretrain"} 23.0' in metrics
     assert 'trialplane_worker_units{run="pretrain",worker="0"} 20.0' in metrics

@@ -15,12 +15,15 @@ import pytest
 from tests.controller.conftest import outcome
 from tests.controller.trainings import LOSS, SEARCH, Opened, asked, failed, job
 
+from trialplane import errors
 from trialplane.controller.session import Session
 from trialplane.controller.setting import Setting
 from trialplane.spec import jobs
 from trialplane.spec.jobs import Job
-from trialplane.wire import labels
-from trialplane.wire.states import FailureClass
+from trialplane.wire import labels, records
+from trialplane.wire.progress import TrainingProgress
+from trialplane.wire.records import RunStatus
+from trialplane.wire.states import FailureClass, RunState
 
 
 @pytest.fixture
@@ -112,11 +115,20 @@ def test_how_far_a_killed_controller_had_it_is_known_by_its_last_status(opened: 
 
 def test_the_status_in_the_database_is_newer_than_any_file(opened: Opened) -> None:
     ledger = opened.open(job())
-    ledger.describe({labels.LEDGER_STATUS: {"progress": {"step": 40.0}}})
+    status = RunStatus("toy", "toy", RunState.RUNNING, 1, progress=TrainingProgress(40))
+    ledger.describe({labels.LEDGER_STATUS: records.to_dict(status)})
     asked(ledger)
     ((_, told),) = opened.open(job(), left_at=30).attempts()
     assert told is not None
     assert told.step == 40
+
+
+def test_a_ledger_with_a_status_of_another_version_is_not_opened(opened: Opened) -> None:
+    ledger = opened.open(job())
+    status = records.to_dict(RunStatus("toy", "toy", RunState.RUNNING, 1))
+    ledger.describe({labels.LEDGER_STATUS: {**status, "progress": {"kind": "population"}}})
+    with pytest.raises(errors.LedgerCorrupt, match="another version wrote it"):
+        opened.open(job())
 
 
 def test_a_training_that_failed_for_good_is_taken_up_with_all_its_retries(opened: Opened) -> None:

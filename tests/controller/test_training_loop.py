@@ -18,6 +18,7 @@ from tests.controller.trainings import LOSS, SEARCH, Opened, asked, job
 from trialplane.controller.loop import Ending
 from trialplane.controller.wishes import Wishes
 from trialplane.wire.paths import RunPaths
+from trialplane.wire.progress import TrainingProgress
 from trialplane.wire.records import TrialReport, TrialRequest
 from trialplane.wire.states import FailureClass, RunState, TrialState
 
@@ -164,5 +165,5 @@ def test_the_status_says_how_far_it_is(opened: Opened) -> None:
 
     loop.slots.start = start_training  # type: ignore[method-assign]
     assert loop.controller.run().state is RunState.SUCCEEDED
-    assert loop.board.shown[-1].progress == {"step": 30.0, "loss": 1.0, "total_steps": 5.0}
+    assert loop.board.shown[-1].progress == TrainingProgress(30, 5, {"loss": 1.0})
     assert any(status.eta is not None for status in loop.board.shown)

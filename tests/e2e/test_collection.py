@@ -26,7 +26,9 @@ def test_twenty_games_twice_and_a_worker_pod_that_is_lost(cluster: Cluster) -> N
         status = cluster.status("chess")
         if not 2 <= status["progress"].get("units", 0) <= GAMES // 2:
             return None
-        return next((worker for worker in status["workers"] if worker["units"] and worker["state"] == "working"), None)
+        return next(
+            (worker for worker in status["progress"]["workers"] if worker["units"] and worker["state"] == "working"), None
+        )
 
     worker = cluster.until("worker with results", busy, patience=600)
     cluster.kubectl("delete", "pod", worker["node"], "--force", "--grace-period=0")

@@ -20,7 +20,7 @@ def submit(cluster: Cluster, run: str, *more: str) -> None:
 
 
 def reached(cluster: Cluster, run: str, step: int) -> bool:
-    return float(cluster.status(run)["progress"].get("step", 0)) >= step
+    return (cluster.status(run)["progress"]["step"] or 0) >= step
 
 
 def test_four_ranks_in_one_pod(cluster: Cluster) -> None:

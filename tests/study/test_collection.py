@@ -203,15 +203,17 @@ def test_as_many_results_as_were_asked_for_and_the_same_for_the_same_seed(collec
     assert {of for _, _, of in first[0].values()} == {0.0}, "there are no weights before the first iteration has ended"
     (weights,) = {of for _, _, of in first[1].values()}
     assert weights == pytest.approx(1000 * sum(board for board, _, _ in first[0].values()))
-    assert {name: status.progress[name] for name in ("iteration", "units", "units_total", "units_failed", "items")} == {
+    assert {
+        name: status.progress.numbers[name] for name in ("iteration", "units", "units_total", "units_failed", "items")
+    } == {
         "iteration": 1,
         "units": UNITS,
         "units_total": UNITS,
         "units_failed": 0,
         "items": 20 * UNITS,
     }
-    assert (status.progress["spilled_bytes"], status.progress["in_flight_bytes"]) == (0, 0)
-    assert sum(worker.units for worker in status.workers) == UNITS
+    assert (status.progress.spilled_bytes, status.progress.in_flight_bytes) == (0, 0)
+    assert sum(worker.units for worker in status.progress.workers) == UNITS
     runs = collection.mlflow_runs()
     assert sorted(one["metrics"]["units"] for one in runs) == [UNITS] * 2
     assert all(one["metrics"]["units_per_second"] > 0 and one["metrics"]["loss"] > 0 for one in runs)
@@ -261,7 +263,7 @@ def test_as_many_results_are_read_as_were_asked_for_whatever_is_killed_or_paused
             rf"its log is trials/000{iteration}/worker-\d.log",
             collection.log(),
         )
-    assert status.progress["units_failed"] == 0
+    assert status.progress.units_failed == 0
 
 
 @pytest.mark.slow
@@ -315,25 +317,25 @@ def test_back_pressure_holds_and_the_controller_does_not_grow(collection: Collec
     limit, size = 8 << 20, 3 << 20
     changes = {"collect.in_flight": "8Mi", "collect.iterations": 10, "collect.workers": 1}
     run = collection.begin({**changes, "params.read": 0.02, "params.waits": True, "params.size": size})
-    wait_until(lambda: run.status().progress.get("in_flight_bytes", 0) >= 2 * size, "producers are held")
+    wait_until(lambda: run.status().progress.in_flight_bytes >= 2 * size, "producers are held")
     collection.let_go("consumer")
     flights: list[float] = []
     sizes: dict[int, int] = {}
 
     def watched() -> bool:
         status = run.status()
-        if "iteration" in status.progress:
-            flights.append(status.progress["in_flight_bytes"])
+        if status.progress.iteration is not None:
+            flights.append(status.progress.in_flight_bytes)
             pid = collection.controller()
             if pid is not None and status.state is RunState.RUNNING:
                 pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-                sizes[int(status.progress["iteration"])] = pages * os.sysconf("SC_PAGE_SIZE")
+                sizes[status.progress.iteration] = pages * os.sysconf("SC_PAGE_SIZE")
         return status.state.is_ended
 
     wait_until(watched, "the collection has ended")
     collection.check(run.status(), 10)
     assert max(flights) <= limit
-    assert run.status().progress["spilled_bytes"] == 0
+    assert run.status().progress.spilled_bytes == 0
     last, first = sizes[max(sizes)], sizes[2 if 2 in sizes else min(sizes)]
     assert last - first < UNITS * size / 2, f"{(last - first) / 1e6:.1f} MB more: less than half of one iteration's results"
 
@@ -360,5 +362,5 @@ def test_a_writer_of_files_that_is_killed_goes_on_with_those_it_has(collection: 
     units = [unit for file in files.rglob("shard-*.json") for unit in json.loads(file.read_text())["units"]]
     assert sorted(units) == list(range(40))
     assert {file: file.stat().st_mtime_ns for file in before} == before
-    assert status.progress["units"] == 40
-    assert 0 < status.progress["items"] < 40 * 20, "what is on disk was not played again"
+    assert status.progress.units == 40
+    assert 0 < status.progress.items < 40 * 20, "what is on disk was not played again"

@@ -162,8 +162,8 @@ def test_two_ranks_train_together_and_another_training_starts_from_their_checkpo
     assert "\nrank 0 of 2 begins" in f"\n{log}"
     assert "[rank 1] rank 1 of 2 begins" in log
     assert log.count("sees GPUs ''") == 2, "ranks without GPUs are not to take those of the machine"
-    assert status.progress["step"] == STEPS
-    assert status.progress["loss"] == loss(2)
+    assert status.progress.step == STEPS
+    assert status.progress.metrics["loss"] == loss(2)
     (recorded,) = training.mlflow_runs()
     steps = [step for step, _ in recorded["history"]["loss"]]
     assert sorted(set(steps)) == list(range(1, STEPS + 1)), "each step is a point of the curve"

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trialplane.spec.resources import Retries
-from trialplane.wire import env, labels, paths, records, states
+from trialplane.wire import env, labels, paths, progress, records, states, units
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.states import FailureClass, RunState, TrialState
 
@@ -52,6 +52,18 @@ ROWS = st.builds(
     metrics=METRICS,
     failure=st.none() | st.sampled_from(FailureClass),
     seconds=st.none() | FLOATS,
+)
+WORKERS = st.builds(units.WorkerStatus, worker=COUNTS, state=NAMES, units=COUNTS, seconds=FLOATS, message=NAMES)
+PROGRESS = st.one_of(
+    st.builds(progress.StudyProgress),
+    st.builds(progress.TrainingProgress, step=st.none() | COUNTS, total_steps=st.none() | COUNTS, metrics=METRICS),
+    st.builds(
+        progress.CollectionProgress,
+        iteration=st.none() | COUNTS,
+        units=COUNTS,
+        items_per_second=FLOATS,
+        workers=st.lists(WORKERS, max_size=2).map(tuple),
+    ),
 )
 RECORDS = st.one_of(
     st.builds(
@@ -92,6 +104,7 @@ RECORDS = st.one_of(
         objectives=st.lists(NAMES, max_size=2).map(tuple),
         best=st.none() | ROWS,
         rate=st.none() | FLOATS,
+        progress=PROGRESS,
     ),
 )
 
@@ -141,6 +154,57 @@ def test_the_rules_are_those_of_the_design() -> None:
         FailureClass.STOPPED: ("always", False),
     }
     assert (Retries().crashed, Retries().lost) == (1, 5)
+
+
+def test_a_record_of_a_kind_nobody_knows_is_of_another_version() -> None:
+    record = {"run": "a", "job": "b", "state": "RUNNING", "trials": 1, "progress": {"kind": "population", "members": 8}}
+    with pytest.raises(
+        ValueError, match="'population', and this version knows hpo, train, collect: another version wrote it"
+    ):
+        records.from_dict(records.RunStatus, record)
+
+
+FORMER = Path(__file__).parent / "former"  # files of version 0.1.0, with `kind` and `workers` beside the progress
+
+
+def test_a_status_of_the_former_form_is_read() -> None:
+    """What has not moved comes back as it was written, and what has is where it belongs."""
+    found = {}
+    for file in FORMER.glob("*.json"):
+        text = file.read_text()
+        status = records.from_json(records.RunStatus, text)
+        assert records.misfit(status) == ""
+        written, moved = json.loads(text), {"kind", "progress", "workers"}
+        assert {name: value for name, value in records.to_dict(status).items() if name not in moved} == {
+            name: value for name, value in written.items() if name not in moved
+        }
+        assert status.kind == written["kind"]
+        assert status.progress.numbers == written["progress"]
+        assert records.from_json(records.RunStatus, records.to_json(status)) == status
+        found[file.stem] = status
+    assert found["study"].progress == progress.StudyProgress()
+    training = found["training"].progress
+    assert isinstance(training, progress.TrainingProgress)
+    assert (training.step, training.total_steps, training.metrics["seconds_left"]) == (30, 30, 0.0)
+    collection = found["collection"].progress
+    assert isinstance(collection, progress.CollectionProgress)
+    assert (collection.iteration, type(collection.units), found["collection"].slots) == (1, int, 3)
+    assert [(worker.worker, worker.units) for worker in collection.workers] == [(0, 4), (1, 4)]
+
+
+@pytest.mark.parametrize(("kind", "at"), [("train", "step"), ("collect", "iteration")])
+def test_a_status_of_the_former_form_that_had_no_progress_is_read(kind: str, at: str) -> None:
+    record = {"run": "a", "job": "b", "state": "PENDING", "trials": 1, "kind": kind, "progress": {}, "workers": []}
+    status = records.from_dict(records.RunStatus, record)
+    assert status.progress == progress.initial(kind)
+    assert getattr(status.progress, at) is None
+
+
+def test_steps_of_the_former_form_that_are_no_number_are_not_known() -> None:
+    numbers = {"step": 12.0, "total_steps": "nan", "loss": "inf"}
+    record = {"run": "a", "job": "b", "state": "RUNNING", "trials": 1, "kind": "train", "progress": numbers}
+    found = records.from_dict(records.RunStatus, record).progress
+    assert found == progress.TrainingProgress(12, None, {"loss": math.inf})
 
 
 def test_which_states_are_ends() -> None:
@@ -207,7 +271,8 @@ def test_a_damaged_record_is_a_value_error(text):
     ("field", "value"),
     [("run", 3), ("run", None), ("trials", "6"), ("trials", True), ("complete", 1.5), ("reason", None), ("failures", [1]),
      ("failures", {"error": "x"}), ("objectives", [1]), ("unrecorded", "yes"),
-     ("workers", [{"worker": "x", "state": "working"}])],
+     ("progress", {"kind": "collect", "workers": [{"worker": "x", "state": "working"}]}),
+     ("progress", {"kind": "train", "step": "12"}), ("progress", {"kind": "collect", "units": 1.5})],
 )  # fmt: skip
 def test_a_field_of_another_type_is_named(field, value):
     record = {"run": "a", "job": "b", "state": "RUNNING", "trials": 1, field: value}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from trialplane.cli import names, output
+from trialplane.cli import kinds, names, output
 from trialplane.client.places import Place
 from trialplane.client.run import RunHandle
 from trialplane.errors import InputError
@@ -23,13 +23,9 @@ def command(run: str | None, place: Place, trial: int | None, kind: str) -> None
     With several objectives these are the trials that no other beats in all of them; choose one with --trial.
     """
     handle = names.find_run(run, place)
-    if handle.job.kind == "collect":
-        raise InputError(f"{handle.name} is a collection, which searched nothing; `platform results {handle.name}` shows it")
-    if handle.job.kind == "train":
-        raise InputError(
-            f"{handle.name} is a training, which searched nothing: its parameters are those it was given "
-            f"(`platform results {handle.name}` shows its numbers)"
-        )
+    reason = kinds.of(handle.job).why_no_best(handle.name)
+    if reason:
+        raise InputError(reason)
     found = _chosen(handle, trial)
     if kind == "json":
         output.emit(kind, [records.to_dict(row) for row in found], str)

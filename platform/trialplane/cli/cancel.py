@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from trialplane import errors
-from trialplane.cli import asking, names, output, progress
+from trialplane.cli import asking, kinds, names, output
 from trialplane.client.places import Place
 from trialplane.client.run import RunHandle
 
@@ -24,13 +24,13 @@ def command(run: str | None, place: Place, now: bool, yes: bool) -> None:
     if not yes:
         _ask(handle)
     status = handle.cancel(now=now)
-    output.note(f"{handle.name} {status.state}: {progress.stand(status)}")
+    output.note(f"{handle.name} {status.state}: {kinds.of(status).stand(status)}")
 
 
 def _ask(handle: RunHandle) -> None:
     before = handle.status()
     if before.state.is_ended:  # there is nothing to cancel, which is said without a question
         return
-    ended = errors.counted(before.ended_trials, f"ended {before.noun}")
+    ended = errors.counted(before.ended_trials, f"ended {kinds.of(before).noun}")
     question = f"Cancel {handle.name} in {handle.log_place()}? What it has is kept, with {ended}"
     asking.confirm(question, f"cancel {handle.name}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from trialplane import errors
-from trialplane.cli import asking, names, output
+from trialplane.cli import asking, kinds, names, output
 from trialplane.client.places import Place
 from trialplane.client.run import RunHandle
 from trialplane.errors import RunDamaged
@@ -36,5 +36,5 @@ def _question(handle: RunHandle) -> str:
         status = handle.status()
     except RunDamaged as error:
         return f"{error}\nForget {run}{active} with all that is in {handle.log_place()}?"
-    ended = errors.counted(status.ended_trials, f"ended {status.noun}")
+    ended = errors.counted(status.ended_trials, f"ended {kinds.of(status).noun}")
     return f"Forget {run}{active} with {ended}, in {handle.log_place()}?"

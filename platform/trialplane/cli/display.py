@@ -11,7 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from trialplane.cli import collecting, output, progress, training
+from trialplane.cli import kinds, output
 from trialplane.wire import escapes
 from trialplane.wire.records import RunStatus
 from trialplane.wire.states import RunState
@@ -57,80 +57,22 @@ def draw(status: RunStatus) -> Group:
     head = Text.assemble((status.run, "bold"), "  ", (status.state.value, _STYLES.get(status.state, "")))
     if status.reason:
         head.append_text(_text(f"  {status.reason}", "dim"))
-    if status.is_training:
-        return Group(head, *_training(status))
-    if status.is_collection:
-        return Group(head, *_collection(status))
+    presenter = kinds.of(status)
+    live = presenter.live(status)
     bar = Table.grid(padding=(0, 1))
-    share = status.ended_trials / status.trials if status.trials else 0.0
-    bar.add_row(
-        ProgressBar(total=max(status.trials, 1), completed=status.ended_trials, width=36),
-        f"{status.ended_trials}/{status.trials}",
-        output.percent(share),
-    )
+    bar.add_row(ProgressBar(total=1.0, completed=live.share, width=36), *map(_text, live.beside))
     shown: list[Any] = [head, bar]
-    marks = [
-        (f"{status.complete} complete", "green" if status.complete else "dim"),
-        (f"{status.running} running", "" if status.running else "dim"),
-        (f"{status.pruned} pruned", "" if status.pruned else "dim"),
-        (f"{status.failed} failed", "red" if status.failed else "dim"),
-    ]
-    if status.retried:
-        marks.append((f"{status.retried} tried again", "yellow"))
-    shown.append(Text("  ").join(Text(*mark) for mark in marks))
-    speed = [
-        "" if status.rate is None else f"{status.rate:.3g} trials/s",
-        "" if status.eta is None else f"{output.duration(status.eta)} left",
-        f"{status.slots_ready}/{status.slots} slots ready",
-        status.recorder,
-    ]
-    shown.append(_text("  ".join(part for part in speed if part), "dim"))
-    if status.best is not None and status.best.values:
-        params = ", ".join(f"{name}={output.cell(value)}" for name, value in status.best.params.items())
-        shown.append(_text(f"best {progress.best(status)}", "bold").append_text(_text(f"  {params}")))
+    lines = [[_text(text, style) for text, style in line if text] for line in live.lines]
+    shown += [Text("  ").join(line) for line in lines if line]
+    if (workers := presenter.workers(status)) is not None:
+        header, rows = workers
+        table = Table(*header, box=None, pad_edge=False, header_style="dim")
+        for row in rows:
+            table.add_row(*(output.cell(value) for value in row))
+        shown.append(table)
     return Group(*shown)
 
 
 def _text(text: str, style: str = "") -> Text:
     """Text that a job may have had a hand in."""
     return Text(escapes.visible(text), style)
-
-
-def _training(status: RunStatus) -> list[Any]:
-    done = 1.0 if status.complete else training.share(status)
-    bar = Table.grid(padding=(0, 1))
-    width = ProgressBar(total=1.0, completed=done or 0.0, width=36)
-    bar.add_row(width, training.steps(status), "" if done is None else output.percent(done))
-    left = training.left(status)
-    line = [
-        *training.measures(status),
-        "" if left is None else f"{output.duration(left)} left",
-    ]
-    rest = [training.details(status), f"{status.slots_ready}/{status.slots} slots ready", status.recorder]
-    shown: list[Any] = [bar, _text("  ".join(part for part in line if part))]
-    shown.append(_text("  ".join(part for part in rest if part), "dim"))
-    warned = [part for part in (training.slowest(status), training.again(status)) if part]
-    if warned:
-        shown.append(_text("  ".join(warned), "yellow"))
-    return shown
-
-
-def _collection(status: RunStatus) -> list[Any]:
-    bar = Table.grid(padding=(0, 1))
-    share = collecting.share(status)
-    whole = (status.ended_trials + (share or 0.0)) / status.trials if status.trials else 0.0
-    bar.add_row(ProgressBar(total=1.0, completed=min(1.0, whole), width=36), collecting.done(status))
-    shown: list[Any] = [bar]
-    now = [collecting.now(status), collecting.rates(status), collecting.moved(status)]
-    if any(now):
-        shown.append(_text("  ".join(part for part in now if part)))
-    left = "" if status.eta is None else f"{output.duration(status.eta)} left"
-    rest = [left, f"{status.slots_ready}/{status.slots} slots ready", status.recorder]
-    shown.append(_text("  ".join(part for part in rest if part), "dim"))
-    if status.workers:
-        header, lines = collecting.workers(status)
-        table = Table(*header, box=None, pad_edge=False, header_style="dim")
-        for line in lines:
-            table.add_row(*(output.cell(value) for value in line))
-        shown.append(table)
-    return shown

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from trialplane.cli import names, output, training
+from trialplane.cli import kinds, names, output
 from trialplane.client.places import Place
 from trialplane.client.run import RunHandle
 from trialplane.errors import RunDamaged, RunNotFound
@@ -69,9 +69,9 @@ def _table(found: list[tuple[str, RunStatus | RunDamaged]]) -> str:
             name,
             status.job,
             status.state.value,
-            training.ended(status) if status.is_training else f"{status.ended_trials}/{status.trials}",
+            kinds.of(status).ended(status),
             status.failed,
-            None if status.is_collection or status.best is None or not status.best.values else status.best.values[0],
+            kinds.of(status).best_value(status),
             output.moment(status.created),
         )
         for name, status in found

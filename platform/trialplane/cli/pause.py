@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from trialplane.cli import names, output, progress
+from trialplane.cli import kinds, names, output
 from trialplane.client.places import Place
 
 
@@ -19,5 +19,5 @@ def command(run: str | None, place: Place, now: bool) -> None:
     """
     handle = names.find_run(run, place)
     status = handle.pause(now=now)
-    output.note(f"{handle.name} {status.state}: {progress.stand(status)}")
+    output.note(f"{handle.name} {status.state}: {kinds.of(status).stand(status)}")
     output.note(f"`platform resume {handle.name}` goes on with it")

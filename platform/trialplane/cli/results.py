@@ -8,9 +8,8 @@ from typing import Any
 
 import click
 
-from trialplane.cli import names, output, progress, training
+from trialplane.cli import kinds, names, output
 from trialplane.client.places import Place
-from trialplane.spec.jobs import Job, collection
 from trialplane.wire import records
 from trialplane.wire.records import TrialRow
 
@@ -28,69 +27,15 @@ def command(run: str | None, place: Place, limit: int | None, all_attempts: bool
     """
     handle = names.find_run(run, place)
     job = handle.job
-    found = handle.attempts() if all_attempts else handle.rows()
-    if job.kind == "collect" and not all_attempts:
-        found = sorted(found, key=lambda row: row.trial)
-    found = found[:limit]
+    presenter = kinds.of(job)
+    found = (handle.attempts() if all_attempts else presenter.ordered(handle.rows()))[:limit]
     if not found and kind == "table":
-        output.note(f"{handle.name} has started no {job.noun} yet; `platform status {handle.name}`")
+        output.note(f"{handle.name} has started no {presenter.noun} yet; `platform status {handle.name}`")
         return
     if kind == "csv":
         click.echo(output.as_csv(*_full(found)))
         return
-    table = _of_collection if job.kind == "collect" else _of_training if job.kind == "train" else _table
-    output.emit(kind, [records.to_dict(row) for row in found], lambda: table(job, found))
-
-
-def _table(job: Job, found: list[TrialRow]) -> str:
-    objectives = [objective.metric for objective in job.objectives]
-    params = list(dict.fromkeys(name for row in found for name in row.params))
-    messages = [_message(row) for row in found]
-    attempts = any(row.attempt > 1 for row in found)
-    header = ["trial", *(["attempt"] if attempts else []), "state", *objectives, *params, "time"]
-    lines: list[list[Any]] = []
-    for row, message in zip(found, messages, strict=True):
-        values = [row.metrics.get(name) for name in objectives]
-        line: list[Any] = [row.trial, *([row.attempt] if attempts else []), row.state.value, *values]
-        line += [row.params.get(name) for name in params]
-        line.append(output.duration(row.seconds))
-        lines.append([*line, message] if any(messages) else line)
-    return output.as_table([*header, "message"] if any(messages) else header, lines)
-
-
-def _of_training(job: Job, found: list[TrialRow]) -> str:
-    """Attempts instead of trials, and every number instead of the objectives."""
-    metrics = [*job.metrics, *(name for row in found for name in row.metrics if not training.is_passing(name))]
-    shown = list(dict.fromkeys(metrics))
-    messages = [_message(row) for row in found]
-    header = ["attempt", "state", *shown, "time", *(["message"] if any(messages) else [])]
-    lines: list[list[Any]] = []
-    for row, message in zip(found, messages, strict=True):
-        line = [row.attempt, row.state.value, *(row.metrics.get(name) for name in shown), output.duration(row.seconds)]
-        lines.append([*line, message] if any(messages) else line)
-    return output.as_table(header, lines)
-
-
-def _of_collection(job: Job, found: list[TrialRow]) -> str:
-    """Iterations instead of trials, with every number: the objective, what the platform counted, the consumer's others."""
-    told = {name for row in found for name in row.metrics}
-    added = [name for name in collection.ADDED if name in told]
-    shown = list(dict.fromkeys([*job.metrics, *added, *(name for row in found for name in row.metrics)]))
-    shown = [name for name in shown if not collection.OF_WORKER.match(name)]
-    attempts = any(row.attempt > 1 for row in found)
-    header = ["iteration", *(["attempt"] if attempts else []), "state", *shown, "time"]
-    messages = [_message(row) for row in found]
-    lines: list[list[Any]] = []
-    for row, message in zip(found, messages, strict=True):
-        line: list[Any] = [row.trial, *([row.attempt] if attempts else []), row.state.value]
-        line += [int(value) if value is not None and value.is_integer() else value for value in map(row.metrics.get, shown)]
-        line.append(output.duration(row.seconds))
-        lines.append([*line, message] if any(messages) else line)
-    return output.as_table([*header, "message"] if any(messages) else header, lines)
-
-
-def _message(row: TrialRow) -> str:
-    return ": ".join(part for part in (progress.reason(row), "" if row.feasible else "infeasible") if part)
+    output.emit(kind, [records.to_dict(row) for row in found], lambda: output.as_table(*presenter.results(job, found)))
 
 
 def _as_text(value: Any) -> Any:

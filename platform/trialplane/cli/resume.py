@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from trialplane.cli import foreground, names, output
+from trialplane.cli import foreground, kinds, names, output
 from trialplane.client.places import Place
 
 
@@ -40,8 +40,7 @@ def command(
     """
     handle = names.find_run(run, place)
     with foreground.signals() as received:
-        most = "collect.max_failed" if handle.job.kind == "collect" else "budget.max_failed"
-        changes = {"trials": trials, "parallel": parallel, most: max_failed}
+        changes = {"trials": trials, "parallel": parallel, kinds.of(handle.job).max_failed: max_failed}
         of_collection = {"collect.iterations": iterations, "collect.workers": workers}
         handle.resume(changes={**changes, **of_collection}, sets=sets)
         output.note(f"{handle.name} goes on")

@@ -7,7 +7,7 @@ import sys
 import click
 
 from trialplane import errors
-from trialplane.cli import names, output, progress
+from trialplane.cli import kinds, names, output, progress
 from trialplane.client.places import Place
 
 
@@ -35,5 +35,5 @@ def command(run: str | None, place: Place, parallel: int, now: bool) -> None:
     with progress.view(sys.stderr) as shown:
         for status in handle.scale(parallel, now=now):
             shown.update(status)
-    what = "worker" if handle.job.kind == "collect" else "trial"
-    output.note(f"{handle.name} runs up to {errors.counted(parallel, what)} at the same time from now on")
+    scaled = errors.counted(parallel, kinds.of(handle.job).scaled)
+    output.note(f"{handle.name} runs up to {scaled} at the same time from now on")

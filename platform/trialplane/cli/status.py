@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from trialplane.cli import collecting, names, output, progress, training
+from trialplane.cli import kinds, names, output, progress
+from trialplane.cli.kinds.presenter import Presenter
 from trialplane.client.places import Place
 from trialplane.wire import records
 from trialplane.wire.records import RunStatus
@@ -31,47 +32,29 @@ def show(status: RunStatus, kind: str) -> None:
 
 
 def _text(status: RunStatus) -> str:
-    fields = output.as_fields(_fields(status))
-    if not status.workers or status.state is not RunState.RUNNING:  # else they are those of the last moment
+    presenter = kinds.of(status)
+    fields = output.as_fields(_fields(status, presenter))
+    workers = presenter.workers(status)
+    if workers is None or status.state is not RunState.RUNNING:  # else they are those of the last moment
         return fields
-    return f"{fields}\n\n{output.as_table(*collecting.workers(status))}"
+    return f"{fields}\n\n{output.as_table(*workers)}"
 
 
-def _fields(status: RunStatus) -> dict[str, object]:
-    how = {"train": _of_training, "collect": collecting.fields}.get(status.kind, _of_search)
+def _fields(status: RunStatus, presenter: Presenter) -> dict[str, object]:
     return {
         "run": status.run,
         "job": status.job,
         "state": status.state.value,
         "reason": status.reason or _waiting(status),
-        **how(status),
+        **presenter.fields(status),
         "failures": ", ".join(f"{count} {name}" for name, count in status.failures.items()),
         "slots ready": f"{status.slots_ready}/{status.slots}" if status.slots_ready else "",
-        "time left": output.duration(training.left(status) if status.is_training else status.eta),
+        "time left": output.duration(presenter.left(status)),
         "submitted": output.moment(status.created),
         "ended": output.moment(status.ended),
         "MLflow": status.recorder,
         "warning": "; ".join(status.warnings),
     }
-
-
-def _of_search(status: RunStatus) -> dict[str, object]:
-    return {
-        "trials": progress.counts(status),
-        "best": progress.best(status),
-        "parameters": _parameters(status),
-        "speed": "" if status.rate is None else f"{status.rate:.3g} trials/s",
-    }
-
-
-def _of_training(status: RunStatus) -> dict[str, object]:
-    said = {"training": training.line(status), "also": training.details(status), "result": training.result(status)}
-    return {**said, "parameters": _parameters(status)}
-
-
-def _parameters(status: RunStatus) -> str:
-    """Those of the best trial, or of a training."""
-    return "" if status.best is None else ", ".join(f"{k}={output.cell(v)}" for k, v in status.best.params.items())
 
 
 def _waiting(status: RunStatus) -> str:

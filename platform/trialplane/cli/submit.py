@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from trialplane.cli import foreground, names, output
+from trialplane.cli import foreground, kinds, names, output
 from trialplane.client import places
 from trialplane.client.places import Place
 from trialplane.client.sdk import Platform
@@ -17,7 +17,6 @@ from trialplane.client.target import Submitted
 from trialplane.errors import Complaint, SpecError
 from trialplane.plan import render
 from trialplane.spec import document
-from trialplane.spec.jobs import Job
 from trialplane.spec.load import Flag
 
 _NOTES = {
@@ -25,17 +24,8 @@ _NOTES = {
     Submitted.REPLACED: "{0} is starting; it replaces the run {0} of before, which ended before its first trial",
     Submitted.RESUMED: "{0} was submitted before with the same spec and is not finished: it goes on",
     Submitted.RUNNING: "{0} was submitted before with the same spec and is running: it goes on",
-    Submitted.FINISHED: "{0} was submitted before with the same spec and has succeeded: nothing was started. "
-    "`platform results {0}` shows its trials, `platform resume {0} --trials N` asks for more",
+    Submitted.FINISHED: "{0} was submitted before with the same spec and has succeeded: nothing was started. ",
 }
-_TRAINED = (
-    "{0} was submitted before with the same spec and has succeeded: nothing was started. `platform results {0}` shows its "
-    "numbers; another one needs another --name"
-)
-_COLLECTED = (
-    "{0} was submitted before with the same spec and has succeeded: nothing was started. `platform results {0}` shows its "
-    "iterations, `platform resume {0} --iterations N` asks for more"
-)
 
 
 @click.group("submit")
@@ -188,16 +178,11 @@ def _submit(
     with foreground.signals() as received:
         handle, became = platform.start(prepared.plan)
         places.remember(platform.target.place, handle.name)
-        output.note(_note(became, prepared.plan.job).format(handle.name))
+        more = kinds.of(prepared.plan.job).finished if became is Submitted.FINISHED else ""
+        output.note(f"{_NOTES[became]}{more}".format(handle.name))
         if became is Submitted.FINISHED:
             return handle.exit_code
         return foreground.detached(handle, kind) if detach else foreground.attend(handle, kind, received)
-
-
-def _note(became: Submitted, job: Job) -> str:
-    if became is Submitted.FINISHED and job.kind == "train":
-        return _TRAINED
-    return _COLLECTED if became is Submitted.FINISHED and job.kind == "collect" else _NOTES[became]
 
 
 def _params(file: Path | None) -> tuple[list[Complaint], dict[str, Any]]:

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import click
 
-from trialplane import errors
-from trialplane.cli import names, output
+from trialplane.cli import kinds, names, output
 from trialplane.errors import SpecError
-from trialplane.spec import inputs, jobs, load
+from trialplane.spec import inputs, load
 from trialplane.wire import cluster
 
 
@@ -32,40 +31,5 @@ def command(job: str, profile: str | None, sets: tuple[str, ...], kind: str) -> 
         raise SpecError(complaints)
     for note in notes:
         output.note(note)
-    trials = errors.counted(resolved.trials, "trial")
-    if isinstance(resolved, jobs.Training):
-        output.emit(kind, resolved.model_dump(mode="json"), lambda: _of_training(resolved))
-        return
-    if isinstance(resolved, jobs.Collection):
-        output.emit(kind, resolved.model_dump(mode="json"), lambda: _of_collection(resolved))
-        return
-    search = resolved.search
-    searched = search.function or errors.counted(len(search.parameters), "parameter")
-    goals = ", ".join(f"{objective.direction} {objective.metric}" for objective in resolved.objectives)
-    watched = "" if resolved.pruner.name == "none" else f" by {search.watched(resolved.objectives[0]).metric}"
-    output.emit(
-        kind,
-        resolved.model_dump(mode="json"),
-        lambda: (
-            f"{resolved.name} is valid: {trials}, {resolved.parallel} at a time, {searched}, {goals}, "
-            f"sampler {resolved.sampler.name}, pruner {resolved.pruner.name}{watched}"
-        ),
-    )
-
-
-def _of_training(job: jobs.Training) -> str:
-    goals = ", ".join(f"{objective.direction} {objective.metric}" for objective in job.objectives)
-    gpus = f"with {errors.counted(job.resources.gpus, 'GPU')}{' each' if job.nodes > 1 else ''}"
-    nodes = f"{errors.counted(job.nodes, 'node')} {gpus if job.resources.gpus else 'without GPUs'}"
-    return f"{job.name} is valid: {errors.counted(job.world_size, 'rank')} on {nodes}, {goals}"
-
-
-def _of_collection(job: jobs.Collection) -> str:
-    collect = job.collect
-    gpus = f", each with {errors.counted(job.resources.gpus, 'GPU')}" if job.resources.gpus else ""
-    into = collect.learner.entrypoint if collect.write is None else f"files ({collect.write.format})"
-    work = f"{errors.counted(collect.iterations, 'iteration')} of {errors.counted(collect.units, 'unit')}"
-    return (
-        f"{job.name} is valid: {work}, "
-        f"{errors.counted(collect.workers, 'worker')}{gpus}, results to {into}, at most {collect.in_flight} on their way"
-    )
+    valid = kinds.of(resolved).valid(resolved)
+    output.emit(kind, resolved.model_dump(mode="json"), lambda: f"{resolved.name} is valid: {valid}")

@@ -14,7 +14,7 @@ from typing import Any
 
 from trialplane.client import kinds
 from trialplane.client.cluster import Answer, Cluster
-from trialplane.errors import TargetError
+from trialplane.errors import RunDamaged, TargetError
 from trialplane.plan.plan import Plan
 from trialplane.plan.site import Site
 from trialplane.wire import cluster as names
@@ -53,12 +53,22 @@ class Gateway:
         return found
 
     def status(self, run: str) -> tuple[RunStatus, bool] | None:
-        """The newest status and whether a controller lives, or None."""
+        """The newest status and whether a controller lives, or None.
+
+        Raises:
+            RunDamaged: it is no status, or one of another version.
+        """
         answer = self._known(run, "status")
         if answer is None:
             return None
         data = answer.json()
-        return records.from_dict(RunStatus, data["status"]), bool(data["alive"])
+        try:
+            status = records.from_dict(RunStatus, data["status"])
+        except ValueError as error:
+            raise self._unreadable(run, str(error)) from error
+        if wrong := records.misfit(status):
+            raise self._unreadable(run, f"an invalid value for `{wrong}`")
+        return status, bool(data["alive"])
 
     def job(self, run: str) -> bytes | None:
         """The job as resolved, JSON."""
@@ -150,6 +160,12 @@ class Gateway:
     def forget(self, run: str) -> bool:
         """Deletes the study and the run's folder; False when the ledger does not know it."""
         return self._change("DELETE", f"/runs/{run}")
+
+    def _unreadable(self, run: str, why: str) -> RunDamaged:
+        place = self._cluster.place
+        return RunDamaged(
+            f"the status of {run}, from the gateway in {place}, cannot be read: {why}; the chart's version of `platform` may"
+        )
 
     def _data(self, run: str, what: str) -> bytes | None:
         answer = self._known(run, what)

@@ -24,7 +24,7 @@ from trialplane.client.objects import Objects
 from trialplane.client.places import Place
 from trialplane.client.standing import View
 from trialplane.client.target import Submitted
-from trialplane.errors import Complaint, InputError, RunExists, RunNotFound, TargetError
+from trialplane.errors import Complaint, InputError, RunDamaged, RunExists, RunNotFound, TargetError
 from trialplane.plan import saving
 from trialplane.plan.pack import Pack
 from trialplane.plan.plan import Plan, Provenance
@@ -364,6 +364,8 @@ class KubernetesTarget:
         try:
             found = self.gateway.status(run)
         except TargetError as error:
+            if ray_job is None and isinstance(error, RunDamaged):  # which says more than that it does not live
+                raise
             return View(ray_job, None, False, str(error))
         status, alive = found or (None, False)
         if status is not None and not alive and status.started is not None and status.ended is None:

@@ -13,6 +13,7 @@ from trialplane.client import exporting
 from trialplane.client.target import Target
 from trialplane.errors import InputError, RunDamaged, RunNotFound, TargetError
 from trialplane.wire import rows
+from trialplane.wire.progress import TrainingProgress
 from trialplane.wire.records import RunStatus, TrialRow
 from trialplane.wire.states import RunState
 
@@ -136,7 +137,7 @@ class RunHandle:
 
     def _patience(self, status: RunStatus) -> float:
         """Seconds that a run may take to end: what a training gets to save itself is the job's to say, or the chart's."""
-        if not status.is_training:
+        if not isinstance(status.progress, TrainingProgress):
             return _PATIENCE
         with contextlib.suppress(RunDamaged):  # its controller has read the job and works all the same
             return _PATIENCE + (self.job.checkpoints.grace or _GRACE)

@@ -12,7 +12,7 @@ import dataclasses
 import itertools
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 from trialplane.controller import ray_session
 from trialplane.controller.iteration import Iteration, Verdict
@@ -21,9 +21,10 @@ from trialplane.controller.slots import SlotPool
 from trialplane.controller.workers import Worker
 from trialplane.spec.jobs import Collection
 from trialplane.wire import paths
+from trialplane.wire.progress import CollectionProgress
 from trialplane.wire.records import TrialEvent, TrialOutcome, TrialRequest
 from trialplane.wire.states import FailureClass, TrialState
-from trialplane.wire.units import WEIGHTS, Offer, WorkerStatus
+from trialplane.wire.units import WEIGHTS, Offer
 
 log = logging.getLogger(__name__)
 
@@ -86,14 +87,9 @@ class CrewPool:
         return "; ".join(filter(None, (self._consumer.trouble, self._producers.trouble)))
 
     @property
-    def progress(self) -> Mapping[str, float]:
-        """How far the iteration is that runs, or ran last; empty before the first."""
-        return {} if self._last is None else self._last.progress()
-
-    @property
-    def workers(self) -> tuple[WorkerStatus, ...]:
-        """The producers, in that iteration."""
-        return () if self._last is None else self._last.rows(self._warm)
+    def progress(self) -> CollectionProgress:
+        """How far the iteration is that runs, or ran last."""
+        return CollectionProgress() if self._last is None else self._last.progress(self._warm)
 
     def resize(self, size: int) -> set[int]:
         """Makes it `size` producers; one that has to go first does the units it has. The crew itself stays."""

@@ -17,6 +17,7 @@ from trialplane.controller.units import FailedUnit, Units
 from trialplane.controller.workers import Worker
 from trialplane.spec.jobs import Collection
 from trialplane.wire import paths
+from trialplane.wire.progress import CollectionProgress
 from trialplane.wire.records import TrialOutcome, TrialRequest
 from trialplane.wire.states import FailureClass, TrialState
 from trialplane.wire.units import Offer, Parcel, Unit, WorkerStatus
@@ -233,7 +234,7 @@ class Iteration:
     def of_workers(self) -> dict[str, float]:
         """The same of each producer that did something."""
         told: dict[str, float] = {}
-        for row in self.rows({}):
+        for row in self._workers({}):
             if row.units or row.failed:
                 each = 1 / row.seconds if row.seconds else 0.0
                 told[f"worker_{row.worker}/units_per_second"] = row.units * each
@@ -241,18 +242,26 @@ class Iteration:
                 told[f"worker_{row.worker}/units_failed"] = float(row.failed)
         return told
 
-    def progress(self) -> Mapping[str, float]:
-        """`RunStatus.progress`."""
+    def progress(self, nodes: Mapping[int, str]) -> CollectionProgress:
+        """How far it is.
+
+        Args:
+            nodes: slot → its node, of those that are ready.
+        """
         metrics = self.metrics()
-        del metrics["gigabytes"]
-        return {
-            "iteration": float(self.request.trial),
-            "units_total": float(self.book.count),
-            **metrics,
-            "bytes": float(self._bytes),
-            "in_flight_bytes": float(self.flow.in_flight),
-            "spilled_bytes": float(self._spilled),
-        }
+        return CollectionProgress(
+            iteration=self.request.trial,
+            units=self.book.arrived,
+            units_total=self.book.count,
+            units_failed=len(self.book.failed),
+            items=self._items,
+            bytes=self._bytes,
+            in_flight_bytes=self.flow.in_flight,
+            units_per_second=metrics["units_per_second"],
+            items_per_second=metrics["items_per_second"],
+            spilled_bytes=self._spilled,
+            workers=self._workers(nodes),
+        )
 
     def troubles(self) -> str:
         """Which units failed, and the first of them with its reason; "" for none."""
@@ -263,12 +272,7 @@ class Iteration:
         first = self._told(next(iter(failed.values())))
         return f"{len(failed)} of {errors.counted(self.book.count, 'unit')} failed: {numbers}; the first: {first}"
 
-    def rows(self, nodes: Mapping[int, str]) -> tuple[WorkerStatus, ...]:
-        """`RunStatus.workers`.
-
-        Args:
-            nodes: slot → its node, of those that are ready.
-        """
+    def _workers(self, nodes: Mapping[int, str]) -> tuple[WorkerStatus, ...]:
         now = time.monotonic()
         known = {**{slot: Worker(slot) for slot in nodes}, **self.workers}
         return tuple(

@@ -35,9 +35,9 @@ from trialplane.controller.repeats import Repeats
 from trialplane.controller.store.locking import LOCK_PATIENCE
 from trialplane.controller.store.study import Storage
 from trialplane.spec.jobs import Job
-from trialplane.wire import labels, records, rows
+from trialplane.wire import labels, progress, records, rows
 from trialplane.wire.attempts import Attempt
-from trialplane.wire.records import TrialOutcome, TrialRequest, TrialRow, Wish
+from trialplane.wire.records import RunStatus, TrialOutcome, TrialRequest, TrialRow, Wish
 from trialplane.wire.states import FailureClass
 from trialplane.wire.states import TrialState as State
 
@@ -350,9 +350,9 @@ class Ledger:
 
     def _fill(self) -> None:
         attempts, attributes = self._storage.load()
-        status = self._storage.described(labels.LEDGER_STATUS) or {}
-        self.worked = float(status.get("worked", 0.0))
-        self._left_at = int(status.get("progress", {}).get("step", self._left_at))
+        described = self._storage.described(labels.LEDGER_STATUS)
+        if described is not None:
+            self._go_on_from(described)
         for key, value in attributes.items():
             self._memory.set_study_system_attr(self._study_id, key, value)
         self._saved_attributes = attributes
@@ -381,6 +381,19 @@ class Ledger:
         for request in left:
             self._end_left(request)
         samplers.stop_if_exhausted(self.job, self._study, self._code)
+
+    def _go_on_from(self, described: Mapping[str, Any]) -> None:
+        """Takes from the last status, as the database has it, how long the run has worked and how far a training was."""
+        try:
+            status = records.from_dict(RunStatus, described)
+        except ValueError as error:
+            raise errors.LedgerCorrupt(
+                f"the status of the study {self.run} in its ledger cannot be read ({error}); the version of trialplane that "
+                f"wrote it may go on with it, `platform delete {self.run}` forgets it"
+            ) from error
+        self.worked = status.worked
+        step = progress.step_of(status.progress)
+        self._left_at = self._left_at if step is None else step
 
     def _end_left(self, request: TrialRequest) -> None:
         drawn = optuna.trial.Trial(self._study, self._trial_id(request.trial))

@@ -77,7 +77,7 @@ class Controller:
         wanted: says how the user wants the run to end, or None; asked all the time.
         parallel: says how many slots the user wants; asked all the time. None keeps the pool as it is.
         keeps_mlflow: whether trials log by themselves into stores of their own, also while MLflow answers.
-        progress: follows the reports of a training.
+        progress: how far the run is; `base.progress` when left out.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Controller:
         self._wanted = wanted
         self._parallel = parallel
         self._keeps_mlflow = keeps_mlflow
-        self._progress = progress or Progress()
+        self._progress = progress or Progress(base.progress)
         self._follows = isinstance(self._job, jobs.Training)  # the reports of a search's trials are no progress of the run
         self._crew = pool if isinstance(pool, CrewPool) else None
         self._is_dry = False  # nothing is left to start, unless a running trial is tried again
@@ -390,8 +390,8 @@ class Controller:
         rate = done / seconds if done and seconds > 0 else None
         left: float = self._job.trials - counts.ended
         if self._crew is not None:
-            self._progress.collected(self._crew.progress, self._crew.workers)
-            left -= self._progress.done if counts.running else 0.0
+            self._progress.now = progress = self._crew.progress
+            left -= progress.done if counts.running else 0.0
         eta = self._progress.eta(now) if self._follows else left / rate if rate else None
         return dataclasses.replace(
             self._base,
@@ -404,8 +404,7 @@ class Controller:
             rate=rate,
             eta=eta if state is RunState.RUNNING else None,
             worked=self.worked,
-            progress=self._progress.metrics,
-            workers=self._progress.workers,
+            progress=self._progress.now,
             ended=now if state is not RunState.RUNNING else None,
             updated=now,
             recorder=self._recorder.trouble,

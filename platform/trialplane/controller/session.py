@@ -43,7 +43,7 @@ from trialplane.controller.wishes import Wishes
 from trialplane.plan import sizes
 from trialplane.spec import jobs
 from trialplane.spec.jobs import Job, Role
-from trialplane.wire import env, escapes, labels, paths, records
+from trialplane.wire import env, escapes, labels, paths, progress, records
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import RunStatus, SlotConfig
 from trialplane.wire.states import RunState
@@ -107,7 +107,7 @@ class Session:
         self._stopped = stopped
         self._setting = setting
         self._ledger: Ledger | None = None
-        self._progress = Progress()
+        self._progress = Progress(progress.initial(job.kind))
         self._last = _last(run)  # read now: the first status of this controller takes the place of the last one's
         self._loop: loop.Controller | None = None
         self._base = RunStatus(
@@ -120,8 +120,8 @@ class Session:
             created=_submitted(run),
             started=time.time(),
             updated=time.time(),
-            kind=job.kind,
             slots_per_trial=job.roles()[0].nodes,
+            progress=self._progress.now,
             worked=0.0 if self._last is None else self._last.worked,
         )
 
@@ -177,7 +177,7 @@ class Session:
                 run.lock,
                 on_wait=wait,
                 give_up=give_up,
-                left_at=0 if self._last is None else int(self._last.progress.get("step", 0)),
+                left_at=0 if self._last is None else progress.step_of(self._last.progress) or 0,
                 **remote,
             )
 
@@ -348,8 +348,7 @@ class Session:
             best=best,
             ended=ended,
             updated=now,
-            progress=self._progress.metrics,
-            workers=self._progress.workers,
+            progress=self._progress.now,
             worked=self._base.worked if self._loop is None else self._loop.worked,
             warnings=() if self._loop is None else self._loop.warnings,
         )

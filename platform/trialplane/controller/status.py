@@ -11,7 +11,7 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import prometheus_client
@@ -20,13 +20,14 @@ from prometheus_client.core import GaugeMetricFamily
 from trialplane.wire import records
 from trialplane.wire.holder import Holder
 from trialplane.wire.paths import RunPaths
+from trialplane.wire.progress import CollectionProgress
 from trialplane.wire.records import RunStatus
+from trialplane.wire.units import WorkerStatus
 
 log = logging.getLogger(__name__)
 
 INTERVAL = 0.5  # seconds between writes of status.json while a run goes on
 TELL_INTERVAL = 10.0  # seconds between writes of the status to wherever else it is kept
-_ABOUT = {"training": "Reported by the training, or made of that.", "collection": "Of the iteration that runs."}
 _OF_WORKERS = ("units", "items", "failed", "bytes")
 _UNFIT = re.compile(r"[^a-zA-Z0-9_]")  # for the name of a metric of Prometheus
 
@@ -110,21 +111,14 @@ class StatusBoard:
         status = self._status
         if status is None:
             return
-        kind = "collection" if status.is_collection else "training"
-        values = {f"trialplane_{kind}_{_UNFIT.sub('_', name)}": value for name, value in status.progress.items()}
-        if values and not status.is_collection and status.eta is not None:
-            values["trialplane_training_seconds_left"] = status.eta
-        for name, value in values.items():
-            gauge = GaugeMetricFamily(name, _ABOUT[kind], labels=["run"])
-            gauge.add_metric([status.run], value)
-            yield gauge
-        for name in _OF_WORKERS if status.workers else ():
-            gauge = GaugeMetricFamily(
-                f"trialplane_worker_{name}", "Of a producer, in this iteration.", labels=["run", "worker"]
-            )
-            for worker in status.workers:
-                gauge.add_metric([status.run, str(worker.worker)], getattr(worker, name))
-            yield gauge
+        now = status.progress
+        if isinstance(now, CollectionProgress):
+            yield from _gauges("trialplane_collection", "Of the iteration that runs.", status.run, now.numbers)
+            yield from _worker_gauges(status.run, now.workers)
+        elif now.numbers:
+            left = {} if status.eta is None else {"seconds_left": status.eta}
+            about = "Reported by the training, or made of that."
+            yield from _gauges("trialplane_training", about, status.run, {**now.numbers, **left})
 
     def _gauge(self, name: str, text: str) -> prometheus_client.Gauge:
         gauge: prometheus_client.Gauge = prometheus_client.Gauge(name, text, ["run"], registry=self._registry).labels(
@@ -139,6 +133,22 @@ class StatusBoard:
         if path == "/metrics":
             return prometheus_client.CONTENT_TYPE_LATEST, prometheus_client.generate_latest(self._registry)
         return None
+
+
+def _gauges(prefix: str, about: str, run: str, numbers: Mapping[str, float]) -> Iterator[GaugeMetricFamily]:
+    values = {f"{prefix}_{_UNFIT.sub('_', name)}": value for name, value in numbers.items()}
+    for name, value in values.items():
+        gauge = GaugeMetricFamily(name, about, labels=["run"])
+        gauge.add_metric([run], value)
+        yield gauge
+
+
+def _worker_gauges(run: str, workers: Sequence[WorkerStatus]) -> Iterator[GaugeMetricFamily]:
+    for name in _OF_WORKERS if workers else ():
+        gauge = GaugeMetricFamily(f"trialplane_worker_{name}", "Of a producer, in this iteration.", labels=["run", "worker"])
+        for worker in workers:
+            gauge.add_metric([run, str(worker.worker)], getattr(worker, name))
+        yield gauge
 
 
 def _handler(page: Callable[[str], tuple[str, bytes] | None]) -> type[http.server.BaseHTTPRequestHandler]:

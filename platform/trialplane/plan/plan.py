@@ -17,6 +17,7 @@ from trialplane.errors import Complaint
 from trialplane.plan import pack as packing
 from trialplane.plan.pack import Pack
 from trialplane.spec.jobs import Job
+from trialplane.wire import progress
 from trialplane.wire.records import RunStatus
 from trialplane.wire.states import RunState
 
@@ -94,8 +95,8 @@ def pending(run: str, job: Job, submitted: float) -> RunStatus:
         state=RunState.PENDING,
         trials=job.trials,
         parallel=job.width,
-        kind=job.kind,
         slots_per_trial=job.roles()[0].nodes,
+        progress=progress.initial(job.kind),
         reason="the controller is starting",
         objectives=tuple(objective.metric for objective in job.objectives),
         created=submitted,

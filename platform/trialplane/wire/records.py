@@ -19,9 +19,10 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from trialplane.wire import escapes
+from trialplane.wire import escapes, progress
+from trialplane.wire.progress import RunProgress, StudyProgress
 from trialplane.wire.states import FailureClass, RunState, TrialState
-from trialplane.wire.units import Offer, WorkerStatus
+from trialplane.wire.units import Offer
 
 R = TypeVar("R")
 
@@ -248,12 +249,9 @@ class RunStatus:
     trials per second while slots were ready; `eta` is seconds; `nodes` are the hosts or pods that have a slot, so those
     that a run must keep when it gets smaller; `recorder` says why MLflow is away, or what it does not take; `unrecorded`
     is whether MLflow lacks results that a resume would write; `warnings` are what somebody should know while it runs;
-    `kind` is the job's; `slots_per_trial` is how many slots run one trial together; `parallel` is how many trials run at
-    a time, and of a collection, whose trials are its iterations, how many workers; `progress` is what the newest report
-    of a training said: its metrics, and `step` and, where the job told it, `total_steps`; of a collection it is the
-    iteration that runs: `iteration`, `units`, `units_total`, `units_failed`, `items`, `bytes`, `in_flight_bytes`,
-    `units_per_second`, `items_per_second`, `spilled_bytes`; `workers` are a collection's producers; `worked` is for how
-    many seconds all controllers of the run together have had slots, which `budget.time` bounds.
+    `slots_per_trial` is how many slots run one trial together; `parallel` is how many trials run at a time, and of a
+    collection, whose trials are its iterations, how many workers; `progress` is what only runs of its kind have; `worked`
+    is for how many seconds all controllers of the run together have had slots, which `budget.time` bounds.
     """
 
     run: str
@@ -281,31 +279,19 @@ class RunStatus:
     recorder: str = ""
     unrecorded: bool = False
     warnings: tuple[str, ...] = ()
-    kind: str = "hpo"
     slots_per_trial: int = 1
-    progress: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    workers: tuple[WorkerStatus, ...] = ()
+    progress: RunProgress = dataclasses.field(default_factory=StudyProgress)
     worked: float = 0.0
 
     @property
-    def is_collection(self) -> bool:
-        """Whether producers make results for a consumer, iteration by iteration."""
-        return self.kind == "collect"
-
-    @property
-    def noun(self) -> str:
-        """What one trial of it is called."""
-        return "iteration" if self.is_collection else "trial"
-
-    @property
-    def is_training(self) -> bool:
-        """Whether it is one training, and no search among trials."""
-        return self.kind == "train"
+    def kind(self) -> str:
+        """The job's."""
+        return self.progress.kind
 
     @property
     def slots(self) -> int:
-        """Slots that all trials fill when as many run as may; a collection's consumer has one beside the workers'."""
-        return self.parallel * self.slots_per_trial + self.is_collection
+        """Slots that all trials fill when as many run as may, and those of its kind beside them."""
+        return self.parallel * self.slots_per_trial + self.progress.slots_aside
 
     @property
     def ended_trials(self) -> int:
@@ -339,16 +325,29 @@ def from_json(cls: type[R], text: str | bytes) -> R:
     """The record of type `cls` that `to_json` wrote. Fields it does not know are dropped, so versions may differ.
 
     Raises:
-        ValueError: the text is no such record. Types of fields are for `misfit` to look at.
+        ValueError: as of `from_dict`.
     """
     try:
-        return from_dict(cls, json.loads(text))
+        data = json.loads(text)
+    except RecursionError as error:
+        raise ValueError(f"no {cls.__name__}: {error}") from error
+    return from_dict(cls, data)
+
+
+def from_dict(cls: type[R], data: Mapping[str, Any]) -> R:
+    """The record of type `cls` in plain JSON values, as `to_dict` made them.
+
+    Raises:
+        ValueError: they are no such record, or another version wrote one of a kind that this one does not know. Types of
+            fields are for `misfit` to look at.
+    """
+    try:
+        return _read(cls, progress.converted(data) if cls is RunStatus else data)
     except (TypeError, AttributeError, KeyError, OverflowError, RecursionError) as error:
         raise ValueError(f"no {cls.__name__}: {error}") from error
 
 
-def from_dict(cls: type[R], data: Mapping[str, Any]) -> R:
-    """The record of type `cls` in plain JSON values, as `to_dict` made them."""
+def _read(cls: type[R], data: Mapping[str, Any]) -> R:
     readers = _readers(cls)  # type: ignore[arg-type]  # classes are hashable
     return cls(
         **{
@@ -364,16 +363,17 @@ _Reader = Callable[[Any], Any] | None
 
 @functools.cache
 def _readers(cls: Any) -> dict[str, _Reader]:
-    """What turns the JSON value of each field into the field's type; None where they are the same."""
+    """What turns the JSON value of each field but a tag into the field's type; None where they are the same."""
     hints = typing.get_type_hints(cls)
-    return {field.name: _reader(hints[field.name]) for field in dataclasses.fields(cls)}
+    return {field.name: _reader(hints[field.name]) for field in dataclasses.fields(cls) if field.init}
 
 
 def _reader(hint: Any) -> _Reader:
     """For enums, nested records, tuples and mappings of floats. A ledger holds thousands, so it is made once a type."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is types.UnionType:
-        return _reader(next(a for a in arguments if a is not type(None)))
+        some = [argument for argument in arguments if argument is not type(None)]
+        return _reader(some[0]) if len(some) == 1 else functools.partial(_read_tagged, {one.kind: one for one in some})
     if origin is tuple:
         item = _reader(arguments[0])
         return tuple if item is None else lambda value: tuple(map(item, value))
@@ -383,8 +383,16 @@ def _reader(hint: Any) -> _Reader:
     if hint is float or (isinstance(hint, type) and issubclass(hint, enum.Enum)):
         return hint
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
-        return functools.partial(from_dict, hint)
+        return functools.partial(_read, hint)
     return None
+
+
+def _read_tagged(tagged: Mapping[str, type[R]], data: Mapping[str, Any]) -> R:
+    """The record of the type that `kind` names, of several."""
+    kind = data["kind"]
+    if kind not in tagged:
+        raise ValueError(f"it is of kind {kind!r}, and this version knows {', '.join(tagged)}: another version wrote it")
+    return _read(tagged[kind], data)
 
 
 def misfit(record: Any) -> str:
@@ -399,6 +407,8 @@ def _fits(hint: Any, value: Any) -> bool:
         return True
     if origin is types.UnionType:
         return any(_fits(argument, value) for argument in arguments)
+    if origin is typing.Literal:
+        return value in arguments
     if origin is tuple:
         return isinstance(value, tuple) and all(_fits(arguments[0], item) for item in value)
     if origin is Mapping:

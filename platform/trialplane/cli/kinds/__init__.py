@@ -1,0 +1,21 @@
+"""What a user sees of a run that depends on its kind: one presenter for each kind, and the table that picks it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trialplane.cli.kinds.collection import CollectionPresenter
+from trialplane.cli.kinds.presenter import Presenter
+from trialplane.cli.kinds.study import StudyPresenter
+from trialplane.cli.kinds.training import TrainingPresenter
+from trialplane.wire.records import RunStatus
+
+if TYPE_CHECKING:
+    from trialplane.spec.jobs import Job
+
+PRESENTERS: dict[str, Presenter] = {"hpo": StudyPresenter(), "train": TrainingPresenter(), "collect": CollectionPresenter()}
+
+
+def of(run: RunStatus | Job) -> Presenter:
+    """The presenter of a run, by its status or its job."""
+    return PRESENTERS[run.kind]

@@ -1,0 +1,161 @@
+"""What a presenter of a kind of run provides, and the texts and tables that all kinds share.
+
+Texts and values alone: `display` draws a `Live`, `output` prints a table.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import click
+
+from trialplane import errors
+from trialplane.cli import output
+from trialplane.client.run import RunHandle
+from trialplane.wire.records import RunStatus, TrialRow
+from trialplane.wire.states import TrialState
+
+if TYPE_CHECKING:
+    from trialplane.spec.jobs import Job
+
+Table = tuple[list[str], list[list[Any]]]  # header and lines
+Column = tuple[str, list[Any]]  # name, and a value for each row
+Span = tuple[str, str]  # a text, and its style as rich names it
+
+
+@dataclasses.dataclass(frozen=True)
+class Live:
+    """What the live display shows of a run below its name and state.
+
+    Attributes:
+        share: of the run that is done, 0 to 1.
+        beside: texts beside the bar that shows it.
+        lines: below it; the spans of a line are set apart.
+    """
+
+    share: float
+    beside: tuple[str, ...]
+    lines: tuple[tuple[Span, ...], ...]
+
+
+class Presenter(Protocol):
+    """How runs of one kind are shown. What a kind does not override holds for a run of several trials.
+
+    Attributes:
+        noun: what one trial is called.
+        scaled: what `platform scale` sets the number of.
+        max_failed: the field of the job that `platform resume --max-failed` sets.
+        finished: what to type when a submission finds the run finished; `{0}` is its name.
+    """
+
+    noun: str = "trial"
+    scaled: str = "trial"
+    max_failed: str = "budget.max_failed"
+    finished: str
+
+    def valid(self, job: Job) -> str:
+        """A valid job in short."""
+
+    def line(self, status: RunStatus) -> str:
+        """How a run stands that has begun, in one line, without the time left."""
+
+    def summary(self, handle: RunHandle, status: RunStatus) -> Iterator[str]:
+        """Lines about what an ended run came to, and what to type next."""
+
+    def live(self, status: RunStatus) -> Live:
+        """The live display."""
+
+    def fields(self, status: RunStatus) -> dict[str, object]:
+        """What `platform status` shows of this kind alone; empty ones are left out."""
+
+    def results(self, job: Job, rows: Sequence[TrialRow]) -> Table:
+        """The table of `platform results`."""
+
+    def ended(self, status: RunStatus) -> str:
+        """How far a run is, for a column of `platform list`."""
+        return f"{status.ended_trials}/{status.trials}"
+
+    def best_value(self, status: RunStatus) -> float | None:
+        """The best value of the first objective, for another column; None where there is none."""
+        return None if status.best is None or not status.best.values else status.best.values[0]
+
+    def left(self, status: RunStatus) -> float | None:
+        """Seconds to the end; None while nobody can tell."""
+        return status.eta
+
+    def stand(self, status: RunStatus) -> str:
+        """How far a run had come when it was stopped."""
+        return f"{status.ended_trials} of {errors.counted(status.trials, self.noun)} had ended"
+
+    def workers(self, status: RunStatus) -> Table | None:
+        """The table of a run's workers; None when there are none to show."""
+        return None
+
+    def failure(self, run: str, row: TrialRow) -> str:
+        """One line about an attempt that failed; "" where the end of the run is enough."""
+        again = "; it is tried again" if row.state is TrialState.LOST else f"; `platform logs {run} {row.trial}`"
+        return f"{self.noun} {row.trial}: {reason(row)[:200]}{again}"
+
+    def ordered(self, rows: list[TrialRow]) -> list[TrialRow]:
+        """The trials of a run, which come the best first, in the order in which they are shown."""
+        return rows
+
+    def why_no_best(self, run: str) -> str:
+        """Why a run has no best trial to print; "" where it has."""
+        return ""
+
+    def logs(self, handle: RunHandle, trial: int | None, attempt: int | None, *, follow: bool) -> Iterator[str]:
+        """Lines of a trial's log, or without a trial of what stands for the whole run.
+
+        Raises:
+            InputError: there is no such trial.
+        """
+        if trial is None and attempt is not None:
+            raise click.UsageError("--attempt needs a TRIAL")
+        return handle.logs(trial, attempt, follow=follow)
+
+    def worker_logs(self, handle: RunHandle, trial: int, worker: int, *, follow: bool) -> Iterator[str]:
+        """Lines of one worker's log."""
+        raise click.UsageError(f"--worker is for collections, and {handle.name} is none")
+
+
+def took(status: RunStatus) -> str:
+    """How long an ended run took; "" while that is not known."""
+    return output.duration(status.ended - status.started) if status.ended and status.started else ""
+
+
+def parameters(status: RunStatus) -> str:
+    """Those of the best trial, or of a training."""
+    return "" if status.best is None else ", ".join(f"{k}={output.cell(v)}" for k, v in status.best.params.items())
+
+
+def slots(status: RunStatus) -> str:
+    """How many slots are ready, of those there are to be."""
+    return f"{status.slots_ready}/{status.slots} slots ready"
+
+
+def reason(row: TrialRow) -> str:
+    """Why an attempt failed, in words that begin with the class; empty for others."""
+    message = output.cell(row.message)
+    if row.failure is None:
+        return message
+    return message if message.startswith(row.failure.value) else f"{row.failure}: {message}"
+
+
+def numbered(noun: str, rows: Sequence[TrialRow]) -> list[Column]:
+    """The columns that name each row: its trial, and its attempt where any was tried again."""
+    trials: Column = (noun, [row.trial for row in rows])
+    attempts: Column = ("attempt", [row.attempt for row in rows])
+    return [trials, attempts] if any(row.attempt > 1 for row in rows) else [trials]
+
+
+def table(names: Sequence[Column], rows: Sequence[TrialRow], shown: Sequence[Column]) -> Table:
+    """Results as a table: what names each row, its state, what is shown of it, its time, and its message if any has one."""
+    columns: list[Column] = [*names, ("state", [row.state.value for row in rows]), *shown]
+    columns.append(("time", [output.duration(row.seconds) for row in rows]))
+    messages = [": ".join(filter(None, (reason(row), "" if row.feasible else "infeasible"))) for row in rows]
+    if any(messages):
+        columns.append(("message", messages))
+    return [name for name, _ in columns], [list(line) for line in zip(*(values for _, values in columns), strict=True)]

@@ -1,0 +1,115 @@
+"""How a study is shown: its trials by how they ended, and the best of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, cast
+
+from trialplane import errors
+from trialplane.cli import output
+from trialplane.cli.kinds import presenter
+from trialplane.cli.kinds.presenter import Column, Live, Presenter, Table
+from trialplane.client.run import RunHandle
+from trialplane.wire.records import RunStatus, TrialRow
+
+if TYPE_CHECKING:
+    from trialplane.spec.jobs import Job, Study
+
+
+class StudyPresenter(Presenter):
+    """See `Presenter`."""
+
+    finished = "`platform results {0}` shows its trials, `platform resume {0} --trials N` asks for more"
+
+    def valid(self, job: Job) -> str:
+        """See `Presenter`."""
+        study = cast("Study", job)
+        search = study.search
+        searched = search.function or errors.counted(len(search.parameters), "parameter")
+        goals = ", ".join(f"{objective.direction} {objective.metric}" for objective in job.objectives)
+        watched = "" if study.pruner.name == "none" else f" by {search.watched(job.objectives[0]).metric}"
+        return (
+            f"{errors.counted(study.trials, 'trial')}, {study.parallel} at a time, {searched}, {goals}, "
+            f"sampler {study.sampler.name}, pruner {study.pruner.name}{watched}"
+        )
+
+    def line(self, status: RunStatus) -> str:
+        """See `Presenter`."""
+        return "; ".join(filter(None, (counts(status), f"best {best(status)}" if best(status) else "")))
+
+    def summary(self, handle: RunHandle, status: RunStatus) -> Iterator[str]:
+        """See `Presenter`."""
+        name, took = handle.name, presenter.took(status)
+        yield counts(status) + (f" in {took}" if took else "")
+        if status.best is not None and status.best.values:
+            yield f"best {best(status)}"
+            for key, value in status.best.params.items():
+                yield f"  {key} = {output.cell(value)}"
+        yield f"logs are in {handle.log_place()}: `platform logs {name}`, `platform logs {name} TRIAL`"
+        if status.ended_trials:
+            yield f"see them all: `platform results {name}`, `platform ui`"
+        if status.best is not None:
+            local = "" if handle.target.remote else " --local"
+            again = f"platform submit hpo {status.job} --params best.yaml{local}"
+            yield f"use the best: `platform best {name} > best.yaml`, `{again}`"
+
+    def live(self, status: RunStatus) -> Live:
+        """See `Presenter`."""
+        share = status.ended_trials / status.trials if status.trials else 0.0
+        marks = [
+            (f"{status.complete} complete", "green" if status.complete else "dim"),
+            (f"{status.running} running", "" if status.running else "dim"),
+            (f"{status.pruned} pruned", "" if status.pruned else "dim"),
+            (f"{status.failed} failed", "red" if status.failed else "dim"),
+            (f"{status.retried} tried again" if status.retried else "", "yellow"),
+        ]
+        left = "" if status.eta is None else f"{output.duration(status.eta)} left"
+        lines = [
+            tuple(marks),
+            tuple((text, "dim") for text in (_speed(status), left, presenter.slots(status), status.recorder)),
+        ]
+        if best(status):
+            lines.append(((f"best {best(status)}", "bold"), (presenter.parameters(status), "")))
+        return Live(share, (f"{status.ended_trials}/{status.trials}", output.percent(share)), tuple(lines))
+
+    def fields(self, status: RunStatus) -> dict[str, object]:
+        """See `Presenter`."""
+        return {
+            "trials": counts(status),
+            "best": best(status),
+            "parameters": presenter.parameters(status),
+            "speed": _speed(status),
+        }
+
+    def results(self, job: Job, rows: Sequence[TrialRow]) -> Table:
+        """See `Presenter`."""
+        params = dict.fromkeys(name for row in rows for name in row.params)
+        metrics: list[Column] = [(one.metric, [row.metrics.get(one.metric) for row in rows]) for one in job.objectives]
+        sampled: list[Column] = [(name, [row.params.get(name) for row in rows]) for name in params]
+        return presenter.table(presenter.numbered(self.noun, rows), rows, [*metrics, *sampled])
+
+
+def counts(status: RunStatus) -> str:
+    """How many trials stand how."""
+    text = f"{status.ended_trials}/{status.trials} ended: {status.complete} complete, {status.pruned} pruned"
+    text += f", {status.failed} failed"
+    if status.running:
+        text += f"; {status.running} running"
+    if status.retried:
+        text += f"; {errors.counted(status.retried, 'attempt')} tried again"
+    return text
+
+
+def best(status: RunStatus) -> str:
+    """The best values and their trial."""
+    if status.best is None or not status.best.values:
+        return ""
+    values = " ".join(
+        f"{name} {output.cell(value)}" for name, value in zip(status.objectives, status.best.values, strict=False)
+    )
+    more = ", one of several: `platform best` shows all" if len(status.objectives) > 1 else ""
+    return f"{values} (trial {status.best.trial}{more})"
+
+
+def _speed(status: RunStatus) -> str:
+    return "" if status.rate is None else f"{status.rate:.3g} trials/s"

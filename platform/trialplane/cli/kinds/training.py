@@ -1,0 +1,221 @@
+"""How a training is shown: where it is, how fast it goes and how long it will take; attempts instead of trials."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, cast
+
+from trialplane import errors
+from trialplane.cli import output
+from trialplane.cli.kinds import presenter
+from trialplane.cli.kinds.presenter import Column, Live, Presenter, Table
+from trialplane.client.run import RunHandle
+from trialplane.wire.progress import TrainingProgress
+from trialplane.wire.records import RunStatus, TrialRow
+from trialplane.wire.states import RunState, TrialState
+
+if TYPE_CHECKING:
+    from trialplane.spec.jobs import Job, Training
+
+# Metrics of a report that are shown apart from the others; `training/progress.py` reports so.
+LEFT = "seconds_left"
+SLOWEST = "slowest_rank"  # by the supervisor of the ranks, while one of them holds the others up
+# What tells how a training goes and not how good it is.
+_PASSING = (
+    *(LEFT, "total_steps", SLOWEST, "slowest_rank_factor", "seconds_per_step"),
+    *("samples_per_second", "samples_per_second_and_rank", "tokens_per_second", "tokens_per_second_and_rank"),
+)
+_RATES = {"tokens_per_second": "tokens/s", "samples_per_second": "samples/s"}
+
+
+class TrainingPresenter(Presenter):
+    """See `Presenter`."""
+
+    finished = "`platform results {0}` shows its numbers; another one needs another --name"
+
+    def valid(self, job: Job) -> str:
+        """See `Presenter`."""
+        training = cast("Training", job)
+        goals = ", ".join(f"{objective.direction} {objective.metric}" for objective in job.objectives)
+        gpus = f"with {errors.counted(job.resources.gpus, 'GPU')}{' each' if training.nodes > 1 else ''}"
+        nodes = f"{errors.counted(training.nodes, 'node')} {gpus if job.resources.gpus else 'without GPUs'}"
+        return f"{errors.counted(job.world_size, 'rank')} on {nodes}, {goals}"
+
+    def line(self, status: RunStatus) -> str:
+        """See `Presenter`."""
+        done = _share(status)
+        where = _steps(status) + (f" ({output.percent(done)})" if done is not None else "")
+        parts = (where or _before(status), *_measures(status), _slowest(status), again(status))
+        return "; ".join(part for part in parts if part)
+
+    def summary(self, handle: RunHandle, status: RunStatus) -> Iterator[str]:
+        """See `Presenter`."""
+        name, took, result = handle.name, presenter.took(status), _result(status)
+        # The objectives of what it returned, where there are any, and not those of the batches that it saw last.
+        measures = [f"result: {result}", *_rates(status)] if result else _measures(status)
+        done = "; ".join(part for part in (_steps(status), *measures, again(status)) if part)
+        yield f"{done or 'no step was reported'}" + (f"; in {took}" if took else "")
+        where = f"`platform logs {name}` (in {handle.log_place()})"
+        yield f"its log: {where}; its numbers: `platform results {name}`, `platform ui`"
+        if status.state in (RunState.FAILED, RunState.CANCELLED) and _steps(status):  # else it has no checkpoint
+            local = "" if handle.target.remote else " --local"
+            yield f"go on from its newest checkpoint: `platform resume {name}`"
+            yield f"the same with other code or parameters: `platform submit train {status.job} --resume {name}{local}`"
+
+    def live(self, status: RunStatus) -> Live:
+        """See `Presenter`."""
+        done = 1.0 if status.complete else _share(status)
+        left = self.left(status)
+        lines = (
+            tuple((text, "") for text in (*_measures(status), "" if left is None else f"{output.duration(left)} left")),
+            tuple((text, "dim") for text in (_details(status), presenter.slots(status), status.recorder)),
+            tuple((text, "yellow") for text in (_slowest(status), again(status))),
+        )
+        return Live(done or 0.0, (_steps(status), "" if done is None else output.percent(done)), lines)
+
+    def fields(self, status: RunStatus) -> dict[str, object]:
+        """See `Presenter`."""
+        shown = {"training": self.line(status), "also": _details(status), "result": _result(status)}
+        return {**shown, "parameters": presenter.parameters(status)}
+
+    def ended(self, status: RunStatus) -> str:
+        """`done`, `failed`, or how much is done; "" for one that has not reported."""
+        if status.complete:
+            return "done"
+        if status.failed or status.pruned:
+            return "failed" if status.failed else "stopped"
+        done = _share(status)
+        return _steps(status) if done is None else output.percent(done)
+
+    def results(self, job: Job, rows: Sequence[TrialRow]) -> Table:
+        """Attempts instead of trials, and every number instead of the objectives."""
+        told = (name for row in rows for name in row.metrics if name not in _PASSING)
+        names = dict.fromkeys([*job.metrics, *told])
+        shown: list[Column] = [(name, [row.metrics.get(name) for row in rows]) for name in names]
+        return presenter.table([("attempt", [row.attempt for row in rows])], rows, shown)
+
+    def left(self, status: RunStatus) -> float | None:
+        """As the controller estimates it, or the training itself; None while it does not run."""
+        if not status.running:
+            return None
+        return status.eta if status.eta is not None else _progress(status).metrics.get(LEFT)
+
+    def stand(self, status: RunStatus) -> str:
+        """See `Presenter`."""
+        return _steps(status) or "it had not reported a step"
+
+    def failure(self, run: str, row: TrialRow) -> str:
+        """Of an attempt that another follows; how the last one ended is in the summary of the run."""
+        if row.state is not TrialState.LOST:
+            return ""
+        return f"attempt {row.attempt}: {presenter.reason(row)[:200]}; it starts again from its last checkpoint"
+
+    def why_no_best(self, run: str) -> str:
+        """See `Presenter`."""
+        return (
+            f"{run} is a training, which searched nothing: its parameters are those it was given "
+            f"(`platform results {run}` shows its numbers)"
+        )
+
+    def logs(self, handle: RunHandle, trial: int | None, attempt: int | None, *, follow: bool) -> Iterator[str]:
+        """Its own log without a trial, and not its controller's."""
+        name = handle.name
+        if trial:
+            raise errors.InputError(
+                f"{name} is a training, and has no trial {trial}: `platform logs {name}` shows what all its ranks said, "
+                f"`platform logs {name} --attempt {trial}` its attempt {trial}"
+            )
+        return _logs(handle, follow) if trial is None and attempt is None else handle.logs(0, attempt, follow=follow)
+
+
+def again(status: RunStatus) -> str:
+    """How often it had to start again."""
+    waits = not (status.running or status.ended_trials)  # for an attempt that has not begun, or for `platform resume`
+    count = status.retried - waits
+    times = {1: "once", 2: "twice"}.get(count, f"{count} times")
+    return f"started again {times}" if count > 0 else ""
+
+
+def _progress(status: RunStatus) -> TrainingProgress:
+    assert isinstance(status.progress, TrainingProgress)
+    return status.progress
+
+
+def _share(status: RunStatus) -> float | None:
+    """How much of it is done, 0 to 1; None while that is not known."""
+    now = _progress(status)
+    if now.step is None or not now.total_steps:
+        return None
+    return now.step / now.total_steps if now.step < now.total_steps else 1.0  # a quotient may be no float
+
+
+def _steps(status: RunStatus) -> str:
+    """`step 1,200/10,000`, or as much of that as is known."""
+    now = _progress(status)
+    if now.step is None:
+        return ""
+    return f"step {now.step:,}" + (f"/{now.total_steps:,}" if now.total_steps else "")
+
+
+def _measures(status: RunStatus) -> list[str]:
+    """The objectives and the rates of the newest report."""
+    metrics = _progress(status).metrics
+    names = [*status.objectives, *(["loss"] if "loss" not in status.objectives else [])]
+    return [*(f"{name} {output.cell(metrics[name])}" for name in names if name in metrics), *_rates(status)]
+
+
+def _rates(status: RunStatus) -> list[str]:
+    metrics = _progress(status).metrics
+    return [f"{output.rate(metrics[name])} {unit}" for name, unit in _RATES.items() if name in metrics]
+
+
+def _details(status: RunStatus) -> str:
+    """Everything else that the newest report said."""
+    shown = (LEFT, SLOWEST, "loss", *status.objectives, *_RATES)
+    metrics = _progress(status).metrics
+    return ", ".join(f"{name} {output.cell(value)}" for name, value in metrics.items() if name not in shown)
+
+
+def _result(status: RunStatus) -> str:
+    """The objectives of what it returned, which its newest report need not have; "" while it has returned nothing."""
+    if status.best is None or not status.best.values:
+        return ""
+    found = zip(status.objectives, status.best.values, strict=False)
+    return ", ".join(f"{name} {output.cell(value)}" for name, value in found)
+
+
+def _slowest(status: RunStatus) -> str:
+    """Which rank holds the others up; "" while none does."""
+    rank = _progress(status).metrics.get(SLOWEST)
+    return "" if rank is None else f"rank {rank:.0f} holds the others up"
+
+
+def _before(status: RunStatus) -> str:
+    if status.ended_trials:
+        return "ended"
+    return "the training has started; it has not reported a step yet" if status.running else ""
+
+
+def _logs(handle: RunHandle, follow: bool) -> Iterator[str]:
+    """The newest attempt's log; with `follow` also those of the attempts after it."""
+    shown = 0
+    told = False
+    while True:
+        active = handle.is_active()  # asked first, so that an attempt that has just begun is not missed
+        newest = max((row.attempt for row in handle.attempts()), default=0)
+        if newest > shown:
+            shown = newest
+            yield from handle.logs(0, newest, follow=follow)
+        elif not (follow and active):
+            break
+        else:
+            if not shown and not told:
+                told = True
+                output.note(f"{handle.name} has not started to train; `platform status {handle.name}` says why")
+            time.sleep(handle.target.poll)
+        if not follow:
+            break
+    if not shown:
+        output.note(f"{handle.name} has not started to train; this is what its controller said")
+        yield from handle.logs()

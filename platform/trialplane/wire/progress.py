@@ -1,0 +1,131 @@
+"""How far a run is: what only a study, a training or a collection has. Frozen values, told apart by `kind`, the job's.
+
+`slots_aside` is how many slots a run of the kind has beside those that `RunStatus.parallel` counts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from trialplane.wire.units import WorkerStatus
+
+
+@dataclasses.dataclass(frozen=True)
+class StudyProgress:
+    """Of a study: nothing, for its status counts its trials and has the best of them."""
+
+    kind: Literal["hpo"] = dataclasses.field(default="hpo", init=False)
+    slots_aside = 0
+
+    @property
+    def numbers(self) -> Mapping[str, float]:
+        """None."""
+        return {}
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingProgress:
+    """Of a training: what the attempt that runs, or ran last, has reported.
+
+    Attributes:
+        step: the newest; None before the first report.
+        total_steps: None where the job does not report them.
+        metrics: metric → its newest value.
+    """
+
+    kind: Literal["train"] = dataclasses.field(default="train", init=False)
+    step: int | None = None
+    total_steps: int | None = None
+    metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    slots_aside = 0
+
+    @property
+    def numbers(self) -> Mapping[str, float]:
+        """Each number by its name; empty before the first report."""
+        counts = {"step": self.step, "total_steps": self.total_steps}
+        return {**self.metrics, **{name: value for name, value in counts.items() if value is not None}}
+
+
+@dataclasses.dataclass(frozen=True)
+class CollectionProgress:
+    """Of a collection: the iteration that runs, or ran last.
+
+    Attributes:
+        iteration: its number; None before the first.
+        units: that arrived.
+        units_total: that it is to have.
+        units_failed: that nobody could do.
+        items: what the job counts in the results that arrived: positions, samples.
+        bytes: of the results that arrived.
+        in_flight_bytes: of those on their way to the consumer.
+        units_per_second, items_per_second: from the first unit to the newest result.
+        spilled_bytes: that the object store had to write to disk.
+        workers: its producers.
+    """
+
+    kind: Literal["collect"] = dataclasses.field(default="collect", init=False)
+    iteration: int | None = None
+    units: int = 0
+    units_total: int = 0
+    units_failed: int = 0
+    items: int = 0
+    bytes: int = 0
+    in_flight_bytes: int = 0
+    units_per_second: float = 0.0
+    items_per_second: float = 0.0
+    spilled_bytes: int = 0
+    workers: tuple[WorkerStatus, ...] = ()
+    slots_aside = 1  # the consumer's
+
+    @property
+    def done(self) -> float:
+        """The share of the iteration's units that have arrived or failed, 0 to 1."""
+        return (self.units + self.units_failed) / self.units_total if self.units_total else 0.0
+
+    @property
+    def numbers(self) -> Mapping[str, float]:
+        """Each number by its name; empty before the first iteration."""
+        names = [field.name for field in dataclasses.fields(self) if field.name not in ("kind", "workers")]
+        return {} if self.iteration is None else {name: getattr(self, name) for name in names}
+
+
+RunProgress = StudyProgress | TrainingProgress | CollectionProgress
+
+_KINDS: Mapping[str, type[RunProgress]] = {one.kind: one for one in (StudyProgress, TrainingProgress, CollectionProgress)}
+
+
+def initial(kind: str) -> RunProgress:
+    """The progress of a run of that kind that has not begun."""
+    return _KINDS[kind]()
+
+
+def step_of(progress: RunProgress) -> int | None:
+    """The newest step of a training; None for anything else, or before its first report."""
+    return progress.step if isinstance(progress, TrainingProgress) else None
+
+
+def whole(value: Any) -> int | None:
+    """A count that a job reported, or a file holds, as an integer; None for one that is none or no finite number."""
+    return int(value) if value is not None and math.isfinite(value := float(value)) else None
+
+
+def converted(status: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A status in plain JSON values in the form of today, of one that has `kind` and `workers` beside its progress.
+
+    Such a progress is one mapping of numbers, whatever the kind. A status of today is returned as it is.
+    """
+    if "kind" not in status:
+        return status
+    kind, numbers = status["kind"], dict(status.get("progress", {}))
+    progress: dict[str, Any] = {"kind": kind}
+    if kind == TrainingProgress.kind:
+        counts = {name: whole(numbers.pop(name, None)) for name in ("step", "total_steps")}
+        progress |= {**counts, "metrics": numbers}
+    elif kind == CollectionProgress.kind:
+        rates = {name: numbers.pop(name) for name in list(numbers) if name.endswith("_per_second")}
+        counts = {name: whole(value) for name, value in numbers.items()}
+        progress |= {**counts, **rates, "workers": status.get("workers", [])}
+    return {**status, "progress": progress}
