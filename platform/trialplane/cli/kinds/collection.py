@@ -15,7 +15,7 @@ from trialplane.wire.records import RunStatus, TrialRow
 from trialplane.wire.states import RunState
 
 if TYPE_CHECKING:
-    from trialplane.spec.jobs import Job
+    from trialplane.spec.jobs import Collection, Job
 
 
 class CollectionPresenter(Presenter):
