@@ -8,7 +8,8 @@ A logical trial is what the user asked for: 0 to `trials` - 1. Each attempt at i
 same parameters and says in its request which attempt it repeats. In memory, which is Optuna's, it takes the place of the
 attempt before. This room's only users of Optuna are this module, `samplers`, `pruning` and `history`.
 
-What does not touch memory, database and counts at once stands in `counts`, `repeats`, `history` and `store`.
+Over 400 lines: one class, whose every method must keep memory, database and counts in step; what does not touch all three
+stands in `counts`, `repeats`, `history` and `store`.
 """
 
 from __future__ import annotations

@@ -171,7 +171,7 @@ def _rates(status: RunStatus) -> list[str]:
 
 
 def _details(status: RunStatus) -> str:
-    """Everything else that the newest report said."""
+    """The other metrics of the newest report."""
     shown = (LEFT, SLOWEST, "loss", *status.objectives, *_RATES)
     metrics = _progress(status).metrics
     return ", ".join(f"{name} {output.cell(value)}" for name, value in metrics.items() if name not in shown)
