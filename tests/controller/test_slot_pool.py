@@ -19,13 +19,14 @@ from trialplane import errors
 from trialplane.controller import ray_session, slots
 from trialplane.controller.slot_events import SlotFed, SlotFetched, SlotReady, SlotTrial
 from trialplane.controller.slots import SlotPool
+from trialplane.wire.messages import SlotStarted
 from trialplane.wire.records import SlotConfig, TrialEvent
 from trialplane.wire.states import FailureClass, TrialState
 from trialplane.wire.units import Parcel
 
 CONFIG = SlotConfig("toy", "/code", "train:run", "/root", "/cache", ship=True)
 PARCELS = (Parcel(7, 2, 10, 30), Parcel(8, 2, 10, 30))
-READY = {"node": "pod-0", "seconds": 0.1, "unclean": (), "mlflow": False}
+READY = SlotStarted("pod-0", 0.1, (), False)
 
 
 @dataclasses.dataclass(eq=False)
@@ -136,7 +137,7 @@ def test_a_trial_that_its_pod_has_stopped_is_not_tried_again_in_that_pod(
     assert len(fake.actors) == 1, "Ray might put a new slot into the pod that is not gone yet"
     clock[0] += slots.POD_GOES
     list(pool.events(0))
-    fake.answer("start", {**READY, "node": "pod-1"})
+    fake.answer("start", dataclasses.replace(READY, node="pod-1"))
     (ready,) = pool.events(0)
     assert isinstance(ready, SlotReady)
     assert (ready.slot, ready.node) == (0, "pod-1")
@@ -220,7 +221,7 @@ def three(fake: FakeRay, config: SlotConfig = CONFIG) -> SlotPool:
     """A pool of three slots, two of which are warm."""
     pool = SlotPool(config, 3)
     starting(fake, 0).answer = READY
-    starting(fake, 1).answer = {**READY, "node": "pod-1"}
+    starting(fake, 1).answer = dataclasses.replace(READY, node="pod-1")
     assert [said.slot for said in pool.events(0)] == [0, 1]
     return pool
 

@@ -107,7 +107,7 @@ class Crew:
             number=next(self._numbers) if worker is not None else iteration * 10 + attempt,
             params={"units": units, **params},
             seed=42,
-            metrics=("units",),
+            metrics=(),
             timeout=60.0 if worker is None else self.timeout,
             worker=worker,
             units=units,

@@ -25,8 +25,8 @@ from trialplane.wire.units import TOGETHER, TOGETHER_BYTES, Unit
 def crew(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crew]:
     """One warm crew for all tests of this module: that they do not disturb each other is the point."""
     with Crew(tmp_path_factory.mktemp("crew"), workers=2) as crew:
-        assert crew.consumer.ready["unclean"] == []
-        assert crew.producers[0].ready["unclean"] == []
+        assert crew.consumer.ready.unclean == ()
+        assert crew.producers[0].ready.unclean == ()
         yield crew
     assert shared_memory() == [], "nothing is left in this node's memory"
 

@@ -32,8 +32,8 @@ THREAD = "import threading\nthreading.Thread(target=threading.Event().wait, daem
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     """A warm slot for trials of three ranks."""
     with Bench(tmp_path_factory.mktemp("ranks"), MODULES, ranks=3, cpus=6, grace=20.0) as bench:
-        assert bench.ready["unclean"] == []
-        assert "address" not in bench.ready
+        assert bench.ready.unclean == ()
+        assert bench.ready.address == ""
         yield bench
 
 
@@ -42,7 +42,7 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     """The same with torch in its template."""
     preload = ("torch", "torch.distributed", "accelerate")
     with Bench(tmp_path_factory.mktemp("warm"), MODULES, ranks=3, cpus=6, preload=preload, grace=20.0) as bench:
-        assert bench.ready["unclean"] == []
+        assert bench.ready.unclean == ()
         yield bench
 
 
@@ -317,7 +317,7 @@ def test_two_nodes_run_one_trial(tmp_path: Path) -> None:
         root = tmp_path / f"node-{node}" / "toy"
         config = SlotConfig("toy", str(code), "train:run", str(root), str(tmp_path), preload=("torch",), ranks=2, nodes=2)
         slots.append(Slot(config, f"0-{node}"))
-    addresses = [slot.start()["address"] for slot in slots]
+    addresses = [slot.start().address for slot in slots]
     assert all(port.isdigit() and int(port) for _, _, port in (address.rpartition(":") for address in addresses))
     events: list[TrialEvent] = [TrialEvent(), TrialEvent()]
 

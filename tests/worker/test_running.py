@@ -5,21 +5,19 @@ Not checked here: real processes (test_slot.py), and a producer's limit (test_co
 
 from __future__ import annotations
 
-import json
 import socket
 import types
 from collections.abc import Iterator
-from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from trialplane.wire import records
-from trialplane.wire.records import SlotConfig, TrialOutcome, TrialReport, TrialRequest
+from trialplane.wire import messages
+from trialplane.wire.records import SlotConfig, TrialOutcome, TrialRequest
 from trialplane.wire.states import FailureClass, TrialState
 from trialplane.worker import running as module
 from trialplane.worker import slot as slots
+from trialplane.worker.channel import Channel, TrialChannel
 from trialplane.worker.running import Running
 
 LIMIT = 60.0
@@ -35,23 +33,25 @@ class Trial:
         monkeypatch.setattr(slots, "time", clock)
         self._request = TrialRequest("toy", 0, 1, 0, {}, 1, ("score",), timeout=LIMIT, prunable=prunable)
         ours, theirs = socket.socketpair()
-        self.channel = Connection(theirs.detach())
+        self.channel: TrialChannel = Channel(theirs, messages.TO_TRIAL)
         self._control, self.template = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.running = Running(
-            self._request, Connection(ours.detach()), folder / "work", began=self.now, deadline=self.now + LIMIT
+            self._request,
+            Channel(ours, messages.FROM_TRIAL),
+            folder / "work",
+            began=self.now,
+            deadline=self.now + LIMIT,
         )
         self.slot = slots.Slot(SlotConfig("toy", "", "train:run", str(folder), ""), "0-1")
         self.slot._running, self.slot._control = self.running, self._control
 
     def report(self, step: int) -> None:
-        report = records.to_dict(TrialReport(0, step, {"score": 0.5}, self.now))
-        self.channel.send_bytes(json.dumps({"report": report, "at": self.now}).encode())
+        self.channel.send(messages.Reported(step, {"score": 0.5}, self.now, self.now))
 
     def exits(self) -> None:
-        outcome = records.to_dict(TrialOutcome(0, TrialState.COMPLETE, metrics={"score": 0.5}))
-        self.channel.send_bytes(json.dumps({"outcome": outcome, "arrays": None}).encode())
+        self.channel.send(messages.Ended(TrialOutcome(0, TrialState.COMPLETE, metrics={"score": 0.5})))
         self.channel.close()
-        self.template.send(json.dumps({"exited": 0, "code": 0}).encode())
+        self.template.send(messages.encode(messages.TrialExited(0, 0, 0, 0)))
 
     def close(self) -> None:
         for end in (self.channel, self.running.channel, self._control, self.template):
@@ -118,8 +118,7 @@ def test_a_trial_that_waits_for_nobody_has_its_limit_and_no_more(trial: Trial) -
 
 def test_a_deadline_is_no_concern_of_what_has_returned(trial: Trial) -> None:
     trial.now += LIMIT - 1
-    outcome: dict[str, Any] = records.to_dict(TrialOutcome(0, TrialState.COMPLETE))
-    trial.channel.send_bytes(json.dumps({"outcome": outcome, "arrays": None}).encode())
+    trial.channel.send(messages.Ended(TrialOutcome(0, TrialState.COMPLETE, metrics={"score": 0.5})))
     assert trial.slot._read(trial.running)
     trial.now += 2.0
     assert trial.running.enforce_limits(300.0) == 298.0

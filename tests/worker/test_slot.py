@@ -29,7 +29,7 @@ MODULES = {file.stem: file.read_text() for file in (Path(__file__).parent / "job
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     """One warm slot for all tests of this module: that they do not disturb each other is the point."""
     bench = Bench(tmp_path_factory.mktemp("slot"), MODULES)
-    assert bench.ready["unclean"] == []
+    assert bench.ready.unclean == ()
     yield bench
     bench.close()
 

@@ -19,6 +19,7 @@ from trialplane.controller.iteration import Iteration, Verdict
 from trialplane.controller.slot_events import SlotEvent, SlotFed, SlotFetched, SlotReady, SlotTrial
 from trialplane.controller.slots import SlotPool
 from trialplane.controller.workers import Worker
+from trialplane.spec import collecting
 from trialplane.spec.job import Job
 from trialplane.wire import paths
 from trialplane.wire.records import TrialEvent, TrialOutcome, TrialRequest
@@ -109,7 +110,8 @@ class CrewPool:
         """Starts an iteration: first its consumer, and the producers when that has said what weights they get."""
         self._slot = slot
         self._now = self._last = Iteration(request, self._job, self._spilled())
-        self._consumer.start(slot, dataclasses.replace(request, units=self._collect.units))
+        metrics = tuple(name for name in request.metrics if name not in collecting.ADDED)  # those are ours to add
+        self._consumer.start(slot, dataclasses.replace(request, units=self._collect.units, metrics=metrics))
 
     def go_on(self, slot: int, prune: bool = False) -> None:
         """Nothing: what a slot of a crew says is answered at once."""

@@ -15,6 +15,7 @@ from typing import Any
 
 import ray
 
+from trialplane.wire.messages import SlotStarted
 from trialplane.wire.records import SlotConfig, TrialEvent, TrialRequest
 from trialplane.wire.states import FailureClass
 from trialplane.wire.units import Parcel, Unit
@@ -32,9 +33,10 @@ class SlotActor:
         self._number: int | None = None  # of the newest attempt
         self._turn = threading.Lock()  # no attempt begins while a call is about the one before
 
-    def start(self) -> dict[str, Any]:
+    def start(self) -> SlotStarted:
         """Warms the template up."""
-        return dict(self._slot.start())
+        started: SlotStarted = self._slot.start()
+        return started
 
     def run(self, request: TrialRequest, weights: Sequence[ray.ObjectRef[Any]] = ()) -> tuple[TrialEvent, dict[str, Any]]:
         """Starts a trial, with the packed weights that the reference in `weights` stands for, and gives its first event."""

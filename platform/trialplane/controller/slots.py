@@ -258,10 +258,8 @@ class SlotPool:
                     self._has_begun = True
                     self._failures.success()
                     place.starts.success()
-                    place.node, place.trouble = answer["node"], ""
-                    unclean = tuple(answer["unclean"])
-                    address = answer.get("address", "")
-                    yield SlotReady(place.index, answer["seconds"], unclean, answer["mlflow"], place.node, address)
+                    place.node, place.trouble = answer.node, ""
+                    yield SlotReady(place.index, answer.seconds, answer.unclean, answer.mlflow, answer.node, answer.address)
                 else:
                     yield self._said(place, answer[0], files)
 

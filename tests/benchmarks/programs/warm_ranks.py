@@ -38,7 +38,7 @@ def main() -> None:
         methods.add(event.outcome.start_method)
         seconds.append(max(float((folder / str(rank)).read_text()) for rank in range(ranks)) - began)
     slot.close()
-    print(json.dumps({"seconds": seconds, "warm": ready["seconds"], "methods": sorted(methods)}))  # noqa: T201  the answer
+    print(json.dumps({"seconds": seconds, "warm": ready.seconds, "methods": sorted(methods)}))  # noqa: T201  the answer
 
 
 if __name__ == "__main__":

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import collections
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from trialplane.wire import messages
+from trialplane.wire.units import Unit
 from trialplane.worker.collect import producer
 from trialplane.worker.collect.producer import AHEAD_SECONDS, AHEAD_UNITS, PACED_BY, Desk
 
@@ -21,16 +22,17 @@ class Slot:
     def __init__(self) -> None:
         self.asked = 0
         self._numbers = iter(range(10_000))
-        self._said: collections.deque[dict[str, Any]] = collections.deque()
+        self._said: collections.deque[messages.ToTrial] = collections.deque()
 
-    def send(self, **message: Any) -> None:
-        if "wants" in message:
-            self.asked += message["wants"]
-            self._said.append({"units": [[next(self._numbers), 0] for _ in range(message["wants"])], "last": False})
-        elif "offer" in message:
-            self._said.append({"fetched": [message["offer"]["unit"]]})
+    def send(self, message: messages.OfWorker) -> None:
+        if isinstance(message, messages.UnitsWanted):
+            self.asked += message.count
+            given = tuple(Unit(next(self._numbers), 0) for _ in range(message.count))
+            self._said.append(messages.HandUnits(given, last=False))
+        elif isinstance(message, messages.ResultOffered):
+            self._said.append(messages.ReleaseResults((message.offer.unit,)))
 
-    def receive(self, *, wait: bool) -> dict[str, Any] | None:
+    def receive(self, *, wait: bool) -> messages.ToTrial | None:
         assert self._said or not wait, "it would wait for ever"
         return self._said.popleft() if self._said else None
 
