@@ -9,7 +9,7 @@ import pytest
 from tests.controller.conftest import request
 
 from trialplane.controller.slot_actor import SlotActor
-from trialplane.wire.records import SlotConfig, TrialEvent, TrialRequest
+from trialplane.wire.records import SlotConfig, TrialRequest
 from trialplane.wire.states import FailureClass
 
 
@@ -22,11 +22,11 @@ class Slot:
         self.has_begun = threading.Event()
         self.while_killing: Any = None
 
-    def run(self, asked: TrialRequest) -> TrialEvent:
+    def run(self, asked: TrialRequest) -> tuple[object, ...]:
         self.started.append(asked.number)
         if len(self.started) > 1:
             self.has_begun.set()
-        return TrialEvent()
+        return ()
 
     def kill(self, _failure: FailureClass, _message: str) -> None:
         if self.while_killing is not None:

@@ -73,6 +73,13 @@ def test_a_long_message_comes_whole(pair: Pair) -> None:
     sender.join()
 
 
+def test_a_message_that_is_too_long_is_not_sent(pair: Pair) -> None:
+    with pytest.raises(errors.MessageError, match=r"^Reported has [\d,]+ bytes; a message has at most 4,194,304$"):
+        pair.trial.send(messages.Reported(1, {"m" * 100 + str(number): 0.5 for number in range(40_000)}, 1.0, 1.0))
+    pair.trial.send(WANTED[0])
+    assert pair.slot.receive() == WANTED[0]
+
+
 def test_what_is_sent_without_waiting_waits_for_nobody_and_comes_in_order(pair: Pair) -> None:
     big = messages.ResultsTaken(tuple(range(1000)))
     slot: Ours = Channel(socket.socket(fileno=pair.slot._socket.detach()), messages.FROM_LEARNER)

@@ -15,13 +15,17 @@ from typing import Any
 
 import ray
 
-from trialplane.wire.messages import SlotStarted
-from trialplane.wire.records import SlotConfig, TrialEvent, TrialRequest
+from trialplane.wire import messages
+from trialplane.wire.messages import FromSlot, TrialEnded
+from trialplane.wire.records import SlotConfig, TrialRequest
 from trialplane.wire.states import FailureClass
 from trialplane.wire.units import Parcel, Unit
 
 # Threads of the actor: for what takes no time, and for what copies a result.
 GROUPS = {"control": 1, "data": 1}
+
+# What a call about a trial gives: messages as bytes, so that their reader checks them, and files as references by name.
+Answer = tuple[list[bytes], dict[str, Any]]
 
 
 class SlotActor:
@@ -33,13 +37,12 @@ class SlotActor:
         self._number: int | None = None  # of the newest attempt
         self._turn = threading.Lock()  # no attempt begins while a call is about the one before
 
-    def start(self) -> SlotStarted:
-        """Warms the template up."""
-        started: SlotStarted = self._slot.start()
-        return started
+    def start(self) -> bytes:
+        """Warms the template up; gives SlotStarted."""
+        return messages.encode(self._slot.start())
 
-    def run(self, request: TrialRequest, weights: Sequence[ray.ObjectRef[Any]] = ()) -> tuple[TrialEvent, dict[str, Any]]:
-        """Starts a trial, with the packed weights that the reference in `weights` stands for, and gives its first event."""
+    def run(self, request: TrialRequest, weights: Sequence[ray.ObjectRef[Any]] = ()) -> Answer:
+        """Starts a trial, with the packed weights that the reference in `weights` stands for; the first answer about it."""
         with self._turn:
             self._number = request.number
         if not weights:
@@ -47,8 +50,8 @@ class SlotActor:
         (packed,) = ray.get(weights[0])
         return self._with_files(self._slot.run(request, packed))
 
-    def go_on(self, prune: bool) -> tuple[TrialEvent, dict[str, Any]]:
-        """Answers an event and gives the next."""
+    def go_on(self, prune: bool) -> Answer:
+        """Answers the reports of a trial; the next answer about it."""
         return self._with_files(self._slot.go_on(prune))
 
     @ray.method(concurrency_group="control")  # type: ignore[untyped-decorator]
@@ -116,14 +119,16 @@ class SlotActor:
         with self._turn:
             yield number == self._number
 
-    def _with_files(self, event: TrialEvent) -> tuple[TrialEvent, dict[str, Any]]:
-        """The event, and the files it names as references into the object store, which Ray hands out as they are."""
-        files = {name: Path(file) for name in ("arrays", "store") if (file := getattr(event, name)) is not None}
-        if not files:
-            return event, {}
+    def _with_files(self, about: tuple[FromSlot, ...]) -> Answer:
+        """The messages, and the files that the last one names as references, which Ray hands out as they are."""
+        encoded = [messages.encode(message) for message in about]
+        last = about[-1] if about else None
+        if not isinstance(last, TrialEnded) or not (last.arrays or last.store):
+            return encoded, {}
         import numpy as np
 
+        files = {name: Path(file) for name, file in (("arrays", last.arrays), ("store", last.store)) if file is not None}
         references = {name: ray.put(np.fromfile(file, dtype=np.uint8)) for name, file in files.items()}
         for file in files.values():
             file.unlink()
-        return event, references
+        return encoded, references

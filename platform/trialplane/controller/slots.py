@@ -21,7 +21,9 @@ from trialplane.controller import ray_session
 from trialplane.controller.slot_actor import GROUPS, SlotActor
 from trialplane.controller.slot_events import SlotEvent, SlotFed, SlotFetched, SlotReady, SlotTrial
 from trialplane.controller.starting import StartFailures
-from trialplane.wire.records import SlotConfig, TrialEvent, TrialOutcome, TrialRequest
+from trialplane.wire import messages
+from trialplane.wire.messages import FromSlot, TrialEnded
+from trialplane.wire.records import SlotConfig, TrialOutcome, TrialRequest
 from trialplane.wire.states import FailureClass, TrialState
 from trialplane.wire.units import Parcel, Unit
 
@@ -240,9 +242,17 @@ class SlotPool:
             if call is None:  # another pool's, or the slot went because of what another one said
                 continue
             place = call.place
+            about: tuple[FromSlot, ...] = ()
+            files: dict[str, Any] = {}
             try:
                 answer = ray.get(reference)
-                files = {name: ray.get(part) for name, part in answer[1].items()} if call.what == "trial" else {}
+                if call.what == "start":
+                    answer = messages.decode(answer, messages.FROM_STARTING)
+                elif call.what == "trial":
+                    about = tuple(messages.decode(each, messages.FROM_SLOT) for each in answer[0])
+                    files = {name: ray.get(part) for name, part in answer[1].items()}
+            except errors.MessageError as error:
+                yield from self._lost(place, call.what, error)
             except ray.exceptions.RayError as error:
                 if call.request is not None:  # the actor's death is told by the trial in it
                     is_there = isinstance(error, ray.exceptions.RayTaskError)
@@ -261,7 +271,7 @@ class SlotPool:
                     place.node, place.trouble = answer.node, ""
                     yield SlotReady(place.index, answer.seconds, answer.unclean, answer.mlflow, answer.node, answer.address)
                 else:
-                    yield self._said(place, answer[0], files)
+                    yield self._said(place, about, files)
 
     def close(self) -> None:
         """Ends all slots."""
@@ -309,20 +319,21 @@ class SlotPool:
         gone = tuple(unit for unit in call.units if unit not in answer)
         return SlotFetched(place.index, request, answer, call.reference if answer else None, gone, why)
 
-    def _said(self, place: _Place, event: TrialEvent, files: Mapping[str, Any]) -> SlotTrial:
+    def _said(self, place: _Place, about: tuple[FromSlot, ...], files: Mapping[str, Any]) -> SlotTrial:
         request = place.running
         assert request is not None
+        said = SlotTrial(place.index, request, about, files.get("arrays"), files.get("store"))
         gone = False
-        if event.outcome is not None:
+        if said.outcome is not None:
             place.running = None
-            gone = place.leaving or self._goes(place, event.outcome)
+            gone = place.leaving or self._goes(place, said.outcome)
             if place.leaving:
                 self._remove(place)
             elif gone:
                 ray.kill(place.actor)
                 place.actor, place.node = None, ""
                 place.again = time.monotonic() + POD_GOES
-        return SlotTrial(place.index, request, event, files.get("arrays"), files.get("store"), gone)
+        return dataclasses.replace(said, gone=gone)
 
     def _goes(self, place: _Place, outcome: TrialOutcome) -> bool:
         """Whether a slot's pod is about to end: what stops a trial there that is not ours to stop is the pod's hook.
@@ -352,7 +363,7 @@ class SlotPool:
                 ended=time.time(),
                 node=node,
             )
-            yield SlotTrial(place.index, request, TrialEvent(outcome=outcome), gone=True)
+            yield SlotTrial(place.index, request, (TrialEnded(outcome),), gone=True)
 
     def _failed(self, place: _Place, call: str, error: ray.exceptions.RayTaskError) -> Iterator[SlotTrial]:
         """A call raised: the job's code does not import, or the slot itself is broken and is replaced."""

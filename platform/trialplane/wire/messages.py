@@ -1,5 +1,7 @@
-"""The messages between the processes of a slot, and the one codec that writes and reads them.
+"""The messages between the processes of a run, and the one codec that writes and reads them.
 
+    controller  ← slot          SlotStarted; then of its trial LogGrown, TrialReport, UnitsWanted, ResultsOffered,
+                                ResultsTaken and at last TrialEnded
     slot        ↔ template      LoadJob (to its standard input), StartTrial · JobLoaded | JobFailed, TrialStarted,
                                 TrialExited
     slot        ↔ trial         RunTrial, AnswerReport · Reported, Ended
@@ -10,10 +12,10 @@
     supervisor  ↔ rank          RunRank, AnswerReport · Reported, Ended, Pulsed
 
 Left what is requested of the second process, right what it reports. A message is one line of JSON, `[tag, version, fields]`:
-its class, the version of trialplane that wrote it, and the class's fields as `records` writes them. Fields that a reader
-does not know are dropped; a tag that it does not know is an error with both versions, since a package may be replaced
-while its processes run. What arrives may come from the code of a job, so the reader names the messages that it takes
-(`Direction`), and every field is checked for its type.
+its class, the version of trialplane that wrote it, and the class's fields as `records` writes them; `data`, of those that
+carry bytes, follows behind the line. Fields that a reader does not know are dropped; a tag that it does not know is an error
+with both versions, since a package may be replaced while its processes run. What arrives may come from the code of a job, so
+the reader names the messages that it takes (`Direction`), and every field is checked for its type.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from typing import Generic, TypeVar
 
 from trialplane import __version__, errors
 from trialplane.wire import records
-from trialplane.wire.records import SlotConfig, TrialOutcome, TrialRequest
+from trialplane.wire.records import SlotConfig, TrialOutcome, TrialReport, TrialRequest
 from trialplane.wire.units import Offer, Unit
 
 M = TypeVar("M")
@@ -119,6 +121,37 @@ class SlotStarted:
     unclean: tuple[str, ...]
     mlflow: bool
     address: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class LogGrown:
+    """What the log of a trial has grown by, of a slot that ships it (`SlotConfig.ship`)."""
+
+    data: bytes
+
+
+@dataclasses.dataclass(frozen=True)
+class ResultsOffered:
+    """Results that lie ready in the slot of a worker, or the weights in that of the learner."""
+
+    offers: tuple[Offer, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class TrialEnded:
+    """A trial has ended, and nothing of it is alive.
+
+    Attributes:
+        outcome: how.
+        begun: units that the job of a worker had and had not given; None of any other trial.
+        arrays: the file, on the slot's node, that holds the packed arrays of the result.
+        store: the file there that holds the trial's own MLflow store, of a slot that ships it.
+    """
+
+    outcome: TrialOutcome
+    begun: tuple[int, ...] | None = None
+    arrays: str | None = None
+    store: str | None = None
 
 
 # --- slot and trial
@@ -280,6 +313,8 @@ class FilesFree:
     units: tuple[int, ...]
 
 
+Shown = LogGrown | TrialReport  # what a run keeps of a trial that goes on
+FromSlot = Shown | UnitsWanted | ResultsOffered | ResultsTaken | TrialEnded
 ToTrial = RunTrial | AnswerReport | HandUnits | ReleaseResults | FeedResults | EndFeed
 OfTrial = Reported | Ended
 OfWorker = UnitsWanted | UnitsBegun | ResultOffered | JobReturned
@@ -302,6 +337,8 @@ class Direction(Generic[M]):
         self.kinds: dict[str, type[M]] = {kind.__name__: kind for kind in typing.get_args(kinds) or (kinds,)}
 
 
+FROM_STARTING = Direction[SlotStarted]("a slot", SlotStarted)
+FROM_SLOT = Direction[FromSlot]("a slot", FromSlot)
 LOAD = Direction[LoadJob]("a slot", LoadJob)
 FROM_LOADING = Direction[JobLoaded | JobFailed]("a template", JobLoaded | JobFailed)
 TO_TEMPLATE = Direction[StartTrial]("a slot", StartTrial)
@@ -313,20 +350,16 @@ FROM_LEARNER = Direction[FromTrial]("a learner", OfTrial | OfLearner)
 TO_RANK = Direction[ToRank]("a supervisor", ToRank)
 FROM_RANK = Direction[FromRank]("a rank", FromRank)
 
+_BESIDE = "data"  # the field whose bytes follow the line
 _encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
 def encode(message: object) -> bytes:
-    """A message as one line of JSON.
-
-    Raises:
-        MessageError: it has more than `MAX_BYTES`.
-    """
-    tag = type(message).__name__
-    data = f'["{tag}","{__version__}",{_encode(records.to_dict(message))}]'.encode()
-    if len(data) > MAX_BYTES:
-        raise errors.MessageError(f"{tag} has {len(data):,} bytes, and a message at most {MAX_BYTES:,}")
-    return data
+    """A message as one line of JSON, and what it carries beside."""
+    tag, fields = type(message).__name__, records.to_dict(message)
+    beside = fields.pop(_BESIDE, None)
+    line = f'["{tag}","{__version__}",{_encode(fields)}]'.encode()
+    return line if beside is None else b"%s\n%s" % (line, beside)
 
 
 def decode(data: bytes, direction: Direction[M]) -> M:
@@ -335,15 +368,16 @@ def decode(data: bytes, direction: Direction[M]) -> M:
     Raises:
         MessageError: it is none of those that are taken from there, is damaged, or a field has another type than its own.
     """
+    line, newline, beside = data.partition(b"\n")
     try:
-        tag, version, fields = json.loads(data.decode())
+        tag, version, fields = json.loads(line.decode())
         kind = direction.kinds.get(tag)
         if kind is None:
             raise errors.MessageError(
                 f"{direction.sender} of trialplane {version!s:.40} sent {tag!r:.40}, which trialplane {__version__} does "
                 "not take from there"
             )
-        message = records.from_dict(kind, fields)
+        message = records.from_dict(kind, {**fields, _BESIDE: beside} if newline else fields)
     except (ValueError, TypeError, AttributeError, KeyError, OverflowError, RecursionError) as error:
         raise errors.MessageError(f"{direction.sender} sent what is no message: {errors.first_line(error):.200}") from error
     if wrong := records.misfit(message):

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from trialplane.wire import escapes
 from trialplane.wire.states import FailureClass, RunState, TrialState
-from trialplane.wire.units import Offer, WorkerStatus
+from trialplane.wire.units import WorkerStatus
 
 R = TypeVar("R")
 
@@ -180,29 +180,6 @@ class TrialOutcome:
     retried: bool = False
     step: int = 0
     mlflow: str = ""
-
-
-@dataclasses.dataclass(frozen=True)
-class TrialEvent:
-    """What a slot says next about its running trial: reports, and its outcome when it has ended. It has no JSON form.
-
-    `waiting` means that the trial stands still until it is told whether to go on. `arrays` is the file, on the slot's
-    node, that holds the packed arrays of the result. A slot that ships (`SlotConfig.ship`) adds what the log has grown by,
-    and `store`, the file that holds the trial's own MLflow store. A producer says how many more units it `wants` and what it
-    `offers`, and with its outcome which units its job had and had not given (`begun`; None when nobody knows). A consumer
-    offers weights, and says which results it has read and needs no more (`took`).
-    """
-
-    reports: tuple[TrialReport, ...] = ()
-    waiting: bool = False
-    outcome: TrialOutcome | None = None
-    arrays: str | None = None
-    log: bytes = b""
-    store: str | None = None
-    wants: int = 0
-    offers: tuple[Offer, ...] = ()
-    took: tuple[int, ...] = ()
-    begun: tuple[int, ...] | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -61,6 +61,9 @@ class Channel(Generic[Sent, Taken]):
             OSError: nobody is there any more, or takes it in time (TimeoutError, see `set_patience`).
         """
         data = messages.encode(message)
+        if len(data) > messages.MAX_BYTES:
+            most = f"a message has at most {messages.MAX_BYTES:,}"
+            raise errors.MessageError(f"{type(message).__name__} has {len(data):,} bytes; {most}")
         self._unsent += _HEAD.pack(len(data)) + data
         self.flush(wait=wait)
 

@@ -4,8 +4,8 @@ The slot owns the template and the trial's channel, and sees to its limits (runn
 answers with the next event, so that whoever places slots (a Ray actor) needs no thread per trial:
 
     slot.start()                    the template is warm, or EntrypointError
-    event = slot.run(request)       until event.outcome is there:
-    event = slot.go_on(prune)         the answer to a report, or the next event
+    slot.run(request)               the first messages about the trial, and until TrialEnded is among them:
+    slot.go_on(prune)                 the answer to a report; the next messages
     slot.stop(message)              from another thread: asks the running trial to save a checkpoint and end
     slot.kill(failure, message)     from another thread: ends the running trial
     slot.hand, fetch, release       from another thread: units for a producer, and its results
@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 FLUSH_INTERVAL = 0.5  # seconds between events of a trial whose reports nobody waits for
 LOG_INTERVAL = 2.0  # seconds between looks at the log of a trial that ships it
 
+Messages = tuple[messages.FromSlot, ...]
+
 
 class Slot:
     """One place for one trial at a time, on this machine."""
@@ -61,7 +63,7 @@ class Slot:
         self._template: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._running: Running | None = None
-        self._ending: tuple[shipping.Log, records.TrialEvent] | None = None  # of a trial whose log is still being sent
+        self._ending: tuple[shipping.Log, Messages] | None = None  # of a trial whose log is still being sent
         self._meeting: meeting.Port | None = None  # where the ranks of all nodes meet, if this slot is the first
 
     def start(self) -> messages.SlotStarted:
@@ -109,8 +111,8 @@ class Slot:
             )
         raise errors.SlotError(f"slot {self.name} on {self.node}: its template ended while importing; see {self._where()}")
 
-    def run(self, request: records.TrialRequest, weights: Bytes | None = None) -> records.TrialEvent:
-        """Starts one trial and returns its first event.
+    def run(self, request: records.TrialRequest, weights: Bytes | None = None) -> Messages:
+        """Starts one trial and returns the first messages about it.
 
         Args:
             request: the trial's.
@@ -152,8 +154,8 @@ class Slot:
             threading.Thread(target=running.watch_memory, args=limit, name="memory", daemon=True).start()
         return self._next()
 
-    def go_on(self, prune: bool = False) -> records.TrialEvent:
-        """Answers the report the trial waits on, if it does, and returns its next event."""
+    def go_on(self, prune: bool = False) -> Messages:
+        """Answers the report the trial waits on, if it does, and returns the next messages about it."""
         if self._ending is not None:
             return self._send_end()
         assert self._running is not None, "no trial runs in this slot"
@@ -244,20 +246,20 @@ class Slot:
             **self.config.env,
         }
 
-    def _next(self) -> records.TrialEvent:
+    def _next(self) -> Messages:
         """Waits until the trial has something to say that the controller must hear."""
         running = self._running
         assert running is not None
-        assert self._control is not None
         while True:
             # What it has said already may be the result that its deadline is for, or that it waits for an answer.
             says_why = running.exchange is not None or running.request.prunable
             has_spoken = says_why and running.channel.is_readable()
             timeout = 0.0 if has_spoken else self._until_next_look(running)
-            readable = _readable([running.channel, self._control], timeout)
+            sources: list[Any] = [running.channel, self._control]
+            readable = select.select(sources, [], [], timeout)[0]
             if running.channel in readable and not self._read(running):
                 # The channel is closed: the template's word is all that is left to wait for.
-                readable = _readable([self._control], self._until_next_look(running, has_ended=True))
+                readable = select.select(sources[1:], [], [], self._until_next_look(running, has_ended=True))[0]
             if self._control in readable:
                 try:
                     message, handle = self._of_template()
@@ -273,10 +275,8 @@ class Slot:
                         log.write(f"attempt {message.number} was spawned, not forked: {'; '.join(message.reasons)}\n")
             if running.reports and (running.request.prunable or time.monotonic() >= running.flush_at):
                 return self._take(running)
-            if running.log is not None and time.monotonic() >= running.log_at:
-                event = self._take(running)
-                if event != records.TrialEvent():
-                    return event
+            if running.log is not None and time.monotonic() >= running.log_at and (found := self._take(running)):
+                return found
             tell_at = None if running.exchange is None else running.exchange.tell_at
             if tell_at is not None and time.monotonic() >= tell_at and not running.channel.is_readable():
                 return self._take(running)
@@ -297,15 +297,15 @@ class Slot:
             raise errors.MessageError("a template sent TrialStarted without the descriptor of the process")
         return message, descriptors[0] if descriptors else -1
 
-    def _take(self, running: Running) -> records.TrialEvent:
-        """An event with everything the trial has said so far."""
+    def _take(self, running: Running) -> Messages:
+        """Everything that has come of the trial so far."""
         now = running.taken_at = time.monotonic()
         running.flush_at, running.log_at = now + FLUSH_INTERVAL, now + LOG_INTERVAL
-        reports, running.reports = tuple(running.reports), []
+        reports, running.reports = running.reports, []
         running.waiting = bool(reports) and running.request.prunable
         log = b"" if running.log is None else running.log.grown()
-        news = {} if running.exchange is None else running.exchange.news()
-        return records.TrialEvent(reports, waiting=running.waiting, log=log, **news)
+        news = () if running.exchange is None else running.exchange.news()
+        return (*_piece(log), *reports, *news)
 
     def _read(self, running: Running) -> bool:
         """Reads what the trial has sent; False when its channel is closed, or it is killed for what it sent."""
@@ -325,8 +325,8 @@ class Slot:
             return False
         return True
 
-    def _end(self, running: Running, exited: messages.TrialExited | None) -> records.TrialEvent:
-        """The last event of a trial whose process, or whose template, is gone."""
+    def _end(self, running: Running, exited: messages.TrialExited | None) -> Messages:
+        """The last messages about a trial whose process, or whose template, is gone."""
         while running.channel.is_readable() and self._read(running):
             pass
         with running.sending:
@@ -337,28 +337,28 @@ class Slot:
         shutil.rmtree(running.workdir, ignore_errors=True)
         self._running = None
         outcome, arrays = self._outcome(running, exited)
-        news: dict[str, Any] = {}
+        ended = messages.TrialEnded(outcome, arrays=arrays)
+        news: Messages = ()
         if running.exchange is not None:
-            news = {**running.exchange.news(), "begun": running.exchange.begun}
+            news, ended = running.exchange.news(), dataclasses.replace(ended, begun=running.exchange.begun)
             running.exchange.close()
-        event = records.TrialEvent(tuple(running.reports), outcome=outcome, arrays=arrays, **news)
         if running.log is None:
-            return event
+            return (*running.reports, *news, ended)
         store = self._paths.trial_store(outcome.number)
         packed = shipping.pack_store(store, running.workdir.with_suffix(".store"))
-        self._ending = running.log, dataclasses.replace(event, store=packed)
+        self._ending = running.log, (*running.reports, *news, dataclasses.replace(ended, store=packed))
         return self._send_end()
 
-    def _send_end(self) -> records.TrialEvent:
+    def _send_end(self) -> Messages:
         """The rest of an ended trial's log, piece by piece, and with the last piece its end."""
         assert self._ending is not None
-        log, event = self._ending
-        piece = log.grown(ended=True)
+        log, last = self._ending
+        piece = _piece(log.grown(ended=True))
         if not log.is_sent:
-            return records.TrialEvent(log=piece)
+            return piece
         self._ending = None
         log.remove()
-        return dataclasses.replace(event, log=piece)
+        return (*piece, *last)
 
     def _outcome(self, running: Running, exited: messages.TrialExited | None) -> tuple[records.TrialOutcome, str | None]:
         """What the trial said, unless it was killed or ended without a word; and the file of its result's arrays."""
@@ -396,5 +396,5 @@ class Slot:
         return min(waits, default=None)
 
 
-def _readable(sources: list[Any], timeout: float | None) -> list[Any]:
-    return select.select(sources, [], [], timeout)[0]
+def _piece(log: bytes) -> tuple[messages.LogGrown, ...]:
+    return (messages.LogGrown(log),) if log else ()

@@ -39,7 +39,7 @@ def exchange(tmp_path: Path, clock: list[float]) -> Iterator[Exchange]:
     )
     made.receive(messages.UnitsWanted(3))
     assert is_told_now(made), "it has nothing to do"
-    assert made.news()["wants"] == 3
+    assert made.news() == (messages.UnitsWanted(3),)
     made.hand([Unit(number, 0) for number in range(3)], False)
     made.receive(messages.UnitsBegun((0,)))
     assert made.tell_at is None
@@ -65,8 +65,10 @@ def test_what_a_producer_offers_that_has_enough_to_do_is_gathered(exchange: Exch
     assert not is_told_now(exchange)
     clock[0] += GATHER
     assert is_told_now(exchange), "the second does not make the first wait longer"
-    news = exchange.news()
-    assert (news["wants"], [each.unit for each in news["offers"]]) == (1, [0, 1])
+    wanted, offered = exchange.news()
+    assert wanted == messages.UnitsWanted(1)
+    assert isinstance(offered, messages.ResultsOffered)
+    assert [each.unit for each in offered.offers] == [0, 1]
 
 
 def test_a_slow_producer_is_heard_at_once(exchange: Exchange, clock: list[float]) -> None:
@@ -166,7 +168,7 @@ def test_what_a_process_may_not_claim_is_an_error(exchange: Exchange, message: m
     exchange.news()
     with pytest.raises(errors.MessageError, match=said):
         exchange.receive(message)
-    assert (exchange.news()["wants"], exchange.news()["offers"], exchange.fetch([0])) == (0, (), {})
+    assert (exchange.news(), exchange.fetch([0])) == ((), {})
 
 
 def test_a_learner_offers_nothing_but_weights(tmp_path: Path) -> None:

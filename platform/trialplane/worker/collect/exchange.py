@@ -12,7 +12,7 @@ import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trialplane import errors
 from trialplane.wire import messages, records, units
@@ -111,12 +111,16 @@ class Exchange:
             is_idle = self._owed and not self._ahead
             return self._told if is_idle or self._took or is_full(self._offered) else self._told + GATHER
 
-    def news(self) -> dict[str, Any]:
-        """What it has said since the last call, as fields of an event."""
+    def news(self) -> tuple[messages.UnitsWanted | messages.ResultsOffered | messages.ResultsTaken, ...]:
+        """What it has sent since the last call that is for the controller."""
         self._told = time.monotonic()
-        said = {"wants": self._wants, "offers": tuple(self._offers), "took": tuple(self._took)}
+        wanted, offers, taken = self._wants, tuple(self._offers), tuple(self._took)
         self._wants, self._offers, self._took = 0, [], []
-        return said
+        return (
+            *([messages.UnitsWanted(wanted)] if wanted else ()),
+            *([messages.ResultsOffered(offers)] if offers else ()),
+            *([messages.ResultsTaken(taken)] if taken else ()),
+        )
 
     def receive(self, message: messages.OfWorker | messages.OfLearner) -> None:
         """Takes a message of the process.
