@@ -22,12 +22,21 @@ from trialplane.wire import messages
 from trialplane.wire.messages import Direction
 from trialplane.wire.records import SlotConfig, TrialOutcome, TrialReport, TrialRequest
 from trialplane.wire.states import FailureClass, TrialState
-from trialplane.wire.units import Offer, Unit
+from trialplane.wire.units import Offer, Parcel, Unit
 
 CONFIG = SlotConfig("toy", "/code", "train:run", "/root", "/cache", preload=("numpy",), env={"A": "b"})
 REQUEST = TrialRequest("toy", 3, 1, 7, {"lr": 0.1, "layers": [1, 2]}, 5, ("loss",), timeout=60.0)
 OUTCOME = TrialOutcome(7, TrialState.FAILED, FailureClass.ERROR, {"loss": 0.5}, {"note": ["x"]}, "it failed")
 EXAMPLES = [
+    (messages.START, messages.StartAttempt(REQUEST)),
+    (messages.ANSWER, messages.AnswerReport(prune=False)),
+    (messages.CONTROL, messages.KillTrial(FailureClass.TIMEOUT, "too late")),
+    (messages.CONTROL, messages.StopTrial("the user paused the run")),
+    (messages.CONTROL, messages.HandUnits((Unit(4, 99),), last=True)),
+    (messages.CONTROL, messages.ReleaseResults((4,))),
+    (messages.CONTROL, messages.EndFeed(0)),
+    (messages.FETCH, messages.FetchResults((4, 5))),
+    (messages.FEED, messages.FeedParcels((Parcel(4, 0, 1000, 12),))),
     (messages.FROM_STARTING, messages.SlotStarted("pod-0", 0.5, ("a thread is alive",), True, "pod-0:29500")),
     (messages.FROM_SLOT, messages.LogGrown(b"\xff\nstart\n")),
     (messages.FROM_SLOT, messages.LogGrown(b"")),

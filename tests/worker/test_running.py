@@ -132,3 +132,14 @@ def test_what_ended_while_the_controller_was_busy_has_ended_well(trial: Trial) -
     outcome = trial.slot.go_on().outcome
     assert outcome is not None
     assert (outcome.state, outcome.message) == (TrialState.COMPLETE, "")
+
+
+def test_a_process_that_reads_nothing_is_killed_for_it(trial: Trial) -> None:
+    trial.running.channel.set_patience(0.05)
+    for _ in range(10_000):
+        if trial.running.killed is not None:
+            break
+        trial.running.send(messages.ReleaseResults((1, 2, 3)))
+    assert trial.running.killed is not None, "a full socket holds a slot up for so long, and not for ever"
+    failure, message = trial.running.killed
+    assert (failure, message.startswith("the process did not read in ")) == (FailureClass.INVALID, True)

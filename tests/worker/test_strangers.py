@@ -8,6 +8,7 @@ process of a collection may claim (collect/test_exchange.py).
 from __future__ import annotations
 
 import struct
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -21,6 +22,8 @@ import os
 import threading
 
 def run(ctx):
+    if ctx.params["what"] == "many metrics":
+        return {"score": 0.5, **{f"metric {number:099}": 0.5 for number in range(40_000)}}
     data = bytes.fromhex(ctx.params["what"])
     if data:
         if ctx.params.get("report"):
@@ -107,11 +110,16 @@ def test_half_a_message_does_not_keep_a_trial_from_its_limit(bench: Bench) -> No
     assert_goes_on(bench)
 
 
-def test_a_trial_cannot_end_another(bench: Bench) -> None:
-    request = bench.request(ended('"state":"PRUNED"', number=7777).hex(), then="exit")
-    outcome = bench.slot.run(request).outcome
-    assert outcome is not None
-    assert (outcome.number, outcome.state) == (request.number, TrialState.PRUNED)
+def test_a_trial_cannot_speak_for_another_or_of_another_time(bench: Bench) -> None:
+    report = frame("Reported", '{"step":1,"metrics":{},"time":"nan","sent":1,"number":7777}')
+    data = report + ended('"state":"PRUNED","started":"inf"', number=7777)
+    before, request, after = time.time(), bench.request(data.hex(), then="exit"), time.time() + 60.0
+    event = bench.slot.run(request)
+    while event.outcome is None:
+        event = bench.slot.go_on()
+    (told,) = event.reports
+    assert (event.outcome.number, event.outcome.state) == (told.number, TrialState.PRUNED) == (request.number, "PRUNED")
+    assert before <= told.time <= event.outcome.started <= after, "and at no time at which it was not there"
 
 
 def test_arrays_that_are_not_there_are_no_result(bench: Bench) -> None:
@@ -121,6 +129,14 @@ def test_arrays_that_are_not_there_are_no_result(bench: Bench) -> None:
     assert (event.outcome.failure, event.arrays) == (FailureClass.INVALID, None)
     assert "the 1,000 bytes of arrays of its result are not in" in event.outcome.message
     assert_goes_on(bench)
+
+
+@pytest.mark.parametrize("which", ["bench", "ranks"])
+def test_a_result_too_long_for_a_message_is_the_jobs_error(which: str, request: pytest.FixtureRequest) -> None:
+    outcome = request.getfixturevalue(which).outcome("many metrics")
+    assert (outcome.state, outcome.failure) == (TrialState.FAILED, FailureClass.ERROR)
+    assert "MessageError: Ended has 4," in outcome.message
+    assert outcome.message.endswith(" bytes; a message has at most 4,194,304")
 
 
 @pytest.mark.parametrize("what", STRANGE)

@@ -164,60 +164,53 @@ class SlotPool:
         place = self._places[slot]
         assert place.running is None, f"slot {slot} runs trial {place.running}"
         place.running, place.asked = request, False
-        started = place.actor.run.remote(request, [] if weights is None else [weights])
+        start = messages.encode(messages.StartAttempt(request))
+        started = place.actor.run.remote(start, [] if weights is None else [weights])
         self._pending[started] = _Call(place, "trial")
 
     def go_on(self, slot: int, prune: bool = False) -> None:
         """Answers the event of a slot whose trial has not ended."""
         place = self._places[slot]
-        self._pending[place.actor.go_on.remote(prune)] = _Call(place, "trial")
+        answer = messages.encode(messages.AnswerReport(prune))
+        self._pending[place.actor.go_on.remote(answer)] = _Call(place, "trial")
 
     def kill(self, slot: int, failure: FailureClass, message: str) -> None:
         """Ends the trial in a slot; its outcome comes as an event."""
-        place = self._places[slot]
-        if place.running is not None:
-            place.asked = True
-            place.actor.kill.remote(place.running.number, failure, message)
+        self._places[slot].asked = True
+        self._control(slot, messages.KillTrial(failure, message))
 
     def stop(self, slot: int, message: str) -> None:
         """Lets the trial in a slot save itself and end, within the grace of `SlotConfig`; its outcome comes as an event."""
-        place = self._places[slot]
-        if place.running is not None:
-            place.asked = True
-            place.actor.stop.remote(place.running.number, message)
+        self._places[slot].asked = True
+        self._control(slot, messages.StopTrial(message))
 
     def hand(self, slot: int, units: tuple[Unit, ...], last: bool) -> None:
         """Hands units to the producer in a slot; `last` says that it gets no more."""
-        place = self._places[slot]
-        if place.running is not None:
-            place.actor.hand.remote(place.running.number, units, last)
+        self._control(slot, messages.HandUnits(units, last))
 
     def fetch(self, slot: int, units: tuple[int, ...]) -> None:
         """Has results that a slot's trial offers put into the object store, as one object; it then has room for others."""
         place = self._places[slot]
         assert place.running is not None, f"nothing runs in slot {slot}"
-        known, results = place.actor.fetch.remote(place.running.number, units)
+        known, results = place.actor.fetch.remote(place.running.number, messages.encode(messages.FetchResults(units)))
         self._pending[known] = _Call(place, "fetch", place.running, units, results)
 
     def release(self, slot: int, unit: int) -> None:
         """Tells a producer that nobody will fetch a result."""
-        place = self._places[slot]
-        if place.running is not None:
-            place.actor.release.remote(place.running.number, (unit,))
+        self._control(slot, messages.ReleaseResults((unit,)))
 
     def feed(self, slot: int, parcels: tuple[Parcel, ...], reference: Any) -> None:
         """Gives the consumer in a slot the results that one `fetch` has put into the object store."""
         place = self._places[slot]
         assert place.running is not None, f"nothing runs in slot {slot}"
-        fed = place.actor.feed.remote(place.running.number, parcels, [reference])
+        data = messages.encode(messages.FeedParcels(parcels))
+        fed = place.actor.feed.remote(place.running.number, data, [reference])
         units = tuple(parcel.unit for parcel in parcels)
         self._pending[fed] = _Call(place, "feed", place.running, units, reference)
 
     def end_feed(self, slot: int, failed: int) -> None:
         """Tells the consumer in a slot that it has all results there will be, and how many units failed."""
-        place = self._places[slot]
-        if place.running is not None:
-            place.actor.end_feed.remote(place.running.number, failed)
+        self._control(slot, messages.EndFeed(failed))
 
     def running(self) -> dict[int, TrialRequest]:
         """Slot → the attempt in it."""
@@ -284,6 +277,12 @@ class SlotPool:
         for actor in actors.values():
             ray.kill(actor)
 
+    def _control(self, slot: int, message: messages.Control) -> None:
+        """Sends a message to the trial in a slot, if there is one."""
+        place = self._places[slot]
+        if place.running is not None:
+            place.actor.control.remote(place.running.number, messages.encode(message))
+
     def _open(self, place: _Place) -> None:
         """Puts a new actor in a place and starts its template."""
         self._generation += 1
@@ -315,7 +314,7 @@ class SlotPool:
         if call.what == "feed":
             return SlotFed(place.index, request, call.units, not answer, why)
         if place.running is request:  # also what could not be fetched: it is made again, and would take up room for ever
-            place.actor.release.remote(request.number, call.units)
+            self._control(place.index, messages.ReleaseResults(call.units))
         gone = tuple(unit for unit in call.units if unit not in answer)
         return SlotFetched(place.index, request, answer, call.reference if answer else None, gone, why)
 

@@ -1,7 +1,8 @@
 """The messages between the processes of a run, and the one codec that writes and reads them.
 
-    controller  ← slot          SlotStarted; then of its trial LogGrown, TrialReport, UnitsWanted, ResultsOffered,
-                                ResultsTaken and at last TrialEnded
+    controller  ↔ slot          StartAttempt, AnswerReport; at any time KillTrial, StopTrial, FetchResults, FeedParcels,
+                                HandUnits, ReleaseResults, EndFeed · SlotStarted; of its trial LogGrown, TrialReport,
+                                UnitsWanted, ResultsOffered, ResultsTaken and at last TrialEnded
     slot        ↔ template      LoadJob (to its standard input), StartTrial · JobLoaded | JobFailed, TrialStarted,
                                 TrialExited
     slot        ↔ trial         RunTrial, AnswerReport · Reported, Ended
@@ -16,6 +17,8 @@ its class, the version of trialplane that wrote it, and the class's fields as `r
 carry bytes, follows behind the line. Fields that a reader does not know are dropped; a tag that it does not know is an error
 with both versions, since a package may be replaced while its processes run. What arrives may come from the code of a job, so
 the reader names the messages that it takes (`Direction`), and every field is checked for its type.
+
+Over 400 lines: every message of a run is in this one place, with what it means and who takes it.
 """
 
 from __future__ import annotations
@@ -29,7 +32,8 @@ from typing import Generic, TypeVar
 from trialplane import __version__, errors
 from trialplane.wire import records
 from trialplane.wire.records import SlotConfig, TrialOutcome, TrialReport, TrialRequest
-from trialplane.wire.units import Offer, Unit
+from trialplane.wire.states import FailureClass
+from trialplane.wire.units import Offer, Parcel, Unit
 
 M = TypeVar("M")
 
@@ -101,7 +105,43 @@ class TrialExited:
     orphans: int
 
 
-# --- slot and controller
+# --- controller and slot
+
+
+@dataclasses.dataclass(frozen=True)
+class StartAttempt:
+    """Start one attempt at a trial, in a slot that runs none."""
+
+    request: TrialRequest
+
+
+@dataclasses.dataclass(frozen=True)
+class KillTrial:
+    """End the trial as `failure`."""
+
+    failure: FailureClass
+    message: str
+
+
+@dataclasses.dataclass(frozen=True)
+class StopTrial:
+    """Let the trial save itself and end, within the grace of `SlotConfig`."""
+
+    message: str
+
+
+@dataclasses.dataclass(frozen=True)
+class FetchResults:
+    """Put these results, which were offered, into the object store."""
+
+    units: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class FeedParcels:
+    """Pass these results, which come beside as a reference to a list in this order, to the learner."""
+
+    parcels: tuple[Parcel, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -235,7 +275,7 @@ class Pulsed:
 
 @dataclasses.dataclass(frozen=True)
 class HandUnits:
-    """Units to do; after those that are `last` the worker gets no more in this iteration."""
+    """Units for a worker to do; after those that are `last` it gets no more in this iteration."""
 
     units: tuple[Unit, ...]
     last: bool
@@ -313,6 +353,7 @@ class FilesFree:
     units: tuple[int, ...]
 
 
+Control = KillTrial | StopTrial | HandUnits | ReleaseResults | EndFeed  # what takes no time
 Shown = LogGrown | TrialReport  # what a run keeps of a trial that goes on
 FromSlot = Shown | UnitsWanted | ResultsOffered | ResultsTaken | TrialEnded
 ToTrial = RunTrial | AnswerReport | HandUnits | ReleaseResults | FeedResults | EndFeed
@@ -337,6 +378,11 @@ class Direction(Generic[M]):
         self.kinds: dict[str, type[M]] = {kind.__name__: kind for kind in typing.get_args(kinds) or (kinds,)}
 
 
+START = Direction[StartAttempt]("a controller", StartAttempt)
+ANSWER = Direction[AnswerReport]("a controller", AnswerReport)
+CONTROL = Direction[Control]("a controller", Control)
+FETCH = Direction[FetchResults]("a controller", FetchResults)
+FEED = Direction[FeedParcels]("a controller", FeedParcels)
 FROM_STARTING = Direction[SlotStarted]("a slot", SlotStarted)
 FROM_SLOT = Direction[FromSlot]("a slot", FromSlot)
 LOAD = Direction[LoadJob]("a slot", LoadJob)

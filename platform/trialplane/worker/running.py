@@ -81,20 +81,19 @@ class Running:
         """
         if not 0 <= report.step < records.STEPS:
             raise errors.MessageError(f"a trial sent a report of step {report.step}; they go from 0 to {records.STEPS - 1}")
-        self.reports.append(
-            records.TrialReport(self.request.number, report.step, report.metrics, report.time, report.remark)
-        )
+        when = self._possible(report.time)
+        self.reports.append(records.TrialReport(self.request.number, report.step, report.metrics, when, report.remark))
         self.last, self.reported_at = report.metrics, report.sent
 
     def returned(self, outcome: records.TrialOutcome) -> None:
-        """The process says how the job's function ended.
+        """The process reports how the job's function ended.
 
         Raises:
             MessageError: an outcome is not made so.
         """
         if wrong := _flaw(outcome, self.request):
             raise errors.MessageError(f"a trial sent an outcome {wrong}")
-        self.said = dataclasses.replace(outcome, number=self.request.number)
+        self.said = dataclasses.replace(outcome, number=self.request.number, started=self._possible(outcome.started))
         self.said_at = time.monotonic()
 
     def answer(self, prune: bool) -> None:
@@ -228,6 +227,10 @@ class Running:
             return dataclasses.replace(said, message=f"{self.stopping}: {said.message}")
         return said
 
+    def _possible(self, seconds: float) -> float:
+        """The nearest time since the epoch at which the process can have been; `seconds` may be no number."""
+        return min(max(self.began, seconds), time.time())
+
     def _signal(self, number: signal.Signals) -> None:
         """Signals the process, if it has started and not ended; with the lock held."""
         if self.handle is not None:
@@ -236,7 +239,7 @@ class Running:
 
 
 def taken_from(config: records.SlotConfig, request: records.TrialRequest) -> messages.Direction[messages.FromTrial]:
-    """What the process of such a trial may send."""
+    """The messages that are taken from the process of such a trial."""
     if config.role == "trial":
         return messages.FROM_TRIAL
     return messages.FROM_LEARNER if request.worker is None else messages.FROM_WORKER

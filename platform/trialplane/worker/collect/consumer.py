@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 from trialplane.policies import transport
 from trialplane.wire import messages
+from trialplane.wire.units import AT_ONCE
 from trialplane.worker import context
 from trialplane.worker.collect import segments
 from trialplane.worker.collect.line import Line
@@ -124,8 +125,9 @@ class Fed:
 
     def has(self, units: Collection[int]) -> None:
         """Says that these units need not be done: what came of them in a former attempt is kept."""
-        if units:
-            self._line.send(messages.ResultsTaken(tuple(sorted(units))))
+        kept = sorted(units)
+        for first in range(0, len(kept), AT_ONCE):
+            self._line.send(messages.ResultsTaken(tuple(kept[first : first + AT_ONCE])))
 
     def next(self) -> Result | None:
         """The next result; None when there are no more."""

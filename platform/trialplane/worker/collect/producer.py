@@ -20,7 +20,7 @@ from typing import Any, Protocol
 from trialplane import errors
 from trialplane.training import process
 from trialplane.wire import messages
-from trialplane.wire.units import Offer, Unit
+from trialplane.wire.units import AT_ONCE, Offer, Unit
 from trialplane.worker import context
 from trialplane.worker.collect import exchange, segments
 from trialplane.worker.collect.line import Line
@@ -125,6 +125,7 @@ class Desk:
     def take(self, count: int, wait: bool) -> tuple[Unit, ...]:
         """Units to do, `count` at most."""
         self._listen(wait=False)
+        count = min(count, AT_ONCE)
         # What is there is given at once: with less ahead than a batch, batches would become smaller.
         ahead = max(self._ahead, count) if self._ahead else 0
         lack = count + ahead - len(self._ready) - self._owed
