@@ -20,6 +20,7 @@
     │   └── CheckpointDamaged       its files were cut or changed after they were written
     ├── CacheError                  an index or a token cache could not be written, or was damaged
     ├── SlotError                   no slot could be started
+    ├── MessageError                a message of another process is damaged, too long, or of another version
     └── TargetError                 the place where runs live (this machine, a cluster) refused or failed
         └── RunDamaged              a run's files cannot be read, or are not what they were; names them
 
@@ -165,6 +166,10 @@ class CacheError(TrialplaneError):
 
 class SlotError(TrialplaneError):
     """No slot could be started."""
+
+
+class MessageError(TrialplaneError):
+    """A message between two processes that is damaged, too long, or unknown to the version that reads it."""
 
 
 class TargetError(TrialplaneError):

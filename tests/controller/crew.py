@@ -47,7 +47,7 @@ class Crew:
                 self.ready.append(said)
             else:
                 heard.append(said)
-                if said.event.outcome is None:
+                if said.outcome is None:
                     self.pool.go_on(said.slot)
         return heard
 
@@ -94,6 +94,6 @@ class Crew:
     def end(self) -> TrialOutcome:
         """The iteration's outcome, after everything that was said before."""
         *_, ended = self.listen()
-        assert ended.event.outcome is not None
+        assert ended.outcome is not None
         assert ended.request == request(7, trial=1, metrics=("units", "loss")), "as the loop gave it"
-        return ended.event.outcome
+        return ended.outcome

@@ -9,7 +9,8 @@ from typing import Any
 from tests.controller.conftest import outcome
 
 from trialplane.controller.slot_events import SlotEvent, SlotFed, SlotFetched, SlotReady, SlotTrial
-from trialplane.wire.records import TrialEvent, TrialRequest
+from trialplane.wire import messages
+from trialplane.wire.records import TrialReport, TrialRequest
 from trialplane.wire.states import FailureClass, TrialState
 from trialplane.wire.units import Offer, Parcel, Unit
 
@@ -91,15 +92,31 @@ class Slots:
     def hear(self, answered: Iterable[object]) -> Iterator[SlotEvent]:
         while self._said:
             said = self._said.popleft()
-            if isinstance(said, SlotTrial) and said.event.outcome is not None:
+            if isinstance(said, SlotTrial) and said.outcome is not None:
                 del self.started[said.slot]
             yield said
 
     def warm(self, *slots: int, port: int = 1) -> None:
         self._said.extend(SlotReady(slot, 0.1, (), False, f"pod-{slot}", f"pod-{slot}:{port}") for slot in slots)
 
-    def say(self, slot: int, **event: Any) -> None:
-        self._said.append(SlotTrial(slot, self.started[slot], TrialEvent(**event)))
+    def say(
+        self,
+        slot: int,
+        *,
+        reports: tuple[TrialReport, ...] = (),
+        log: bytes = b"",
+        wants: int = 0,
+        offers: tuple[Offer, ...] = (),
+        took: tuple[int, ...] = (),
+    ) -> None:
+        sent: tuple[tuple[Any, messages.FromSlot], ...] = (
+            (log, messages.LogGrown(log)),
+            (wants, messages.UnitsWanted(wants)),
+            (offers, messages.ResultsOffered(offers)),
+            (took, messages.ResultsTaken(took)),
+        )
+        about = (*(message for what, message in sent if what), *reports)
+        self._said.append(SlotTrial(slot, self.started[slot], about))
 
     def fetched(self, slot: int, *units: int, reference: Any = None, gone: tuple[int, ...] = (), why: str = "") -> None:
         """A fetch that was asked for is answered: these are in the store, and those are gone."""
@@ -126,8 +143,9 @@ class Slots:
         **changes: Any,
     ) -> None:
         ended = outcome(self.started[slot].number, node=f"pod-{slot}", **changes)
-        event = TrialEvent(outcome=ended, log=b"the end", offers=offers, begun=begun)
-        self._said.append(SlotTrial(slot, self.started[slot], event, arrays, store, gone))
+        offered = (messages.ResultsOffered(offers),) if offers else ()
+        sent = (messages.LogGrown(b"the end"), *offered, messages.TrialEnded(ended, begun))
+        self._said.append(SlotTrial(slot, self.started[slot], sent, arrays, store, gone))
 
     def fail(self, slot: int, failure: FailureClass, message: str = "", *, gone: bool = False, **changes: Any) -> None:
         self.end(slot, gone=gone, state=TrialState.FAILED, failure=failure, message=message, metrics={}, **changes)

@@ -13,6 +13,7 @@ from tests.controller.crew import UNITS, Crew
 from trialplane.controller import crews
 from trialplane.controller.iteration import STORE_SHARE
 from trialplane.controller.workers import MAX_EMPTY
+from trialplane.wire.messages import LogGrown
 from trialplane.wire.records import TrialReport
 from trialplane.wire.states import FailureClass, TrialState
 from trialplane.wire.units import WEIGHTS, Offer
@@ -62,8 +63,8 @@ def test_an_iteration_goes_from_units_to_its_outcome() -> None:
     for slot in (0, 1):
         crew.producers.end(slot)
     crew.consumer.say(0, reports=(TrialReport(7, 1, {"loss": 2.0}, 1.0),), log=b"learning\n")
-    (said,) = [said for said in crew.listen() if said.event.reports]
-    assert said.event.reports[0].metrics == {"loss": 2.0}
+    (said,) = [said for said in crew.listen() if said.reports]
+    assert said.reports[0].metrics == {"loss": 2.0}
     crew.consumer.end(0, metrics={"loss": 1.0}, arrays="packed")
     told = crew.end()
     assert told.state is TrialState.COMPLETE
@@ -370,7 +371,7 @@ def test_a_producers_log_is_its_own() -> None:
     crew.begin()
     crew.producers.say(1, log=b"a game\n")
     (said,) = crew.listen()
-    assert (said.event.log, said.request.worker, said.request.trial, said.event.outcome) == (b"a game\n", 1, 1, None)
+    assert (said.messages, said.request.worker, said.request.trial) == ((LogGrown(b"a game\n"),), 1, 1)
 
 
 def test_a_unit_that_a_producer_keeps_to_itself_has_failed() -> None:

@@ -18,7 +18,8 @@ from trialplane import errors
 from trialplane.controller import gangs
 from trialplane.controller.gangs import GangPool
 from trialplane.controller.slot_events import SlotReady, SlotTrial
-from trialplane.wire.records import SlotConfig, TrialEvent, TrialOutcome, TrialReport
+from trialplane.wire.messages import LogGrown
+from trialplane.wire.records import SlotConfig, TrialOutcome, TrialReport
 from trialplane.wire.states import FailureClass, TrialState
 
 CONFIG = SlotConfig("toy", "/code", "train:run", "/root", "/cache", nodes=2, grace=30.0)
@@ -41,7 +42,7 @@ class Gangs:
                 self.ready.append(said)
             else:
                 heard.append(said)
-                if said.event.outcome is None:
+                if said.outcome is None:
                     self.pool.go_on(said.slot, prune)
         return heard
 
@@ -52,7 +53,7 @@ class Gangs:
         self.pool.start(0, request(5))
 
     def outcomes(self) -> list[TrialOutcome]:
-        return [said.event.outcome for said in self.listen() if said.event.outcome is not None]
+        return [said.outcome for said in self.listen() if said.outcome is not None]
 
 
 @pytest.fixture
@@ -85,24 +86,24 @@ def test_a_trial_starts_when_all_of_its_slots_are_ready() -> None:
 
 
 def test_node_0_speaks_for_the_trial_and_the_log_is_everybodys(two: Gangs) -> None:
-    two.slots.say(1, reports=(TrialReport(5, 1, {"loss": 9.0}, 1.0),), waiting=True, log=b"[rank 2] hello\n")
-    two.slots.say(0, reports=(TrialReport(5, 1, {"loss": 3.0}, 1.0),), waiting=True)
+    two.slots.say(1, reports=(TrialReport(5, 1, {"loss": 9.0}, 1.0),), log=b"[rank 2] hello\n")
+    two.slots.say(0, reports=(TrialReport(5, 1, {"loss": 3.0}, 1.0),))
     other, own = two.listen(prune=True)
-    assert (other.event.reports, other.event.log) == ((), b"[rank 2] hello\n")
-    assert own.event.reports[0].metrics == {"loss": 3.0}
+    assert other.messages == (LogGrown(b"[rank 2] hello\n"),)
+    assert own.reports[0].metrics == {"loss": 3.0}
     assert two.slots.answered == [(1, False), (0, True)], "each is answered, and node 0 alone hears the pruner"
 
 
 def test_a_trial_is_told_once_when_every_node_is_free(two: Gangs) -> None:
     two.slots.end(0, metrics={"loss": 1.0}, arrays="packed", store="store-0")
     (last,) = two.listen()
-    assert last.event == TrialEvent(log=b"the end"), "node 0 has ended, and the trial not yet"
+    assert last.messages == (LogGrown(b"the end"),), "node 0 has ended, and the trial not yet"
     assert two.pool.running()
     two.slots.end(1, metrics={"loss": 7.0}, arrays="other", store="store-1")
     *_, ended = two.listen()
-    assert ended.event.outcome is not None
-    assert ended.event.outcome.state is TrialState.COMPLETE
-    assert ended.event.outcome.metrics == {"loss": 1.0}
+    assert ended.outcome is not None
+    assert ended.outcome.state is TrialState.COMPLETE
+    assert ended.outcome.metrics == {"loss": 1.0}
     assert (ended.arrays, ended.store, ended.gone) == ("packed", "store-0", False)
     assert ended.request == request(5), "as the loop gave it"
     assert not two.pool.running()
@@ -120,10 +121,10 @@ def test_a_node_that_hangs_when_rank_0_has_returned_is_ended_and_the_result_coun
     assert [(slot, failure) for slot, failure, _ in two.slots.killed] == [(1, FailureClass.LOST)]
     two.slots.fail(1, FailureClass.LOST, "killed")
     *_, ended = two.listen()
-    assert ended.event.outcome is not None
-    assert (ended.event.outcome.state, ended.event.outcome.metrics) == (TrialState.COMPLETE, {"loss": 1.0})
+    assert ended.outcome is not None
+    assert (ended.outcome.state, ended.outcome.metrics) == (TrialState.COMPLETE, {"loss": 1.0})
     text = f"node 1 was ended because it was still at work {CONFIG.linger:g} s after rank 0 had returned its result"
-    assert (ended.event.outcome.message, ended.arrays) == (text, "packed")
+    assert (ended.outcome.message, ended.arrays) == (text, "packed")
 
 
 def test_a_node_that_ended_while_the_controller_waited_was_not_late(two: Gangs, clock: list[float]) -> None:
@@ -149,7 +150,7 @@ def test_what_ended_before_the_slots_failed_is_an_outcome(two: Gangs, monkeypatc
     with pytest.raises(errors.SlotError):
         for event in two.pool.events(0):
             heard.append(event)
-    told = [one.event.outcome for one in heard if isinstance(one, SlotTrial) and one.event.outcome is not None]
+    told = [one.outcome for one in heard if isinstance(one, SlotTrial) and one.outcome is not None]
     assert [outcome.state for outcome in told] == [TrialState.COMPLETE]
 
 
@@ -238,9 +239,9 @@ def test_a_lost_slot_ends_the_trial_and_a_new_gang_is_made_when_there_is_a_new_s
     two.ready.clear()
     (ended,) = two.listen()[-1:]
     assert ended.gone
-    assert ended.event.outcome is not None
-    assert ended.event.outcome.failure is FailureClass.LOST
-    assert ended.event.outcome.message == "slot 0 was lost"
+    assert ended.outcome is not None
+    assert ended.outcome.failure is FailureClass.LOST
+    assert ended.outcome.message == "slot 0 was lost"
     assert [ready.slot for ready in two.ready] == [0]
     two.pool.start(0, request(6))
     assert two.slots.started[1].rendezvous == "pod-0:2", "and the ranks meet at the new one"

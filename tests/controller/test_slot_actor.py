@@ -1,4 +1,7 @@
-"""The actor around a slot: which attempt a call is about. What slots do is checked in tests/worker, Ray in tests/study."""
+"""The actor around a slot: which attempt a call is about, and what a message requests of the slot.
+
+Not checked here: what slots do (tests/worker), and Ray (tests/study).
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,12 @@ from typing import Any
 import pytest
 from tests.controller.conftest import request
 
+from trialplane import errors
 from trialplane.controller.slot_actor import SlotActor
-from trialplane.wire.records import SlotConfig, TrialEvent, TrialRequest
+from trialplane.wire import messages
+from trialplane.wire.records import SlotConfig, TrialRequest
 from trialplane.wire.states import FailureClass
+from trialplane.wire.units import Unit
 
 
 class Slot:
@@ -22,16 +28,20 @@ class Slot:
         self.has_begun = threading.Event()
         self.while_killing: Any = None
 
-    def run(self, asked: TrialRequest) -> TrialEvent:
+    def run(self, asked: TrialRequest) -> tuple[object, ...]:
         self.started.append(asked.number)
         if len(self.started) > 1:
             self.has_begun.set()
-        return TrialEvent()
+        return ()
 
     def kill(self, _failure: FailureClass, _message: str) -> None:
         if self.while_killing is not None:
             self.while_killing()
         self.killed.append(self.started[-1])
+
+
+def start(number: int) -> bytes:
+    return messages.encode(messages.StartAttempt(request(number)))
 
 
 def actor(monkeypatch: pytest.MonkeyPatch) -> tuple[SlotActor, Slot]:
@@ -42,25 +52,87 @@ def actor(monkeypatch: pytest.MonkeyPatch) -> tuple[SlotActor, Slot]:
 
 def test_a_call_is_about_the_attempt_it_names(monkeypatch: pytest.MonkeyPatch) -> None:
     made, slot = actor(monkeypatch)
-    made.run(request(1))
-    made.run(request(2))
-    made.kill(1, FailureClass.TIMEOUT, "too late")
+    late = messages.encode(messages.KillTrial(FailureClass.TIMEOUT, "too late"))
+    made.run(start(1))
+    made.run(start(2))
+    made.control(1, late)
     assert slot.killed == []
-    made.kill(2, FailureClass.TIMEOUT, "too late")
+    made.control(2, late)
     assert slot.killed == [2]
 
 
 def test_the_next_attempt_does_not_begin_in_the_middle_of_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else what was to end the attempt before would end this one."""
     made, slot = actor(monkeypatch)
-    made.run(request(1))
-    started = threading.Thread(target=made.run, args=(request(2),))
+    made.run(start(1))
+    started = threading.Thread(target=made.run, args=(start(2),))
 
-    def start() -> None:
+    def begin() -> None:
         started.start()
         assert not slot.has_begun.wait(0.2)
 
-    slot.while_killing = start
-    made.kill(1, FailureClass.STOPPED, "enough")
+    slot.while_killing = begin
+    made.control(1, messages.encode(messages.KillTrial(FailureClass.STOPPED, "enough")))
     started.join()
     assert (slot.killed, slot.started) == ([1], [1, 2])
+
+
+class Told:
+    """A slot that only notes what is requested of it."""
+
+    def __init__(self, _config: SlotConfig, _name: str) -> None:
+        self.requested: list[tuple[str, tuple[Any, ...]]] = []
+        self.exchange = self
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *given: self.requested.append((name, given)) or ()
+
+    def fetch(self, units: tuple[int, ...]) -> dict[int, str]:
+        return {unit: f"result {unit}" for unit in units if unit < 9}
+
+
+def told(monkeypatch: pytest.MonkeyPatch) -> tuple[SlotActor, Told]:
+    """An actor whose attempt 1 runs."""
+    monkeypatch.setattr("trialplane.worker.slot.Slot", Told)
+    made = SlotActor(SlotConfig("toy", "/code", "train:run", "/root", "/cache"), "0-1")
+    made.run(start(1))
+    made._slot.requested.clear()
+    return made, made._slot
+
+
+@pytest.mark.parametrize(
+    ("message", "requested"),
+    [
+        (messages.KillTrial(FailureClass.LOST, "why"), ("kill", (FailureClass.LOST, "why"))),
+        (messages.StopTrial("why"), ("stop", ("why",))),
+        (messages.HandUnits((Unit(4, 99),), last=True), ("hand", ((Unit(4, 99),), True))),
+        (messages.ReleaseResults((4, 5)), ("release", ((4, 5),))),
+        (messages.EndFeed(3), ("end_feed", (3,))),
+    ],
+)
+def test_each_message_is_one_request_of_the_slot(
+    monkeypatch: pytest.MonkeyPatch, message: messages.Control, requested: tuple[str, Any]
+) -> None:
+    made, slot = told(monkeypatch)
+    made.control(1, messages.encode(message))
+    assert slot.requested == [requested]
+    made.go_on(messages.encode(messages.AnswerReport(prune=True)))
+    assert slot.requested[1:] == [("go_on", (True,))]
+
+
+def test_results_are_fetched_as_far_as_they_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, _ = told(monkeypatch)
+    wanted = messages.encode(messages.FetchResults((7, 9, 8)))
+    assert made.fetch(1, wanted) == ((7, 8), ["result 7", "result 8"])
+    assert made.fetch(2, wanted) == ((), []), "of another attempt"
+
+
+@pytest.mark.parametrize(
+    "data", [b'["Hibernate","9.9.9",{}]', b'["KillTrial","9.9.9",{"failure":3,"message":""}]', b'["StopTrial"']
+)
+def test_what_a_controller_of_another_version_requests_is_an_error(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
+    made, slot = told(monkeypatch)
+    for call, given in ((made.control, (1, data)), (made.fetch, (1, data)), (made.run, (data,)), (made.go_on, (data,))):
+        with pytest.raises(errors.MessageError, match=r"^a controller "):
+            call(*given)
+    assert slot.requested == []

@@ -20,13 +20,15 @@ from trialplane.controller import ray_session, slots
 from trialplane.controller.slot_events import SlotFed, SlotFetched, SlotReady, SlotTrial
 from trialplane.controller.slots import SlotPool
 from trialplane.spec import jobs
-from trialplane.wire.records import SlotConfig, TrialEvent
+from trialplane.wire import messages
+from trialplane.wire.messages import SlotStarted
+from trialplane.wire.records import SlotConfig
 from trialplane.wire.states import FailureClass, TrialState
 from trialplane.wire.units import Parcel
 
 CONFIG = SlotConfig("toy", "/code", "train:run", "/root", "/cache", ship=True)
 PARCELS = (Parcel(7, 2, 10, 30), Parcel(8, 2, 10, 30))
-READY = {"node": "pod-0", "seconds": 0.1, "unclean": (), "mlflow": False}
+READY = SlotStarted("pod-0", 0.1, (), False)
 
 ONE_TRIAL = jobs.read({"name": "toy", "kind": "train"}).roles()
 
@@ -111,7 +113,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def running(fake: FakeRay, config: SlotConfig = CONFIG) -> SlotPool:
     """A pool of one slot in which a trial runs."""
     pool = SlotPool(config, 1)
-    fake.answer("start", READY)
+    fake.answer("start", messages.encode(READY))
     (ready,) = pool.events(0)
     assert isinstance(ready, SlotReady)
     pool.start(0, request(5))
@@ -121,7 +123,7 @@ def running(fake: FakeRay, config: SlotConfig = CONFIG) -> SlotPool:
 def ended(fake: FakeRay, pool: SlotPool, exit_code: int | None) -> SlotTrial:
     """The trial is lost, and says so."""
     lost = outcome(5, state=TrialState.FAILED, failure=FailureClass.LOST, exit_code=exit_code)
-    fake.answer("run", (TrialEvent(outcome=lost), {}))
+    fake.answer("run", ([messages.encode(messages.TrialEnded(lost))], {}))
     (said,) = pool.events(0)
     assert isinstance(said, SlotTrial)
     return said
@@ -139,7 +141,7 @@ def test_a_trial_that_its_pod_has_stopped_is_not_tried_again_in_that_pod(
     assert len(fake.actors) == 1, "Ray might put a new slot into the pod that is not gone yet"
     clock[0] += slots.POD_GOES
     list(pool.events(0))
-    fake.answer("start", {**READY, "node": "pod-1"})
+    fake.answer("start", messages.encode(dataclasses.replace(READY, node="pod-1")))
     (ready,) = pool.events(0)
     assert isinstance(ready, SlotReady)
     assert (ready.slot, ready.node) == (0, "pod-1")
@@ -157,7 +159,7 @@ def test_a_slot_stays_where_nothing_says_that_its_pod_ends(fake: FakeRay, clock:
     pool.start(0, request(6))
     if by_us in ("stop", "kill"):  # the next one in it was not asked
         lost = outcome(6, state=TrialState.FAILED, failure=FailureClass.LOST, exit_code=0)
-        fake.answer("run", (TrialEvent(outcome=lost), {}))
+        fake.answer("run", ([messages.encode(messages.TrialEnded(lost))], {}))
         (said,) = pool.events(0)
         assert isinstance(said, SlotTrial)
         assert said.gone
@@ -182,8 +184,10 @@ def test_each_fetch_has_one_answer_whatever_becomes_of_the_slot(fake: FakeRay, c
     there = answer if isinstance(answer, tuple) else ()
     gone = tuple(unit for unit in (7, 8) if unit not in there)
     assert said == SlotFetched(0, request(5), there, "result of fetch" if there else None, gone)
-    released = [call.given for call in fake.calls if call.method == "release"]
-    assert released == [(5, (7, 8))], "it has room for others only when these are in the store, or are made again"
+    released = [call.given for call in fake.calls if call.method == "control"]
+    assert released == [(5, messages.encode(messages.ReleaseResults((7, 8))))], (
+        "it has room for others only when these are in the store, or are made again"
+    )
     assert pool.running() == {0: request(5)}, "the trial's own call tells of its end"
 
 
@@ -207,6 +211,34 @@ def test_what_a_slot_could_not_do_is_told(fake: FakeRay, clock: list[float]) -> 
     assert list(pool.events(0)) == [SlotFed(0, request(5), (7, 8), lost=True, why="no room")]
 
 
+# Slots of another version
+
+STRANGE = [
+    (b'["Hibernated","9.9.9",{}]', "a slot of trialplane 9.9.9 sent 'Hibernated', which trialplane"),
+    (b'["TrialEnded","9.9.9",{"outcome":3}]', "a slot "),
+    (messages.encode(messages.UnitsWanted(3))[:-4], "a slot sent what is no message"),
+]
+
+
+@pytest.mark.parametrize(("data", "said"), STRANGE)
+def test_what_a_slot_sends_that_is_no_message_costs_the_slot_and_its_trial(
+    fake: FakeRay, clock: list[float], data: bytes, said: str
+) -> None:
+    pool = running(fake)
+    fake.answer("run", ([messages.encode(messages.LogGrown(b"log")), data], {}))
+    (lost,) = pool.events(0)
+    assert (lost.outcome.failure, lost.gone, fake.actors[0].is_killed) == (FailureClass.LOST, True, True)
+    assert lost.outcome.message.startswith(f"slot 0 was lost with its trial: {said}")
+
+
+@pytest.mark.parametrize(("data", "said"), STRANGE)
+def test_a_slot_of_another_version_does_not_start(fake: FakeRay, clock: list[float], data: bytes, said: str) -> None:
+    pool = SlotPool(CONFIG, 1)
+    fake.answer("start", data)
+    assert not list(pool.events(0))
+    assert f"is started again: {said}" in pool.trouble
+
+
 # Slots that do not start
 
 NO_IMPORT = ray.exceptions.RayTaskError(
@@ -222,8 +254,8 @@ def starting(fake: FakeRay, actor: int) -> Call:
 def three(fake: FakeRay, config: SlotConfig = CONFIG) -> SlotPool:
     """A pool of three slots, two of which are warm."""
     pool = SlotPool(config, 3)
-    starting(fake, 0).answer = READY
-    starting(fake, 1).answer = {**READY, "node": "pod-1"}
+    starting(fake, 0).answer = messages.encode(READY)
+    starting(fake, 1).answer = messages.encode(dataclasses.replace(READY, node="pod-1"))
     assert [said.slot for said in pool.events(0)] == [0, 1]
     return pool
 
@@ -266,14 +298,14 @@ def test_a_slot_that_does_not_start_beside_others_is_given_up_alone(
 def test_a_slot_that_starts_after_all_is_no_trouble(fake: FakeRay, clock: list[float]) -> None:
     pool = three(fake)
     fail_newest(fake, pool)
-    starting(fake, -1).answer = READY
+    starting(fake, -1).answer = messages.encode(READY)
     assert [said.slot for said in pool.events(0)] == [2]
     assert pool.trouble == ""
 
 
 def test_where_pods_come_and_go_a_slot_is_given_up_after_some_time(fake: FakeRay, clock: list[float]) -> None:
     pool = SlotPool(CONFIG, 2, patience=600.0)
-    starting(fake, 0).answer = READY
+    starting(fake, 0).answer = messages.encode(READY)
     assert [said.slot for said in pool.events(0)] == [0]
     for _ in range(20):  # after pauses of 1 s, 2 s, ... and 30 s at last
         fail_newest(fake, pool)
@@ -311,7 +343,7 @@ def test_all_that_was_said_is_heard_at_once(fake: FakeRay, clock: list[float]) -
 def test_a_slot_that_goes_because_of_what_another_said_is_heard_no_more(fake: FakeRay, clock: list[float]) -> None:
     pool = SlotPool(CONFIG, 2)
     for call in fake.calls:
-        call.answer = READY
+        call.answer = messages.encode(READY)
     ready = [said.slot for said in pool.events(0) if isinstance(said, SlotReady) and pool.resize(1)]
     assert ready == [0]
     assert (pool.size, pool.ready) == (1, 1)

@@ -15,10 +15,9 @@ from typing import Any
 
 import pytest
 from mlflow.tracking import MlflowClient
-from tests.worker.conftest import Bench
+from tests.worker.conftest import Bench, Event
 
 from trialplane.wire import env
-from trialplane.wire.records import TrialEvent
 
 pytestmark = pytest.mark.slow
 
@@ -129,7 +128,7 @@ def store(tmp_path: Path, empty: Path) -> Store:
 
 def complete(bench: Bench, what: str, given: Mapping[str, str]) -> str:
     """Runs a trial; gives its log."""
-    event: TrialEvent = bench.run(what, env=dict(given))
+    event: Event = bench.run(what, env=dict(given))
     assert event.outcome is not None
     assert event.outcome.metrics == {"score": 1.0}, bench.log(event.outcome)
     return bench.log(event.outcome)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from trialplane.wire.records import SlotConfig, TrialEvent, TrialOutcome, TrialRequest
-from trialplane.worker.slot import Slot
+from trialplane.wire import messages
+from trialplane.wire.records import SlotConfig, TrialOutcome, TrialReport, TrialRequest
+from trialplane.wire.units import Offer
+from trialplane.worker import slot as slots
 
 
 def wait_until(condition: Callable[[], Any], what: str, timeout: float = 60.0) -> Any:
@@ -27,6 +30,54 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+@dataclasses.dataclass(frozen=True)
+class Event:
+    """What a slot sends of its trial at one time, by kind; `waiting`: the trial stands still until it is answered."""
+
+    reports: tuple[TrialReport, ...] = ()
+    waiting: bool = False
+    outcome: TrialOutcome | None = None
+    arrays: str | None = None
+    log: bytes = b""
+    store: str | None = None
+    wants: int = 0
+    offers: tuple[Offer, ...] = ()
+    took: tuple[int, ...] = ()
+    begun: tuple[int, ...] | None = None
+
+    @classmethod
+    def of(cls, sent: tuple[messages.FromSlot, ...], waiting: bool = False) -> Event:
+        """All of what a slot sent at one time; TrialEnded comes last."""
+        found: dict[str, Any] = {"reports": tuple(each for each in sent if isinstance(each, TrialReport))}
+        for each in sent:
+            assert not isinstance(each, messages.TrialEnded) or each is sent[-1]
+            match each:
+                case messages.LogGrown(data):
+                    found["log"] = data
+                case messages.UnitsWanted(count):
+                    found["wants"] = count
+                case messages.ResultsOffered(offers):
+                    found["offers"] = offers
+                case messages.ResultsTaken(units):
+                    found["took"] = units
+                case messages.TrialEnded():
+                    found |= vars(each)
+        return cls(waiting=waiting, **found)
+
+
+class Slot(slots.Slot):
+    """A slot that gives events."""
+
+    def run(self, request: TrialRequest, weights: Any = None) -> Event:
+        return self._event(super().run(request, weights))
+
+    def go_on(self, prune: bool = False) -> Event:
+        return self._event(super().go_on(prune))
+
+    def _event(self, sent: tuple[messages.FromSlot, ...]) -> Event:
+        return Event.of(sent, self._running is not None and self._running.waiting)
 
 
 class Bench:
@@ -77,14 +128,14 @@ class Bench:
             env=env,
         )
 
-    def events(self, what: str, **options: Any) -> list[TrialEvent]:
+    def events(self, what: str, **options: Any) -> list[Event]:
         """All events of one trial."""
         events = [self.slot.run(self.request(what, **options))]
         while events[-1].outcome is None:
             events.append(self.slot.go_on())
         return events
 
-    def run(self, what: str, **options: Any) -> TrialEvent:
+    def run(self, what: str, **options: Any) -> Event:
         """The last event of one trial."""
         return self.events(what, **options)[-1]
 

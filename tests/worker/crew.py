@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tests.worker.conftest import Event, Slot
 
 from trialplane.policies import transport
-from trialplane.wire.records import SlotConfig, TrialEvent, TrialOutcome, TrialRequest
+from trialplane.wire.records import SlotConfig, TrialOutcome, TrialRequest
 from trialplane.wire.states import FailureClass
 from trialplane.wire.units import WEIGHTS, Parcel, Unit
-from trialplane.worker.slot import Slot
 
 CODE = Path(__file__).parent / "collect"
 SHARED = Path(f"/dev/shm/trialplane-{os.getuid()}")
@@ -27,7 +27,7 @@ RUN = f"games-of-{os.getpid()}"  # tests side by side share this node's memory, 
 class Place:
     """A started slot, and a thread that answers each event of the trial in it at once."""
 
-    def __init__(self, config: SlotConfig, name: str, events: queue.Queue[tuple[Place, TrialEvent]]) -> None:
+    def __init__(self, config: SlotConfig, name: str, events: queue.Queue[tuple[Place, Event]]) -> None:
         self.name = name
         self.slot = Slot(config, name)
         self.ready = self.slot.start()
@@ -70,12 +70,12 @@ class Crew:
         common.setdefault("grace", 10.0)
         self.name: str = common["run"]  # of the run; each test file has its own, for they share this node's memory
         write = common.pop("write", {})
-        self.events: queue.Queue[tuple[Place, TrialEvent]] = queue.Queue()
+        self.events: queue.Queue[tuple[Place, Event]] = queue.Queue()
         self.consumer = Place(SlotConfig(**common, entrypoint=consumer, role="learner", write=write), "c", self.events)
         config_ = SlotConfig(**common, entrypoint="train:play", role="worker")
         self.producers = [Place(config_, f"p{index}", self.events) for index in range(workers)]
         self.timeout: float | None = 60.0  # of a producer without a result
-        self.on_event: Callable[[Place, TrialEvent], None] = lambda place, event: None
+        self.on_event: Callable[[Place, Event], None] = lambda place, event: None
         self.failures: list[TrialOutcome] = []  # of producers
         self.results: dict[int, Any] = {}
         self.limit = 4  # results in flight
@@ -107,7 +107,7 @@ class Crew:
             number=next(self._numbers) if worker is not None else iteration * 10 + attempt,
             params={"units": units, **params},
             seed=42,
-            metrics=("units",),
+            metrics=(),
             timeout=60.0 if worker is None else self.timeout,
             worker=worker,
             units=units,
@@ -149,7 +149,7 @@ class Crew:
             self._of_producer(self.producers.index(place), event)
         self._move()
 
-    def _of_consumer(self, event: TrialEvent) -> None:
+    def _of_consumer(self, event: Event) -> None:
         for unit in event.took:
             self.taken.append(unit)
             self.fed.discard(unit)
@@ -169,7 +169,7 @@ class Crew:
                 self.results = transport.unpack(np.fromfile(event.arrays, dtype=np.uint8))
                 Path(event.arrays).unlink()
 
-    def _of_producer(self, index: int, event: TrialEvent) -> None:
+    def _of_producer(self, index: int, event: Event) -> None:
         self.wants[index] += event.wants
         for offer in event.offers:
             self.open[index].pop(offer.unit)

@@ -13,10 +13,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.worker.conftest import alive, wait_until
+from tests.worker.conftest import Event, alive, wait_until
 from tests.worker.crew import RUN, SHARED, Crew, Place, shared_memory
 
-from trialplane.wire.records import TrialEvent
 from trialplane.wire.states import FailureClass, TrialState
 from trialplane.wire.units import TOGETHER, TOGETHER_BYTES, Unit
 
@@ -25,8 +24,8 @@ from trialplane.wire.units import TOGETHER, TOGETHER_BYTES, Unit
 def crew(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crew]:
     """One warm crew for all tests of this module: that they do not disturb each other is the point."""
     with Crew(tmp_path_factory.mktemp("crew"), workers=2) as crew:
-        assert crew.consumer.ready["unclean"] == []
-        assert crew.producers[0].ready["unclean"] == []
+        assert crew.consumer.ready.unclean == ()
+        assert crew.producers[0].ready.unclean == ()
         yield crew
     assert shared_memory() == [], "nothing is left in this node's memory"
 
@@ -334,7 +333,7 @@ def test_a_consumer_that_waits_hears_sigterm(crew: Crew, tmp_path: Path) -> None
     file = tmp_path / "seen"
     crew.limit = 1
 
-    def stop(place: Place, event: TrialEvent) -> None:
+    def stop(place: Place, event: Event) -> None:
         if place is crew.consumer and event.took:
             crew.limit = 0
             crew.consumer.slot.stop("paused")

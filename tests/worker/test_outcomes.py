@@ -19,7 +19,7 @@ import pytest
 from trialplane import errors
 from trialplane.policies import transport
 from trialplane.training import batches
-from trialplane.wire import records
+from trialplane.wire import paths, records
 from trialplane.wire.records import SlotConfig, TrialOutcome, TrialRequest
 from trialplane.wire.states import FailureClass, TrialState
 from trialplane.worker import outcomes, trial
@@ -33,8 +33,8 @@ class Channel:
     def __init__(self) -> None:
         self.sent: list[Any] = []
 
-    def send_bytes(self, data: bytes) -> None:
-        self.sent.append(json.loads(data))
+    def send(self, message: Any) -> None:
+        self.sent.append(message)
 
 
 @pytest.fixture
@@ -45,8 +45,9 @@ def run(tmp_path: Path) -> Callable[..., tuple[TrialOutcome, Any]]:
         config = SlotConfig("toy", str(tmp_path), "train:run", str(tmp_path), str(tmp_path))
         request = TrialRequest("toy", 7, 1, 9, {}, 0, metrics or ("score",))
         reporter = trial.Reporter(request, Channel())  # type: ignore[arg-type]
-        ended, file = trial.run_job(function, config, request, tmp_path / "trial-9", reporter, **of_the_rank)
-        return ended, None if file is None else transport.unpack(np.fromfile(file, dtype=np.uint8))
+        ended = trial.run_job(function, config, request, tmp_path / "trial-9", reporter, **of_the_rank)
+        file = paths.trial_arrays(tmp_path / "trial-9")
+        return ended, transport.unpack(np.fromfile(file, dtype=np.uint8)) if file.exists() else None
 
     return go
 
@@ -179,10 +180,10 @@ def test_arrays_without_room_are_told_with_size_and_place(tmp_path: Path, monkey
 @pytest.mark.parametrize(("value", "word"), [(math.nan, "NaN"), (math.inf, "infinite"), (-math.inf, "infinite")])
 def test_a_value_that_is_not_finite_is_no_result_whichever_way_is_better(value: float, word: str) -> None:
     request = TrialRequest("run", trial=0, attempt=1, number=0, params={}, seed=0, metrics=("loss", "size"))
-    outcome, _ = outcomes.complete(request, {"loss": value, "size": 1, "other": math.inf}, Path("w"))
+    outcome = outcomes.complete(request, {"loss": value, "size": 1, "other": math.inf}, Path("w"))
     assert (outcome.state, outcome.failure) == (TrialState.FAILED, FailureClass.INVALID)
     assert outcome.message.startswith(f"loss is {word}: run(ctx) must return a finite number")
-    outcome, _ = outcomes.complete(request, {"loss": 1.7e308, "size": 1, "other": math.inf}, Path("w"))
+    outcome = outcomes.complete(request, {"loss": 1.7e308, "size": 1, "other": math.inf}, Path("w"))
     assert outcome.state is TrialState.COMPLETE, "only what is optimized or bounded must be finite"
 
 
@@ -191,8 +192,8 @@ def resumed(function: Job, tmp_path: Path, attempt: int = 1) -> tuple[list[str],
     config = SlotConfig("toy", str(tmp_path), "train:run", str(tmp_path), str(tmp_path))
     request = TrialRequest("toy", 0, attempt, 9, {}, 0, ("loss",), resume="other")
     channel = Channel()
-    outcome, _ = trial.run_job(function, config, request, tmp_path / "0", trial.Reporter(request, channel))  # type: ignore[arg-type]
-    return [message["report"]["remark"] for message in channel.sent], outcome.message
+    outcome = trial.run_job(function, config, request, tmp_path / "0", trial.Reporter(request, channel))  # type: ignore[arg-type]
+    return [message.remark for message in channel.sent], outcome.message
 
 
 def starts_anew(ctx: Any) -> float:

@@ -1,4 +1,4 @@
-"""The supervisor's pipes: lines with their prefix, whole and in order, and messages that wait for nobody.
+"""The supervisor's pipes: lines with their prefix, whole and in order; and the port at which ranks meet.
 
 Not checked here: real ranks (test_ranks.py).
 """
@@ -10,7 +10,6 @@ import select
 import socket
 import subprocess
 from collections.abc import Iterator
-from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
@@ -62,28 +61,6 @@ def test_a_rank_that_never_stops_printing_holds_nobody_up(log: tuple[int, Path])
         lines.close()
         endless.kill()
     assert log[1].read_bytes().startswith(b"> y\n> y\n")
-
-
-def test_messages_wait_for_nobody() -> None:
-    ours, theirs = socket.socketpair()
-    channel, other = Connection(ours.detach()), Connection(theirs.detach())
-    outbox = pipes.Outbox(channel)
-    messages = [b"%d" % number * 1000 for number in range(1000)]
-    for message in messages:
-        outbox.put(message)
-    assert outbox, "more than the kernel takes, and nobody reads"
-    heard = []
-    while len(heard) < len(messages):
-        outbox.send()
-        while other.poll(0):
-            heard.append(other.recv_bytes())
-    assert heard == messages
-    assert not outbox
-    other.close()
-    outbox.put(b"nobody is there")
-    assert not outbox
-    outbox.close()
-    channel.close()
 
 
 def test_a_port_is_held_and_can_be_listened_on() -> None:

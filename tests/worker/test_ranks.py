@@ -16,13 +16,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.worker.conftest import Bench, alive, wait_until
+from tests.worker.conftest import Bench, Event, Slot, alive, wait_until
 
 from trialplane.policies import transport
-from trialplane.wire.records import SlotConfig, TrialEvent, TrialRequest
+from trialplane.wire.records import SlotConfig, TrialRequest
 from trialplane.wire.states import FailureClass, TrialState
 from trialplane.worker import sessions
-from trialplane.worker.slot import Slot
 
 MODULES = {"train": (Path(__file__).parent / "ranks" / "train.py").read_text()}
 THREAD = "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
@@ -32,8 +31,8 @@ THREAD = "import threading\nthreading.Thread(target=threading.Event().wait, daem
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     """A warm slot for trials of three ranks."""
     with Bench(tmp_path_factory.mktemp("ranks"), MODULES, ranks=3, cpus=6, grace=20.0) as bench:
-        assert bench.ready["unclean"] == []
-        assert "address" not in bench.ready
+        assert bench.ready.unclean == ()
+        assert bench.ready.address == ""
         yield bench
 
 
@@ -42,7 +41,7 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     """The same with torch in its template."""
     preload = ("torch", "torch.distributed", "accelerate")
     with Bench(tmp_path_factory.mktemp("warm"), MODULES, ranks=3, cpus=6, preload=preload, grace=20.0) as bench:
-        assert bench.ready["unclean"] == []
+        assert bench.ready.unclean == ()
         yield bench
 
 
@@ -53,7 +52,7 @@ def notes(folder: Path, count: int = 3) -> list[dict[str, Any]]:
     return [json.loads(file.read_text()) for file in files]
 
 
-def next_outcome(bench: Bench, event: TrialEvent) -> Any:
+def next_outcome(bench: Bench, event: Event) -> Any:
     while event.outcome is None:
         event = bench.slot.go_on()
     return event.outcome
@@ -317,9 +316,9 @@ def test_two_nodes_run_one_trial(tmp_path: Path) -> None:
         root = tmp_path / f"node-{node}" / "toy"
         config = SlotConfig("toy", str(code), "train:run", str(root), str(tmp_path), preload=("torch",), ranks=2, nodes=2)
         slots.append(Slot(config, f"0-{node}"))
-    addresses = [slot.start()["address"] for slot in slots]
+    addresses = [slot.start().address for slot in slots]
     assert all(port.isdigit() and int(port) for _, _, port in (address.rpartition(":") for address in addresses))
-    events: list[TrialEvent] = [TrialEvent(), TrialEvent()]
+    events: list[Event] = [Event(), Event()]
 
     def run(node: int) -> None:
         request = TrialRequest(

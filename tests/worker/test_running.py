@@ -5,21 +5,20 @@ Not checked here: real processes (test_slot.py), and a producer's limit (test_co
 
 from __future__ import annotations
 
-import json
 import socket
 import types
 from collections.abc import Iterator
-from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
 import pytest
+from tests.worker.conftest import Event, Slot
 
-from trialplane.wire import records
-from trialplane.wire.records import SlotConfig, TrialOutcome, TrialReport, TrialRequest
+from trialplane.wire import messages
+from trialplane.wire.records import SlotConfig, TrialOutcome, TrialRequest
 from trialplane.wire.states import FailureClass, TrialState
 from trialplane.worker import running as module
 from trialplane.worker import slot as slots
+from trialplane.worker.channel import Channel, TrialChannel
 from trialplane.worker.running import Running
 
 LIMIT = 60.0
@@ -35,23 +34,25 @@ class Trial:
         monkeypatch.setattr(slots, "time", clock)
         self._request = TrialRequest("toy", 0, 1, 0, {}, 1, ("score",), timeout=LIMIT, prunable=prunable)
         ours, theirs = socket.socketpair()
-        self.channel = Connection(theirs.detach())
+        self.channel: TrialChannel = Channel(theirs, messages.TO_TRIAL)
         self._control, self.template = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.running = Running(
-            self._request, Connection(ours.detach()), folder / "work", began=self.now, deadline=self.now + LIMIT
+            self._request,
+            Channel(ours, messages.FROM_TRIAL),
+            folder / "work",
+            began=self.now,
+            deadline=self.now + LIMIT,
         )
-        self.slot = slots.Slot(SlotConfig("toy", "", "train:run", str(folder), ""), "0-1")
+        self.slot = Slot(SlotConfig("toy", "", "train:run", str(folder), ""), "0-1")
         self.slot._running, self.slot._control = self.running, self._control
 
     def report(self, step: int) -> None:
-        report = records.to_dict(TrialReport(0, step, {"score": 0.5}, self.now))
-        self.channel.send_bytes(json.dumps({"report": report, "at": self.now}).encode())
+        self.channel.send(messages.Reported(step, {"score": 0.5}, self.now, self.now))
 
     def exits(self) -> None:
-        outcome = records.to_dict(TrialOutcome(0, TrialState.COMPLETE, metrics={"score": 0.5}))
-        self.channel.send_bytes(json.dumps({"outcome": outcome, "arrays": None}).encode())
+        self.channel.send(messages.Ended(TrialOutcome(0, TrialState.COMPLETE, metrics={"score": 0.5})))
         self.channel.close()
-        self.template.send(json.dumps({"exited": 0, "code": 0}).encode())
+        self.template.send(messages.encode(messages.TrialExited(0, 0, 0, 0)))
 
     def close(self) -> None:
         for end in (self.channel, self.running.channel, self._control, self.template):
@@ -68,8 +69,8 @@ def trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtu
 def test_the_time_that_a_trial_waits_for_an_answer_is_not_its_own(trial: Trial) -> None:
     trial.now += 50.0
     trial.report(1)
-    event = trial.slot._next()
-    assert event.waiting
+    trial.slot._next()
+    assert trial.running.waiting
     trial.now += 600.0  # the controller waits for its database
     trial.running.answer(prune=False)
     assert trial.running.enforce_limits(300.0) == 10.0
@@ -95,14 +96,14 @@ def test_time_in_which_nobody_reads_what_a_trial_says_is_not_its_own(trial: Tria
     trial.now += 50.0
     trial.running.flush_at = trial.now
     trial.report(1)
-    assert [report.step for report in trial.slot._next().reports] == [1]
+    assert [report.step for report in Event.of(trial.slot._next()).reports] == [1]
     trial.now += 3.0
     trial.report(2)
     trial.now += 597.0
     trial.running.answer(prune=False)
     assert trial.running.enforce_limits(300.0) == 10.0
     trial.running.flush_at = trial.now
-    assert [report.step for report in trial.slot._next().reports] == [2]
+    assert [report.step for report in Event.of(trial.slot._next()).reports] == [2]
     trial.now += 600.0
     trial.running.answer(prune=False)
     assert trial.running.enforce_limits(300.0) == 10.0, "none of the first ten minutes counts twice"
@@ -118,8 +119,7 @@ def test_a_trial_that_waits_for_nobody_has_its_limit_and_no_more(trial: Trial) -
 
 def test_a_deadline_is_no_concern_of_what_has_returned(trial: Trial) -> None:
     trial.now += LIMIT - 1
-    outcome: dict[str, Any] = records.to_dict(TrialOutcome(0, TrialState.COMPLETE))
-    trial.channel.send_bytes(json.dumps({"outcome": outcome, "arrays": None}).encode())
+    trial.channel.send(messages.Ended(TrialOutcome(0, TrialState.COMPLETE, metrics={"score": 0.5})))
     assert trial.slot._read(trial.running)
     trial.now += 2.0
     assert trial.running.enforce_limits(300.0) == 298.0
@@ -132,3 +132,14 @@ def test_what_ended_while_the_controller_was_busy_has_ended_well(trial: Trial) -
     outcome = trial.slot.go_on().outcome
     assert outcome is not None
     assert (outcome.state, outcome.message) == (TrialState.COMPLETE, "")
+
+
+def test_a_process_that_reads_nothing_is_killed_for_it(trial: Trial) -> None:
+    trial.running.channel.set_patience(0.05)
+    for _ in range(10_000):
+        if trial.running.killed is not None:
+            break
+        trial.running.send(messages.ReleaseResults((1, 2, 3)))
+    assert trial.running.killed is not None, "a full socket holds a slot up for so long, and not for ever"
+    failure, message = trial.running.killed
+    assert (failure, message.startswith("the process did not read in ")) == (FailureClass.INVALID, True)

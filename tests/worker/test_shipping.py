@@ -12,16 +12,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.worker.conftest import Bench
+from tests.worker.conftest import Bench, Event, Slot
 
 from trialplane import errors
 from trialplane.plan import pack
 from trialplane.wire import env
 from trialplane.wire.paths import RunPaths
-from trialplane.wire.records import SlotConfig, TrialEvent, TrialRequest
+from trialplane.wire.records import SlotConfig, TrialRequest
 from trialplane.worker import shipping
 from trialplane.worker import slot as slots
-from trialplane.worker.slot import Slot
 
 CODE = """
 import os, sqlite3, time
@@ -82,7 +81,7 @@ class Pod:
         values = {"what": what, **params}
         return TrialRequest("toy", number, 1, number, values, 1, ("score",), timeout=60, prunable=prunable)
 
-    def events(self, request: TrialRequest) -> list[TrialEvent]:
+    def events(self, request: TrialRequest) -> list[Event]:
         found = [self.slot.run(request)]
         while found[-1].outcome is None:
             found.append(self.slot.go_on())

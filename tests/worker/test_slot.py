@@ -15,11 +15,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.worker.conftest import Bench, alive, wait_until
+from tests.worker.conftest import Bench, Event, alive, wait_until
 
 from trialplane import errors
 from trialplane.policies import transport
-from trialplane.wire.records import TrialEvent
 from trialplane.wire.states import FailureClass, TrialState
 
 MODULES = {file.stem: file.read_text() for file in (Path(__file__).parent / "job").glob("*.py")}
@@ -29,7 +28,7 @@ MODULES = {file.stem: file.read_text() for file in (Path(__file__).parent / "job
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     """One warm slot for all tests of this module: that they do not disturb each other is the point."""
     bench = Bench(tmp_path_factory.mktemp("slot"), MODULES)
-    assert bench.ready["unclean"] == []
+    assert bench.ready.unclean == ()
     yield bench
     bench.close()
 
@@ -198,7 +197,7 @@ def test_a_failure_keeps_the_last_report(shared: Bench) -> None:
 
 def test_a_kill_from_another_thread(shared: Bench) -> None:
     """As a Ray actor does it: one thread waits for the trial's next event, another one kills."""
-    heard: list[TrialEvent] = []
+    heard: list[Event] = []
     request = shared.request("hangs")
     log = shared.root / f"trials/{request.trial:04d}/attempt-1.log"
     waiter = threading.Thread(target=lambda: heard.append(shared.slot.run(request)))

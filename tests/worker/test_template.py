@@ -75,8 +75,8 @@ def assert_spawned(bench: Bench, outcome: TrialOutcome, reason: str) -> None:
 def test_a_template_with_a_thread_is_not_forked(tmp_path: Path) -> None:
     code = PLAIN + "\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
     with Bench(tmp_path, {"train": code}) as bench:
-        assert len(bench.ready["unclean"]) == 1
-        assert bench.ready["unclean"][0].startswith("1 thread(s) are alive")
+        assert len(bench.ready.unclean) == 1
+        assert bench.ready.unclean[0].startswith("1 thread(s) are alive")
         assert_spawned(bench, bench.outcome("imported here"), "1 thread(s) are alive")
         assert bench.outcome("imported here").metrics == {"score": 1.0}, "a new interpreter, which imports for itself"
 
@@ -84,13 +84,13 @@ def test_a_template_with_a_thread_is_not_forked(tmp_path: Path) -> None:
 def test_a_template_that_initialized_cuda_is_not_forked(tmp_path: Path) -> None:
     code = PLAIN + "\nimport torch\ntorch.initialized = True\n"
     with Bench(tmp_path, {"train": code, "torch": TORCH}) as bench:
-        assert bench.ready["unclean"] == ["CUDA is initialized"]
+        assert bench.ready.unclean == ("CUDA is initialized",)
         assert_spawned(bench, bench.outcome("imported here"), "CUDA is initialized")
 
 
 def test_torch_alone_does_not_hinder_a_fork(tmp_path: Path) -> None:
     with Bench(tmp_path, {"train": PLAIN + "\nimport torch\n", "torch": TORCH}) as bench:
-        assert bench.ready["unclean"] == []
+        assert bench.ready.unclean == ()
         assert bench.outcome("imported here").start_method == "fork"
 
 
@@ -144,7 +144,8 @@ from trialplane.wire.records import SlotConfig, TrialRequest
 root, file = sys.argv[1:]
 config = SlotConfig(run="toy", code=root + "/code", entrypoint="train:run", root=root + "/run", cache=root)
 slot = Slot(config, "0-1")
-print(slot.start()["ready"], flush=True)
+slot.start()
+print(slot._template.pid, flush=True)
 slot.run(TrialRequest("toy", 0, 1, 0, {"what": "hangs", "file": file}, 1, ("score",)))
 print("reported", flush=True)
 sys.stdin.read()

@@ -19,10 +19,11 @@ from trialplane.controller.iteration import Iteration, Verdict
 from trialplane.controller.slot_events import SlotEvent, SlotFed, SlotFetched, SlotReady, SlotTrial
 from trialplane.controller.slots import SlotPool
 from trialplane.controller.workers import Worker
-from trialplane.spec.jobs import Collection
+from trialplane.spec.jobs import Collection, collection
 from trialplane.wire import paths
+from trialplane.wire.messages import FromSlot, LogGrown, ResultsOffered, ResultsTaken, Shown, TrialEnded, UnitsWanted
 from trialplane.wire.progress import CollectionProgress
-from trialplane.wire.records import TrialEvent, TrialOutcome, TrialRequest
+from trialplane.wire.records import TrialOutcome, TrialRequest
 from trialplane.wire.states import FailureClass, TrialState
 from trialplane.wire.units import WEIGHTS, Offer
 
@@ -104,7 +105,8 @@ class CrewPool:
         """Starts an iteration: first its consumer, and the producers when that has said what weights they get."""
         self._slot = slot
         self._now = self._last = Iteration(request, self._job, self._spilled())
-        self._consumer.start(slot, dataclasses.replace(request, units=self._collect.units))
+        metrics = tuple(name for name in request.metrics if name not in collection.ADDED)  # those are ours to add
+        self._consumer.start(slot, dataclasses.replace(request, units=self._collect.units, metrics=metrics))
 
     def go_on(self, slot: int, prune: bool = False) -> None:
         """Nothing: what a slot of a crew says is answered at once."""
@@ -153,7 +155,7 @@ class CrewPool:
             self._fit(self._size)
             yield said
             return
-        if isinstance(said, SlotTrial) and said.event.outcome is None:
+        if isinstance(said, SlotTrial) and said.outcome is None:
             self._consumer.go_on(said.slot)
         now = self._now
         if now is None or said.request.number != now.request.number:
@@ -168,18 +170,24 @@ class CrewPool:
         elif isinstance(said, SlotFed):
             now.fed(said.units, said.lost, said.why)
         else:
-            for offer in said.event.offers if said.event.outcome is None else ():
-                now.weights_bytes = offer.bytes
-                if offer.bytes:
-                    self._consumer.fetch(said.slot, (WEIGHTS,))
-                else:
-                    now.publish(None, self._store_bytes())
-            now.took(said.event.took)
-            if said.event.outcome is not None:
-                yield self._ended(now, said, said.event.outcome)
-            elif said.event.reports or said.event.log:
-                passed = TrialEvent(said.event.reports, log=said.event.log)
+            for message in said.messages:
+                if isinstance(message, ResultsOffered) and said.outcome is None:
+                    self._offered_weights(now, said.slot, message.offers)
+                elif isinstance(message, ResultsTaken):
+                    now.took(message.units)
+            passed = tuple(message for message in said.messages if isinstance(message, Shown))
+            if said.outcome is not None:
+                yield self._ended(now, said, said.outcome)
+            elif passed:
                 yield SlotTrial(said.slot, now.request, passed)
+
+    def _offered_weights(self, now: Iteration, slot: int, offers: tuple[Offer, ...]) -> None:
+        for offer in offers:
+            now.weights_bytes = offer.bytes
+            if offer.bytes:
+                self._consumer.fetch(slot, (WEIGHTS,))
+            else:
+                now.publish(None, self._store_bytes())
 
     def _ended(self, now: Iteration, said: SlotTrial, outcome: TrialOutcome) -> SlotTrial:
         """The iteration's end is its consumer's, unless too many units have failed."""
@@ -204,8 +212,8 @@ class CrewPool:
             outcome = dataclasses.replace(outcome, message=now.troubles())
         outcome = dataclasses.replace(outcome, metrics={**outcome.metrics, **now.metrics(), **now.of_workers()})
         arrays = said.arrays if outcome.state is TrialState.COMPLETE else None
-        event = dataclasses.replace(said.event, outcome=outcome, offers=(), took=())
-        return dataclasses.replace(said, request=now.request, event=event, arrays=arrays)
+        shown = (message for message in said.messages if isinstance(message, Shown))
+        return dataclasses.replace(said, request=now.request, messages=(*shown, TrialEnded(outcome)), arrays=arrays)
 
     # What producers say
 
@@ -223,19 +231,13 @@ class CrewPool:
             if now is not None:
                 now.fetched(said.units, said.reference, said.gone, said.why)
         elif isinstance(said, SlotTrial):
-            if said.event.outcome is None:
+            if said.outcome is None:
                 self._producers.go_on(said.slot)
-            if said.event.log:
-                yield SlotTrial(self._slot, said.request, TrialEvent(log=said.event.log))
-            if now is not None:
-                worker = now.workers[said.slot]
-                worker.owed += said.event.wants
-                for offer in said.event.offers:
-                    self._offered(now, worker, offer)
-                if said.event.outcome is not None:
-                    now.take_back(worker, said.event.begun)
-                    had = sorted(now.book.open(worker.index))
-                    self._log_end(now, worker, had, now.producer_ended(worker, said.event.outcome))
+            for message in said.messages:
+                if isinstance(message, LogGrown):
+                    yield SlotTrial(self._slot, said.request, (message,))
+                elif now is not None:
+                    self._hear_worker(now, now.workers[said.slot], message)
             if said.gone:
                 self._warm.pop(said.slot, None)
             if said.store is not None and not self._has_warned:
@@ -243,6 +245,18 @@ class CrewPool:
                 log.warning(
                     "what producers log to MLflow by themselves is not kept while MLflow is away; log in the consumer"
                 )
+
+    def _hear_worker(self, now: Iteration, worker: Worker, message: FromSlot) -> None:
+        match message:
+            case UnitsWanted(count):
+                worker.owed += count
+            case ResultsOffered(offers):
+                for offer in offers:
+                    self._offered(now, worker, offer)
+            case TrialEnded(outcome, begun):
+                now.take_back(worker, begun)
+                had = sorted(now.book.open(worker.index))
+                self._log_end(now, worker, had, now.producer_ended(worker, outcome))
 
     def _offered(self, now: Iteration, worker: Worker, offer: Offer) -> None:
         if not now.offered(worker, offer):

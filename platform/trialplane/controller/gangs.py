@@ -19,7 +19,8 @@ from trialplane import errors
 from trialplane.controller.slot_events import SlotReady, SlotTrial
 from trialplane.controller.slots import SlotPool
 from trialplane.wire import causes
-from trialplane.wire.records import SlotConfig, TrialEvent, TrialOutcome, TrialRequest
+from trialplane.wire.messages import LogGrown, TrialEnded
+from trialplane.wire.records import SlotConfig, TrialOutcome, TrialReport, TrialRequest
 from trialplane.wire.states import FailureClass, TrialState
 
 MARGIN = 5.0  # seconds, beyond a trial's grace, for a node to say itself why it ended
@@ -197,21 +198,21 @@ class GangPool:
     def _heard(self, said: SlotTrial) -> Iterator[SlotTrial]:
         """Passes on what a node says, and the trial's end when it is the last one's."""
         gang = self._gang_of[said.slot]
-        node, event, request = gang.members.index(said.slot), said.event, gang.request
+        node, request = gang.members.index(said.slot), gang.request
         assert request is not None
         if said.gone:
             del self._gang_of[said.slot]
             gang.broken = True
-        gang.speaker = node if event.outcome is None else None
-        reports = event.reports if node == 0 else ()
-        if event.outcome is None or reports or event.log:
-            passed = TrialEvent(reports, waiting=event.waiting and node == 0, log=event.log)
+        gang.speaker = node if said.outcome is None else None
+        kinds = (LogGrown, TrialReport) if node == 0 else (LogGrown,)
+        passed = tuple(message for message in said.messages if isinstance(message, kinds))
+        if said.outcome is None or passed:
             yield SlotTrial(gang.index, request, passed)
-        if event.outcome is None:
+        if said.outcome is None:
             return
         gang.open.discard(node)
         # What a node says that was killed for another's failure explains nothing: only its files count.
-        gang.ends[node] = dataclasses.replace(said, event=TrialEvent()) if gang.ending else said
+        gang.ends[node] = dataclasses.replace(said, messages=()) if gang.ending else said
         self._follow(gang, said)
         if not gang.open:
             yield self._ended(gang, request)
@@ -222,7 +223,7 @@ class GangPool:
         At once, when there is no doubt that it failed by itself. Else they get the time to say what happened to them, and to
         write the checkpoint for which all of them may have been stopped.
         """
-        outcome = said.event.outcome
+        outcome = said.outcome
         assert outcome is not None
         if not gang.open:
             return
@@ -255,17 +256,17 @@ class GangPool:
         """The trial's end, when the last of its nodes is free."""
         gang.request = None
         first = gang.ends[0]
-        outcome, node = verdict({node: said.event.outcome for node, said in gang.ends.items() if said.event.outcome})
+        outcome, node = verdict({node: said.outcome for node, said in gang.ends.items() if said.outcome})
         if node:
             where = f" ({outcome.node})" if outcome.node else ""
-            own = first.event.outcome
+            own = first.outcome
             metrics = own.metrics if own is not None and own.metrics else outcome.metrics
             outcome = dataclasses.replace(outcome, message=f"node {node}{where}: {outcome.message}", metrics=metrics)
         elif outcome.state is TrialState.COMPLETE and gang.ending:
-            late = (f"node {node} was {gang.why}" for node, said in sorted(gang.ends.items()) if said.event.outcome is None)
+            late = (f"node {node} was {gang.why}" for node, said in sorted(gang.ends.items()) if said.outcome is None)
             outcome = dataclasses.replace(outcome, message="; ".join(filter(None, (outcome.message, *late))))
         arrays = first.arrays if outcome.state is TrialState.COMPLETE else None
-        ended = SlotTrial(gang.index, request, TrialEvent(outcome=outcome), arrays, first.store, gang.broken)
+        ended = SlotTrial(gang.index, request, (TrialEnded(outcome),), arrays, first.store, gang.broken)
         if gang.broken:
             self._dissolve(gang)
         return ended

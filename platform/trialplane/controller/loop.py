@@ -28,6 +28,7 @@ from trialplane.controller.slots import SlotPool
 from trialplane.controller.status import StatusBoard
 from trialplane.spec import jobs
 from trialplane.wire import env
+from trialplane.wire.messages import LogGrown
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import RunStatus, TrialOutcome, TrialRequest
 from trialplane.wire.states import FailureClass, RunState, TrialState
@@ -225,24 +226,23 @@ class Controller:
         if not isinstance(said, SlotTrial):
             return  # results on their way: a crew sees to them
         prune = False
-        if said.event.log:
-            arrival.add_to_log(self._run, said.request, said.event.log)
-        self._recorder.reported(said.event.reports)
-        for report in said.event.reports:
+        for message in said.messages:
+            if isinstance(message, LogGrown):
+                arrival.add_to_log(self._run, said.request, message.data)
+        self._recorder.reported(said.reports)
+        for report in said.reports:
             if report.remark:
                 self._warn(report.remark)
             if self._follows:  # Optuna copies all of a trial's reports for each new one, and a training may have millions
                 self._progress.reported(report)
             elif not self._crew:  # a learner's reports are for MLflow alone
                 prune = self._ledger.report(report)  # the newest one decides
-        if said.event.outcome is None:
+        if said.outcome is None:
             self._pool.go_on(said.slot, prune)
-            return
-        self._tell(said)
+        else:
+            self._tell(said, said.outcome)
 
-    def _tell(self, said: SlotTrial) -> None:
-        outcome = said.event.outcome
-        assert outcome is not None
+    def _tell(self, said: SlotTrial, outcome: TrialOutcome) -> None:
         request = next((r for r in self._ledger.running() if r.number == outcome.number), None)
         if request is None:
             log.warning("slot %d came with a late result of attempt %d, which is ignored", said.slot, outcome.number)

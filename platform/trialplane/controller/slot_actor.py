@@ -15,12 +15,15 @@ from typing import Any
 
 import ray
 
-from trialplane.wire.records import SlotConfig, TrialEvent, TrialRequest
-from trialplane.wire.states import FailureClass
-from trialplane.wire.units import Parcel, Unit
+from trialplane.wire import messages
+from trialplane.wire.messages import FromSlot, TrialEnded
+from trialplane.wire.records import SlotConfig
 
 # Threads of the actor: for what takes no time, and for what copies a result.
 GROUPS = {"control": 1, "data": 1}
+
+# What a call about a trial gives: messages as bytes, so that their reader checks them, and files as references by name.
+Answer = tuple[list[bytes], dict[str, Any]]
 
 
 class SlotActor:
@@ -32,12 +35,13 @@ class SlotActor:
         self._number: int | None = None  # of the newest attempt
         self._turn = threading.Lock()  # no attempt begins while a call is about the one before
 
-    def start(self) -> dict[str, Any]:
-        """Warms the template up."""
-        return dict(self._slot.start())
+    def start(self) -> bytes:
+        """Warms the template up; gives SlotStarted."""
+        return messages.encode(self._slot.start())
 
-    def run(self, request: TrialRequest, weights: Sequence[ray.ObjectRef[Any]] = ()) -> tuple[TrialEvent, dict[str, Any]]:
-        """Starts a trial, with the packed weights that the reference in `weights` stands for, and gives its first event."""
+    def run(self, data: bytes, weights: Sequence[ray.ObjectRef[Any]] = ()) -> Answer:
+        """StartAttempt, with the packed weights that the reference in `weights` stands for; the first answer about it."""
+        request = messages.decode(data, messages.START).request
         with self._turn:
             self._number = request.number
         if not weights:
@@ -45,48 +49,41 @@ class SlotActor:
         (packed,) = ray.get(weights[0])
         return self._with_files(self._slot.run(request, packed))
 
-    def go_on(self, prune: bool) -> tuple[TrialEvent, dict[str, Any]]:
-        """Answers an event and gives the next."""
-        return self._with_files(self._slot.go_on(prune))
+    def go_on(self, data: bytes) -> Answer:
+        """AnswerReport; the next answer about the trial."""
+        return self._with_files(self._slot.go_on(messages.decode(data, messages.ANSWER).prune))
 
     @ray.method(concurrency_group="control")  # type: ignore[untyped-decorator]
-    def kill(self, number: int, failure: FailureClass, message: str) -> None:
-        """Ends the trial."""
+    def control(self, number: int, data: bytes) -> None:
+        """What the running trial is to do, or gets."""
+        message = messages.decode(data, messages.CONTROL)
         with self._about(number) as runs:
-            if runs:
-                self._slot.kill(failure, message)
-
-    @ray.method(concurrency_group="control")  # type: ignore[untyped-decorator]
-    def stop(self, number: int, message: str) -> None:
-        """Lets the trial save itself and end."""
-        with self._about(number) as runs:
-            if runs:
-                self._slot.stop(message)
-
-    @ray.method(concurrency_group="control")  # type: ignore[untyped-decorator]
-    def hand(self, number: int, units: tuple[Unit, ...], last: bool) -> None:
-        """Hands units to a producer."""
-        with self._about(number) as runs:
-            if runs:
-                self._slot.hand(units, last)
+            if not runs:
+                return
+            match message:
+                case messages.KillTrial(failure, text):
+                    self._slot.kill(failure, text)
+                case messages.StopTrial(text):
+                    self._slot.stop(text)
+                case messages.HandUnits(units, last):
+                    self._slot.hand(units, last)
+                case messages.ReleaseResults(units):
+                    self._slot.release(units)
+                case messages.EndFeed(failed):
+                    self._slot.end_feed(failed)
 
     @ray.method(concurrency_group="data", num_returns=2)  # type: ignore[untyped-decorator]
-    def fetch(self, number: int, units: tuple[int, ...]) -> tuple[tuple[int, ...], list[Any]]:
-        """The units whose results were still there, and those results, which Ray copies out of the slot's memory."""
+    def fetch(self, number: int, data: bytes) -> tuple[tuple[int, ...], list[Any]]:
+        """FetchResults: the units whose results were still there, and those, which Ray copies out of the slot's memory."""
+        units = messages.decode(data, messages.FETCH).units
         with self._about(number) as runs:
             there = self._slot.fetch(units) if runs else {}
         return tuple(there), list(there.values())
 
-    @ray.method(concurrency_group="control")  # type: ignore[untyped-decorator]
-    def release(self, number: int, units: tuple[int, ...]) -> None:
-        """A producer need not keep these results any longer."""
-        with self._about(number) as runs:
-            if runs:
-                self._slot.release(units)
-
     @ray.method(concurrency_group="data")  # type: ignore[untyped-decorator]
-    def feed(self, number: int, parcels: tuple[Parcel, ...], results: Sequence[ray.ObjectRef[Any]]) -> bool:
-        """Gives a consumer the results that the reference in `results` stands for; False when they are lost."""
+    def feed(self, number: int, data: bytes, results: Sequence[ray.ObjectRef[Any]]) -> bool:
+        """FeedParcels, with the results that the reference in `results` stands for; False when they are lost."""
+        parcels = messages.decode(data, messages.FEED).parcels
         try:
             arrays = ray.get(results[0])
         except ray.exceptions.RayError:
@@ -96,13 +93,6 @@ class SlotActor:
         if exchange is not None:  # a large copy, which nobody is to wait for; when its trial has ended it does nothing
             exchange.feed(parcels, arrays)
         return True
-
-    @ray.method(concurrency_group="control")  # type: ignore[untyped-decorator]
-    def end_feed(self, number: int, failed: int) -> None:
-        """A consumer gets no more results."""
-        with self._about(number) as runs:
-            if runs:
-                self._slot.end_feed(failed)
 
     def close(self) -> None:
         """Ends the slot."""
@@ -114,14 +104,16 @@ class SlotActor:
         with self._turn:
             yield number == self._number
 
-    def _with_files(self, event: TrialEvent) -> tuple[TrialEvent, dict[str, Any]]:
-        """The event, and the files it names as references into the object store, which Ray hands out as they are."""
-        files = {name: Path(file) for name in ("arrays", "store") if (file := getattr(event, name)) is not None}
-        if not files:
-            return event, {}
+    def _with_files(self, about: tuple[FromSlot, ...]) -> Answer:
+        """The messages, and the files that the last one names as references, which Ray hands out as they are."""
+        encoded = [messages.encode(message) for message in about]
+        last = about[-1] if about else None
+        if not isinstance(last, TrialEnded) or not (last.arrays or last.store):
+            return encoded, {}
         import numpy as np
 
+        files = {name: Path(file) for name, file in (("arrays", last.arrays), ("store", last.store)) if file is not None}
         references = {name: ray.put(np.fromfile(file, dtype=np.uint8)) for name, file in files.items()}
         for file in files.values():
             file.unlink()
-        return event, references
+        return encoded, references

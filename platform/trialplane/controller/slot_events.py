@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from trialplane.wire.records import TrialEvent, TrialRequest
+from trialplane.wire.messages import FromSlot, TrialEnded
+from trialplane.wire.records import TrialOutcome, TrialReport, TrialRequest
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,7 +27,7 @@ class SlotReady:
 
 @dataclasses.dataclass(frozen=True)
 class SlotTrial:
-    """The trial of a slot has something to say.
+    """There are messages about the trial of a slot; TrialEnded is the last one.
 
     `arrays` holds the packed arrays of its result, `store` the packed MLflow store of its own; `gone` says that the slot
     is no more, and that a new one is on its way unless the pool has become smaller.
@@ -34,10 +35,26 @@ class SlotTrial:
 
     slot: int
     request: TrialRequest
-    event: TrialEvent
+    messages: tuple[FromSlot, ...] = ()
     arrays: Any = None
     store: Any = None
     gone: bool = False
+
+    @property
+    def ended(self) -> TrialEnded | None:
+        """Its end, when it is over."""
+        last = self.messages[-1] if self.messages else None
+        return last if isinstance(last, TrialEnded) else None
+
+    @property
+    def outcome(self) -> TrialOutcome | None:
+        """How it ended, when it is over."""
+        return None if self.ended is None else self.ended.outcome
+
+    @property
+    def reports(self) -> tuple[TrialReport, ...]:
+        """What it has reported."""
+        return tuple(message for message in self.messages if isinstance(message, TrialReport))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -21,8 +21,9 @@ from trialplane.controller import ray_session
 from trialplane.controller.slot_actor import GROUPS, SlotActor
 from trialplane.controller.slot_events import SlotEvent, SlotFed, SlotFetched, SlotReady, SlotTrial
 from trialplane.controller.starting import StartFailures
-from trialplane.wire import cluster
-from trialplane.wire.records import SlotConfig, TrialEvent, TrialOutcome, TrialRequest
+from trialplane.wire import cluster, messages
+from trialplane.wire.messages import FromSlot, TrialEnded
+from trialplane.wire.records import SlotConfig, TrialOutcome, TrialRequest
 from trialplane.wire.states import FailureClass, TrialState
 from trialplane.wire.units import Parcel, Unit
 
@@ -163,60 +164,53 @@ class SlotPool:
         place = self._places[slot]
         assert place.running is None, f"slot {slot} runs trial {place.running}"
         place.running, place.asked = request, False
-        started = place.actor.run.remote(request, [] if weights is None else [weights])
+        start = messages.encode(messages.StartAttempt(request))
+        started = place.actor.run.remote(start, [] if weights is None else [weights])
         self._pending[started] = _Call(place, "trial")
 
     def go_on(self, slot: int, prune: bool = False) -> None:
         """Answers the event of a slot whose trial has not ended."""
         place = self._places[slot]
-        self._pending[place.actor.go_on.remote(prune)] = _Call(place, "trial")
+        answer = messages.encode(messages.AnswerReport(prune))
+        self._pending[place.actor.go_on.remote(answer)] = _Call(place, "trial")
 
     def kill(self, slot: int, failure: FailureClass, message: str) -> None:
         """Ends the trial in a slot; its outcome comes as an event."""
-        place = self._places[slot]
-        if place.running is not None:
-            place.asked = True
-            place.actor.kill.remote(place.running.number, failure, message)
+        self._places[slot].asked = True
+        self._control(slot, messages.KillTrial(failure, message))
 
     def stop(self, slot: int, message: str) -> None:
         """Lets the trial in a slot save itself and end, within the grace of `SlotConfig`; its outcome comes as an event."""
-        place = self._places[slot]
-        if place.running is not None:
-            place.asked = True
-            place.actor.stop.remote(place.running.number, message)
+        self._places[slot].asked = True
+        self._control(slot, messages.StopTrial(message))
 
     def hand(self, slot: int, units: tuple[Unit, ...], last: bool) -> None:
         """Hands units to the producer in a slot; `last` says that it gets no more."""
-        place = self._places[slot]
-        if place.running is not None:
-            place.actor.hand.remote(place.running.number, units, last)
+        self._control(slot, messages.HandUnits(units, last))
 
     def fetch(self, slot: int, units: tuple[int, ...]) -> None:
         """Has results that a slot's trial offers put into the object store, as one object; it then has room for others."""
         place = self._places[slot]
         assert place.running is not None, f"nothing runs in slot {slot}"
-        known, results = place.actor.fetch.remote(place.running.number, units)
+        known, results = place.actor.fetch.remote(place.running.number, messages.encode(messages.FetchResults(units)))
         self._pending[known] = _Call(place, "fetch", place.running, units, results)
 
     def release(self, slot: int, unit: int) -> None:
         """Tells a producer that nobody will fetch a result."""
-        place = self._places[slot]
-        if place.running is not None:
-            place.actor.release.remote(place.running.number, (unit,))
+        self._control(slot, messages.ReleaseResults((unit,)))
 
     def feed(self, slot: int, parcels: tuple[Parcel, ...], reference: Any) -> None:
         """Gives the consumer in a slot the results that one `fetch` has put into the object store."""
         place = self._places[slot]
         assert place.running is not None, f"nothing runs in slot {slot}"
-        fed = place.actor.feed.remote(place.running.number, parcels, [reference])
+        data = messages.encode(messages.FeedParcels(parcels))
+        fed = place.actor.feed.remote(place.running.number, data, [reference])
         units = tuple(parcel.unit for parcel in parcels)
         self._pending[fed] = _Call(place, "feed", place.running, units, reference)
 
     def end_feed(self, slot: int, failed: int) -> None:
         """Tells the consumer in a slot that it has all results there will be, and how many units failed."""
-        place = self._places[slot]
-        if place.running is not None:
-            place.actor.end_feed.remote(place.running.number, failed)
+        self._control(slot, messages.EndFeed(failed))
 
     def running(self) -> dict[int, TrialRequest]:
         """Slot → the attempt in it."""
@@ -241,9 +235,17 @@ class SlotPool:
             if call is None:  # another pool's, or the slot went because of what another one said
                 continue
             place = call.place
+            about: tuple[FromSlot, ...] = ()
+            files: dict[str, Any] = {}
             try:
                 answer = ray.get(reference)
-                files = {name: ray.get(part) for name, part in answer[1].items()} if call.what == "trial" else {}
+                if call.what == "start":
+                    answer = messages.decode(answer, messages.FROM_STARTING)
+                elif call.what == "trial":
+                    about = tuple(messages.decode(each, messages.FROM_SLOT) for each in answer[0])
+                    files = {name: ray.get(part) for name, part in answer[1].items()}
+            except errors.MessageError as error:
+                yield from self._lost(place, call.what, error)
             except ray.exceptions.RayError as error:
                 if call.request is not None:  # the actor's death is told by the trial in it
                     is_there = isinstance(error, ray.exceptions.RayTaskError)
@@ -259,12 +261,10 @@ class SlotPool:
                     self._has_begun = True
                     self._failures.success()
                     place.starts.success()
-                    place.node, place.trouble = answer["node"], ""
-                    unclean = tuple(answer["unclean"])
-                    address = answer.get("address", "")
-                    yield SlotReady(place.index, answer["seconds"], unclean, answer["mlflow"], place.node, address)
+                    place.node, place.trouble = answer.node, ""
+                    yield SlotReady(place.index, answer.seconds, answer.unclean, answer.mlflow, answer.node, answer.address)
                 else:
-                    yield self._said(place, answer[0], files)
+                    yield self._said(place, about, files)
 
     def close(self) -> None:
         """Ends all slots."""
@@ -276,6 +276,12 @@ class SlotPool:
             ray.wait(closing, num_returns=len(closing), timeout=10)
         for actor in actors.values():
             ray.kill(actor)
+
+    def _control(self, slot: int, message: messages.Control) -> None:
+        """Sends a message to the trial in a slot, if there is one."""
+        place = self._places[slot]
+        if place.running is not None:
+            place.actor.control.remote(place.running.number, messages.encode(message))
 
     def _open(self, place: _Place) -> None:
         """Puts a new actor in a place and starts its template."""
@@ -308,24 +314,25 @@ class SlotPool:
         if call.what == "feed":
             return SlotFed(place.index, request, call.units, not answer, why)
         if place.running is request:  # also what could not be fetched: it is made again, and would take up room for ever
-            place.actor.release.remote(request.number, call.units)
+            self._control(place.index, messages.ReleaseResults(call.units))
         gone = tuple(unit for unit in call.units if unit not in answer)
         return SlotFetched(place.index, request, answer, call.reference if answer else None, gone, why)
 
-    def _said(self, place: _Place, event: TrialEvent, files: Mapping[str, Any]) -> SlotTrial:
+    def _said(self, place: _Place, about: tuple[FromSlot, ...], files: Mapping[str, Any]) -> SlotTrial:
         request = place.running
         assert request is not None
+        said = SlotTrial(place.index, request, about, files.get("arrays"), files.get("store"))
         gone = False
-        if event.outcome is not None:
+        if said.outcome is not None:
             place.running = None
-            gone = place.leaving or self._goes(place, event.outcome)
+            gone = place.leaving or self._goes(place, said.outcome)
             if place.leaving:
                 self._remove(place)
             elif gone:
                 ray.kill(place.actor)
                 place.actor, place.node = None, ""
                 place.again = time.monotonic() + POD_GOES
-        return SlotTrial(place.index, request, event, files.get("arrays"), files.get("store"), gone)
+        return dataclasses.replace(said, gone=gone)
 
     def _goes(self, place: _Place, outcome: TrialOutcome) -> bool:
         """Whether a slot's pod is about to end: what stops a trial there that is not ours to stop is the pod's hook.
@@ -355,7 +362,7 @@ class SlotPool:
                 ended=time.time(),
                 node=node,
             )
-            yield SlotTrial(place.index, request, TrialEvent(outcome=outcome), gone=True)
+            yield SlotTrial(place.index, request, (TrialEnded(outcome),), gone=True)
 
     def _failed(self, place: _Place, call: str, error: ray.exceptions.RayTaskError) -> Iterator[SlotTrial]:
         """A call raised: the job's code does not import, or the slot itself is broken and is replaced."""

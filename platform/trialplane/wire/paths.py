@@ -75,6 +75,11 @@ def trial_log(trial: int, attempt: int, worker: int | None = None) -> str:
     return f"trials/{trial:04d}/{f'attempt-{attempt}' if worker is None else f'worker-{worker}'}.log"
 
 
+def trial_arrays(workdir: Path) -> Path:
+    """The packed arrays of a result, beside the scratch folder of its trial."""
+    return workdir.with_suffix(".arrays")
+
+
 def trial_checkpoints(place: str, run: str, trial: int) -> str:
     """The folder of one trial's checkpoints, below `place`: a folder or an fsspec URL."""
     return f"{place.rstrip('/')}/{run}/trial-{trial}"

@@ -22,10 +22,10 @@ from typing import Any, TypeVar
 from trialplane.wire import escapes, progress
 from trialplane.wire.progress import RunProgress, StudyProgress
 from trialplane.wire.states import FailureClass, RunState, TrialState
-from trialplane.wire.units import Offer
 
 R = TypeVar("R")
 
+STEPS = 2**31  # a report is of a step below this; databases keep no larger ones
 LINGER = 300.0  # seconds: time to write a last file and to leave the process groups, and no rank holds a slot for a night
 
 
@@ -183,29 +183,6 @@ class TrialOutcome:
 
 
 @dataclasses.dataclass(frozen=True)
-class TrialEvent:
-    """What a slot says next about its running trial: reports, and its outcome when it has ended. It has no JSON form.
-
-    `waiting` means that the trial stands still until it is told whether to go on. `arrays` is the file, on the slot's
-    node, that holds the packed arrays of the result. A slot that ships (`SlotConfig.ship`) adds what the log has grown by,
-    and `store`, the file that holds the trial's own MLflow store. A producer says how many more units it `wants` and what it
-    `offers`, and with its outcome which units its job had and had not given (`begun`; None when nobody knows). A consumer
-    offers weights, and says which results it has read and needs no more (`took`).
-    """
-
-    reports: tuple[TrialReport, ...] = ()
-    waiting: bool = False
-    outcome: TrialOutcome | None = None
-    arrays: str | None = None
-    log: bytes = b""
-    store: str | None = None
-    wants: int = 0
-    offers: tuple[Offer, ...] = ()
-    took: tuple[int, ...] = ()
-    begun: tuple[int, ...] | None = None
-
-
-@dataclasses.dataclass(frozen=True)
 class Wish:
     """What the user wants of a run that lives in a cluster.
 
@@ -306,8 +283,15 @@ def to_json(record: Any) -> str:
 
 def to_dict(record: Any) -> Any:
     """A record as plain JSON values, whose text anything can store: a job may raise and name what is no text."""
-    if dataclasses.is_dataclass(record) and not isinstance(record, type):
-        return {field.name: to_dict(getattr(record, field.name)) for field in dataclasses.fields(record)}
+    kind = type(record)
+    if kind in _SAME:
+        return record
+    if kind is float:
+        return record if math.isfinite(record) else repr(record)
+    if kind is str:
+        return escapes.storable(record)
+    if dataclasses.is_dataclass(kind):
+        return {name: to_dict(getattr(record, name)) for name in _names(kind)}
     if isinstance(record, enum.Enum):
         return record.value
     if isinstance(record, Mapping):
@@ -358,7 +342,15 @@ def _read(cls: type[R], data: Mapping[str, Any]) -> R:
     )
 
 
+_INT_BITS = 64  # no database keeps a larger whole number
+_SAME = (int, bool, type(None))  # types whose values are JSON's own
 _Reader = Callable[[Any], Any] | None
+_Check = Callable[[Any], bool]
+
+
+@functools.cache
+def _names(cls: Any) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(cls))
 
 
 @functools.cache
@@ -376,7 +368,7 @@ def _reader(hint: Any) -> _Reader:
         return _reader(some[0]) if len(some) == 1 else functools.partial(_read_tagged, {one.kind: one for one in some})
     if origin is tuple:
         item = _reader(arguments[0])
-        return tuple if item is None else lambda value: tuple(map(item, value))
+        return lambda value: tuple(_listed(value) if item is None else map(item, _listed(value)))
     if origin is Mapping:
         below = _reader(arguments[1])
         return None if below is None else lambda value: {key: below(each) for key, each in value.items()}
@@ -395,24 +387,45 @@ def _read_tagged(tagged: Mapping[str, type[R]], data: Mapping[str, Any]) -> R:
     return _read(tagged[kind], data)
 
 
+def _listed(value: Any) -> Any:
+    """A JSON list; a text would otherwise become a tuple of letters."""
+    if not isinstance(value, (list, tuple)):
+        raise TypeError(f"a {type(value).__name__} where a list is expected")
+    return value
+
+
 def misfit(record: Any) -> str:
     """Name of the first field of a record that holds another type than its own, as in a damaged file; "" when none does."""
-    hints = typing.get_type_hints(type(record))
-    return next((name for name, hint in hints.items() if not _fits(hint, getattr(record, name))), "")
+    cls: Any = type(record)
+    return next((name for name, fits in _checks(cls) if not fits(getattr(record, name))), "")
 
 
-def _fits(hint: Any, value: Any) -> bool:
+@functools.cache
+def _checks(cls: Any) -> tuple[tuple[str, _Check], ...]:
+    """What says of each field whether a value is of its type; made once a type, as the readers are."""
+    hints = typing.get_type_hints(cls)
+    return tuple((field.name, _check(hints[field.name])) for field in dataclasses.fields(cls))
+
+
+def _check(hint: Any) -> _Check:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
-        return True
+        return lambda value: True
     if origin is types.UnionType:
-        return any(_fits(argument, value) for argument in arguments)
+        either = [_check(argument) for argument in arguments]
+        return lambda value: any(fits(value) for fits in either)
     if origin is typing.Literal:
-        return value in arguments
+        return lambda value: value in arguments
     if origin is tuple:
-        return isinstance(value, tuple) and all(_fits(arguments[0], item) for item in value)
+        item = _check(arguments[0])
+        return lambda value: isinstance(value, tuple) and all(map(item, value))
     if origin is Mapping:
-        return isinstance(value, Mapping) and all(_fits(arguments[1], item) for item in value.values())
-    if hint in (int, float):
-        return isinstance(value, (int, hint)) and not isinstance(value, bool)
-    return isinstance(value, hint) and not (dataclasses.is_dataclass(value) and misfit(value))
+        below = _check(arguments[1])
+        return lambda value: isinstance(value, Mapping) and all(map(below, value.values()))
+    if hint is int:
+        return lambda value: isinstance(value, int) and not isinstance(value, bool) and value.bit_length() < _INT_BITS
+    if hint is float:
+        return lambda value: isinstance(value, (int, float)) and not isinstance(value, bool)
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        return lambda value: isinstance(value, hint) and not misfit(value)
+    return lambda value: isinstance(value, hint)

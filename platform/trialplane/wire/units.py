@@ -14,6 +14,7 @@ WEIGHTS = -1  # in place of a unit: what the consumer publishes for the producer
 # What moves with one call, for a call costs as much as some megabytes: results together as far as they stay below both.
 TOGETHER_BYTES = 32 << 20
 TOGETHER = 64
+AT_ONCE = 10_000  # units that one message of a worker or the learner names, which keeps it far below its longest
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from trialplane import errors
+from trialplane.wire import records
 from trialplane.worker import stopping
 
 Result = Mapping[str, Any] | Sequence[float] | float
@@ -145,8 +146,8 @@ class Context:
             Pruned: the pruner wants this trial to end. Do not catch it.
             ValueError: the step is negative, or larger than a database keeps.
         """
-        if not 0 <= step < 2**31:
-            raise ValueError(f"ctx.report(step={step}): a step is a whole number from 0 to {2**31 - 1}")
+        if not 0 <= step < records.STEPS:
+            raise ValueError(f"ctx.report(step={step}): a step is a whole number from 0 to {records.STEPS - 1}")
         values = {name: float(value) for name, value in metrics.items()}
         if self._reporter(int(step), values):
             raise Pruned(f"pruned at step {step}")

@@ -15,7 +15,7 @@ from typing import Any
 
 from trialplane import errors
 from trialplane.policies import transport
-from trialplane.wire import records
+from trialplane.wire import paths, records
 from trialplane.wire.states import FailureClass, TrialState
 from trialplane.worker import context
 
@@ -27,16 +27,14 @@ _BRIEF = reprlib.Repr()
 _BRIEF.maxstring = _BRIEF.maxother = 60
 
 
-def complete(
-    request: records.TrialRequest, result: Any, workdir: Path, *, exited: bool = False
-) -> tuple[records.TrialOutcome, str | None]:
-    """The outcome for what the job returned, and the file of what is too large for the ledger.
+def complete(request: records.TrialRequest, result: Any, workdir: Path, *, exited: bool = False) -> records.TrialOutcome:
+    """The outcome for what the job returned; what is too large for the ledger is then in `paths.trial_arrays(workdir)`.
 
     Args:
         request: the trial's.
         result: metrics and whatever else by name; one number where there is one metric; or the metrics in the order of
             `request.metrics`, as an objective of Optuna's returns them.
-        workdir: the trial's scratch folder; the file lies beside it.
+        workdir: the trial's scratch folder.
         exited: whether the job ended by `sys.exit(0)`, which returns nothing; then `result` is what it had reported.
     """
     metrics, others = _split(_by_name(request, result))
@@ -47,7 +45,7 @@ def complete(
         said = [f"{name} is missing" for name in missing] + [f"{name} is {_word(metrics[name])}" for name in undefined]
         what = "ended by sys.exit(0), after reports of" if exited else "returned"
         message = f"{'; '.join(said)}: run(ctx) must return a finite number for each objective and constraint"
-        failed = records.TrialOutcome(
+        return records.TrialOutcome(
             number=request.number,
             state=TrialState.FAILED,
             failure=FailureClass.INVALID,
@@ -55,24 +53,22 @@ def complete(
             message=f"{message}; it {what} {_shown(request, result, metrics)}",
             place="; ".join(said),  # what was returned differs from trial to trial, what is wrong with it does not
         )
-        return failed, None
     returned, large = _for_ledger(others)
-    file, size = None, 0
+    size = 0
     if large:
         packed = transport.pack(large)
-        file, size = str(workdir.with_suffix(".arrays")), packed.nbytes
+        file, size = paths.trial_arrays(workdir), packed.nbytes
         try:
-            Path(file).write_bytes(packed.data)
+            file.write_bytes(packed.data)
         except OSError as error:
-            Path(file).unlink(missing_ok=True)
+            file.unlink(missing_ok=True)
             raise errors.TransportError(
                 f"the arrays of its result ({size / 1e6:,.1f} MB) cannot be written to {file}: {error.strerror or error}; "
                 "make room there, or return smaller ones"
             ) from error
-    outcome = records.TrialOutcome(
+    return records.TrialOutcome(
         number=request.number, state=TrialState.COMPLETE, metrics=metrics, returned=returned, arrays=size
     )
-    return outcome, file
 
 
 def _by_name(request: records.TrialRequest, result: Any) -> Mapping[str, Any]:

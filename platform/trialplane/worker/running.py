@@ -7,23 +7,24 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
+import math
 import os
 import signal
 import threading
 import time
 from collections.abc import Mapping
-from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
-from trialplane.wire import records
+from trialplane import errors
+from trialplane.wire import messages, records
 from trialplane.wire.states import FailureClass, TrialState
 from trialplane.worker import sessions, shipping
+from trialplane.worker.channel import Channel
 from trialplane.worker.collect.exchange import Exchange
 
 WATCH_INTERVAL = 1.0  # seconds between looks at the trial's memory
 ABORT_GRACE = 2.0  # seconds between SIGABRT, which writes the stacks to the log, and SIGKILL
+SEND_PATIENCE = 60.0  # seconds for the process to take what the slot sends, of which there is never much unread
 STOP_MARGIN = 2.0  # seconds a trial gets on top of its grace, which it watches itself, to say how it ended
 
 
@@ -32,7 +33,7 @@ class Running:
     """The trial that runs now. `kill` and `stop` may be called from another thread than the slot's."""
 
     request: records.TrialRequest
-    channel: Connection
+    channel: Channel[messages.ToTrial, messages.FromTrial]
     workdir: Path
     began: float
     deadline: float | None
@@ -44,7 +45,6 @@ class Running:
     said: records.TrialOutcome | None = None
     said_at: float = 0.0  # by the monotonic clock, as all times here but `began`
     is_overdue: bool = False  # whether it was killed because it had not ended long after that
-    arrays: str | None = None
     killed: tuple[FailureClass, str] | None = None
     kill_at: float | None = None
     stopping: str = ""  # why it was asked to stop
@@ -61,10 +61,40 @@ class Running:
     lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
     sending: threading.Lock = dataclasses.field(default_factory=threading.Lock)
 
-    def send(self, message: Mapping[str, Any]) -> None:
-        """Writes a message to the process, unless it is gone. May be called from any thread."""
+    def __post_init__(self) -> None:
+        self.channel.set_patience(SEND_PATIENCE)
+
+    def send(self, message: messages.ToTrial) -> None:
+        """Sends a message to the process, unless it is gone. May be called from any thread."""
         with self.sending, contextlib.suppress(OSError):  # a process that is gone closes its end, an ended trial's is ours
-            self.channel.send_bytes(json.dumps(message).encode())
+            try:
+                self.channel.send(message)
+            except TimeoutError:
+                text = f"did not read in {SEND_PATIENCE:g} s what its slot had sent"
+                self.kill(FailureClass.INVALID, f"the process {text}, and was killed for that")
+
+    def reported(self, report: messages.Reported) -> None:
+        """The process reports a step.
+
+        Raises:
+            MessageError: it is a step that nobody could keep.
+        """
+        if not 0 <= report.step < records.STEPS:
+            raise errors.MessageError(f"a trial sent a report of step {report.step}; they go from 0 to {records.STEPS - 1}")
+        when = self._possible(report.time)
+        self.reports.append(records.TrialReport(self.request.number, report.step, report.metrics, when, report.remark))
+        self.last, self.reported_at = report.metrics, report.sent
+
+    def returned(self, outcome: records.TrialOutcome) -> None:
+        """The process reports how the job's function ended.
+
+        Raises:
+            MessageError: an outcome is not made so.
+        """
+        if wrong := _flaw(outcome, self.request):
+            raise errors.MessageError(f"a trial sent an outcome {wrong}")
+        self.said = dataclasses.replace(outcome, number=self.request.number, started=self._possible(outcome.started))
+        self.said_at = time.monotonic()
 
     def answer(self, prune: bool) -> None:
         """Answers the report that the process stands still for, if it does; its deadline moves by the time that took.
@@ -80,7 +110,7 @@ class Running:
             self.excused_until = now
         if self.waiting:
             self.waiting = False
-            self.send({"prune": prune})
+            self.send(messages.AnswerReport(prune))
 
     def started(self, pid: int, method: str, handle: int) -> None:
         """The process is there, perhaps only after somebody wanted it to end."""
@@ -197,11 +227,44 @@ class Running:
             return dataclasses.replace(said, message=f"{self.stopping}: {said.message}")
         return said
 
+    def _possible(self, seconds: float) -> float:
+        """The nearest time since the epoch at which the process can have been; `seconds` may be no number."""
+        return min(max(self.began, seconds), time.time())
+
     def _signal(self, number: signal.Signals) -> None:
         """Signals the process, if it has started and not ended; with the lock held."""
         if self.handle is not None:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self.handle, number)
+
+
+def taken_from(config: records.SlotConfig, request: records.TrialRequest) -> messages.Direction[messages.FromTrial]:
+    """The messages that are taken from the process of such a trial."""
+    if config.role == "trial":
+        return messages.FROM_TRIAL
+    return messages.FROM_LEARNER if request.worker is None else messages.FROM_WORKER
+
+
+def with_arrays(outcome: records.TrialOutcome, file: Path) -> tuple[records.TrialOutcome, str | None]:
+    """The outcome and the file of its arrays, which a process may claim without having written it."""
+    if not file.is_symlink() and file.is_file() and file.stat().st_size == outcome.arrays:
+        return outcome, str(file)
+    text = f"the {outcome.arrays:,} bytes of arrays of its result are not in {file}"
+    failed = dataclasses.replace(outcome, state=TrialState.FAILED, failure=FailureClass.INVALID, message=text, arrays=0)
+    return failed, None
+
+
+def _flaw(outcome: records.TrialOutcome, request: records.TrialRequest) -> str:
+    """What is wrong with an outcome that a process has sent, which may be any program; "" for nothing."""
+    if outcome.state not in (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAILED):
+        return f"of state {outcome.state}"
+    if (outcome.state is TrialState.FAILED) != (outcome.failure is not None):
+        return f"of state {outcome.state} with failure {outcome.failure}"
+    if outcome.arrays < 0 or outcome.peak_memory < 0:
+        return "with less than no bytes"
+    needed = request.metrics if outcome.state is TrialState.COMPLETE and request.node == 0 else ()
+    missing = [name for name in needed if not math.isfinite(outcome.metrics.get(name, math.nan))]
+    return f"without a finite number for {', '.join(missing)}" if missing else ""
 
 
 def _unexplained(code: int | None, grace: float, nobody: str) -> tuple[FailureClass, str]:

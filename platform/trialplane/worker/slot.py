@@ -4,8 +4,8 @@ The slot owns the template and the trial's channel, and sees to its limits (runn
 answers with the next event, so that whoever places slots (a Ray actor) needs no thread per trial:
 
     slot.start()                    the template is warm, or EntrypointError
-    event = slot.run(request)       until event.outcome is there:
-    event = slot.go_on(prune)         the answer to a report, or the next event
+    slot.run(request)               the first messages about the trial, and until TrialEnded is among them:
+    slot.go_on(prune)                 the answer to a report; the next messages
     slot.stop(message)              from another thread: asks the running trial to save a checkpoint and end
     slot.kill(failure, message)     from another thread: ends the running trial
     slot.hand, fetch, release       from another thread: units for a producer, and its results
@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import os
 import select
 import shutil
@@ -27,20 +26,20 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from multiprocessing.connection import Connection
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trialplane import errors, policies
-from trialplane.wire import env, paths, records
+from trialplane.wire import env, messages, paths, records
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.states import FailureClass, TrialState
 from trialplane.wire.units import Unit
 from trialplane.worker import sessions, shipping
+from trialplane.worker.channel import Channel
 from trialplane.worker.collect import exchange
 from trialplane.worker.ranks import meeting
-from trialplane.worker.running import Running
+from trialplane.worker.running import Running, taken_from, with_arrays
 from trialplane.worker.template import MAX_MESSAGE
 
 if TYPE_CHECKING:
@@ -48,6 +47,8 @@ if TYPE_CHECKING:
 
 FLUSH_INTERVAL = 0.5  # seconds between events of a trial whose reports nobody waits for
 LOG_INTERVAL = 2.0  # seconds between looks at the log of a trial that ships it
+
+Messages = tuple[messages.FromSlot, ...]
 
 
 class Slot:
@@ -62,20 +63,16 @@ class Slot:
         self._template: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._running: Running | None = None
-        self._ending: tuple[shipping.Log, records.TrialEvent] | None = None  # of a trial whose log is still being sent
+        self._ending: tuple[shipping.Log, Messages] | None = None  # of a trial whose log is still being sent
         self._meeting: meeting.Port | None = None  # where the ranks of all nodes meet, if this slot is the first
 
-    def start(self) -> Mapping[str, Any]:
+    def start(self) -> messages.SlotStarted:
         """Starts the template and waits until it is warm.
-
-        Returns:
-            `ready` (pid), `seconds` (of the imports), `unclean` (why trials will be spawned; empty when forked), `mlflow`
-            (whether the job has imported it), `node` (host or pod); with several nodes `address`, the host:port at which
-            ranks can meet when this slot is their node 0.
 
         Raises:
             EntrypointError: the job's code does not import.
             SlotError: the template ended without a word.
+            MessageError: it is of another version.
         """
         if self.config.pack:
             shipping.unpack_code(Path(self.config.pack), Path(self.config.code))
@@ -94,23 +91,28 @@ class Slot:
         self._template, self._control = template, ours
         assert template.stdin is not None
         with template.stdin, contextlib.suppress(BrokenPipeError):
-            template.stdin.write(records.to_json(self.config).encode())
+            template.stdin.write(messages.encode(messages.LoadJob(self.config)))
         data = ours.recv(MAX_MESSAGE)
-        message: dict[str, Any] = json.loads(data) if data else {}
-        if "ready" in message:
+        try:
+            message = messages.decode(data, messages.FROM_LOADING) if data else None
+        except errors.MessageError:
+            self.close()
+            raise
+        if isinstance(message, messages.JobLoaded):
             if self.config.nodes > 1 and self._meeting is None:
                 self._meeting = meeting.Port(meeting.own_address())
-            return {**message, "node": self.node, **({"address": self._meeting.address} if self._meeting else {})}
+            address = "" if self._meeting is None else self._meeting.address
+            return messages.SlotStarted(self.node, message.seconds, message.unclean, message.mlflow, address)
         self.close()
-        if "failed" in message:
+        if message is not None:
             raise errors.EntrypointError(
-                f"the job's code does not import: {message['failed']}\n"
+                f"the job's code does not import: {message.message}\n"
                 f"  in {self.config.code}, entrypoint {self.config.entrypoint}\n  traceback: {self._where()}"
             )
         raise errors.SlotError(f"slot {self.name} on {self.node}: its template ended while importing; see {self._where()}")
 
-    def run(self, request: records.TrialRequest, weights: Bytes | None = None) -> records.TrialEvent:
-        """Starts one trial and returns its first event.
+    def run(self, request: records.TrialRequest, weights: Bytes | None = None) -> Messages:
+        """Starts one trial and returns the first messages about it.
 
         Args:
             request: the trial's.
@@ -129,37 +131,35 @@ class Slot:
         with theirs:
             assert self._control is not None
             with contextlib.suppress(OSError):  # the template has just died; the next event says so
-                socket.send_fds(self._control, [json.dumps({"run": request.number}).encode()], [theirs.fileno()])
-        now = time.time()
+                start = messages.encode(messages.StartTrial(request.number))
+                socket.send_fds(self._control, [start], [theirs.fileno()])
+        file = self._paths.trial_log(request.trial, request.attempt, request.worker)
         running = Running(
             request,
-            Connection(ours.detach()),
+            Channel(ours, taken_from(self.config, request)),
             workdir,
-            began=now,
+            began=time.time(),
             deadline=None if request.timeout is None else time.monotonic() + request.timeout,
             flush_at=time.monotonic() + FLUSH_INTERVAL,
-            log=shipping.Log(self._paths.trial_log(request.trial, request.attempt, request.worker))
-            if self.config.ship
-            else None,
+            log=shipping.Log(file) if self.config.ship else None,
             log_at=time.monotonic() + LOG_INTERVAL,
         )
         self._running = running
-        message = {"config": records.to_dict(self.config), "request": records.to_dict(request), "workdir": str(workdir)}
         if self.config.role != "trial":
             running.exchange = exchange.Exchange(request, running.send, weights, workdir)
-            message["lent"] = running.exchange.lent
-        running.send(message)
+        lent = None if running.exchange is None else running.exchange.lent
+        running.send(messages.RunTrial(self.config, request, str(workdir), lent))
         if self.config.memory is not None:
-            watch = threading.Thread(target=running.watch_memory, args=(self.config.memory,), name="memory", daemon=True)
-            watch.start()
+            limit = (self.config.memory,)
+            threading.Thread(target=running.watch_memory, args=limit, name="memory", daemon=True).start()
         return self._next()
 
-    def go_on(self, prune: bool = False) -> records.TrialEvent:
-        """Answers the report the trial waits on, if it does, and returns its next event."""
+    def go_on(self, prune: bool = False) -> Messages:
+        """Answers the report the trial waits on, if it does, and returns the next messages about it."""
         if self._ending is not None:
             return self._send_end()
-        running = self._require_running()
-        running.answer(prune)
+        assert self._running is not None, "no trial runs in this slot"
+        self._running.answer(prune)
         return self._next()
 
     def kill(self, failure: FailureClass, message: str) -> None:
@@ -203,6 +203,8 @@ class Slot:
     def close(self) -> None:
         """Ends the template and whatever runs in it."""
         self._end_template()
+        if self._running is not None:
+            self._running.channel.close()
         if self._meeting is not None:
             self._meeting.close()
             self._meeting = None
@@ -244,111 +246,126 @@ class Slot:
             **self.config.env,
         }
 
-    def _require_running(self) -> Running:
-        assert self._running is not None, "no trial runs in this slot"
-        return self._running
-
-    def _next(self) -> records.TrialEvent:
+    def _next(self) -> Messages:
         """Waits until the trial has something to say that the controller must hear."""
-        running = self._require_running()
-        assert self._control is not None
+        running = self._running
+        assert running is not None
         while True:
             # What it has said already may be the result that its deadline is for, or that it waits for an answer.
             says_why = running.exchange is not None or running.request.prunable
-            has_spoken = says_why and running.channel.poll(0)
+            has_spoken = says_why and running.channel.is_readable()
             timeout = 0.0 if has_spoken else self._until_next_look(running)
-            readable = _readable([running.channel, self._control], timeout)
+            sources: list[Any] = [running.channel, self._control]
+            readable = select.select(sources, [], [], timeout)[0]
             if running.channel in readable and not self._read(running):
                 # The channel is closed: the template's word is all that is left to wait for.
-                readable = _readable([self._control], self._until_next_look(running, has_ended=True))
+                readable = select.select(sources[1:], [], [], self._until_next_look(running, has_ended=True))[0]
             if self._control in readable:
-                data, descriptors, _, _ = socket.recv_fds(self._control, MAX_MESSAGE, 1)
-                message: dict[str, Any] = json.loads(data) if data else {}
-                if "started" in message:
-                    running.started(message["pid"], message["method"], descriptors[0])
-                    self._note(message)
-                else:
+                try:
+                    message, handle = self._of_template()
+                except errors.MessageError as error:
+                    running.kill(FailureClass.INVALID, f"{error}; its template was ended, see {self._where()}")
+                    self._end_template()
+                    return self._end(running, None)
+                if not isinstance(message, messages.TrialStarted):
                     return self._end(running, message)
+                running.started(message.pid, message.method, handle)
+                if message.reasons:
+                    with self._log.open("a") as log:
+                        log.write(f"attempt {message.number} was spawned, not forked: {'; '.join(message.reasons)}\n")
             if running.reports and (running.request.prunable or time.monotonic() >= running.flush_at):
                 return self._take(running)
-            if running.log is not None and time.monotonic() >= running.log_at:
-                event = self._take(running)
-                if event != records.TrialEvent():
-                    return event
+            if running.log is not None and time.monotonic() >= running.log_at and (found := self._take(running)):
+                return found
             tell_at = None if running.exchange is None else running.exchange.tell_at
-            if tell_at is not None and time.monotonic() >= tell_at and not running.channel.poll(0):
+            if tell_at is not None and time.monotonic() >= tell_at and not running.channel.is_readable():
                 return self._take(running)
 
-    def _take(self, running: Running) -> records.TrialEvent:
-        """An event with everything the trial has said so far."""
+    def _of_template(self) -> tuple[messages.TrialStarted | messages.TrialExited | None, int]:
+        """The template's next message, None when it is gone, and the descriptor of the process that started.
+
+        Raises:
+            MessageError: the template, in which the job's modules are, sent what is no message.
+        """
+        assert self._control is not None
+        try:
+            data, descriptors, _, _ = socket.recv_fds(self._control, MAX_MESSAGE, 1)
+        except ConnectionResetError:  # it was killed before it read what we had sent
+            return None, -1
+        message = messages.decode(data, messages.FROM_TEMPLATE) if data else None
+        if isinstance(message, messages.TrialStarted) and not descriptors:
+            raise errors.MessageError("a template sent TrialStarted without the descriptor of the process")
+        return message, descriptors[0] if descriptors else -1
+
+    def _take(self, running: Running) -> Messages:
+        """Everything that has come of the trial so far."""
         now = running.taken_at = time.monotonic()
         running.flush_at, running.log_at = now + FLUSH_INTERVAL, now + LOG_INTERVAL
-        reports, running.reports = tuple(running.reports), []
+        reports, running.reports = running.reports, []
         running.waiting = bool(reports) and running.request.prunable
         log = b"" if running.log is None else running.log.grown()
-        news = {} if running.exchange is None else running.exchange.news()
-        return records.TrialEvent(reports, waiting=running.waiting, log=log, **news)
+        news = () if running.exchange is None else running.exchange.news()
+        return (*_piece(log), *reports, *news)
 
     def _read(self, running: Running) -> bool:
-        """Reads one message of the trial; False when its channel is closed."""
+        """Reads what the trial has sent; False when its channel is closed, or it is killed for what it sent."""
         try:
-            message = json.loads(running.channel.recv_bytes())
-        except (EOFError, OSError):  # OSError also when it was killed in mid-message
+            for message in running.channel.read():
+                if isinstance(message, messages.Reported):
+                    running.reported(message)
+                elif isinstance(message, messages.Ended):
+                    running.returned(message.outcome)
+                else:
+                    assert running.exchange is not None, "no other trial's messages are taken"
+                    running.exchange.receive(message)
+        except EOFError:
             return False
-        if "report" in message:
-            running.reports.append(records.from_dict(records.TrialReport, message["report"]))
-            running.last = running.reports[-1].metrics
-            running.reported_at = message["at"]
-        elif "outcome" not in message:
-            assert running.exchange is not None
-            running.exchange.hear(message)
-        else:
-            running.said, running.said_at = records.from_dict(records.TrialOutcome, message["outcome"]), time.monotonic()
-            running.arrays = message["arrays"]
+        except errors.MessageError as error:
+            running.kill(FailureClass.INVALID, f"{error}; the process was killed for that")
+            return False
         return True
 
-    def _end(self, running: Running, message: Mapping[str, Any]) -> records.TrialEvent:
-        """The last event of a trial whose process, or whose template, is gone."""
-        while running.channel.poll(0) and self._read(running):
+    def _end(self, running: Running, exited: messages.TrialExited | None) -> Messages:
+        """The last messages about a trial whose process, or whose template, is gone."""
+        while running.channel.is_readable() and self._read(running):
             pass
         with running.sending:
             running.channel.close()
         running.ended()
-        if not message and running.pid:  # the template is gone and cannot kill what the trial started
+        if exited is None and running.pid:  # the template is gone and cannot kill what the trial started
             sessions.kill(running.pid)
         shutil.rmtree(running.workdir, ignore_errors=True)
         self._running = None
-        outcome = self._outcome(running, message)
-        arrays = running.arrays if outcome.state is TrialState.COMPLETE else None
-        news: dict[str, Any] = {}
+        outcome, arrays = self._outcome(running, exited)
+        ended = messages.TrialEnded(outcome, arrays=arrays)
+        news: Messages = ()
         if running.exchange is not None:
-            news = {**running.exchange.news(), "begun": running.exchange.begun}
+            news, ended = running.exchange.news(), dataclasses.replace(ended, begun=running.exchange.begun)
             running.exchange.close()
-        event = records.TrialEvent(tuple(running.reports), outcome=outcome, arrays=arrays, **news)
         if running.log is None:
-            return event
+            return (*running.reports, *news, ended)
         store = self._paths.trial_store(outcome.number)
         packed = shipping.pack_store(store, running.workdir.with_suffix(".store"))
-        self._ending = running.log, dataclasses.replace(event, store=packed)
+        self._ending = running.log, (*running.reports, *news, dataclasses.replace(ended, store=packed))
         return self._send_end()
 
-    def _send_end(self) -> records.TrialEvent:
+    def _send_end(self) -> Messages:
         """The rest of an ended trial's log, piece by piece, and with the last piece its end."""
         assert self._ending is not None
-        log, event = self._ending
-        piece = log.grown(ended=True)
+        log, last = self._ending
+        piece = _piece(log.grown(ended=True))
         if not log.is_sent:
-            return records.TrialEvent(log=piece)
+            return piece
         self._ending = None
         log.remove()
-        return dataclasses.replace(event, log=piece)
+        return (*piece, *last)
 
-    def _outcome(self, running: Running, message: Mapping[str, Any]) -> records.TrialOutcome:
-        """What the trial said, unless it was killed or ended without a word."""
-        code = message.get("code")
+    def _outcome(self, running: Running, exited: messages.TrialExited | None) -> tuple[records.TrialOutcome, str | None]:
+        """What the trial said, unless it was killed or ended without a word; and the file of its result's arrays."""
+        code = None if exited is None else exited.code
         nobody = f"the template of slot {self.name} on {self.node} died, and the trial with it"
         outcome = running.outcome(code, self.config.grace, self.config.linger, nobody)
-        return dataclasses.replace(
+        outcome = dataclasses.replace(
             outcome,
             ended=time.time(),
             exit_code=code if outcome.exit_code is None else outcome.exit_code,  # of the rank that explains the end
@@ -356,8 +373,11 @@ class Slot:
             pid=running.pid,
             start_method=running.method,
             log=paths.trial_log(running.request.trial, running.request.attempt, running.request.worker),
-            peak_memory=max(message.get("peak_memory", 0), outcome.peak_memory),
+            peak_memory=max(0 if exited is None else exited.peak_memory, outcome.peak_memory),
         )
+        if outcome.state is TrialState.COMPLETE and outcome.arrays:
+            return with_arrays(outcome, paths.trial_arrays(running.workdir))
+        return outcome, None
 
     def _until_next_look(self, running: Running, *, has_ended: bool = False) -> float | None:
         """Sees to the trial's limits; the seconds until that, or something else, is to be done again.
@@ -375,11 +395,6 @@ class Slot:
             waits.append(max(0.0, tell_at - now))
         return min(waits, default=None)
 
-    def _note(self, message: Mapping[str, Any]) -> None:
-        if message["reasons"]:
-            with self._log.open("a") as log:
-                log.write(f"attempt {message['started']} was spawned, not forked: {'; '.join(message['reasons'])}\n")
 
-
-def _readable(sources: list[Any], timeout: float | None) -> list[Any]:
-    return select.select(sources, [], [], timeout)[0]
+def _piece(log: bytes) -> tuple[messages.LogGrown, ...]:
+    return (messages.LogGrown(log),) if log else ()

@@ -1,11 +1,11 @@
 """The warm template: a process that imports the job's modules once and then forks one child per trial.
 
-`python -m trialplane.worker.template FD` is started by the slot and speaks over a SEQPACKET socket, one JSON message a
-packet. From the slot: `{"run": number}` with the trial's channel as a file descriptor. To the slot: `ready` or `failed`
-once, then `started` and `exited` for each trial.
+`python -m trialplane.worker.template FD` is started by the slot and speaks over a SEQPACKET socket, one message of
+`wire/messages.py` a packet. From the slot: StartTrial with the trial's channel as a file descriptor. To the slot: JobLoaded
+or JobFailed once, then TrialStarted and TrialExited for each trial.
 
 Before each fork the template proves that it is clean (policies.spawn); when it is not, the trial is started by spawn and
-the reason goes along. It adopts what its trials leave behind and kills it, so the `exited` message means that nothing of
+the reason goes along. It adopts what its trials leave behind and kills it, so TrialExited means that nothing of
 the trial is alive. When the slot goes away the template ends, and its trials with it.
 """
 
@@ -15,7 +15,6 @@ import contextlib
 import ctypes
 import gc
 import importlib
-import json
 import os
 import select
 import signal
@@ -26,15 +25,13 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator
-from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
 from trialplane import policies
 from trialplane.policies import spawn
 from trialplane.training import mlflow_runs, process
-from trialplane.wire import env, records
-from trialplane.worker import context, outcomes, trial
+from trialplane.wire import env, messages, records
+from trialplane.worker import channel, context, outcomes, trial
 
 _PR_SET_CHILD_SUBREAPER = 36
 TRACKER_GRACE = 2.0  # seconds
@@ -44,7 +41,7 @@ MAX_MESSAGE = 60_000  # bytes; a SEQPACKET packet must fit the socket's buffer
 def main() -> None:
     """Imports the job, says so, and serves until the slot goes away."""
     control = socket.socket(fileno=int(sys.argv[1]))
-    config = records.from_json(records.SlotConfig, sys.stdin.buffer.read())
+    config = messages.decode(sys.stdin.buffer.read(), messages.LOAD).config
     policies.apply_all()
     mlflow_runs.watch(config.env)
     began = time.monotonic()
@@ -59,17 +56,12 @@ def main() -> None:
         except (Exception, SystemExit) as error:  # noqa: BLE001  the border: whatever the job's code raises at import
             traceback.print_exc()  # into the slot's log
             sys.stderr.flush()
-            _send(control, {"failed": outcomes.describe(error)})
+            control.send(messages.encode(messages.JobFailed(outcomes.describe(error))))
             os._exit(0)
-    _send(
-        control,
-        {
-            "ready": os.getpid(),
-            "seconds": time.monotonic() - began,
-            "unclean": spawn.reasons_not_to_fork(),
-            "mlflow": "mlflow" in sys.modules,
-        },
-    )
+    unclean = tuple(spawn.reasons_not_to_fork())
+    control.send(messages.encode(messages.JobLoaded(time.monotonic() - began, unclean, "mlflow" in sys.modules)))
+    nothing = messages.RunTrial(config, records.TrialRequest("", 0, 1, 0, {}, 0, ()), "")
+    messages.decode(messages.encode(nothing), messages.TO_TRIAL)  # children find made what reading their request takes
     process.seed_everything(0)  # torch's first seeding reads source files for 10 ms; children find them read
     gc.collect()
     gc.freeze()  # the children's collector must not touch, and so copy, every page of ours
@@ -106,7 +98,7 @@ class Template:
                 if not data:
                     self._end()
                     return
-                self._start(json.loads(data)["run"], descriptors[0])
+                self._start(messages.decode(data, messages.TO_TEMPLATE).number, descriptors[0])
 
     def _start(self, number: int, descriptor: int) -> None:
         reasons = spawn.reasons_not_to_fork()
@@ -115,8 +107,8 @@ class Template:
         self._running[pid] = number
         # The slot signals the process by a descriptor: by the time it does, the pid may be somebody else's.
         handle = os.pidfd_open(pid)
-        message = {"started": number, "pid": pid, "method": "spawn" if reasons else "fork", "reasons": reasons}
-        socket.send_fds(self._control, [json.dumps(message).encode()], [handle])
+        started = messages.TrialStarted(number, pid, "spawn" if reasons else "fork", tuple(reasons))
+        socket.send_fds(self._control, [messages.encode(started)], [handle])
         os.close(handle)
 
     def _fork(self, descriptor: int) -> int:
@@ -126,7 +118,7 @@ class Template:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             self._control.close()
-            trial.run_and_end(self._run, Connection(descriptor), parent)
+            trial.run_and_end(self._run, channel.of_trial(descriptor), parent)
         return pid
 
     def _spawn(self, descriptor: int) -> int:
@@ -155,15 +147,8 @@ class Template:
         for pid, status, peak in ended:
             number = self._running.pop(pid)
             orphans = self._kill_orphans() if not self._running else 0
-            _send(
-                self._control,
-                {
-                    "exited": number,
-                    "code": os.waitstatus_to_exitcode(status),
-                    "peak_memory": peak,
-                    "orphans": orphans,
-                },
-            )
+            exited = messages.TrialExited(number, os.waitstatus_to_exitcode(status), peak, orphans)
+            self._control.send(messages.encode(exited))
 
     def _kill_orphans(self) -> int:
         """Kills every child that is no trial, which is what trials left behind; returns how many there were.
@@ -247,10 +232,6 @@ def _wait_for_end(pid: int, seconds: float) -> None:
             os.waitpid(pid, 0)
     finally:
         os.close(descriptor)
-
-
-def _send(control: socket.socket, message: dict[str, Any]) -> None:
-    control.send(json.dumps(message).encode())
 
 
 if __name__ == "__main__":

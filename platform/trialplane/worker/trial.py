@@ -12,7 +12,7 @@ import contextlib
 import dataclasses
 import faulthandler
 import importlib
-import json
+import multiprocessing.util  # noqa: F401  here, so that `end_after` clears its exit function, which waits for workers for ever
 import os
 import resource
 import sys
@@ -20,16 +20,17 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from trialplane import policies
+from trialplane import errors, policies
 from trialplane.training import mlflow_runs, process
-from trialplane.wire import env, paths, records
+from trialplane.wire import env, messages, paths, records
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.states import TrialState
+from trialplane.worker import channel as channels
 from trialplane.worker import context, outcomes, showing, stopping
+from trialplane.worker.channel import Channel, TrialChannel
 
 # What calls the job's function, with the fields of its context.
 Act = Callable[[Callable[..., Any], Mapping[str, Any]], context.Result]
@@ -51,7 +52,7 @@ def import_job(config: records.SlotConfig) -> context.Run:
     return run
 
 
-def run_and_end(run: context.Run | None, channel: Connection, parent: int) -> None:
+def run_and_end(run: context.Run | None, channel: TrialChannel, parent: int) -> None:
     """Runs one trial and ends the process, whatever threads and processes the job has forgotten.
 
     Args:
@@ -86,31 +87,38 @@ def end_after(serve: Callable[[], int], parent: int, leader: bool = False) -> No
         os._exit(code)
 
 
-def _serve(run: context.Run | None, channel: Connection) -> int:
+def _serve(run: context.Run | None, channel: TrialChannel) -> int:
     """Reads the request, runs the job and sends the outcome; returns the exit code."""
-    message = json.loads(channel.recv_bytes())
-    config = records.from_dict(records.SlotConfig, message["config"])
-    request = records.from_dict(records.TrialRequest, message["request"])
-    workdir = Path(message["workdir"])
+    message = channel.receive()
+    assert isinstance(message, messages.RunTrial), "what a slot sends first"
+    config, request, workdir = message.config, message.request, Path(message.workdir)
     _enter(config, request, workdir)
     started = time.time()
     if _has_ranks(config):
         from trialplane.worker.ranks import supervisor  # a trial of one process needs no supervisor
 
-        outcome, arrays = supervisor.Supervisor(run, config, request, workdir, channel).run()
+        outcome = supervisor.Supervisor(run, config, request, workdir, channel).run()
     else:
         stop = stopping.Stop(config.grace)
         act: Act = _plainly
         if config.role != "trial":
             from trialplane.worker.collect import serving  # a trial of a study or a training needs nothing of it
 
-            role = serving.serve(config, request, channel, stop, message["lent"])
-            request, act = role.request, role
-        outcome, arrays = run_job(run, config, request, workdir, Reporter(request, channel), act, _stop=stop)
+            assert message.lent is not None, "what the process of a collection needs"
+            act = serving.serve(config, request, channel, stop, message.lent)
+        outcome = run_job(run, config, request, workdir, Reporter(request, channel), act, _stop=stop)
     outcome = dataclasses.replace(outcome, started=started, ended=time.time(), pid=os.getpid())
     flush()
-    channel.send_bytes(json.dumps({"outcome": records.to_dict(outcome), "arrays": arrays}).encode())
+    send_end(channel, request, outcome)
     return 0
+
+
+def send_end(channel: Channel[Any, Any], request: records.TrialRequest, outcome: records.TrialOutcome) -> None:
+    """Sends the outcome; where the job returned too much for one message, that is the outcome."""
+    try:
+        channel.send(messages.Ended(outcome))
+    except errors.MessageError as error:
+        channel.send(messages.Ended(outcomes.raised(request, error, {})))
 
 
 def _enter(config: records.SlotConfig, request: records.TrialRequest, workdir: Path) -> None:
@@ -162,8 +170,8 @@ def run_job(
     reporter: Reporter,
     act: Act = _plainly,
     **of_the_rank: Any,
-) -> tuple[records.TrialOutcome, str | None]:
-    """The outcome of the job's function, whatever it does, and the file of the result's arrays.
+) -> records.TrialOutcome:
+    """The outcome of the job's function, whatever it does.
 
     Args:
         run: the job's function, or None to import it.
@@ -206,11 +214,11 @@ def run_job(
                 raise
             result, exited = reporter.newest, True  # the way in which a script ends that returns nothing
         if of_the_rank.get("rank", 0) > 0:  # what counts is rank 0's
-            return records.TrialOutcome(number=request.number, state=TrialState.COMPLETE), None
-        outcome, file = outcomes.complete(request, result, workdir, exited=exited)
-        return dataclasses.replace(outcome, message="; ".join(filter(None, (outcome.message, reporter.remark())))), file
+            return records.TrialOutcome(number=request.number, state=TrialState.COMPLETE)
+        outcome = outcomes.complete(request, result, workdir, exited=exited)
+        return dataclasses.replace(outcome, message="; ".join(filter(None, (outcome.message, reporter.remark()))))
     except (Exception, SystemExit) as error:  # noqa: BLE001  this is the border: every error of the job is an outcome
-        return outcomes.raised(request, error, reporter.last), None
+        return outcomes.raised(request, error, reporter.last)
 
 
 def ended_well(error: SystemExit) -> bool:
@@ -250,7 +258,7 @@ class Reporter:
         remark: gives what somebody should know of the trial, or ""; it is asked at the first report.
     """
 
-    def __init__(self, request: records.TrialRequest, channel: Connection) -> None:
+    def __init__(self, request: records.TrialRequest, channel: Channel[Any, Any]) -> None:
         self._request = request
         self._channel = channel
         self.last: Mapping[str, float] = {}
@@ -266,14 +274,14 @@ class Reporter:
             if remark:
                 print(f"warning: {remark}")  # noqa: T201  into the trial's log
             print(showing.line(step, metrics), flush=True)  # noqa: T201  into the trial's log
-        report = records.TrialReport(self._request.number, step, metrics, time.time(), remark)
-        message = {"report": records.to_dict(report), "at": time.monotonic()}  # a clock that the slot has as well
-        self._channel.send_bytes(json.dumps(message).encode())
+        self._channel.send(messages.Reported(step, metrics, time.time(), time.monotonic(), remark))
         if not self._request.prunable:
             return False
-        return bool(json.loads(self._channel.recv_bytes())["prune"])
+        answer = self._channel.receive()
+        assert isinstance(answer, messages.AnswerReport), "what a report is answered with"
+        return answer.prune
 
 
 if __name__ == "__main__":
     policies.apply_all()
-    run_and_end(None, Connection(int(sys.argv[1])), int(sys.argv[2]))
+    run_and_end(None, channels.of_trial(int(sys.argv[1])), int(sys.argv[2]))

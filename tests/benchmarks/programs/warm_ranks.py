@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+from trialplane.wire.messages import TrialEnded
 from trialplane.wire.records import SlotConfig, TrialRequest
 from trialplane.worker.slot import Slot
 
@@ -31,14 +32,15 @@ def main() -> None:
         folder.mkdir()
         request = TrialRequest("ranks", number, 1, number, {"folder": str(folder)}, 0, ("score",), timeout=300.0)
         began = time.perf_counter()
-        event = slot.run(request)
-        while event.outcome is None:
-            event = slot.go_on()
-        assert not event.outcome.failure, event.outcome.message
-        methods.add(event.outcome.start_method)
+        sent = slot.run(request)
+        while not (sent and isinstance(sent[-1], TrialEnded)):
+            sent = slot.go_on()
+        outcome = sent[-1].outcome
+        assert not outcome.failure, outcome.message
+        methods.add(outcome.start_method)
         seconds.append(max(float((folder / str(rank)).read_text()) for rank in range(ranks)) - began)
     slot.close()
-    print(json.dumps({"seconds": seconds, "warm": ready["seconds"], "methods": sorted(methods)}))  # noqa: T201  the answer
+    print(json.dumps({"seconds": seconds, "warm": ready.seconds, "methods": sorted(methods)}))  # noqa: T201  the answer
 
 
 if __name__ == "__main__":

@@ -6,12 +6,15 @@ The slot is a double, and so is the clock. Not checked here: real processes (tes
 from __future__ import annotations
 
 import collections
+import itertools
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from trialplane.wire import messages
+from trialplane.wire.units import AT_ONCE, Unit
 from trialplane.worker.collect import producer
+from trialplane.worker.collect.consumer import Fed
 from trialplane.worker.collect.producer import AHEAD_SECONDS, AHEAD_UNITS, PACED_BY, Desk
 
 
@@ -20,17 +23,18 @@ class Slot:
 
     def __init__(self) -> None:
         self.asked = 0
-        self._numbers = iter(range(10_000))
-        self._said: collections.deque[dict[str, Any]] = collections.deque()
+        self._numbers = itertools.count()
+        self._said: collections.deque[messages.ToTrial] = collections.deque()
 
-    def send(self, **message: Any) -> None:
-        if "wants" in message:
-            self.asked += message["wants"]
-            self._said.append({"units": [[next(self._numbers), 0] for _ in range(message["wants"])], "last": False})
-        elif "offer" in message:
-            self._said.append({"fetched": [message["offer"]["unit"]]})
+    def send(self, message: messages.OfWorker) -> None:
+        if isinstance(message, messages.UnitsWanted):
+            self.asked += message.count
+            given = tuple(Unit(next(self._numbers), 0) for _ in range(message.count))
+            self._said.append(messages.HandUnits(given, last=False))
+        elif isinstance(message, messages.ResultOffered):
+            self._said.append(messages.ReleaseResults((message.offer.unit,)))
 
-    def receive(self, *, wait: bool) -> dict[str, Any] | None:
+    def receive(self, *, wait: bool) -> messages.ToTrial | None:
         assert self._said or not wait, "it would wait for ever"
         return self._said.popleft() if self._said else None
 
@@ -95,3 +99,13 @@ def test_one_slow_unit_counts_for_a_while(job: Job) -> None:
 
 def test_batches_stay_whole(job: Job) -> None:
     assert job.do(*[0.4] * 12, at_once=8)[1:] == [8] * 11
+
+
+def test_no_message_names_more_units_than_fit(job: Job) -> None:
+    assert len(job.desk.take(10 * AT_ONCE, True)) == AT_ONCE
+    sent: list[messages.ResultsTaken] = []
+    job.slot.send = sent.append  # type: ignore[assignment, method-assign]
+    Fed(job.slot).has(range(2 * AT_ONCE + 1))  # type: ignore[arg-type]  # a double
+    assert [len(message.units) for message in sent] == [AT_ONCE, AT_ONCE, 1]
+    assert [unit for message in sent for unit in message.units] == list(range(2 * AT_ONCE + 1))
+    assert all(len(messages.encode(message)) < messages.MAX_BYTES for message in sent)

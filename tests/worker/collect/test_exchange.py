@@ -6,16 +6,17 @@ Not checked here: what is said, and by real processes (test_collect.py).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
+from trialplane import errors
 from trialplane.policies import transport
+from trialplane.wire import messages
 from trialplane.wire.records import TrialRequest
-from trialplane.wire.units import TOGETHER, TOGETHER_BYTES, Parcel, Unit
+from trialplane.wire.units import TOGETHER, TOGETHER_BYTES, WEIGHTS, Offer, Parcel, Unit
 from trialplane.worker.collect import exchange as exchanges
 from trialplane.worker.collect.exchange import AHEAD, GATHER, Exchange
 
@@ -32,22 +33,22 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 @pytest.fixture
 def exchange(tmp_path: Path, clock: list[float]) -> Iterator[Exchange]:
     """Of a producer that has three units, has begun one, and of which the controller has just heard."""
-    sent: list[Mapping[str, Any]] = []
+    sent: list[messages.ToTrial] = []
     made = Exchange(
         TrialRequest("toy", 0, 1, -1, {}, 0, (), worker=0, timeout=TIMEOUT), sent.append, None, tmp_path / "work"
     )
-    made.hear({"wants": 3})
+    made.receive(messages.UnitsWanted(3))
     assert is_told_now(made), "it has nothing to do"
-    assert made.news()["wants"] == 3
+    assert made.news() == (messages.UnitsWanted(3),)
     made.hand([Unit(number, 0) for number in range(3)], False)
-    made.hear({"began": [0]})
+    made.receive(messages.UnitsBegun((0,)))
     assert made.tell_at is None
     yield made
     made.close()
 
 
 def offer(exchange: Exchange, unit: int, size: int = 10) -> None:
-    exchange.hear({"offer": {"unit": unit, "bytes": size}, "file": "a file"})
+    exchange.receive(messages.ResultOffered(Offer(unit, size), f"{exchange.lent.folder}/a file"))
 
 
 def is_told_now(exchange: Exchange) -> bool:
@@ -56,16 +57,18 @@ def is_told_now(exchange: Exchange) -> bool:
 
 def test_what_a_producer_offers_that_has_enough_to_do_is_gathered(exchange: Exchange, clock: list[float]) -> None:
     offer(exchange, 0)
-    exchange.hear({"began": [1]})
-    exchange.hear({"wants": 1})
+    exchange.receive(messages.UnitsBegun((1,)))
+    exchange.receive(messages.UnitsWanted(1))
     assert exchange.tell_at == clock[0] + GATHER
     clock[0] += GATHER / 2
     offer(exchange, 1)
     assert not is_told_now(exchange)
     clock[0] += GATHER
     assert is_told_now(exchange), "the second does not make the first wait longer"
-    news = exchange.news()
-    assert (news["wants"], [each.unit for each in news["offers"]]) == (1, [0, 1])
+    wanted, offered = exchange.news()
+    assert wanted == messages.UnitsWanted(1)
+    assert isinstance(offered, messages.ResultsOffered)
+    assert [each.unit for each in offered.offers] == [0, 1]
 
 
 def test_a_slow_producer_is_heard_at_once(exchange: Exchange, clock: list[float]) -> None:
@@ -75,10 +78,10 @@ def test_a_slow_producer_is_heard_at_once(exchange: Exchange, clock: list[float]
 
 
 def test_one_that_waits_for_a_unit_is_heard_at_once(exchange: Exchange) -> None:
-    exchange.hear({"began": [1, 2]})
+    exchange.receive(messages.UnitsBegun((1, 2)))
     offer(exchange, 0)
     assert not is_told_now(exchange)
-    exchange.hear({"wants": 1})
+    exchange.receive(messages.UnitsWanted(1))
     assert is_told_now(exchange)
     exchange.news()
     offer(exchange, 1)
@@ -94,7 +97,7 @@ def test_one_that_waits_until_something_is_fetched_is_heard_at_once(exchange: Ex
 
 
 def test_a_consumer_is_heard_at_once(exchange: Exchange) -> None:
-    exchange.hear({"took": [7]})
+    exchange.receive(messages.ResultsTaken((7,)))
     assert is_told_now(exchange)
 
 
@@ -106,11 +109,11 @@ def test_one_that_has_work_has_so_long_for_its_next_result(exchange: Exchange, c
 
 
 def test_one_that_waits_for_units_is_not_late(exchange: Exchange, clock: list[float]) -> None:
-    exchange.hear({"began": [1, 2]})
+    exchange.receive(messages.UnitsBegun((1, 2)))
     for unit in range(3):
         offer(exchange, unit)
     assert exchange.deadline == clock[0] + TIMEOUT, "it has asked for none"
-    exchange.hear({"wants": 1})
+    exchange.receive(messages.UnitsWanted(1))
     assert exchange.deadline is None
     clock[0] += 20
     exchange.hand([Unit(3, 0)], False)
@@ -118,13 +121,13 @@ def test_one_that_waits_for_units_is_not_late(exchange: Exchange, clock: list[fl
 
 
 def test_one_that_is_told_that_there_are_no_more_units_is_to_end(exchange: Exchange, clock: list[float]) -> None:
-    exchange.hear({"began": [1, 2]})
+    exchange.receive(messages.UnitsBegun((1, 2)))
     for unit in range(3):
         offer(exchange, unit)
-    exchange.hear({"wants": 1})
+    exchange.receive(messages.UnitsWanted(1))
     exchange.hand([], True)
     assert exchange.deadline == clock[0] + TIMEOUT
-    exchange.hear({"returned": True})
+    exchange.receive(messages.JobReturned())
     assert exchange.deadline is None, "what it has given has not been fetched"
     exchange.release([0, 1, 2])
     assert exchange.deadline == clock[0] + TIMEOUT
@@ -139,9 +142,38 @@ def test_one_with_as_much_on_offer_as_may_be_is_not_late(exchange: Exchange) -> 
 
 def test_the_memory_of_results_is_free_when_their_trial_has_ended(tmp_path: Path) -> None:
     made = Exchange(TrialRequest("toy", 0, 1, -1, {}, 0, ()), lambda message: None, None, tmp_path / "work")
-    folder = made.lent["folder"]
-    assert folder is not None
+    folder = made.lent.folder
     made.feed([Parcel(0, 0, 0, 1.0)], [transport.pack({"states": np.zeros(1000)})])
     assert folder in Path("/proc/self/maps").read_text()
     made.close()
     assert folder not in Path("/proc/self/maps").read_text(), "a mapped file keeps its pages, also one without a name"
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        (messages.UnitsWanted(0), "requested 0 units"),
+        (messages.UnitsWanted(-5), "requested -5 units"),
+        (messages.ResultOffered(Offer(WEIGHTS, 10), "{lent}/weights"), "a worker offered unit -1"),
+        (messages.ResultOffered(Offer(0, 10), "/etc/passwd"), "offered in '/etc/passwd', where this process has no folder"),
+        (messages.ResultOffered(Offer(0, 10), "{lent}/../other/file"), "where this process has no folder"),
+        (messages.ResultOffered(Offer(0, -10), "{lent}/file"), "an offer of -10 bytes"),
+        (messages.FilesFree((3,)), "freed files of results that it does not have"),
+    ],
+)
+def test_what_a_process_may_not_claim_is_an_error(exchange: Exchange, message: messages.OfWorker, said: str) -> None:
+    if isinstance(message, messages.ResultOffered):
+        file = message.file.replace("{lent}", exchange.lent.folder)
+        message = messages.ResultOffered(message.offer, file)
+    exchange.news()
+    with pytest.raises(errors.MessageError, match=said):
+        exchange.receive(message)
+    assert (exchange.news(), exchange.fetch([0])) == ((), {})
+
+
+def test_a_learner_offers_nothing_but_weights(tmp_path: Path) -> None:
+    made = Exchange(TrialRequest("toy", 0, 1, 0, {}, 0, ()), lambda message: None, None, tmp_path / "work")
+    with pytest.raises(errors.MessageError, match="a learner offered unit 4"):
+        made.receive(messages.ResultOffered(Offer(4, 10), f"{made.lent.folder}/file"))
+    made.receive(messages.ResultOffered(Offer(WEIGHTS, 0), ""))
+    made.close()

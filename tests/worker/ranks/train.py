@@ -128,7 +128,7 @@ def leaves_at_once(ctx):
 def dies_in_mid_word(ctx):
     """One rank is killed while it sends something long, of which the beginning has arrived."""
     if ctx.rank == 0:
-        os.write(ctx._reporter._channel.fileno(), struct.pack("!i", 100_000) + b'{"report')
+        os.write(ctx._reporter._channel.fileno(), struct.pack("!I", 100_000) + b'["Reported"')
         os.kill(os.getpid(), signal.SIGKILL)
     wait()
 

@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from trialplane.policies import transport
+from trialplane.wire import messages
+from trialplane.wire.units import AT_ONCE
 from trialplane.worker import context
 from trialplane.worker.collect import segments
 from trialplane.worker.collect.line import Line
@@ -116,35 +118,35 @@ class Fed:
         self.failed = 0
         self.weights: Path | None = None
         self._line = line
-        self._waiting: collections.deque[Mapping[str, Any]] = collections.deque()
+        self._waiting: collections.deque[messages.FedResult] = collections.deque()
         self._reading: list[int] = []
         self._unused: collections.deque[int] = collections.deque()
         self._ended = False
 
     def has(self, units: Collection[int]) -> None:
         """Says that these units need not be done: what came of them in a former attempt is kept."""
-        if units:
-            self._line.send(took=sorted(units))
+        kept = sorted(units)
+        for first in range(0, len(kept), AT_ONCE):
+            self._line.send(messages.ResultsTaken(tuple(kept[first : first + AT_ONCE])))
 
     def next(self) -> Result | None:
         """The next result; None when there are no more."""
         if not self._waiting and self._reading:
-            self._line.send(took=self._reading)
+            self._line.send(messages.ResultsTaken(tuple(self._reading)))
             self._reading = []
         if unused := [self._unused.popleft() for _ in range(len(self._unused))]:
-            self._line.send(free=unused)
+            self._line.send(messages.FilesFree(tuple(unused)))
         while not self._waiting and not self._ended:
-            message = self._line.receive(wait=True)
-            assert message is not None
-            if "end" in message:
-                self.failed, self._ended = message["end"]["failed"], True
-            elif "results" in message:
-                self._waiting.extend(message["results"])
-            elif self.weights is not None:  # what else is said is that they have been fetched
-                self.weights.unlink(missing_ok=True)
-        return self._result(**self._waiting.popleft()) if self._waiting else None
+            match self._line.receive(wait=True):
+                case messages.EndFeed(failed):
+                    self.failed, self._ended = failed, True
+                case messages.FeedResults(results):
+                    self._waiting.extend(results)
+                case messages.ReleaseResults() if self.weights is not None:
+                    self.weights.unlink(missing_ok=True)
+        return self._result(self._waiting.popleft()) if self._waiting else None
 
-    def _result(self, unit: int, worker: int, items: int, file: str, **_: Any) -> Result:
-        self._reading.append(unit)
-        packed = segments.read(file, lambda: self._unused.append(unit))
-        return Result(unit, worker, items, transport.unpack(packed))
+    def _result(self, fed: messages.FedResult) -> Result:
+        self._reading.append(fed.unit)
+        packed = segments.read(fed.file, lambda: self._unused.append(fed.unit))
+        return Result(fed.unit, fed.worker, fed.items, transport.unpack(packed))

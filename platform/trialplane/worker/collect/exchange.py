@@ -12,10 +12,10 @@ import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trialplane import errors
-from trialplane.wire import records, units
+from trialplane.wire import messages, records, units
 from trialplane.worker.collect import memory, segments
 
 if TYPE_CHECKING:
@@ -45,8 +45,13 @@ class Exchange:
     """
 
     def __init__(
-        self, request: records.TrialRequest, send: Callable[[Mapping[str, Any]], None], weights: Bytes | None, workdir: Path
+        self,
+        request: records.TrialRequest,
+        send: Callable[[messages.ToTrial], None],
+        weights: Bytes | None,
+        workdir: Path,
     ) -> None:
+        self._is_worker = request.worker is not None
         self._timeout = request.timeout if request.worker is not None else None
         self._send = send
         spare = workdir.parent / "memory"
@@ -57,6 +62,7 @@ class Exchange:
             home = zlib.crc32(str(spare).encode())  # two places may each have a run of this name
             name = f"{request.run}-{home:08x}-{request.trial}-{request.attempt}.weights"
             self._weights = memory.shared(name, weights, spare)
+        self._places = (self._folder.path, workdir)  # where files of the process may be
         self._segments = segments.Writer(self._folder.path, workdir)
         self._lock = threading.Lock()
         self._since = time.monotonic()  # of the last thing that gave a producer something to do
@@ -73,12 +79,9 @@ class Exchange:
         self._took: list[int] = []
 
     @property
-    def lent(self) -> dict[str, str | None]:
-        """What the process is told at its start: its folder, and the file with the weights."""
-        return {
-            "folder": str(self._folder.path),
-            "weights": None if self._weights is None else str(self._weights.path),
-        }
+    def lent(self) -> messages.Lent:
+        """What the process gets at its start."""
+        return messages.Lent(str(self._folder.path), None if self._weights is None else str(self._weights.path))
 
     @property
     def deadline(self) -> float | None:
@@ -108,36 +111,58 @@ class Exchange:
             is_idle = self._owed and not self._ahead
             return self._told if is_idle or self._took or is_full(self._offered) else self._told + GATHER
 
-    def news(self) -> dict[str, Any]:
-        """What it has said since the last call, as fields of an event."""
+    def news(self) -> tuple[messages.UnitsWanted | messages.ResultsOffered | messages.ResultsTaken, ...]:
+        """What it has sent since the last call that is for the controller."""
         self._told = time.monotonic()
-        said = {"wants": self._wants, "offers": tuple(self._offers), "took": tuple(self._took)}
+        wanted, offers, taken = self._wants, tuple(self._offers), tuple(self._took)
         self._wants, self._offers, self._took = 0, [], []
-        return said
+        return (
+            *([messages.UnitsWanted(wanted)] if wanted else ()),
+            *([messages.ResultsOffered(offers)] if offers else ()),
+            *([messages.ResultsTaken(taken)] if taken else ()),
+        )
 
-    def hear(self, message: Mapping[str, Any]) -> None:
-        """Takes a message of the process."""
+    def receive(self, message: messages.OfWorker | messages.OfLearner) -> None:
+        """Takes a message of the process.
+
+        Raises:
+            MessageError: it is about units or files that the process does not have.
+        """
         with self._lock:
             self._since = time.monotonic()
-            if "wants" in message:
-                self._wants += message["wants"]
-                self._owed += message["wants"]
-            elif "began" in message:
-                self._begun.update(message["began"])
-                self._ahead.difference_update(message["began"])
-            elif "offer" in message:
-                offer = records.from_dict(units.Offer, message["offer"])
-                self._begun.discard(offer.unit)
-                if offer.bytes:
-                    self._offered[offer.unit] = message["file"], offer.bytes
-                self._offers.append(offer)
-            elif "returned" in message:
-                self._has_returned = True
-            elif "took" in message:
-                self._took += message["took"]
-            else:
-                for unit in message["free"]:
-                    self._segments.release(self._fed.pop(unit))
+            match message:
+                case messages.UnitsWanted(count):
+                    if count < 1:
+                        raise errors.MessageError(f"a worker requested {count} units")
+                    self._wants += count
+                    self._owed += count
+                case messages.UnitsBegun(begun):
+                    self._begun.update(begun)
+                    self._ahead.difference_update(begun)
+                case messages.ResultOffered(offer, file):
+                    self._check(offer, file)
+                    self._begun.discard(offer.unit)
+                    if offer.bytes:
+                        self._offered[offer.unit] = file, offer.bytes
+                    self._offers.append(offer)
+                case messages.JobReturned():
+                    self._has_returned = True
+                case messages.ResultsTaken(taken):
+                    self._took += taken
+                case messages.FilesFree(free):
+                    if not self._fed.keys() >= set(free):
+                        raise errors.MessageError("a learner freed files of results that it does not have")
+                    for unit in free:
+                        self._segments.release(self._fed.pop(unit))
+
+    def _check(self, offer: units.Offer, file: str) -> None:
+        """Raises MessageError for an offer that this process cannot make."""
+        if (offer.unit >= 0) is not self._is_worker or (offer.unit < 0 and offer.unit != units.WEIGHTS):
+            raise errors.MessageError(f"{'a worker' if self._is_worker else 'a learner'} offered unit {offer.unit}")
+        if offer.bytes < 0 or offer.items < 0:
+            raise errors.MessageError(f"an offer of {offer.bytes} bytes and {offer.items} items")
+        if offer.bytes and Path(file).parent not in self._places:
+            raise errors.MessageError(f"a result was offered in {file!r:.200}, where this process has no folder")
 
     def hand(self, work: Sequence[units.Unit], last: bool) -> None:
         """Gives a producer units; with `last` it gets no more in this iteration."""
@@ -145,7 +170,7 @@ class Exchange:
             self._since = time.monotonic()
             self._ahead.update(unit.number for unit in work)
             self._owed = 0 if last else max(0, self._owed - len(work))
-        self._send({"units": [[unit.number, unit.seed] for unit in work], "last": last})
+        self._send(messages.HandUnits(tuple(work), last))
 
     def fetch(self, wanted: Sequence[int]) -> dict[int, Bytes]:
         """The packed results of these units, mapped; without those that are gone with their process.
@@ -163,7 +188,7 @@ class Exchange:
             self._since = time.monotonic()
             known = [unit for unit in fetched if self._offered.pop(unit, None) is not None]
         if known:
-            self._send({"fetched": known})
+            self._send(messages.ReleaseResults(tuple(known)))
 
     def feed(self, parcels: Sequence[units.Parcel], packed: Sequence[Bytes]) -> None:
         """Gives a consumer results: all of them or, when there is no room for one, none.
@@ -183,11 +208,12 @@ class Exchange:
                     self._segments.release(file)
                 raise
             self._fed |= files
-        self._send({"results": [{**records.to_dict(parcel), "file": files[parcel.unit]} for parcel in parcels]})
+        fed = (messages.FedResult(each.unit, each.worker, each.items, files[each.unit]) for each in parcels)
+        self._send(messages.FeedResults(tuple(fed)))
 
     def end_feed(self, failed: int) -> None:
         """Tells a consumer that all results have come, but for so many units that failed."""
-        self._send({"end": {"failed": failed}})
+        self._send(messages.EndFeed(failed))
 
     def close(self) -> None:
         """Removes the files; the process is gone."""

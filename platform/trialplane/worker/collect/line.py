@@ -1,12 +1,10 @@
-"""The process's end of the channel to its slot, in a collection: messages of JSON, one at a time."""
+"""The process's end of the channel to its slot, in a collection: who waits for a message notices a request to stop."""
 
 from __future__ import annotations
 
-import json
-from multiprocessing.connection import Connection
-from typing import Any
-
+from trialplane.wire import messages
 from trialplane.worker import context, stopping
+from trialplane.worker.channel import TrialChannel
 
 _LOOK = 0.2  # seconds between looks whether the process was asked to stop
 
@@ -19,7 +17,7 @@ class Line:
         stop: whether this process was asked to stop.
     """
 
-    def __init__(self, channel: Connection, stop: stopping.Stop) -> None:
+    def __init__(self, channel: TrialChannel, stop: stopping.Stop) -> None:
         self._channel = channel
         self._stop = stop
 
@@ -28,23 +26,20 @@ class Line:
         """Whether the process was asked to stop and the job listens to that."""
         return self._stop.heard
 
-    def send(self, **message: Any) -> None:
+    def send(self, message: messages.OfWorker | messages.OfLearner) -> None:
         """Sends one message."""
-        self._channel.send_bytes(json.dumps(message).encode())
+        self._channel.send(message)
 
-    def receive(self, *, wait: bool) -> dict[str, Any] | None:
+    def receive(self, *, wait: bool) -> messages.ToTrial | None:
         """The next message; None when there is none yet and `wait` is false.
 
         Raises:
             Stopped: the process was asked to stop while it waited, or its slot is gone.
         """
         try:
-            while not self._channel.poll(_LOOK if wait else 0):
-                if not wait:
-                    return None
+            while (message := self._channel.receive(_LOOK if wait else 0.0)) is None and wait:
                 if self._stop.heard:
                     raise context.Stopped("stopped by SIGTERM while it waited")
-            message: dict[str, Any] = json.loads(self._channel.recv_bytes())
         except (EOFError, OSError) as error:
             raise context.Stopped("its slot is gone") from error
         return message

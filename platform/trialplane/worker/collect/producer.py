@@ -19,8 +19,8 @@ from typing import Any, Protocol
 
 from trialplane import errors
 from trialplane.training import process
-from trialplane.wire import records
-from trialplane.wire.units import Offer, Unit
+from trialplane.wire import messages
+from trialplane.wire.units import AT_ONCE, Offer, Unit
 from trialplane.worker import context
 from trialplane.worker.collect import exchange, segments
 from trialplane.worker.collect.line import Line
@@ -125,17 +125,18 @@ class Desk:
     def take(self, count: int, wait: bool) -> tuple[Unit, ...]:
         """Units to do, `count` at most."""
         self._listen(wait=False)
+        count = min(count, AT_ONCE)
         # What is there is given at once: with less ahead than a batch, batches would become smaller.
         ahead = max(self._ahead, count) if self._ahead else 0
         lack = count + ahead - len(self._ready) - self._owed
         if lack > 0 and not self._last:
-            self._line.send(wants=lack)
+            self._line.send(messages.UnitsWanted(lack))
             self._owed += lack
         while wait and not self._ready and not self._last:
             self._listen(wait=True)
         taken = tuple(self._ready.popleft() for _ in range(min(count, len(self._ready))))
         if taken:
-            self._line.send(began=[unit.number for unit in taken])
+            self._line.send(messages.UnitsBegun(tuple(unit.number for unit in taken)))
             now = time.monotonic()
             together = len(self._taken) + len(taken)
             self._taken.update({unit.number: (now, together) for unit in taken})
@@ -158,7 +159,7 @@ class Desk:
         # Some steps from one to many: a single quick unit says little about the next.
         self._ahead = min(AHEAD_UNITS, 2 * self._ahead + 1, int(AHEAD_SECONDS / max(*self._pace, 1e-6)))
         self._offered[unit.number] = file, size
-        self._line.send(offer=records.to_dict(Offer(unit.number, size, items, seconds)), file=file)
+        self._line.send(messages.ResultOffered(Offer(unit.number, size, items, seconds), file))
         self._given += 1
         self._items += items
         if time.monotonic() >= self._tell_at:
@@ -167,7 +168,7 @@ class Desk:
     def drain(self) -> None:
         """The job's function has returned: waits until all results have been fetched."""
         with contextlib.suppress(OSError):  # its slot is gone, and what has failed before is to be told
-            self._line.send(returned=True)
+            self._line.send(messages.JobReturned())
         while self._offered:
             self._listen(wait=True)
         if self._told < self._given:
@@ -192,10 +193,10 @@ class Desk:
         """Hears what the slot has to say; with `wait` one thing at least."""
         while (message := self._line.receive(wait=wait)) is not None:
             wait = False
-            if "units" in message:
-                self._ready.extend(Unit(number, seed) for number, seed in message["units"])
-                self._last = self._last or message["last"]
-                self._owed = 0 if self._last else max(0, self._owed - len(message["units"]))
-            else:
-                for unit in message["fetched"]:
+            if isinstance(message, messages.HandUnits):
+                self._ready.extend(message.units)
+                self._last = self._last or message.last
+                self._owed = 0 if self._last else max(0, self._owed - len(message.units))
+            elif isinstance(message, messages.ReleaseResults):
+                for unit in message.units:
                     self._segments.release(self._offered.pop(unit)[0])

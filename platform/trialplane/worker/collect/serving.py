@@ -6,17 +6,15 @@ what the job returned before its outcome goes out: who has the outcome has the c
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from trialplane.policies import transport
-from trialplane.spec.jobs import collection
-from trialplane.wire import records
+from trialplane.wire import messages, records
 from trialplane.wire.units import WEIGHTS, Offer
 from trialplane.worker import context, stopping, trial
+from trialplane.worker.channel import TrialChannel
 from trialplane.worker.collect import consumer, producer, segments, shards, states
 from trialplane.worker.collect.consumer import Consumer
 from trialplane.worker.collect.line import Line
@@ -30,16 +28,14 @@ class _Role:
 
     Args:
         config: of the slot.
-        request: the trial's, with the metrics that the job's function itself must return.
+        request: the trial's.
         line: to the slot.
-        lent: what the slot told this process, see `Exchange.lent`.
+        lent: what it got from its slot.
     """
 
-    def __init__(
-        self, config: records.SlotConfig, request: records.TrialRequest, line: Line, lent: Mapping[str, Any]
-    ) -> None:
+    def __init__(self, config: records.SlotConfig, request: records.TrialRequest, line: Line, lent: messages.Lent) -> None:
         self._config = config
-        self.request = request
+        self._request = request
         self._line = line
         self._lent = lent
 
@@ -49,14 +45,14 @@ class ProducerRole(_Role):
 
     def __call__(self, play: Callable[..., Any], given: Mapping[str, Any]) -> context.Result:
         """Calls the job's function."""
-        weights = self._lent["weights"]
-        desk = producer.Desk(self._line, Path(self._lent["folder"]), given["workdir"])
-        assert self.request.worker is not None
+        weights = self._lent.weights
+        desk = producer.Desk(self._line, Path(self._lent.folder), given["workdir"])
+        assert self._request.worker is not None
         ctx = Producer(
-            **{**given, **own_checkpoints(self._config, self.request)},
+            **{**given, **own_checkpoints(self._config, self._request)},
             weights=None if weights is None else transport.unpack(segments.read(weights)),
-            iteration=self.request.trial,
-            worker=self.request.worker,
+            iteration=self._request.trial,
+            worker=self._request.worker,
             _work=desk,
         )
         try:
@@ -75,38 +71,38 @@ class ConsumerRole(_Role):
 
     def __call__(self, learn: Callable[..., Any], given: Mapping[str, Any]) -> context.Result:
         """Calls the job's function, between reading what the last iteration left and keeping what this one leaves."""
-        config, iteration = self._config, self.request.trial
-        place = trial.checkpoints(config, self.request.run, 0)  # the folder of one trial serves all iterations
+        config, iteration = self._config, self._request.trial
+        place = trial.checkpoints(config, self._request.run, 0)  # the folder of one trial serves all iterations
         kept = states.Kept()
         if iteration > 0:
             kept = states.States(place).load(iteration)
-        elif self.request.resume:
-            kept = states.States(trial.checkpoints(config, self.request.resume, 0)).newest()
+        elif self._request.resume:
+            kept = states.States(trial.checkpoints(config, self._request.resume, 0)).newest()
         fed = consumer.Fed(self._line)
         written = None
         if config.write:
-            beside = trial.checkpoint_place(config, self.request.run)
-            written = shards.of_iteration(config.write, beside, self.request.run, iteration)
+            beside = trial.checkpoint_place(config, self._request.run)
+            written = shards.of_iteration(config.write, beside, self._request.run, iteration)
             fed.has(written.units)
         self._offer(fed, kept.packed.get(states.WEIGHTS), given["workdir"])
         ctx = Consumer(
-            **{**given, **own_checkpoints(config, self.request)},
+            **{**given, **own_checkpoints(config, self._request)},
             weights=kept.tree(states.WEIGHTS),
             state=kept.tree(states.STATE),
             iteration=iteration,
             shards=written,
         )
-        result = returned(_call(learn, ctx, consumer.Results(self.request.units, fed)))
+        result = returned(_call(learn, ctx, consumer.Results(self._request.units, fed)))
         states.States(place).save(iteration + 1, merged(kept, result))
         return {name: value for name, value in result.items() if name not in KEPT}
 
     def _offer(self, fed: consumer.Fed, weights: Any, workdir: Path) -> None:
         if weights is None:
-            self._line.send(offer=records.to_dict(Offer(WEIGHTS, 0)), file="")
+            self._line.send(messages.ResultOffered(Offer(WEIGHTS, 0), ""))
             return
-        file, size = segments.Writer(self._lent["folder"], workdir).copy(weights)
+        file, size = segments.Writer(self._lent.folder, workdir).copy(weights)
         fed.weights = Path(file)
-        self._line.send(offer=records.to_dict(Offer(WEIGHTS, size)), file=file)
+        self._line.send(messages.ResultOffered(Offer(WEIGHTS, size), file))
 
 
 def _call(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -122,9 +118,9 @@ def _call(function: Callable[..., Any], *arguments: Any) -> Any:
 def serve(
     config: records.SlotConfig,
     request: records.TrialRequest,
-    channel: Connection,
+    channel: TrialChannel,
     stop: stopping.Stop,
-    lent: Mapping[str, Any],
+    lent: messages.Lent,
 ) -> ProducerRole | ConsumerRole:
     """What the process of such a trial does.
 
@@ -133,13 +129,10 @@ def serve(
         request: the trial's.
         channel: to the slot.
         stop: whether this process was asked to stop.
-        lent: what the slot told this process, see `Exchange.lent`.
+        lent: what it got from its slot.
     """
-    line = Line(channel, stop)
-    if config.role == "worker":  # what counts are the results that it gives
-        return ProducerRole(config, dataclasses.replace(request, metrics=()), line, lent)
-    asked = tuple(name for name in request.metrics if name not in collection.ADDED)  # those the platform adds
-    return ConsumerRole(config, dataclasses.replace(request, metrics=asked), line, lent)
+    role = ProducerRole if config.role == "worker" else ConsumerRole
+    return role(config, request, Line(channel, stop), lent)
 
 
 def own_checkpoints(config: records.SlotConfig, request: records.TrialRequest) -> dict[str, Any]:

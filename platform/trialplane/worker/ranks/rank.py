@@ -10,20 +10,20 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import faulthandler
-import json
 import os
 import signal
+import socket
 import sys
 import tempfile
 import time
 from collections.abc import Mapping
-from multiprocessing.connection import Connection
 from pathlib import Path
 
 from trialplane import policies
 from trialplane.training import mlflow_runs, process
-from trialplane.wire import records
+from trialplane.wire import messages, records
 from trialplane.worker import context, trial
+from trialplane.worker.channel import Channel
 from trialplane.worker.ranks import meeting
 
 
@@ -101,6 +101,16 @@ class Job:
     workdir: Path
 
 
+def place(job: Job, local: int, address: str) -> Place:
+    """Where rank number `local` of this node stands; all ranks meet at `address`."""
+    config, request = job.config, job.request
+    return Place(local, config.ranks, request.node, config.nodes, address, config.cpus, restarts=request.attempt - 1)
+
+
+# The channel to the supervisor, from the rank's side.
+RankChannel = Channel[messages.FromRank, messages.ToRank]
+
+
 class _Silent(trial.Reporter):
     """Takes the reports of a rank whose reports nobody needs."""
 
@@ -108,7 +118,7 @@ class _Silent(trial.Reporter):
         return False
 
 
-def run_and_end(job: Job, place: Place, channel: Connection, parent: int) -> None:
+def run_and_end(job: Job, place: Place, channel: RankChannel, parent: int) -> None:
     """Runs the job as one rank and ends the process.
 
     Args:
@@ -124,9 +134,9 @@ def run_and_end(job: Job, place: Place, channel: Connection, parent: int) -> Non
 
         def pulse(step: int, seconds: float) -> None:
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-                channel.send_bytes(json.dumps({"pulse": [step, seconds]}).encode())
+                channel.send(messages.Pulsed(step, seconds))
 
-        outcome, arrays = trial.run_job(
+        outcome = trial.run_job(
             job.run,
             job.config,
             job.request,
@@ -139,7 +149,7 @@ def run_and_end(job: Job, place: Place, channel: Connection, parent: int) -> Non
         )
         trial.flush()
         outcome = dataclasses.replace(outcome, ended=time.time(), pid=os.getpid())
-        channel.send_bytes(json.dumps({"outcome": records.to_dict(outcome), "arrays": arrays}).encode())
+        trial.send_end(channel, job.request, outcome)
         return 0
 
     trial.end_after(serve, parent)
@@ -166,15 +176,11 @@ def _enter(job: Job, place: Place) -> None:
 
 
 def _main() -> None:
-    channel = Connection(int(sys.argv[1]))
-    message = json.loads(channel.recv_bytes())
-    job = Job(
-        None,
-        records.from_dict(records.SlotConfig, message["config"]),
-        records.from_dict(records.TrialRequest, message["request"]),
-        Path(message["workdir"]),
-    )
-    run_and_end(job, Place(**message["place"]), channel, int(sys.argv[2]))
+    channel: RankChannel = Channel(socket.socket(fileno=int(sys.argv[1])), messages.TO_RANK)
+    message = channel.receive()
+    assert isinstance(message, messages.RunRank), "what a supervisor sends first"
+    job = Job(None, message.config, message.request, Path(message.workdir))
+    run_and_end(job, place(job, message.local, message.address), channel, int(sys.argv[2]))
 
 
 if __name__ == "__main__":

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import os
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from multiprocessing.connection import Connection
 
-from trialplane.wire import records
+from trialplane.wire import messages
+from trialplane.worker.channel import Channel
 from trialplane.worker.ranks import pipes, rank
 
 
@@ -24,7 +23,7 @@ class Rank:
     place: rank.Place
     pid: int
     handle: int  # pidfd
-    channel: Connection
+    channel: Channel[messages.ToRank, messages.FromRank]
     lines: pipes.Lines | None  # None for rank 0, which writes to the log itself
     ended: bool = False
 
@@ -48,7 +47,7 @@ def fork(job: rank.Job, place: rank.Place, leave: Callable[[], None]) -> Rank:
             os.close(source)
         ours.close()
         leave()
-        rank.run_and_end(job, place, Connection(theirs.detach()), parent)
+        rank.run_and_end(job, place, Channel(theirs, messages.TO_RANK), parent)
     return _held(place, pid, ours, theirs, source, sink)
 
 
@@ -65,14 +64,8 @@ def spawn(job: rank.Job, place: rank.Place, leave: Callable[[], None]) -> Rank:
     )
     process.returncode = 0  # the supervisor waits for it, not the Popen object
     started = _held(place, process.pid, ours, theirs, source, sink)
-    message = {
-        "config": records.to_dict(job.config),
-        "request": records.to_dict(job.request),
-        "workdir": str(job.workdir),
-        "place": dataclasses.asdict(place),
-    }
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it has just died; its end says so
-        started.channel.send_bytes(json.dumps(message).encode())
+        started.channel.send(messages.RunRank(job.config, job.request, str(job.workdir), place.local, place.address))
     return started
 
 
@@ -98,4 +91,4 @@ def _held(place: rank.Place, pid: int, ours: socket.socket, theirs: socket.socke
     if place.rank:
         os.close(sink)
         lines = pipes.Lines(source, f"[rank {place.rank}] ", sys.stdout.fileno())
-    return Rank(place, pid, os.pidfd_open(pid), Connection(ours.detach()), lines)
+    return Rank(place, pid, os.pidfd_open(pid), Channel(ours, messages.FROM_RANK), lines)

@@ -1,7 +1,7 @@
 """The supervisor of a trial's ranks: the trial process itself, when the trial is more than one process.
 
 It forks one process per rank, or spawns it when a fork would not be clean (policies.spawn), and waits for whatever comes
-first: a word of a rank, its end, a signal, the slot's answer. Nothing is polled. One rank that fails ends all others, and
+first: a message of a rank, its end, a signal, the slot's answer. Nothing is polled. One rank that fails ends all others, and
 the trial's outcome is the failure that came first; see wire/causes.py for what only followed from it. Ranks that hang after
 rank 0 has returned are ended in the end, and the result counts. SIGTERM is passed on,
 so that ranks save a checkpoint, and so is SIGABRT, with which a slot ends what took too long: their stacks are in the log.
@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import json
 import os
 import selectors
 import signal
@@ -23,13 +22,14 @@ import socket
 import sys
 import time
 from collections.abc import Mapping
-from multiprocessing.connection import Connection
 from pathlib import Path
 
+from trialplane import errors
 from trialplane.policies import spawn
-from trialplane.wire import records
-from trialplane.wire.states import TrialState
+from trialplane.wire import messages, records
+from trialplane.wire.states import FailureClass, TrialState
 from trialplane.worker import context
+from trialplane.worker.channel import TrialChannel
 from trialplane.worker.ranks import meeting, pipes, rank, starting
 from trialplane.worker.ranks.stragglers import Stragglers
 from trialplane.worker.ranks.verdict import Next, Verdict
@@ -57,27 +57,25 @@ class Supervisor:
         config: records.SlotConfig,
         request: records.TrialRequest,
         workdir: Path,
-        channel: Connection,
+        channel: TrialChannel,
     ) -> None:
         self._job = rank.Job(run, config, request, workdir)
         self._config = config
         self._request = request
         self._channel = channel
-        self._outbox = pipes.Outbox(channel)
         self._selector = selectors.DefaultSelector()
         self._ranks: list[starting.Rank] = []
         self._stragglers = Stragglers(config.ranks)
         self._remarks: dict[str, float] = {}  # metrics of ours that go along with reports, while they are so
         self._last: Mapping[str, float] = {}  # metrics of rank 0's newest report
-        self._arrays: str | None = None
         self._peak = 0  # sum of the ranks' largest resident sets
         self._verdict = Verdict(request.number, [each.rank for each in self._places("")], config.grace)
         self._wake: tuple[socket.socket, ...] = ()
         self._aborted = False
         self._due: dict[str, float] = {}  # what is to be done when: "settle", "left", "overdue", "kill"
 
-    def run(self) -> tuple[records.TrialOutcome, str | None]:
-        """Runs all ranks to their end; the trial's outcome, and the file of its result's arrays."""
+    def run(self) -> records.TrialOutcome:
+        """Runs all ranks to their end; the trial's outcome."""
         wake_read, wake_write = socket.socketpair()
         wake_read.setblocking(False)
         wake_write.setblocking(False)
@@ -101,10 +99,9 @@ class Supervisor:
         if self._aborted:
             signal.signal(signal.SIGABRT, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGABRT)
-        self._outbox.send(wait=True)
-        self._outbox.close()
-        outcome = self._verdict.outcome(self._last)
-        return dataclasses.replace(outcome, peak_memory=self._peak), self._arrays
+        with contextlib.suppress(OSError):  # the slot is gone
+            self._channel.flush(wait=True)
+        return dataclasses.replace(self._verdict.outcome(self._last), peak_memory=self._peak)
 
     # --- start
 
@@ -113,11 +110,7 @@ class Supervisor:
         return meeting.Port() if self._config.nodes == 1 else meeting.Elsewhere(self._request.rendezvous)
 
     def _places(self, address: str) -> list[rank.Place]:
-        config, request = self._config, self._request
-        return [
-            rank.Place(local, config.ranks, request.node, config.nodes, address, config.cpus, restarts=request.attempt - 1)
-            for local in range(config.ranks)
-        ]
+        return [rank.place(self._job, local, address) for local in range(self._config.ranks)]
 
     def _start(self, address: str) -> None:
         reasons = spawn.reasons_not_to_fork()
@@ -139,7 +132,6 @@ class Supervisor:
         for wake in self._wake:
             wake.close()
         self._channel.close()
-        self._outbox.close()
         self._selector.close()
         for each in self._ranks:
             each.channel.close()
@@ -150,32 +142,37 @@ class Supervisor:
     # --- what ranks do
 
     def _read(self, each: starting.Rank) -> bool:
-        """Reads one message of a rank; False when its channel is closed."""
-        if each.channel.closed:  # in the same round, by `_ended`
+        """Reads what a rank has sent; False when its channel is closed."""
+        if each.channel.fileno() < 0:  # in the same round, by `_ended`
             return False
         try:
-            data = each.channel.recv_bytes()
-        except (EOFError, OSError):  # OSError also when it was killed in mid-message
+            for message in each.channel.read():
+                self._receive(each, message)
+        except (EOFError, errors.MessageError) as error:
             self._selector.unregister(each.channel)
             each.channel.close()
+            if isinstance(error, errors.MessageError):
+                outcome = records.TrialOutcome(
+                    self._request.number, TrialState.FAILED, FailureClass.INVALID, message=str(error)
+                )
+                self._follow(self._verdict.said(each.place.rank, outcome))
             return False
-        message = json.loads(data)
-        if "pulse" in message:
-            self._pulsed(each, *message["pulse"])
-        elif "report" in message:
-            self._last = message["report"]["metrics"]
-            if self._remarks:
-                self._last.update(self._remarks)  # type: ignore[attr-defined]  # a dict, fresh from JSON
-                data = json.dumps(message).encode()
-            self._send(data)
-        else:
-            self._arrays = message["arrays"] or self._arrays
-            outcome = records.from_dict(records.TrialOutcome, message["outcome"])
-            self._follow(self._verdict.said(each.place.rank, outcome))
         return True
 
-    def _pulsed(self, each: starting.Rank, step: int, seconds: float) -> None:
-        news = self._stragglers.pulse(each.place.rank, step, seconds)
+    def _receive(self, each: starting.Rank, message: messages.FromRank) -> None:
+        match message:
+            case messages.Pulsed():
+                self._pulsed(each, message)
+            case messages.Reported():
+                self._last = {**message.metrics, **self._remarks}
+                with contextlib.suppress(OSError):  # the slot is gone
+                    self._channel.send(dataclasses.replace(message, metrics=self._last), wait=False)
+                self._watch_channel()
+            case messages.Ended():
+                self._follow(self._verdict.said(each.place.rank, message.outcome))
+
+    def _pulsed(self, each: starting.Rank, message: messages.Pulsed) -> None:
+        news = self._stragglers.pulse(each.place.rank, message.step, message.seconds)
         if news is not None:
             self._say(news.text())
         worst = self._stragglers.slowest
@@ -188,7 +185,7 @@ class Supervisor:
         os.close(each.handle)
         each.ended = True
         self._peak += usage.ru_maxrss * 1024
-        while not each.channel.closed and each.channel.poll(0) and self._read(each):
+        while each.channel.fileno() >= 0 and each.channel.is_readable() and self._read(each):
             pass
         if not self._aborted:
             self._follow(self._verdict.ended(each.place.rank, os.waitstatus_to_exitcode(status)))
@@ -253,26 +250,23 @@ class Supervisor:
 
     # --- to and from the slot, and the log
 
-    def _send(self, message: bytes) -> None:
-        self._outbox.put(message)
-        self._watch_channel()
-
     def _answered(self) -> None:
         """The slot reads again, or answers a report of rank 0."""
-        self._outbox.send()
+        with contextlib.suppress(OSError):
+            self._channel.flush()
         self._watch_channel()
-        if self._channel.poll(0):
+        if self._channel.is_readable():
             try:
-                answer = self._channel.recv_bytes()
-            except (EOFError, ConnectionResetError):
+                for answer in self._channel.read():
+                    assert isinstance(answer, messages.AnswerReport), "what a slot sends to a trial that runs"
+                    with contextlib.suppress(OSError):  # rank 0 is gone
+                        self._ranks[0].channel.send(answer)
+            except EOFError:
                 self._selector.unregister(self._channel)  # the template ends us next
-                return
-            with contextlib.suppress(BrokenPipeError, ConnectionResetError, OSError):
-                self._ranks[0].channel.send_bytes(answer)
 
     def _watch_channel(self) -> None:
         if self._channel in self._selector.get_map():
-            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._outbox else 0)
+            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._channel.has_unsent else 0)
             self._selector.modify(self._channel, events, self._answered)
 
     def _pump(self, lines: pipes.Lines) -> None:

@@ -1,0 +1,431 @@
+"""The messages between the processes of a run, and the one codec that writes and reads them.
+
+    controller  ↔ slot          StartAttempt, AnswerReport; at any time KillTrial, StopTrial, FetchResults, FeedParcels,
+                                HandUnits, ReleaseResults, EndFeed · SlotStarted; of its trial LogGrown, TrialReport,
+                                UnitsWanted, ResultsOffered, ResultsTaken and at last TrialEnded
+    slot        ↔ template      LoadJob (to its standard input), StartTrial · JobLoaded | JobFailed, TrialStarted,
+                                TrialExited
+    slot        ↔ trial         RunTrial, AnswerReport · Reported, Ended
+    slot        ↔ worker        of a collection, beside a trial's: HandUnits, ReleaseResults · UnitsWanted, UnitsBegun,
+                                ResultOffered, JobReturned
+    slot        ↔ learner       of a collection, beside a trial's: FeedResults, EndFeed, ReleaseResults · ResultOffered,
+                                ResultsTaken, FilesFree
+    supervisor  ↔ rank          RunRank, AnswerReport · Reported, Ended, Pulsed
+
+Left what is requested of the second process, right what it reports. A message is one line of JSON, `[tag, version, fields]`:
+its class, the version of trialplane that wrote it, and the class's fields as `records` writes them; `data`, of those that
+carry bytes, follows behind the line. Fields that a reader does not know are dropped; a tag that it does not know is an error
+with both versions, since a package may be replaced while its processes run. What arrives may come from the code of a job, so
+the reader names the messages that it takes (`Direction`), and every field is checked for its type.
+
+Over 400 lines: every message of a run is in this one place, with what it means and who takes it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import typing
+from collections.abc import Mapping
+from typing import Generic, TypeVar
+
+from trialplane import __version__, errors
+from trialplane.wire import records
+from trialplane.wire.records import SlotConfig, TrialOutcome, TrialReport, TrialRequest
+from trialplane.wire.states import FailureClass
+from trialplane.wire.units import Offer, Parcel, Unit
+
+M = TypeVar("M")
+
+MAX_BYTES = 4 << 20  # of one message; some ten thousand metrics, or a million characters of parameters, are far from it
+
+# --- slot and template: LoadJob goes to its standard input, all else are packets of a SEQPACKET socket
+
+
+@dataclasses.dataclass(frozen=True)
+class LoadJob:
+    """Import the job's code."""
+
+    config: SlotConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class StartTrial:
+    """Start the process of an attempt; the descriptor of its channel comes along."""
+
+    number: int
+
+
+@dataclasses.dataclass(frozen=True)
+class JobLoaded:
+    """The template is warm.
+
+    Attributes:
+        seconds: of the imports.
+        unclean: why trials will be spawned; empty when they are forked.
+        mlflow: whether the job has imported MLflow.
+    """
+
+    seconds: float
+    unclean: tuple[str, ...]
+    mlflow: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class JobFailed:
+    """The job's code does not import."""
+
+    message: str
+
+
+@dataclasses.dataclass(frozen=True)
+class TrialStarted:
+    """The process of an attempt is there, by "fork" or "spawn"; its pidfd comes along. `reasons` are those not to fork."""
+
+    number: int
+    pid: int
+    method: str
+    reasons: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class TrialExited:
+    """The process of an attempt has ended, and nothing that it started is alive.
+
+    Attributes:
+        number: of the attempt.
+        code: exit code; negative is the signal that ended it.
+        peak_memory: largest resident set, in bytes.
+        orphans: processes that it had left and that were killed.
+    """
+
+    number: int
+    code: int
+    peak_memory: int
+    orphans: int
+
+
+# --- controller and slot
+
+
+@dataclasses.dataclass(frozen=True)
+class StartAttempt:
+    """Start one attempt at a trial, in a slot that runs none."""
+
+    request: TrialRequest
+
+
+@dataclasses.dataclass(frozen=True)
+class KillTrial:
+    """End the trial as `failure`."""
+
+    failure: FailureClass
+    message: str
+
+
+@dataclasses.dataclass(frozen=True)
+class StopTrial:
+    """Let the trial save itself and end, within the grace of `SlotConfig`."""
+
+    message: str
+
+
+@dataclasses.dataclass(frozen=True)
+class FetchResults:
+    """Put these results, which were offered, into the object store."""
+
+    units: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class FeedParcels:
+    """Pass these results, which come beside as a reference to a list in this order, to the learner."""
+
+    parcels: tuple[Parcel, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class SlotStarted:
+    """The template of a slot is warm.
+
+    Attributes:
+        node: host or pod.
+        seconds: of the imports.
+        unclean: why trials will be spawned; empty when they are forked.
+        mlflow: whether the job has imported MLflow.
+        address: with several nodes the host:port at which ranks can meet when this slot is their node 0; else "".
+    """
+
+    node: str
+    seconds: float
+    unclean: tuple[str, ...]
+    mlflow: bool
+    address: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class LogGrown:
+    """What the log of a trial has grown by, of a slot that ships it (`SlotConfig.ship`)."""
+
+    data: bytes
+
+
+@dataclasses.dataclass(frozen=True)
+class ResultsOffered:
+    """Results that lie ready in the slot of a worker, or the weights in that of the learner."""
+
+    offers: tuple[Offer, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class TrialEnded:
+    """A trial has ended, and nothing of it is alive.
+
+    Attributes:
+        outcome: how.
+        begun: units that the job of a worker had and had not given; None of any other trial.
+        arrays: the file, on the slot's node, that holds the packed arrays of the result.
+        store: the file there that holds the trial's own MLflow store, of a slot that ships it.
+    """
+
+    outcome: TrialOutcome
+    begun: tuple[int, ...] | None = None
+    arrays: str | None = None
+    store: str | None = None
+
+
+# --- slot and trial
+
+
+@dataclasses.dataclass(frozen=True)
+class Lent:
+    """What the process of a collection gets from its slot: a folder for results, and the file of a worker's weights."""
+
+    folder: str
+    weights: str | None
+
+
+@dataclasses.dataclass(frozen=True)
+class RunTrial:
+    """Run one attempt, with `workdir` as its scratch folder."""
+
+    config: SlotConfig
+    request: TrialRequest
+    workdir: str
+    lent: Lent | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class AnswerReport:
+    """The answer to a report of a trial that waits for it: whether it ends as pruned."""
+
+    prune: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Reported:
+    """Metrics of one step. Whose they are is for the receiver to say.
+
+    Attributes:
+        step: 0 to 2³¹ - 1.
+        metrics: by name.
+        time: seconds since the epoch.
+        sent: the same by the monotonic clock, which all processes of a machine share.
+        remark: what somebody should know of the trial now, or "".
+    """
+
+    step: int
+    metrics: Mapping[str, float]
+    time: float
+    sent: float
+    remark: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Ended:
+    """How the job's function ended; what is left for the process is to exit."""
+
+    outcome: TrialOutcome
+
+
+# --- supervisor and rank
+
+
+@dataclasses.dataclass(frozen=True)
+class RunRank:
+    """Run one rank of an attempt: number `local` on this node. All ranks meet at `address`, as host:port."""
+
+    config: SlotConfig
+    request: TrialRequest
+    workdir: str
+    local: int
+    address: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Pulsed:
+    """A rank's own seconds for one step, without those in which it waited for others."""
+
+    step: int
+    seconds: float
+
+
+# --- slot and the processes of a collection
+
+
+@dataclasses.dataclass(frozen=True)
+class HandUnits:
+    """Units for a worker to do; after those that are `last` it gets no more in this iteration."""
+
+    units: tuple[Unit, ...]
+    last: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class ReleaseResults:
+    """Results on offer have been fetched, or nobody needs them: their files may be used again."""
+
+    units: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class FedResult:
+    """One result that a worker made, in a file for the learner to map."""
+
+    unit: int
+    worker: int
+    items: int
+    file: str
+
+
+@dataclasses.dataclass(frozen=True)
+class FeedResults:
+    """Results for the learner."""
+
+    results: tuple[FedResult, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class EndFeed:
+    """The learner has all results of the iteration but those of so many units that failed."""
+
+    failed: int
+
+
+@dataclasses.dataclass(frozen=True)
+class UnitsWanted:
+    """A worker needs so many more units."""
+
+    count: int
+
+
+@dataclasses.dataclass(frozen=True)
+class UnitsBegun:
+    """The job of a worker has taken these units."""
+
+    units: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class ResultOffered:
+    """A packed result, or the learner's weights, in a file of the lent folder or of the work folder ("" without weights)."""
+
+    offer: Offer
+    file: str
+
+
+@dataclasses.dataclass(frozen=True)
+class JobReturned:
+    """The function of a worker has returned; its results on offer have yet to be fetched."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ResultsTaken:
+    """The learner has read these results, or has them from a former attempt."""
+
+    units: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class FilesFree:
+    """Nothing in the learner refers to these results any more: their files may be used again."""
+
+    units: tuple[int, ...]
+
+
+Control = KillTrial | StopTrial | HandUnits | ReleaseResults | EndFeed  # what takes no time
+Shown = LogGrown | TrialReport  # what a run keeps of a trial that goes on
+FromSlot = Shown | UnitsWanted | ResultsOffered | ResultsTaken | TrialEnded
+ToTrial = RunTrial | AnswerReport | HandUnits | ReleaseResults | FeedResults | EndFeed
+OfTrial = Reported | Ended
+OfWorker = UnitsWanted | UnitsBegun | ResultOffered | JobReturned
+OfLearner = ResultOffered | ResultsTaken | FilesFree
+FromTrial = OfTrial | OfWorker | OfLearner
+ToRank = RunRank | AnswerReport
+FromRank = Reported | Ended | Pulsed
+
+
+class Direction(Generic[M]):
+    """The messages that one side takes from another.
+
+    Args:
+        sender: who sends them, for messages about errors.
+        kinds: a message class, or a union of them.
+    """
+
+    def __init__(self, sender: str, kinds: object) -> None:
+        self.sender = sender
+        self.kinds: dict[str, type[M]] = {kind.__name__: kind for kind in typing.get_args(kinds) or (kinds,)}
+
+
+START = Direction[StartAttempt]("a controller", StartAttempt)
+ANSWER = Direction[AnswerReport]("a controller", AnswerReport)
+CONTROL = Direction[Control]("a controller", Control)
+FETCH = Direction[FetchResults]("a controller", FetchResults)
+FEED = Direction[FeedParcels]("a controller", FeedParcels)
+FROM_STARTING = Direction[SlotStarted]("a slot", SlotStarted)
+FROM_SLOT = Direction[FromSlot]("a slot", FromSlot)
+LOAD = Direction[LoadJob]("a slot", LoadJob)
+FROM_LOADING = Direction[JobLoaded | JobFailed]("a template", JobLoaded | JobFailed)
+TO_TEMPLATE = Direction[StartTrial]("a slot", StartTrial)
+FROM_TEMPLATE = Direction[TrialStarted | TrialExited]("a template", TrialStarted | TrialExited)
+TO_TRIAL = Direction[ToTrial]("a slot", ToTrial)
+FROM_TRIAL = Direction[FromTrial]("a trial", OfTrial)
+FROM_WORKER = Direction[FromTrial]("a worker", OfTrial | OfWorker)
+FROM_LEARNER = Direction[FromTrial]("a learner", OfTrial | OfLearner)
+TO_RANK = Direction[ToRank]("a supervisor", ToRank)
+FROM_RANK = Direction[FromRank]("a rank", FromRank)
+
+_BESIDE = "data"  # the field whose bytes follow the line
+_encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+
+
+def encode(message: object) -> bytes:
+    """A message as one line of JSON, and what it carries beside."""
+    tag, fields = type(message).__name__, records.to_dict(message)
+    beside = fields.pop(_BESIDE, None)
+    line = f'["{tag}","{__version__}",{_encode(fields)}]'.encode()
+    return line if beside is None else b"%s\n%s" % (line, beside)
+
+
+def decode(data: bytes, direction: Direction[M]) -> M:
+    """The message that `encode` wrote.
+
+    Raises:
+        MessageError: it is none of those that are taken from there, is damaged, or a field has another type than its own.
+    """
+    line, newline, beside = data.partition(b"\n")
+    try:
+        tag, version, fields = json.loads(line.decode())
+        kind = direction.kinds.get(tag)
+        if kind is None:
+            raise errors.MessageError(
+                f"{direction.sender} of trialplane {version!s:.40} sent {tag!r:.40}, which trialplane {__version__} does "
+                "not take from there"
+            )
+        message = records.from_dict(kind, {**fields, _BESIDE: beside} if newline else fields)
+    except (ValueError, TypeError, AttributeError, KeyError, OverflowError, RecursionError) as error:
+        raise errors.MessageError(f"{direction.sender} sent what is no message: {errors.first_line(error):.200}") from error
+    if wrong := records.misfit(message):
+        raise errors.MessageError(f"{direction.sender} sent {tag} with a value of another type as {wrong}")
+    return message
