@@ -15,6 +15,7 @@ import sys
 import zipfile
 from pathlib import Path
 
+import grimp
 import pytest
 
 import trialplane
@@ -201,3 +202,42 @@ def test_the_tree_of_errors_is_the_one_in_its_docstring() -> None:
 def test_every_error_ends_in_a_documented_exit_code() -> None:
     assert {cls.exit_code for cls in every_error()} <= set(errors.EXIT_CODES)
     assert errors.LedgerCorrupt.exit_code == errors.EXIT_BAD_INPUT
+
+
+# Module → why it imports another of ours inside a function. What a command does not use, it need not wait for.
+LATE_IMPORTS = {
+    "cli.completion": "the table of verbs, which imports this one",
+    "cli.kinds.collection": "pydantic, which `platform status --help` need not wait for",
+    "cli.list": "pydantic, which `platform list --help` need not wait for",
+    "cli.main": "everything, so that a verb imports what it needs and an error on the way is told in a sentence",
+    "cli.names": "pydantic, which completion need not wait for",
+    "cli.output": "YAML, of which a table needs nothing",
+    "cli.progress": "rich, which is shown on a terminal only",
+    "cli.ui": "what a page of a run on a cluster, or a dashboard, needs and the other pages do not",
+    "client.places": "one of two places, of which a command means one",
+    "controller.__main__": "Ray and Optuna, after their settings are in the environment",
+    "training.lines.dataset": "datasets and pyarrow, for who converts",
+    "training.lines.index": "numpy, which a reader of lines need not have imported",
+    "worker.alone": "numpy, of which no job but a collection needs anything",
+    "worker.roles": "what ranks, or a collection, need: a trial of one process imports neither",
+}
+
+
+def test_modules_import_each_other_in_no_circle() -> None:
+    """Imports inside functions count too: they hide a circle and do not break it. What only types need does not."""
+    graph = grimp.build_graph("trialplane", exclude_type_checking_imports=True)
+    below = {module: set(graph.find_modules_directly_imported_by(module)) for module in graph.modules}
+    del below["trialplane"]  # the public names, of which each is imported when it is asked for
+    while ready := {module for module, imported in below.items() if not imported & below.keys()}:
+        below = {module: imported for module, imported in below.items() if module not in ready}
+    assert not below, f"in a circle, or above one: {sorted(below)}"
+
+
+def test_imports_inside_functions_are_those_that_are_listed_with_their_reason() -> None:
+    late = set()
+    for file in MODULES:
+        functions = [one for one in ast.walk(ast.parse(file.read_text())) if isinstance(one, ast.FunctionDef)]
+        within = [one for function in functions for one in ast.walk(function) if isinstance(one, ast.ImportFrom)]
+        if any((one.module or "").split(".")[0] == "trialplane" for one in within):
+            late.add(".".join(file.relative_to(PACKAGE).with_suffix("").parts))
+    assert late == LATE_IMPORTS.keys()

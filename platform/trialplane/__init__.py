@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from trialplane.client.sdk import Platform
-    from trialplane.worker.context import Context, standalone
+    from trialplane.worker.alone import standalone
+    from trialplane.worker.context import Context
 
 __version__ = "0.1.0"
 __all__ = ["Context", "Platform", "standalone"]
@@ -23,7 +24,7 @@ __all__ = ["Context", "Platform", "standalone"]
 _MODULES = {
     "Context": "trialplane.worker.context",
     "Platform": "trialplane.client.sdk",
-    "standalone": "trialplane.worker.context",
+    "standalone": "trialplane.worker.alone",
 }
 
 

@@ -20,7 +20,7 @@ from tests.client.conftest import complete
 
 from trialplane.client import places
 from trialplane.client.forward import Forward
-from trialplane.client.places import Place
+from trialplane.client.target import Place
 from trialplane.errors import InputError
 from trialplane.wire import env
 from trialplane.wire.records import TrialRow

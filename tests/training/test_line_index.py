@@ -20,6 +20,7 @@ import pytest
 from trialplane import errors
 from trialplane.training import building, process
 from trialplane.training.lines import LineDataset, scan
+from trialplane.training.lines import header as headers
 from trialplane.training.lines import index as line_index
 from trialplane.wire import env
 
@@ -247,7 +248,7 @@ def test_large_files_have_wide_numbers(text: Path) -> None:
     """A sparse file of over 4 GiB would be all NUL bytes, so the numbers are looked at in a header that says 8."""
     LineDataset(text)
     index = text.with_name(".corpus.txt.skip.lines")
-    header = line_index.read_header(index)
+    header = headers.read_header(index)
     assert header is not None
     assert header.width == 4
     numbers = memoryview(index.read_bytes())[line_index.HEADER :].cast("I").tolist()

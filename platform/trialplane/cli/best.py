@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from trialplane.cli import kinds, names, output
-from trialplane.client.places import Place
 from trialplane.client.run import RunHandle
+from trialplane.client.target import Place
 from trialplane.errors import InputError
 from trialplane.wire import records
 from trialplane.wire.records import TrialRow

@@ -6,8 +6,8 @@ import click
 
 from trialplane import errors
 from trialplane.cli import asking, kinds, names, output
-from trialplane.client.places import Place
 from trialplane.client.run import RunHandle
+from trialplane.client.target import Place
 from trialplane.errors import RunDamaged
 
 

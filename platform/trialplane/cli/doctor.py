@@ -12,7 +12,7 @@ from trialplane import errors
 from trialplane.cli import names, output
 from trialplane.client import doctor
 from trialplane.client.doctor import Line
-from trialplane.client.places import Place
+from trialplane.client.target import Place
 from trialplane.spec import load
 from trialplane.spec.jobs import Job
 from trialplane.wire.findings import Verdict

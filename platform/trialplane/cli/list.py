@@ -9,8 +9,9 @@ from typing import Any
 import click
 
 from trialplane.cli import kinds, names, output
-from trialplane.client.places import Place
+from trialplane.client import places
 from trialplane.client.run import RunHandle
+from trialplane.client.target import Place
 from trialplane.errors import RunDamaged, RunNotFound
 from trialplane.wire import records
 from trialplane.wire.records import RunStatus
@@ -27,7 +28,7 @@ def command(place: Place, limit: int | None, kind: str) -> None:
     """Show all runs of a place, the newest first. One whose files are damaged is shown as DAMAGED."""
     from trialplane.client import sdk  # needs pydantic, which `--help` should not wait for
 
-    target = place.target()
+    target = places.target_of(place)
     handles = sdk.Platform(target).list()[:limit]
     if not handles and kind == "table":
         output.note(sdk.nothing_yet(target))

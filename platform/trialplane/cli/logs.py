@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from trialplane.cli import kinds, names
-from trialplane.client.places import Place
+from trialplane.client.target import Place
 from trialplane.wire import escapes
 
 _MOST_DIGITS = 9  # of a trial's number; Python reads none of more than 4,300

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from trialplane.client import places
-from trialplane.client.places import Place
+from trialplane.client.target import Place
 from trialplane.wire import paths
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def find_run(run: str | None, place: Place) -> RunHandle:
     from trialplane.client.sdk import Platform  # needs pydantic, which completion should not wait for
 
     with _elsewhere(run, place):
-        return Platform(place.target()).get(run)
+        return Platform(places.target_of(place)).get(run)
 
 
 def find_status(run: str | None, place: Place) -> tuple[RunHandle, RunStatus]:
@@ -91,7 +91,7 @@ def find_status(run: str | None, place: Place) -> tuple[RunHandle, RunStatus]:
     from trialplane.client.run import RunHandle
 
     with _elsewhere(run, place):
-        handle = RunHandle(run, place.target())
+        handle = RunHandle(run, places.target_of(place))
         return handle, handle.status()
 
 

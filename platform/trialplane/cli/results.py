@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from trialplane.cli import kinds, names, output
-from trialplane.client.places import Place
+from trialplane.client.target import Place
 from trialplane.wire import records
 from trialplane.wire.records import TrialRow
 

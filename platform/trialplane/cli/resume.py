@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from trialplane.cli import foreground, kinds, names, output
-from trialplane.client.places import Place
+from trialplane.client.target import Place
 
 
 @click.command("resume")

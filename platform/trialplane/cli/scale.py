@@ -8,7 +8,7 @@ import click
 
 from trialplane import errors
 from trialplane.cli import kinds, names, output, progress
-from trialplane.client.places import Place
+from trialplane.client.target import Place
 
 
 @click.command("scale")

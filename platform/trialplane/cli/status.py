@@ -6,7 +6,7 @@ import click
 
 from trialplane.cli import kinds, names, output, progress
 from trialplane.cli.kinds.presenter import Presenter
-from trialplane.client.places import Place
+from trialplane.client.target import Place
 from trialplane.wire import records
 from trialplane.wire.records import RunStatus
 from trialplane.wire.states import RunState

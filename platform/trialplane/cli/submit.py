@@ -11,9 +11,8 @@ import click
 
 from trialplane.cli import foreground, kinds, names, output
 from trialplane.client import places
-from trialplane.client.places import Place
 from trialplane.client.sdk import Platform
-from trialplane.client.target import Submitted
+from trialplane.client.target import Place, Submitted
 from trialplane.errors import Complaint, SpecError
 from trialplane.plan import render
 from trialplane.spec import document
@@ -153,7 +152,7 @@ def _submit(
     **given: Any,
 ) -> int:
     """Checks, starts and shows a run; `own` is what only this kind of job takes, dotted field → value or `Flag`."""
-    platform = Platform(place.target())
+    platform = Platform(places.target_of(place))
     complaints, params = _params(given["params"])
     prepared = platform.prepare(
         job,

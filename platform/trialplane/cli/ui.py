@@ -23,7 +23,7 @@ import click
 
 from trialplane import errors
 from trialplane.cli import names, output
-from trialplane.client.places import Place
+from trialplane.client.target import Place
 from trialplane.errors import InputError, RunNotFound, TargetError
 from trialplane.policies import protobuf
 from trialplane.wire import labels, paths

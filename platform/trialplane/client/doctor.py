@@ -9,8 +9,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator
 
-from trialplane.client import doctor_cluster, doctor_laptop, doctor_pod, doctor_verdicts, kinds, places
+from trialplane.client import doctor_cluster, doctor_laptop, doctor_pod, doctor_verdicts, kinds
 from trialplane.client.cluster import Cluster
+from trialplane.client.target import Place
 from trialplane.errors import EXIT_OK, EXIT_PLATFORM, TrialplaneError
 from trialplane.plan.site import Site
 from trialplane.spec import jobs
@@ -30,7 +31,7 @@ class Line:
     finding: Finding
 
 
-def examine(place: places.Place, job: Job, patience: float) -> Iterator[Line]:
+def examine(place: Place, job: Job, patience: float) -> Iterator[Line]:
     """Everything, in the order in which a run needs it; stops where nothing more can be seen.
 
     Args:

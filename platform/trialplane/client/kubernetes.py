@@ -21,9 +21,8 @@ from trialplane.client import ending, kinds, phases, preflight, remote_log, resu
 from trialplane.client.cluster import Cluster
 from trialplane.client.gateway import Gateway
 from trialplane.client.objects import Objects
-from trialplane.client.places import Place
 from trialplane.client.standing import View
-from trialplane.client.target import Submitted
+from trialplane.client.target import Place, Submitted
 from trialplane.errors import Complaint, InputError, RunDamaged, RunExists, RunNotFound, TargetError
 from trialplane.plan import saving
 from trialplane.plan.pack import Pack

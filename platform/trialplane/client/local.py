@@ -16,9 +16,9 @@ from typing import Any, TypeVar, cast
 
 from trialplane import errors
 from trialplane.client import changes as changing
-from trialplane.client import ending, folder, places, process, results, tail
+from trialplane.client import ending, folder, process, results, tail
 from trialplane.client.machine import Machine
-from trialplane.client.target import Submitted
+from trialplane.client.target import HERE, Submitted
 from trialplane.errors import Complaint, InputError, LedgerError, RunExists, RunNotFound, TargetError
 from trialplane.plan import plan as planning
 from trialplane.plan import saving
@@ -67,7 +67,7 @@ class LocalTarget:
     remote = False
     poll = 0.25  # the controller writes its status twice a second
     flags = "--local"
-    place = places.HERE
+    place = HERE
 
     def __init__(self, home: Path | None = None) -> None:
         self.home = home or paths.home()

@@ -13,37 +13,12 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from trialplane.errors import InputError
+from trialplane.client.target import HERE, Place, Target
+from trialplane.errors import InputError, RunNotFound, TrialplaneError
 from trialplane.wire import env, paths
 
-if TYPE_CHECKING:
-    from trialplane.client.target import Target
-
 _REMEMBERED = 50  # names of runs, for completion
-
-
-@dataclasses.dataclass(frozen=True)
-class Place:
-    """Where runs live: `local`, or a cluster's namespace; None is what the kubeconfig says."""
-
-    local: bool = False
-    context: str | None = None
-    namespace: str | None = None
-
-    def target(self) -> Target:
-        """The target there; contacts nothing."""
-        if self.local:
-            from trialplane.client.local import LocalTarget
-
-            return LocalTarget()
-        from trialplane.client.kubernetes import KubernetesTarget
-
-        return KubernetesTarget(self.context, self.namespace)
-
-
-HERE = Place(local=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +27,18 @@ class Memory:
 
     place: Place | None = None
     runs: tuple[str, ...] = ()
+
+
+def target_of(place: Place) -> Target:
+    """The target at a place; contacts nothing."""
+    # Each is imported where it is used: the one reads ledgers, the other speaks to Kubernetes, and a verb needs one of them.
+    if place.local:
+        from trialplane.client.local import LocalTarget
+
+        return LocalTarget()
+    from trialplane.client.kubernetes import KubernetesTarget
+
+    return KubernetesTarget(place.context, place.namespace)
 
 
 def chosen(
@@ -110,14 +97,12 @@ def remember(place: Place, run: str) -> None:
 
 def elsewhere(run: str, place: Place) -> str:
     """The flags of another place that has the run, as far as that can be told; "" when none is known to."""
-    from trialplane.errors import RunNotFound, TrialplaneError
-
     if not place.local:
         return "--local" if _is_here(run) else ""
     other = recall().place
     if other is None or other.local:
         return ""
-    target = other.target()
+    target = target_of(other)
     try:
         target.is_active(run)
         return target.flags

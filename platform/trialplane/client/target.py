@@ -6,11 +6,11 @@ else of a place.
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from trialplane.client.places import Place
 from trialplane.errors import Complaint
 from trialplane.wire.attempts import Attempt
 from trialplane.wire.records import RunStatus, TrialRow
@@ -18,6 +18,18 @@ from trialplane.wire.records import RunStatus, TrialRow
 if TYPE_CHECKING:  # pydantic is a tenth of a second that `platform status --help` need not take
     from trialplane.plan.plan import Plan
     from trialplane.spec.jobs import Job
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where runs live: `local`, or a cluster's namespace; None is what the kubeconfig says."""
+
+    local: bool = False
+    context: str | None = None
+    namespace: str | None = None
+
+
+HERE = Place(local=True)
 
 
 class Submitted(enum.Enum):

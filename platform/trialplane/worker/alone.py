@@ -31,6 +31,17 @@ from trialplane.worker import context, showing
 _TORCHRUN = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
 
 
+def standalone(file: str, run: Callable[..., Any], learn: Callable[..., Any] | None = None) -> None:
+    """Runs one trial without the platform; the last line of a train.py that can be run by itself.
+
+    Args:
+        file: the script's `__file__`; its folder holds job.yaml.
+        run: the job's function; of a collection the worker's.
+        learn: of a collection the learner's function, where it has one.
+    """
+    main(file, run, learn=learn)
+
+
 def main(
     file: str,
     run: Callable[..., Any],

@@ -172,16 +172,3 @@ class Context:
         if value is None:
             raise errors.InputError(f"params.{name} is null, and must be a path")
         return [self.code / Path(str(one)).expanduser() for one in (value if isinstance(value, list) else [value])]
-
-
-def standalone(file: str, run: Callable[..., Any], learn: Callable[..., Any] | None = None) -> None:
-    """Runs one trial without the platform; the last line of a train.py that can be run by itself.
-
-    Args:
-        file: the script's `__file__`; its folder holds job.yaml.
-        run: the job's function; of a collection the producer's.
-        learn: of a collection the consumer's function, where it has one.
-    """
-    from trialplane.worker import alone  # a trial of a run needs neither the job file nor what reads it
-
-    alone.main(file, run, learn=learn)

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 _TEMPLATE = b"trialplane.worker.template"
-_TRIAL = b"trialplane.worker.trial"  # by spawn; one by fork still bears the template's name
+_TRIAL = b"trialplane.worker.roles"  # by spawn; one by fork still bears the template's name
 
 
 def main(argv: Sequence[str] | None = None) -> int:

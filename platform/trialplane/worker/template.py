@@ -31,7 +31,7 @@ from trialplane import policies
 from trialplane.policies import spawn
 from trialplane.training import mlflow_runs, process
 from trialplane.wire import env, messages, records
-from trialplane.worker import channel, context, outcomes, trial
+from trialplane.worker import channel, context, outcomes, roles, trial
 
 _PR_SET_CHILD_SUBREAPER = 36
 TRACKER_GRACE = 2.0  # seconds
@@ -48,10 +48,7 @@ def main() -> None:
     with _ending_with(control):
         try:
             run = trial.import_job(config)
-            if config.ranks * config.nodes > 1:
-                importlib.import_module("trialplane.worker.ranks.supervisor")
-            if config.role != "trial":
-                importlib.import_module("trialplane.worker.collect.serving")
+            roles.of(config)  # its modules are imported once, here
             _warm_mlflow()
         except (Exception, SystemExit) as error:  # noqa: BLE001  the border: whatever the job's code raises at import
             traceback.print_exc()  # into the slot's log
@@ -118,13 +115,13 @@ class Template:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             self._control.close()
-            trial.run_and_end(self._run, channel.of_trial(descriptor), parent)
+            trial.run_and_end(self._run, channel.of_trial(descriptor), parent, roles.of)
         return pid
 
     def _spawn(self, descriptor: int) -> int:
         # Reaped by _reap, by pid: the Popen object itself must not wait for it.
         child = subprocess.Popen(
-            [sys.executable, "-m", "trialplane.worker.trial", str(descriptor), str(os.getpid())],
+            [sys.executable, "-m", "trialplane.worker.roles", str(descriptor), str(os.getpid())],
             pass_fds=[descriptor],
             stdin=subprocess.DEVNULL,
             start_new_session=True,  # from its first moment on, so that it can be found and killed

@@ -1,6 +1,6 @@
 """One trial process, from the moment it exists to its last message.
 
-`run_and_end` is called in a child of the template; `python -m trialplane.worker.trial FD PARENT` is the same by
+`run_and_end` is called in a child of the template; `python -m trialplane.worker.roles FD PARENT` is the same by
 spawn. Both read their request from the channel, run the job's function, send one outcome and end. Must not import anything
 heavy: what the job needs is imported by the template or by the job.
 """
@@ -28,10 +28,11 @@ from trialplane.training import mlflow_runs, process
 from trialplane.wire import env, messages, paths, records
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.states import TrialState
-from trialplane.worker import channel as channels
 from trialplane.worker import context, outcomes, showing, stopping
 from trialplane.worker.channel import Channel, TrialChannel
 
+# What the process of a trial does between its request and its outcome; see `roles`.
+Role = Callable[[context.Run | None, messages.RunTrial, TrialChannel], records.TrialOutcome]
 # What calls the job's function, with the fields of its context.
 Act = Callable[[Callable[..., Any], Mapping[str, Any]], context.Result]
 _UNREAD = "--resume {run} has no effect: the job has not read ctx.resume_from, so it started from scratch"
@@ -52,15 +53,18 @@ def import_job(config: records.SlotConfig) -> context.Run:
     return run
 
 
-def run_and_end(run: context.Run | None, channel: TrialChannel, parent: int) -> None:
+def run_and_end(
+    run: context.Run | None, channel: TrialChannel, parent: int, role_of: Callable[[records.SlotConfig], Role]
+) -> None:
     """Runs one trial and ends the process, whatever threads and processes the job has forgotten.
 
     Args:
         run: the job's function in a fork of the template; None in a new interpreter, which imports it.
         channel: to the slot.
         parent: pid of the template.
+        role_of: says what the processes of a slot do: `roles.of`.
     """
-    end_after(lambda: _serve(run, channel), parent, leader=True)
+    end_after(lambda: _serve(run, channel, role_of), parent, leader=True)
 
 
 def end_after(serve: Callable[[], int], parent: int, leader: bool = False) -> None:
@@ -87,30 +91,31 @@ def end_after(serve: Callable[[], int], parent: int, leader: bool = False) -> No
         os._exit(code)
 
 
-def _serve(run: context.Run | None, channel: TrialChannel) -> int:
+def _serve(run: context.Run | None, channel: TrialChannel, role_of: Callable[[records.SlotConfig], Role]) -> int:
     """Reads the request, runs the job and sends the outcome; returns the exit code."""
     message = channel.receive()
     assert isinstance(message, messages.RunTrial), "what a slot sends first"
     config, request, workdir = message.config, message.request, Path(message.workdir)
     _enter(config, request, workdir)
     started = time.time()
-    if _has_ranks(config):
-        from trialplane.worker.ranks import supervisor  # a trial of one process needs no supervisor
-
-        outcome = supervisor.Supervisor(run, config, request, workdir, channel).run()
-    else:
-        stop = stopping.Stop(config.grace)
-        act: Act = _plainly
-        if config.role != "trial":
-            from trialplane.worker.collect import serving  # a trial of a study or a training needs nothing of it
-
-            assert message.lent is not None, "what the process of a collection needs"
-            act = serving.serve(config, request, channel, stop, message.lent)
-        outcome = run_job(run, config, request, workdir, Reporter(request, channel), act, _stop=stop)
+    outcome = role_of(config)(run, message, channel)
     outcome = dataclasses.replace(outcome, started=started, ended=time.time(), pid=os.getpid())
     flush()
     send_end(channel, request, outcome)
     return 0
+
+
+def perform(run: context.Run | None, message: messages.RunTrial, channel: TrialChannel) -> records.TrialOutcome:
+    """The role of a trial of one process: calls the job's function and judges what it returns."""
+    return act_out(run, message, channel, stopping.Stop(message.config.grace), _plainly)
+
+
+def act_out(
+    run: context.Run | None, message: messages.RunTrial, channel: TrialChannel, stop: stopping.Stop, act: Act
+) -> records.TrialOutcome:
+    """The same with another way of calling the job's function."""
+    config, request = message.config, message.request
+    return run_job(run, config, request, Path(message.workdir), Reporter(request, channel), act, _stop=stop)
 
 
 def send_end(channel: Channel[Any, Any], request: records.TrialRequest, outcome: records.TrialOutcome) -> None:
@@ -152,7 +157,7 @@ def _enter(config: records.SlotConfig, request: records.TrialRequest, workdir: P
     os.chdir(workdir)
     policies.apply_all()
     torch = sys.modules.get("torch")
-    if torch is not None and not _has_ranks(config):  # it starts threads, and a supervisor forks
+    if torch is not None and not has_ranks(config):  # it starts threads, and a supervisor forks
         torch.set_num_threads(config.cpus)
     process.seed_everything(request.seed)
 
@@ -226,7 +231,7 @@ def ended_well(error: SystemExit) -> bool:
     return error.code in (None, 0)
 
 
-def _has_ranks(config: records.SlotConfig) -> bool:
+def has_ranks(config: records.SlotConfig) -> bool:
     """Whether a trial is more than one process."""
     return config.ranks * config.nodes > 1
 
@@ -280,8 +285,3 @@ class Reporter:
         answer = self._channel.receive()
         assert isinstance(answer, messages.AnswerReport), "what a report is answered with"
         return answer.prune
-
-
-if __name__ == "__main__":
-    policies.apply_all()
-    run_and_end(None, channels.of_trial(int(sys.argv[1])), int(sys.argv[2]))

@@ -25,7 +25,8 @@ from typing import TYPE_CHECKING, Any
 from trialplane import errors
 from trialplane.training import building
 from trialplane.training.lines import index as line_index
-from trialplane.training.lines.index import Empty, OpenText, Text
+from trialplane.training.lines.header import Text
+from trialplane.training.lines.index import Empty, OpenText
 
 if TYPE_CHECKING:
     import datasets

@@ -14,59 +14,20 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
-import json
 import mmap
 import os
 import stat
 from collections.abc import Sequence
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import Literal
 
 from trialplane import errors
 from trialplane.training import building
+from trialplane.training.lines import header as headers
+from trialplane.training.lines.header import HEADER, VERSION, Header, Text
 from trialplane.wire import env, paths
 
 Empty = Literal["skip", "keep", "error"]
-
-VERSION = 1
-HEADER = 4096  # bytes before the numbers, so that these begin at a page
-SAMPLES, SAMPLE = 16, 256  # how many pieces of a file are looked at to know it again, and of how many bytes
-
-
-@dataclasses.dataclass(frozen=True)
-class Text:
-    """A file as it was when its lines were counted."""
-
-    path: str
-    size: int
-    mtime_ns: int
-
-
-@dataclasses.dataclass(frozen=True)
-class Header:
-    """What an index says of itself and its text.
-
-    Attributes:
-        version: of the format.
-        size: bytes of the text.
-        mtime_ns: when the text was last modified.
-        samples: digest of pieces of the text.
-        lines: how many the index holds.
-        width: bytes of one number.
-        skipped: whether empty lines are left out.
-        empty: how many empty lines the text has.
-        first_empty: number of the first one, counted from 1; 0 without one.
-    """
-
-    version: int
-    size: int
-    mtime_ns: int
-    samples: str
-    lines: int
-    width: int
-    skipped: bool
-    empty: int
-    first_empty: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,33 +107,6 @@ def refuse_changed(text: Text) -> None:
         )
 
 
-def read_header(place: Path) -> Header | None:
-    """The header of a whole index; None where there is none, or one of another version, or a damaged one."""
-    try:
-        with place.open("rb") as file:
-            header = Header(**json.loads(file.read(HEADER).rstrip(b"\0")))
-            whole = HEADER + (header.lines + 1) * header.width == os.fstat(file.fileno()).st_size
-    except (OSError, ValueError, TypeError):
-        return None
-    return header if whole and header.version == VERSION else None
-
-
-def write_header(file: BinaryIO, header: Header) -> None:
-    """Puts the header in its place."""
-    file.seek(0)
-    file.write(json.dumps(dataclasses.asdict(header)).encode().ljust(HEADER, b"\0"))
-
-
-def samples(path: str, size: int) -> str:
-    """A digest of pieces from the file's begin to its end: tells files apart that have one size and time."""
-    digest = hashlib.blake2b(digest_size=16)
-    with open(path, "rb", buffering=0) as file:  # noqa: PTH123 (a worker opens each file once; Path doubles the time)
-        for number in range(SAMPLES):
-            offset = max(0, size - SAMPLE) * number // (SAMPLES - 1)
-            digest.update(os.pread(file.fileno(), SAMPLE, offset))
-    return digest.hexdigest()
-
-
 def content(text: Text, index: Path) -> str:
     """A digest of every byte of the text, reckoned once and kept beside the index.
 
@@ -181,12 +115,12 @@ def content(text: Text, index: Path) -> str:
     """
     refuse_changed(text)
     kept = Path(f"{index}.content")
-    facts = f"{VERSION} {text.size} {text.mtime_ns} {samples(text.path, text.size)} "
+    facts = f"{VERSION} {text.size} {text.mtime_ns} {headers.samples(text.path, text.size)} "
     with contextlib.suppress(OSError):
         said = kept.read_text()
         if said.startswith(facts):
             return said.removeprefix(facts)
-    from trialplane.training.lines import scan
+    from trialplane.training.lines import scan  # numpy, which a reader of lines need not have imported
 
     digest = scan.digest(text)
     refuse_changed(text)
@@ -214,12 +148,12 @@ class OpenText:
 
     def __init__(self, text: Text, index: Path, empty: Empty, lines: int) -> None:
         refuse_changed(text)
-        header = read_header(index)
+        header = headers.read_header(index)
         if header is None or (header.size, header.mtime_ns) != (text.size, text.mtime_ns):
             # The text is what it was, so its lines are: an index lost from a cache is only built again.
             found = find(Path(text.path), empty, index.parent)
             index, header = Path(found.index), found.header
-        if header.samples != samples(text.path, text.size) or header.lines != lines:
+        if header.samples != headers.samples(text.path, text.size) or header.lines != lines:
             raise errors.DataError(
                 f"text file {text.path} has changed since this dataset was made, though it kept its size and time; make "
                 f"the dataset again (`touch {text.path}` first)"
@@ -253,7 +187,7 @@ class OpenText:
         """The line's number in the file, counted from 1. Reads all that lies before it when empty lines were left out."""
         if not self._skipped:
             return row + 1
-        from trialplane.training.lines import scan
+        from trialplane.training.lines import scan  # numpy, which a reader of lines need not have imported
 
         raw = self._bytes[self._numbers[row] : self._numbers[row + 1] - 1]
         return scan.newlines(self.text.path, self._numbers[row] + raw.rfind(b"\n") + 1) + 1
@@ -271,15 +205,15 @@ def _places(path: Path, policy: str, cache: Path | None) -> Sequence[Path]:
 
 def _fitting(place: Path, text: Text) -> Header | None:
     """The header of the index there if it is this text's, else None."""
-    header = read_header(place)
+    header = headers.read_header(place)
     if header is None or (header.size, header.mtime_ns) != (text.size, text.mtime_ns):
         return None
-    return header if header.samples == samples(text.path, text.size) else None
+    return header if header.samples == headers.samples(text.path, text.size) else None
 
 
 def _built(place: Path, text: Text, *, skip: bool) -> Header:
     """Builds the index there, unless another process just has."""
-    from trialplane.training.lines import scan
+    from trialplane.training.lines import scan  # numpy, which a reader of lines need not have imported
 
     with building.alone(place):
         header = _fitting(place, text)

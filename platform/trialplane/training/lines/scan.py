@@ -19,8 +19,8 @@ from numpy import typing as npt
 
 from trialplane import errors
 from trialplane.training import process
-from trialplane.training.lines import index
-from trialplane.training.lines.index import Header, Text
+from trialplane.training.lines import header as headers
+from trialplane.training.lines.header import HEADER, VERSION, Header, Text
 
 T = TypeVar("T")
 
@@ -80,7 +80,7 @@ def write(file: BinaryIO, text: Text, *, skip: bool) -> Header:
         descriptor = source.fileno()
         begin = _refuse_formats(descriptor, text)
         number = np.dtype("<u4" if text.size + 1 < 1 << 32 else "<u8")
-        file.seek(index.HEADER)
+        file.seek(HEADER)
         file.write(np.array([begin], number).tobytes())
         kept = lines = empty = first_empty = 0
         last = begin
@@ -101,17 +101,17 @@ def write(file: BinaryIO, text: Text, *, skip: bool) -> Header:
                 kept += 1
                 file.write(np.array([text.size + 1], number).tobytes())
     header = Header(
-        version=index.VERSION,
+        version=VERSION,
         size=text.size,
         mtime_ns=text.mtime_ns,
-        samples=index.samples(text.path, text.size),
+        samples=headers.samples(text.path, text.size),
         lines=kept,
         width=number.itemsize,
         skipped=skip,
         empty=empty,
         first_empty=first_empty,
     )
-    index.write_header(file, header)
+    headers.write_header(file, header)
     return header
 
 

@@ -115,24 +115,13 @@ def _call(function: Callable[..., Any], *arguments: Any) -> Any:
         return None
 
 
-def serve(
-    config: records.SlotConfig,
-    request: records.TrialRequest,
-    channel: TrialChannel,
-    stop: stopping.Stop,
-    lent: messages.Lent,
-) -> ProducerRole | ConsumerRole:
-    """What the process of such a trial does.
-
-    Args:
-        config: of the slot.
-        request: the trial's.
-        channel: to the slot.
-        stop: whether this process was asked to stop.
-        lent: what it got from its slot.
-    """
+def perform(run: context.Run | None, message: messages.RunTrial, channel: TrialChannel) -> records.TrialOutcome:
+    """The role of a worker or the learner of a collection."""
+    config, request, lent = message.config, message.request, message.lent
+    assert lent is not None, "what the process of a collection needs"
+    stop = stopping.Stop(config.grace)
     role = ProducerRole if config.role == "worker" else ConsumerRole
-    return role(config, request, Line(channel, stop), lent)
+    return trial.act_out(run, message, channel, stop, role(config, request, Line(channel, stop), lent))
 
 
 def own_checkpoints(config: records.SlotConfig, request: records.TrialRequest) -> dict[str, Any]:

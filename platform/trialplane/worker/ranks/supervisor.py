@@ -40,6 +40,11 @@ PRUNED_GRACE = 1.0  # the same for one that was pruned: nobody goes on with it
 ABORT_GRACE = 1.5  # seconds for the stacks of all ranks; the slot gives 2
 
 
+def perform(run: context.Run | None, message: messages.RunTrial, channel: TrialChannel) -> records.TrialOutcome:
+    """The role of a trial of several processes, on one of its nodes: starts its ranks and judges how they end."""
+    return Supervisor(run, message.config, message.request, Path(message.workdir), channel).run()
+
+
 class Supervisor:
     """The ranks of one trial on this node.
 

@@ -1,0 +1,30 @@
+"""What the process of a trial does, by the role of its slot: the one place that knows all of them.
+
+`python -m trialplane.worker.roles FD PARENT` is a trial process by spawn.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from trialplane import policies
+from trialplane.wire import records
+from trialplane.worker import channel, trial
+
+
+def of(config: records.SlotConfig) -> trial.Role:
+    """What the processes of such a slot do; imports what that takes and no more."""
+    if trial.has_ranks(config):
+        from trialplane.worker.ranks import supervisor  # a trial of one process needs no supervisor
+
+        return supervisor.perform
+    if config.role != "trial":
+        from trialplane.worker.collect import serving  # numpy, which a trial of a study may never import
+
+        return serving.perform
+    return trial.perform
+
+
+if __name__ == "__main__":
+    policies.apply_all()
+    trial.run_and_end(None, channel.of_trial(int(sys.argv[1])), int(sys.argv[2]), of)
