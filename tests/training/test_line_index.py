@@ -254,7 +254,7 @@ def test_large_files_have_wide_numbers(text: Path) -> None:
     numbers = memoryview(index.read_bytes())[line_index.HEADER :].cast("I").tolist()
     assert numbers == [0, 4, 8, 15]
     with index.open("wb") as file:
-        line_index.write_header(file, line_index.Header(**{**vars(header), "width": 8}))
+        headers.write_header(file, line_index.Header(**{**vars(header), "width": 8}))
         for number in numbers:
             file.write(number.to_bytes(8, "little"))
     assert [row["text"] for row in LineDataset(text)] == ["one", "two", "three"]
