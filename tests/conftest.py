@@ -11,7 +11,10 @@ import hypothesis
 import pytest
 
 # The same commit gives the same result each time. `pytest --hypothesis-profile=default` looks for new examples.
-hypothesis.settings.register_profile("repeatable", derandomize=True)
+# How long an example takes is the machine's matter: a busy one makes none of them wrong.
+hypothesis.settings.register_profile(
+    "repeatable", derandomize=True, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
 hypothesis.settings.load_profile("repeatable")
 # Ray reads it when it is imported, and would otherwise ask for a token in the home folder.
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")
