@@ -141,7 +141,7 @@ def test_validate_says_what_it_is(platform):
 def test_validate_names_files_and_gpus(platform, job):
     job.write_text("kind: collect\ncollect: {units: 1, write: {format: parquet}}\nresources: {gpus: 1}\n")
     said = platform("validate", "demo").stdout
-    assert "1 iteration of 1 unit, 1 worker, each with 1 GPU, results to files (parquet), at most 512Mi" in said
+    assert "1 iteration of 1 unit, 1 worker with 1 GPU each, results to files (parquet), at most 512Mi" in said
 
 
 def test_init_makes_one_that_is_valid_and_learns(platform, workplace):

@@ -1,10 +1,13 @@
-"""That Ray says what its object stores hold and spill, in the version that is installed: the calls are its own, not public.
+"""A Ray that does not start, by a double; and that the installed one says what its object stores hold and spill: the calls
+are its own, not public.
 
-Not checked here: what follows from it (test_crews.py), a Ray that does not start (test_slot_pool.py).
+Not checked here: what follows from the latter (test_crews.py).
 """
 
 from __future__ import annotations
 
+import signal
+import subprocess
 from collections.abc import Iterator
 
 import numpy as np
@@ -12,6 +15,7 @@ import pytest
 import ray
 from tests.controller.conftest import wait_until
 
+from trialplane import errors
 from trialplane.controller import ray_session
 from trialplane.spec import jobs
 
@@ -38,3 +42,45 @@ def test_what_an_object_store_has_no_room_for_is_counted_as_spilled(small_store:
     kept += [ray.put(np.zeros(piece, dtype=np.uint8)) for _ in range(4)]
     wait_until(lambda: (ray_session.spilled_bytes() or 0) >= 2 * piece, "Ray has written to disk what has no room")
     assert len(kept) == 6
+
+
+@pytest.mark.parametrize("error", [RuntimeError("no port"), Exception("The current node timed out during startup. More.")])
+def test_a_ray_that_does_not_start_is_said_in_a_sentence(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def init(**_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(ray_session.ray, "init", init)
+    with pytest.raises(
+        errors.SlotError, match=r"^Ray does not start on this machine: (no port$|The current node timed out)"
+    ):
+        ray_session.connect(ONE_TRIAL, lambda free: 80 << 20)
+    with pytest.raises(errors.SlotError, match=r"^the Ray at head:6379 cannot be joined: "):
+        ray_session.join("head:6379")
+
+
+def test_a_ray_that_was_slow_is_started_again_and_nothing_is_left_of_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+
+    def init(**_: object) -> None:
+        started.append(subprocess.Popen(["sleep", "600"]))
+        if len(started) < 3:
+            raise Exception("The current node timed out during startup.")
+
+    monkeypatch.setattr(ray_session.ray, "init", init)
+    monkeypatch.setattr(ray_session.ray, "cluster_resources", dict)
+    other = subprocess.Popen(["sleep", "600"])
+    try:
+        ray_session.connect(ONE_TRIAL, lambda free: 80 << 20)
+        assert [process.wait() for process in started[:2]] == [-signal.SIGKILL] * 2
+        assert started[2].poll() is None, "the Ray that is up stays"
+        assert other.poll() is None, "as does what is none of its"
+    finally:
+        for process in (*started, other):
+            process.kill()
+            process.wait()
+
+
+def test_a_mistake_is_no_ray_that_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_session.ray, "init", lambda **_: [][0])
+    with pytest.raises(IndexError):
+        ray_session.connect(ONE_TRIAL, lambda free: 80 << 20)

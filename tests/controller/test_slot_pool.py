@@ -1,13 +1,12 @@
-"""What the pool of slots does about a slot whose pod ends, and about a Ray that does not start.
+"""What the pool of slots does about a slot whose pod ends, and about one that does not start.
 
-Ray is a double that answers what a test wants. Not checked here: real slots (tests/study), gangs of them (test_gangs.py).
+Ray is a double that answers what a test wants. Not checked here: real slots (tests/study), gangs of them (test_gangs.py), a Ray
+that does not start (test_ray_session.py).
 """
 
 from __future__ import annotations
 
 import dataclasses
-import signal
-import subprocess
 from collections.abc import Callable
 from typing import Any
 
@@ -19,7 +18,6 @@ from trialplane import errors
 from trialplane.controller import ray_session, slots
 from trialplane.controller.slot_events import SlotFed, SlotFetched, SlotReady, SlotTrial
 from trialplane.controller.slots import SlotPool
-from trialplane.spec import jobs
 from trialplane.wire import messages
 from trialplane.wire.messages import SlotStarted
 from trialplane.wire.records import SlotConfig
@@ -29,8 +27,6 @@ from trialplane.wire.units import Parcel
 CONFIG = SlotConfig("toy", "/code", "train:run", "/root", "/cache", ship=True)
 PARCELS = (Parcel(7, 2, 10, 30), Parcel(8, 2, 10, 30))
 READY = SlotStarted("pod-0", 0.1, (), False)
-
-ONE_TRIAL = jobs.read({"name": "toy", "kind": "train"}).roles()
 
 
 @dataclasses.dataclass(eq=False)
@@ -359,45 +355,3 @@ def test_a_fetch_from_a_slot_that_has_gone_is_answered(fake: FakeRay, clock: lis
     (said,) = pool.events(0)
     assert isinstance(said, SlotFetched)
     assert (said.units, said.reference, said.gone) == ((), None, (7,))
-
-
-@pytest.mark.parametrize("error", [RuntimeError("no port"), Exception("The current node timed out during startup. More.")])
-def test_a_ray_that_does_not_start_is_said_in_a_sentence(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    def init(**_: object) -> None:
-        raise error
-
-    monkeypatch.setattr(ray_session.ray, "init", init)
-    with pytest.raises(
-        errors.SlotError, match=r"^Ray does not start on this machine: (no port$|The current node timed out)"
-    ):
-        ray_session.connect(ONE_TRIAL, lambda free: 80 << 20)
-    with pytest.raises(errors.SlotError, match=r"^the Ray at head:6379 cannot be joined: "):
-        ray_session.join("head:6379")
-
-
-def test_a_ray_that_was_slow_is_started_again_and_nothing_is_left_of_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[subprocess.Popen[bytes]] = []
-
-    def init(**_: object) -> None:
-        started.append(subprocess.Popen(["sleep", "600"]))
-        if len(started) < 3:
-            raise Exception("The current node timed out during startup.")
-
-    monkeypatch.setattr(ray_session.ray, "init", init)
-    monkeypatch.setattr(ray_session.ray, "cluster_resources", dict)
-    other = subprocess.Popen(["sleep", "600"])
-    try:
-        ray_session.connect(ONE_TRIAL, lambda free: 80 << 20)
-        assert [process.wait() for process in started[:2]] == [-signal.SIGKILL] * 2
-        assert started[2].poll() is None, "the Ray that is up stays"
-        assert other.poll() is None, "as does what is none of its"
-    finally:
-        for process in (*started, other):
-            process.kill()
-            process.wait()
-
-
-def test_a_mistake_is_no_ray_that_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray_session.ray, "init", lambda **_: [][0])
-    with pytest.raises(IndexError):
-        ray_session.connect(ONE_TRIAL, lambda free: 80 << 20)

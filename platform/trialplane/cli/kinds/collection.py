@@ -29,11 +29,13 @@ class CollectionPresenter(Presenter):
     def valid(self, job: Job) -> str:
         """See `Presenter`."""
         collect = cast("Collection", job).collect
-        gpus = f", each with {errors.counted(job.resources.gpus, 'GPU')}" if job.resources.gpus else ""
+        workers, learner = (role.resources.gpus for role in job.roles())
         into = collect.learner.entrypoint if collect.write is None else f"files ({collect.write.format})"
+        own = f" with {errors.counted(learner, 'GPU')}" if learner else ""
         work = f"{errors.counted(collect.iterations, 'iteration')} of {errors.counted(collect.units, 'unit')}"
-        workers = f"{errors.counted(collect.workers, 'worker')}{gpus}"
-        return f"{work}, {workers}, results to {into}, at most {collect.in_flight} on their way"
+        each = f" with {errors.counted(workers, 'GPU')} each" if workers else ""
+        made = f"{work}, {errors.counted(collect.workers, 'worker')}{each}"
+        return f"{made}, results to {into}{own}, at most {collect.in_flight} on their way"
 
     def line(self, status: RunStatus) -> str:
         """See `Presenter`."""
