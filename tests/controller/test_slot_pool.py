@@ -1,7 +1,7 @@
 """What the pool of slots does about a slot whose pod ends, and about one that does not start.
 
-Ray is a double that answers what a test wants. Not checked here: real slots (tests/study), gangs of them (test_gangs.py), a Ray
-that does not start (test_ray_session.py).
+Ray is a double that answers what a test wants. Not checked here: real slots (tests/study), gangs of them (test_gangs.py),
+a Ray that does not start (test_ray_session.py).
 """
 
 from __future__ import annotations
