@@ -7,11 +7,12 @@ Does not check which layer wins (test_layers.py), Optuna's own behaviour, data f
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.spec.conftest import GOOD, found
 
-from trialplane.spec import jobs, load
+from trialplane.spec import document, jobs, load
 
 
 def test_a_good_job_loads(folder: Path) -> None:
@@ -289,12 +290,36 @@ def test_an_alias_bomb_is_refused(folder: Path) -> None:
     assert "too large" in found(folder)[0][3]
 
 
+def test_more_than_a_job_may_hold_is_refused_before_it_is_built(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What 16 MiB of such a list would take to build: a minute, and 4 GB."""
+    monkeypatch.setattr(document, "_Builder", lambda source: pytest.fail("it was built"))
+    (folder / "job.yaml").write_text(f"a: 1\nparams: [{'1,' * 250_000}]")
+    assert found(folder) == [("file", "jobs/demo/job.yaml", 2, "is too large")]
+
+
 def test_yaml_is_read_as_its_newer_version(folder: Path) -> None:
     scalars = "params: {a: 1e-5, b: on, c: 2024-01-01, d: 012, e: 1:30, f: ~, g: 0x10, h: .5, i: 'true', j: True}"
     (folder / "job.yaml").write_text(GOOD.replace("params: {epochs: 3,", scalars[:-1] + ", epochs: 3,", 1))
     params = load.load_job(folder).params
     read = [params[key] for key in "abcdefghij"]
     assert read == [1e-5, "on", "2024-01-01", 12, "1:30", None, 16, 0.5, "true", True]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1_000", "1_000"),
+        ("0b11", "0b11"),
+        ("-0x1f", "-0x1f"),
+        (".5e3", 500.0),
+        ("2024-01-01 10:00:00", "2024-01-01 10:00:00"),
+        ("%YAML 1.1\n--- on", "on"),
+        ("{k:\t1}", {"k": 1}),
+        ("6\t# of them", 6),
+    ],
+)
+def test_a_value_is_what_it_looks_like(text: str, value: Any) -> None:
+    assert document.scalar(text, "--set") == value
 
 
 def test_anchors_and_merge_keys(folder: Path) -> None:

@@ -115,7 +115,7 @@ def parse(text: str, source: str) -> Document:
     except UnicodeEncodeError:  # an argument or a variable of bytes that are no text
         raise SpecError([Complaint("file", "is not UTF-8 text", source)]) from None
     try:
-        _bound_depth(text, source)
+        _bound(text, source)
         loader = _Loader(text)
         try:
             node = loader.get_single_node()
@@ -136,16 +136,18 @@ def parse(text: str, source: str) -> Document:
     return Document(data, builder.lines, source)
 
 
-def _bound_depth(text: str, source: str) -> None:
-    """Refuses what is nested so deeply that building it would end the process; reading events takes no stack."""
+def _bound(text: str, source: str) -> None:
+    """Refuses what would end the process, or take minutes, to build; reading events takes neither stack nor memory."""
     depth = 0
-    for event in yaml.parse(text, Loader=_Parser):
+    for count, event in enumerate(yaml.parse(text, Loader=_Parser)):
+        line = event.start_mark.line + 1 if event.start_mark else 0
+        if count > 2 * _MOST_NODES:  # a collection has two
+            raise SpecError([Complaint("file", "is too large", source, line)])
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
         if depth > _DEEPEST:
-            line = event.start_mark.line + 1 if event.start_mark else 0
             raise SpecError([Complaint("file", f"is nested more than {_DEEPEST} levels deep", source, line)])
 
 
