@@ -75,7 +75,7 @@ def test_what_is_not_the_charts_is_taken_from_the_values(render: Render, sets: d
 
 def test_defaults_of_runs_are_the_values(render: Render, sets: dict[str, dict[str, Any]]) -> None:
     site = _site(render(sets["cloud"]))
-    assert (site.controller.cpus, site.controller.memory) == ("2", "4Gi")
+    assert (site.controller.cpus, site.controller.memory) == (2, "4Gi")
     assert site.images.controller == "team/controller:1"
     assert site.images.trial == "team/trial@sha256:" + "0" * 64
     assert site.images.pull_secrets == ("registry",)

@@ -357,3 +357,12 @@ def test_the_code_must_parse(folder: Path) -> None:
 def test_the_entrypoint_may_come_from_elsewhere(folder: Path, code: str) -> None:
     (folder / "train.py").write_text(code)
     assert load.load_job(folder).entrypoint == "train:run"
+
+
+@pytest.mark.parametrize("kind", ["[collect]", "{a: 1}", "3", "null", "'hpo '"])
+def test_a_kind_that_is_none_is_the_only_complaint_about_it(folder: Path, kind: str) -> None:
+    """Whatever YAML it is, and whatever of another kind stands in the file."""
+    text = GOOD.replace("kind: hpo", f"kind: {kind}\ncollect: {{units: 3}}\nresume: a-1")
+    (folder / "job.yaml").write_text(text)
+    assert [(field, line) for field, _, line, _ in found(folder)] == [("kind", 1)]
+    assert [(field, line) for field, _, line, _ in found(folder, kind="hpo")] == [("kind", 1)]

@@ -153,7 +153,7 @@ def _former(place: Place, origin: Origin) -> str:
 
 def _of_another_kind(whole: Draft, kind: str | None) -> list[Complaint]:
     given = whole.data.get("kind")
-    if kind is None or given == kind or given not in CLASSES:
+    if kind is None or given == kind or given not in list(CLASSES):  # it may be anything that YAML holds
         return []
     origin = whole.origin(("kind",))
     name = whole.data["name"]

@@ -95,7 +95,7 @@ def _say(entry: Any, place: Place, data: Mapping[str, Any]) -> str:
         if place == ("name",):
             return "is the name of the job's folder; drop this line"
         foreign = jobs.of_kind(data.get("kind")).foreign if len(place) == 1 else {}
-        if place[-1] in foreign and data.get("kind") in jobs.CLASSES:
+        if place[-1] in foreign and data.get("kind") in list(jobs.CLASSES):
             return f"{foreign[str(place[-1])]}; drop it"
         meant = _elsewhere(place, data) or errors.nearest(str(place[-1]), _fields(place[:-1], data))
         return f"{_UNKNOWN}; {meant}".rstrip("; ")
