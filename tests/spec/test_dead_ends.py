@@ -157,7 +157,7 @@ def test_a_learner_takes_the_context_and_the_results(folder: Path) -> None:
     load.load_job(folder)
     (folder / "train.py").write_text("def run(ctx): ...\ndef learn(ctx): ...\n")
     [(field, _, line, said)] = found(folder)
-    assert (field, line) == ("collect.learner", 3)
+    assert (field, line) == ("collect.learner.entrypoint", 3)
     assert "learn takes ctx, but is called with ctx and results" in said
 
 

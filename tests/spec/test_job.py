@@ -272,3 +272,26 @@ def test_what_a_pruner_cannot_watch(pruner: Any, field: str, said: str) -> None:
     (fault,) = [fault for fault in made.check(()) if fault.field[0] == "pruner"]
     assert fault.field == ("pruner", field)
     assert said in fault.message
+
+
+@pytest.mark.parametrize(
+    ("given", "cores"),
+    [(2, 2), (2.0, 2), ("2", 2), (0.5, 0.5), ("500m", 0.5), ("1500m", 1.5), (1234567, 1234567), (0.0015, 0.002)],
+)
+def test_cores_are_numbers_and_whole_ones_stay_whole(given: Any, cores: float) -> None:
+    """Also in JSON, which other versions read."""
+    job = jobs.read({"name": "demo", "kind": "train", "resources": {"cpus": given}})
+    assert (job.resources.cpus, type(job.resources.cpus)) == (cores, type(cores))
+    assert jobs.read(job.model_dump_json()) == job
+    assert f'"cpus":{cores},' in job.model_dump_json()
+    assert job.resources.threads == max(1, int(cores))
+
+
+@pytest.mark.parametrize("given", [0, -1, True, "", "0m", "1.5.2", "9" * 400, 10**400, float("inf"), None, [1]])
+def test_what_is_no_amount_of_cores_is_refused(given: Any) -> None:
+    with pytest.raises(pydantic.ValidationError):
+        jobs.read({"name": "demo", "kind": "train", "resources": {"cpus": given}})
+
+
+def test_part_of_a_core_is_worth_no_advice() -> None:
+    assert list(jobs.read({"name": "demo", "kind": "train", "resources": {"cpus": "500m"}}).advice()) == []

@@ -91,6 +91,8 @@ def test_resources_left_out_are_those_of_each_rank() -> None:
         ("cpus: 2, memory: 4Gi", {"resources.gpus": 8, "resources.cpus": 2}, 2, "32Gi", None),  # as it is asked
         ("cpus: 2", {"resources.gpus": 8, "ranks": 4}, 8, "8Gi", None),
         ("gpus: 1", {"resources.gpus": 8}, 8, "16Gi", None),
+        ("gpus: 1, cpus: 2.5", {"resources.gpus": 8}, 20, "16Gi", None),
+        ("gpus: 1, cpus: 500m", {"resources.gpus": 3}, 1.5, "6Gi", None),
     ],
 )
 def test_other_gpus_on_the_command_line_bring_each_rank_what_it_had(

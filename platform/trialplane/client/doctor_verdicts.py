@@ -164,7 +164,7 @@ def room(site: Site, plan: Plan, nodes: Sequence[Thing] | None, quotas: Sequence
             yield findings.warned(check, "you may not look at them", cure)
             continue
         complaints, warnings = preflight.check(job, ray_job, seen)
-        if complaints or (warnings and job.resources.gpus and check == "nodes"):
+        if complaints or (warnings and need.gpus and check == "nodes"):
             cure = (
                 "add or enlarge nodes (GPUs: install their device plugin), or raise the quota; "
                 "`platform doctor --gpus 0` asks for none"

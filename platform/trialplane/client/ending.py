@@ -17,6 +17,8 @@ def nothing_to_do(status: RunStatus, old: Job, job: Job, where: str = "") -> str
         job: its job with the changes asked for.
         where: what a submission needs to go to the same place: " --local".
     """
+    if old.count_field not in old.changeable and status.ended_trials >= job.trials and not status.failed:
+        return _done(status, job, where)  # a training: no change makes it go on
     resume = f"`platform resume {status.run}"
     counts = f"{status.ended_trials} of {errors.counted(job.trials, job.noun)}"
     used = _used_up(status, job)
@@ -37,11 +39,15 @@ def nothing_to_do(status: RunStatus, old: Job, job: Job, where: str = "") -> str
     if job != old:
         return ""
     if status.ended_trials >= job.trials:
-        return f"{done}, and nothing is left to do; {job.further(status.run, where)}"
+        return _done(status, job, where)
     return (
         f"{done}: every point of the space was tried, in {counts}; a larger space is another study, under another name. "
         f"{resume} --trials N` looks for more points all the same"
     )
+
+
+def _done(status: RunStatus, job: Job, where: str) -> str:
+    return f"the {job.title} {status.run} has succeeded, and nothing is left to do; {job.further(status.run, where)}"
 
 
 def _is_reached(status: RunStatus, job: Job) -> bool:

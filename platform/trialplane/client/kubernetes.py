@@ -320,6 +320,10 @@ class KubernetesTarget:
             raise InputError(
                 f"nobody works on {run}; `platform resume {run} {job.width_option} {parallel}` goes on with so many"
             )
+        groups = [group["groupName"] for group in view.ray_job["spec"]["rayClusterSpec"]["workerGroupSpecs"]]
+        if names.group(job.roles()[0].name) not in groups:  # its workers and its learner are one group
+            cure = f"`platform pause {run}`, then `platform resume {run} {job.width_option} {parallel}`"
+            raise InputError(f"{run} was started by an earlier version of trialplane, whose pods cannot be scaled; {cure}")
         return view, view.ray_job, job
 
     def delete(self, run: str) -> None:

@@ -79,7 +79,8 @@ class Machine:
         for role in job.roles():
             if role.resources.gpus > self.gpus:
                 has = f"has {self.gpus}" if self.gpus else "has none"
-                message = f"{role.title} asks for {role.resources.gpus}, and this machine {has}; {job.with_gpus(self.gpus)}"
+                cure = job.with_gpus(role.field, self.gpus)
+                message = f"{role.title} asks for {role.resources.gpus}, and this machine {has}; {cure}"
                 return [Complaint(f"{role.field}.gpus", message)]
         first, *others = job.roles()
         each = first.resources.gpus * first.nodes
@@ -94,7 +95,7 @@ class Machine:
             return []
         fit = left // each if each else 0
         asked = " and ".join(_with(role, errors.counted(role.resources.gpus, "GPU")) for role in job.roles())
-        cure = f"{job.width_option} {fit}" if fit > 0 else job.with_gpus(0)
+        cure = f"{job.width_option} {fit}" if fit > 0 else job.with_gpus(first.field, 0)
         beside = f" beside {' and '.join(role.title for role in others)}" if others else " at a time"
         message = f"{asked} do not fit this machine, which has {self.gpus}, enough for {max(fit, 0)}{beside}; {cure}"
         return [Complaint(job.width_field, message)]

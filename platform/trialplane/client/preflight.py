@@ -166,7 +166,7 @@ def _nodes_of(job: Job, role: Role, pod: Thing, nodes: Sequence[Thing]) -> tuple
             continue
         message = f"{who} asks for {_show(name, want)}, and the largest node that it may run on has {_show(name, most)}"
         if name == gpu:
-            cure = job.with_gpus(int(most), -(-int(want) * role.nodes // int(most)))
+            cure = job.with_gpus(role.field, int(most), -(-int(want) * role.nodes // int(most)))
             complaints.append(Complaint(f"{role.field}.{field}", f"{message}; {cure}"))
         else:  # a node autoscaler may make a larger one
             warnings.append(f"{message}; it waits until a larger one appears")
@@ -216,7 +216,7 @@ def _quota(job: Job, ray_job: Thing, quotas: Sequence[Thing] | None) -> tuple[li
             elif of_head + sum(each * role.pods for role, each in needs) > left:
                 begun = f"the quota {name} has {_show(what, left)} left"
                 if job.width_option:
-                    warnings.append(f"{begun}, enough for {_fewer(job, needs, left - of_head)}")
+                    warnings.append(f"{begun}, {_fewer(job, needs, left - of_head)}")
                 else:
                     ask = f"{who} and its controller ask for {_show(what, least)}"
                     warnings.append(f"{begun}, and {ask}: it waits until others have ended")
@@ -227,9 +227,12 @@ def _fewer(job: Job, needs: Sequence[tuple[Role, decimal.Decimal]], left: decima
     """What of a run there is room for, and what to type to ask for no more."""
     (role, each), *others = needs
     room = left - sum(amount * other.pods for other, amount in others)
-    fit = max(0, int(room / (each * role.nodes))) if each else role.replicas
+    if room < 0 or not each:  # there is no room for what is beside them
+        return f"too little for {' and '.join(other.title for other, _ in others)}: the run waits until others have ended"
+    fit = max(0, int(room / (each * role.nodes)))
     beside = f" beside {' and '.join(other.title for other, _ in others)}" if others else " at a time"
-    return f"{fit} of {errors.counted(role.replicas, role.name)}{beside}; the others wait ({job.width_option} {max(fit, 1)})"
+    some = f"enough for {fit} of {errors.counted(role.replicas, role.name)}{beside}"
+    return f"{some}; the others wait ({job.width_option} {max(fit, 1)})"
 
 
 def _groups(job: Job, ray_job: Thing) -> Iterator[tuple[Role, Thing]]:

@@ -13,15 +13,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trialplane.errors import Complaint
+from trialplane.spec import former
 from trialplane.spec.document import Document, Place
 
 _NAMED = ("sampler", "pruner")
 # Where a name is a field of its own and may stand in place of the mapping: `pruner: median`.
 _SHORT = (*_NAMED, "wrapped", "independent_sampler", "crossover", "mutation")
-# The field that a text in place of a mapping stands for: `learner: train:learn`.
-_SHORT_FORMS = {**dict.fromkeys(_SHORT, "name"), "learner": "entrypoint"}
-# Names that fields had in earlier versions; they are taken for this version, with a note.
-FORMER: Mapping[Place, Place] = {("collect", "consumer"): ("collect", "learner")}
+_LEARNER: Place = ("collect", "learner")  # its entrypoint may stand in its place: `learner: train:learn`
 _LONGEST_INDEX = 9  # digits of a place in a list
 
 
@@ -59,7 +57,7 @@ class Draft:
             if not place or place[0] not in skip
         }
         made = cls(*plural(data, origins))
-        made._rename()
+        made.data, made.origins = made._today(made.data, made.origins)
         return made
 
     def copy(self) -> Draft:
@@ -84,16 +82,20 @@ class Draft:
             for key, value in changed.items() if isinstance(changed, dict) else [("metric", changed)]:
                 place: Place = ("objectives", 0, key)
                 self.set(place, value, origins.get(("objective", key), Origin("")))
-        data, origins = plural(data, origins)
+        data, origins = self._today(*plural(data, origins))
         for key, value in data.items():
             below = {place: origin for place, origin in origins.items() if place[:1] == (key,)}
             self._put(self.data, (), key, value, below)
-        self._rename()
 
     def set(self, place: Place, value: Any, origin: Origin) -> None:
         """Puts `value` at one place, making the mappings on the way; what cannot be is a complaint."""
         if place[:1] == ("objective",):
             place = ("objectives", 0, *place[1:])
+        if (today := former.current(place)) != place:
+            self.former[place[: len(today)]] = origin
+            place = today
+        if place == _LEARNER and not isinstance(value, dict):
+            place = (*_LEARNER, "entrypoint")
         here: Any = self.data
         for depth, step in enumerate(place[:-1]):
             below = self._step(here, place[: depth + 1], step, place, origin)
@@ -111,20 +113,23 @@ class Draft:
             self._mark((*place[:-1], int(last)), {(): origin})
         else:
             self._put(here, place[:-1], str(last), value, {(*place[:-1], str(last)): origin})
-        self._rename()
 
-    def _rename(self) -> None:
-        """Gives what stands under a former name to the field of today."""
-        for old, new in FORMER.items():
-            section = self.get(old[:-1])
-            if not isinstance(section, dict) or old[-1] not in section:
-                continue
-            self.former[old] = self.origin(old)
-            section[new[-1]] = section.pop(old[-1])
-            moved = {spot: origin for spot, origin in self.origins.items() if spot[: len(old)] == old}
-            for spot, origin in moved.items():
-                del self.origins[spot]
-                self.origins[(*new, *spot[len(old) :])] = origin
+    def _today(self, data: dict[str, Any], origins: Mapping[Place, Origin]) -> tuple[dict[str, Any], dict[Place, Origin]]:
+        """A layer with the names and the forms of today: `learner` as a mapping, also where it was called otherwise."""
+        collect, spots = data.get("collect"), dict(origins)
+        if not isinstance(collect, dict):
+            return data, spots
+        collect = dict(collect)
+        for old, new in former.NAMES.items():
+            if old[-1] in collect and new[-1] not in collect:  # both at once are for the checks to refuse
+                self.former[old] = origins.get(old, Origin(""))
+                collect[str(new[-1])] = collect.pop(old[-1])
+                spots = {former.current(spot): origin for spot, origin in spots.items()}
+        if "learner" in collect and not isinstance(collect["learner"], dict):
+            collect["learner"] = {"entrypoint": collect["learner"]}
+            if _LEARNER in spots:
+                spots[(*_LEARNER, "entrypoint")] = spots[_LEARNER]
+        return {**data, "collect": collect}, spots
 
     def get(self, place: Place) -> Any:
         """The value at `place`, or None."""
@@ -164,8 +169,8 @@ class Draft:
             if below is None:
                 below = here[step] = [] if so_far == ("objectives",) else {}
                 self._mark(so_far, {so_far: origin})
-        if isinstance(below, str) and step in _SHORT_FORMS:
-            below = here[key] = {_SHORT_FORMS[str(step)]: below}
+        if isinstance(below, str) and step in _SHORT:
+            below = here[key] = {"name": below}
         if not isinstance(below, (dict, list)):
             self._refuse(place, f"{'.'.join(map(str, so_far))} is {below!r} and has no fields", origin)
             return None
@@ -179,8 +184,8 @@ class Draft:
             self._mark(place, {})
             return
         old = here.get(key)
-        if isinstance(old, str) and key in _SHORT_FORMS and isinstance(value, dict):
-            old = {_SHORT_FORMS[key]: old}
+        if isinstance(old, str) and key in _SHORT and isinstance(value, dict):
+            old = {"name": old}
         if isinstance(old, dict) and isinstance(value, dict) and not is_another(above, key, old, value):
             here[key] = old
             inner: dict[str | int, dict[Place, Origin]] = {}

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from trialplane import errors
 from trialplane.errors import Complaint, JobNotFound, SpecError
-from trialplane.spec import document, draft, entrypoint, fixed, verdict
+from trialplane.spec import document, draft, entrypoint, fixed, former, verdict
 from trialplane.spec.document import Document, Place
 from trialplane.spec.draft import Draft, Origin
 from trialplane.spec.faults import Fault
@@ -146,7 +146,7 @@ def load_job(
 
 def _former(place: Place, origin: Origin) -> str:
     """What is said of a field that is given by the name of an earlier version."""
-    old, new = (".".join(map(str, path)) for path in (place, draft.FORMER[place]))
+    old, new = (".".join(map(str, path)) for path in (place, former.current(place)))
     where = f" ({origin.source}:{origin.line})" if origin.line else f" ({origin.source})" if origin.source else ""
     return f"{origin.within}{old} is called {new} now{where}; the next version does not know the old name"
 

@@ -40,7 +40,8 @@ def json_schema() -> dict[str, Any]:
     learner = defs["Collect"]["properties"]["learner"]
     words = learner.pop("description")
     short = {"type": "string", "pattern": f"^{values.FUNCTION}$"}
-    defs["Collect"]["properties"]["learner"] = {"anyOf": [short, learner], "description": words}
+    defs["Collect"]["properties"]["learner"] = {"anyOf": [short, learner, {"type": "null"}], "description": words}
+    defs["Collect"]["properties"]["consumer"] = {**short, "deprecated": True, "description": "What learner was called."}
     kinds = {name: defs.pop(kind.__name__) for name, kind in jobs.CLASSES.items()}
     for definition in (*defs.values(), *kinds.values()):
         _conditions(definition)
@@ -207,8 +208,9 @@ def _conditions(definition: dict[str, Any]) -> None:
 def _keys(definition: dict[str, Any]) -> None:
     """A key that does not fit its pattern is wrong, not free."""
     for field in definition.get("properties", {}).values():
-        if "patternProperties" in field:
-            field["additionalProperties"] = False
+        for form in (field, *field.get("anyOf", ())):
+            if "patternProperties" in form:
+                form["additionalProperties"] = False
 
 
 def _partial(schema: Any) -> Any:

@@ -40,13 +40,23 @@ def _quantity(value: Any) -> Any:
     return text
 
 
-def _cores(value: Any) -> float:
-    text = value if isinstance(value, str) else f"{value:g}" if type(value) in (int, float) else ""
-    amount = float(text.removesuffix("m")) / (1000 if text.endswith("m") else 1) if _CORES.fullmatch(text) else 0.0
+def cores(value: Any) -> int | float | None:
+    """An amount of CPU as Kubernetes writes it, as a number; None for what is none."""
+    amount: int | float = 0
+    if isinstance(value, str) and _CORES.fullmatch(value):
+        amount = float(value.removesuffix("m")) / (1000 if value.endswith("m") else 1)
+    elif isinstance(value, (int, float)) and not isinstance(value, bool):
+        amount = value
     if not 0.001 <= amount <= LARGEST:
-        raise ValueError(f"{value!r} is no amount of CPU; write 2, 0.5 or 500m")
-    amount = round(amount, 3)
-    return int(amount) if amount == int(amount) else amount
+        return None
+    return int(amount) if amount == int(amount) else round(amount, 3)
+
+
+def _cores(value: Any) -> int | float:
+    amount = cores(value)
+    if amount is None:
+        raise ValueError(f"{repr(value)[:40]} is no amount of CPU; write 2, 0.5 or 500m")
+    return amount
 
 
 def bytes_of(quantity: str) -> int:
@@ -129,7 +139,7 @@ Duration = Annotated[
 ]
 # Of CPU, as a number; whole ones are `int`.
 Cores = Annotated[
-    float,
+    int | float,
     PlainValidator(_cores),
     WithJsonSchema(
         {

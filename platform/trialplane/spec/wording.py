@@ -53,7 +53,7 @@ def translate(error: ValidationError, data: Mapping[str, Any]) -> list[Fault]:
     """Every fault in `error`, which came of validating `data` as a job."""
     found: list[Fault] = []
     for entry in error.errors(include_url=False):
-        place = _place(entry["loc"], data)
+        place = _place(entry["loc"])
         packed = faults.unpack(entry)
         if packed:
             found += [Fault((*place, *fault.field), fault.message) for fault in packed]
@@ -75,15 +75,13 @@ def translate(error: ValidationError, data: Mapping[str, Any]) -> list[Fault]:
     return [fault for fault in found if not (fault.field in deeper and fault.message.startswith("needs at least"))]
 
 
-def _place(loc: tuple[str | int, ...], data: Mapping[str, Any]) -> Place:
+def _place(loc: tuple[str | int, ...]) -> Place:
     """A pydantic location as the path that a user wrote."""
     if loc[:1] == ("space",) and len(loc) > 1 and loc[1] in _FORMS:
         name, rest = loc[2:3], loc[3:]
         loc = ("space", *name, *(rest[1:] if rest[:1] and rest[0] in _PARAMETERS else rest))
     if loc[:1] and loc[0] in ("sampler", "pruner") and loc[1:2] == ("options",):
         loc = (loc[0], *loc[2:])
-    if loc[:2] == ("collect", "learner") and isinstance(data["collect"].get("learner"), str):
-        loc = loc[:2]
     return tuple(step for step in loc if step != "[key]")
 
 
@@ -99,7 +97,7 @@ def _say(entry: Any, place: Place, data: Mapping[str, Any]) -> str:
             return f"{foreign[str(place[-1])]}; drop it"
         meant = _elsewhere(place, data) or errors.nearest(str(place[-1]), _fields(place[:-1], data))
         return f"{_UNKNOWN}; {meant}".rstrip("; ")
-    if kind == "missing":
+    if kind == "missing" or (place == ("collect",) and given is None):
         return _missing(place)
     if kind == "union_tag_not_found":
         return f"has no type; write type: {', '.join(space.TYPES[:-1])} or {space.TYPES[-1]}"

@@ -22,7 +22,6 @@ from typing import Any
 from trialplane import errors, policies
 from trialplane.spec import document, load, space
 from trialplane.spec.jobs import Collection, Job, Training
-from trialplane.spec.jobs.collection import Collect
 from trialplane.training import process
 from trialplane.wire import paths
 from trialplane.worker import context, showing
@@ -109,7 +108,7 @@ def _run(file: str, run: Callable[..., Any], argv: Sequence[str] | None, learn: 
             "attempt": 1,
             # A training has the machine to itself, all its ranks here together. The numbers of a search and of a collection
             # depend on how many threads sum them up, and are to be those that the job gives on the platform.
-            "cpus": process.cores() if isinstance(job, Training) else job.resources.cpus,
+            "cpus": process.cores() if isinstance(job, Training) else job.resources.threads,
             "gpus": job.resources.gpus,
             "code": folder,
             "cache": paths.cache(paths.home()),
@@ -122,7 +121,7 @@ def _run(file: str, run: Callable[..., Any], argv: Sequence[str] | None, learn: 
         }
         try:
             if isinstance(job, Collection):
-                result = _collect(job.collect, run, learn, given)
+                result = _collect(job, run, learn, given)
             else:
                 result = run(context.Context(**given, trial=0))
         except context.Stopped as stopped:
@@ -144,13 +143,15 @@ def _sized(job: Collection, words: Sequence[str]) -> tuple[Collection, list[str]
 
 
 def _collect(
-    collect: Collect, play: Callable[..., Any], learn: Callable[..., Any] | None, given: Mapping[str, Any]
+    job: Collection, play: Callable[..., Any], learn: Callable[..., Any] | None, given: Mapping[str, Any]
 ) -> Mapping[str, Any]:
     """Runs a collection and says how its iterations end; what came of the last."""
     from trialplane.worker.collect import alone as collecting  # no other kind needs it
 
+    need = job.roles()[-1].resources
+    learner = {"cpus": need.threads, "gpus": need.gpus}
     said: Mapping[str, Any] = {}
-    for iteration, said in enumerate(collecting.run(collect, play, learn, given)):
+    for iteration, said in enumerate(collecting.run(job.collect, play, learn, given, learner)):
         shown = {name: value for name, value in said.items() if isinstance(value, (int, float))}
         print(f"iteration {iteration}: " + "  ".join(f"{name} {value:.6g}" for name, value in shown.items()), flush=True)  # noqa: T201
     return said

@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from trialplane.spec import former
 from trialplane.spec.jobs.base import Input
 from trialplane.spec.jobs.collection import Collection
 from trialplane.spec.jobs.roles import Role
@@ -27,8 +28,8 @@ CLASSES: Mapping[str, type[Study] | type[Training] | type[Collection]] = {
     "collect": Collection,
 }
 _FIELDS = TypeAdapter(dict[str, Any])
-# What earlier versions wrote into every job, whatever its kind, where nobody had asked for it.
-_FORMER: Mapping[str, Any] = {"trials": 1, "parallel": 1, "nodes": 1, "ranks": None, "divided": [], "resume": None}
+# What earlier versions wrote into every job, whatever its kind, or took where it had no effect.
+_FORMER = ("trials", "parallel", "nodes", "ranks", "divided", "resume")
 
 
 def of_kind(kind: Any) -> type[Study] | type[Training] | type[Collection]:
@@ -44,11 +45,13 @@ def read(stored: str | bytes | Mapping[str, Any]) -> Job:
     """
     data = _FIELDS.validate_json(stored) if isinstance(stored, (str, bytes)) else _FIELDS.validate_python(stored)
     kind = of_kind(data.get("kind"))
-    kept = {
-        key: value for key, value in data.items() if not (key in kind.foreign and key in _FORMER and value == _FORMER[key])
-    }
+    kept = {key: value for key, value in data.items() if not (key in kind.foreign and key in _FORMER)}
     collect = kept.get("collect")
     if isinstance(collect, Mapping) and "consumer" in collect:  # what the learner was called
         rest = {key: value for key, value in collect.items() if key != "consumer"}
         kept["collect"] = {**rest, "learner": {"entrypoint": collect["consumer"]}}
+    variables = kept.get("environment")
+    if isinstance(variables, Mapping):
+        paths = {name: former.path(field) for name, field in variables.items() if isinstance(field, str)}
+        kept["environment"] = {name: field for name, field in paths.items() if field.split(".")[0] not in kind.foreign}
     return kind.model_validate(kept)

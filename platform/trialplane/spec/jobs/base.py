@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from trialplane import errors
-from trialplane.spec import faults, naming, values
+from trialplane.spec import faults, former, naming, values
 from trialplane.spec.checkpoints import Checkpoints
 from trialplane.spec.cluster import Cluster
 from trialplane.spec.faults import Fault
@@ -177,14 +177,15 @@ class Base(faults.Model):
         """
         return self.checkpoints.grace or 30.0  # what Kubernetes gives every pod
 
-    def with_gpus(self, gpus: int, nodes: int = 0) -> str:
-        """What to type where no machine has the GPUs that the job asks for.
+    def with_gpus(self, field: str, gpus: int, nodes: int = 0) -> str:
+        """What to type where no machine has the GPUs that a role asks for.
 
         Args:
+            field: section of the role's resources.
             gpus: of the largest machine.
             nodes: how many such machines have as many in all; 0 where there is one machine.
         """
-        return f"--set resources.gpus={gpus}"
+        return f"--set {field}.gpus={gpus}"
 
     def functions(self) -> Iterator[tuple[Place, str, tuple[str, ...]]]:
         """The functions that the job names: field, module:function, and its arguments, where those are known."""
@@ -215,7 +216,7 @@ class Base(faults.Model):
             first = field.split(".")[0]
             if any(place[0] == first for place in broken):
                 continue
-            if complaint := unknown(self, field):
+            if complaint := unknown(self, former.path(field)):
                 yield Fault(("environment", variable), complaint)
 
 
@@ -254,7 +255,7 @@ class Ranked(Base):
                 f"{errors.counted(ranks, 'rank')} for {need.gpus} GPUs on a node: a rank uses one, unless its code takes "
                 f"more; --ranks {need.gpus} uses all"
             )
-        if ranks > need.cpus:
+        if ranks > 1 and ranks > need.cpus:
             yield f"{ranks} ranks share {need.cores} (resources.cpus) and wait for each other"
 
     def check(self, broken: Collection[Place]) -> Iterator[Fault]:
@@ -267,6 +268,13 @@ class Ranked(Base):
             message = f"{self.ranks} is more than the GPUs of a node ({gpus}), and ranks cannot share one"
             cure = f"write ranks: {gpus}, or leave it out for one per GPU, or resources.gpus: 0"
             yield Fault(("ranks",), f"{message}; {cure}")
+
+
+def refused_target(job: Base) -> Iterator[Fault]:
+    """A target with several objectives, which none of them reaches for all."""
+    count = len(job.objectives)
+    if job.budget.target is not None and count > 1:
+        yield Fault(("budget", "target"), f"needs one objective, and there are {count}; drop the target")
 
 
 def refused_budget(budget: Budget, why: Mapping[str, str]) -> Iterator[Fault]:

@@ -95,7 +95,7 @@ class Learner(faults.Model):
     @classmethod
     def _inline(cls, data: Any) -> Any:
         """`learner: train:learn` as its entrypoint."""
-        return {"entrypoint": data} if isinstance(data, str) else data
+        return {"entrypoint": data} if isinstance(data, str) or data is None else data
 
     def on(self, workers: Cluster) -> Cluster:
         """Its part of the cluster: its own, and that of the workers where it is left out."""
@@ -267,12 +267,14 @@ class Collection(Base):
         yield from super().functions()
         learner = self.collect.learner.entrypoint
         if learner is not None and learner != self.entrypoint:  # else there is a complaint about that
-            yield ("collect", "learner"), learner, ("ctx", "results")
+            yield ("collect", "learner", "entrypoint"), learner, ("ctx", "results")
 
     def check(self, broken: Places[Place]) -> Iterator[Fault]:
         """Of all jobs, and what it must leave to the other kinds."""
         yield from super().check(broken)
         if self.collect.learner.entrypoint == self.entrypoint and ("collect",) not in broken:
             message = f"is the entrypoint ({self.entrypoint}), which makes the results; name the function that reads them"
-            yield Fault(("collect", "learner"), message)
+            yield Fault(("collect", "learner", "entrypoint"), message)
+        if ("objectives",) not in broken:
+            yield from base.refused_target(self)
         yield from base.refused_budget(self.budget, dict.fromkeys(("max_failed", "failed_alike"), _FIRST_ENDS))

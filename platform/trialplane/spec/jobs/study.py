@@ -219,8 +219,7 @@ def _several(job: Study, broken: Collection[Any]) -> Iterator[Fault]:
     count = len(job.objectives)
     if count < 2 or ("objectives",) in broken:
         return
-    if job.budget.target is not None:
-        yield Fault(("budget", "target"), f"needs one objective, and there are {count}; drop the target")
+    yield from base.refused_target(job)
     if ("pruner",) not in broken and job.pruner.choice.objectives == 1:
         yield Fault(("pruner",), f"trials cannot be pruned with {count} objectives; write pruner: none")
     if ("sampler",) not in broken and job.sampler.choice.objectives == 1:

@@ -107,7 +107,7 @@ class Training(Ranked):
         """Seconds to save itself: as the job says, else the chart, else 120."""
         return self.checkpoints.grace or of_chart or _GRACE
 
-    def with_gpus(self, gpus: int, nodes: int = 0) -> str:
+    def with_gpus(self, field: str, gpus: int, nodes: int = 0) -> str:
         """What to type where no machine has the GPUs that a node of the training asks for."""
         if nodes:
             return f"--gpus {gpus} --nodes {nodes} spreads them over {nodes} nodes"
@@ -160,8 +160,8 @@ def scaled(written: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, An
         return {}
     was, now = _count(written.get("ranks"), old.get("gpus")), _count(asked.get("ranks"), new["gpus"])
     made: dict[str, Any] = {}
-    if type(old.get("cpus")) is int:
-        made["cpus"] = -(-old["cpus"] * now // was)
+    if (cpus := values.cores(old.get("cpus"))) is not None:
+        made["cpus"] = -(-cpus * now // was) if isinstance(cpus, int) else cpus * now / was
     for name in ("memory", "shm"):
         if name in old and (amount := values.times(old[name], now / was)) is not None:
             made[name] = amount

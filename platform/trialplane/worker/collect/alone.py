@@ -26,6 +26,7 @@ def run(
     play: Callable[[Producer], object],
     learn: Callable[[Consumer, Results], Any] | None,
     given: Mapping[str, Any],
+    learner: Mapping[str, Any],
 ) -> Iterator[Mapping[str, Any]]:
     """Runs the iterations; gives what the consumer returned in each, without weights and state.
 
@@ -34,6 +35,7 @@ def run(
         play: the producer's function.
         learn: the consumer's; None writes files, as `collect.write` says.
         given: fields of the context.
+        learner: those that the consumer has otherwise.
     """
     kept = states.Kept()
     for iteration in range(collect.iterations):
@@ -50,7 +52,7 @@ def run(
             assert collect.write is not None  # the job has a consumer otherwise
             written = shards.Shards(collect.write, given["checkpoints"], given["run"], iteration)
         state = kept.tree(states.STATE)
-        consumer = Consumer(**fields, weights=weights, state=state, iteration=iteration, shards=written)
+        consumer = Consumer(**{**fields, **learner}, weights=weights, state=state, iteration=iteration, shards=written)
         made, items = len(work.given), sum(each[1] for each in work.given)
         said = serving.returned((learn or shards.write)(consumer, Results(collect.units, work)))
         kept = serving.merged(kept, said)
