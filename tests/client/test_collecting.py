@@ -112,6 +112,29 @@ def test_a_worker_larger_than_every_node_is_called_a_worker(look):
     assert [text.partition(",")[0] for text in complaints] == ["resources.gpus: a worker asks for 2 nvidia.com/gpu"]
 
 
+def test_the_cure_for_a_learner_without_gpus_is_the_learners(look):
+    """Else the workers would get them."""
+    (complaint,), _ = look(
+        Seen(nodes=[node(nvidia_com__gpu="1")]), **{"collect.learner.resources.gpus": 2, "resources.gpus": 0}
+    )
+    assert complaint.startswith("collect.learner.resources.gpus: the learner asks for 2 nvidia.com/gpu")
+    assert complaint.endswith("--set collect.learner.resources.gpus=1")
+    job = a_job(learner={"entrypoint": "train:learn", "resources": {"gpus": 2}})
+    assert fits(job, cores=99)[0] == [
+        "collect.learner.resources.gpus: the learner asks for 2, and this machine has none; "
+        "--set collect.learner.resources.gpus=0"
+    ]
+
+
+def test_a_quota_without_room_for_the_learner_is_no_matter_of_workers(look):
+    gpus = {"collect.learner.resources.gpus": 1, "resources.gpus": 0}
+    full = quota(**{"requests.nvidia.com/gpu": "1"})
+    full["status"]["used"] = {"requests.nvidia.com/gpu": "1"}
+    complaints, (_, warning) = look(Seen(quotas=[full]), **gpus)
+    assert complaints == []
+    assert warning.endswith("too little for the learner: the run waits until others have ended")
+
+
 @pytest.mark.parametrize(("pods", "fit"), [("3", None), ("4", 1), ("5", 2)])
 def test_a_quota_must_hold_the_learner_and_a_worker(look, pods, fit):
     """Pods of the controller and the submitter are two more."""
@@ -276,3 +299,22 @@ def test_another_kind_is_no_start(runs, job):
     assert complaints(Platform(runs.target), overrides={"resume": "a"}) == [
         "a is a collection, and a training starts from another training"
     ]
+
+
+def test_pods_of_a_collection_that_an_earlier_version_started_are_not_scaled(target, namespace, planned):
+    """Its learner and its workers are one group; what cannot be done is said before anything is asked for."""
+    on_a_cluster(target, planned)
+    for ray in (namespace.cluster.objects["rayjobs"]["a"]["spec"]["rayClusterSpec"],):
+        ray["workerGroupSpecs"] = [{**ray["workerGroupSpecs"][0], "groupName": "trials"}]
+    with pytest.raises(InputError, match=r"earlier version .*`platform pause a`, then `platform resume a --workers 4`"):
+        target.scale("a", 4)
+    assert namespace.studies["a"].parallel is None, "nothing was asked for"
+
+
+def test_a_finished_training_does_not_go_on_whatever_is_changed():
+    old = jobs.read({"name": "demo", "kind": "train"})
+    new = jobs.read({"name": "demo", "kind": "train", "retries": {"lost": 9}})
+    for state in (RunState.SUCCEEDED, RunState.CANCELLED):
+        status = RunStatus("a", "demo", state, 1, complete=1)
+        assert "`platform submit train demo --resume a` starts another one" in ending.nothing_to_do(status, old, new)
+    assert ending.nothing_to_do(RunStatus("a", "demo", RunState.FAILED, 1, failed=1), old, new) == ""
