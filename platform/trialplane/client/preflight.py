@@ -197,13 +197,11 @@ def _quota(job: Job, ray_job: Thing, quotas: Sequence[Thing] | None) -> tuple[li
         hard = (quota.get("status") or {}).get("hard") or (quota.get("spec") or {}).get("hard") or {}
         used = (quota.get("status") or {}).get("used") or {}
         for key, limit in hard.items():
-            what, of_head = key.removeprefix("requests."), head.get(key.removeprefix("requests."), decimal.Decimal(0))
+            what = key.removeprefix("requests.")
+            of_head = head.get(what, decimal.Decimal(0))
             needs = [(role, pod.get(what, decimal.Decimal(0))) for role, pod in roles]
-            if key == "pods":
-                of_head, needs = (
-                    decimal.Decimal(2),
-                    [(role, decimal.Decimal(1)) for role, _ in roles],
-                )  # with the submitter's
+            if key == "pods":  # the head's and the submitter's, and one for each node
+                of_head, needs = decimal.Decimal(2), [(role, decimal.Decimal(1)) for role, _ in roles]
             elif key.startswith("limits.") or not any(each for _, each in needs):
                 continue
             whole, left = amount(limit), amount(limit) - amount(used.get(key, 0))
@@ -227,7 +225,7 @@ def _fewer(job: Job, needs: Sequence[tuple[Role, decimal.Decimal]], left: decima
     """What of a run there is room for, and what to type to ask for no more."""
     (role, each), *others = needs
     room = left - sum(amount * other.pods for other, amount in others)
-    if room < 0 or not each:  # there is no room for what is beside them
+    if room < 0:  # not even for what is beside them; always so where these ask for nothing
         return f"too little for {' and '.join(other.title for other, _ in others)}: the run waits until others have ended"
     fit = max(0, int(room / (each * role.nodes)))
     beside = f" beside {' and '.join(other.title for other, _ in others)}" if others else " at a time"

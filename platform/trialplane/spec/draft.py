@@ -119,12 +119,10 @@ class Draft:
         collect, spots = data.get("collect"), dict(origins)
         if not isinstance(collect, dict):
             return data, spots
-        collect = dict(collect)
-        for old, new in former.NAMES.items():
-            if old[-1] in collect and new[-1] not in collect:  # both at once are for the checks to refuse
-                self.former[old] = origins.get(old, Origin(""))
-                collect[str(new[-1])] = collect.pop(old[-1])
-                spots = {former.current(spot): origin for spot, origin in spots.items()}
+        collect, found = former.renamed(collect, ("collect",))
+        if found:
+            self.former |= {old: origins.get(old, Origin("")) for old in found}
+            spots = {former.current(spot): origin for spot, origin in spots.items()}
         if "learner" in collect and not isinstance(collect["learner"], dict):
             collect["learner"] = {"entrypoint": collect["learner"]}
             if _LEARNER in spots:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 Place = tuple[str | int, ...]
 
@@ -15,6 +16,16 @@ def current(place: Place) -> Place:
         if place[: len(old)] == old:
             return (*new, *place[len(old) :])
     return place
+
+
+def renamed(section: Mapping[str, Any], above: Place) -> tuple[dict[str, Any], list[Place]]:
+    """A section by the names of today, and the former names that it had; where it has both, it stays, to be refused."""
+    made, found = dict(section), []
+    for old, new in NAMES.items():
+        if old[:-1] == above and old[-1] in made and new[-1] not in made:
+            made[str(new[-1])] = made.pop(str(old[-1]))
+            found.append(old)
+    return made, found
 
 
 def path(field: str) -> str:

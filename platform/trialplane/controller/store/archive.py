@@ -25,7 +25,7 @@ from trialplane.spec import jobs
 from trialplane.spec.jobs import Job
 from trialplane.wire import attempts as reading
 from trialplane.wire import labels, records
-from trialplane.wire.attempts import Attempt, Select
+from trialplane.wire.attempts import Attempt
 from trialplane.wire.records import TrialRow, Wish
 from trialplane.wire.states import RunState
 
@@ -91,7 +91,7 @@ class Archive:
             RunNotFound: there is no such run.
         """
         with self._connected(run) as (connection, mine):
-            return _document(connection, mine, name)
+            return tables.document(connection, mine, name)
 
     def code(self, run: str) -> bytes | None:
         """The packed code of a run."""
@@ -109,27 +109,27 @@ class Archive:
         alive = self.is_alive(run)
         with self._connected(run) as (connection, mine):
             job = _job(connection, mine)
-            return [reading.row(job, attempt, alive) for attempt in reading.every(_select(connection), run)]
+            return [reading.row(job, attempt, alive) for attempt in reading.every(tables.select(connection), run)]
 
     def attempts_at(self, run: str, trial: int) -> list[TrialRow]:
         """Every attempt at one trial, as `attempts` gives them."""
         alive = self.is_alive(run)
         with self._connected(run) as (connection, mine):
             job = _job(connection, mine)
-            return [reading.row(job, attempt, alive) for attempt in reading.at(_select(connection), run, trial)]
+            return [reading.row(job, attempt, alive) for attempt in reading.at(tables.select(connection), run, trial)]
 
     def ends(self, run: str, after: int) -> tuple[int, list[TrialRow]]:
         """The attempts that ended since a place in the order of ends, and the place to ask from next."""
         with self._connected(run) as (connection, mine):
             job = _job(connection, mine)
-            place, found = reading.ended(_select(connection), run, after)
+            place, found = reading.ended(tables.select(connection), run, after)
         return place, [reading.row(job, attempt, True) for attempt in found]
 
     def whole(self, run: str, after: int) -> tuple[list[Attempt], bool]:
         """See `wire.attempts.whole`; the second is whether a controller works on the run."""
         alive = self.is_alive(run)
         with self._connected(run) as (connection, _):
-            found = reading.whole(_select(connection), run, after)
+            found = reading.whole(tables.select(connection), run, after)
         return found, alive or self.is_alive(run)  # one that came or went meanwhile counts: what runs may run still
 
     def record(self, run: str, job: Job, submission: Mapping[str, Any], code: str, *, new: bool) -> None:
@@ -162,12 +162,11 @@ class Archive:
                 if new:
                     raise errors.RunExists(f"the ledger has a study {run} already")
                 _claim(connection, run)
-            status = _document(connection, mine, labels.LEDGER_STATUS) or {}
+            status = tables.document(connection, mine, labels.LEDGER_STATUS) or {}
             if status.get("started") is None:  # no controller has written one
                 pending = planning.pending(run, job, float(submission.get("submitted", 0.0)))
                 described[labels.LEDGER_STATUS] = records.to_dict(pending)
-            texts = {name: json.dumps(value) for name, value in described.items()}
-            connection.execute(sa.update(runs).where(mine).values(texts))
+            tables.describe(connection, mine, described)
 
     def wish(self, run: str, changed: Mapping[str, Any]) -> None:
         """Changes what the user wants of a run, only the fields of `Wish` that are named.
@@ -177,7 +176,7 @@ class Archive:
         with self._connected(run) as (connection, mine):
             # Two changes at once are two changes.
             connection.execute(sa.select(runs.c.id).where(mine).with_for_update(key_share=True))
-            wish = records.from_dict(Wish, _document(connection, mine, labels.LEDGER_WISH) or {})
+            wish = records.from_dict(Wish, tables.document(connection, mine, labels.LEDGER_WISH) or {})
             before, wish = wish.state, dataclasses.replace(wish, **changed)
             if before is RunState.CANCELLED and wish.state is RunState.PAUSED:
                 wish = dataclasses.replace(wish, state=before)
@@ -244,10 +243,6 @@ class Archive:
                 self._may_be_former = bool(former.runs(connection)) if left else False
 
 
-def _select(connection: sa.Connection) -> Select:
-    return lambda query, values: connection.execute(sa.text(query), values).all()
-
-
 def _is_free(connection: sa.Connection, run: str) -> bool:
     """Keeps controllers from a run until the end of the transaction, unless one works on it."""
     return bool(connection.execute(sa.select(sa.func.pg_try_advisory_xact_lock(labels.ledger_lock(run)))).scalar())
@@ -263,10 +258,5 @@ def _claim(connection: sa.Connection, run: str) -> None:
         raise errors.LedgerLocked(f"a controller works on {run}; `platform cancel {run}` ends it")
 
 
-def _document(connection: sa.Connection, mine: sa.ColumnElement[bool], name: str) -> Any:
-    text = connection.execute(sa.select(runs.c[name]).where(mine)).scalar()
-    return None if text is None else json.loads(text)
-
-
 def _job(connection: sa.Connection, mine: sa.ColumnElement[bool]) -> Job:
-    return jobs.read(_document(connection, mine, labels.LEDGER_JOB))
+    return jobs.read(tables.document(connection, mine, labels.LEDGER_JOB))

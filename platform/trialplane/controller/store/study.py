@@ -76,7 +76,7 @@ class Storage:
         with tables.mapped(self._url, self._run), self._engine.connect() as connection:
             kept = connection.execute(sa.select(runs.c.optuna).where(runs.c.id == self._id)).scalar_one()
             try:
-                found = reading.whole(lambda query, values: connection.execute(sa.text(query), values).all(), self._run)
+                found = reading.whole(tables.select(connection), self._run)
             except ValueError as error:
                 raise errors.LedgerCorrupt(
                     f"the ledger {tables.shown(self._url)} is damaged ({error}); put a good copy in its place"
@@ -130,14 +130,12 @@ class Storage:
     def describe(self, described: Mapping[str, Any]) -> None:
         """Writes what is known of the run, by the column's name, in one transaction."""
         with self._transaction(None) as connection:
-            texts = {name: json.dumps(value) for name, value in described.items()}
-            connection.execute(sa.update(runs).where(runs.c.id == self._id).values(texts))
+            tables.describe(connection, runs.c.id == self._id, described)
 
     def described(self, name: str) -> Any:
         """The value in a column of the run, or None."""
         with tables.mapped(self._url, self._run), self._engine.connect() as connection:
-            text = connection.execute(sa.select(runs.c[name]).where(runs.c.id == self._id)).scalar()
-        return None if text is None else json.loads(text)
+            return tables.document(connection, runs.c.id == self._id, name)
 
     def _has(self, connection: sa.Connection, attempt: Attempt) -> bool:
         mine = (attempts.c.run_id == self._id) & (attempts.c.number == attempt.request.number)

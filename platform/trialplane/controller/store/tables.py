@@ -10,8 +10,10 @@ Documents are JSON as text, those of `wire.records` and `controller.history`.
 from __future__ import annotations
 
 import contextlib
+import json
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -102,6 +104,23 @@ def writing(engine: sa.Engine) -> Iterator[sa.Connection]:
         if connection.dialect.name == "sqlite":
             connection.exec_driver_sql("BEGIN IMMEDIATE")
         yield connection
+
+
+def select(connection: sa.Connection) -> reading.Select:
+    """How `wire.attempts` reads by this connection."""
+    return lambda query, values: connection.execute(sa.text(query), values).all()
+
+
+def document(connection: sa.Connection, mine: sa.ColumnElement[bool], name: str) -> Any:
+    """The value in a column of the run that `mine` chooses, or None."""
+    text = connection.execute(sa.select(runs.c[name]).where(mine)).scalar()
+    return None if text is None else json.loads(text)
+
+
+def describe(connection: sa.Connection, mine: sa.ColumnElement[bool], described: Mapping[str, Any]) -> None:
+    """Writes what is known of that run, by the column's name."""
+    texts = {name: json.dumps(value) for name, value in described.items()}
+    connection.execute(sa.update(runs).where(mine).values(texts))
 
 
 def shown(url: sa.URL | str) -> str:

@@ -47,9 +47,8 @@ def read(stored: str | bytes | Mapping[str, Any]) -> Job:
     kind = of_kind(data.get("kind"))
     kept = {key: value for key, value in data.items() if not (key in kind.foreign and key in _FORMER)}
     collect = kept.get("collect")
-    if isinstance(collect, Mapping) and "consumer" in collect:  # what the learner was called
-        rest = {key: value for key, value in collect.items() if key != "consumer"}
-        kept["collect"] = {**rest, "learner": {"entrypoint": collect["consumer"]}}
+    if isinstance(collect, Mapping):
+        kept["collect"], _ = former.renamed(collect, ("collect",))
     variables = kept.get("environment")
     if isinstance(variables, Mapping):
         paths = {name: former.path(field) for name, field in variables.items() if isinstance(field, str)}

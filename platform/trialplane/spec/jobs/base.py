@@ -270,6 +270,16 @@ class Ranked(Base):
             yield Fault(("ranks",), f"{message}; {cure}")
 
 
+def search_fields(refusal: str) -> dict[str, str]:
+    """The fields by which a search chooses among trials, each with why a kind that refuses them so has no use for it."""
+    hints = {
+        **dict.fromkeys(("space", "enqueue"), "write the values into params"),
+        "sampler": "nothing is drawn",
+        **dict.fromkeys(("pruner", "constraints"), "nothing is compared"),
+    }
+    return {field: f"{refusal}: {hint}" for field, hint in hints.items()}
+
+
 def refused_target(job: Base) -> Iterator[Fault]:
     """A target with several objectives, which none of them reaches for all."""
     count = len(job.objectives)

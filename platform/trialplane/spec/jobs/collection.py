@@ -168,11 +168,7 @@ class Collection(Base):
         *Base.changeable,
     )
     foreign: ClassVar[Mapping[str, str]] = {
-        "space": f"{_SEARCH}: write the values into params",
-        "enqueue": f"{_SEARCH}: write the values into params",
-        "sampler": f"{_SEARCH}: nothing is drawn",
-        "pruner": f"{_SEARCH}: nothing is compared",
-        "constraints": f"{_SEARCH}: nothing is compared",
+        **base.search_fields(_SEARCH),
         "trials": "is for a search (kind: hpo); a collection has collect.iterations",
         "parallel": "is for a search (kind: hpo): iterations come one after another; a collection has collect.workers",
         "ranks": _RANKS,

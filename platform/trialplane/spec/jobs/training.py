@@ -41,11 +41,7 @@ class Training(Ranked):
     title: ClassVar[str] = "training"
     is_for_gpus: ClassVar[bool] = True
     foreign: ClassVar[Mapping[str, str]] = {
-        "space": f"{_SEARCH}: write the values into params",
-        "enqueue": f"{_SEARCH}: write the values into params",
-        "sampler": f"{_SEARCH}: nothing is drawn",
-        "pruner": f"{_SEARCH}: nothing is compared",
-        "constraints": f"{_SEARCH}: nothing is compared",
+        **base.search_fields(_SEARCH),
         "trials": f"{_SEARCH}; more processes are ranks, more pods are nodes",
         "parallel": f"{_SEARCH}; more processes are ranks, more pods are nodes",
         "collect": "is for kind: collect, and the kind is train",
