@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from trialplane import errors
 from trialplane.errors import InputError, TargetError
 from trialplane.policies import protobuf
-from trialplane.wire import records
+from trialplane.wire import attempts, records
 from trialplane.wire.attempts import Order
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def changes(target: Target, run: str, after: int) -> tuple[str, int]:
     """The attempts that run and those that ended since a place, as a line, and the place to ask from next."""
     found, alive = target.whole(run, after)
     line = json.dumps({"attempts": records.to_dict(found), "alive": alive})
-    return f"{line}\n", max((attempt.place or 0 for attempt in found), default=after)
+    return f"{line}\n", attempts.newest_place(found, after)
 
 
 def check(*libraries: str) -> None:

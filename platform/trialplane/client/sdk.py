@@ -110,12 +110,12 @@ class Platform:
 
     def _check_resumed(self, job: Job | None, name: str | None) -> list[Complaint]:
         """What is wrong with the run whose checkpoint a training, or a collection, is to start from."""
-        if job is None or job.starts_from is None:
+        if job is None or job.resume is None:
             return []
-        if job.starts_from == name:
+        if job.resume == name:
             return [Complaint("resume", f"is this run itself; `platform resume {name}` goes on with it", "--resume")]
         try:
-            why = self._unfit(self.target.job(job.starts_from), job, job.starts_from)
+            why = self._unfit(self.target.job(job.resume), job, job.resume)
         except RunNotFound as error:
             why = str(error)
         return [Complaint("resume", why, "--resume")] if why else []

@@ -271,7 +271,7 @@ class Ledger:
             metrics=self.job.metrics,
             timeout=self.job.budget.timeout,
             prunable=self._search.pruner.name != "none",
-            resume=self.job.starts_from or "",
+            resume=self.job.resume or "",
             retry_of=retry_of,
         )
         # Only what is drawn goes into the database: the fixed parameters are the job's.

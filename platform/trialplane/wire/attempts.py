@@ -85,7 +85,12 @@ def at(select: Select, run: str, trial: int) -> list[Attempt]:
 def ended(select: Select, run: str, after: int) -> tuple[int, list[Attempt]]:
     """The attempts that ended since the one at the place `after`, in the order of their ends, and the place of the last."""
     found = _read(select, f"{_PLAIN} AND place > :after ORDER BY place", run=run, after=after)
-    return max((attempt.place or 0 for attempt in found), default=after), found
+    return newest_place(found, after), found
+
+
+def newest_place(found: Sequence[Attempt], after: int) -> int:
+    """The place to ask from next, of who has asked from `after` on and found these."""
+    return max((attempt.place or 0 for attempt in found), default=after)
 
 
 def whole(select: Select, run: str, after: int = 0) -> list[Attempt]:

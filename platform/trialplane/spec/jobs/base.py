@@ -146,11 +146,6 @@ class Base(faults.Model):
         return 1
 
     @property
-    def starts_from(self) -> str | None:
-        """The run whose newest checkpoint it starts from."""
-        return None
-
-    @property
     def files_to(self) -> str | None:
         """The URL or folder that results are written to as files, where the job names one."""
         return None

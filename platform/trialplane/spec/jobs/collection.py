@@ -239,11 +239,6 @@ class Collection(Base):
         )
 
     @property
-    def starts_from(self) -> str | None:
-        """The run whose newest checkpoint it starts from."""
-        return self.resume
-
-    @property
     def files_to(self) -> str | None:
         """The URL or folder that results are written to as files, where the job names one."""
         return None if self.collect.write is None else self.collect.write.to

@@ -47,6 +47,7 @@ class Study(Ranked):
         "resume": "is for kind: train and kind: collect; a study goes on with `platform resume`",
     }
     loss: ClassVar[str] = "a lost pod starts its trial from nothing"
+    resume: ClassVar[None] = None  # it starts from no other run
 
     kind: Literal["hpo"] = Field(description="A search for good hyper-parameters.")
     space: Space = Field(

@@ -111,11 +111,6 @@ class Training(Ranked):
         cores = f"--gpus 0 --ranks {self.ranks_per_node} on its cores"
         return f"{here}{cores}, and without --local a cluster is asked"
 
-    @property
-    def starts_from(self) -> str | None:
-        """The run whose newest checkpoint it starts from."""
-        return self.resume
-
     def facts(self) -> dict[str, Any]:
         """What MLflow shows of the run beside its objectives."""
         resume = {"resume": self.resume} if self.resume else {}
