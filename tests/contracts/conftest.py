@@ -26,6 +26,7 @@ import psycopg2
 import pytest
 
 from trialplane.controller.ledger import Ledger
+from trialplane.controller.patience import Patience
 from trialplane.spec import jobs
 from trialplane.spec.jobs import Job
 from trialplane.training.process import die_with_parent
@@ -41,6 +42,7 @@ import json, os, sys
 from pathlib import Path
 
 from trialplane.controller.ledger import Ledger
+from trialplane.controller.patience import Patience
 from trialplane.spec import jobs
 from trialplane.wire.records import TrialOutcome
 from trialplane.wire.states import TrialState
@@ -225,9 +227,10 @@ class Backend:
     def lock(self) -> Path:
         return self.folder / "controller.lock"
 
-    def open(self, job: Job, *, lock: Path | None = None, **options: Any) -> Ledger:
-        """A ledger, as a controller opens it; closed at the end of the test if not before."""
-        ledger = Ledger(self.url, job, "toy", self.code, lock or self.lock, **options)
+    def open(self, job: Job, *, lock: Path | None = None, left_at: int = 0, **patience: Any) -> Ledger:
+        """A ledger, as a controller with such a patience opens it; closed at the end of the test if not before."""
+        parts = (self.url, job, "toy", self.code, lock or self.lock)
+        ledger = Ledger(*parts, patience=Patience(**patience), left_at=left_at)
         self.opened.append(ledger)
         return ledger
 

@@ -1,7 +1,7 @@
-"""What a ledger does besides trials where it outlives everything else of a run: it says all about the run, hears wishes,
+"""What a ledger does besides trials where it outlives everything else of a run: it has all that is known and desired of it,
 and waits for a former controller that PostgreSQL has not noticed the end of.
 
-Not checked here: crashes and outages (test_ledger_crashes.py), who writes the wishes (tests/controller/test_gateway.py).
+Not checked here: crashes and outages (test_ledger_crashes.py), who writes what is desired (controller/test_gateway.py).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.contracts.conftest import Backend, Postgres, ask, complete, drive, ma
 from trialplane import errors
 from trialplane.controller.store.study import Storage
 from trialplane.wire import labels, records
-from trialplane.wire.records import RunStatus, Wish
+from trialplane.wire.records import Desired, RunStatus
 from trialplane.wire.states import RunState
 
 
@@ -118,9 +118,9 @@ def test_two_controllers_that_are_the_first_ones_make_the_tables_once(remote: Ba
 
 def test_a_wish_is_there_when_somebody_wished(backend: Backend) -> None:
     with backend.open(make_job()) as ledger:
-        assert ledger.wish() == Wish(RunState.RUNNING, None)
-        ledger.describe({labels.LEDGER_WISH: {"state": "PAUSED", "parallel": 3, "of": "a newer version"}})
-        assert ledger.wish() == Wish(RunState.PAUSED, 3)
+        assert ledger.desired() == Desired(RunState.RUNNING, None)
+        ledger.describe({labels.LEDGER_DESIRED: {"state": "PAUSED", "parallel": 3, "of": "a newer version"}})
+        assert ledger.desired() == Desired(RunState.PAUSED, 3)
 
 
 def test_what_is_left_to_start_is_counted(backend: Backend) -> None:
@@ -150,7 +150,7 @@ def test_a_former_controllers_connection_is_waited_for(remote: Backend) -> None:
         return False
 
     opened: list[Any] = []
-    thread = threading.Thread(target=lambda: opened.append(remote.open(job, lock_patience=60, give_up=give_up)))
+    thread = threading.Thread(target=lambda: opened.append(remote.open(job, lock_seconds=60, give_up=give_up)))
     thread.start()
     assert looked.wait(60), "it looks again and again"
     assert not opened
@@ -163,13 +163,13 @@ def test_waiting_for_a_former_controller_can_be_given_up(remote: Backend) -> Non
     job = make_job()
     remote.open(job)
     with pytest.raises(errors.LedgerLocked):
-        remote.open(job, lock_patience=600, give_up=lambda: True)
+        remote.open(job, lock_seconds=600, give_up=lambda: True)
 
 
 def test_a_broken_connection_that_postgresql_believes_in_is_no_other_controller(remote: Backend) -> None:
     """The network broke: the next connection finds the lock held by the last one, until the server gives that up."""
     looked = threading.Event()
-    ledger = remote.open(make_job(), lock_patience=60, give_up=lambda: bool(looked.set()))
+    ledger = remote.open(make_job(), lock_seconds=60, give_up=lambda: bool(looked.set()))
     request = ask(ledger)
     key = labels.ledger_lock("toy")
     with session(remote) as other:

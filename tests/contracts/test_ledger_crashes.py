@@ -135,7 +135,7 @@ def test_a_database_that_goes_away_is_waited_for(place, postgres: Postgres, mome
             postgres.start()
         said.append(message)
 
-    ledger = backend.open(job, patience=60, on_wait=on_wait)
+    ledger = backend.open(job, seconds=60, on_wait=on_wait)
     drive(ledger, count=1)
     request = ask(ledger) if moment == "tell" else None
     postgres.stop()
@@ -155,7 +155,7 @@ def test_a_database_that_stays_away_ends_the_run_and_loses_nothing(place, postgr
     backend = Backend("postgres", postgres.new_database(), place)
     backend.code.mkdir()
     job = make_job(trials=4)
-    ledger = backend.open(job, patience=0.2)
+    ledger = backend.open(job, seconds=0.2)
     drive(ledger, count=2)
     request = ask(ledger)
     postgres.stop()
@@ -176,7 +176,7 @@ def test_a_controller_that_lost_its_lock_with_the_server_keeps_others_out(place,
     backend = Backend("postgres", postgres.new_database(), place)
     backend.code.mkdir()
     job = make_job(trials=4)
-    ledger = backend.open(job, patience=60)
+    ledger = backend.open(job, seconds=60)
     drive(ledger, count=1)
     postgres.stop()
     postgres.start()

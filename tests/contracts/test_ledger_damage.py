@@ -41,7 +41,7 @@ def full_disk():
 def test_a_full_disk_is_said_and_nothing_told_is_lost(sqlite: Backend, full_disk) -> None:
     job = make_job(trials=500)
     waits: list[str] = []
-    ledger = sqlite.open(job, patience=0.3, on_wait=waits.append)
+    ledger = sqlite.open(job, seconds=0.3, on_wait=waits.append)
     drive(ledger, count=3)
     full_disk(ledger, 2)
     told = 3
@@ -70,7 +70,7 @@ def test_room_made_in_time_is_enough(sqlite: Backend, full_disk) -> None:
         full_disk(ledger, 100_000)
 
     waits: list[str] = []
-    ledger = sqlite.open(job, patience=30, on_wait=make_room)
+    ledger = sqlite.open(job, seconds=30, on_wait=make_room)
     drive(ledger, count=2)
     full_disk(ledger, 1)
     drive(ledger)

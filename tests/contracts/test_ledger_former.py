@@ -24,7 +24,7 @@ from trialplane.client import results
 from trialplane.controller.ledger import Ledger
 from trialplane.controller.store.archive import Archive
 from trialplane.wire import labels
-from trialplane.wire.records import TrialOutcome, TrialRequest, TrialRow, Wish
+from trialplane.wire.records import Desired, TrialOutcome, TrialRequest, TrialRow
 from trialplane.wire.states import FailureClass, RunState, TrialState
 
 JOB = make_job(
@@ -129,7 +129,7 @@ def test_it_goes_on_as_it_would_have_undisturbed(former: Backend) -> None:
 def test_what_was_known_of_it_is_kept(former: Backend) -> None:
     with former.open(JOB) as ledger:
         assert ledger.worked == 12.5
-        assert ledger.wish() == Wish(RunState.RUNNING, 3)
+        assert ledger.desired() == Desired(RunState.RUNNING, 3)
         known = [ledger._storage.described(name) for name in (labels.LEDGER_SUBMISSION, labels.LEDGER_CODE)]
         assert known == [{"submitted": 5.0, "user": "ann"}, "AAEC"]
     assert query(former, "SELECT epoch FROM runs") == [(2,)], "a controller of that version is fenced"

@@ -7,8 +7,13 @@ from typing import Any
 
 from tests.controller.slots_double import Slots
 
+from trialplane.controller.endings import Ending
 from trialplane.controller.ledger import Ledger
-from trialplane.controller.loop import Controller, Ending
+from trialplane.controller.loop import Controller
+from trialplane.controller.workloads.study import StudyWorkload
+from trialplane.controller.workloads.training import TrainingWorkload
+from trialplane.controller.workloads.workload import Workload
+from trialplane.spec import jobs
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import RunStatus, TrialReport
 from trialplane.wire.states import FailureClass, RunState
@@ -39,6 +44,9 @@ class Recorder:
 
     ended = best = started
 
+    def trial_env(self, number: int, run_id: str) -> dict[str, str]:
+        return {}
+
     def tick(self) -> None:
         """Goes on."""
 
@@ -61,7 +69,7 @@ class Loop:
         run: its files.
         wants: what the user wants, or what says so each time it is asked.
         stop: what a trial does that is told to stop; None when it is not to be told.
-        around: makes the pool that the loop sees of the slots.
+        work: makes the workload of the ledger and the slots; by default that of a study, or of a training.
         size: how many slots there are.
         worked: seconds that former controllers worked.
     """
@@ -72,10 +80,11 @@ class Loop:
         run: RunPaths,
         wants: Ending | Callable[[], Ending | None] | None,
         stop: Callable[[Slots], None] | None = None,
-        around: Callable[[Slots], Any] = lambda slots: slots,
+        work: Callable[[Ledger, Any], Workload] | None = None,
         size: int = 1,
         worked: float = 0.0,
     ) -> None:
+        self._wants = wants
         self.slots = Slots(size)
         self.slots.warm(*range(size))
         self.board = Board()
@@ -95,6 +104,15 @@ class Loop:
         self.slots.stop = on_stop  # type: ignore[method-assign]
         self.slots.kill = on_kill  # type: ignore[method-assign]
         base = RunStatus("toy-1", "toy", RunState.RUNNING, ledger.job.trials, worked=worked)
-        parts: tuple[Any, ...] = (run, ledger, around(self.slots), Recorder(), self.board, base)
-        asked = wants if callable(wants) else lambda: wants
-        self.controller = Controller(*parts, lambda: asked() if self.slots.started else None)
+        work = work or (TrainingWorkload if isinstance(ledger.job, jobs.Training) else StudyWorkload)
+        parts: tuple[Any, ...] = (run, ledger, work(ledger, self.slots), Recorder(), self.board, base)
+        self.controller = Controller(*parts, self)
+
+    def ending(self) -> Ending | None:
+        """What the user wants once the trial runs."""
+        if not self.slots.started:
+            return None
+        return self._wants() if callable(self._wants) else self._wants
+
+    def parallel(self) -> None:
+        """As many as there are."""

@@ -16,7 +16,7 @@ from tests.controller.slots_double import Slots
 from tests.controller.trainings import LOSS, SEARCH, Opened, job
 
 from trialplane.controller.counts import Alike
-from trialplane.controller.loop import Ending
+from trialplane.controller.endings import Ending
 from trialplane.wire.records import TrialOutcome, TrialRequest
 from trialplane.wire.states import FailureClass, RunState, TrialState
 from trialplane.worker import outcomes

@@ -8,25 +8,27 @@ from __future__ import annotations
 
 import dataclasses
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.controller import crew
+from tests.controller import collecting
 from tests.controller.loops import CANCELLED, PAUSED, Loop
 from tests.controller.slots_double import Slots
 from tests.controller.trainings import LOSS, SEARCH, Opened, job
 
+from trialplane.controller import endings
 from trialplane.controller import loop as module
-from trialplane.controller.crews import CrewPool
+from trialplane.controller.desired import DesiredState
+from trialplane.controller.endings import Ending
 from trialplane.controller.gangs import GangPool
-from trialplane.controller.loop import Ending
+from trialplane.controller.ledger import Ledger
 from trialplane.controller.session import Session
 from trialplane.controller.setting import Setting
 from trialplane.controller.status import write_status
-from trialplane.controller.wishes import Wishes
-from trialplane.spec.jobs import Job
+from trialplane.controller.workloads.collection import CollectionWorkload, ObjectStores
+from trialplane.controller.workloads.study import StudyWorkload
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.progress import CollectionProgress
 from trialplane.wire.records import RunStatus, SlotConfig, TrialRequest
@@ -75,12 +77,14 @@ def stays(slots: Slots) -> None:
     """A trial that takes its time to save itself."""
 
 
-def gang(slots: Slots) -> GangPool:
-    return GangPool(slots, SlotConfig("toy-1", "", "", "", "", nodes=2))  # type: ignore[arg-type]  # a double
+def gang(ledger: Ledger, slots: Any) -> StudyWorkload:
+    return StudyWorkload(ledger, GangPool(slots, SlotConfig("toy-1", "", "", "", "", nodes=2)))
 
 
-def crew_of(of: Job) -> Callable[[Slots], CrewPool]:
-    return lambda slots: CrewPool(slots, Slots(2), of, lambda: 0, lambda: 0)  # type: ignore[arg-type]  # doubles
+def collection(ledger: Ledger, slots: Any) -> CollectionWorkload:
+    workers: Any = Slots(2)
+    exchange: Any = collecting.Exchange(slots, workers)
+    return CollectionWorkload(ledger, slots, workers, exchange, ObjectStores(lambda: 0, lambda: 0))
 
 
 @pytest.mark.parametrize(("before", "ended"), [(0.0, 2), (3000.0, 1)])
@@ -120,23 +124,23 @@ def test_what_the_user_wants_ends_the_trials_that_a_used_up_budget_left_to_finis
 
 def test_trials_of_several_nodes_are_ended_after_a_budget_too(opened: Opened, clock: Clock) -> None:
     of = job(**SEARCH, **HOUR, nodes=2)
-    loop = Loop(opened.open(of), opened.run, User(clock, PAUSED), around=gang, size=2)
+    loop = Loop(opened.open(of), opened.run, User(clock, PAUSED), work=gang, size=2)
     assert loop.controller.run() == PAUSED
     assert {slot for slot, _, _ in loop.slots.killed} == {0, 1}
 
 
 def test_an_iteration_gets_the_time_to_save_itself_after_a_budget_too(opened: Opened, clock: Clock) -> None:
-    of = crew.job().model_copy(update={"budget": job(**SEARCH, **HOUR).budget})
+    of = collecting.job().model_copy(update={"budget": job(**SEARCH, **HOUR).budget})
 
     def saves(slots: Slots) -> None:
         slots.fail(0, FailureClass.LOST, "stopped by SIGTERM, with a checkpoint")
 
-    loop = Loop(opened.open(of), opened.run, User(clock, PAUSED), saves, crew_of(of))
+    loop = Loop(opened.open(of), opened.run, User(clock, PAUSED), saves, collection)
     assert loop.controller.run() == PAUSED
     assert loop.heard and not loop.slots.killed
     progress = loop.board.shown[-1].progress
     assert isinstance(progress, CollectionProgress)
-    assert progress.iteration == 0, "what the status showed of it is the crew's"
+    assert progress.iteration == 0, "what the status showed of it is the collection's"
 
 
 def test_a_used_up_budget_does_not_replace_what_the_user_wants(opened: Opened, clock: Clock) -> None:
@@ -181,13 +185,10 @@ def test_a_pause_does_not_replace_a_cancel(opened: Opened, clock: Clock) -> None
     assert loop.controller.run() == CANCELLED
 
 
-def test_of_two_budgets_the_one_that_was_used_up_first_counts(opened: Opened) -> None:
+def test_of_two_budgets_the_one_that_was_used_up_first_counts() -> None:
     """A trial that was just ending reaches the target of a run that has failed."""
-    loop = Loop(opened.open(job(**SEARCH)), opened.run, None)
     failed = Ending(RunState.FAILED, "too many trials failed", kill=True)
-    loop.controller._stop(failed)
-    loop.controller._stop(Ending(RunState.SUCCEEDED, "the target is reached", kill=True))
-    assert loop.controller._ending == failed
+    assert endings.of(failed, Ending(RunState.SUCCEEDED, "the target is reached", kill=True)) == failed
 
 
 def test_what_a_run_warned_of_is_in_its_last_status_too(opened: Opened) -> None:
@@ -215,27 +216,27 @@ def run(tmp_path: Path) -> RunPaths:
     return made
 
 
-def wished(wishes: Wishes) -> tuple[RunState, bool]:
-    ending = wishes.ending()
+def asked(desired: DesiredState) -> tuple[RunState, bool]:
+    ending = desired.ending()
     assert ending is not None
     return ending.state, ending.hurry
 
 
 def test_a_cancel_after_a_pause_is_no_hurry_and_a_second_one_is(run: RunPaths) -> None:
     stopped = [15]
-    wishes = Wishes(run, stopped, None, 1)
-    assert wished(wishes) == (RunState.PAUSED, False)
+    desired = DesiredState(run, stopped, None)
+    assert asked(desired) == (RunState.PAUSED, False)
     run.cancelled.touch()
     stopped.append(15)
-    assert wished(wishes) == (RunState.CANCELLED, False)
+    assert asked(desired) == (RunState.CANCELLED, False)
     stopped.append(15)
-    assert wished(wishes) == (RunState.CANCELLED, True)
+    assert asked(desired) == (RunState.CANCELLED, True)
 
 
 def test_two_cancels_are_a_hurry(run: RunPaths) -> None:
     run.cancelled.touch()
     stopped = [15]
-    wishes = Wishes(run, stopped, None, 1)
-    assert wished(wishes) == (RunState.CANCELLED, False)
+    desired = DesiredState(run, stopped, None)
+    assert asked(desired) == (RunState.CANCELLED, False)
     stopped.append(15)
-    assert wished(wishes) == (RunState.CANCELLED, True)
+    assert asked(desired) == (RunState.CANCELLED, True)

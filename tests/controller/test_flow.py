@@ -1,6 +1,6 @@
 """What is on its way between producers and the consumer, driven through every order of events.
 
-Not checked here: what a crew does with it (test_crews.py).
+Not checked here: what a collection does with it (test_collection.py).
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class Gangs:
             else:
                 heard.append(said)
                 if said.outcome is None:
-                    self.pool.go_on(said.slot, prune)
+                    self.pool.answer(said.slot, prune)
         return heard
 
     def run(self) -> None:
@@ -282,7 +282,8 @@ def test_a_smaller_pool_takes_idle_gangs_apart_and_a_larger_one_makes_more() -> 
     assert [ready.slot for ready in made.ready] == [0, 1]
     assert made.pool.size == 3
     made.pool.start(0, request(5))
-    assert made.pool.resize(1) == {1}
+    made.pool.resize(1)
+    assert (made.pool.idle, made.pool.running()) == ([], {0: request(5)})
     made.ready.clear()
     made.slots.warm(2)
     made.listen()

@@ -27,7 +27,7 @@ from trialplane.wire import attempts as reading
 from trialplane.wire import cluster, paths, records
 from trialplane.wire.attempts import Attempt
 from trialplane.wire.paths import RunPaths
-from trialplane.wire.records import RunStatus, TrialOutcome, TrialRow, Wish
+from trialplane.wire.records import Desired, RunStatus, TrialOutcome, TrialRow
 from trialplane.wire.states import FailureClass, RunState, TrialState
 
 __all__ = ["postgres", "site"]  # fixtures
@@ -123,7 +123,7 @@ def test_to_go_on_is_about_the_newest_attempt(site: Site) -> None:
     with site.ledger("toy") as ledger:
         for state, again in (("RUNNING", None), ("PAUSED", None), ("RUNNING", 0)):
             assert site.change("PUT", "/runs/toy/wish", {"state": state}).code == 200
-            assert ledger.wish().again == again
+            assert ledger.desired().again == again
             if state == "PAUSED":
                 ask(ledger)
 
@@ -132,15 +132,15 @@ def test_each_field_of_a_wish_changes_alone_and_a_pause_leaves_a_run_cancelled(s
     with site.ledger("toy") as ledger:
         ask(ledger)
         for changed, wish in (
-            ({"parallel": 7}, Wish(RunState.RUNNING, 7)),
-            ({"state": "PAUSED"}, Wish(RunState.PAUSED, 7)),
-            ({"parallel": 3}, Wish(RunState.PAUSED, 3)),
-            ({"state": "CANCELLED", "parallel": None}, Wish(RunState.CANCELLED)),
-            ({"state": "PAUSED"}, Wish(RunState.CANCELLED)),
-            ({"state": "RUNNING"}, Wish(RunState.RUNNING, None, 0)),
+            ({"parallel": 7}, Desired(RunState.RUNNING, 7)),
+            ({"state": "PAUSED"}, Desired(RunState.PAUSED, 7)),
+            ({"parallel": 3}, Desired(RunState.PAUSED, 3)),
+            ({"state": "CANCELLED", "parallel": None}, Desired(RunState.CANCELLED)),
+            ({"state": "PAUSED"}, Desired(RunState.CANCELLED)),
+            ({"state": "RUNNING"}, Desired(RunState.RUNNING, None, 0)),
         ):
             assert site.change("PUT", "/runs/toy/wish", changed).code == 200
-            assert ledger.wish() == wish
+            assert ledger.desired() == wish
             assert site.get("/runs/toy/wish") == records.to_dict(wish)
 
 
@@ -158,7 +158,7 @@ def test_what_is_no_wish_is_refused(site: Site, wish: Any) -> None:
 def test_states_may_be_written_small(site: Site) -> None:
     with site.ledger("toy") as ledger:
         assert site.change("PUT", "/runs/toy/wish", {"state": "cancelled"}).code == 200
-        assert ledger.wish().state is RunState.CANCELLED
+        assert ledger.desired().state is RunState.CANCELLED
 
 
 @pytest.mark.parametrize("headers", [{}, {cluster.TOKEN_HEADER: "wrong"}, {cluster.TOKEN_HEADER: "ä"}])
@@ -168,7 +168,7 @@ def test_changes_need_the_token(site: Site, headers: dict[str, str]) -> None:
         changes = (("PUT", "/runs/toy/wish", wish), ("PUT", "/runs/new", new), ("DELETE", "/runs/toy", b""))
         for method, path, body in changes:
             assert site.ask(method, path, body, **headers).code == 403
-        assert ledger.wish().state is RunState.RUNNING
+        assert ledger.desired().state is RunState.RUNNING
     assert len(site.get("/runs")) == 1
 
 

@@ -1,4 +1,4 @@
-"""What comes from pods and what is done about it, each by itself: the submission, logs, stores, failed starts, wishes.
+"""What comes from pods and what is done about it: the submission, logs, stores, failed starts, the desired state.
 
 Not checked here: all of it together (tests/study/test_cluster.py).
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import tarfile
+import types
 from pathlib import Path
 
 import numpy as np
@@ -15,14 +16,14 @@ import pytest
 from tests.controller.conftest import request
 
 from trialplane import errors
-from trialplane.controller import adoption, arrival, session, wishes
+from trialplane.controller import adoption, arrival, desired, session
+from trialplane.controller.desired import DesiredState
 from trialplane.controller.setting import Setting
 from trialplane.controller.starting import StartFailures
-from trialplane.controller.wishes import Wishes
 from trialplane.plan import pack
 from trialplane.wire import env
 from trialplane.wire.paths import RunPaths
-from trialplane.wire.records import Wish
+from trialplane.wire.records import Desired
 from trialplane.wire.states import RunState
 
 
@@ -129,58 +130,59 @@ def test_in_a_cluster_drained_pods_are_not_the_end() -> None:
 
 
 class Ledger:
-    """A ledger as far as wishes go."""
+    """A ledger as far as the desired state goes."""
 
-    def __init__(self, wish: Wish | None) -> None:
-        self.said = wish
+    def __init__(self, wanted: Desired | None) -> None:
+        self.job = types.SimpleNamespace(width=4)
+        self.said = wanted
         self.looks = 0
 
-    def wish(self) -> Wish:
+    def desired(self) -> Desired:
         self.looks += 1
         if self.said is None:
             raise errors.LedgerUnavailable("away")
         return self.said
 
 
-def wished(tmp_path: Path, wish: Wish | None, stopped: list[int] | None = None) -> tuple[Wishes, Ledger]:
-    ledger = Ledger(wish)
-    return Wishes(RunPaths(tmp_path / "toy"), stopped or [], ledger, 4), ledger  # type: ignore[arg-type]
+def opened(tmp_path: Path, wanted: Desired | None, stopped: list[int] | None = None) -> tuple[DesiredState, Ledger]:
+    ledger = Ledger(wanted)
+    return DesiredState(RunPaths(tmp_path / "toy"), stopped or [], ledger), ledger  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
-    ("wish", "stopped", "state"),
+    ("wanted", "stopped", "state"),
     [
-        (Wish(), [], None),
-        (Wish(RunState.PAUSED), [], RunState.PAUSED),
-        (Wish(RunState.CANCELLED), [], RunState.CANCELLED),
-        (Wish(), [15], RunState.PAUSED),
-        (Wish(RunState.CANCELLED), [15], RunState.CANCELLED),
-        (Wish(RunState.UNKNOWN), [], None),
+        (Desired(), [], None),
+        (Desired(RunState.PAUSED), [], RunState.PAUSED),
+        (Desired(RunState.CANCELLED), [], RunState.CANCELLED),
+        (Desired(), [15], RunState.PAUSED),
+        (Desired(RunState.CANCELLED), [15], RunState.CANCELLED),
+        (Desired(RunState.UNKNOWN), [], None),
         (None, [], None),
     ],
 )
 def test_how_the_user_wants_a_run_to_end(
-    tmp_path: Path, wish: Wish | None, stopped: list[int], state: RunState | None
+    tmp_path: Path, wanted: Desired | None, stopped: list[int], state: RunState | None
 ) -> None:
-    made, _ = wished(tmp_path, wish, stopped)
+    made, _ = opened(tmp_path, wanted, stopped)
     ending = made.ending()
     assert (None if ending is None else ending.state) == state
 
 
 def test_the_database_is_asked_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    monkeypatch.setattr(wishes.time, "monotonic", lambda: now)
-    made, ledger = wished(tmp_path, Wish(parallel=7))
+    monkeypatch.setattr(desired.time, "monotonic", lambda: now)
+    made, ledger = opened(tmp_path, Desired(parallel=7))
     for _ in range(50):
         assert made.parallel() == 7
     assert ledger.looks == 1
-    now += wishes.INTERVAL
+    now += desired.INTERVAL
     ledger.said = dataclasses.replace(ledger.said, parallel=None) if ledger.said else None
     assert made.parallel() == 4
-    now += wishes.INTERVAL
+    now += desired.INTERVAL
     ledger.said = None  # away: the last word counts
     assert made.parallel() == 4
-    now += wishes.INTERVAL
+    now += desired.INTERVAL
     made.ending()
     assert ledger.looks == 3, "and it is left in peace for longer"
 

@@ -1,7 +1,7 @@
 """A Ray that does not start, by a double; and that the installed one says what its object stores hold and spill: the calls
 are its own, not public.
 
-Not checked here: what follows from the latter (test_crews.py).
+Not checked here: what follows from the latter (test_collection.py).
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from tests.controller.conftest import FACTS, Place, Server, outcome, play, request, wait_until
 
-from trialplane.controller import journal, loop
+from trialplane.controller import journal
 from trialplane.controller import recorder as recording
 from trialplane.controller.recorder import Recorder
 from trialplane.policies import transport
@@ -369,8 +369,8 @@ def test_the_spool_catches_up_with_the_ledger(place: Place) -> None:
         (request(3), None),
     ]
     ledger: Any = SimpleNamespace(attempts=lambda: iter(attempts))
-    assert loop.catch_up(ledger, recorder) == 3
-    assert loop.catch_up(ledger, recorder) == 0
+    assert recorder.catch_up(ledger.attempts()) == 3
+    assert recorder.catch_up(ledger.attempts()) == 0
     assert recorder.close(60)
     states = {int(run.data.tags["trialplane.number"]): run.data.tags["trialplane.state"] for run in place.runs()}
     assert states == {0: "COMPLETE", 1: "FAILED", 2: "COMPLETE", 3: "RUNNING"}

@@ -1,4 +1,4 @@
-"""The actor around a slot: which attempt a call is about, and what a message requests of the slot.
+"""The actor around a slot: which process a call is about, and what a message requests of the slot.
 
 Not checked here: what slots do (tests/worker), and Ray (tests/study).
 """
@@ -17,6 +17,13 @@ from trialplane.wire import messages
 from trialplane.wire.records import SlotConfig, TrialRequest
 from trialplane.wire.states import FailureClass
 from trialplane.wire.units import Unit
+
+TO_EXCHANGE = (
+    messages.HandUnits((Unit(4, 99),), last=True),
+    messages.ReleaseResults((4, 5)),
+    messages.ReleaseWeights(),
+    messages.EndFeed(3),
+)
 
 
 class Slot:
@@ -50,11 +57,11 @@ def actor(monkeypatch: pytest.MonkeyPatch) -> tuple[SlotActor, Slot]:
     return made, made._slot
 
 
-def test_a_call_is_about_the_attempt_it_names(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_is_about_the_process_it_names(monkeypatch: pytest.MonkeyPatch) -> None:
     made, slot = actor(monkeypatch)
     late = messages.encode(messages.KillTrial(FailureClass.TIMEOUT, "too late"))
-    made.run(start(1))
-    made.run(start(2))
+    made.run(1, start(1))
+    made.run(2, start(2))
     made.control(1, late)
     assert slot.killed == []
     made.control(2, late)
@@ -64,8 +71,8 @@ def test_a_call_is_about_the_attempt_it_names(monkeypatch: pytest.MonkeyPatch) -
 def test_the_next_attempt_does_not_begin_in_the_middle_of_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else what was to end the attempt before would end this one."""
     made, slot = actor(monkeypatch)
-    made.run(start(1))
-    started = threading.Thread(target=made.run, args=(start(2),))
+    made.run(1, start(1))
+    started = threading.Thread(target=made.run, args=(2, start(2)))
 
     def begin() -> None:
         started.start()
@@ -90,12 +97,15 @@ class Told:
     def fetch(self, units: tuple[int, ...]) -> dict[int, str]:
         return {unit: f"result {unit}" for unit in units if unit < 9}
 
+    def fetch_weights(self) -> str:
+        return "weights"
+
 
 def told(monkeypatch: pytest.MonkeyPatch) -> tuple[SlotActor, Told]:
     """An actor whose attempt 1 runs."""
     monkeypatch.setattr("trialplane.worker.slot.Slot", Told)
     made = SlotActor(SlotConfig("toy", "/code", "train:run", "/root", "/cache"), "0-1")
-    made.run(start(1))
+    made.run(1, start(1))
     made._slot.requested.clear()
     return made, made._slot
 
@@ -105,9 +115,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> tuple[SlotActor, Told]:
     [
         (messages.KillTrial(FailureClass.LOST, "why"), ("kill", (FailureClass.LOST, "why"))),
         (messages.StopTrial("why"), ("stop", ("why",))),
-        (messages.HandUnits((Unit(4, 99),), last=True), ("hand", ((Unit(4, 99),), True))),
-        (messages.ReleaseResults((4, 5)), ("release", ((4, 5),))),
-        (messages.EndFeed(3), ("end_feed", (3,))),
+        *((message, ("pass_on", (message,))) for message in TO_EXCHANGE),
     ],
 )
 def test_each_message_is_one_request_of_the_slot(
@@ -116,15 +124,18 @@ def test_each_message_is_one_request_of_the_slot(
     made, slot = told(monkeypatch)
     made.control(1, messages.encode(message))
     assert slot.requested == [requested]
-    made.go_on(messages.encode(messages.AnswerReport(prune=True)))
-    assert slot.requested[1:] == [("go_on", (True,))]
+    made.answer(messages.encode(messages.AnswerReport(prune=True)))
+    assert slot.requested[1:] == [("answer", (True,))]
 
 
 def test_results_are_fetched_as_far_as_they_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
     made, _ = told(monkeypatch)
     wanted = messages.encode(messages.FetchResults((7, 9, 8)))
     assert made.fetch(1, wanted) == ((7, 8), ["result 7", "result 8"])
-    assert made.fetch(2, wanted) == ((), []), "of another attempt"
+    assert made.fetch(2, wanted) == ((), []), "of another process"
+    weights = messages.encode(messages.FetchWeights())
+    assert made.fetch(1, weights) == (True, ["weights"])
+    assert made.fetch(2, weights) == (False, [None])
 
 
 @pytest.mark.parametrize(
@@ -132,7 +143,7 @@ def test_results_are_fetched_as_far_as_they_are_there(monkeypatch: pytest.Monkey
 )
 def test_what_a_controller_of_another_version_requests_is_an_error(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
     made, slot = told(monkeypatch)
-    for call, given in ((made.control, (1, data)), (made.fetch, (1, data)), (made.run, (data,)), (made.go_on, (data,))):
+    for call, given in ((made.control, (1, data)), (made.fetch, (1, data)), (made.run, (2, data)), (made.answer, (data,))):
         with pytest.raises(errors.MessageError, match=r"^a controller "):
             call(*given)
     assert slot.requested == []

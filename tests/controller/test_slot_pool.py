@@ -1,119 +1,27 @@
 """What the pool of slots does about a slot whose pod ends, and about one that does not start.
 
 Ray is a double that answers what a test wants. Not checked here: real slots (tests/study), gangs of them (test_gangs.py),
-a Ray that does not start (test_ray_session.py).
+a Ray that does not start (test_ray_session.py), results (test_exchange.py).
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 import ray
 from tests.controller.conftest import outcome, request
+from tests.controller.ray_double import CONFIG, READY, Call, FakeRay, clock, fake, running
 
 from trialplane import errors
-from trialplane.controller import ray_session, slots
-from trialplane.controller.slot_events import SlotFed, SlotFetched, SlotReady, SlotTrial
+from trialplane.controller import slots
+from trialplane.controller.slot_events import SlotReady, SlotTrial
 from trialplane.controller.slots import SlotPool
 from trialplane.wire import messages
-from trialplane.wire.messages import SlotStarted
 from trialplane.wire.records import SlotConfig
 from trialplane.wire.states import FailureClass, TrialState
-from trialplane.wire.units import Parcel
 
-CONFIG = SlotConfig("toy", "/code", "train:run", "/root", "/cache", ship=True)
-PARCELS = (Parcel(7, 2, 10, 30), Parcel(8, 2, 10, 30))
-READY = SlotStarted("pod-0", 0.1, (), False)
-
-
-@dataclasses.dataclass(eq=False)
-class Call:
-    """A call under way; `answer` once the test has given one."""
-
-    actor: Actor
-    method: str
-    given: tuple[Any, ...] = ()
-    answer: Any = None
-
-
-class Actor:
-    """An actor, whose calls the test answers."""
-
-    def __init__(self, made: FakeRay) -> None:
-        self.made = made
-        self.is_killed = False
-
-    def __getattr__(self, method: str) -> Any:
-        def remote(*given: object) -> Any:
-            call = Call(self, method, given)
-            self.made.calls.append(call)
-            return (call, f"result of {method}") if method == "fetch" else call
-
-        return type("Method", (), {"remote": staticmethod(remote)})
-
-
-class FakeRay:
-    """As much of Ray as the pool uses."""
-
-    exceptions = ray.exceptions
-
-    def __init__(self) -> None:
-        self.actors: list[Actor] = []
-        self.calls: list[Call] = []
-
-    def remote(self, **_: object) -> Callable[[type], Any]:
-        def remote(*_: object) -> Actor:
-            self.actors.append(Actor(self))
-            return self.actors[-1]
-
-        return lambda cls: type("Factory", (), {"remote": staticmethod(remote)})
-
-    def wait(self, calls: list[Call], *, num_returns: int, **_: object) -> tuple[list[Call], list[Call]]:
-        return [call for call in calls if call.answer is not None][:num_returns], []
-
-    def get(self, call: Call) -> Any:
-        if isinstance(call.answer, Exception):
-            raise call.answer
-        return call.answer
-
-    def called(self, method: str) -> int:
-        return sum(call.method == method for call in self.calls)
-
-    def kill(self, actor: Actor) -> None:
-        actor.is_killed = True
-
-    def answer(self, method: str, answer: Any) -> None:
-        """Answers the newest call of that method."""
-        next(call for call in reversed(self.calls) if call.method == method).answer = answer
-
-
-@pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
-    made = FakeRay()
-    monkeypatch.setattr(slots, "ray", made)
-    monkeypatch.setattr(ray_session, "ray", made)
-    return made
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    now = [1000.0]
-    monkeypatch.setattr(slots.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(slots.time, "sleep", lambda seconds: None)
-    return now
-
-
-def running(fake: FakeRay, config: SlotConfig = CONFIG) -> SlotPool:
-    """A pool of one slot in which a trial runs."""
-    pool = SlotPool(config, 1)
-    fake.answer("start", messages.encode(READY))
-    (ready,) = pool.events(0)
-    assert isinstance(ready, SlotReady)
-    pool.start(0, request(5))
-    return pool
+__all__ = ["clock", "fake"]
 
 
 def ended(fake: FakeRay, pool: SlotPool, exit_code: int | None) -> SlotTrial:
@@ -168,43 +76,6 @@ def test_a_slot_that_was_to_go_is_gone_for_good(fake: FakeRay, clock: list[float
     clock[0] += slots.POD_GOES
     assert not list(pool.events(0))
     assert (len(fake.actors), pool.size) == (1, 0)
-
-
-@pytest.mark.parametrize("answer", [(7, 8), (8,), (), ray.exceptions.RayActorError()])
-def test_each_fetch_has_one_answer_whatever_becomes_of_the_slot(fake: FakeRay, clock: list[float], answer: Any) -> None:
-    pool = running(fake)
-    pool.fetch(0, (7, 8))
-    assert len(pool.pending) == 2
-    fake.answer("fetch", answer)
-    (said,) = pool.events(0)
-    there = answer if isinstance(answer, tuple) else ()
-    gone = tuple(unit for unit in (7, 8) if unit not in there)
-    assert said == SlotFetched(0, request(5), there, "result of fetch" if there else None, gone)
-    released = [call.given for call in fake.calls if call.method == "control"]
-    assert released == [(5, messages.encode(messages.ReleaseResults((7, 8))))], (
-        "it has room for others only when these are in the store, or are made again"
-    )
-    assert pool.running() == {0: request(5)}, "the trial's own call tells of its end"
-
-
-@pytest.mark.parametrize("answer", [True, False, ray.exceptions.RayActorError()])
-def test_each_feed_has_one_answer(fake: FakeRay, clock: list[float], answer: Any) -> None:
-    pool = running(fake)
-    pool.feed(0, PARCELS, "results")
-    fake.answer("feed", answer)
-    (said,) = pool.events(0)
-    assert said == SlotFed(0, request(5), (7, 8), lost=answer is not True)
-
-
-def test_what_a_slot_could_not_do_is_told(fake: FakeRay, clock: list[float]) -> None:
-    pool = running(fake)
-    no_room = ray.exceptions.RayTaskError("fetch", "Traceback", OSError("no room"))
-    pool.fetch(0, (7,))
-    fake.answer("fetch", no_room)
-    assert list(pool.events(0)) == [SlotFetched(0, request(5), gone=(7,), why="no room")]
-    pool.feed(0, PARCELS, "results")
-    fake.answer("feed", no_room)
-    assert list(pool.events(0)) == [SlotFed(0, request(5), (7, 8), lost=True, why="no room")]
 
 
 # Slots of another version
@@ -287,7 +158,8 @@ def test_a_slot_that_does_not_start_beside_others_is_given_up_alone(
     assert not list(pool.events(0))
     assert len(fake.actors) == 2 + slots.MAX_START_FAILURES, "and it stays so"
     assert (pool.ready, pool.size, pool.slots, pool.running()) == (2, 3, {0, 1}, {0: request(5)})
-    assert pool.resize(2) == {2}, "the first to go"
+    pool.resize(2)
+    assert (pool.size, pool.ready, pool.trouble) == (2, 2, ""), "it is the first to go"
     assert pool.trouble == ""
 
 
@@ -327,31 +199,13 @@ def test_of_a_resumed_run_one_bad_slot_is_one_bad_slot(fake: FakeRay, clock: lis
     assert "slot 1 failed to start 1 time and is started again" in pool.trouble
 
 
-def test_all_that_was_said_is_heard_at_once(fake: FakeRay, clock: list[float]) -> None:
-    pool = running(fake)
-    pool.fetch(0, (7,))
-    pool.feed(0, PARCELS, "results")
-    fake.answer("fetch", (7,))
-    fake.answer("feed", True)
-    assert [type(said) for said in pool.events(0)] == [SlotFetched, SlotFed]
-
-
 def test_a_slot_that_goes_because_of_what_another_said_is_heard_no_more(fake: FakeRay, clock: list[float]) -> None:
     pool = SlotPool(CONFIG, 2)
     for call in fake.calls:
         call.answer = messages.encode(READY)
-    ready = [said.slot for said in pool.events(0) if isinstance(said, SlotReady) and pool.resize(1)]
+    ready = []
+    for event in pool.events(0):
+        ready.append(event.slot)
+        pool.resize(1)
     assert ready == [0]
     assert (pool.size, pool.ready) == (1, 1)
-
-
-def test_a_fetch_from_a_slot_that_has_gone_is_answered(fake: FakeRay, clock: list[float]) -> None:
-    pool = running(fake)
-    pool.fetch(0, (7,))
-    pool.resize(0)
-    assert ended(fake, pool, 0).gone
-    assert pool.size == 0
-    fake.answer("fetch", ray.exceptions.RayActorError())
-    (said,) = pool.events(0)
-    assert isinstance(said, SlotFetched)
-    assert (said.units, said.reference, said.gone) == ((), None, (7,))

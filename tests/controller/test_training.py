@@ -180,7 +180,7 @@ def test_in_a_cluster_only_the_users_word_takes_it_up(opened: Opened, ray: str, 
     of = job(retries={"crashed": 0})
     assert ends(opened, of, FailureClass.CRASHED, [7]) == [False]
     ledger = opened.open(of)
-    ledger.describe({labels.LEDGER_WISH: {"state": "RUNNING", "again": again}})
+    ledger.describe({labels.LEDGER_DESIRED: {"state": "RUNNING", "again": again}})
     opened.run.submission.write_text("{}")
     Session(opened.run, of, [], Setting(ray=ray))._take_up(ledger)
     assert ledger.unstarted == left

@@ -15,8 +15,8 @@ from tests.controller.loops import CANCELLED, PAUSED, Loop
 from tests.controller.slots_double import Slots
 from tests.controller.trainings import LOSS, SEARCH, Opened, asked, job
 
-from trialplane.controller.loop import Ending
-from trialplane.controller.wishes import Wishes
+from trialplane.controller.desired import DesiredState
+from trialplane.controller.endings import Ending
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.progress import TrainingProgress
 from trialplane.wire.records import TrialReport, TrialRequest
@@ -72,10 +72,10 @@ def test_a_second_signal_leaves_no_time(opened: Opened) -> None:
 
 def test_two_signals_are_a_hurry(tmp_path: Path) -> None:
     stopped = [15]
-    wishes = Wishes(RunPaths(tmp_path / "toy-1"), stopped, None, 1)
-    first = wishes.ending()
+    desired = DesiredState(RunPaths(tmp_path / "toy-1"), stopped, None)
+    first = desired.ending()
     stopped.append(15)
-    second = wishes.ending()
+    second = desired.ending()
     assert first is not None
     assert second is not None
     assert (first.hurry, second.hurry) == (False, True)
@@ -144,7 +144,7 @@ def test_what_is_remarked_of_a_training_is_in_its_status(opened: Opened) -> None
 def test_the_status_says_how_far_it_is(opened: Opened) -> None:
     ledger = opened.open(job())
     loop = Loop(ledger, opened.run, None)
-    answer = loop.slots.go_on
+    answer = loop.slots.answer
     steps = iter(range(1, 4))
 
     def train(slot: int, prune: bool = False) -> None:
@@ -156,7 +156,7 @@ def test_the_status_says_how_far_it_is(opened: Opened) -> None:
             metrics = {"loss": 4.0 - step, "total_steps": 5.0}
             loop.slots.say(slot, reports=(TrialReport(0, 10 * step, metrics, 1e9 + step),))
 
-    loop.slots.go_on = train  # type: ignore[method-assign]
+    loop.slots.answer = train  # type: ignore[method-assign]
     start = loop.slots.start
 
     def start_training(slot: int, request: TrialRequest) -> None:

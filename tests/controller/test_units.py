@@ -1,6 +1,6 @@
 """The book of an iteration's units: whatever happens in whatever order, every unit ends exactly once.
 
-Not checked here: producers that do them (test_crews.py, tests/study/test_collection.py).
+Not checked here: workers that do them (test_collection.py, tests/study/test_collection.py).
 """
 
 from __future__ import annotations

@@ -17,7 +17,6 @@ import pytest
 from mlflow.exceptions import MlflowException
 from tests.controller.conftest import FACTS, Place, outcome, play, request, wait_until
 
-from trialplane.controller import loop
 from trialplane.controller.mlflow_writer import Writer
 from trialplane.wire import labels
 
@@ -143,7 +142,7 @@ def test_a_spool_that_lost_its_end_in_a_power_cut_is_written_again(place: Place,
     place.run.events.write_bytes(b"".join(lines[:4]))  # the first trial had not ended
     spool = place.spooler()
     spool.study(FACTS)
-    assert loop.catch_up(ledger(trials), spool) == trials
+    assert spool.catch_up(ledger(trials).attempts()) == trials
     assert (place.run.events.stat().st_size > offset) == (trials == 8)
     assert place.written().offset == place.run.events.stat().st_size
     assert numbers(place) == list(range(max(4, trials)))
@@ -182,7 +181,7 @@ def test_damaged_lines_of_the_spool_are_set_aside_and_the_study_goes_on(
     (record,) = caplog.records
     assert str(place.run.damaged_events) in record.getMessage()
     caplog.clear()
-    assert loop.catch_up(ledger(3), spool) == 2
+    assert spool.catch_up(ledger(3).attempts()) == 2
     spool._spool.close()
     place.spooler()
     assert caplog.records == [], "they are set aside once"
@@ -217,7 +216,7 @@ def test_a_run_that_the_job_itself_ended_is_not_whole_before_ours_is_in_it(place
 
     spool = place.spooler()
     spool.study(FACTS)
-    assert loop.catch_up(ledger(2), spool) == 2
+    assert spool.catch_up(ledger(2).attempts()) == 2
     place.written(look=True)
     assert len(place.runs()) == 2
     trial = place.trial(1)

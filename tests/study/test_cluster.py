@@ -79,7 +79,7 @@ class Study:
 
     def wish(self, **wish: Any) -> None:
         """What the gateway writes."""
-        self._server.execute(f"UPDATE runs SET {labels.LEDGER_WISH} = '{json.dumps(wish)}'", self._database)
+        self._server.execute(f"UPDATE runs SET {labels.LEDGER_DESIRED} = '{json.dumps(wish)}'", self._database)
 
     def attempts(self) -> list[tuple[TrialRequest, TrialOutcome | None]]:
         query = "SELECT request, outcome FROM attempts ORDER BY number"

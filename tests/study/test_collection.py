@@ -1,7 +1,7 @@
 """Collections on this machine: as many results as were asked for, each once, and the same whatever is killed.
 
-The job is a small one without torch. Not checked here: the book of units and the crew by themselves (tests/controller), what
-a producer and a consumer see (tests/worker), how fast results move (tests/benchmarks), pods (tests/e2e).
+The job is a small one without torch. Not checked here: the book of units and the workload (tests/controller), what a worker
+and a learner see (tests/worker), how fast results move (tests/benchmarks), pods (tests/e2e).
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ RECORDS = st.one_of(
     ),
     REPORTS,
     OUTCOMES,
-    st.builds(records.Wish, state=st.sampled_from(RunState), parallel=st.none() | COUNTS),
+    st.builds(records.Desired, state=st.sampled_from(RunState), parallel=st.none() | COUNTS),
     ROWS,
     st.builds(
         records.RunStatus,

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from trialplane.wire import messages
 from trialplane.wire.records import SlotConfig, TrialOutcome, TrialReport, TrialRequest
-from trialplane.wire.units import Offer
+from trialplane.wire.units import Offer, Unit
 from trialplane.worker import slot as slots
 
 
@@ -43,6 +43,7 @@ class Event:
     log: bytes = b""
     store: str | None = None
     wants: int = 0
+    weights: int | None = None
     offers: tuple[Offer, ...] = ()
     took: tuple[int, ...] = ()
     begun: tuple[int, ...] | None = None
@@ -60,6 +61,8 @@ class Event:
                     found["wants"] = count
                 case messages.ResultsOffered(offers):
                     found["offers"] = offers
+                case messages.WeightsOffered(size):
+                    found["weights"] = size
                 case messages.ResultsTaken(units):
                     found["took"] = units
                 case messages.TrialEnded():
@@ -68,13 +71,29 @@ class Event:
 
 
 class Slot(slots.Slot):
-    """A slot that gives events."""
+    """A slot that gives events, and passes on what the controller sends to the process of a collection."""
 
     def run(self, request: TrialRequest, weights: Any = None) -> Event:
         return self._event(super().run(request, weights))
 
-    def go_on(self, prune: bool = False) -> Event:
-        return self._event(super().go_on(prune))
+    def answer(self, prune: bool = False) -> Event:
+        return self._event(super().answer(prune))
+
+    def hand(self, units: Iterable[Unit], last: bool) -> None:
+        self._pass_on(messages.HandUnits(tuple(units), last))
+
+    def release(self, units: Iterable[int]) -> None:
+        self._pass_on(messages.ReleaseResults(tuple(units)))
+
+    def end_feed(self, failed: int) -> None:
+        self._pass_on(messages.EndFeed(failed))
+
+    def fetch(self, units: Sequence[int]) -> dict[int, Any]:
+        return {} if self.exchange is None else self.exchange.fetch(units)
+
+    def _pass_on(self, message: messages.ToExchange) -> None:
+        if self.exchange is not None:
+            self.exchange.pass_on(message)
 
     def _event(self, sent: tuple[messages.FromSlot, ...]) -> Event:
         return Event.of(sent, self._running is not None and self._running.waiting)
@@ -132,7 +151,7 @@ class Bench:
         """All events of one trial."""
         events = [self.slot.run(self.request(what, **options))]
         while events[-1].outcome is None:
-            events.append(self.slot.go_on())
+            events.append(self.slot.answer())
         return events
 
     def run(self, what: str, **options: Any) -> Event:

@@ -15,9 +15,10 @@ import numpy as np
 from tests.worker.conftest import Event, Slot
 
 from trialplane.policies import transport
+from trialplane.wire import messages
 from trialplane.wire.records import SlotConfig, TrialOutcome, TrialRequest
 from trialplane.wire.states import FailureClass
-from trialplane.wire.units import WEIGHTS, Parcel, Unit
+from trialplane.wire.units import Parcel, Unit
 
 CODE = Path(__file__).parent / "collect"
 SHARED = Path(f"/dev/shm/trialplane-{os.getuid()}")
@@ -44,7 +45,7 @@ class Place:
         event = self.slot.run(request, weights)
         while event.outcome is None:
             self._events.put((self, event))
-            event = self.slot.go_on()
+            event = self.slot.answer()
         self._events.put((self, event))
 
     def close(self) -> None:
@@ -153,13 +154,13 @@ class Crew:
         for unit in event.took:
             self.taken.append(unit)
             self.fed.discard(unit)
-        for offer in event.offers:
-            assert offer.unit == WEIGHTS
+        if event.weights is not None:
             self.started = True
-            if offer.bytes:
-                self.weights = np.array(self.consumer.slot.fetch([WEIGHTS])[WEIGHTS])
-                assert self.weights.nbytes == offer.bytes
-                self.consumer.slot.release([WEIGHTS])
+            if event.weights:
+                assert self.consumer.slot.exchange is not None
+                self.weights = np.array(self.consumer.slot.exchange.fetch_weights())
+                assert self.weights.nbytes == event.weights
+                self.consumer.slot.exchange.pass_on(messages.ReleaseWeights())
             for index, producer in enumerate(self.producers):
                 producer.start(self.request(self.iteration, self.attempt, self.asked, index, **self.params), self.weights)
         if event.outcome is not None:

@@ -37,7 +37,7 @@ def test_a_trial_saves_itself_before_its_pod_ends(tmp_path: Path, ranks: int, sp
         done = subprocess.run([*COMMAND, "50", *BELOW], check=False, timeout=60, capture_output=True, text=True)
         assert (done.returncode, done.stderr) == (0, "")
         assert not alive(trial)
-        outcome = bench.slot.go_on().outcome
+        outcome = bench.slot.answer().outcome
         assert event.outcome is None
         assert outcome is not None
         assert outcome.start_method == ("spawn" if spawned else "fork")
@@ -55,7 +55,7 @@ def test_a_trial_that_does_not_end_is_named(tmp_path: Path) -> None:
         done = subprocess.run([*COMMAND, "0.2", *BELOW], check=False, timeout=60, capture_output=True, text=True)
         assert (done.returncode, done.stderr) == (1, f"1 trial(s) had not ended after 0.2 s: pid {trial}\n")
         bench.slot.kill(FailureClass.STOPPED, "enough")
-        assert bench.slot.go_on().outcome is not None
+        assert bench.slot.answer().outcome is not None
 
 
 def test_it_loads_nothing_heavy() -> None:

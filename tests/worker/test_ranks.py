@@ -54,7 +54,7 @@ def notes(folder: Path, count: int = 3) -> list[dict[str, Any]]:
 
 def next_outcome(bench: Bench, event: Event) -> Any:
     while event.outcome is None:
-        event = bench.slot.go_on()
+        event = bench.slot.answer()
     return event.outcome
 
 
@@ -204,7 +204,7 @@ def test_the_pruner_ends_all_ranks(shared: Bench) -> None:
     while event.outcome is None:
         assert event.waiting
         steps += [report.step for report in event.reports]
-        event = shared.slot.go_on(prune=len(steps) == 3)
+        event = shared.slot.answer(prune=len(steps) == 3)
     assert steps == [0, 1, 2], "rank 0's, each answered before the next"
     assert (event.outcome.state, event.outcome.metrics) == (TrialState.PRUNED, {"score": 2.0})
     assert event.outcome.message == "pruned at step 2"

@@ -84,7 +84,7 @@ def test_a_report_that_came_while_the_controller_was_busy_waits_as_well(trial: T
     """As after a piece of its log, with which the slot had turned to the controller already."""
     trial.report(1)
     trial.now += 600.0
-    assert [report.step for report in trial.slot.go_on().reports] == [1]
+    assert [report.step for report in trial.slot.answer().reports] == [1]
     assert trial.running.killed is None
     trial.running.answer(prune=False)
     assert trial.running.enforce_limits(300.0) == LIMIT
@@ -129,7 +129,7 @@ def test_a_deadline_is_no_concern_of_what_has_returned(trial: Trial) -> None:
 def test_what_ended_while_the_controller_was_busy_has_ended_well(trial: Trial) -> None:
     trial.exits()
     trial.now += 600.0
-    outcome = trial.slot.go_on().outcome
+    outcome = trial.slot.answer().outcome
     assert outcome is not None
     assert (outcome.state, outcome.message) == (TrialState.COMPLETE, "")
 

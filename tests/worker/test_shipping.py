@@ -84,7 +84,7 @@ class Pod:
     def events(self, request: TrialRequest) -> list[Event]:
         found = [self.slot.run(request)]
         while found[-1].outcome is None:
-            found.append(self.slot.go_on())
+            found.append(self.slot.answer())
         return found
 
 
@@ -121,7 +121,7 @@ def test_a_trial_that_reports_nothing_is_heard(pod: Pod, tmp_path: Path) -> None
     assert (first.log, first.reports, first.waiting) == (b"start\n", (), False)
     assert said.exists()
     go.touch()
-    last = pod.slot.go_on()
+    last = pod.slot.answer()
     assert last.outcome is not None
     assert last.log == b""
 
@@ -134,7 +134,7 @@ def test_answers_go_to_reports_and_not_to_logs(pod: Pod, monkeypatch: pytest.Mon
     waited = []
     while event.outcome is None:
         waited.append(event.waiting)
-        event = pod.slot.go_on(prune=event.waiting and event.reports[-1].step == 1)
+        event = pod.slot.answer(prune=event.waiting and event.reports[-1].step == 1)
     assert event.outcome.state.value == "PRUNED"
     assert waited.count(True) == 2
     assert False in waited

@@ -148,7 +148,7 @@ def test_too_much_memory_ends_a_trial(tmp_path: Path) -> None:
         running = bench.slot._running
         assert event.waiting and running is not None
         wait_until(lambda: not alive(running.pid), "the trial that waits is killed")
-        outcome = bench.slot.go_on().outcome
+        outcome = bench.slot.answer().outcome
         assert outcome is not None
         assert outcome.failure is FailureClass.CRASHED
         assert "over its limit of 0.2 GiB" in outcome.message
@@ -161,7 +161,7 @@ def test_the_pruner_ends_a_trial(shared: Bench) -> None:
     while event.outcome is None:
         assert event.waiting
         steps += [report.step for report in event.reports]
-        event = shared.slot.go_on(prune=len(steps) == 3)
+        event = shared.slot.answer(prune=len(steps) == 3)
     assert steps == [0, 1, 2], "each report was answered before the next"
     assert event.outcome.state is TrialState.PRUNED
     assert event.outcome.metrics == {"score": 1.0, "loss": 1.0}
@@ -186,7 +186,7 @@ def test_a_report_is_heard_while_the_trial_goes_on(shared: Bench) -> None:
     assert [report.step for report in event.reports] == [1]
     assert event.outcome is None
     shared.slot.kill(FailureClass.STOPPED, "enough")
-    outcome = shared.slot.go_on().outcome
+    outcome = shared.slot.answer().outcome
     assert outcome is not None
     assert (outcome.failure, outcome.message, outcome.metrics) == (FailureClass.STOPPED, "enough", {"score": 0.5})
 

@@ -116,7 +116,7 @@ def test_a_trial_cannot_speak_for_another_or_of_another_time(bench: Bench) -> No
     before, request, after = time.time(), bench.request(data.hex(), then="exit"), time.time() + 60.0
     event = bench.slot.run(request)
     while event.outcome is None:
-        event = bench.slot.go_on()
+        event = bench.slot.answer()
     (told,) = event.reports
     assert (event.outcome.number, event.outcome.state) == (told.number, TrialState.PRUNED) == (request.number, "PRUNED")
     assert before <= told.time <= event.outcome.started <= after, "and at no time at which it was not there"

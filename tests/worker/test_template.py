@@ -117,7 +117,7 @@ def test_a_killed_template_loses_its_trial_and_the_slot_goes_on(tmp_path: Path) 
         (template,) = bench.templates()
         trial, child = (int(pid) for pid in file.read_text().split())
         os.kill(template, signal.SIGKILL)
-        outcome = bench.slot.go_on().outcome
+        outcome = bench.slot.answer().outcome
         assert outcome is not None
         assert (outcome.state, outcome.failure, outcome.exit_code) == (TrialState.FAILED, FailureClass.LOST, None)
         assert "template of slot 0-1" in outcome.message

@@ -1,4 +1,4 @@
-"""The chart's gateway as seen from the laptop: a run's ledger, logs and wishes, through the API server's service proxy.
+"""The chart's gateway as seen from the laptop: the ledger, logs and desired state of runs, through the API server's proxy.
 
 One method per address of its protocol (`trialplane.controller.gateway` is the other end). A run that the ledger does not
 know is None or False here; whatever else is not an answer is a `TargetError`.
@@ -20,7 +20,7 @@ from trialplane.plan.site import Site
 from trialplane.wire import cluster as names
 from trialplane.wire import records
 from trialplane.wire.attempts import Attempt
-from trialplane.wire.records import RunStatus, TrialRow, Wish
+from trialplane.wire.records import Desired, RunStatus, TrialRow
 
 SECRET_KEY = "token"
 
@@ -149,13 +149,13 @@ class Gateway:
         return True
 
     def wish(self, run: str, **changed: Any) -> bool:
-        """Changes these fields of the run's `Wish`, and no others; False when the ledger does not know it."""
+        """Changes these fields of the run's `Desired`, and no others; False when the ledger does not know it."""
         return self._change("PUT", f"/runs/{run}/wish", records.to_dict(changed))
 
-    def wished(self, run: str) -> Wish:
+    def wished(self, run: str) -> Desired:
         """What the user wants of the run; an empty wish when the gateway is too old to say."""
         answer = self._known(run, "wish")
-        return Wish() if answer is None else records.from_dict(Wish, answer.json())
+        return Desired() if answer is None else records.from_dict(Desired, answer.json())
 
     def forget(self, run: str) -> bool:
         """Deletes the study and the run's folder; False when the ledger does not know it."""

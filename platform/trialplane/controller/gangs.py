@@ -1,4 +1,4 @@
-"""Gangs: as many slots as a trial has nodes, which the loop sees as one slot.
+"""Gangs: as many slots as a trial has nodes, which a workload sees as one slot.
 
 A gang is made of whichever slots are idle and starts a trial when all of them are ready: each gets the same request with its
 number as `node` and node 0's address as `rendezvous`. Node 0 speaks for the trial: its reports, its arrays, and its outcome
@@ -89,20 +89,25 @@ class GangPool:
         return self._pool.ready
 
     @property
+    def idle(self) -> list[int]:
+        """The gangs in which nothing runs."""
+        return [gang.index for gang in self._gangs.values() if gang.request is None]
+
+    @property
     def trouble(self) -> str:
         """Which slot does not start, and why."""
         return self._pool.trouble
 
-    def resize(self, size: int) -> set[int]:
-        """Makes it `size` gangs; gives those that are gone now."""
-        lost = self._pool.resize(size * self._nodes)
-        self._idle = [slot for slot in self._idle if slot not in lost]
-        broken = {gang.index: gang for slot in lost if (gang := self._gang_of.pop(slot, None)) is not None}
-        for gang in broken.values():
+    def resize(self, size: int) -> None:
+        """Makes it `size` gangs; see `SlotPool.resize`."""
+        self._pool.resize(size * self._nodes)
+        there = self._pool.slots
+        self._idle = [slot for slot in self._idle if slot in there]
+        gone = [self._gang_of.pop(slot) for slot in self._gang_of.keys() - there]
+        for gang in {gang.index: gang for gang in gone}.values():
             gang.broken = True  # one that runs a trial falls apart at the trial's end
             if gang.request is None:
                 self._dissolve(gang)
-        return {index for index, gang in broken.items() if gang.request is None}
 
     def start(self, slot: int, request: TrialRequest) -> None:
         """Starts a trial in all slots of a gang."""
@@ -117,11 +122,11 @@ class GangPool:
             timeout = None if node and request.prunable else request.timeout
             self._pool.start(member, dataclasses.replace(request, node=node, rendezvous=rendezvous, timeout=timeout))
 
-    def go_on(self, slot: int, prune: bool = False) -> None:
+    def answer(self, slot: int, prune: bool = False) -> None:
         """Answers the last event of a gang; of a node that has ended there is nothing to answer."""
         gang = self._gangs[slot]
         if gang.speaker is not None:
-            self._pool.go_on(gang.members[gang.speaker], prune and gang.speaker == 0)
+            self._pool.answer(gang.members[gang.speaker], prune and gang.speaker == 0)
             gang.speaker = None
 
     def kill(self, slot: int, failure: FailureClass, message: str) -> None:

@@ -42,7 +42,7 @@ MAX_SUBMISSION = 4 << 20  # the same of one with a job and its code, which are t
 PIECE = 1 << 20  # bytes of a log in one answer
 STATUS_SECONDS = 0.5  # for a controller to answer; a user waits for it, and the ledger's status is at most ten seconds old
 IDLE_SECONDS = 60  # after which a quiet connection is closed
-_WISHES = (RunState.RUNNING, RunState.PAUSED, RunState.CANCELLED)
+_DESIRED = (RunState.RUNNING, RunState.PAUSED, RunState.CANCELLED)
 _UNENDED = (RunState.PENDING.value, RunState.RUNNING.value)
 # What is so of a run that nobody works on, whatever was said last.
 _IDLE: Mapping[str, Any] = {"running": 0, "slots_ready": 0, "nodes": [], "eta": None, "rate": None}
@@ -118,7 +118,7 @@ class Gateway:
                 return self._record(_named(run), body)
             case "PUT", ["runs", run, "wish"]:
                 self._check_token(headers)
-                self._runs.wish(_named(run), _wish(body))
+                self._runs.desire(_named(run), _desired(body))
                 return _json({"wished": run})
             case "DELETE", ["runs", run]:
                 self._check_token(headers)
@@ -148,7 +148,7 @@ class Gateway:
             case "checkpoints":
                 return self._saved(run)
             case "wish":
-                return _json(self._runs.attribute(run, labels.LEDGER_WISH) or {})
+                return _json(self._runs.attribute(run, labels.LEDGER_DESIRED) or {})
         raise Refusal(404, f"a run has no {what}")
 
     def _status(self, run: str) -> Answer:
@@ -162,8 +162,8 @@ class Gateway:
                 said = json.loads(reply.read(PIECE))
                 known = said if isinstance(said, dict) and said.get("run") == run else known
         status = _there(known, run, "status")
-        wish = None if alive else self._runs.attribute(run, labels.LEDGER_WISH)
-        wanted, state = (wish or {}).get("state"), status.get("state")
+        desired = None if alive else self._runs.attribute(run, labels.LEDGER_DESIRED)
+        wanted, state = (desired or {}).get("state"), status.get("state")
         # What was paused, never started or was killed with its pod has no controller that will come to say so.
         if wanted == RunState.CANCELLED.value and state in (*_UNENDED, RunState.PAUSED.value):
             status = {**status, **_IDLE, "state": RunState.CANCELLED.value, "reason": "cancelled by the user"}
@@ -281,19 +281,19 @@ def _remove(folder: Path) -> list[str]:
     return left
 
 
-def _wish(body: bytes) -> dict[str, Any]:
-    """The fields of a wish that are to change."""
+def _desired(body: bytes) -> dict[str, Any]:
+    """The fields of the desired state that are to change."""
     try:
         asked = json.loads(body)
     except ValueError as error:
-        raise Refusal(400, f"a wish is JSON with state, parallel or both: {error}") from error
+        raise Refusal(400, f"the desired state is JSON with state, parallel or both: {error}") from error
     if not isinstance(asked, dict) or not asked.keys() & {"state", "parallel"}:
-        raise Refusal(400, "a wish is JSON with state, parallel or both")
+        raise Refusal(400, "the desired state is JSON with state, parallel or both")
     changed: dict[str, Any] = {}
     if "state" in asked:
-        wanted = [wish for wish in _WISHES if wish.value == str(asked["state"]).upper()]
+        wanted = [state for state in _DESIRED if state.value == str(asked["state"]).upper()]
         if not wanted:
-            raise Refusal(400, f"state must be one of {', '.join(wish.lower() for wish in _WISHES)}")
+            raise Refusal(400, f"state must be one of {', '.join(state.lower() for state in _DESIRED)}")
         changed["state"] = wanted[0]
     if "parallel" in asked:
         changed["parallel"] = parallel = asked["parallel"]

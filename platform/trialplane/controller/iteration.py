@@ -1,6 +1,6 @@
 """One attempt at an iteration of a collection: its units, what is on its way, its producers, and what is shown of that.
 
-Decides, and asks nobody to do anything: `crews` does.
+Decides, and does nothing: `workloads.collection` does.
 """
 
 from __future__ import annotations
@@ -44,7 +44,6 @@ class Iteration:
 
     Attributes:
         request: the consumer's, as the loop gave it.
-        numbers: of its producers' processes.
         weights: a reference to what producers start with, or None.
         is_published: whether the consumer has said what that is.
         is_all_fed: whether the consumer was told that it has all results.
@@ -54,7 +53,6 @@ class Iteration:
 
     def __init__(self, request: TrialRequest, job: Collection, spilled: int | None) -> None:
         self.request = request
-        self.numbers: set[int] = set()
         self.collect = job.collect
         self.book = Units(request.trial * job.collect.units, job.collect.units, job.seed, job.retries)
         self.flow = Flow(job.collect.in_flight_bytes)
@@ -143,7 +141,7 @@ class Iteration:
             self.book.put_back(worker.index, unbegun)
             worker.handed -= len(unbegun)
 
-    def producer_ended(self, worker: Worker, outcome: TrialOutcome) -> TrialOutcome:
+    def worker_ended(self, worker: Worker, outcome: TrialOutcome) -> TrialOutcome:
         """A producer's process has ended; what it had is done again, or has failed. Gives its outcome as it is judged."""
         # What it was working on when it failed is to blame, if there was anything, and not what it had given.
         counts = not self.book.open(worker.index)
@@ -157,39 +155,33 @@ class Iteration:
         worker.end(None if outcome.failure in (None, FailureClass.STOPPED) else outcome)
         return outcome
 
-    def judge(self, warm: Set[int], wanted: Set[int]) -> None:
-        """Finds out whether the iteration has failed.
+    def judge(self, warm: Set[int], wanted: Set[int]) -> Verdict | None:
+        """Why the iteration has failed, if it has.
 
         Args:
-            warm: the producers whose slots are ready.
+            warm: the workers whose slots are ready.
             wanted: those there are or will be: a slot may be on its way, for the first time or again.
         """
         failed = self.book.failed
         if len(failed) > self.collect.most_failed:
             first = next(iter(failed.values()))
-            self.verdict = Verdict(
-                first.failure,
-                f"{self._told(first)}; {errors.counted(len(failed), 'unit')} of {self.collect.units} failed, more than "
-                f"collect.max_failed = {self.collect.most_failed}",
-                first.traceback,
-            )
-            return
+            text = f"{errors.counted(len(failed), 'unit')} of {self.collect.units} failed, more than collect.max_failed = "
+            return Verdict(first.failure, f"{self._told(first)}; {text}{self.collect.most_failed}", first.traceback)
         given_up = {slot for slot, worker in self.workers.items() if worker.is_given_up}
         if not given_up or warm - given_up or not self.book.waiting:
             self._stuck_since = None
-            return
+            return None
         now = time.monotonic()
         self._stuck_since = now if self._stuck_since is None else self._stuck_since
-        if wanted <= given_up or now >= self._stuck_since + PATIENCE:
-            worker = self.workers[min(given_up)]
-            assert worker.failure is not None
-            assert worker.failure.failure is not None
-            self.verdict = Verdict(
-                worker.failure.failure,
-                f"worker {worker.index}: {worker.failure.message}; {self._where(worker.index)}; no producer is left that "
-                "gets as far as a unit",
-                worker.failure.traceback,
-            )
+        if not wanted <= given_up and now < self._stuck_since + PATIENCE:
+            return None
+        worker = self.workers[min(given_up)]
+        assert worker.failure is not None
+        assert worker.failure.failure is not None
+        text = (
+            f"worker {worker.index}: {worker.failure.message}; {self._where(worker.index)}; no worker is left that gets as "
+        )
+        return Verdict(worker.failure.failure, f"{text}far as a unit", worker.failure.traceback)
 
     def close(self) -> None:
         """It is over: the object store need not keep anything of it."""

@@ -33,12 +33,11 @@ from trialplane.controller.counts import Counts
 from trialplane.controller.patience import Patience
 from trialplane.controller.pruning import Pruning
 from trialplane.controller.repeats import Repeats
-from trialplane.controller.store.locking import LOCK_PATIENCE
 from trialplane.controller.store.study import Storage
 from trialplane.spec.jobs import Job
 from trialplane.wire import labels, progress, records, rows
 from trialplane.wire.attempts import Attempt
-from trialplane.wire.records import RunStatus, TrialOutcome, TrialRequest, TrialRow, Wish
+from trialplane.wire.records import Desired, RunStatus, TrialOutcome, TrialRequest, TrialRow
 from trialplane.wire.states import FailureClass
 from trialplane.wire.states import TrialState as State
 
@@ -51,7 +50,7 @@ class _Attempt:
 
 
 class _Study(optuna.Study):
-    """A study driven by ask and tell, in which a sampler's wish to stop is noted, not refused."""
+    """A study driven by ask and tell, in which a sampler's request to stop is noted, not refused."""
 
     exhausted = False
 
@@ -69,10 +68,7 @@ class Ledger:
         run: name of the run, which names the study.
         code: folder of the job's code, for spaces and options given as functions.
         lock: file to lock when the database is SQLite.
-        patience: seconds to wait for a database that is away before giving up.
-        lock_patience: seconds to wait for a former controller to let go of the study, on PostgreSQL.
-        on_wait: called with a message while it waits, and with "" when it ends.
-        give_up: asked while it waits; True ends the waiting at once.
+        patience: with a database that is away, or that another controller holds.
         left_at: the step at which a training was last seen, where the database does not hold the run's status.
 
     Raises:
@@ -87,10 +83,7 @@ class Ledger:
         code: Path,
         lock: Path,
         *,
-        patience: float = 600.0,
-        lock_patience: float = LOCK_PATIENCE,
-        on_wait: Callable[[str], None] = lambda message: None,
-        give_up: Callable[[], bool] = lambda: False,
+        patience: Patience | None = None,
         left_at: int = 0,
     ) -> None:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -103,7 +96,7 @@ class Ledger:
         self.worked = 0.0  # seconds, as the database's last status of the run says
         self._left_at = left_at
         self._code = samplers.JobCode(code)
-        self._patiently = Patience(patience, on_wait, give_up)
+        self._patiently = patience or Patience()
         self._next = 0  # logical number of the next new trial
         self._open: dict[int, _Attempt] = {}
         # Number → each attempt there was, with what was drawn for it alone as parameters, and how it ended.
@@ -115,7 +108,8 @@ class Ledger:
         self.pruning = Pruning(job, self._memory, self._code)
         self._study = self._memory_study(directions)
         wanted = tuple(objective.direction for objective in job.objectives)
-        self._storage = Storage(url, run, wanted, lock, lock_patience=lock_patience, give_up=give_up)
+        seconds, give_up = self._patiently.lock_seconds, self._patiently.give_up
+        self._storage = Storage(url, run, wanted, lock, lock_patience=seconds, give_up=give_up)
         try:
             self._saved_attributes: dict[str, Any] = {}
             self._load()
@@ -137,6 +131,11 @@ class Ledger:
     def exhausted(self) -> bool:
         """Whether the sampler has drawn every point there is, and none of them is to be tried again."""
         return not self._again and (self._study.exhausted or samplers.grid_is_drawn(self.job, self._study))
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every trial has ended, or none is left that the sampler could draw."""
+        return self.counts.ended >= self.job.trials or (self.exhausted and not self.counts.running)
 
     @property
     def unstarted(self) -> int:
@@ -227,9 +226,9 @@ class Ledger:
             with contextlib.suppress(errors.LedgerUnavailable):
                 self._storage.describe(attributes)
 
-    def wish(self) -> Wish:
-        """What the user wants of the run, as the gateway wrote it; LedgerUnavailable when the database is away."""
-        return records.from_dict(Wish, self._storage.described(labels.LEDGER_WISH) or {})
+    def desired(self) -> Desired:
+        """The desired state of the run, as the gateway wrote it; LedgerUnavailable when the database is away."""
+        return records.from_dict(Desired, self._storage.described(labels.LEDGER_DESIRED) or {})
 
     # Drawing
 

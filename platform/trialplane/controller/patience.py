@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from trialplane import errors
+from trialplane.controller.store.locking import LOCK_PATIENCE
 
 T = TypeVar("T")
 
@@ -16,16 +17,28 @@ _LONGEST_PAUSE = 5.0  # seconds between tries
 class Patience:
     """Does things again while the database is away.
 
+    Attributes:
+        lock_seconds: to wait for a former controller to let go of the run, on PostgreSQL.
+        give_up: asked while it waits; True ends the waiting at once.
+
     Args:
         seconds: after which it gives up.
         on_wait: called with a message while it waits, and with "" when it ends.
-        give_up: asked while it waits; True ends the waiting at once.
+        give_up: see above.
+        lock_seconds: see above.
     """
 
-    def __init__(self, seconds: float, on_wait: Callable[[str], None], give_up: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        seconds: float = 600.0,
+        on_wait: Callable[[str], None] = lambda message: None,
+        give_up: Callable[[], bool] = lambda: False,
+        lock_seconds: float = LOCK_PATIENCE,
+    ) -> None:
+        self.lock_seconds = lock_seconds
+        self.give_up = give_up
         self._seconds = seconds
         self._on_wait = on_wait
-        self._give_up = give_up
         self.waiting = False
 
     def __call__(self, do: Callable[[], T]) -> T:
@@ -37,7 +50,7 @@ class Patience:
                 done = do()
                 break
             except errors.LedgerUnavailable as error:
-                if self._give_up() or time.monotonic() + pause > deadline:
+                if self.give_up() or time.monotonic() + pause > deadline:
                     raise
                 self.waiting = True
                 self._on_wait(str(error))

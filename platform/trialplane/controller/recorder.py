@@ -48,10 +48,12 @@ class Recorder:
         spares: how many runs to have ready at most for trials that start in quick succession; at least twice the slots.
         keeps_folder: whether the run's folder outlives this controller. In a pod it may not: then MLflow is asked what it
             has of a former controller's, and keeps all logs.
+        trials_log: whether trials log into their runs in MLflow themselves, while it answers; else into stores of their own.
     """
 
-    def __init__(self, run: RunPaths, uri: str, spares: int, *, keeps_folder: bool = True) -> None:
+    def __init__(self, run: RunPaths, uri: str, spares: int, *, keeps_folder: bool = True, trials_log: bool = True) -> None:
         self._run = run
+        self._trials_log = trials_log
         self._uri = uri
         self._keeps_folder = keeps_folder
         run.spool.mkdir(parents=True, exist_ok=True)
@@ -104,6 +106,38 @@ class Recorder:
         _, run_id = self._ids[-usable]  # the oldest of them, before it is stale
         del self._ids[-usable]
         return run_id
+
+    def trial_env(self, number: int, run_id: str | None) -> dict[str, str]:
+        """Where the own `mlflow.log_*` calls of an attempt go, in its environment.
+
+        Args:
+            number: of the attempt.
+            run_id: of its run in MLflow; None while MLflow is away or slow. Then they go into a store of the attempt's own,
+                which is taken over later; a slot that shares no folder with the controller puts its own in its place.
+        """
+        if run_id is not None and self._trials_log:
+            return {env.MLFLOW_RUN_ID: run_id}
+        return env.own_mlflow(self._run.trial_store(number))
+
+    def catch_up(self, attempts: Iterable[tuple[TrialRequest, TrialOutcome | None]]) -> int:
+        """Adds to the spool what the ledger holds and the spool lacks, after a crash between the two.
+
+        Args:
+            attempts: each with its outcome, unless it runs.
+
+        Returns:
+            How many attempts were caught up.
+        """
+        count = 0
+        for request, outcome in attempts:
+            started = self.has("started", request.number)
+            ended = outcome is None or self.has("ended", request.number)
+            if not started:
+                self.started(request, (outcome.mlflow or None) if outcome is not None else None)
+            if outcome is not None and not ended:
+                self.ended(request, outcome)
+            count += not (started and ended)
+        return count
 
     def _fresh(self, now: float) -> int:
         """How many of the newest spare runs would show a start at about the trial's, which is now."""

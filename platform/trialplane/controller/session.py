@@ -1,9 +1,6 @@
 """One life of a controller: opens everything a study needs, runs the loop, and closes everything.
 
 Turns every ending, errors included, into the run's last status and an exit code.
-
-Over 400 lines: what is opened, in which order, and what an error on the way means is one story; each part that is opened has
-a module of its own.
 """
 
 from __future__ import annotations
@@ -28,18 +25,15 @@ from pydantic import ValidationError
 
 import trialplane
 from trialplane import errors
-from trialplane.controller import arrival, journal, loop, ray_session, slots, stopping
-from trialplane.controller.crews import CrewPool
-from trialplane.controller.gangs import GangPool
+from trialplane.controller import arrival, journal, loop, ray_session, stopping, workloads
+from trialplane.controller.desired import DesiredState
+from trialplane.controller.endings import Ending
 from trialplane.controller.ledger import Ledger
-from trialplane.controller.loop import Ending
 from trialplane.controller.patience import Patience
-from trialplane.controller.progress import Progress
 from trialplane.controller.recorder import Recorder, unavailable
 from trialplane.controller.setting import Setting
-from trialplane.controller.slots import SlotPool
 from trialplane.controller.status import StatusBoard, write_status
-from trialplane.controller.wishes import Wishes
+from trialplane.controller.workloads.workload import Workload
 from trialplane.plan import sizes
 from trialplane.spec import jobs
 from trialplane.spec.jobs import Job, Role
@@ -107,7 +101,7 @@ class Session:
         self._stopped = stopped
         self._setting = setting
         self._ledger: Ledger | None = None
-        self._progress = Progress(progress.initial(job.kind))
+        self._workload: Workload | None = None
         self._last = _last(run)  # read now: the first status of this controller takes the place of the last one's
         self._loop: loop.Controller | None = None
         self._base = RunStatus(
@@ -121,7 +115,7 @@ class Session:
             started=time.time(),
             updated=time.time(),
             slots_per_trial=job.roles()[0].nodes,
-            progress=self._progress.now,
+            progress=progress.initial(job.kind),
             worked=0.0 if self._last is None else self._last.worked,
         )
 
@@ -168,18 +162,9 @@ class Session:
 
         def opened() -> Ledger:
             url = self._setting.ledger or f"sqlite:///{run.ledger}"
-            remote: dict[str, float] = {"lock_patience": LOCK_PATIENCE} if self._setting.ledger else {}
-            return Ledger(
-                url,
-                self._job,
-                run.root.name,
-                run.code,
-                run.lock,
-                on_wait=wait,
-                give_up=give_up,
-                left_at=0 if self._last is None else progress.step_of(self._last.progress) or 0,
-                **remote,
-            )
+            left_at = 0 if self._last is None else progress.step_of(self._last.progress) or 0
+            patience = Patience(on_wait=wait, give_up=give_up, lock_seconds=LOCK_PATIENCE)
+            return Ledger(url, self._job, run.root.name, run.code, run.lock, patience=patience, left_at=left_at)
 
         return Patience(OPEN_PATIENCE if self._setting.ledger else 0.0, wait, give_up)(opened)
 
@@ -194,10 +179,11 @@ class Session:
         shutil.rmtree(run.scratch, ignore_errors=True)  # of a controller that was killed
         with contextlib.ExitStack() as stack:
             spares = 1 if job.is_sequential else max(8, 2 * job.width)
-            recorder = Recorder(run, uri, spares, keeps_folder=not self._setting.in_cluster)
+            kept, logged = not self._setting.in_cluster, not self._setting.has_credentials
+            recorder = Recorder(run, uri, spares, keeps_folder=kept, trials_log=logged)
             stack.callback(recorder.close, 5.0)
             recorder.study(_facts(run, job))
-            caught = loop.catch_up(ledger, recorder)
+            caught = recorder.catch_up(ledger.attempts())
             if caught:
                 log.info("%d attempts are recorded that the last controller had no time for", caught)
             try:
@@ -227,17 +213,16 @@ class Session:
         On a laptop it always is. In a cluster a controller is started again for a head that was lost, too, so the user's
         word is in the ledger, with the attempt that it is about.
         """
-        again = ledger.wish().again if self._setting.in_cluster else None
+        again = ledger.desired().again if self._setting.in_cluster else None
         if (again is not None or not self._setting.in_cluster) and ledger.take_up(again):
             log.info("the run has failed for good before; it goes on from its newest checkpoint, with all its retries")
 
     def _work(self, ledger: Ledger, recorder: Recorder, board: StatusBoard, uri: str) -> Ending:
         """Starts the slots, runs the loop, and ends the slots."""
         run, job, setting = self._run, self._job, self._setting
-        wishes = Wishes(run, self._stopped, ledger if setting.ledger else None, job.width)
-        wanted = wishes.ending()
-        if wanted is not None:
-            return wanted
+        desired = DesiredState(run, self._stopped, ledger if setting.ledger else None)
+        if (by_user := desired.ending()) is not None:
+            return by_user
         with contextlib.ExitStack() as stack:
             try:
                 if setting.in_cluster:
@@ -249,42 +234,13 @@ class Session:
                 self._stopped.append(signal.SIGTERM)
             stack.callback(ray_session.disconnect)
             stopping.hear(self._stopped)
-            wanted = wishes.ending()
-            if wanted is not None:
-                return wanted
-            pool = self._pool(uri, wishes, ledger)
-            stack.callback(pool.close)
-            self._loop = loop.Controller(
-                run,
-                ledger,
-                pool,
-                recorder,
-                board,
-                self._base,
-                wishes.ending,
-                parallel=wishes.parallel if setting.in_cluster else None,
-                keeps_mlflow=setting.has_credentials,
-                progress=self._progress,
-            )
+            if (by_user := desired.ending()) is not None:
+                return by_user
+            configs = {role.name: self._slot_config(role, uri) for role in job.roles()}
+            self._workload = workloads.start(ledger, configs, desired.parallel(), in_cluster=setting.in_cluster)
+            stack.callback(self._workload.close)
+            self._loop = loop.Controller(run, ledger, self._workload, recorder, board, self._base, desired)
             return self._loop.run()
-
-    def _pool(self, uri: str, wishes: Wishes, ledger: Ledger) -> SlotPool | GangPool | CrewPool:
-        """The slots, as the loop of this kind of job needs them."""
-        job, in_cluster, roles = self._job, self._setting.in_cluster, self._job.roles()
-        patience = slots.START_PATIENCE if in_cluster else 0.0
-        has_begun = bool(ledger.newest)  # else one bad slot would end the run of a head that was lost
-        if isinstance(job, jobs.Collection):
-            workers, learner = roles
-            pools = (
-                SlotPool(self._slot_config(learner, uri), 1, patience, has_begun=has_begun),
-                SlotPool(self._slot_config(workers, uri), wishes.parallel(), patience, has_begun=ledger.counts.complete > 0),
-            )
-            return CrewPool(*pools, job, functools.partial(ray_session.store_bytes, roles), ray_session.spilled_bytes)
-        (role,) = roles
-        size = max(1, min(wishes.parallel(), ledger.unstarted)) if in_cluster else role.replicas
-        config = self._slot_config(role, uri)
-        pool = SlotPool(config, size * role.nodes, patience, has_begun=has_begun)
-        return pool if role.nodes == 1 else GangPool(pool, config)
 
     def _slot_config(self, role: Role, uri: str) -> SlotConfig:
         """What the slots of a role have in common."""
@@ -348,7 +304,7 @@ class Session:
             best=best,
             ended=ended,
             updated=now,
-            progress=self._progress.now,
+            progress=self._base.progress if self._workload is None else self._workload.progress,
             worked=self._base.worked if self._loop is None else self._loop.worked,
             warnings=() if self._loop is None else self._loop.warnings,
         )

@@ -1,7 +1,8 @@
-"""The Ray actor around one slot: what it says and offers, as references into the object store.
+"""The Ray actor around one slot: its answers, and results as references into the object store.
 
-Runs where the slot is. Knows the worker by name only: the controller's room does not import it. A trial's next event is the
-answer to `run` and `go_on`; everything else has threads of its own (`GROUPS`), so that it need not wait for that.
+Runs where the slot is. Knows the worker by name only: the controller's room does not import it. The next event of what runs
+in the slot is the answer to `run` and `answer`; everything else has threads of its own (`GROUPS`), so that it need not wait
+for that.
 """
 
 from __future__ import annotations
@@ -27,70 +28,73 @@ Answer = tuple[list[bytes], dict[str, Any]]
 
 
 class SlotActor:
-    """One slot. Calls about a trial name its number: they may come when it has ended, and the next one runs."""
+    """One slot. Calls about what runs in it name its serial: they may come when it has ended, and the next one runs."""
 
     def __init__(self, config: SlotConfig, name: str) -> None:
         worker = importlib.import_module("trialplane.worker.slot")
         self._slot = worker.Slot(config, name)
-        self._number: int | None = None  # of the newest attempt
-        self._turn = threading.Lock()  # no attempt begins while a call is about the one before
+        self._serial: int | None = None  # of what runs, or ran last
+        self._turn = threading.Lock()  # nothing begins while a call is about what ran before
 
     def start(self) -> bytes:
         """Warms the template up; gives SlotStarted."""
         return messages.encode(self._slot.start())
 
-    def run(self, data: bytes, weights: Sequence[ray.ObjectRef[Any]] = ()) -> Answer:
+    def run(self, serial: int, data: bytes, weights: Sequence[ray.ObjectRef[Any]] = ()) -> Answer:
         """StartAttempt, with the packed weights that the reference in `weights` stands for; the first answer about it."""
         request = messages.decode(data, messages.START).request
         with self._turn:
-            self._number = request.number
+            self._serial = serial
         if not weights:
             return self._with_files(self._slot.run(request))
         (packed,) = ray.get(weights[0])
         return self._with_files(self._slot.run(request, packed))
 
-    def go_on(self, data: bytes) -> Answer:
-        """AnswerReport; the next answer about the trial."""
-        return self._with_files(self._slot.go_on(messages.decode(data, messages.ANSWER).prune))
+    def answer(self, data: bytes) -> Answer:
+        """AnswerReport; the next answer about what runs."""
+        return self._with_files(self._slot.answer(messages.decode(data, messages.ANSWER).prune))
 
     @ray.method(concurrency_group="control")  # type: ignore[untyped-decorator]
-    def control(self, number: int, data: bytes) -> None:
-        """What the running trial is to do, or gets."""
+    def control(self, serial: int, data: bytes) -> None:
+        """What the process that runs is to do, or gets."""
         message = messages.decode(data, messages.CONTROL)
-        with self._about(number) as runs:
-            if not runs:
-                return
+        with self._about(serial) as runs:
             match message:
+                case _ if not runs:
+                    pass
                 case messages.KillTrial(failure, text):
                     self._slot.kill(failure, text)
                 case messages.StopTrial(text):
                     self._slot.stop(text)
-                case messages.HandUnits(units, last):
-                    self._slot.hand(units, last)
-                case messages.ReleaseResults(units):
-                    self._slot.release(units)
-                case messages.EndFeed(failed):
-                    self._slot.end_feed(failed)
+                case _ if self._slot.exchange is not None:
+                    self._slot.exchange.pass_on(message)
 
     @ray.method(concurrency_group="data", num_returns=2)  # type: ignore[untyped-decorator]
-    def fetch(self, number: int, data: bytes) -> tuple[tuple[int, ...], list[Any]]:
-        """FetchResults: the units whose results were still there, and those, which Ray copies out of the slot's memory."""
-        units = messages.decode(data, messages.FETCH).units
-        with self._about(number) as runs:
-            there = self._slot.fetch(units) if runs else {}
-        return tuple(there), list(there.values())
+    def fetch(self, serial: int, data: bytes) -> tuple[tuple[int, ...] | bool, list[Any]]:
+        """FetchResults or FetchWeights: what was still there, and that, which Ray copies out of the slot's memory.
+
+        Of results their units; of weights whether they were there.
+        """
+        message = messages.decode(data, messages.FETCH)
+        with self._about(serial) as runs:
+            exchange = self._slot.exchange if runs else None
+            if isinstance(message, messages.FetchWeights):
+                weights = None if exchange is None else exchange.fetch_weights()
+                return weights is not None, [weights]
+            results = {} if exchange is None else exchange.fetch(message.units)
+            return tuple(results), list(results.values())
 
     @ray.method(concurrency_group="data")  # type: ignore[untyped-decorator]
-    def feed(self, number: int, data: bytes, results: Sequence[ray.ObjectRef[Any]]) -> bool:
+    def feed(self, serial: int, data: bytes, results: Sequence[ray.ObjectRef[Any]]) -> bool:
         """FeedParcels, with the results that the reference in `results` stands for; False when they are lost."""
         parcels = messages.decode(data, messages.FEED).parcels
         try:
             arrays = ray.get(results[0])
         except ray.exceptions.RayError:
             return False
-        with self._about(number) as runs:
+        with self._about(serial) as runs:
             exchange = self._slot.exchange if runs else None
-        if exchange is not None:  # a large copy, which nobody is to wait for; when its trial has ended it does nothing
+        if exchange is not None:  # a large copy, which nobody is to wait for; when its process has ended it does nothing
             exchange.feed(parcels, arrays)
         return True
 
@@ -99,10 +103,10 @@ class SlotActor:
         self._slot.close()
 
     @contextlib.contextmanager
-    def _about(self, number: int) -> Iterator[bool]:
-        """Whether that trial is still the newest, which it stays until the caller is done."""
+    def _about(self, serial: int) -> Iterator[bool]:
+        """Whether that is still the newest, which it stays until the caller is done."""
         with self._turn:
-            yield number == self._number
+            yield serial == self._serial
 
     def _with_files(self, about: tuple[FromSlot, ...]) -> Answer:
         """The messages, and the files that the last one names as references, which Ray hands out as they are."""

@@ -1,4 +1,4 @@
-"""What a pool of slots says: a slot is ready, its trial says something, results have moved. Frozen values."""
+"""The events of a pool of slots: a slot is ready, and what comes of the process in it. Frozen values."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class SlotReady:
 
 @dataclasses.dataclass(frozen=True)
 class SlotTrial:
-    """There are messages about the trial of a slot; TrialEnded is the last one.
+    """There are messages of the process in a slot; TrialEnded is the last one.
 
     `arrays` holds the packed arrays of its result, `store` the packed MLflow store of its own; `gone` says that the slot
     is no more, and that a new one is on its way unless the pool has become smaller.
@@ -57,30 +57,4 @@ class SlotTrial:
         return tuple(message for message in self.messages if isinstance(message, TrialReport))
 
 
-@dataclasses.dataclass(frozen=True)
-class SlotFetched:
-    """Results that a slot's trial offered lie in the object store, as a list in the order of `units`; `gone` do not.
-
-    Each `fetch` has one such answer, whatever becomes of the slot. `why` says what went wrong in a slot that is still there.
-    """
-
-    slot: int
-    request: TrialRequest
-    units: tuple[int, ...] = ()
-    reference: Any = None
-    gone: tuple[int, ...] = ()
-    why: str = ""
-
-
-@dataclasses.dataclass(frozen=True)
-class SlotFed:
-    """A slot's trial has the results, or they were lost on their way. Each `feed` has one such answer; `why` as above."""
-
-    slot: int
-    request: TrialRequest
-    units: tuple[int, ...]
-    lost: bool
-    why: str = ""
-
-
-SlotEvent = SlotReady | SlotTrial | SlotFetched | SlotFed
+SlotEvent = SlotReady | SlotTrial

@@ -93,7 +93,7 @@ class Toleration(faults.Model):
 
 
 class Topology(faults.Model):
-    """How trial pods lie to each other; both are wishes, no pod waits for them."""
+    """How trial pods lie to each other; both are preferences, no pod waits for them."""
 
     spread: Key | None = Field(
         default=None, description="Label of nodes to spread trial pods over evenly: topology.kubernetes.io/zone."

@@ -1,14 +1,15 @@
 """The messages between the processes of a run, and the one codec that writes and reads them.
 
-    controller  ↔ slot          StartAttempt, AnswerReport; at any time KillTrial, StopTrial, FetchResults, FeedParcels,
-                                HandUnits, ReleaseResults, EndFeed · SlotStarted; of its trial LogGrown, TrialReport,
-                                UnitsWanted, ResultsOffered, ResultsTaken and at last TrialEnded
+    controller  ↔ slot          StartAttempt, AnswerReport; at any time KillTrial, StopTrial, FetchResults, FetchWeights,
+                                FeedParcels, HandUnits, ReleaseResults, ReleaseWeights, EndFeed · SlotStarted; of its trial
+                                LogGrown, TrialReport, UnitsWanted, ResultsOffered, WeightsOffered, ResultsTaken and at last
+                                TrialEnded
     slot        ↔ template      LoadJob (to its standard input), StartTrial · JobLoaded | JobFailed, TrialStarted,
                                 TrialExited
     slot        ↔ trial         RunTrial, AnswerReport · Reported, Ended
     slot        ↔ worker        of a collection, beside a trial's: HandUnits, ReleaseResults · UnitsWanted, UnitsBegun,
                                 ResultOffered, JobReturned
-    slot        ↔ learner       of a collection, beside a trial's: FeedResults, EndFeed, ReleaseResults · ResultOffered,
+    slot        ↔ learner       of a collection, beside a trial's: FeedResults, EndFeed, ReleaseWeights · WeightsOffered,
                                 ResultsTaken, FilesFree
     supervisor  ↔ rank          RunRank, AnswerReport · Reported, Ended, Pulsed
 
@@ -138,6 +139,11 @@ class FetchResults:
 
 
 @dataclasses.dataclass(frozen=True)
+class FetchWeights:
+    """Put the weights that the learner has offered into the object store."""
+
+
+@dataclasses.dataclass(frozen=True)
 class FeedParcels:
     """Pass these results, which come beside as a reference to a list in this order, to the learner."""
 
@@ -172,7 +178,7 @@ class LogGrown:
 
 @dataclasses.dataclass(frozen=True)
 class ResultsOffered:
-    """Results that lie ready in the slot of a worker, or the weights in that of the learner."""
+    """Results that lie ready in the slot of a worker."""
 
     offers: tuple[Offer, ...]
 
@@ -289,6 +295,11 @@ class ReleaseResults:
 
 
 @dataclasses.dataclass(frozen=True)
+class ReleaseWeights:
+    """The weights on offer have been fetched: their file may go."""
+
+
+@dataclasses.dataclass(frozen=True)
 class FedResult:
     """One result that a worker made, in a file for the learner to map."""
 
@@ -328,10 +339,21 @@ class UnitsBegun:
 
 @dataclasses.dataclass(frozen=True)
 class ResultOffered:
-    """A packed result, or the learner's weights, in a file of the lent folder or of the work folder ("" without weights)."""
+    """A packed result, in a file of the lent folder or of the work folder."""
 
     offer: Offer
     file: str
+
+
+@dataclasses.dataclass(frozen=True)
+class WeightsOffered:
+    """What the workers of an iteration start with: packed weights of so many bytes, in a file that only the slot knows.
+
+    No bytes are no weights, as before the first iteration has ended.
+    """
+
+    bytes: int
+    file: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -353,13 +375,16 @@ class FilesFree:
     units: tuple[int, ...]
 
 
-Control = KillTrial | StopTrial | HandUnits | ReleaseResults | EndFeed  # what takes no time
+ToExchange = HandUnits | ReleaseResults | ReleaseWeights | EndFeed
+Control = KillTrial | StopTrial | ToExchange  # what takes no time
+Fetch = FetchResults | FetchWeights
 Shown = LogGrown | TrialReport  # what a run keeps of a trial that goes on
-FromSlot = Shown | UnitsWanted | ResultsOffered | ResultsTaken | TrialEnded
-ToTrial = RunTrial | AnswerReport | HandUnits | ReleaseResults | FeedResults | EndFeed
+FromExchange = UnitsWanted | ResultsOffered | WeightsOffered | ResultsTaken
+FromSlot = Shown | FromExchange | TrialEnded
+ToTrial = RunTrial | AnswerReport | FeedResults | ToExchange
 OfTrial = Reported | Ended
 OfWorker = UnitsWanted | UnitsBegun | ResultOffered | JobReturned
-OfLearner = ResultOffered | ResultsTaken | FilesFree
+OfLearner = WeightsOffered | ResultsTaken | FilesFree
 FromTrial = OfTrial | OfWorker | OfLearner
 ToRank = RunRank | AnswerReport
 FromRank = Reported | Ended | Pulsed
@@ -381,7 +406,7 @@ class Direction(Generic[M]):
 START = Direction[StartAttempt]("a controller", StartAttempt)
 ANSWER = Direction[AnswerReport]("a controller", AnswerReport)
 CONTROL = Direction[Control]("a controller", Control)
-FETCH = Direction[FetchResults]("a controller", FetchResults)
+FETCH = Direction[Fetch]("a controller", Fetch)
 FEED = Direction[FeedParcels]("a controller", FeedParcels)
 FROM_STARTING = Direction[SlotStarted]("a slot", SlotStarted)
 FROM_SLOT = Direction[FromSlot]("a slot", FromSlot)

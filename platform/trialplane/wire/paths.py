@@ -171,9 +171,12 @@ class RunPaths:
         """How far the MLflow writer came, JSON lines."""
         return self.spool / "written.jsonl"
 
-    def trial_store(self, number: int) -> Path:
-        """An MLflow store for one attempt that starts while MLflow is away; the recorder takes it over."""
-        return self.spool / f"attempt-{number}.db"
+    def trial_store(self, number: int, worker: int | None = None) -> Path:
+        """An MLflow store for one attempt that starts while MLflow is away, which the recorder takes over.
+
+        A worker of a collection's iteration has its own, which is not kept.
+        """
+        return self.spool / (f"attempt-{number}.db" if worker is None else f"attempt-{number}-worker-{worker}.db")
 
     @property
     def arrays(self) -> Path:

@@ -183,7 +183,7 @@ class TrialOutcome:
 
 
 @dataclasses.dataclass(frozen=True)
-class Wish:
+class Desired:
     """What the user wants of a run that lives in a cluster.
 
     Attributes:

@@ -9,7 +9,6 @@ import dataclasses
 import hashlib
 
 _OF_UNITS = 0xC011EC7  # so that no unit has the random numbers of the trial with its number
-WEIGHTS = -1  # in place of a unit: what the consumer publishes for the producers
 
 # What moves with one call, for a call costs as much as some megabytes: results together as far as they stay below both.
 TOGETHER_BYTES = 32 << 20
@@ -35,8 +34,8 @@ class Offer:
     """A packed result that lies ready in its producer's memory until it is fetched.
 
     Attributes:
-        unit: number of the unit, or WEIGHTS.
-        bytes: of the packed result; 0 says that there is none (no weights before the first iteration has ended).
+        unit: number of the unit.
+        bytes: of the packed result.
         items: what the job counts in it: positions, samples.
         seconds: from when the job had the unit.
     """

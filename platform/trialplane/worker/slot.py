@@ -1,15 +1,14 @@
-"""A slot: runs one trial at a time in a process forked from its warm template, and says what becomes of it.
+"""A slot: runs one trial at a time in a process forked from its warm template, and reports what becomes of it.
 
 The slot owns the template and the trial's channel, and sees to its limits (running.py). It is driven by requests and
 answers with the next event, so that whoever places slots (a Ray actor) needs no thread per trial:
 
     slot.start()                    the template is warm, or EntrypointError
     slot.run(request)               the first messages about the trial, and until TrialEnded is among them:
-    slot.go_on(prune)                 the answer to a report; the next messages
+    slot.answer(prune)                the answer to a report; the next messages
     slot.stop(message)              from another thread: asks the running trial to save a checkpoint and end
     slot.kill(failure, message)     from another thread: ends the running trial
-    slot.hand, fetch, release       from another thread: units for a producer, and its results
-    slot.exchange.feed, end_feed    from another thread: results for a consumer
+    slot.exchange                   from another thread: the units and results of a collection (collect/exchange.py)
 
 It must not know Ray, Optuna or MLflow.
 """
@@ -26,7 +25,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +32,6 @@ from trialplane import errors, policies
 from trialplane.wire import env, messages, paths, records
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.states import FailureClass, TrialState
-from trialplane.wire.units import Unit
 from trialplane.worker import sessions, shipping
 from trialplane.worker.channel import Channel
 from trialplane.worker.collect import exchange
@@ -116,14 +113,14 @@ class Slot:
 
         Args:
             request: the trial's.
-            weights: for a producer, as a consumer's slot gave them (`fetch`).
+            weights: for a worker of a collection, as the learner's slot gave them.
         """
         assert self._running is None, "a slot runs one trial at a time"
         if self._template is None or self._template.poll() is not None:
             self._end_template()
             self.start()
         if self.config.ship and env.MLFLOW_RUN_ID not in request.env:  # the controller has no run of MLflow's for it
-            store = self._paths.trial_store(request.number)
+            store = self._paths.trial_store(request.number, request.worker)
             store.parent.mkdir(parents=True, exist_ok=True)
             request = dataclasses.replace(request, env={**request.env, **env.own_mlflow(store)})
         workdir = self._paths.scratch / f"{self.name}-{request.number}"
@@ -154,7 +151,7 @@ class Slot:
             threading.Thread(target=running.watch_memory, args=limit, name="memory", daemon=True).start()
         return self._next()
 
-    def go_on(self, prune: bool = False) -> Messages:
+    def answer(self, prune: bool = False) -> Messages:
         """Answers the report the trial waits on, if it does, and returns the next messages about it."""
         if self._ending is not None:
             return self._send_end()
@@ -175,28 +172,9 @@ class Slot:
         if (running := self._running) is not None:
             running.stop(message, self.config.grace)
 
-    def hand(self, work: Sequence[Unit], last: bool) -> None:
-        """Gives the producer that runs units to do; with `last` it gets no more. From another thread, as all of these."""
-        if (given := self.exchange) is not None:
-            given.hand(work, last)
-
-    def fetch(self, wanted: Sequence[int]) -> dict[int, Bytes]:
-        """Unit → packed result, mapped, of shape (bytes,), as far as the running process has them on offer."""
-        return {} if (given := self.exchange) is None else given.fetch(wanted)
-
-    def release(self, fetched: Sequence[int]) -> None:
-        """The results of these units have been fetched, or nobody wants them."""
-        if (given := self.exchange) is not None:
-            given.release(fetched)
-
-    def end_feed(self, failed: int) -> None:
-        """Tells the consumer that runs that it has all results, but for so many units that failed."""
-        if (given := self.exchange) is not None:
-            given.end_feed(failed)
-
     @property
     def exchange(self) -> exchange.Exchange | None:
-        """What the producer or the consumer that runs has with its slot; also from other threads."""
+        """What the worker or the learner of a collection that runs shares with its slot; also from other threads."""
         running = self._running
         return None if running is None else running.exchange
 
@@ -344,7 +322,7 @@ class Slot:
             running.exchange.close()
         if running.log is None:
             return (*running.reports, *news, ended)
-        store = self._paths.trial_store(outcome.number)
+        store = self._paths.trial_store(outcome.number, running.request.worker)
         packed = shipping.pack_store(store, running.workdir.with_suffix(".store"))
         self._ending = running.log, (*running.reports, *news, dataclasses.replace(ended, store=packed))
         return self._send_end()

@@ -34,7 +34,7 @@ def main() -> None:
         began = time.perf_counter()
         sent = slot.run(request)
         while not (sent and isinstance(sent[-1], TrialEnded)):
-            sent = slot.go_on()
+            sent = slot.answer()
         outcome = sent[-1].outcome
         assert not outcome.failure, outcome.message
         methods.add(outcome.start_method)

@@ -16,8 +16,9 @@ from trialplane import errors
 from trialplane.policies import transport
 from trialplane.wire import messages
 from trialplane.wire.records import TrialRequest
-from trialplane.wire.units import TOGETHER, TOGETHER_BYTES, WEIGHTS, Offer, Parcel, Unit
+from trialplane.wire.units import TOGETHER, TOGETHER_BYTES, Offer, Parcel, Unit
 from trialplane.worker.collect import exchange as exchanges
+from trialplane.worker.collect import segments
 from trialplane.worker.collect.exchange import AHEAD, GATHER, Exchange
 
 TIMEOUT = 30.0
@@ -34,13 +35,11 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def exchange(tmp_path: Path, clock: list[float]) -> Iterator[Exchange]:
     """Of a producer that has three units, has begun one, and of which the controller has just heard."""
     sent: list[messages.ToTrial] = []
-    made = Exchange(
-        TrialRequest("toy", 0, 1, -1, {}, 0, (), worker=0, timeout=TIMEOUT), sent.append, None, tmp_path / "work"
-    )
+    made = Exchange(TrialRequest("toy", 0, 1, 0, {}, 0, (), worker=0, timeout=TIMEOUT), sent.append, None, tmp_path / "work")
     made.receive(messages.UnitsWanted(3))
     assert is_told_now(made), "it has nothing to do"
     assert made.news() == (messages.UnitsWanted(3),)
-    made.hand([Unit(number, 0) for number in range(3)], False)
+    made.pass_on(messages.HandUnits(tuple(Unit(number, 0) for number in range(3)), last=False))
     made.receive(messages.UnitsBegun((0,)))
     assert made.tell_at is None
     yield made
@@ -116,7 +115,7 @@ def test_one_that_waits_for_units_is_not_late(exchange: Exchange, clock: list[fl
     exchange.receive(messages.UnitsWanted(1))
     assert exchange.deadline is None
     clock[0] += 20
-    exchange.hand([Unit(3, 0)], False)
+    exchange.pass_on(messages.HandUnits((Unit(3, 0),), last=False))
     assert exchange.deadline == clock[0] + TIMEOUT
 
 
@@ -125,11 +124,11 @@ def test_one_that_is_told_that_there_are_no_more_units_is_to_end(exchange: Excha
     for unit in range(3):
         offer(exchange, unit)
     exchange.receive(messages.UnitsWanted(1))
-    exchange.hand([], True)
+    exchange.pass_on(messages.HandUnits((), last=True))
     assert exchange.deadline == clock[0] + TIMEOUT
     exchange.receive(messages.JobReturned())
     assert exchange.deadline is None, "what it has given has not been fetched"
-    exchange.release([0, 1, 2])
+    exchange.pass_on(messages.ReleaseResults((0, 1, 2)))
     assert exchange.deadline == clock[0] + TIMEOUT
 
 
@@ -141,7 +140,7 @@ def test_one_with_as_much_on_offer_as_may_be_is_not_late(exchange: Exchange) -> 
 
 
 def test_the_memory_of_results_is_free_when_their_trial_has_ended(tmp_path: Path) -> None:
-    made = Exchange(TrialRequest("toy", 0, 1, -1, {}, 0, ()), lambda message: None, None, tmp_path / "work")
+    made = Exchange(TrialRequest("toy", 0, 1, 0, {}, 0, ()), lambda message: None, None, tmp_path / "work")
     folder = made.lent.folder
     made.feed([Parcel(0, 0, 0, 1.0)], [transport.pack({"states": np.zeros(1000)})])
     assert folder in Path("/proc/self/maps").read_text()
@@ -154,10 +153,13 @@ def test_the_memory_of_results_is_free_when_their_trial_has_ended(tmp_path: Path
     [
         (messages.UnitsWanted(0), "requested 0 units"),
         (messages.UnitsWanted(-5), "requested -5 units"),
-        (messages.ResultOffered(Offer(WEIGHTS, 10), "{lent}/weights"), "a worker offered unit -1"),
+        (messages.ResultOffered(Offer(-1, 10), "{lent}/weights"), "a worker offered 10 bytes and 0 items of unit -1"),
         (messages.ResultOffered(Offer(0, 10), "/etc/passwd"), "offered in '/etc/passwd', where this process has no folder"),
         (messages.ResultOffered(Offer(0, 10), "{lent}/../other/file"), "where this process has no folder"),
-        (messages.ResultOffered(Offer(0, -10), "{lent}/file"), "an offer of -10 bytes"),
+        (messages.ResultOffered(Offer(0, -10), "{lent}/file"), "a worker offered -10 bytes"),
+        (messages.ResultOffered(Offer(0, 0), "{lent}/file"), "a worker offered 0 bytes"),
+        (messages.WeightsOffered(-1), "offered weights of -1 bytes"),
+        (messages.WeightsOffered(10, "/etc/passwd"), "where this process has no folder"),
         (messages.FilesFree((3,)), "freed files of results that it does not have"),
     ],
 )
@@ -171,9 +173,15 @@ def test_what_a_process_may_not_claim_is_an_error(exchange: Exchange, message: m
     assert (exchange.news(), exchange.fetch([0])) == ((), {})
 
 
-def test_a_learner_offers_nothing_but_weights(tmp_path: Path) -> None:
-    made = Exchange(TrialRequest("toy", 0, 1, 0, {}, 0, ()), lambda message: None, None, tmp_path / "work")
-    with pytest.raises(errors.MessageError, match="a learner offered unit 4"):
-        made.receive(messages.ResultOffered(Offer(4, 10), f"{made.lent.folder}/file"))
-    made.receive(messages.ResultOffered(Offer(WEIGHTS, 0), ""))
+def test_weights_are_offered_at_once_and_there_until_they_are_released(tmp_path: Path) -> None:
+    sent: list[messages.ToTrial] = []
+    made = Exchange(TrialRequest("toy", 0, 1, 0, {}, 0, ()), sent.append, None, tmp_path / "work")
+    file, size = segments.Writer(made.lent.folder).write({"bias": 1.0})
+    made.receive(messages.WeightsOffered(size, file))
+    assert is_told_now(made)
+    assert made.news() == (messages.WeightsOffered(size),), "the file is the slot's business"
+    weights = made.fetch_weights()
+    assert weights is not None and weights.nbytes == size
+    made.pass_on(messages.ReleaseWeights())
+    assert (sent, made.fetch_weights()) == ([messages.ReleaseWeights()], None)
     made.close()

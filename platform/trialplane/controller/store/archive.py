@@ -1,7 +1,7 @@
 """All runs in PostgreSQL, as the gateway sees them.
 
-Written here are what a run is submitted with, before there is a controller that could, and a wish; the only thing deleted is
-a whole run, under the lock that a controller would need.
+Written here are what a run is submitted with, before there is a controller that could, and its desired state; the only thing
+deleted is a whole run, under the lock that a controller would need.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from trialplane.spec.jobs import Job
 from trialplane.wire import attempts as reading
 from trialplane.wire import labels, records
 from trialplane.wire.attempts import Attempt
-from trialplane.wire.records import TrialRow, Wish
+from trialplane.wire.records import Desired, TrialRow
 from trialplane.wire.states import RunState
 
 POOL = 4  # connections
@@ -168,22 +168,22 @@ class Archive:
                 described[labels.LEDGER_STATUS] = records.to_dict(pending)
             tables.describe(connection, mine, described)
 
-    def wish(self, run: str, changed: Mapping[str, Any]) -> None:
-        """Changes what the user wants of a run, only the fields of `Wish` that are named.
+    def desire(self, run: str, changed: Mapping[str, Any]) -> None:
+        """Changes what the user wants of a run, only the fields of `Desired` that are named.
 
         One that is to go on gets the attempt that was the newest then as well. A pause leaves a run cancelled that was.
         """
         with self._connected(run) as (connection, mine):
             # Two changes at once are two changes.
             connection.execute(sa.select(runs.c.id).where(mine).with_for_update(key_share=True))
-            wish = records.from_dict(Wish, tables.document(connection, mine, labels.LEDGER_WISH) or {})
-            before, wish = wish.state, dataclasses.replace(wish, **changed)
-            if before is RunState.CANCELLED and wish.state is RunState.PAUSED:
-                wish = dataclasses.replace(wish, state=before)
+            desired = records.from_dict(Desired, tables.document(connection, mine, labels.LEDGER_DESIRED) or {})
+            before, desired = desired.state, dataclasses.replace(desired, **changed)
+            if before is RunState.CANCELLED and desired.state is RunState.PAUSED:
+                desired = dataclasses.replace(desired, state=before)
             if changed.get("state") is RunState.RUNNING:
                 newest = sa.select(sa.func.max(attempts.c.number)).join(runs).where(mine)
-                wish = dataclasses.replace(wish, again=connection.execute(newest).scalar())
-            connection.execute(sa.update(runs).where(mine).values({labels.LEDGER_WISH: records.to_json(wish)}))
+                desired = dataclasses.replace(desired, again=connection.execute(newest).scalar())
+            connection.execute(sa.update(runs).where(mine).values({labels.LEDGER_DESIRED: records.to_json(desired)}))
 
     def delete(self, run: str) -> None:
         """Deletes a run.

@@ -26,7 +26,7 @@ _COLUMNS = {
     "trialplane:submission": labels.LEDGER_SUBMISSION,
     "trialplane:code": labels.LEDGER_CODE,
     "trialplane:status": labels.LEDGER_STATUS,
-    "trialplane:wish": labels.LEDGER_WISH,
+    "trialplane:wish": labels.LEDGER_DESIRED,
 }
 _OF_TRIALS = (
     "trial_values",

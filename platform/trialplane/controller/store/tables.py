@@ -36,7 +36,7 @@ runs = sa.Table(
     sa.Column(labels.LEDGER_SUBMISSION, sa.Text),
     sa.Column(labels.LEDGER_CODE, sa.Text),
     sa.Column(labels.LEDGER_STATUS, sa.Text),
-    sa.Column(labels.LEDGER_WISH, sa.Text),
+    sa.Column(labels.LEDGER_DESIRED, sa.Text),
     sa.Column("optuna", sa.Text, nullable=False),  # what samplers keep beside the trials
 )
 attempts = sa.Table(

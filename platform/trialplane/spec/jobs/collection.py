@@ -1,7 +1,7 @@
 """A collection: iterations, in each of which workers make results for one learner, or for files.
 
 An iteration is a trial of the run, and they run one after another. The model and its rules only: `worker/collect/` does the
-work, `controller/crews.py` hands it out.
+work, `controller/workloads/collection.py` hands it out.
 """
 
 from __future__ import annotations

@@ -142,7 +142,7 @@ class Fed:
                     self.failed, self._ended = failed, True
                 case messages.FeedResults(results):
                     self._waiting.extend(results)
-                case messages.ReleaseResults() if self.weights is not None:
+                case messages.ReleaseWeights() if self.weights is not None:
                     self.weights.unlink(missing_ok=True)
         return self._result(self._waiting.popleft()) if self._waiting else None
 

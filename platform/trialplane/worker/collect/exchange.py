@@ -71,12 +71,14 @@ class Exchange:
         self._begun: set[int] = set()  # units that its job has and has not given
         self._owed = 0  # units asked for that have not come
         self._offered: dict[int, tuple[str, int]] = {}  # unit → file, bytes
+        self._offered_weights: str | None = None  # their file
         self._fed: dict[int, str] = {}
         self._closed = False
         self._told = -GATHER  # when the controller last heard something, by the monotonic clock
         self._wants = 0
         self._offers: list[units.Offer] = []
         self._took: list[int] = []
+        self._published: messages.WeightsOffered | None = None
 
     @property
     def lent(self) -> messages.Lent:
@@ -105,21 +107,23 @@ class Exchange:
 
         That has passed when the process may wait for the controller, to get units or to have results fetched.
         """
-        if not (self._wants or self._offers or self._took):
+        if not (self._wants or self._offers or self._took or self._published):
             return None
         with self._lock:
             is_idle = self._owed and not self._ahead
-            return self._told if is_idle or self._took or is_full(self._offered) else self._told + GATHER
+            at_once = is_idle or self._took or self._published or is_full(self._offered)
+            return self._told if at_once else self._told + GATHER
 
-    def news(self) -> tuple[messages.UnitsWanted | messages.ResultsOffered | messages.ResultsTaken, ...]:
+    def news(self) -> tuple[messages.FromExchange, ...]:
         """What it has sent since the last call that is for the controller."""
         self._told = time.monotonic()
-        wanted, offers, taken = self._wants, tuple(self._offers), tuple(self._took)
-        self._wants, self._offers, self._took = 0, [], []
+        wanted, offers, taken, weights = self._wants, tuple(self._offers), tuple(self._took), self._published
+        self._wants, self._offers, self._took, self._published = 0, [], [], None
         return (
             *([messages.UnitsWanted(wanted)] if wanted else ()),
             *([messages.ResultsOffered(offers)] if offers else ()),
             *([messages.ResultsTaken(taken)] if taken else ()),
+            *([] if weights is None else [weights]),
         )
 
     def receive(self, message: messages.OfWorker | messages.OfLearner) -> None:
@@ -140,11 +144,21 @@ class Exchange:
                     self._begun.update(begun)
                     self._ahead.difference_update(begun)
                 case messages.ResultOffered(offer, file):
-                    self._check(offer, file)
+                    if offer.unit < 0 or offer.bytes <= 0 or offer.items < 0:
+                        raise errors.MessageError(
+                            f"a worker offered {offer.bytes} bytes and {offer.items} items of unit {offer.unit}"
+                        )
+                    self._check(file)
                     self._begun.discard(offer.unit)
-                    if offer.bytes:
-                        self._offered[offer.unit] = file, offer.bytes
+                    self._offered[offer.unit] = file, offer.bytes
                     self._offers.append(offer)
+                case messages.WeightsOffered(size, file):
+                    if size < 0:
+                        raise errors.MessageError(f"a learner offered weights of {size} bytes")
+                    if size:
+                        self._check(file)
+                        self._offered_weights = file
+                    self._published = messages.WeightsOffered(size)
                 case messages.JobReturned():
                     self._has_returned = True
                 case messages.ResultsTaken(taken):
@@ -155,22 +169,27 @@ class Exchange:
                     for unit in free:
                         self._segments.release(self._fed.pop(unit))
 
-    def _check(self, offer: units.Offer, file: str) -> None:
-        """Raises MessageError for an offer that this process cannot make."""
-        if (offer.unit >= 0) is not self._is_worker or (offer.unit < 0 and offer.unit != units.WEIGHTS):
-            raise errors.MessageError(f"{'a worker' if self._is_worker else 'a learner'} offered unit {offer.unit}")
-        if offer.bytes < 0 or offer.items < 0:
-            raise errors.MessageError(f"an offer of {offer.bytes} bytes and {offer.items} items")
-        if offer.bytes and Path(file).parent not in self._places:
+    def _check(self, file: str) -> None:
+        """Raises MessageError for a file that is not where this process may have one."""
+        if Path(file).parent not in self._places:
             raise errors.MessageError(f"a result was offered in {file!r:.200}, where this process has no folder")
 
-    def hand(self, work: Sequence[units.Unit], last: bool) -> None:
-        """Gives a producer units; with `last` it gets no more in this iteration."""
+    def pass_on(self, message: messages.ToExchange) -> None:
+        """Passes a message of the controller on to the process: units, what was fetched, or the end of the results."""
         with self._lock:
             self._since = time.monotonic()
-            self._ahead.update(unit.number for unit in work)
-            self._owed = 0 if last else max(0, self._owed - len(work))
-        self._send(messages.HandUnits(tuple(work), last))
+            match message:
+                case messages.HandUnits(units, last):
+                    self._ahead.update(unit.number for unit in units)
+                    self._owed = 0 if last else max(0, self._owed - len(units))
+                case messages.ReleaseResults(fetched):
+                    known = tuple(unit for unit in fetched if self._offered.pop(unit, None) is not None)
+                    if not known:  # the process has ended, or another one has come
+                        return
+                    message = messages.ReleaseResults(known)
+                case messages.ReleaseWeights():
+                    self._offered_weights = None
+        self._send(message)
 
     def fetch(self, wanted: Sequence[int]) -> dict[int, Bytes]:
         """The packed results of these units, mapped; without those that are gone with their process.
@@ -182,13 +201,11 @@ class Exchange:
             there = [] if self._closed else [unit for unit in wanted if unit in self._offered]
             return {unit: segments.read(self._offered[unit][0]) for unit in there}
 
-    def release(self, fetched: Sequence[int]) -> None:
-        """Results have been fetched, or nobody wants them: their process may use the files again."""
+    def fetch_weights(self) -> Bytes | None:
+        """The packed weights that the learner offers, mapped; None when they are gone with it. Raises as `fetch`."""
         with self._lock:
-            self._since = time.monotonic()
-            known = [unit for unit in fetched if self._offered.pop(unit, None) is not None]
-        if known:
-            self._send(messages.ReleaseResults(tuple(known)))
+            there = None if self._closed else self._offered_weights
+            return None if there is None else segments.read(there)
 
     def feed(self, parcels: Sequence[units.Parcel], packed: Sequence[Bytes]) -> None:
         """Gives a consumer results: all of them or, when there is no room for one, none.
@@ -210,10 +227,6 @@ class Exchange:
             self._fed |= files
         fed = (messages.FedResult(each.unit, each.worker, each.items, files[each.unit]) for each in parcels)
         self._send(messages.FeedResults(tuple(fed)))
-
-    def end_feed(self, failed: int) -> None:
-        """Tells a consumer that all results have come, but for so many units that failed."""
-        self._send(messages.EndFeed(failed))
 
     def close(self) -> None:
         """Removes the files; the process is gone."""

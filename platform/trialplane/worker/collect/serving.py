@@ -12,7 +12,6 @@ from typing import Any
 
 from trialplane.policies import transport
 from trialplane.wire import messages, records
-from trialplane.wire.units import WEIGHTS, Offer
 from trialplane.worker import context, stopping, trial
 from trialplane.worker.channel import TrialChannel
 from trialplane.worker.collect import consumer, producer, segments, shards, states
@@ -98,11 +97,11 @@ class ConsumerRole(_Role):
 
     def _offer(self, fed: consumer.Fed, weights: Any, workdir: Path) -> None:
         if weights is None:
-            self._line.send(messages.ResultOffered(Offer(WEIGHTS, 0), ""))
+            self._line.send(messages.WeightsOffered(0))
             return
         file, size = segments.Writer(self._lent.folder, workdir).copy(weights)
         fed.weights = Path(file)
-        self._line.send(messages.ResultOffered(Offer(WEIGHTS, size), file))
+        self._line.send(messages.WeightsOffered(size, file))
 
 
 def _call(function: Callable[..., Any], *arguments: Any) -> Any:

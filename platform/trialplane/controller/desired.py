@@ -1,4 +1,4 @@
-"""What the user wants of a run that goes on: by signals on a laptop, by the study's `wish` in a cluster."""
+"""What the user wants of a run that goes on: by signals on a laptop, by the desired state in the ledger on a cluster."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import time
 from collections.abc import Sequence
 
 from trialplane import errors
+from trialplane.controller.endings import Ending
 from trialplane.controller.ledger import Ledger
-from trialplane.controller.loop import Ending
 from trialplane.wire.paths import RunPaths
-from trialplane.wire.records import Wish
+from trialplane.wire.records import Desired
 from trialplane.wire.states import RunState
 
 log = logging.getLogger(__name__)
@@ -19,22 +19,20 @@ INTERVAL = 1.0  # seconds between looks into the database
 AWAY_INTERVAL = 5.0  # the same while it is away; each look may then wait for a connection
 
 
-class Wishes:
+class DesiredState:
     """Asked by the loop all the time, so it looks into the database only now and then.
 
     Args:
         run: the run's files.
         stopped: numbers of the signals received so far.
-        ledger: has the wish; None on a laptop.
-        parallel: the job's.
+        ledger: has the desired state; None on a laptop, where the number of slots is the job's.
     """
 
-    def __init__(self, run: RunPaths, stopped: Sequence[int], ledger: Ledger | None, parallel: int) -> None:
+    def __init__(self, run: RunPaths, stopped: Sequence[int], ledger: Ledger | None) -> None:
         self._run = run
         self._stopped = stopped
         self._ledger = ledger
-        self._job_parallel = parallel
-        self._wish = Wish()
+        self._desired = Desired()
         self._next = 0.0
         self._paused = 0  # signals that were about a pause when the run had not been cancelled yet
 
@@ -42,19 +40,19 @@ class Wishes:
         """How the user wants the run to end, or None."""
         self._look()
         signals = len(self._stopped)
-        if self._wish.state is RunState.CANCELLED or (signals and self._run.cancelled.exists()):
+        if self._desired.state is RunState.CANCELLED or (signals and self._run.cancelled.exists()):
             # A second signal is impatience, but not the one of a cancel that comes after a pause.
             return Ending(RunState.CANCELLED, "cancelled by the user", kill=True, hurry=signals - self._paused > 1)
         self._paused, hurry = min(signals, 1), signals > 1
         again = f"`platform resume {self._run.root.name}` goes on"
-        if self._wish.state is RunState.PAUSED:
+        if self._desired.state is RunState.PAUSED:
             return Ending(RunState.PAUSED, f"paused by the user; {again}", kill=True, hurry=hurry)
         return Ending(RunState.PAUSED, f"stopped; {again}", kill=True, hurry=hurry) if self._stopped else None
 
-    def parallel(self) -> int:
-        """How many slots the user wants."""
+    def parallel(self) -> int | None:
+        """How many slots the user wants; None where that cannot change."""
         self._look()
-        return self._wish.parallel or self._job_parallel
+        return None if self._ledger is None else self._desired.parallel or self._ledger.job.width
 
     def _look(self) -> None:
         now = time.monotonic()
@@ -62,11 +60,12 @@ class Wishes:
             return
         self._next = now + INTERVAL
         try:
-            wish = self._ledger.wish()
+            desired = self._ledger.desired()
         except errors.LedgerUnavailable as error:
             self._next = time.monotonic() + AWAY_INTERVAL
-            log.warning("the user's wish cannot be read now: %s", errors.first_line(error))
+            log.warning("the desired state of the run cannot be read now: %s", errors.first_line(error))
             return
-        if wish != self._wish:
-            log.info("the user wants the run %s with %d slots", wish.state.value, wish.parallel or self._job_parallel)
-        self._wish = wish
+        if desired != self._desired:
+            parallel = desired.parallel or self._ledger.job.width
+            log.info("the desired state of the run is %s with %d slots", desired.state.value, parallel)
+        self._desired = desired

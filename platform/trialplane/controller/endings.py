@@ -1,0 +1,82 @@
+"""How a run ends, and which of several things that would end it counts. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+from trialplane.controller.counts import Counts
+from trialplane.spec.jobs import Job
+from trialplane.wire.records import TrialRow
+from trialplane.wire.states import RunState
+
+_RANKS = {RunState.PAUSED: 2, RunState.CANCELLED: 3}  # of the user's endings
+
+
+@dataclasses.dataclass(frozen=True)
+class Ending:
+    """How a run is to end.
+
+    Attributes:
+        state: the run's last state.
+        reason: in words.
+        kill: whether running trials are ended at once, or left to finish. Trials that save themselves get the time to do so
+            when the user ends them.
+        hurry: whether they do not even get that.
+    """
+
+    state: RunState
+    reason: str
+    kill: bool
+    hurry: bool = False
+
+    @property
+    def by_user(self) -> bool:
+        """Whether the user paused or cancelled the run."""
+        return self.state in _RANKS
+
+    @property
+    def rank(self) -> int:
+        """Which ending counts: CANCELLED before PAUSED, that before a budget's, and there one that ends what runs."""
+        return _RANKS.get(self.state, int(self.kill))
+
+
+def of(now: Ending | None, other: Ending) -> Ending:
+    """Which of two endings counts: the first of the highest rank, in its newest words.
+
+    Trials that are left to finish may yet make a success of what was none.
+    """
+    if now is None or other.rank > now.rank or (other.rank == now.rank and (other.state == now.state or not now.kill)):
+        return other
+    return now
+
+
+def of_budgets(job: Job, counts: Counts, best: TrialRow | None, worked: float) -> Iterator[Ending]:
+    """The endings of those budgets that are used up.
+
+    Args:
+        job: has the budgets.
+        counts: of its trials.
+        best: the best trial so far.
+        worked: seconds; see `RunStatus`.
+    """
+    budget = job.budget
+    after = f"after {counts.ended} of {job.trials} trials"
+    if budget.max_failed is not None and counts.counted_failures > budget.max_failed:
+        text = (
+            f"{counts.counted_failures} trials failed ({classes(counts)}), more than budget.max_failed = {budget.max_failed}"
+        )
+        yield Ending(RunState.FAILED, f"{text}, {after}", kill=True)
+    if budget.time is not None and worked > budget.time:
+        text = f"the time budget of {budget.time:g} s is used, {after}"
+        yield Ending(RunState.SUCCEEDED if counts.complete else RunState.FAILED, text, kill=False)
+    if budget.target is not None and best is not None:
+        value, maximize = best.values[0], job.objectives[0].direction == "maximize"
+        if value >= budget.target if maximize else value <= budget.target:
+            text = f"trial {best.trial} reached the target {budget.target:g} with {value:g}, {after}"
+            yield Ending(RunState.SUCCEEDED, text, kill=True)
+
+
+def classes(counts: Counts) -> str:
+    """How many trials failed by the class of their failure: `3 error, 1 oom`."""
+    return ", ".join(f"{count} {name}" for name, count in counts.failures.most_common())

@@ -1,0 +1,44 @@
+"""What the slots of a run work on, by the kind of its job: the controller's only code that knows the kinds."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+
+from trialplane.controller import ray_session, slots
+from trialplane.controller.exchange import Exchange
+from trialplane.controller.gangs import GangPool
+from trialplane.controller.ledger import Ledger
+from trialplane.controller.slots import SlotPool
+from trialplane.controller.workloads.collection import CollectionWorkload, ObjectStores
+from trialplane.controller.workloads.study import StudyWorkload
+from trialplane.controller.workloads.training import TrainingWorkload
+from trialplane.controller.workloads.workload import Workload
+from trialplane.spec import jobs
+from trialplane.wire.records import SlotConfig
+
+
+def start(ledger: Ledger, configs: Mapping[str, SlotConfig], parallel: int | None, *, in_cluster: bool) -> Workload:
+    """Starts the slots of a run.
+
+    Args:
+        ledger: of the run.
+        configs: role → what its slots have in common.
+        parallel: how many the user wants; None for the job's own number.
+        in_cluster: whether slots are pods, which may take their time to come.
+    """
+    job, roles = ledger.job, ledger.job.roles()
+    patience = slots.START_PATIENCE if in_cluster else 0.0
+    has_begun = bool(ledger.newest)  # else one bad slot would end the run of a head that was lost
+    if isinstance(job, jobs.Collection):
+        learner = SlotPool(configs["learner"], 1, patience, has_begun=has_begun)
+        size = job.width if parallel is None else parallel
+        workers = SlotPool(configs["worker"], size, patience, has_begun=ledger.counts.complete > 0)
+        stores = ObjectStores(functools.partial(ray_session.store_bytes, roles), ray_session.spilled_bytes)
+        return CollectionWorkload(ledger, learner, workers, Exchange(learner, workers), stores)
+    (role,) = roles
+    size = role.replicas if parallel is None else max(1, min(parallel, ledger.unstarted))
+    config = configs[role.name]
+    pool = SlotPool(config, size * role.nodes, patience, has_begun=has_begun)
+    places = pool if role.nodes == 1 else GangPool(pool, config)
+    return TrainingWorkload(ledger, places) if isinstance(job, jobs.Training) else StudyWorkload(ledger, places)

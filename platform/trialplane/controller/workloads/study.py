@@ -1,0 +1,66 @@
+"""A study: trials that know nothing of each other, whose reports the pruner looks at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trialplane.controller import endings
+from trialplane.controller.counts import Alike
+from trialplane.controller.endings import Ending
+from trialplane.controller.gangs import GangPool
+from trialplane.controller.ledger import Ledger
+from trialplane.controller.slots import SlotPool
+from trialplane.controller.workloads.workload import Workload
+from trialplane.wire.progress import StudyProgress
+from trialplane.wire.records import TrialOutcome, TrialReport, TrialRequest
+from trialplane.wire.states import RunState
+
+
+class StudyWorkload(Workload):
+    """The trials of a study."""
+
+    def __init__(self, ledger: Ledger, slots: SlotPool | GangPool) -> None:
+        super().__init__(ledger, slots)
+        counts = ledger.counts
+        self._alike = Alike(ledger.job.budget.failed_alike, bool(counts.complete or counts.pruned))
+
+    def _prunes(self, report: TrialReport) -> bool:
+        return self._ledger.report(report)
+
+    def ended(self, request: TrialRequest, outcome: TrialOutcome) -> None:
+        """Compares a failure with those before it."""
+        self._alike.ended(request, outcome)
+
+    def failed(self) -> Ending | None:
+        """The first trials have failed alike."""
+        alike = self._alike.found(self._ledger.running())
+        return self._failed_alike(alike) if alike else None
+
+    def finished(self) -> Ending:
+        """A success when any trial completed."""
+        counts = self._ledger.counts
+        if not counts.complete:
+            found = endings.classes(counts) or "all pruned"
+            return Ending(RunState.FAILED, f"none of {counts.ended} trials completed ({found})", kill=False)
+        if counts.ended < self._ledger.job.trials:
+            text = f"every point of the space was tried, in {counts.ended} trials"
+        else:
+            text = f"all {counts.ended} trials ended"
+        return Ending(RunState.SUCCEEDED, text, kill=False)
+
+    @property
+    def progress(self) -> StudyProgress:
+        """Nothing beside the counts of its trials."""
+        return StudyProgress()
+
+    def _failed_alike(self, requests: Sequence[TrialRequest]) -> Ending:
+        """How a study ends of which trials failed alike and none ended well."""
+        last, ledger = requests[-1].trial, self._ledger
+        many = f"{len(requests)} trials in a row failed in the same way" if len(requests) > 1 else "a trial failed"
+        return Ending(
+            RunState.FAILED,
+            f"{many} and none has succeeded, so the study was stopped: {ledger.newest[last].message}; "
+            f"`platform logs {ledger.run} {last}` shows more; "
+            f"budget.failed_alike ({ledger.job.budget.failed_alike}) sets how many, null turns the check off",
+            kill=True,
+        )

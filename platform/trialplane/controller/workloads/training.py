@@ -1,0 +1,99 @@
+"""A training: one trial, whose reports say how far it is and how long the rest of it will take."""
+
+from __future__ import annotations
+
+import collections
+
+from trialplane.controller.endings import Ending
+from trialplane.controller.gangs import GangPool
+from trialplane.controller.ledger import Ledger
+from trialplane.controller.slots import SlotPool
+from trialplane.controller.workloads.workload import Workload
+from trialplane.wire import progress
+from trialplane.wire.progress import TrainingProgress
+from trialplane.wire.records import TrialReport
+from trialplane.wire.states import RunState
+
+WINDOW = 50  # reports that the rate is taken from
+TOTAL = "total_steps"
+LEFT = "seconds_left"  # where the job reports it itself, as `training.progress` makes it
+# Reported while it is so, and gone from the reports when it is not.
+_PASSING = ("slowest_rank", "slowest_rank_factor")
+
+
+class TrainingWorkload(Workload):
+    """The one trial of a training, which is tried again from its newest checkpoint."""
+
+    def __init__(self, ledger: Ledger, slots: SlotPool | GangPool) -> None:
+        super().__init__(ledger, slots)
+        self._reports = Reports()
+
+    def _prunes(self, report: TrialReport) -> bool:
+        # Optuna copies all of a trial's reports for each new one, and a training may have millions: they are for us alone.
+        self._reports.add(report)
+        return False
+
+    def finished(self) -> Ending:
+        """As its last attempt ended."""
+        row = self._ledger.newest[0]
+        if row.failure is None:
+            text = "; ".join(filter(None, ("the training ended", row.message)))
+            return Ending(RunState.SUCCEEDED, text, kill=False)
+        tried = f"at attempt {row.attempt} " if row.attempt > 1 else ""
+        return Ending(RunState.FAILED, f"the training failed {tried}({row.failure}): {row.message}", kill=False)
+
+    @property
+    def progress(self) -> TrainingProgress:
+        """What the attempt that runs, or ran last, has reported."""
+        return self._reports.progress
+
+    def eta(self, now: float, rate: float | None) -> float | None:
+        """Seconds until the last step."""
+        return self._reports.eta(now)
+
+
+class Reports:
+    """The reports of a training, of one attempt at a time.
+
+    They may come from several places of the job, training and evaluation for example, so each metric keeps its newest value
+    until another attempt starts.
+
+    Attributes:
+        progress: how far it is.
+    """
+
+    def __init__(self) -> None:
+        self.progress = TrainingProgress()
+        self._number: int | None = None  # of the attempt
+        self._steps: collections.deque[tuple[float, int]] = collections.deque(maxlen=WINDOW)
+        self._end: float | None = None  # when the last step is done, as the job reports it
+
+    def add(self, report: TrialReport) -> None:
+        """Takes a report; one of another attempt begins anew."""
+        now = self.progress
+        if report.number != self._number:
+            self._number = report.number
+            now = TrainingProgress()
+            self._steps.clear()
+            self._end = None
+        metrics = dict(report.metrics)
+        if LEFT in metrics:
+            self._end = report.time + metrics[LEFT]
+        total = progress.whole(metrics.pop(TOTAL, now.total_steps))
+        step = report.step if now.step is None else max(report.step, now.step)
+        kept = {name: value for name, value in now.metrics.items() if name not in _PASSING}
+        self.progress = TrainingProgress(step, total, {**kept, **metrics})
+        if not self._steps or step > self._steps[-1][1]:
+            self._steps.append((report.time, step))
+
+    def eta(self, now: float) -> float | None:
+        """Seconds until the last step, or None while nobody can tell."""
+        if self._end is not None:
+            return max(0.0, self._end - now)
+        total = self.progress.total_steps
+        if total is None or len(self._steps) < 2:
+            return None
+        (begin, first), (end, last) = self._steps[0], self._steps[-1]
+        if end <= begin:
+            return None
+        return max(0.0, (total - last) * (end - begin) / (last - first) - (now - end))

@@ -1,0 +1,112 @@
+"""The exchange of a collection: each fetch and each feed has one answer, whatever becomes of the slot.
+
+Ray is a double that answers what a test wants. Not checked here: what is to be moved (test_collection.py), and real slots
+(tests/study/test_collection.py).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import ray
+from tests.controller.conftest import request
+from tests.controller.ray_double import FakeRay, clock, fake, running
+
+from trialplane.controller.exchange import Exchange, ResultsFed, ResultsFetched, WeightsFetched
+from trialplane.controller.slots import SlotPool
+from trialplane.wire import messages
+from trialplane.wire.units import Parcel, Unit
+
+__all__ = ["clock", "fake"]
+
+PARCELS = (Parcel(7, 2, 10, 30), Parcel(8, 2, 10, 30))
+NO_ROOM = ray.exceptions.RayTaskError("fetch", "Traceback", OSError("no room"))
+GONE = ray.exceptions.RayActorError()
+
+
+def over(pool: SlotPool) -> Exchange:
+    """An exchange with the one slot of the pool, be it the learner's or a worker's."""
+    return Exchange(pool, pool)
+
+
+def events(made: Exchange) -> list[Any]:
+    return list(made.take([call for call in made.pending if call.answer is not None]))
+
+
+def sent(fake: FakeRay) -> list[tuple[Any, ...]]:
+    """What the process in the slot was sent: its serial, and the message."""
+    return [call.given for call in fake.calls if call.method == "control"]
+
+
+@pytest.mark.parametrize("answer", [(7, 8), (8,), (), GONE])
+def test_each_fetch_has_one_answer_whatever_becomes_of_the_slot(fake: FakeRay, clock: list[float], answer: Any) -> None:
+    pool = running(fake)
+    made = over(pool)
+    made.fetch(0, (7, 8))
+    assert not events(made)
+    fake.answer("fetch", answer)
+    there = answer if isinstance(answer, tuple) else ()
+    gone = tuple(unit for unit in (7, 8) if unit not in there)
+    assert events(made) == [ResultsFetched(0, request(5), there, "result of fetch" if there else None, gone)]
+    assert not made.pending
+    released = messages.encode(messages.ReleaseResults((7, 8)))
+    assert sent(fake) == [(0, released)], "it has room for others only when these are in the store, or are made again"
+    assert pool.running() == {0: request(5)}, "the process's own call tells of its end"
+
+
+@pytest.mark.parametrize(("answer", "weights"), [(True, "result of fetch"), (False, None), (GONE, None)])
+def test_the_weights_are_fetched_and_their_file_may_go(
+    fake: FakeRay, clock: list[float], answer: Any, weights: str | None
+) -> None:
+    made = over(running(fake))
+    made.fetch_weights()
+    assert fake.calls[-1].given == (0, messages.encode(messages.FetchWeights()))
+    fake.answer("fetch", answer)
+    assert events(made) == [WeightsFetched(request(5), weights)]
+    assert sent(fake) == [(0, messages.encode(messages.ReleaseWeights()))]
+
+
+@pytest.mark.parametrize("answer", [True, False, GONE])
+def test_each_feed_has_one_answer(fake: FakeRay, clock: list[float], answer: Any) -> None:
+    made = over(running(fake))
+    made.feed(PARCELS, "results")
+    assert fake.calls[-1].given == (0, messages.encode(messages.FeedParcels(PARCELS)), ["results"])
+    fake.answer("feed", answer)
+    assert events(made) == [ResultsFed(request(5), (7, 8), lost=answer is not True)]
+
+
+def test_what_a_slot_could_not_do_comes_with_its_reason(fake: FakeRay, clock: list[float]) -> None:
+    made = over(running(fake))
+    made.fetch(0, (7,))
+    fake.answer("fetch", NO_ROOM)
+    assert events(made) == [ResultsFetched(0, request(5), gone=(7,), why="no room")]
+    made.fetch_weights()
+    fake.answer("fetch", NO_ROOM)
+    assert events(made) == [WeightsFetched(request(5), None, "no room")]
+    made.feed(PARCELS, "results")
+    fake.answer("feed", NO_ROOM)
+    assert events(made) == [ResultsFed(request(5), (7, 8), lost=True, why="no room")]
+
+
+def test_a_fetch_from_a_slot_that_has_gone_is_answered(fake: FakeRay, clock: list[float]) -> None:
+    pool = running(fake)
+    made = over(pool)
+    made.fetch(0, (7,))
+    fake.answer("run", GONE)
+    assert [event.gone for event in pool.events(0)] == [True]  # type: ignore[union-attr]
+    assert pool.process(0) is None
+    fake.answer("fetch", GONE)
+    assert events(made) == [ResultsFetched(0, request(5), gone=(7,))]
+    assert not sent(fake), "there is nobody to release anything"
+
+
+def test_what_is_sent_names_the_process_that_runs(fake: FakeRay, clock: list[float]) -> None:
+    pool = running(fake)
+    made = over(pool)
+    made.hand(0, (Unit(4, 99),), last=True)
+    fake.answer("run", GONE)
+    list(pool.events(0))
+    made.hand(0, (), last=True)
+    made.end_feed(2)
+    assert sent(fake) == [(0, messages.encode(messages.HandUnits((Unit(4, 99),), last=True)))], "nothing runs any more"
