@@ -55,7 +55,7 @@ def play(ctx):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# the consumer: learns from an iteration's games
+# the learner: learns from an iteration's games
 
 
 def learn(ctx, results):

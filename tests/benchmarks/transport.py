@@ -1,4 +1,4 @@
-"""How fast results move: packing them, the way from two producers to a consumer, and what readers of weights hold.
+"""How fast results move: packing them, the way from two workers to a learner, and what readers of weights hold.
 
 A result is a game of 200 positions, each a state of 119×8×8 float32 and a mask of 4672 bool: 400 arrays, 7 MB. Peers get the
 same arrays. How many games a second a job plays is not measured.
@@ -55,7 +55,7 @@ def _moving(place: Workplace) -> Iterator[Row]:
             answer: dict[str, Any] = place.call("moving", {**arguments, "way": way}, timeout=300)
             samples.append(1 / answer["gb_per_second"])
     for way, (peer, goal) in PEERS.items():
-        what = "games from two producers to a consumer that reads them"
+        what = "games from two workers to a learner that reads them"
         yield Row("transport", what, "s/GB", tuple(seconds["ours"]), peer, tuple(seconds[way]), goal)
 
 

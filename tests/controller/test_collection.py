@@ -259,7 +259,7 @@ def test_workers_that_never_get_to_a_unit_are_given_up() -> None:
     assert told.message.endswith("no worker is left that gets as far as a unit")
 
 
-def test_a_lost_slot_is_no_fault_of_the_producer() -> None:
+def test_a_lost_slot_is_no_fault_of_the_worker() -> None:
     run = Collecting()
     run.begin()
     for _ in range(MAX_EMPTY + 1):
@@ -358,7 +358,7 @@ def test_what_is_spilled_is_shown() -> None:
     assert run.work.progress.spilled_bytes == 500
 
 
-def test_a_stop_lets_the_learner_save_itself_and_ends_the_producers() -> None:
+def test_a_stop_lets_the_learner_save_itself_and_ends_the_workers() -> None:
     run = Collecting()
     run.begin()
     run.work.stop(0, "the user paused the run")

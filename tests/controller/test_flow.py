@@ -1,4 +1,4 @@
-"""What is on its way between producers and the consumer, driven through every order of events.
+"""What is on its way between workers and the learner, driven through every order of events.
 
 Not checked here: what a collection does with it (test_collection.py).
 """
@@ -18,34 +18,34 @@ SIZES = st.integers(1, 100) | st.integers(TOGETHER_BYTES // 4, 2 * TOGETHER_BYTE
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), SIZES), max_size=200), st.integers(2, 40), st.data())
-def test_everything_arrives_once_in_its_producers_order_and_within_the_limit(
+def test_everything_arrives_once_in_its_workers_order_and_within_the_limit(
     offers: list[tuple[int, int]], limit: int, data: st.DataObject
 ) -> None:
     flow = Flow(limit * TOGETHER_BYTES)
     waiting = collections.deque(Parcel(unit, *offer, 1) for unit, offer in enumerate(offers))
     parcels = {parcel.unit: parcel for parcel in waiting}
     moving: dict[int, tuple[int, ...]] = {}
-    with_consumer: collections.deque[int] = collections.deque()
+    with_learner: collections.deque[int] = collections.deque()
     arrived: list[int] = []
 
     def look() -> None:
         granted = flow.grants()
-        assert not moving.keys() & granted.keys(), "one fetch of a producer at a time"
+        assert not moving.keys() & granted.keys(), "one fetch of a worker at a time"
         moving.update(granted)
         for units in granted.values():
             assert len(units) <= TOGETHER
             assert len(units) == 1 or sum(parcels[unit].bytes for unit in units) <= TOGETHER_BYTES
         for load in flow.feeds():
-            with_consumer.extend(parcel.unit for parcel in load.parcels)
+            with_learner.extend(parcel.unit for parcel in load.parcels)
         assert flow.in_flight <= flow.limit
 
-    while waiting or moving or with_consumer:
-        can: list[Any] = [*(["offer"] if waiting else []), *moving, *(["take"] if with_consumer else [])]
+    while waiting or moving or with_learner:
+        can: list[Any] = [*(["offer"] if waiting else []), *moving, *(["take"] if with_learner else [])]
         what = data.draw(st.sampled_from(can))
         if what == "offer":
             flow.offer(waiting.popleft())
         elif what == "take":
-            unit = with_consumer.popleft()
+            unit = with_learner.popleft()
             assert flow.fed(unit) == parcels[unit]
             assert flow.take(unit) == parcels[unit]
             arrived.append(unit)
@@ -83,7 +83,7 @@ def test_a_large_result_is_not_overtaken_for_ever() -> None:
     assert flow.grants() == {1: (1,), 0: (2,)}
 
 
-def test_the_consumer_has_two_results_ahead_however_large_they_are() -> None:
+def test_the_learner_has_two_results_ahead_however_large_they_are() -> None:
     flow = Flow(1000 * TOGETHER_BYTES)
     for unit in range(4):
         flow.offer(Parcel(unit, unit, 10 * TOGETHER_BYTES, 1))

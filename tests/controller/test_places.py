@@ -19,7 +19,7 @@ from trialplane import errors
 from trialplane.controller import adoption, arrival, desired, session
 from trialplane.controller.desired import DesiredState
 from trialplane.controller.setting import Setting
-from trialplane.controller.starting import StartFailures
+from trialplane.controller.slots import StartFailures
 from trialplane.plan import pack
 from trialplane.wire import env
 from trialplane.wire.paths import RunPaths

@@ -1,4 +1,4 @@
-"""What an iteration's record in MLflow has of its own: its name, its producers' logs, that it was paused.
+"""What an iteration's record in MLflow has of its own: its name, its workers' logs, that it was paused.
 
 The rest is in test_recorder.py.
 """

@@ -51,7 +51,7 @@ class Iteration(RuleBasedStateMachine):
         assert len(given) <= wants
         for unit in given:
             assert unit.number not in self.way
-            assert not any(unit.number in out for out in self.out.values()), "one producer at a time has it"
+            assert not any(unit.number in out for out in self.out.values()), "one worker at a time has it"
             assert self.ends[unit.number] == 0, "what has ended is not done again"
             assert self.seeds.setdefault(unit.number, unit.seed) == unit.seed, "the same unit has the same seed again"
             self.out[worker].add(unit.number)
@@ -112,7 +112,7 @@ class Iteration(RuleBasedStateMachine):
         assert self.book.is_done is (ended == COUNT)
 
     def teardown(self) -> None:
-        """The rest is done, by producers that take one at a time."""
+        """The rest is done, by workers that take one at a time."""
         for worker in range(3):
             self.lose(worker, FailureClass.STOPPED)
         for unit in self.way:
@@ -149,7 +149,7 @@ def test_a_guilty_unit_is_tried_again_as_a_trial_would_be(failure: FailureClass 
     assert units.is_done
     (failed,) = units.failed.values()
     assert (failed.unit, failed.worker, failed.failure) == (FIRST, 0, failure or FailureClass.INVALID)
-    assert failed.message == ("why" if failure else "the producer returned without a result of this unit")
+    assert failed.message == ("why" if failure else "the worker returned without a result of this unit")
 
 
 def test_of_several_none_is_guilty_and_each_is_done_again_alone() -> None:
@@ -194,7 +194,7 @@ def test_a_result_that_is_lost_on_its_way_again_and_again_has_failed() -> None:
     assert (failed.unit, failed.worker, failed.failure, failed.message) == (20, 0, FailureClass.LOST, "the disk is full")
 
 
-def test_a_result_on_its_way_is_nothing_to_the_end_of_its_producer() -> None:
+def test_a_result_on_its_way_is_nothing_to_the_end_of_its_worker() -> None:
     units = book(2)
     units.hand(0, 2)
     units.made(0, 20)
@@ -211,7 +211,7 @@ def test_seeds_are_the_jobs_and_the_units() -> None:
     assert seeds != [unit.seed for unit in Units(FIRST, COUNT, 8, Retries()).hand(0, COUNT)]
 
 
-def test_units_that_were_not_begun_have_nothing_to_do_with_their_producers_end() -> None:
+def test_units_that_were_not_begun_have_nothing_to_do_with_their_workers_end() -> None:
     units = book()
     assert [unit.number for unit in units.hand(0, 3)] == [20, 21, 22]
     units.put_back(0, (21, 22))

@@ -11,8 +11,8 @@ from tests.jobs.trainings import JOBS
 from trialplane.policies import transport
 from trialplane.spec import load
 from trialplane.wire.units import Unit
-from trialplane.worker.collect.consumer import Consumer, Result, Results
-from trialplane.worker.collect.producer import Producer
+from trialplane.worker.collect.learner import Learner, Result, Results
+from trialplane.worker.collect.worker import Worker
 
 JOB = JOBS / "selfplay"
 TINY = {
@@ -43,7 +43,7 @@ def units(count, first=0):
 
 
 class Work:
-    """Hands out units as they are and keeps what is given, packed as on the way to a consumer.
+    """Hands out units as they are and keeps what is given, packed as on the way to a learner.
 
     Args:
         ready: units, in the order in which they are handed out.
@@ -67,7 +67,7 @@ class Work:
 
 
 class Feed:
-    """Feeds results to a consumer in the order in which they are given here."""
+    """Feeds results to a learner in the order in which they are given here."""
 
     failed = 0
 
@@ -79,7 +79,7 @@ class Feed:
 
 
 class Playing:
-    """The job's two functions in this process; `reports` holds what the consumer reported.
+    """The job's two functions in this process; `reports` holds what the learner reported.
 
     Args:
         folder: scratch.
@@ -99,14 +99,14 @@ class Playing:
         """The results of these units, by number."""
         work = Work(ready, sparing)
         fields = {**self._fields, "params": self.params | params, "seed": 0, "trial": 0, "_reporter": self._report}
-        self.train.play(Producer(**fields, weights=weights, _work=work))
+        self.train.play(Worker(**fields, weights=weights, _work=work))
         assert not work.ready
         return work.given
 
     def learn(self, results, weights=None, state=None, iteration=0, **params):
         """What an iteration comes to."""
         fields = {**self._fields, "params": self.params | params, "seed": iteration, "trial": iteration}
-        context = Consumer(**fields, _reporter=self._report, weights=weights, state=state, iteration=iteration)
+        context = Learner(**fields, _reporter=self._report, weights=weights, state=state, iteration=iteration)
         returned = self.train.learn(context, Results(max(1, len(results)), Feed(results)))
         return transport.unpack(transport.pack(returned), copy=True)
 

@@ -26,8 +26,8 @@ from trialplane.wire.units import seed_of
 UNITS = 8
 SEED = 5
 
-# At the units in `hold` producers wait until the test lets them go on, with `waits` the consumer does, before it reads.
-# `flaws` says what producers do at which units: once, or always. What the consumer has read is written down by iteration.
+# At the units in `hold` workers wait until the test lets them go on, with `waits` the learner does, before it reads.
+# `flaws` says what workers do at which units: once, or always. What the learner has read is written down by iteration.
 JOB = """
 import hashlib
 import json
@@ -75,7 +75,7 @@ def play(ctx):
 def learn(ctx, results):
     notes = Path(ctx.params["notes"])
     (notes / "learner").write_text(str(os.getpid()))
-    while ctx.params["waits"] and not (notes / "go-consumer").exists():
+    while ctx.params["waits"] and not (notes / "go-learner").exists():
         time.sleep(0.01)
     seen = {}
     for result in results:
@@ -125,7 +125,7 @@ class Collection(Study):
         return self.submit(name, **(changes or {}))
 
     def seen(self, iteration: int) -> dict[str, tuple[float, str, float]]:
-        """What the consumer of an iteration has read: unit → sum of its board, hash of its arrays, sum of its weights."""
+        """What the learner of an iteration has read: unit → sum of its board, hash of its arrays, sum of its weights."""
         content: dict[str, tuple[float, str, float]] = json.loads((self.notes / f"seen-{iteration}.json").read_text())
         return content
 
@@ -133,7 +133,7 @@ class Collection(Study):
         return [dict(sorted(self.seen(iteration).items())) for iteration in range(iterations)]
 
     def playing(self, worker: int = 0) -> tuple[int, int] | None:
-        """The unit that a producer is at, and its pid."""
+        """The unit that a worker is at, and its pid."""
         try:
             unit, pid = (self.notes / f"playing-{worker}").read_text().split()
         except (OSError, ValueError):
@@ -141,7 +141,7 @@ class Collection(Study):
         return int(unit), int(pid)
 
     def at_unit(self, unit: int) -> int:
-        """Waits until a living producer is at that unit; gives its pid."""
+        """Waits until a living worker is at that unit; gives its pid."""
 
         def there() -> int | None:
             found = [playing for worker in (0, 1) if (playing := self.playing(worker)) is not None]
@@ -150,7 +150,7 @@ class Collection(Study):
         return int(wait_until(there, f"unit {unit} is played"))
 
     def check(self, status: RunStatus, iterations: int = 2, units: int = UNITS) -> None:
-        """It succeeded, and each iteration's consumer has read each of its units once, bit for bit what its seed gives."""
+        """It succeeded, and each iteration's learner has read each of its units once, bit for bit what its seed gives."""
         assert status.state is RunState.SUCCEEDED, status.reason
         assert (status.complete, status.failed) == (iterations, 0)
         for iteration in range(iterations):
@@ -158,14 +158,14 @@ class Collection(Study):
             assert seen == {unit: content_of(unit) for unit in range(iteration * units, (iteration + 1) * units)}
 
     def let_go(self, who: int | str) -> None:
-        """The producer that waits at a unit, or the "consumer", goes on."""
+        """The worker that waits at a unit, or the "learner", goes on."""
         (self.notes / f"go-{who}").touch()
 
     def log(self) -> str:
         return self.files().controller_log.read_text()
 
     def learner(self) -> int:
-        """Waits until a living consumer reads; gives its pid."""
+        """Waits until a living learner reads; gives its pid."""
 
         def there() -> int | None:
             try:
@@ -174,7 +174,7 @@ class Collection(Study):
                 return None
             return pid if alive(pid) else None
 
-        return int(wait_until(there, "the consumer reads"))
+        return int(wait_until(there, "the learner reads"))
 
 
 @pytest.fixture
@@ -222,13 +222,13 @@ def test_as_many_results_as_were_asked_for_and_the_same_for_the_same_seed(collec
 
 @pytest.mark.slow
 def test_as_many_results_are_read_as_were_asked_for_whatever_is_killed_or_paused(collection: Collection) -> None:
-    victims = ["producer", "producer's slot", "consumer", "consumer's slot", "controller", "nobody, it is paused"]
+    victims = ["worker", "worker's slot", "learner", "learner's slot", "controller", "nobody, it is paused"]
     units = 40
     holds = [iteration * units + 15 for iteration in range(len(victims))]
     run = collection.begin({"collect.units": units, "params.hold": holds, "collect.iterations": len(victims)})
     for victim, unit in zip(victims, holds, strict=True):
         pid = collection.at_unit(unit)
-        if victim.startswith("consumer"):
+        if victim.startswith("learner"):
             pid = collection.learner()
         if victim.endswith("slot"):  # the actor above the template above the process
             parent = {process.pid: process.parent for process in collection.processes()}
@@ -267,7 +267,7 @@ def test_as_many_results_are_read_as_were_asked_for_whatever_is_killed_or_paused
 
 
 @pytest.mark.slow
-def test_each_flaw_of_a_producer_has_its_outcome_and_too_many_end_the_run_which_a_resume_goes_on_with(
+def test_each_flaw_of_a_worker_has_its_outcome_and_too_many_end_the_run_which_a_resume_goes_on_with(
     collection: Collection,
 ) -> None:
     units, most = 40, 5
@@ -313,12 +313,12 @@ def test_each_flaw_of_a_producer_has_its_outcome_and_too_many_end_the_run_which_
 
 @pytest.mark.slow
 def test_back_pressure_holds_and_the_controller_does_not_grow(collection: Collection) -> None:
-    """A producer is much faster than the consumer; ten iterations of results that the controller must not hold."""
+    """A worker is much faster than the learner; ten iterations of results that the controller must not hold."""
     limit, size = 8 << 20, 3 << 20
     changes = {"collect.in_flight": "8Mi", "collect.iterations": 10, "collect.workers": 1}
     run = collection.begin({**changes, "params.read": 0.02, "params.waits": True, "params.size": size})
-    wait_until(lambda: run.status().progress.in_flight_bytes >= 2 * size, "producers are held")
-    collection.let_go("consumer")
+    wait_until(lambda: run.status().progress.in_flight_bytes >= 2 * size, "workers are held")
+    collection.let_go("learner")
     flights: list[float] = []
     sizes: dict[int, int] = {}
 

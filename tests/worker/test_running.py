@@ -1,6 +1,6 @@
 """How long a trial may take, by a clock that goes as the test says: what the controller makes it wait is not its own time.
 
-Not checked here: real processes (test_slot.py), and a producer's limit (test_collect.py).
+Not checked here: real processes (test_slot.py), and a worker's limit (test_collect.py).
 """
 
 from __future__ import annotations

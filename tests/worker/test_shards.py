@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 import pytest
 from pyarrow import parquet
-from tests.worker.crew import Crew
+from tests.worker.collecting import Collecting
 
 from trialplane import errors
 from trialplane.spec.jobs.collection import Write
 from trialplane.wire.states import FailureClass, TrialState
 from trialplane.worker import context
 from trialplane.worker.collect import shards
-from trialplane.worker.collect.consumer import Result, Results
+from trialplane.worker.collect.learner import Result, Results
 
 
 class Given:
@@ -137,27 +137,27 @@ def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
         written(str(tmp_path), [game(0)])
 
 
-def test_the_consumer_of_a_crew_writes(tmp_path: Path) -> None:
-    consumer = "trialplane.worker.collect.shards:write"
+def test_the_learner_of_a_crew_writes(tmp_path: Path) -> None:
+    learner = "trialplane.worker.collect.shards:write"
     to = tmp_path / "data"
     write = {"format": "npz", "shard": "1k", "to": str(to)}
-    with Crew(tmp_path, workers=2, run="shards", consumer=consumer, write=write) as crew:
+    with Collecting(tmp_path, workers=2, run="shards", learner=learner, write=write) as run:
 
         def kill(place: Any, event: Any) -> None:
-            if place is crew.consumer and len(crew.taken) > 20:
-                crew.consumer.slot.kill(FailureClass.CRASHED, "killed by the test")
+            if place is run.learner and len(run.taken) > 20:
+                run.learner.slot.kill(FailureClass.CRASHED, "killed by the test")
 
-        crew.on_event = kill
-        outcome = crew.run(0, units=40)
+        run.on_event = kill
+        outcome = run.run(0, units=40)
         assert (outcome.failure, outcome.exit_code) == (FailureClass.CRASHED, -signal.SIGKILL)
         folder = to / "shards/iteration-0000"
         complete = len(list(folder.glob("*.json")))
         assert complete > 0
-        crew.on_event = lambda place, event: None
-        again = crew.run(0, attempt=2, units=40)
+        run.on_event = lambda place, event: None
+        again = run.run(0, attempt=2, units=40)
         assert (again.state, again.message) == (TrialState.COMPLETE, "")
         units = [unit for shard in manifest(folder)["shards"] for unit in shard["units"]]
         assert sorted(units) == list(range(40))
-        assert sorted(set(crew.taken)) == list(range(40))
-        assert "of a former attempt are in" in crew.log("0000/attempt-2.log")
+        assert sorted(set(run.taken)) == list(range(40))
+        assert "of a former attempt are in" in run.log("0000/attempt-2.log")
         assert not list(folder.glob("*.part"))

@@ -10,15 +10,16 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Iterable
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from trialplane import errors
-from trialplane.controller import npz
 from trialplane.controller.batch import Artifact, describe, is_refusal, say
 from trialplane.controller.journal import Journal
-from trialplane.wire import labels
+from trialplane.policies import transport
+from trialplane.wire import labels, records
 
 MAX_LOG = 1 << 20  # bytes of a log that are kept; of a longer one the end
 TRIES = 20  # attempts in a row that fail before what waits is given up: with these pauses 8 minutes
@@ -176,8 +177,48 @@ class Artifacts:
 def _converted(packed: Path) -> list[Path]:
     """What came packed, as files that others read."""
     try:
-        return npz.convert(packed)
+        return convert(packed)
     except OSError:
         raise
     except Exception as error:
         raise _Unreadable(describe(error)) from error
+
+
+def convert(packed: Path) -> list[Path]:
+    """Writes files beside the packed one: `result.npz` and `result.json`, those of them that have something in them.
+
+    The archive has one array per leaf of what holds an array anywhere, named by its path in the tree; the other file what
+    was returned beside that, by name. Not by `numpy.savez`, which takes names as arguments and so cannot write an array
+    named `file`.
+    """
+    import numpy as np
+
+    tree = transport.unpack(np.fromfile(packed, dtype=np.uint8))
+    leaves = {name: dict(_leaves(value, name)) for name, value in tree.items()}
+    arrays = [name for name, below in leaves.items() if any(isinstance(leaf, np.ndarray) for leaf in below.values())]
+    made = []
+    if arrays:
+        made.append(packed.with_name("result.npz"))
+        with zipfile.ZipFile(made[-1], "w", zipfile.ZIP_DEFLATED) as parts:
+            for name, leaf in ((name, leaf) for top in arrays for name, leaf in leaves[top].items()):
+                array = np.asarray(leaf)
+                if array.dtype.hasobject:  # None, or a whole number of more than 64 bits: `numpy.load` would want pickle
+                    array = np.asarray(str(leaf))
+                with parts.open(f"{name}.npy", "w", force_zip64=True) as part:
+                    np.lib.format.write_array(part, array, allow_pickle=False)
+    plain = {name: records.to_dict(value) for name, value in tree.items() if name not in arrays}
+    if plain:
+        made.append(packed.with_name("result.json"))
+        made[-1].write_text(json.dumps(plain, indent=1))
+    return made
+
+
+def _leaves(node: Any, path: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(node, Mapping):
+        for key, value in node.items():
+            yield from _leaves(value, f"{path}.{key}" if path else key)
+    elif isinstance(node, list):
+        for index, value in enumerate(node):
+            yield from _leaves(value, f"{path}.{index}")
+    else:
+        yield path, node

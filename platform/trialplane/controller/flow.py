@@ -1,10 +1,10 @@
-"""Results on their way from producers to the consumer of one iteration, and how many bytes that may be. Pure.
+"""Results on their way from workers to the learner of one iteration, and how many bytes that may be. Pure.
 
-A result is on offer in its producer's memory, then it is granted and moves into the object store, lies there, is fed to the
-consumer, and is over when the consumer has taken it. From grant to end it counts as in flight; nothing is granted that would
-make that more than the limit, so a producer waits, and no object store has to spill.
+A result is on offer in its worker's memory, then it is granted and moves into the object store, lies there, is fed to the
+learner, and is over when the learner has taken it. From grant to end it counts as in flight; nothing is granted that would
+make that more than the limit, so a worker waits, and no object store has to spill.
 
-A call costs as much as moving some megabytes. So what a producer offers while its last offers are being fetched is fetched
+A call costs as much as moving some megabytes. So what a worker offers while its last offers are being fetched is fetched
 together, as one object, and fed so: the faster results come, the more of them share a call.
 """
 
@@ -17,7 +17,7 @@ from typing import Any
 
 from trialplane.wire.units import TOGETHER, TOGETHER_BYTES, Parcel
 
-AHEAD = 2  # results that the consumer has and has not taken, however large they are, so that it need not wait for the next
+AHEAD = 2  # results that the learner has and has not taken, however large they are, so that it need not wait for the next
 SHARE = 4  # of the limit: one call moves no more of it, so that all that is in flight does not stand still for one call
 
 
@@ -45,13 +45,13 @@ class Flow:
         self._fed: dict[int, Parcel] = {}
 
     def offer(self, parcel: Parcel) -> None:
-        """A producer has a result."""
+        """A worker has a result."""
         self._offered.append(parcel)
 
     def grants(self) -> dict[int, tuple[int, ...]]:
-        """Producer → units of its offers that there is room for, in the order they came: they are to be fetched now.
+        """Worker → units of its offers that there is room for, in the order they came: they are to be fetched now.
 
-        A producer of whose results some are being fetched gets no more until those are there.
+        A worker of whose results some are being fetched gets no more until those are there.
         """
         busy = {parcel.worker for parcel in self._moving.values()}
         granted: dict[int, list[Parcel]] = collections.defaultdict(list)
@@ -71,13 +71,13 @@ class Flow:
         return {worker: tuple(parcel.unit for parcel in parcels) for worker, parcels in granted.items() if parcels}
 
     def withdraw(self, worker: int) -> list[int]:
-        """A producer has ended: the units of its offers that nobody fetches, which are gone with it."""
+        """A worker has ended: the units of its offers that nobody fetches, which are gone with it."""
         gone = [parcel.unit for parcel in self._offered if parcel.worker == worker]
         self._offered = collections.deque(parcel for parcel in self._offered if parcel.worker != worker)
         return gone
 
     def waits(self, worker: int) -> bool:
-        """Whether a result of that producer still lies in its memory, because there is no room yet."""
+        """Whether a result of that worker still lies in its memory, because there is no room yet."""
         return any(parcel.worker == worker for parcel in (*self._offered, *self._moving.values()))
 
     def store(self, units: Iterable[int], reference: Any) -> None:
@@ -85,7 +85,7 @@ class Flow:
         self._stored.append(Load(tuple(self._moving.pop(unit) for unit in units), reference))
 
     def feeds(self) -> list[Load]:
-        """What the consumer is to get now."""
+        """What the learner is to get now."""
         loads = []
         while self._stored and (len(self._fed) < AHEAD or self._has_room_ahead(self._stored[0])):
             load = self._stored.popleft()
@@ -94,18 +94,18 @@ class Flow:
         return loads
 
     def fed(self, unit: int) -> Parcel | None:
-        """The consumer has a copy of a result; None when it has taken it already."""
+        """The learner has a copy of a result; None when it has taken it already."""
         return self._fed.get(unit)
 
     def take(self, unit: int) -> Parcel | None:
-        """The consumer has read a result; None when it never got it."""
+        """The learner has read a result; None when it never got it."""
         parcel = self._fed.pop(unit, None)
         if parcel is not None:
             self.in_flight -= parcel.bytes
         return parcel
 
     def lose(self, unit: int) -> Parcel | None:
-        """A result was lost between its producer and the consumer; None when it was not on that way."""
+        """A result was lost between its worker and the learner; None when it was not on that way."""
         parcel = self._moving.pop(unit, None) or self._fed.pop(unit, None)
         if parcel is not None:
             self.in_flight -= parcel.bytes
@@ -122,6 +122,6 @@ class Flow:
         return not parcels or (len(parcels) < TOGETHER and size <= self._together)
 
     def _has_room_ahead(self, load: Load) -> bool:
-        """Whether the consumer may have these results beside those that it has not taken: twice what one call moves."""
+        """Whether the learner may have these results beside those that it has not taken: twice what one call moves."""
         parcels = (*self._fed.values(), *load.parcels)
         return len(parcels) <= 2 * TOGETHER and sum(parcel.bytes for parcel in parcels) <= 2 * self._together

@@ -1,4 +1,4 @@
-"""One attempt at an iteration of a collection: its units, what is on its way, its producers, and what is shown of that.
+"""One attempt at an iteration of a collection: its units, what is on its way, its workers, and what is shown of that.
 
 Decides, and does nothing: `workloads.collection` does.
 """
@@ -25,14 +25,14 @@ from trialplane.wire.units import Offer, Parcel, Unit, WorkerStatus
 log = logging.getLogger(__name__)
 
 STORE_SHARE = 0.7  # of an object store that results may fill; Ray begins to write to disk at 0.8
-PATIENCE = 600.0  # seconds for another producer to come, when all that are there have been given up
+PATIENCE = 600.0  # seconds for another worker to come, when all that are there have been given up
 MOST_NAMED = 10  # units that failed, in one message
 SPILL_INTERVAL = 5.0  # seconds between looks at what the object stores have spilled
 
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """Why an iteration fails, whatever its consumer says."""
+    """Why an iteration fails, whatever its learner says."""
 
     failure: FailureClass
     message: str
@@ -43,10 +43,10 @@ class Iteration:
     """What is known of it.
 
     Attributes:
-        request: the consumer's, as the loop gave it.
-        weights: a reference to what producers start with, or None.
-        is_published: whether the consumer has said what that is.
-        is_all_fed: whether the consumer was told that it has all results.
+        request: the learner's, as the loop gave it.
+        weights: a reference to what workers start with, or None.
+        is_published: whether the learner has said what that is.
+        is_all_fed: whether the learner was told that it has all results.
         verdict: why it is ended, when it is for a reason of its own.
         is_ending: whether it was told to end, for whatever reason: nothing new is begun.
     """
@@ -63,7 +63,7 @@ class Iteration:
         self.is_all_fed = False
         self.verdict: Verdict | None = None
         self.is_ending = False
-        self._stuck_since: float | None = None  # when all producers that are there had been given up
+        self._stuck_since: float | None = None  # when all workers that are there had been given up
         self._items = 0
         self._bytes = 0
         self._kept = 0
@@ -74,7 +74,7 @@ class Iteration:
         self._spill_at = 0.0
 
     def publish(self, weights: Any, store_bytes: int) -> None:
-        """Producers may start, with these weights."""
+        """Workers may start, with these weights."""
         self.weights, self.is_published = weights, True
         wanted = self.collect.in_flight_bytes
         room = int(STORE_SHARE * store_bytes) - self.weights_bytes
@@ -87,7 +87,7 @@ class Iteration:
             )
 
     def hand(self, worker: Worker) -> tuple[Unit, ...]:
-        """Units for a producer that wants some."""
+        """Units for a worker that wants some."""
         units = self.book.hand(worker.index, worker.owed)
         if units:
             now = time.monotonic()
@@ -98,7 +98,7 @@ class Iteration:
         return units
 
     def offered(self, worker: Worker, offer: Offer) -> bool:
-        """A producer has a result; False when nobody will fetch it."""
+        """A worker has a result; False when nobody will fetch it."""
         if not self.book.made(worker.index, offer.unit):
             log.warning("worker %d offers a result of unit %d, which it does not have", worker.index, offer.unit)
             return False
@@ -115,10 +115,10 @@ class Iteration:
         if units:
             self.flow.store(units, reference)
         for unit in gone:
-            self._lose(unit, why or "its producer is gone")
+            self._lose(unit, why or "its worker is gone")
 
     def fed(self, units: tuple[int, ...], lost: bool, why: str) -> None:
-        """The consumer has results, or they were lost."""
+        """The learner has results, or they were lost."""
         for unit in units:
             if lost:
                 self._lose(unit, why or "the object store has it no more")
@@ -126,7 +126,7 @@ class Iteration:
                 self._count(parcel)
 
     def took(self, units: Iterable[int]) -> None:
-        """The consumer has read results, or has those of a former attempt."""
+        """The learner has read results, or has those of a former attempt."""
         for unit in units:
             parcel = self.flow.take(unit)
             if parcel is None:
@@ -135,18 +135,18 @@ class Iteration:
                 self._count(parcel)
 
     def take_back(self, worker: Worker, begun: tuple[int, ...] | None) -> None:
-        """A producer has ended: those of its units that its job had not begun wait as if nobody had had them."""
+        """A worker has ended: those of its units that its job had not begun wait as if nobody had had them."""
         if begun is not None:
             unbegun = self.book.open(worker.index) - set(begun)
             self.book.put_back(worker.index, unbegun)
             worker.handed -= len(unbegun)
 
     def worker_ended(self, worker: Worker, outcome: TrialOutcome) -> TrialOutcome:
-        """A producer's process has ended; what it had is done again, or has failed. Gives its outcome as it is judged."""
+        """A worker's process has ended; what it had is done again, or has failed. Gives its outcome as it is judged."""
         # What it was working on when it failed is to blame, if there was anything, and not what it had given.
         counts = not self.book.open(worker.index)
         for unit in self.flow.withdraw(worker.index):
-            self._again(unit, worker.index, f"its producer ended before it was fetched: {outcome.message}", counts=counts)
+            self._again(unit, worker.index, f"its worker ended before it was fetched: {outcome.message}", counts=counts)
         lost = self.book.lose(worker.index, outcome)
         if outcome.state is TrialState.COMPLETE and not worker.last and not worker.handed:
             early = "play(ctx) returned before the iteration had enough, and without taking a unit"
@@ -224,7 +224,7 @@ class Iteration:
         }
 
     def of_workers(self) -> dict[str, float]:
-        """The same of each producer that did something."""
+        """The same of each worker that did something."""
         told: dict[str, float] = {}
         for row in self._workers({}):
             if row.units or row.failed:

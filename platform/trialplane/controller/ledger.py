@@ -9,7 +9,7 @@ same parameters and says in its request which attempt it repeats. In memory, whi
 attempt before. This room's only users of Optuna are this module, `samplers`, `pruning` and `history`.
 
 Over 400 lines: one class, whose every method must keep memory, database and counts in step; what does not touch all three
-stands in `counts`, `repeats`, `history` and `store`.
+stands in `counts`, `history` and `store`.
 """
 
 from __future__ import annotations
@@ -29,10 +29,9 @@ from optuna.trial import FrozenTrial, TrialState
 
 from trialplane import errors
 from trialplane.controller import history, samplers
-from trialplane.controller.counts import Counts
+from trialplane.controller.counts import Counts, Repeats
 from trialplane.controller.patience import Patience
 from trialplane.controller.pruning import Pruning
-from trialplane.controller.repeats import Repeats
 from trialplane.controller.store.study import Storage
 from trialplane.spec.jobs import Job
 from trialplane.wire import labels, progress, records, rows

@@ -30,7 +30,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
 from trialplane import errors
-from trialplane.controller import adoption, found, journal
+from trialplane.controller import adoption, journal
 from trialplane.controller.artifacts import Artifacts
 from trialplane.controller.batch import Artifact, Batch, Sender, describe, milliseconds, say
 from trialplane.spec.jobs import collection
@@ -233,7 +233,7 @@ class Writer:
         log = self._run.trial_log(event["trial"], event["attempt"])
         failed = outcome.state is TrialState.FAILED or outcome.metrics.get(collection.FAILED_UNITS)
         if (failed or event.get("keep_log")) and log.exists():
-            # Of a collection, those of its producers too; each goes on through all attempts at the iteration.
+            # Of a collection, those of its workers too; each goes on through all attempts at the iteration.
             logs = [log, *sorted(log.parent.glob("worker-*.log"))]
             batch.artifacts += [Artifact("logs", str(file), "log") for file in logs]
         if event["arrays"] is not None:
@@ -257,7 +257,7 @@ class Writer:
         runs = [] if self._new else self._studies()
         parent = runs[0].info.run_id if runs else self._create_study(job)
         if self._look and runs:
-            before = found.attempts(self._client, self._experiment, parent)
+            before = journal.attempts(self._client, self._experiment, parent)
             self._runs, self._whole = before.runs, before.whole
             for number, run_id in before.runs.items():
                 self._journal.note("run", str(number), run_id)
@@ -265,10 +265,10 @@ class Writer:
         self._journal.note("parent", "", parent)
 
     def _studies(self) -> list[Any]:
-        return found.studies(self._client, self._experiment or "", self._run.root.name, self._submitted)
+        return journal.studies(self._client, self._experiment or "", self._run.root.name, self._submitted)
 
     def _create_study(self, job: str) -> str:
-        tags = {labels.KIND: "study", labels.RUN: self._run.root.name, labels.SUBMITTED: found.moment(self._submitted)}
+        tags = {labels.KIND: "study", labels.RUN: self._run.root.name, labels.SUBMITTED: journal.moment(self._submitted)}
         name, start = self._run.root.name, milliseconds(self._submitted)
         try:
             run = self._client.create_run(self._experiment or "", start, {**tags, labels.JOB: job}, name)

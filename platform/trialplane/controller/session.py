@@ -45,7 +45,7 @@ from trialplane.wire.states import RunState
 log = logging.getLogger(__name__)
 
 LOCK_PATIENCE = 120.0  # seconds for a lost head's connection to be noticed by PostgreSQL, in a cluster
-SHARDS = "trialplane.worker.collect.shards:write"  # the consumer that writes files
+SHARDS = "trialplane.worker.collect.shards:write"  # the learner that writes files
 OPEN_PATIENCE = 600.0  # seconds for a database that is away when the controller starts, in a cluster
 
 

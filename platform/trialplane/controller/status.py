@@ -145,7 +145,7 @@ def _gauges(prefix: str, about: str, run: str, numbers: Mapping[str, float]) -> 
 
 def _worker_gauges(run: str, workers: Sequence[WorkerStatus]) -> Iterator[GaugeMetricFamily]:
     for name in _OF_WORKERS if workers else ():
-        gauge = GaugeMetricFamily(f"trialplane_worker_{name}", "Of a producer, in this iteration.", labels=["run", "worker"])
+        gauge = GaugeMetricFamily(f"trialplane_worker_{name}", "Of a worker, in this iteration.", labels=["run", "worker"])
         for worker in workers:
             gauge.add_metric([run, str(worker.worker)], getattr(worker, name))
         yield gauge

@@ -1,7 +1,7 @@
 """The book of one iteration's units: which wait, who does which, and what becomes of those whose process failed. Pure.
 
-Each unit ends once, as arrived or as failed. In between it waits, is out with one producer, or is made: its result lies
-somewhere between the producer and the consumer, and what becomes of the producer is nothing to it any more.
+Each unit ends once, as arrived or as failed. In between it waits, is out with one worker, or is made: its result lies
+somewhere between the worker and the learner, and what becomes of the worker is nothing to it any more.
 
 A unit that was the only one its process worked on when that failed is guilty of it, and is tried again as a trial that
 failed so would be. Of several none is guilty yet: each is handed out again alone. A lost slot or a killed process is first
@@ -34,7 +34,7 @@ class FailedUnit:
 
 @dataclasses.dataclass(frozen=True)
 class Lost:
-    """What became of the units that a producer was working on when it ended.
+    """What became of the units that a worker was working on when it ended.
 
     Attributes:
         guilty: the unit that made it fail, if that is known.
@@ -63,10 +63,10 @@ class Units:
         self._seed = seed
         self._retries = retries
         self._waiting = collections.deque(range(first, first + count))
-        self._alone: collections.deque[int] = collections.deque()  # wait for a producer that works on nothing else
+        self._alone: collections.deque[int] = collections.deque()  # wait for a worker that works on nothing else
         self._suspects: set[int] = set()  # units that are handed out alone
-        self._out: dict[int, set[int]] = collections.defaultdict(set)  # producer → what it has and has not given
-        self._made: dict[int, int] = {}  # unit whose result is on its way → producer
+        self._out: dict[int, set[int]] = collections.defaultdict(set)  # worker → what it has and has not given
+        self._made: dict[int, int] = {}  # unit whose result is on its way → worker
         self._arrived: set[int] = set()
         self._used: collections.Counter[tuple[int, FailureClass]] = collections.Counter()
         self._together: collections.Counter[tuple[int, FailureClass]] = collections.Counter()  # failures that it shared
@@ -92,13 +92,13 @@ class Units:
         return len(self._arrived) + len(self.failed) == self.count
 
     def open(self, worker: int) -> frozenset[int]:
-        """The units a producer has and has not given."""
+        """The units a worker has and has not given."""
         return frozenset(self._out.get(worker, ()))
 
     def hand(self, worker: int, wants: int) -> tuple[Unit, ...]:
         """Hands out at most `wants` units, in the order of their numbers as far as nothing fails.
 
-        A unit that may be guilty goes to a producer that has no other, and until its end nothing else goes there.
+        A unit that may be guilty goes to a worker that has no other, and until its end nothing else goes there.
         """
         out = self._out[worker]
         if out & self._suspects or wants < 1:
@@ -113,14 +113,14 @@ class Units:
         return tuple(Unit(number, units.seed_of(self._seed, number)) for number in given)
 
     def put_back(self, worker: int, unbegun: Iterable[int]) -> None:
-        """Units that a producer had and has not begun: they wait as if nobody had had them."""
+        """Units that a worker had and has not begun: they wait as if nobody had had them."""
         for unit in sorted(unbegun, reverse=True):
             if unit in self._out[worker]:
                 self._out[worker].discard(unit)
                 self._return(unit)
 
     def made(self, worker: int, unit: int) -> bool:
-        """A producer offers the result of a unit; False when it has no such unit."""
+        """A worker offers the result of a unit; False when it has no such unit."""
         if unit not in self._out[worker]:
             return False
         self._out[worker].discard(unit)
@@ -128,7 +128,7 @@ class Units:
         return True
 
     def arrive(self, unit: int) -> bool:
-        """A result is with the consumer; False when the unit was not on its way, so that none is counted twice."""
+        """A result is with the learner; False when the unit was not on its way, so that none is counted twice."""
         if self._made.pop(unit, None) is None:
             return False
         self._arrived.add(unit)
@@ -136,7 +136,7 @@ class Units:
         return True
 
     def keep(self, unit: int) -> bool:
-        """The consumer has a result from a former attempt: the unit need not be done. False when it is no longer waiting."""
+        """The learner has a result from a former attempt: the unit need not be done. False when it is no longer waiting."""
         if unit not in self._waiting:
             return False
         self._waiting.remove(unit)
@@ -162,11 +162,11 @@ class Units:
         return None if worker is None else self._fail(unit, worker, failure, message, "")
 
     def lose(self, worker: int, outcome: TrialOutcome) -> Lost:
-        """A producer has ended: its units wait again, unless it is clear which one failed and that it fails again."""
+        """A worker has ended: its units wait again, unless it is clear which one failed and that it fails again."""
         out = sorted(self._out.pop(worker, ()))
         failure, message = outcome.failure, outcome.message
         if outcome.state is TrialState.COMPLETE and out:
-            failure, message = FailureClass.INVALID, "the producer returned without a result of this unit"
+            failure, message = FailureClass.INVALID, "the worker returned without a result of this unit"
         if failure is None or failure is FailureClass.STOPPED or len(out) != 1:
             for unit in reversed(out):
                 if failure is not FailureClass.STOPPED and not self._excused(unit, failure, self._together):

@@ -1,4 +1,4 @@
-"""What the controller knows of each producer of a collection in one iteration, and how that is shown. Pure."""
+"""What the controller knows of each worker of a collection in one iteration, and how that is shown. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_LOST = 10  # the same for lost ones: a pod may go, but not again and again b
 
 @dataclasses.dataclass
 class Worker:
-    """One producer.
+    """One worker.
 
     Attributes:
         index: its slot.
@@ -71,14 +71,14 @@ class Worker:
             self.end(None)
 
     def arrived(self, items: int, size: int, now: float) -> None:
-        """The consumer has one of its results."""
+        """The learner has one of its results."""
         self.newest = now
         self.units += 1
         self.items += items
         self.bytes += size
 
     def status(self, now: float, node: str, works: bool, is_full: bool) -> WorkerStatus:
-        """The producer as the laptop shows it.
+        """The worker as the laptop shows it.
 
         Args:
             now: on the clock that `began` is of.

@@ -17,7 +17,7 @@
     status.json            the newest RunStatus
     spool/                 what the recorder has yet to write to MLflow; damaged.jsonl: lines of it that cannot be read
     trials/0007/attempt-1.log
-    trials/0007/worker-2.log  of a collection's producer
+    trials/0007/worker-2.log  of a collection's worker
     slots/0-1.log          what a slot's template said
     arrays/                arrays on their way to MLflow
     scratch/               work folders of running trials; emptied when they end
@@ -71,7 +71,7 @@ def runs(root: Path) -> Path:
 
 
 def trial_log(trial: int, attempt: int, worker: int | None = None) -> str:
-    """The log of one attempt, relative to the run's folder; or of a producer, to which all its processes add."""
+    """The log of one attempt, relative to the run's folder; or of a worker, to which all its processes add."""
     return f"trials/{trial:04d}/{f'attempt-{attempt}' if worker is None else f'worker-{worker}'}.log"
 
 
@@ -202,5 +202,5 @@ class RunPaths:
         return self.root / "checkpoints"
 
     def trial_log(self, trial: int, attempt: int, worker: int | None = None) -> Path:
-        """The log of one attempt, or of a collection's producer in that iteration."""
+        """The log of one attempt, or of a collection's worker in that iteration."""
         return self.root / trial_log(trial, attempt, worker)

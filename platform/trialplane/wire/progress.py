@@ -60,10 +60,10 @@ class CollectionProgress:
         units_failed: that nobody could do.
         items: what the job counts in the results that arrived: positions, samples.
         bytes: of the results that arrived.
-        in_flight_bytes: of those on their way to the consumer.
+        in_flight_bytes: of those on their way to the learner.
         units_per_second, items_per_second: from the first unit to the newest result.
         spilled_bytes: that the object store had to write to disk.
-        workers: its producers.
+        workers: how each of them stands.
     """
 
     kind: Literal["collect"] = dataclasses.field(default="collect", init=False)
@@ -78,7 +78,7 @@ class CollectionProgress:
     items_per_second: float = 0.0
     spilled_bytes: int = 0
     workers: tuple[WorkerStatus, ...] = ()
-    slots_aside = 1  # the consumer's
+    slots_aside = 1  # the learner's
 
     @property
     def done(self) -> float:

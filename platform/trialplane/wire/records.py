@@ -48,8 +48,8 @@ class TrialRequest:
         node: which of the trial's slots this is, 0 to `SlotConfig.nodes` - 1; node 0's outcome is the trial's.
         rendezvous: host:port at which the ranks of all nodes meet; "" when there is one node, which finds a port itself.
         resume: name of another run whose newest checkpoint the trial starts from while it has none of its own, or "".
-        worker: which producer of a collection this is; None for any other trial.
-        units: of a collection's iteration, how many results its consumer is to get at most.
+        worker: number of a collection's worker; None for the learner and for any other trial.
+        units: of a collection's iteration, how many results its learner is to get at most.
     """
 
     run: str

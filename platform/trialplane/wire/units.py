@@ -18,7 +18,7 @@ AT_ONCE = 10_000  # units that one message of a worker or the learner names, whi
 
 @dataclasses.dataclass(frozen=True)
 class Unit:
-    """One piece of work, done by one producer and counted once.
+    """One piece of work, done by one worker and counted once.
 
     Attributes:
         number: 0 to iterations × units - 1; unique in the run.
@@ -31,7 +31,7 @@ class Unit:
 
 @dataclasses.dataclass(frozen=True)
 class Offer:
-    """A packed result that lies ready in its producer's memory until it is fetched.
+    """A packed result that lies ready in its worker's memory until it is fetched.
 
     Attributes:
         unit: number of the unit.
@@ -48,7 +48,7 @@ class Offer:
 
 @dataclasses.dataclass(frozen=True)
 class Parcel:
-    """One result on its way from producer number `worker` to the consumer; `bytes` and `items` are those of its offer."""
+    """One result on its way from a worker to the learner; `bytes` and `items` are those of its offer."""
 
     unit: int
     worker: int
@@ -58,7 +58,7 @@ class Parcel:
 
 @dataclasses.dataclass(frozen=True)
 class WorkerStatus:
-    """One producer as the laptop shows it, in the iteration that runs.
+    """One worker as the laptop shows it, in the iteration that runs.
 
     `state` is starting, working, waiting (for units, or for room in the store), failed (and being replaced) or gone;
     `message` says why. `units` and `items` are those that arrived, `failed` units that it could not do, `bytes` of what

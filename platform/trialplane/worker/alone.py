@@ -55,9 +55,9 @@ def main(
 
     Args:
         file: the script's `__file__`; its folder holds job.yaml.
-        run: the job's function; of a collection the producer's.
+        run: the job's function; of a collection the worker's.
         argv: arguments instead of the process's own.
-        learn: of a collection the consumer's function, where it has one.
+        learn: of a collection the learner's function, where it has one.
     """
     try:
         _run(file, run, argv, learn)

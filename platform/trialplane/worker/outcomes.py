@@ -155,7 +155,7 @@ def raised(request: records.TrialRequest, error: BaseException, last: Mapping[st
     elif isinstance(error, MemoryError):
         failure = FailureClass.CRASHED
     elif isinstance(error, context.Invalid) or (isinstance(error, errors.TransportError) and request.worker is not None):
-        failure = FailureClass.INVALID  # a producer's result is what it is there for
+        failure = FailureClass.INVALID  # a worker's result is what it is there for
     return records.TrialOutcome(
         number=request.number,
         state=TrialState.FAILED,

@@ -1,6 +1,6 @@
 """What readers of the same weights hold in memory: `broadcast '{"way": "ours", "mib": 256, "readers": 8, "folder": …}'`.
 
-Ours is the file that the producers of a node share; the peer's way is that each process gets a pickle. A page that several
+Ours is the file that the workers of a node share; the peer's way is that each process gets a pickle. A page that several
 processes share counts for each as its part of it (PSS), so the sum is what the machine has to hold.
 """
 

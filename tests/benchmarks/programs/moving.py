@@ -1,7 +1,7 @@
-"""Bytes a second from two producers to a consumer that reads everything: `moving '{"way": "ours", "games": 40, …}'`.
+"""Bytes a second from two workers to a learner that reads everything: `moving '{"way": "ours", "games": 40, …}'`.
 
 Every way moves games as lists of arrays, made once, and has so many of them on the way at most. Ours is a whole collection
-on this machine: units handed out one by one, their results, and the consumer. The clock runs from its 20th game to its last.
+on this machine: units handed out one by one, their results, and the learner. The clock runs from its 20th game to its last.
 """
 
 from __future__ import annotations
@@ -103,21 +103,21 @@ def _through_a_queue(arguments: dict[str, Any]) -> float:
         context = torch.multiprocessing.get_context("spawn")
     queue, ended = context.Queue(IN_FLIGHT), context.Event()
     count = arguments["games"] // PRODUCERS
-    producers = [context.Process(target=_put, args=(arguments, queue, ended, count)) for _ in range(PRODUCERS)]
-    for producer in producers:
-        producer.start()
+    workers = [context.Process(target=_put, args=(arguments, queue, ended, count)) for _ in range(PRODUCERS)]
+    for worker in workers:
+        worker.start()
     clock = games.Clock()
     for _ in range(count * PRODUCERS):
         games.read(queue.get())
         clock.arrived()
     ended.set()
-    for producer in producers:
-        producer.join()
+    for worker in workers:
+        worker.join()
     return clock.seconds
 
 
 class Peer:
-    """A producer or a consumer as a Ray program has it: the actor itself works."""
+    """A worker or a learner as a Ray program has it: the actor itself works."""
 
     def __init__(self, arguments: dict[str, Any]) -> None:
         self._game = _game(arguments)
@@ -136,13 +136,13 @@ def _through_ray(arguments: dict[str, Any]) -> float:
 
     _start_ray()
     remote = ray.remote(num_cpus=0)(Peer)
-    producers = [remote.remote(arguments) for _ in range(PRODUCERS)]
-    consumer = remote.remote(arguments)
+    workers = [remote.remote(arguments) for _ in range(PRODUCERS)]
+    learner = remote.remote(arguments)
     clock, given = games.Clock(), 0
     reading: deque[Any] = deque()
     while given < arguments["games"] or reading:
         while given < arguments["games"] and len(reading) < IN_FLIGHT:
-            reading.append(consumer.read.remote(producers[given % PRODUCERS].make.remote()))
+            reading.append(learner.read.remote(workers[given % PRODUCERS].make.remote()))
             given += 1
         ray.get(reading.popleft())
         clock.arrived()
@@ -158,7 +158,7 @@ def _start_ray() -> None:
 
 
 def _through_the_platform(arguments: dict[str, Any]) -> float:
-    """A collection of one iteration, as a user submits it; its consumer has the clock."""
+    """A collection of one iteration, as a user submits it; its learner has the clock."""
     platform, run = str(Path(sys.executable).with_name("platform")), f"moving-{secrets.token_hex(4)}"
     with tempfile.TemporaryDirectory() as folder:
         job = Path(folder, "moving")

@@ -13,7 +13,7 @@ from pathlib import Path
 from trialplane.policies import transport
 from trialplane.spec import load
 from trialplane.wire.units import Unit
-from trialplane.worker.collect.producer import Producer
+from trialplane.worker.collect.worker import Worker
 
 JOB = Path(__file__).resolve().parents[3] / "jobs" / "selfplay"
 
@@ -55,10 +55,10 @@ def main() -> None:
         "cache": folder,
         "workdir": folder,
     }
-    producer = Producer(params=params, seed=0, _reporter=lambda step, metrics: False, _work=work, **fields)
+    worker = Worker(params=params, seed=0, _reporter=lambda step, metrics: False, _work=work, **fields)
     time.sleep(max(0.0, arguments["begin"] - time.time()))
     began = time.time()
-    train.play(producer)
+    train.play(worker)
     print(json.dumps({"positions": work.items, "began": began, "ended": time.time()}))  # noqa: T201  the answer
 
 

@@ -1,4 +1,4 @@
-"""How many units a producer's process asks for before its job needs them.
+"""How many units a worker's process asks for before its job needs them.
 
 The slot is a double, and so is the clock. Not checked here: real processes (test_collect.py, test_collect_pace.py).
 """
@@ -13,9 +13,9 @@ import pytest
 
 from trialplane.wire import messages
 from trialplane.wire.units import AT_ONCE, Unit
-from trialplane.worker.collect import producer
-from trialplane.worker.collect.consumer import Fed
-from trialplane.worker.collect.producer import AHEAD_SECONDS, AHEAD_UNITS, PACED_BY, Desk
+from trialplane.worker.collect import worker
+from trialplane.worker.collect.learner import Fed
+from trialplane.worker.collect.worker import AHEAD_SECONDS, AHEAD_UNITS, PACED_BY, Desk
 
 
 class Slot:
@@ -44,7 +44,7 @@ class Job:
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
-        monkeypatch.setattr(producer.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(worker.time, "monotonic", lambda: self.now)
         self.slot = Slot()
         self.desk = Desk(self.slot, folder, folder / "spare")  # type: ignore[arg-type]  # a double
 

@@ -1,4 +1,4 @@
-"""When the controller hears what a process of a collection has said, until when a producer must have a result, and that
+"""When the controller hears what a process of a collection has said, until when a worker must have a result, and that
 the memory of results ends with their trial.
 
 Not checked here: what is said, and by real processes (test_collect.py).
@@ -33,7 +33,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 @pytest.fixture
 def exchange(tmp_path: Path, clock: list[float]) -> Iterator[Exchange]:
-    """Of a producer that has three units, has begun one, and of which the controller has just heard."""
+    """Of a worker that has three units, has begun one, and of which the controller has just heard."""
     sent: list[messages.ToTrial] = []
     made = Exchange(TrialRequest("toy", 0, 1, 0, {}, 0, (), worker=0, timeout=TIMEOUT), sent.append, None, tmp_path / "work")
     made.receive(messages.UnitsWanted(3))
@@ -54,7 +54,7 @@ def is_told_now(exchange: Exchange) -> bool:
     return exchange.tell_at is not None and exchange.tell_at <= exchanges.time.monotonic()
 
 
-def test_what_a_producer_offers_that_has_enough_to_do_is_gathered(exchange: Exchange, clock: list[float]) -> None:
+def test_what_a_worker_offers_that_has_enough_to_do_is_gathered(exchange: Exchange, clock: list[float]) -> None:
     offer(exchange, 0)
     exchange.receive(messages.UnitsBegun((1,)))
     exchange.receive(messages.UnitsWanted(1))
@@ -70,7 +70,7 @@ def test_what_a_producer_offers_that_has_enough_to_do_is_gathered(exchange: Exch
     assert [each.unit for each in offered.offers] == [0, 1]
 
 
-def test_a_slow_producer_is_heard_at_once(exchange: Exchange, clock: list[float]) -> None:
+def test_a_slow_worker_is_heard_at_once(exchange: Exchange, clock: list[float]) -> None:
     clock[0] += 10
     offer(exchange, 0)
     assert is_told_now(exchange)
@@ -95,7 +95,7 @@ def test_one_that_waits_until_something_is_fetched_is_heard_at_once(exchange: Ex
     assert is_told_now(exchange)
 
 
-def test_a_consumer_is_heard_at_once(exchange: Exchange) -> None:
+def test_a_learner_is_heard_at_once(exchange: Exchange) -> None:
     exchange.receive(messages.ResultsTaken((7,)))
     assert is_told_now(exchange)
 

@@ -1,4 +1,4 @@
-"""The job of the collection's tests: producers whose units say in the parameters what goes wrong in them."""
+"""The job of the collection's tests: workers whose units say in the parameters what goes wrong in them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from trialplane.worker.collect import producer
+from trialplane.worker.collect import worker
 
 
 def play(ctx):
@@ -24,8 +24,8 @@ def learn(ctx, results):
 
 def pass_time(seconds):
     """So much time goes by for who asks for units, and nobody has to wait for it."""
-    before = producer.time.monotonic
-    producer.time = types.SimpleNamespace(monotonic=lambda: before() + seconds)
+    before = worker.time.monotonic
+    worker.time = types.SimpleNamespace(monotonic=lambda: before() + seconds)
 
 
 def result(ctx, unit):
@@ -74,13 +74,13 @@ class Plays:
 
     def slow(ctx):
         for unit in ctx.units():
-            pass_time(1.1 * producer.AHEAD_SECONDS)
+            pass_time(1.1 * worker.AHEAD_SECONDS)
             ctx.give(unit, result(ctx, unit), items=5)
 
     def slow_at(ctx):
         for unit in ctx.units():
             if unit.number == ctx.params["at"]:
-                pass_time(1.1 * producer.AHEAD_SECONDS)
+                pass_time(1.1 * worker.AHEAD_SECONDS)
             ctx.give(unit, 1)
 
     def raises(ctx):

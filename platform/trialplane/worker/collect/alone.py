@@ -1,4 +1,4 @@
-"""A collection in one process, without the platform: the producer does all units of an iteration, then the consumer reads.
+"""A collection in one process, without the platform: the worker does all units of an iteration, then the learner reads.
 
 Results are packed and unpacked as between processes, so what may not cross is found here too. Nothing is kept on a disk but
 what the job itself writes. For small numbers of units: an iteration's results are in memory at once.
@@ -17,25 +17,25 @@ from trialplane.wire import units
 from trialplane.wire.units import Unit
 from trialplane.worker import context
 from trialplane.worker.collect import serving, shards, states
-from trialplane.worker.collect.consumer import Consumer, Result, Results
-from trialplane.worker.collect.producer import Producer
+from trialplane.worker.collect.learner import Learner, Result, Results
+from trialplane.worker.collect.worker import Worker
 
 
 def run(
     collect: Collect,
-    play: Callable[[Producer], object],
-    learn: Callable[[Consumer, Results], Any] | None,
+    play: Callable[[Worker], object],
+    learn: Callable[[Learner, Results], Any] | None,
     given: Mapping[str, Any],
-    learner: Mapping[str, Any],
+    own: Mapping[str, Any],
 ) -> Iterator[Mapping[str, Any]]:
-    """Runs the iterations; gives what the consumer returned in each, without weights and state.
+    """Runs the iterations; gives what the learner returned in each, without weights and state.
 
     Args:
         collect: how many units and iterations.
-        play: the producer's function.
-        learn: the consumer's; None writes files, as `collect.write` says.
+        play: the worker's function.
+        learn: the learner's; None writes files, as `collect.write` says.
         given: fields of the context.
-        learner: those that the consumer has otherwise.
+        own: those that the learner has of its own.
     """
     kept = states.Kept()
     for iteration in range(collect.iterations):
@@ -44,24 +44,24 @@ def run(
         first = iteration * collect.units
         work = _Work(Unit(number, units.seed_of(given["seed"], number)) for number in range(first, first + collect.units))
         weights = kept.tree(states.WEIGHTS)
-        producer = Producer(**fields, weights=weights, iteration=iteration, _work=work)
-        play(producer)
+        worker = Worker(**fields, weights=weights, iteration=iteration, _work=work)
+        play(worker)
         seconds = time.monotonic() - began
         written = None
         if learn is None:
-            assert collect.write is not None  # the job has a consumer otherwise
+            assert collect.write is not None  # the job has a learner otherwise
             written = shards.Shards(collect.write, given["checkpoints"], given["run"], iteration)
         state = kept.tree(states.STATE)
-        consumer = Consumer(**{**fields, **learner}, weights=weights, state=state, iteration=iteration, shards=written)
+        learner = Learner(**{**fields, **own}, weights=weights, state=state, iteration=iteration, shards=written)
         made, items = len(work.given), sum(each[1] for each in work.given)
-        said = serving.returned((learn or shards.write)(consumer, Results(collect.units, work)))
+        said = serving.returned((learn or shards.write)(learner, Results(collect.units, work)))
         kept = serving.merged(kept, said)
         rates = {"units": made, "items": items, "units_per_second": made / seconds, "items_per_second": items / seconds}
         yield {**{name: value for name, value in said.items() if name not in serving.KEPT}, **rates}
 
 
 class _Work:
-    """Both ends of a producer's and a consumer's channel."""
+    """Both ends of a worker's and a learner's channel."""
 
     def __init__(self, work: Iterator[Unit]) -> None:
         self.failed = 0
@@ -76,7 +76,7 @@ class _Work:
         return taken
 
     def give(self, unit: Unit, value: Any, items: int) -> None:
-        """Keeps a result for the consumer."""
+        """Keeps a result for the learner."""
         if unit.number not in self._taken:
             raise context.Invalid(f"ctx.give: unit {unit.number} was not taken, or has been given already")
         self._taken.remove(unit.number)

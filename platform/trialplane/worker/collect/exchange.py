@@ -1,6 +1,6 @@
 """The slot's end of a collection: work for the process in it, and results that lie in files between the two.
 
-A producer's process asks for units and offers results, which are fetched from here; a consumer's process is fed results and
+A worker's process asks for units and offers results, which are fetched from here; a learner's process is fed results and
 says which it has taken. The slot's thread hears what the process says; everything else is called from other threads. Knows
 neither Ray nor what is in a result.
 """
@@ -21,15 +21,15 @@ from trialplane.worker.collect import memory, segments
 if TYPE_CHECKING:
     from trialplane.worker.collect.segments import Bytes
 
-AHEAD = 2  # results that a producer may have on offer, however large they are
-# Seconds between two times that the controller hears of a producer which has enough to do: what it offers meanwhile moves
+AHEAD = 2  # results that a worker may have on offer, however large they are
+# Seconds between two times that the controller hears of a worker which has enough to do: what it offers meanwhile moves
 # with one call. One that is slower than that is heard at once.
 GATHER = 0.1
 _ROOM = 64 << 20  # bytes of memory that there must be for results to be passed on there
 
 
 def is_full(offered: Mapping[int, tuple[str, int]]) -> bool:
-    """Whether a producer with these results on offer (unit → file, bytes) has to wait until some are fetched."""
+    """Whether a worker with these results on offer (unit → file, bytes) has to wait until some are fetched."""
     size = sum(size for _, size in offered.values())
     return len(offered) >= units.TOGETHER or (len(offered) >= AHEAD and size >= units.TOGETHER_BYTES)
 
@@ -38,9 +38,9 @@ class Exchange:
     """What one trial's process and the slot have between them.
 
     Args:
-        request: the trial's; its `worker` says that it is a producer.
+        request: the trial's; its `worker` is None for the learner.
         send: writes a message to the process; may be called from any thread.
-        weights: packed, for a producer; or None.
+        weights: packed, for a worker; or None.
         workdir: the trial's scratch folder, on a disk, for what memory has no room for; removed by the slot.
     """
 
@@ -58,15 +58,15 @@ class Exchange:
         self._folder = memory.folder(f"{request.run}-{request.number}", _ROOM, spare)
         self._weights = None
         if weights is not None:
-            # Of the same attempt at the same iteration, so all producers of this node hold the same file.
+            # Of the same attempt at the same iteration, so all workers of this node hold the same file.
             home = zlib.crc32(str(spare).encode())  # two places may each have a run of this name
             name = f"{request.run}-{home:08x}-{request.trial}-{request.attempt}.weights"
             self._weights = memory.shared(name, weights, spare)
         self._places = (self._folder.path, workdir)  # where files of the process may be
         self._segments = segments.Writer(self._folder.path, workdir)
         self._lock = threading.Lock()
-        self._since = time.monotonic()  # of the last thing that gave a producer something to do
-        self._has_returned = False  # the function of a producer; what it has given may still have to be fetched
+        self._since = time.monotonic()  # of the last thing that gave a worker something to do
+        self._has_returned = False  # the function of a worker; what it has given may still have to be fetched
         self._ahead: set[int] = set()  # units that the process has and its job has not
         self._begun: set[int] = set()  # units that its job has and has not given
         self._owed = 0  # units asked for that have not come
@@ -87,7 +87,7 @@ class Exchange:
 
     @property
     def deadline(self) -> float | None:
-        """When a producer must have given its next result, by the monotonic clock; None while it waits for others.
+        """When a worker must have given its next result, by the monotonic clock; None while it waits for others.
 
         It has until then to ask for its first unit, too, and after its last one to end.
         """
@@ -98,7 +98,7 @@ class Exchange:
 
     @property
     def begun(self) -> tuple[int, ...]:
-        """The units that the job of a producer has and has not given."""
+        """The units that the job of a worker has and has not given."""
         return tuple(sorted(self._begun))
 
     @property
@@ -208,7 +208,7 @@ class Exchange:
             return None if there is None else segments.read(there)
 
     def feed(self, parcels: Sequence[units.Parcel], packed: Sequence[Bytes]) -> None:
-        """Gives a consumer results: all of them or, when there is no room for one, none.
+        """Gives a learner results: all of them or, when there is no room for one, none.
 
         Raises:
             TransportError: there is no room.

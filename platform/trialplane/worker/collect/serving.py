@@ -1,6 +1,6 @@
-"""What the process of a collection's trial does around the job's function: a producer's, and the consumer's.
+"""What the process of a collection's trial does around the job's function: a worker's, and the learner's.
 
-The consumer starts with what the iteration before left, offers its weights to the producers before anything else, and keeps
+The learner starts with what the iteration before left, offers its weights to the workers before anything else, and keeps
 what the job returned before its outcome goes out: who has the outcome has the checkpoint.
 """
 
@@ -14,10 +14,10 @@ from trialplane.policies import transport
 from trialplane.wire import messages, records
 from trialplane.worker import context, stopping, trial
 from trialplane.worker.channel import TrialChannel
-from trialplane.worker.collect import consumer, producer, segments, shards, states
-from trialplane.worker.collect.consumer import Consumer
+from trialplane.worker.collect import learner, segments, shards, states, worker
+from trialplane.worker.collect.learner import Learner
 from trialplane.worker.collect.line import Line
-from trialplane.worker.collect.producer import Producer
+from trialplane.worker.collect.worker import Worker
 
 KEPT = {"weights": states.WEIGHTS, "state": states.STATE}  # what the job returns → file of the checkpoint
 
@@ -39,15 +39,15 @@ class _Role:
         self._lent = lent
 
 
-class ProducerRole(_Role):
-    """A producer's process."""
+class WorkerRole(_Role):
+    """A worker's process."""
 
     def __call__(self, play: Callable[..., Any], given: Mapping[str, Any]) -> context.Result:
         """Calls the job's function."""
         weights = self._lent.weights
-        desk = producer.Desk(self._line, Path(self._lent.folder), given["workdir"])
+        desk = worker.Desk(self._line, Path(self._lent.folder), given["workdir"])
         assert self._request.worker is not None
-        ctx = Producer(
+        ctx = Worker(
             **{**given, **own_checkpoints(self._config, self._request)},
             weights=None if weights is None else transport.unpack(segments.read(weights)),
             iteration=self._request.trial,
@@ -65,8 +65,8 @@ class ProducerRole(_Role):
         return {}
 
 
-class ConsumerRole(_Role):
-    """The consumer's process."""
+class LearnerRole(_Role):
+    """The learner's process."""
 
     def __call__(self, learn: Callable[..., Any], given: Mapping[str, Any]) -> context.Result:
         """Calls the job's function, between reading what the last iteration left and keeping what this one leaves."""
@@ -77,25 +77,25 @@ class ConsumerRole(_Role):
             kept = states.States(place).load(iteration)
         elif self._request.resume:
             kept = states.States(trial.checkpoints(config, self._request.resume, 0)).newest()
-        fed = consumer.Fed(self._line)
+        fed = learner.Fed(self._line)
         written = None
         if config.write:
             beside = trial.checkpoint_place(config, self._request.run)
             written = shards.of_iteration(config.write, beside, self._request.run, iteration)
             fed.has(written.units)
         self._offer(fed, kept.packed.get(states.WEIGHTS), given["workdir"])
-        ctx = Consumer(
+        ctx = Learner(
             **{**given, **own_checkpoints(config, self._request)},
             weights=kept.tree(states.WEIGHTS),
             state=kept.tree(states.STATE),
             iteration=iteration,
             shards=written,
         )
-        result = returned(_call(learn, ctx, consumer.Results(self._request.units, fed)))
+        result = returned(_call(learn, ctx, learner.Results(self._request.units, fed)))
         states.States(place).save(iteration + 1, merged(kept, result))
         return {name: value for name, value in result.items() if name not in KEPT}
 
-    def _offer(self, fed: consumer.Fed, weights: Any, workdir: Path) -> None:
+    def _offer(self, fed: learner.Fed, weights: Any, workdir: Path) -> None:
         if weights is None:
             self._line.send(messages.WeightsOffered(0))
             return
@@ -119,7 +119,7 @@ def perform(run: context.Run | None, message: messages.RunTrial, channel: TrialC
     config, request, lent = message.config, message.request, message.lent
     assert lent is not None, "what the process of a collection needs"
     stop = stopping.Stop(config.grace)
-    role = ProducerRole if config.role == "worker" else ConsumerRole
+    role = WorkerRole if config.role == "worker" else LearnerRole
     return trial.act_out(run, message, channel, stop, role(config, request, Line(channel, stop), lent))
 
 
@@ -130,7 +130,7 @@ def own_checkpoints(config: records.SlotConfig, request: records.TrialRequest) -
 
 
 def returned(result: Any) -> Mapping[str, Any]:
-    """What a consumer returned, as a dict.
+    """What a learner returned, as a dict.
 
     Raises:
         Invalid: it is none.

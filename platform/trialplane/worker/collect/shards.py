@@ -1,4 +1,4 @@
-"""The consumer that runs no code of the job: results become npz or Parquet files, and a manifest that names them all.
+"""The learner that runs no code of the job: results become npz or Parquet files, and a manifest that names them all.
 
     <place>/iteration-0003/shard-00000.npz       full at about `shard` bytes
                            shard-00000.json      which units are in it, rows, bytes, sha256: written when the file is whole
@@ -24,7 +24,7 @@ from trialplane import errors
 from trialplane.spec.jobs.collection import Write
 from trialplane.training import building
 from trialplane.wire import paths
-from trialplane.worker.collect.consumer import Consumer, Result, Results
+from trialplane.worker.collect.learner import Learner, Result, Results
 from trialplane.worker.collect.tables import Archive, Table
 
 MANIFEST = "MANIFEST.json"
@@ -33,7 +33,7 @@ _RECORD = re.compile(r"shard-\d{5}\.json")
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
-    """One file: its name, the units in it, its rows, the items that their producers counted, its bytes and SHA-256."""
+    """One file: its name, the units in it, its rows, the items that their workers counted, its bytes and SHA-256."""
 
     file: str
     units: tuple[int, ...]
@@ -122,8 +122,8 @@ def of_iteration(write: Mapping[str, Any], beside: str, run: str, iteration: int
     return Shards(Write.model_validate(dict(write)), beside, run, iteration)
 
 
-def write(ctx: Consumer, results: Results) -> Mapping[str, float]:
-    """The consumer of a job that says `collect.write`."""
+def write(ctx: Learner, results: Results) -> Mapping[str, float]:
+    """The learner of a job that says `collect.write`."""
     written: Shards = ctx.shards
     if written.units:
         print(f"{errors.counted(len(written.units), 'unit')} of a former attempt are in {written.place}", flush=True)  # noqa: T201

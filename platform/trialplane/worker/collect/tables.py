@@ -11,7 +11,7 @@ from typing import Any
 
 from trialplane import errors
 from trialplane.worker import context
-from trialplane.worker.collect.consumer import Result
+from trialplane.worker.collect.learner import Result
 
 
 class Archive:

@@ -1,4 +1,4 @@
-"""What a consumer sees: `learn(ctx, results)` gets a `Consumer` and the `Results` of one iteration, as they arrive.
+"""What a learner sees: `learn(ctx, results)` gets a `Learner` and the `Results` of one iteration, as they arrive.
 
     def learn(ctx, results):
         for result in results:
@@ -26,12 +26,12 @@ from trialplane.worker.collect.line import Line
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What a producer gave for one unit.
+    """What a worker gave for one unit.
 
     Attributes:
         unit: its number.
-        worker: number of the producer.
-        items: how much there is in it, as the producer said.
+        worker: number of the worker.
+        items: how much there is in it, as the worker said.
         value: the tree; its arrays are read-only views of shared memory, which stays for as long as one of them is
             referenced.
     """
@@ -77,14 +77,14 @@ class Results:
         return result
 
 
-Learn = Callable[["Consumer", Results], Mapping[str, Any] | None]
+Learn = Callable[["Learner", Results], Mapping[str, Any] | None]
 
 
 @dataclasses.dataclass(frozen=True)
-class Consumer(context.Context):
-    """The consumer in one iteration, as the job's `learn(ctx, results)` sees it.
+class Learner(context.Context):
+    """The learner in one iteration, as the job's `learn(ctx, results)` sees it.
 
-    What it returns is a dict, or None. Its `weights` go to the producers of the next iteration, its `state` to the next
+    What it returns is a dict, or None. Its `weights` go to the workers of the next iteration, its `state` to the next
     `learn`; what is left out stays as it was. Numbers are the iteration's metrics, anything else is kept with its result.
 
     Attributes:
@@ -111,7 +111,7 @@ class Fed:
 
     Attributes:
         failed: units that could not be done, when all results have come.
-        weights: the file of what is on offer to the producers; goes when they have it.
+        weights: the file of what is on offer to the workers; goes when they have it.
     """
 
     def __init__(self, line: Line) -> None:

@@ -1,4 +1,4 @@
-"""What a producer sees: `play(ctx)` gets a `Producer`, makes a result of each unit and gives it away.
+"""What a worker sees: `play(ctx)` gets a `Worker`, makes a result of each unit and gives it away.
 
     def play(ctx):
         for unit in ctx.units():
@@ -26,7 +26,7 @@ from trialplane.worker.collect import exchange, segments
 from trialplane.worker.collect.line import Line
 
 TELL_INTERVAL = 5.0  # seconds between lines in the log that say how much was given
-# What a producer asks for before it needs it, for asking takes some milliseconds: so many seconds of work, by the slowest of
+# What a worker asks for before it needs it, for asking takes some milliseconds: so many seconds of work, by the slowest of
 # its last units, and so many units at most. It has them to itself, so the last one of an iteration may work alone so long.
 AHEAD_SECONDS = 0.25
 AHEAD_UNITS = 16
@@ -44,14 +44,14 @@ class Work(Protocol):
 
 
 @dataclasses.dataclass(frozen=True)
-class Producer(context.Context):
-    """One producer in one iteration, as the job's `play(ctx)` sees it. For one thread.
+class Worker(context.Context):
+    """One worker in one iteration, as the job's `play(ctx)` sees it. For one thread.
 
     Attributes:
-        weights: what the consumer returned as its weights an iteration before: the tree, its arrays read-only and shared by
-            all producers of this node. None before there are any.
+        weights: what the learner returned as its weights an iteration before: the tree, its arrays read-only and shared by
+            all workers of this node. None before there are any.
         iteration: from 0; the same as `trial`.
-        worker: number of this producer, from 0.
+        worker: number of this worker, from 0.
     """
 
     weights: Any = dataclasses.field(default=None, repr=False)
@@ -86,13 +86,13 @@ class Producer(context.Context):
         """Passes the result of a unit on; waits while others before it have not been fetched.
 
         Args:
-            unit: one that this producer has taken and not given yet.
+            unit: one that this worker has taken and not given yet.
             value: a tree of dicts, lists and dataclasses with numpy arrays, torch tensors and plain values.
             items: how much there is in it, in what the job counts: positions, samples.
 
         Raises:
             TransportError: something in the value may not cross a process boundary; names its path.
-            ValueError: the unit is none of this producer's.
+            ValueError: the unit is none of this worker's.
         """
         if type(items) is not int or items < 0:
             raise ValueError(f"ctx.give(items={items!r}): items is a whole number, 0 or more")
@@ -101,7 +101,7 @@ class Producer(context.Context):
 
 
 class Desk:
-    """The units that a producer's process has, and its results on their way.
+    """The units that a worker's process has, and its results on their way.
 
     Args:
         line: to the slot.
@@ -145,7 +145,7 @@ class Desk:
     def give(self, unit: Unit, value: Any, items: int) -> None:
         """Offers the result of a unit; waits first while as much is on offer as may be."""
         if unit.number not in self._taken:
-            raise ValueError(f"ctx.give: this producer does not have unit {unit.number}, or has given it already")
+            raise ValueError(f"ctx.give: this worker does not have unit {unit.number}, or has given it already")
         self._listen(wait=False)
         while exchange.is_full(self._offered):
             self._listen(wait=True)
@@ -175,7 +175,7 @@ class Desk:
             self._tell()
 
     def _tell(self) -> None:
-        """Says in the log how much was given, so that a producer which prints nothing itself is no mystery."""
+        """Says in the log how much was given, so that a worker which prints nothing itself is no mystery."""
         self._told, self._tell_at = self._given, time.monotonic() + TELL_INTERVAL
         with contextlib.suppress(OSError, ValueError, AttributeError):  # the job may have closed or replaced its streams
             print(f"gave {errors.counted(self._given, 'unit')}, {errors.counted(self._items, 'item')}", flush=True)  # noqa: T201

@@ -55,46 +55,46 @@ class Place:
         self.slot.close()
 
 
-class Crew:
-    """One consumer and some producers.
+class Collecting:
+    """One learner and some workers.
 
     Args:
         root: an empty folder.
-        workers: how many producers.
-        consumer: entrypoint of the consumer.
+        workers: how many workers.
+        learner: entrypoint of the learner.
         **config: fields of both configs.
     """
 
-    def __init__(self, root: Path, workers: int = 1, consumer: str = "train:learn", **config: Any) -> None:
+    def __init__(self, root: Path, workers: int = 1, learner: str = "train:learn", **config: Any) -> None:
         self.root = root / "run"
         common = {"run": RUN, "code": str(CODE), "root": str(self.root), "cache": str(root / "cache"), **config}
         common.setdefault("grace", 10.0)
         self.name: str = common["run"]  # of the run; each test file has its own, for they share this node's memory
         write = common.pop("write", {})
         self.events: queue.Queue[tuple[Place, Event]] = queue.Queue()
-        self.consumer = Place(SlotConfig(**common, entrypoint=consumer, role="learner", write=write), "c", self.events)
+        self.learner = Place(SlotConfig(**common, entrypoint=learner, role="learner", write=write), "c", self.events)
         config_ = SlotConfig(**common, entrypoint="train:play", role="worker")
-        self.producers = [Place(config_, f"p{index}", self.events) for index in range(workers)]
-        self.timeout: float | None = 60.0  # of a producer without a result
+        self.workers = [Place(config_, f"p{index}", self.events) for index in range(workers)]
+        self.timeout: float | None = 60.0  # of a worker without a result
         self.on_event: Callable[[Place, Event], None] = lambda place, event: None
-        self.failures: list[TrialOutcome] = []  # of producers
+        self.failures: list[TrialOutcome] = []  # of workers
         self.results: dict[int, Any] = {}
         self.limit = 4  # results in flight
         self.giant: int | None = None  # bytes of a result that is refused
         self._numbers = iter(range(-1, -1000, -1))
 
-    def __enter__(self) -> Crew:
+    def __enter__(self) -> Collecting:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for place in (self.consumer, *self.producers):
+        for place in (self.learner, *self.workers):
             place.close()
 
     def stop(self) -> None:
         """Ends whatever runs, and forgets what it said."""
-        for place in (self.consumer, *self.producers):
+        for place in (self.learner, *self.workers):
             place.slot.kill(FailureClass.STOPPED, "enough")
-        for place in (self.consumer, *self.producers):
+        for place in (self.learner, *self.workers):
             if place._thread is not None:
                 place._thread.join()
         while not self.events.empty():
@@ -115,7 +115,7 @@ class Crew:
         )
 
     def begin(self, iteration: int = 0, *, attempt: int = 1, units: int = 6, resume: str = "", **params: Any) -> Any:
-        """Starts the consumer and, when the weights are there, the producers with them."""
+        """Starts the learner and, when the weights are there, the workers with them."""
         self.asked, self.iteration, self.attempt, self.params = units, iteration, attempt, params
         self.waiting = collections.deque(Unit(iteration * units + index, 1000 + index) for index in range(units))
         self.units = {unit.number: unit for unit in self.waiting}
@@ -128,14 +128,14 @@ class Crew:
         self.weights: Any = None
         self.started = self.ended = False
         request = self.request(iteration, attempt, units, None, **params)
-        self.consumer.start(dataclasses.replace(request, resume=resume))
+        self.learner.start(dataclasses.replace(request, resume=resume))
 
     def run(self, iteration: int = 0, **options: Any) -> TrialOutcome:
-        """One iteration, to its end; a producer that fails is not started again, and its units are lost."""
+        """One iteration, to its end; a worker that fails is not started again, and its units are lost."""
         self.begin(iteration, **options)
-        while self.consumer.outcome is None or any(p.outcome is None and p._thread is not None for p in self.producers):
+        while self.learner.outcome is None or any(p.outcome is None and p._thread is not None for p in self.workers):
             self.step()
-        outcome = self.consumer.outcome
+        outcome = self.learner.outcome
         assert outcome is not None
         return outcome
 
@@ -144,39 +144,39 @@ class Crew:
         place, event = self.events.get(timeout=60)
         place.outcome = event.outcome
         self.on_event(place, event)
-        if place is self.consumer:
-            self._of_consumer(event)
+        if place is self.learner:
+            self._of_learner(event)
         else:
-            self._of_producer(self.producers.index(place), event)
+            self._of_worker(self.workers.index(place), event)
         self._move()
 
-    def _of_consumer(self, event: Event) -> None:
+    def _of_learner(self, event: Event) -> None:
         for unit in event.took:
             self.taken.append(unit)
             self.fed.discard(unit)
         if event.weights is not None:
             self.started = True
             if event.weights:
-                assert self.consumer.slot.exchange is not None
-                self.weights = np.array(self.consumer.slot.exchange.fetch_weights())
+                assert self.learner.slot.exchange is not None
+                self.weights = np.array(self.learner.slot.exchange.fetch_weights())
                 assert self.weights.nbytes == event.weights
-                self.consumer.slot.exchange.pass_on(messages.ReleaseWeights())
-            for index, producer in enumerate(self.producers):
-                producer.start(self.request(self.iteration, self.attempt, self.asked, index, **self.params), self.weights)
+                self.learner.slot.exchange.pass_on(messages.ReleaseWeights())
+            for index, worker in enumerate(self.workers):
+                worker.start(self.request(self.iteration, self.attempt, self.asked, index, **self.params), self.weights)
         if event.outcome is not None:
-            for producer in self.producers:
-                producer.slot.hand([], True)
+            for worker in self.workers:
+                worker.slot.hand([], True)
             if event.arrays:
                 self.results = transport.unpack(np.fromfile(event.arrays, dtype=np.uint8))
                 Path(event.arrays).unlink()
 
-    def _of_producer(self, index: int, event: Event) -> None:
+    def _of_worker(self, index: int, event: Event) -> None:
         self.wants[index] += event.wants
         for offer in event.offers:
             self.open[index].pop(offer.unit)
             if self.giant is not None and offer.bytes > self.giant:
                 self.lost += 1
-                self.producers[index].slot.release([offer.unit])
+                self.workers[index].slot.release([offer.unit])
             else:
                 self.offered.append((index, offer))
         if event.outcome is not None:
@@ -191,32 +191,32 @@ class Crew:
                 self.failures.append(event.outcome)
 
     def _move(self) -> None:
-        for index, producer in enumerate(self.producers):
+        for index, worker in enumerate(self.workers):
             count = min(self.wants[index], len(self.waiting))
             if count:
                 given = [self.waiting.popleft() for _ in range(count)]
                 self.open[index].update({unit.number: unit for unit in given})
                 self.wants[index] -= count
-                producer.slot.hand(given, False)
+                worker.slot.hand(given, False)
             elif self.wants[index] and not self.waiting and not any(self.open.values()):
                 self.wants[index] = 0
-                producer.slot.hand([], True)
-        while self.offered and (len(self.fed) < self.limit or self.consumer.outcome is not None):
+                worker.slot.hand([], True)
+        while self.offered and (len(self.fed) < self.limit or self.learner.outcome is not None):
             index, offer = self.offered.popleft()
-            if self.consumer.outcome is not None:  # nobody wants it any more
-                self.producers[index].slot.release([offer.unit])
+            if self.learner.outcome is not None:  # nobody wants it any more
+                self.workers[index].slot.release([offer.unit])
                 continue
-            packed = np.array(self.producers[index].slot.fetch([offer.unit])[offer.unit])
+            packed = np.array(self.workers[index].slot.fetch([offer.unit])[offer.unit])
             assert packed.nbytes == offer.bytes
-            self.producers[index].slot.release([offer.unit])
+            self.workers[index].slot.release([offer.unit])
             self.fed.add(offer.unit)
-            if (exchange := self.consumer.slot.exchange) is not None:  # else it has just ended, which is yet to be heard
+            if (exchange := self.learner.slot.exchange) is not None:  # else it has just ended, which is yet to be heard
                 exchange.feed([Parcel(offer.unit, index, offer.bytes, offer.items)], [packed])
         left = self.waiting or self.offered or any(self.open.values())
-        gone = all(producer.outcome is not None for producer in self.producers)
+        gone = all(worker.outcome is not None for worker in self.workers)
         if self.started and not self.ended and (not left or gone):
             self.ended = True
-            self.consumer.slot.end_feed(self.lost + len(self.waiting))
+            self.learner.slot.end_feed(self.lost + len(self.waiting))
 
     def log(self, name: str) -> str:
         return (self.root / "trials" / name).read_text()
