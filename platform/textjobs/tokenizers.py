@@ -49,12 +49,8 @@ _TOKENIZER_FILES = (
     "config.json",
 )
 
-# Those made from the job's text, with the most tokens each may have.
-_PRESETS = {
-    tiny_deberta.NAME: tiny_deberta.VOCABULARY,
-    tiny_gpt2.NAME: tiny_gpt2.VOCABULARY,
-    characters.NAME: characters.VOCABULARY,
-}
+# Those made from the job's text: modules of one shape, NAME, VOCABULARY (the most tokens) and write().
+_PRESETS = {preset.NAME: preset for preset in (tiny_deberta, tiny_gpt2, characters)}
 
 
 def load_tokenizer(name: str, cache: Path, corpus: Sequence[str] = ()) -> PreTrainedTokenizerBase:
@@ -109,17 +105,9 @@ def _fill(entry: Path, name: str, corpus: Sequence[str]) -> None:
     source = scratch / "source"
     source.mkdir()
     try:
-        if name == tiny_deberta.NAME:
-            tiny_deberta.train_sentencepiece(corpus, source)
-            tokenizer = convert(source)
-        elif name == tiny_gpt2.NAME:
-            tiny_gpt2.write(corpus, source)
-            tokenizer = convert(source)
-        elif name == characters.NAME:
-            characters.write(corpus, source)
-            tokenizer = convert(source)
-        else:
-            tokenizer = convert(name)
+        if name in _PRESETS:
+            _PRESETS[name].write(corpus, source)
+        tokenizer = convert(source if name in _PRESETS else name)
         made = scratch / "made"
         tokenizer.save_pretrained(made)
         if not (made / "tokenizer.json").is_file():
@@ -145,7 +133,7 @@ def _key(name: str, corpus: Sequence[str]) -> str:
         text = hashlib.sha256()
         for line in corpus:
             text.update(line.encode() + b"\n")
-        facts |= {"corpus": text.hexdigest(), "vocabulary": _PRESETS[name]}
+        facts |= {"corpus": text.hexdigest(), "vocabulary": _PRESETS[name].VOCABULARY}
     elif (local := Path(name)).is_dir():
         files = (local / file for file in _TOKENIZER_FILES)
         facts |= {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files if file.is_file()}

@@ -44,7 +44,7 @@ def bert(tmp_path):
 
 
 def test_the_cached_tokenizer_is_the_converted_one(cache, tiny, tmp_path):
-    tiny_deberta.train_sentencepiece(CORPUS, tmp_path)
+    tiny_deberta.write(CORPUS, tmp_path)
     converted = tokenizers.convert(tmp_path)
     again = tokenizers.load_tokenizer("tiny-deberta", cache, CORPUS)
     for text in [*CORPUS, "I  feel\tlate, unknown ∂ word"]:
