@@ -13,20 +13,19 @@ starts nothing.
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import hashlib
 import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from textjobs import characters, tiny_deberta, tiny_gpt2
 from trialplane import errors
+from trialplane.training import building
 from trialplane.training.tokens import loading
 
 if TYPE_CHECKING:
@@ -80,7 +79,7 @@ def folder(name: str, cache: Path, corpus: Sequence[str] = ()) -> Path:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     entry = cache / "tokenizers" / _key(name, corpus)
     if not entry.is_dir():
-        with _locked(entry.with_suffix(".lock")):
+        with building.alone(entry):
             if not entry.is_dir():
                 _fill(entry, name, corpus)
     return entry
@@ -115,15 +114,6 @@ def _fill(entry: Path, name: str, corpus: Sequence[str]) -> None:
         made.rename(entry)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Holds an exclusive lock on `path`; the system lets go of it should this process die."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def _key(name: str, corpus: Sequence[str]) -> str:
