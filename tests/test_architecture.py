@@ -207,13 +207,12 @@ def test_every_error_ends_in_a_documented_exit_code() -> None:
 
 # Module → why it imports another of ours inside a function. What a command does not use, it need not wait for.
 LATE_IMPORTS = {
-    "cli.completion": "the table of verbs, which imports this one",
     "cli.kinds.collection": "pydantic, which `platform status --help` need not wait for",
-    "cli.list": "pydantic, which `platform list --help` need not wait for",
     "cli.main": "everything, so that a verb imports what it needs and an error on the way is told in a sentence",
     "cli.names": "pydantic, which completion need not wait for",
     "cli.output": "YAML, of which a table needs nothing",
     "cli.progress": "rich, which is shown on a terminal only",
+    "cli.status": "pydantic, which `platform list --help` need not wait for",
     "cli.ui": "what a page of a run on a cluster, or a dashboard, needs and the other pages do not",
     "client.places": "one of two places, of which a command means one",
     "controller.__main__": "Ray and Optuna, after their settings are in the environment",

@@ -18,7 +18,6 @@ from accelerate import Accelerator
 from accelerate.utils import set_seed
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
-from transformers import get_scheduler
 
 from textjobs import encoders, pairs, scores, tables, tokenizers
 from trialplane import standalone
@@ -45,17 +44,11 @@ class PairClassifier(nn.Module):
         if self.pooling == "cls":
             pooled = states[:, 0]
         elif self.pooling == "mean":
-            pooled = mean_over(states, mask)
+            pooled = encoders.mean_over(states, mask)
         else:
-            asked, said = mean_over(states, segments == pairs.FIRST), mean_over(states, segments == pairs.SECOND)
+            asked, said = (encoders.mean_over(states, segments == part) for part in (pairs.FIRST, pairs.SECOND))
             pooled = torch.cat([asked, said, asked * said, (asked - said).abs()], dim=-1)
         return self.head(self.dropout(pooled))
-
-
-def mean_over(states, mask):
-    """Means of shape (batch, size) over the tokens where the mask is set."""
-    weight = mask.unsqueeze(-1).to(states.dtype)
-    return (states * weight).sum(1) / weight.sum(1).clamp(min=1)
 
 
 def loss_of(logits, labels, positive_weight, gamma):
@@ -95,20 +88,7 @@ def run(ctx):
 
     encoder = encoders.load_encoder(p["model"], tokenizer, seed=ctx.seed, dropout=p["dropout"])
     model = PairClassifier(encoder, p["pooling"], p["dropout"])
-    optimizer = torch.optim.AdamW(
-        encoders.parameter_groups(
-            {encoder: p["lr"]},
-            model,
-            decay=p["layer_decay"],
-            head_lr=p["lr"] * p["head_lr"],
-            weight=p["weight_decay"],
-        ),
-        fused=True,
-    )
-    loader = DataLoader(training, batch_size=p["batch"], shuffle=True)
-    steps = -(-len(loader) // p["accumulate"]) * p["epochs"]
-    schedule = get_scheduler(p["schedule"], optimizer, int(p["warmup"] * steps), steps)
-    model, optimizer, loader, schedule = accelerator.prepare(model, optimizer, loader, schedule)
+    model, optimizer, loader, schedule = encoders.prepare(accelerator, model, {encoder: p["lr"]}, training, p)
 
     # -------------------------------------------------------------------------------------------------------------
     # train; score after each epoch

@@ -13,15 +13,12 @@ evidence", a sentence scoring as its best token; loss.
 
 from __future__ import annotations
 
-import os
-
 import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.utils import set_seed
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
-from transformers import get_scheduler
 
 from textjobs import encoders, pairs, scores, spans, tables, tokenizers
 from trialplane import standalone
@@ -46,9 +43,8 @@ class SpanTagger(nn.Module):
         """Logits of shape (batch, tokens, 3) from ids, attention mask and segments of shape (batch, tokens)."""
         states = self.encoder(input_ids=ids, attention_mask=mask).last_hidden_state
         if self.condition == "product":
-            asked = (segments == pairs.FIRST).unsqueeze(-1).to(states.dtype)
-            criterion = (states * asked).sum(1, keepdim=True) / asked.sum(1, keepdim=True).clamp(min=1)
-            states = torch.cat([states, states * criterion], dim=-1)
+            criterion = encoders.mean_over(states, segments == pairs.FIRST)
+            states = torch.cat([states, states * criterion[:, None]], dim=-1)
         return self.head(self.dropout(states))
 
 
@@ -94,20 +90,7 @@ def run(ctx):
 
     encoder = encoders.load_encoder(p["model"], tokenizer, seed=ctx.seed, dropout=p["dropout"])
     model = SpanTagger(encoder, p["condition"], p["dropout"])
-    optimizer = torch.optim.AdamW(
-        encoders.parameter_groups(
-            {encoder: p["lr"]},
-            model,
-            decay=p["layer_decay"],
-            head_lr=p["lr"] * p["head_lr"],
-            weight=p["weight_decay"],
-        ),
-        fused=True,
-    )
-    loader = DataLoader(training, batch_size=p["batch"], shuffle=True)
-    steps = -(-len(loader) // p["accumulate"]) * p["epochs"]
-    schedule = get_scheduler(p["schedule"], optimizer, int(p["warmup"] * steps), steps)
-    model, optimizer, loader, schedule = accelerator.prepare(model, optimizer, loader, schedule)
+    model, optimizer, loader, schedule = encoders.prepare(accelerator, model, {encoder: p["lr"]}, training, p)
 
     # -------------------------------------------------------------------------------------------------------------
     # train; score after each epoch
@@ -132,14 +115,7 @@ def run(ctx):
         if not best or metrics["span_f1"] > best["span_f1"]:
             best, best_found = metrics, found
 
-    if os.environ.get("MLFLOW_TRACKING_URI"):  # the trial's store, or one that you have named
-        import mlflow
-
-        examples = [
-            {"post": post, "true": sorted(gold), "found": sorted(guess)}
-            for post, gold, guess in zip(posts[:50], truth, best_found, strict=False)
-        ]
-        mlflow.log_dict({"held_out": examples}, "spans.json")
+    spans.log_examples(posts, truth, best_found)
     return best
 
 

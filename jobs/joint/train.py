@@ -14,15 +14,12 @@ span_f1, what the study maximizes), macro_f1 and pr_auc of the label, span_f1 (b
 
 from __future__ import annotations
 
-import os
-
 import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.utils import set_seed
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
-from transformers import get_scheduler
 
 from textjobs import encoders, pairs, scores, spans, tables, tokenizers
 from trialplane import standalone
@@ -44,18 +41,12 @@ class TwoEncoders(nn.Module):
         """Logits of labels (batch, 2) and of tags (batch, tokens, 3) from two (ids, mask, segments)."""
         ids, mask, segments = label_inputs
         states = self.labeller(input_ids=ids, attention_mask=mask).last_hidden_state
-        asked, said = mean_over(states, segments == pairs.FIRST), mean_over(states, segments == pairs.SECOND)
+        asked, said = (encoders.mean_over(states, segments == part) for part in (pairs.FIRST, pairs.SECOND))
         pooled = torch.cat([asked, said, asked * said, (asked - said).abs()], dim=-1)
         ids, mask, segments = tag_inputs
         states = self.tagger(input_ids=ids, attention_mask=mask).last_hidden_state
-        met = torch.cat([states, states * mean_over(states, segments == pairs.FIRST)[:, None]], dim=-1)
+        met = torch.cat([states, states * encoders.mean_over(states, segments == pairs.FIRST)[:, None]], dim=-1)
         return self.label_head(self.dropout(pooled)), self.tag_head(self.dropout(met))
-
-
-def mean_over(states, mask):
-    """Means of shape (batch, size) over the tokens where the mask is set."""
-    weight = mask.unsqueeze(-1).to(states.dtype)
-    return (states * weight).sum(1) / weight.sum(1).clamp(min=1)
 
 
 def chances(by_label, by_tag, segments):
@@ -110,20 +101,8 @@ def run(ctx):
     labeller = encoders.load_encoder(names[0], label_tokenizer, seed=ctx.seed, dropout=p["dropout"])
     tagger = encoders.load_encoder(names[1], tag_tokenizer, seed=ctx.seed + 1, dropout=p["dropout"])
     model = TwoEncoders(labeller, tagger, p["dropout"])
-    optimizer = torch.optim.AdamW(
-        encoders.parameter_groups(
-            {labeller: p["lr"], tagger: p["lr"] * p["tagger_lr"]},
-            model,
-            decay=p["layer_decay"],
-            head_lr=p["lr"] * p["head_lr"],
-            weight=p["weight_decay"],
-        ),
-        fused=True,
-    )
-    loader = DataLoader(training, batch_size=p["batch"], shuffle=True)
-    steps = -(-len(loader) // p["accumulate"]) * p["epochs"]
-    schedule = get_scheduler(p["schedule"], optimizer, int(p["warmup"] * steps), steps)
-    model, optimizer, loader, schedule = accelerator.prepare(model, optimizer, loader, schedule)
+    prepared = encoders.prepare(accelerator, model, {labeller: p["lr"], tagger: p["lr"] * p["tagger_lr"]}, training, p)
+    model, optimizer, loader, schedule = prepared
 
     # -------------------------------------------------------------------------------------------------------------
     # train; score after each epoch
@@ -148,14 +127,7 @@ def run(ctx):
         if not best or metrics["score"] > best["score"]:
             best, best_found = metrics, found
 
-    if os.environ.get("MLFLOW_TRACKING_URI"):  # the trial's store, or one that you have named
-        import mlflow
-
-        examples = [
-            {"post": post, "true": sorted(gold), "found": sorted(guess)}
-            for post, gold, guess in zip(posts[:50], truth, best_found, strict=False)
-        ]
-        mlflow.log_dict({"held_out": examples}, "spans.json")
+    spans.log_examples(posts, truth, best_found)
     return best
 
 

@@ -14,15 +14,12 @@ best; beside them pr_auc of the label, and loss.
 
 from __future__ import annotations
 
-import os
-
 import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.utils import set_seed
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
-from transformers import get_scheduler
 
 from textjobs import encoders, pairs, scores, spans, tables, tokenizers
 from trialplane import standalone
@@ -47,16 +44,10 @@ class SharedEncoder(nn.Module):
     def forward(self, ids, mask, segments):
         """Logits of labels (batch, 2) and of tags (batch, tokens, 3)."""
         states = self.encoder(input_ids=ids, attention_mask=mask).last_hidden_state
-        criterion = mean_over(states, segments == pairs.FIRST)
+        criterion = encoders.mean_over(states, segments == pairs.FIRST)
         met = torch.cat([states, states * criterion[:, None]], dim=-1)
-        post = mean_over(met, segments == pairs.SECOND)
+        post = encoders.mean_over(met, segments == pairs.SECOND)
         return self.label_head(self.dropout(post)), self.tag_head(self.dropout(met))
-
-
-def mean_over(states, mask):
-    """Means of shape (batch, size) over the tokens where the mask is set."""
-    weight = mask.unsqueeze(-1).to(states.dtype)
-    return (states * weight).sum(1) / weight.sum(1).clamp(min=1)
 
 
 def loss_of(label_logits, tag_logits, labels, tags, span_weight, evidence_weight):
@@ -100,20 +91,7 @@ def run(ctx):
 
     encoder = encoders.load_encoder(p["model"], tokenizer, seed=ctx.seed, dropout=p["dropout"])
     model = SharedEncoder(encoder, p["dropout"])
-    optimizer = torch.optim.AdamW(
-        encoders.parameter_groups(
-            {encoder: p["lr"]},
-            model,
-            decay=p["layer_decay"],
-            head_lr=p["lr"] * p["head_lr"],
-            weight=p["weight_decay"],
-        ),
-        fused=True,
-    )
-    loader = DataLoader(training, batch_size=p["batch"], shuffle=True)
-    steps = -(-len(loader) // p["accumulate"]) * p["epochs"]
-    schedule = get_scheduler(p["schedule"], optimizer, int(p["warmup"] * steps), steps)
-    model, optimizer, loader, schedule = accelerator.prepare(model, optimizer, loader, schedule)
+    model, optimizer, loader, schedule = encoders.prepare(accelerator, model, {encoder: p["lr"]}, training, p)
 
     # -------------------------------------------------------------------------------------------------------------
     # train; score after each epoch
@@ -138,14 +116,7 @@ def run(ctx):
         if not best or metrics["macro_f1"] + metrics["span_f1"] > best["macro_f1"] + best["span_f1"]:
             best, best_found = metrics, found
 
-    if os.environ.get("MLFLOW_TRACKING_URI"):  # the trial's store, or one that you have named
-        import mlflow
-
-        examples = [
-            {"post": post, "true": sorted(gold), "found": sorted(guess)}
-            for post, gold, guess in zip(posts[:50], truth, best_found, strict=False)
-        ]
-        mlflow.log_dict({"held_out": examples}, "spans.json")
+    spans.log_examples(posts, truth, best_found)
     return best
 
 

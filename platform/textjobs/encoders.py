@@ -1,4 +1,4 @@
-"""Encoders for jobs: pretrained ones by name or folder, and the preset of `tiny_deberta.py`; learning rates per layer.
+"""Encoders for jobs: pretrained ones by name or folder, and the preset of `tiny_deberta.py`; how they are trained.
 
 Heavy libraries are imported inside the functions. Must not import optuna or kubernetes.
 """
@@ -14,6 +14,7 @@ from trialplane.training.tokens import loading
 
 if TYPE_CHECKING:
     import torch
+    from accelerate import Accelerator
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
@@ -46,6 +47,40 @@ def load_encoder(name: str, tokenizer: PreTrainedTokenizerBase, *, seed: int, dr
             f"the encoder {name!r} could not be loaded: {first}; give a local folder or a hub name that this machine "
             f"reaches or has downloaded (HF_HOME), or the preset {tiny_deberta.NAME}"
         ) from error
+
+
+def mean_over(states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """Means of shape (batch, size) over the tokens where the mask, (batch, tokens), is set."""
+    weight = mask.unsqueeze(-1).to(states.dtype)
+    return (states * weight).sum(1) / weight.sum(1).clamp(min=1)
+
+
+def prepare(
+    accelerator: Accelerator,
+    model: torch.nn.Module,
+    rates: Mapping[PreTrainedModel, float],
+    rows: torch.utils.data.Dataset[Any],
+    p: Mapping[str, Any],
+) -> tuple[Any, ...]:
+    """What accelerate prepares: the model, AdamW with a learning rate per layer, the loader of rows, and the schedule.
+
+    Args:
+        accelerator: of the trial.
+        model: the whole model.
+        rates: for each encoder inside `model`, the learning rate of its topmost layer.
+        rows: what is trained on.
+        p: the trial's parameters: lr, layer_decay, head_lr, weight_decay, batch, accumulate, epochs, schedule, warmup.
+    """
+    import torch
+    from transformers import get_scheduler
+
+    groups = parameter_groups(rates, model, decay=p["layer_decay"], head_lr=p["lr"] * p["head_lr"], weight=p["weight_decay"])
+    optimizer = torch.optim.AdamW(groups, fused=True)
+    loader = torch.utils.data.DataLoader(rows, batch_size=p["batch"], shuffle=True)
+    steps = -(-len(loader) // p["accumulate"]) * p["epochs"]
+    schedule = get_scheduler(p["schedule"], optimizer, int(p["warmup"] * steps), steps)
+    prepared: tuple[Any, ...] = accelerator.prepare(model, optimizer, loader, schedule)
+    return prepared
 
 
 def parameter_groups(

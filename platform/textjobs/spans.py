@@ -6,8 +6,9 @@ Tags are BIO: 0 outside, 1 at the first token of a span, 2 inside. A span is [st
 from __future__ import annotations
 
 import json
+import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -104,3 +105,16 @@ def sentence_scores(
         best = float(chance[inside].max()) if inside.any() else 0.0
         rows.append((any(a < end and b > start for a, b in spans), best))
     return rows
+
+
+def log_examples(posts: Sequence[str], truth: Sequence[Sequence[Span]], found: Sequence[Set[Span]]) -> None:
+    """Writes the first posts with their true and their found spans into the trial's MLflow run, where it has one."""
+    if not os.environ.get("MLFLOW_TRACKING_URI"):  # the trial's store, or one that you have named
+        return
+    import mlflow
+
+    examples = [
+        {"post": post, "true": sorted(gold), "found": sorted(guess)}
+        for post, gold, guess in zip(posts[:50], truth, found, strict=False)
+    ]
+    mlflow.log_dict({"held_out": examples}, "spans.json")

@@ -50,13 +50,13 @@ def config(tokenizer: PreTrainedTokenizerBase, dropout: float) -> DebertaV2Confi
     )
 
 
-def train_sentencepiece(corpus: Sequence[str], folder: Path) -> Path:
+def write(corpus: Sequence[str], folder: Path) -> None:
     """Trains a small unigram model laid out as DeBERTa-v3's, and writes what `from_pretrained` needs to convert it.
 
-    The same text gives the same file, byte for byte.
+    The same text gives the same files, byte for byte: `spm.model`, `config.json` and `tokenizer_config.json`.
 
-    Returns:
-        The path of `spm.model` in `folder`, beside `config.json` and `tokenizer_config.json`.
+    Raises:
+        InputError: the text is too little for a model.
     """
     import sentencepiece
 
@@ -88,12 +88,10 @@ def train_sentencepiece(corpus: Sequence[str], folder: Path) -> Path:
             f"{NAME} could not train its tokenizer on the {len(corpus)} lines of text it was given ({error}); "
             "check that the data file holds text"
         ) from error
-    path = folder / "spm.model"
-    path.write_bytes(model.getvalue())
+    (folder / "spm.model").write_bytes(model.getvalue())
     settings = {"tokenizer_class": "DebertaV2Tokenizer", "do_lower_case": False, "vocab_type": "spm"}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     (folder / "config.json").write_text(json.dumps({"model_type": "deberta-v2"}))
-    return path
 
 
 def _seed_pieces(corpus: Sequence[str]) -> str:

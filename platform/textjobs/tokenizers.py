@@ -13,20 +13,19 @@ starts nothing.
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import hashlib
 import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from textjobs import characters, tiny_deberta, tiny_gpt2
 from trialplane import errors
+from trialplane.training import building
 from trialplane.training.tokens import loading
 
 if TYPE_CHECKING:
@@ -49,12 +48,8 @@ _TOKENIZER_FILES = (
     "config.json",
 )
 
-# Those made from the job's text, with the most tokens each may have.
-_PRESETS = {
-    tiny_deberta.NAME: tiny_deberta.VOCABULARY,
-    tiny_gpt2.NAME: tiny_gpt2.VOCABULARY,
-    characters.NAME: characters.VOCABULARY,
-}
+# Those made from the job's text: modules of one shape, NAME, VOCABULARY (the most tokens) and write().
+_PRESETS = {preset.NAME: preset for preset in (tiny_deberta, tiny_gpt2, characters)}
 
 
 def load_tokenizer(name: str, cache: Path, corpus: Sequence[str] = ()) -> PreTrainedTokenizerBase:
@@ -84,7 +79,7 @@ def folder(name: str, cache: Path, corpus: Sequence[str] = ()) -> Path:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     entry = cache / "tokenizers" / _key(name, corpus)
     if not entry.is_dir():
-        with _locked(entry.with_suffix(".lock")):
+        with building.alone(entry):
             if not entry.is_dir():
                 _fill(entry, name, corpus)
     return entry
@@ -109,17 +104,9 @@ def _fill(entry: Path, name: str, corpus: Sequence[str]) -> None:
     source = scratch / "source"
     source.mkdir()
     try:
-        if name == tiny_deberta.NAME:
-            tiny_deberta.train_sentencepiece(corpus, source)
-            tokenizer = convert(source)
-        elif name == tiny_gpt2.NAME:
-            tiny_gpt2.write(corpus, source)
-            tokenizer = convert(source)
-        elif name == characters.NAME:
-            characters.write(corpus, source)
-            tokenizer = convert(source)
-        else:
-            tokenizer = convert(name)
+        if name in _PRESETS:
+            _PRESETS[name].write(corpus, source)
+        tokenizer = convert(source if name in _PRESETS else name)
         made = scratch / "made"
         tokenizer.save_pretrained(made)
         if not (made / "tokenizer.json").is_file():
@@ -129,15 +116,6 @@ def _fill(entry: Path, name: str, corpus: Sequence[str]) -> None:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Holds an exclusive lock on `path`; the system lets go of it should this process die."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
 def _key(name: str, corpus: Sequence[str]) -> str:
     """A folder name that changes with whatever changes the tokenizer."""
     facts: dict[str, Any] = {"name": name, **{library: metadata.version(library) for library in _CONVERTERS}}
@@ -145,7 +123,7 @@ def _key(name: str, corpus: Sequence[str]) -> str:
         text = hashlib.sha256()
         for line in corpus:
             text.update(line.encode() + b"\n")
-        facts |= {"corpus": text.hexdigest(), "vocabulary": _PRESETS[name]}
+        facts |= {"corpus": text.hexdigest(), "vocabulary": _PRESETS[name].VOCABULARY}
     elif (local := Path(name)).is_dir():
         files = (local / file for file in _TOKENIZER_FILES)
         facts |= {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files if file.is_file()}

@@ -50,9 +50,9 @@ def test_without_a_terminal_it_is_refused(platform, run, verb):
 
 @pytest.mark.parametrize("verb", ["cancel", "delete"])
 def test_a_closed_standard_input_is_nobody(platform, run, verb, monkeypatch):
-    from trialplane.cli import asking
+    from trialplane.cli import lifecycle
 
-    monkeypatch.setattr(asking, "sys", type("Closed", (), {"stdin": None}))
+    monkeypatch.setattr(lifecycle, "sys", type("Closed", (), {"stdin": None}))
     result = platform(verb, "a")
     assert (result.exit_code, "--yes" in result.stderr) == (2, True)
     assert sys.stdin is not None

@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 from tests.client.conftest import complete
 
-from trialplane.cli.list import command as list_runs
+from trialplane.cli.status import list_command
 from trialplane.client import process
 from trialplane.client.run import RunHandle
 from trialplane.errors import InputError, TargetError
@@ -141,7 +141,7 @@ def test_without_locks_one_elsewhere_may_be_alive(runs, no_locks):
         runs.target.delete("a")
     assert all(word in str(caught.value) for word in ("No locks available", "node7", f"remove {run.controller}"))
     assert run.root.exists()
-    found = CliRunner().invoke(list_runs, ["--local"])
+    found = CliRunner().invoke(list_command, ["--local"])
     assert (found.exit_code, "DAMAGED" in found.stdout) == (0, True), "the others of the list are shown"
 
 

@@ -21,7 +21,7 @@ def run(ctx):
     importlib.import_module("transformers.utils.sentencepiece_model_pb2_new")
     from trialplane.policies import protobuf
     from textjobs import tiny_deberta, tokenizers
-    tiny_deberta.train_sentencepiece(["I lie awake until three", "food tastes of nothing", "I feel sad"], ctx.workdir)
+    tiny_deberta.write(["I lie awake until three", "food tastes of nothing", "I feel sad"], ctx.workdir)
     tokenizer = tokenizers.load_tokenizer(str(ctx.workdir), ctx.workdir / "cache")
     assert tokenizer.is_fast
     print("implementation:", protobuf.implementation())

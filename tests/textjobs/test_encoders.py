@@ -44,7 +44,7 @@ def bert(tmp_path):
 
 
 def test_the_cached_tokenizer_is_the_converted_one(cache, tiny, tmp_path):
-    tiny_deberta.train_sentencepiece(CORPUS, tmp_path)
+    tiny_deberta.write(CORPUS, tmp_path)
     converted = tokenizers.convert(tmp_path)
     again = tokenizers.load_tokenizer("tiny-deberta", cache, CORPUS)
     for text in [*CORPUS, "I  feel\tlate, unknown ∂ word"]:
@@ -106,7 +106,7 @@ def test_processes_that_start_together_convert_once(tmp_path):
     assert len({path.read_text() for path in tmp_path.glob("ids-*")}) == 1
     assert len(list(tmp_path.glob("ids-*"))) == 4
     assert (tmp_path / "log").read_text() == "converted\n"
-    assert sorted(path.suffix for path in (tmp_path / "cache" / "tokenizers").iterdir()) == ["", ".lock"]
+    assert sorted(path.suffix for path in (tmp_path / "cache" / "tokenizers").iterdir()) == [""]
 
 
 def test_a_failed_conversion_leaves_nothing(tmp_path, bert):
@@ -114,7 +114,7 @@ def test_a_failed_conversion_leaves_nothing(tmp_path, bert):
     (bert / "tokenizer_config.json").write_text("{not json")
     with pytest.raises(errors.InputError, match="could not be loaded"):
         tokenizers.load_tokenizer(str(bert), tmp_path / "cache")
-    assert [path.suffix for path in (tmp_path / "cache" / "tokenizers").iterdir()] == [".lock"]
+    assert [path.suffix for path in (tmp_path / "cache" / "tokenizers").iterdir()] == []
 
 
 def test_no_text_is_an_input_error(tmp_path):

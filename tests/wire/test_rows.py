@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -104,20 +103,6 @@ def test_the_best() -> None:
 
 def test_the_front_of_one_objective_is_its_best() -> None:
     assert [row.trial for row in rows.front(ONE, [complete(0, 0.5), complete(1, 0.7), complete(2, 0.7)])] == [1, 2]
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "expected"),
-    [
-        ((1, 1), (2, 2), True),
-        ((1, 2), (2, 1), False),
-        ((1, 1), (1, 1), False),
-        ((1, 1), (1, 2), True),
-        ((2, 2), (1, 1), False),
-    ],
-)
-def test_dominates(one: tuple[float, ...], other: tuple[float, ...], expected: bool) -> None:
-    assert rows.dominates(one, other) is expected
 
 
 VALUES = st.sampled_from([0.0, 0.25, 0.5, 1.0, float("inf")])

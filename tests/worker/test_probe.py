@@ -23,8 +23,8 @@ from trialplane import policies
 from trialplane.policies import protobuf
 from trialplane.wire import records
 from trialplane.wire.findings import Finding, Verdict
-from trialplane.worker.probe import devices, network, pod
-from trialplane.worker.probe.network import Way
+from trialplane.worker.probe import devices, pod
+from trialplane.worker.probe.pod import Way
 
 CONTROLLER = {name: value for name, value in policies.trial_env().items() if name not in protobuf.ENV}
 
@@ -77,10 +77,10 @@ BAD = {
     "folders": (pod.writable(["/tmp"], ["/tmp: Read-only file system"]), "/tmp: Read-only file system"),
     "shared memory": (pod.shared_memory(2**26, 2**30), "64 MiB, and the pod asked for 1024"),
     "data": (pod.data_volume("/nowhere/at/all"), "No such file"),
-    "MLflow away": (network.mlflow("http://m:5000", 0, "timed out"), "cannot be reached: timed out"),
-    "MLflow's hosts": (network.mlflow("http://m:5000", 403, "Invalid Host header"), "refuses the Host header"),
-    "MLflow broken": (network.mlflow("http://m:5000", 500, "oops"), "answers 500: oops"),
-    "PostgreSQL": (network.closed("PostgreSQL", "db:5432", Way.OPEN), "a trial reaches db:5432"),
+    "MLflow away": (pod.mlflow("http://m:5000", 0, "timed out"), "cannot be reached: timed out"),
+    "MLflow's hosts": (pod.mlflow("http://m:5000", 403, "Invalid Host header"), "refuses the Host header"),
+    "MLflow broken": (pod.mlflow("http://m:5000", 500, "oops"), "answers 500: oops"),
+    "PostgreSQL": (pod.closed("PostgreSQL", "db:5432", Way.OPEN), "a trial reaches db:5432"),
     "torch": (devices.computes(0, None, "killed by signal 6: oops"), "killed by signal 6"),
     "CUDA": (devices.computes(1, None, "exit code 1: no kernel image"), "no kernel image"),
     "GPUs": (devices.computes(4, SEEN, ""), "sees 2 of 4 GPUs"),
@@ -98,8 +98,8 @@ def test_what_is_wrong_fails_and_comes_with_its_cure(what: str) -> None:
 
 
 def test_the_cures_name_what_to_change() -> None:
-    assert "mlflow.allowedHosts" in network.mlflow("http://m:5000", 403, "").cure
-    assert "networkPolicy.enabled" in network.closed("x", "x:1", Way.OPEN).cure
+    assert "mlflow.allowedHosts" in pod.mlflow("http://m:5000", 403, "").cure
+    assert "networkPolicy.enabled" in pod.closed("x", "x:1", Way.OPEN).cure
     assert "DEVICE=cuda" in devices.computes(1, {**SEEN, "devices": []}, "").cure
     assert "NCCL_DEBUG" in devices.reduces("nccl", 2, [], "x").cure
 
@@ -108,8 +108,8 @@ def test_the_cures_name_what_to_change() -> None:
     "finding",
     [
         pod.shared_memory(2**26, 0),
-        network.closed("x", "x:1", Way.REFUSED),
-        network.closed("x", "x:1", Way.UNKNOWN),
+        pod.closed("x", "x:1", Way.REFUSED),
+        pod.closed("x", "x:1", Way.UNKNOWN),
     ],
 )
 def test_what_is_doubtful_is_a_warning(finding: Finding) -> None:
@@ -126,9 +126,9 @@ def test_what_is_doubtful_is_a_warning(finding: Finding) -> None:
         pod.no_token(False),
         pod.writable(["/tmp"], []),
         pod.shared_memory(2**30, 2**30),
-        network.mlflow("http://m:5000", 200, ""),
-        network.mlflow("http://m:5000", 401, ""),
-        network.closed("x", "x:1", Way.SHUT),
+        pod.mlflow("http://m:5000", 200, ""),
+        pod.mlflow("http://m:5000", 401, ""),
+        pod.closed("x", "x:1", Way.SHUT),
         devices.computes(2, SEEN, ""),
         devices.reduces("nccl", 2, [{"seconds": 0.001, "bytes": 2**26}] * 2, ""),
     ],
@@ -183,18 +183,18 @@ def server(status: int) -> Iterator[str]:
 
 def test_mlflow_is_asked_what_needs_its_database() -> None:
     with server(200) as url:
-        assert network.ask(url) == (200, "")
+        assert pod.ask(url) == (200, "")
     with server(403) as url:
-        assert network.ask(f"{url}/") == (403, "said")
-    assert network.ask(url)[0] == 0
+        assert pod.ask(f"{url}/") == (403, "said")
+    assert pod.ask(url)[0] == 0
 
 
 def test_a_port_that_listens_is_open_and_one_that_does_not_refuses() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
-        assert network.way("127.0.0.1", port, patience=0) is Way.OPEN
-    assert network.way("127.0.0.1", port, patience=0) is Way.REFUSED
-    assert network.way("no-such-host.invalid", 1, patience=0) is Way.UNKNOWN
+        assert pod.way("127.0.0.1", port, patience=0) is Way.OPEN
+    assert pod.way("127.0.0.1", port, patience=0) is Way.REFUSED
+    assert pod.way("no-such-host.invalid", 1, patience=0) is Way.UNKNOWN
 
 
 @pytest.mark.slow

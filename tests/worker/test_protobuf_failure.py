@@ -52,7 +52,7 @@ print(json.dumps({**answer, "implementation": protobuf.implementation()}))
 def source(tmp_path_factory):
     """A folder with an unconverted DeBERTa-v2 tokenizer."""
     folder = tmp_path_factory.mktemp("source")
-    tiny_deberta.train_sentencepiece(CORPUS, folder)
+    tiny_deberta.write(CORPUS, folder)
     return folder
 
 

@@ -28,7 +28,7 @@ _COLOURS = {Verdict.PASS: "green", Verdict.WARN: "yellow", Verdict.FAIL: "red"}
     "--wait", type=click.FloatRange(min=1), default=180.0, show_default=True, help="Seconds for that pod to start."
 )
 @output.option("table", "json")
-def command(place: Place, gpus: int | None, job: str | None, wait: float, kind: str) -> int:
+def doctor_command(place: Place, gpus: int | None, job: str | None, wait: float, kind: str) -> int:
     """Check this machine, the cluster and, in a pod as trials get it, everything a trial relies on.
 
     With --local this machine alone, and whether it can run studies. Ends with 3 when a check fails; each says what to do.

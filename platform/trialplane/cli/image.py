@@ -26,14 +26,14 @@ _target: Decorator = click.option(
 
 
 @click.group("image")
-def command() -> None:
+def image_command() -> None:
     """Build the images of a cluster's pods, and bring them to where it finds them.
 
     Code of jobs is not in them: it travels with each submission. They change with the platform and its dependencies.
     """
 
 
-@command.command("build")
+@image_command.command("build")
 @_target
 @_tag
 @click.option(
@@ -41,7 +41,7 @@ def command() -> None:
     type=click.Choice(["cuda", "cpu"]),
     default="cuda",
     show_default=True,
-    help="cpu makes a trial image for nodes without GPUs and for kind: 2 GB instead of 7.",
+    help="cpu makes a trial image for nodes without GPUs and for kind: 2.3 GB instead of 7.",
 )
 @click.option("--package", "packages", multiple=True, metavar="NAME", help="One more Python package. Repeatable.")
 def build(target: str, tag: str, device: str, packages: tuple[str, ...]) -> None:
@@ -53,7 +53,7 @@ def build(target: str, tag: str, device: str, packages: tuple[str, ...]) -> None
     output.note(f"built {', '.join(images.image(name, tag) for name in _targets(target))}")
 
 
-@command.command("push")
+@image_command.command("push")
 @_target
 @_tag
 @click.option("--registry", required=True, metavar="PREFIX", help="Where to: registry.example.com/team/trialplane.")
@@ -68,7 +68,7 @@ def push(target: str, tag: str, registry: str) -> None:
         click.echo(images.image(name, tag, registry))
 
 
-@command.command("load")
+@image_command.command("load")
 @_target
 @_tag
 @click.option("--cluster", default="kind", show_default=True, metavar="NAME", help="The kind cluster's name.")

@@ -20,7 +20,7 @@ _MOST_DIGITS = 9  # of a trial's number; Python reads none of more than 4,300
 @click.option("--submitter", is_flag=True, help="On a cluster: what the pod said that starts the controller.")
 @click.option("--worker", type=click.IntRange(0), help="Of a collection: this producer in iteration TRIAL.")
 @click.option("--attempt", type=click.IntRange(1), help="Which attempt of the trial; the newest when left out.")
-def command(
+def logs_command(
     run: str | None,
     place: Place,
     trial: int | None,

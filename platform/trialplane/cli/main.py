@@ -20,27 +20,27 @@ import click
 from click import shell_completion
 from click.shell_completion import CompletionItem
 
-# Verb → module that holds `command`, and what it does.
+# Verb → module that holds its command, and what it does.
 VERBS = {
     "submit": ("trialplane.cli.submit", "Start a run of a job."),
-    "list": ("trialplane.cli.list", "Show all runs, the newest first."),
+    "list": ("trialplane.cli.status", "Show all runs, the newest first."),
     "status": ("trialplane.cli.status", "Show how a run stands."),
     "logs": ("trialplane.cli.logs", "Show the log of a run or of one of its trials."),
     "results": ("trialplane.cli.results", "Show the trials of a run, the best first."),
-    "best": ("trialplane.cli.best", "Print the best parameters as `submit --params` takes them."),
-    "export": ("trialplane.cli.export", "Write a run as a study that Optuna opens."),
-    "cancel": ("trialplane.cli.cancel", "End a run; its results are kept."),
-    "pause": ("trialplane.cli.pause", "Stop a run so that `resume` goes on."),
-    "resume": ("trialplane.cli.resume", "Go on with a run that stopped."),
-    "scale": ("trialplane.cli.scale", "Change how many trials, or workers, of a run go at the same time."),
-    "delete": ("trialplane.cli.delete", "Forget a run, its ledger and its logs."),
+    "best": ("trialplane.cli.results", "Print the best parameters as `submit --params` takes them."),
+    "export": ("trialplane.cli.results", "Write a run as a study that Optuna opens."),
+    "cancel": ("trialplane.cli.lifecycle", "End a run; its results are kept."),
+    "pause": ("trialplane.cli.lifecycle", "Stop a run so that `resume` goes on."),
+    "resume": ("trialplane.cli.lifecycle", "Go on with a run that stopped."),
+    "scale": ("trialplane.cli.lifecycle", "Change how many trials, or workers, of a run go at the same time."),
+    "delete": ("trialplane.cli.lifecycle", "Forget a run, its ledger and its logs."),
     "ui": ("trialplane.cli.ui", "Show all results in a browser (MLflow)."),
-    "validate": ("trialplane.cli.validate", "Check a job without starting anything."),
+    "validate": ("trialplane.cli.job", "Check a job without starting anything."),
     "doctor": ("trialplane.cli.doctor", "Check this machine and the cluster, and say what to do."),
     "image": ("trialplane.cli.image", "Build, push or load the images of a cluster's pods."),
-    "init": ("trialplane.cli.init", "Make a new job that runs."),
-    "schema": ("trialplane.cli.schema", "Print the JSON schema of job.yaml."),
-    "completion": ("trialplane.cli.completion", "Print what makes a shell complete `platform`."),
+    "init": ("trialplane.cli.job", "Make a new job that runs."),
+    "schema": ("trialplane.cli.job", "Print the JSON schema of job.yaml."),
+    "completion": ("trialplane.cli.main", "Print what makes a shell complete `platform`."),
 }
 
 # The variable by which a shell that completes asks; `platform completion` prints what sets it.
@@ -58,7 +58,7 @@ class _Verbs(click.Group):
             return None
         gc.disable()  # nothing that an import makes is garbage, and looking for it takes a tenth of the time
         try:
-            command: click.Command = importlib.import_module(VERBS[cmd_name][0]).command
+            command: click.Command = getattr(importlib.import_module(VERBS[cmd_name][0]), f"{cmd_name}_command")
         finally:
             gc.enable()
         return command
@@ -118,6 +118,22 @@ def platform() -> None:
     platform submit collect selfplay           workers that play, and one process that learns from their games
     """  # noqa: D301  \b is click's mark
     _check_surroundings()
+
+
+@click.command("completion")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion_command(shell: str) -> None:
+    """Print what makes SHELL complete `platform`.
+
+    \b
+    bash   eval "$(platform completion bash)"      in ~/.bashrc
+    zsh    eval "$(platform completion zsh)"       in ~/.zshrc
+    fish   platform completion fish | source       in ~/.config/fish/config.fish
+    """  # noqa: D301  \b is click's mark
+    made = shell_completion.get_completion_class(shell)
+    if made is None:
+        raise click.UsageError(f"this version of click does not know {shell}")
+    click.echo(made(platform, {}, "platform", _COMPLETE).source())
 
 
 def _check_surroundings() -> None:

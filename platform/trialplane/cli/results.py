@@ -1,4 +1,4 @@
-"""`platform results`: the trials of a run, the best first."""
+"""What came of a run: `platform results`, `best`, and `export` for Optuna."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import Any
 import click
 
 from trialplane.cli import kinds, names, output
+from trialplane.client.run import RunHandle
 from trialplane.client.target import Place
+from trialplane.errors import InputError
 from trialplane.wire import records
 from trialplane.wire.records import TrialRow
 
@@ -20,7 +22,7 @@ from trialplane.wire.records import TrialRow
 @click.option("--limit", type=click.IntRange(1), help="Show so many only.")
 @click.option("--all-attempts", is_flag=True, help="Also attempts that were tried again, in the order they started.")
 @output.option("table", "json", "yaml", "csv")
-def command(run: str | None, place: Place, limit: int | None, all_attempts: bool, kind: str) -> None:
+def results_command(run: str | None, place: Place, limit: int | None, all_attempts: bool, kind: str) -> None:
     """Show the trials of RUN, or of the newest run, the best first; of a training, its numbers.
 
     Of a collection they are its iterations, in their order, with what the platform counted and what the consumer returned.
@@ -60,3 +62,61 @@ def _full(found: list[TrialRow]) -> tuple[list[str], list[list[Any]]]:
     ]
     names = [("metrics", metrics), ("params", params), ("returned", returned)]
     return [*plain, *(f"{kind}.{name}" for kind, every in names for name in every)], lines
+
+
+@click.command("best")
+@names.run_argument
+@names.place_options()
+@click.option("--trial", type=click.IntRange(0), help="The parameters of this trial instead.")
+@output.option("yaml", "json")
+def best_command(run: str | None, place: Place, trial: int | None, kind: str) -> None:
+    """Print the best parameters of RUN, or of the newest run.
+
+    With several objectives these are the trials that no other beats in all of them; choose one with --trial.
+    """
+    handle = names.find_run(run, place)
+    reason = kinds.of(handle.job).why_no_best(handle.name)
+    if reason:
+        raise InputError(reason)
+    found = _chosen(handle, trial)
+    if kind == "json":
+        output.emit(kind, [records.to_dict(row) for row in found], str)
+        return
+    objectives = [objective.metric for objective in handle.job.objectives]
+    made = [_document(handle.name, objectives, row) for row in found]
+    click.echo("---\n".join(made), nl=False)
+    if len(found) > 1:
+        output.note(f"{len(found)} trials are not beaten; `platform best {handle.name} --trial N` prints one for --params")
+
+
+def _chosen(handle: RunHandle, trial: int | None) -> list[TrialRow]:
+    if trial is None:
+        found = handle.best()
+        why = "has no result yet" if handle.is_active() else "has no result"
+        message = f"{handle.name} {why}; `platform results {handle.name}` shows its trials"
+    else:
+        found = [row for row in handle.rows() if row.trial == trial]
+        message = f"{handle.name} has started no trial {trial}; `platform results {handle.name}` shows its trials"
+    if not found:
+        raise InputError(message)
+    return found
+
+
+def _document(run: str, objectives: list[str], row: TrialRow) -> str:
+    values = ", ".join(f"{name} {output.cell(row.metrics.get(name))}" for name in objectives)
+    return f"# {run}, trial {row.trial}: {values}\n{output.as_yaml(dict(row.params))}"
+
+
+@click.command("export")
+@click.argument("run", shell_complete=names.complete_run)
+@click.argument("url")
+@names.place_options()
+def export_command(run: str, url: str, place: Place) -> None:
+    """Write RUN as an Optuna study into the database at URL, for example sqlite:///study.db.
+
+    Each attempt is a trial, with its parameters, values, reports, constraints and times. A study of that name that is there
+    already is left alone. `optuna.load_study(study_name=RUN, storage=URL)` opens it.
+    """
+    handle = names.find_run(run, place)
+    handle.export(url)
+    output.note(f"{handle.name} is a study of that name in the database; open it with optuna.load_study or optuna-dashboard")

@@ -28,7 +28,7 @@ _NOTES = {
 
 
 @click.group("submit")
-def command() -> None:
+def submit_command() -> None:
     """Start a run of a job."""
 
 
@@ -53,7 +53,7 @@ def _options(verb: Callable[..., int]) -> Callable[..., int]:
     return verb
 
 
-@command.command("hpo")
+@submit_command.command("hpo")
 @names.job_argument
 @names.place_options(submits=True)
 @click.option("--trials", type=int, help="Trials that must end.")
@@ -77,7 +77,7 @@ def hpo(job: str, place: Place, **given: Any) -> int:
     return _submit("hpo", job, place, own, **given)
 
 
-@command.command("train")
+@submit_command.command("train")
 @names.job_argument
 @names.place_options(submits=True)
 @click.option("--gpus", type=int, metavar="N", help="GPUs of each node, a rank for each; 0 trains on CPUs.")
@@ -107,7 +107,7 @@ def train(job: str, place: Place, **given: Any) -> int:
     return _submit("train", job, place, own, **given)
 
 
-@command.command("collect")
+@submit_command.command("collect")
 @names.job_argument
 @names.place_options(submits=True)
 @click.option("--workers", type=int, metavar="N", help="Producers at the same time, each in a slot of its own.")

@@ -46,7 +46,7 @@ _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # to thi
 @names.place_options()
 @click.option("--dashboard", is_flag=True, help="optuna-dashboard on RUN, also while it goes on, in place of MLflow.")
 @click.option("--port", type=click.IntRange(1, 65535), help="Port; the first free one from 5000 on when left out.")
-def command(run: str | None, place: Place, dashboard: bool, port: int | None) -> int:
+def ui_command(run: str | None, place: Place, dashboard: bool, port: int | None) -> int:
     """Show results in a browser, until Ctrl-C; only this machine can reach it.
 
     The address leads to the trials of RUN, or of the newest run, the best first; everything else that is recorded is there

@@ -360,6 +360,8 @@ class _Input:
 
 def main() -> None:
     """Serves ids and writes events until told to end."""
+    # MLflow prints to the standard output at any time: the answers get the pipe, the output goes to the log.
+    answers = os.dup(1)
     os.dup2(2, 1)
     os.nice(NICENESS)
     run, uri, look = RunPaths(Path(sys.argv[1])), os.environ[env.MLFLOW_TRACKING_URI], "--look" in sys.argv[2:]
@@ -367,11 +369,15 @@ def main() -> None:
     pause = IDLE
     writer: Writer | None = None
 
+    def answer(message: Mapping[str, Any]) -> None:
+        with contextlib.suppress(BrokenPipeError):  # the controller is gone, and so is our input: the loop ends by itself
+            os.write(answers, json.dumps(message).encode() + b"\n")
+
     def serve() -> None:
         if not asked.closed:
             asked.listen(0)
         while asked.wanted and writer is not None:
-            _say({"id": writer.reserve()})
+            answer({"id": writer.reserve()})
             asked.wanted -= 1
 
     while True:
@@ -381,13 +387,13 @@ def main() -> None:
         try:
             if writer is None:
                 writer = Writer(run, uri, look)
-                _say(writer.progress)
+                answer(writer.progress)
             serve()
             wrote = writer.write(serve)
             sent = writer.artifacts.send()
             pause = 0.0 if wrote or sent else IDLE
             if pause == 0.0:
-                _say(writer.progress)
+                answer(writer.progress)
             elif asked.ending:
                 writer.close()
                 return
@@ -397,18 +403,10 @@ def main() -> None:
             why = f"MLflow at {uri} does not take what we write: {errors.first_line(error)[:300]}"
             if isinstance(error, BlockingIOError):  # the journal's: to wait for it would hold up each trial that starts
                 why = f"the MLflow writer of this run's former controller has not ended and still holds {run.written}"
-            _say({"away": escapes.without_passwords(why)})
+            answer({"away": escapes.without_passwords(why)})
             pause = min(max(2 * pause, 1.0), 10.0)
             asked.wanted = 0  # the controller goes on without, and asks again
 
-
-def _say(message: Mapping[str, Any]) -> None:
-    with contextlib.suppress(BrokenPipeError):  # the controller is gone, and so is our input: the loop ends by itself
-        os.write(_ANSWERS, json.dumps(message).encode() + b"\n")
-
-
-# MLflow prints to the standard output when it feels like it: the answers get the pipe, the output goes to the log.
-_ANSWERS = os.dup(1)
 
 if __name__ == "__main__":
     main()

@@ -21,9 +21,3 @@ def apply_all() -> None:
     """Puts every policy into effect in this process."""
     for policy in ALL:
         policy.apply()
-
-
-def check_all() -> None:
-    """Raises for the first policy that does not hold in this process."""
-    for policy in ALL:
-        policy.check()

@@ -1,7 +1,7 @@
 """Only numpy arrays and plain values cross a process boundary.
 
 Rule: a result is packed into one contiguous buffer with a small header; torch tensors become numpy arrays at the border,
-and what is neither array nor plain value is refused with its path in the tree (`leaves.py`).
+and what is neither array nor plain value is refused with its path in the tree.
 Why: torch tensors in a queue are shared file descriptors of the sender: 4 workers put 500 tensors each, exited, and 0 of
 4 results arrived. One packed buffer moves through Ray's object store twice as fast as a list of arrays.
 Enforced where: a trial's process packs what the job returned or gave, and its reader unpacks it; the processes between
@@ -17,25 +17,32 @@ then the arrays, each at a multiple of 64 bytes from the start of the buffer. Th
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import os
 import re
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from trialplane import errors
-from trialplane.policies import leaves
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     Array = npt.NDArray[Any]
+    import numpy as np
 
 MODE = "TRIALPLANE_TRANSPORT"
 ENV = {MODE: "numpy"}
 ALIGNMENT = 64
 _HEAD = 16  # bytes before the header
+_ONE = "$array"  # {"$array": 7} stands for the array of that number
+_MANY = "$arrays"  # {"$arrays": [7, 200]} for a list of 200, from that number on
+_MAX_DEPTH = 100  # of a tree; one that contains itself would have no end
+_MAX_BITS = 13_000  # of a whole number: Python reads none of over 4,300 digits
+_BFLOAT16 = "bfloat16"  # numpy has no such type: carried as its bits, uint16
 _DTYPE = re.compile(r"[<>|][a-zA-Z]\d+(\[\w+\])?")  # as numpy's `dtype.str` has it
 
 
@@ -68,7 +75,7 @@ class Packing:
     """
 
     def __init__(self, tree: Any, name: str = "result") -> None:
-        found = leaves.Leaves(tree, name)
+        found = _Leaves(tree, name)
         self._arrays = found.arrays
         self._offsets: list[int] = []
         entries: list[list[Any]] = []
@@ -149,7 +156,7 @@ def unpack(packed: Array, *, copy: bool = False) -> Any:
         header = json.loads(packed[_HEAD : _HEAD + length].tobytes())
         start = _padded(_HEAD + length)
         arrays = [array for entry in header["arrays"] for array in _views(packed, start, *entry)]
-        return leaves.restore(header["tree"], [array.copy() for array in arrays] if copy else arrays)
+        return _restore(header["tree"], [array.copy() for array in arrays] if copy else arrays)
     except (ValueError, TypeError, LookupError, OverflowError, RecursionError) as error:
         what = f"{type(error).__name__}: {errors.first_line(error)}"
         raise errors.TransportError(f"the header of a packed result of {packed.nbytes} bytes is damaged ({what})") from error
@@ -159,9 +166,9 @@ def _views(packed: Array, start: int, code: str, shape: list[int], offset: int, 
     """So many arrays of one dtype and shape, one after another."""
     import numpy as np
 
-    if code != leaves.BFLOAT16 and not _DTYPE.fullmatch(code):
+    if code != _BFLOAT16 and not _DTYPE.fullmatch(code):
         raise ValueError(f"no dtype: {code!r}")
-    dtype = np.dtype(np.uint16 if code == leaves.BFLOAT16 else code)
+    dtype = np.dtype(np.uint16 if code == _BFLOAT16 else code)
     if dtype.hasobject:
         raise ValueError(f"a dtype of Python objects: {code!r}")
     step = _padded(dtype.itemsize * math.prod(shape))
@@ -175,3 +182,158 @@ def _views(packed: Array, start: int, code: str, shape: list[int], offset: int, 
 
 def _padded(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+class _Leaves:
+    """What a tree is made of.
+
+    Args:
+        tree: dicts with string keys and dataclasses (which come back as dicts), lists and tuples (which come back as
+            lists) of numpy arrays, torch tensors and plain values.
+        name: what messages call it.
+
+    Attributes:
+        arrays: the arrays in it, in order; those of tensors on a GPU are copies in pinned memory, all made at once.
+        kinds: for each array "", or the type that numpy lacks.
+        rest: the tree with marks in place of its arrays, for JSON.
+
+    Raises:
+        TransportError: something in the tree may not cross; names its path.
+    """
+
+    def __init__(self, tree: Any, name: str) -> None:
+        self.arrays: list[Array] = []
+        self.kinds: list[str] = []
+        self._name = name
+        self._path: list[str | int] = []
+        self._torch = sys.modules.get("torch")
+        self._devices: set[Any] = set()  # of copies that are under way
+        self.rest = self._strip(tree)
+        for device in self._devices:
+            assert self._torch is not None
+            self._torch.cuda.current_stream(device).synchronize()
+
+    def _strip(self, node: Any) -> Any:
+        kind = type(node)
+        if kind in (float, bool, str) or node is None:
+            return node
+        if self._is_array(node):
+            return {_ONE: len(self.arrays) - 1}
+        if isinstance(node, int):
+            if node.bit_length() > _MAX_BITS:
+                raise self._refused(f"is a whole number of {node.bit_length():,} bits; at most {_MAX_BITS:,} may cross")
+            return node
+        if isinstance(node, (float, str)):
+            return node
+        if isinstance(node, Mapping):
+            return self._strip_dict(node)
+        if isinstance(node, (list, tuple)):
+            return self._strip_list(node)
+        if dataclasses.is_dataclass(node) and not isinstance(node, type):
+            return self._strip_dict({field.name: getattr(node, field.name) for field in dataclasses.fields(node)})
+        raise self._refused(
+            f"is a {kind.__module__}.{kind.__qualname__}, which may not cross a process boundary; "
+            "return numpy arrays, numbers, strings, and dicts or lists of these"
+        )
+
+    def _strip_dict(self, node: Mapping[Any, Any]) -> dict[str, Any]:
+        for key in node:
+            if not isinstance(key, str) or key in (_ONE, _MANY):
+                raise self._refused(f"has the key {key!r}; keys must be strings other than {_ONE!r} and {_MANY!r}")
+        self._descend()
+        made = {}
+        for key, value in node.items():
+            self._path[-1] = key
+            made[key] = self._strip(value)
+        self._path.pop()
+        return made
+
+    def _strip_list(self, node: Sequence[Any]) -> Any:
+        first = len(self.arrays)
+        self._descend()
+        made = []
+        only = True  # arrays
+        for index, value in enumerate(node):
+            self._path[-1] = index
+            made.append(self._strip(value))
+            only = only and type(made[-1]) is dict and _ONE in made[-1]
+        self._path.pop()
+        return {_MANY: [first, len(made)]} if only and made else made
+
+    def _descend(self) -> None:
+        if len(self._path) >= _MAX_DEPTH:
+            raise self._refused(f"is {_MAX_DEPTH} levels deep, which no tree may be; does it contain itself?")
+        self._path.append("")
+
+    def _is_array(self, node: Any) -> bool:
+        """Whether the node is an array, which is then among `arrays`."""
+        import numpy as np
+
+        if isinstance(node, (np.ndarray, np.generic)):
+            array, kind = np.asarray(node), ""
+            if array.dtype.kind in "OTV" or type(node) is not np.ndarray:
+                kind = self._checked(array.dtype, node)
+                array = array.view(np.uint16) if kind else array
+        elif self._torch is not None and isinstance(node, self._torch.Tensor):
+            array, kind = self._from_tensor(node, self._torch)
+        else:
+            return False
+        self.arrays.append(array)
+        self.kinds.append(kind)
+        return True
+
+    def _checked(self, dtype: np.dtype[Any], node: Any) -> str:
+        """The type that numpy lacks, or "" when it has it."""
+        if dtype.hasobject:
+            raise self._refused("is an array of Python objects; use a numeric or a string dtype")
+        if dtype.names is not None:
+            raise self._refused("is a structured array; return its fields as arrays of their own")
+        if hasattr(node, "mask"):
+            raise self._refused("is a masked array; return its data and its mask")
+        if dtype.isbuiltin == 2 and dtype.name != _BFLOAT16:  # a type that another library has added to numpy
+            raise self._refused(f"has the dtype {dtype.name}, which numpy itself does not know; return its bits")
+        return _BFLOAT16 if dtype.isbuiltin == 2 else ""
+
+    def _from_tensor(self, tensor: Any, torch: Any) -> tuple[Array, str]:
+        if tensor.layout is not torch.strided:
+            raise self._refused("is a sparse tensor; return its indices and values")
+        kind = _BFLOAT16 if tensor.dtype is torch.bfloat16 else ""
+        try:
+            tensor = tensor.detach().resolve_conj().resolve_neg()
+            if kind:
+                tensor = tensor.view(torch.uint16)
+            array: Array = self._on_host(tensor, torch).numpy()
+        except (TypeError, RuntimeError, NotImplementedError) as error:  # a dtype, or a kind of tensor, that numpy lacks
+            what = f"is a tensor of {tensor.dtype} on {tensor.device}, which cannot become a numpy array"
+            raise self._refused(f"{what}: {errors.first_line(error)}") from error
+        return array, kind
+
+    def _on_host(self, tensor: Any, torch: Any) -> Any:
+        """The tensor in the host's memory; a copy from a GPU is complete only when that has been waited for."""
+        if tensor.device.type != "cuda":
+            return tensor.cpu()
+        host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        host.copy_(tensor, non_blocking=True)
+        self._devices.add(tensor.device)
+        return host
+
+    def _refused(self, what: str) -> errors.TransportError:
+        parts = [f"[{part!r}]" for part in self._path]
+        path = "".join(parts if len(parts) <= 12 else [*parts[:5], "…", *parts[-5:]])
+        return errors.TransportError(f"{self._name}{path} {what}")
+
+
+def _restore(rest: Any, arrays: Sequence[Any]) -> Any:
+    """The tree, with arrays in place of its marks."""
+    if isinstance(rest, dict):
+        if _ONE in rest:
+            return arrays[rest[_ONE]]
+        if _MANY in rest:
+            first, count = rest[_MANY]
+            if not 0 <= first <= first + count <= len(arrays):
+                raise IndexError(f"there are no arrays {first} to {first + count - 1}")
+            return list(arrays[first : first + count])
+        return {key: _restore(value, arrays) for key, value in rest.items()}
+    if isinstance(rest, list):
+        return [_restore(value, arrays) for value in rest]
+    return rest

@@ -12,7 +12,7 @@ import fcntl
 import glob
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -37,6 +37,16 @@ def alone(target: Path) -> Iterator[None]:
         finally:
             # While it is held: whoever waits for it finds that the name is gone, and asks for a new one.
             lock.unlink(missing_ok=True)
+
+
+def once(target: Path, make: Callable[[], object]) -> None:
+    """Has `make` write `target` unless it is there, or another process has just written it."""
+    if target.exists():
+        return
+    with alone(target):
+        if not target.exists():
+            sweep(target.parent, target.name)
+            make()
 
 
 @contextlib.contextmanager

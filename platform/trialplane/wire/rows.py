@@ -9,7 +9,7 @@ import bisect
 import functools
 import math
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from trialplane.wire.records import TrialOutcome, TrialRequest, TrialRow
@@ -107,11 +107,6 @@ def losses(job: Job, r: TrialRow) -> list[float]:
         -value if objective.direction == "maximize" else value
         for objective, value in zip(job.objectives, r.values, strict=True)
     ]
-
-
-def dominates(one: Sequence[float], other: Sequence[float]) -> bool:
-    """Whether losses `one` are nowhere larger and somewhere smaller than `other`."""
-    return all(a <= b for a, b in zip(one, other, strict=True)) and any(a < b for a, b in zip(one, other, strict=True))
 
 
 _ORDER = [

@@ -22,9 +22,9 @@ from typing import Any
 from trialplane import errors, policies
 from trialplane.spec import document, load, space
 from trialplane.spec.jobs import Collection, Job, Training
-from trialplane.training import process
+from trialplane.training import process, progress
 from trialplane.wire import paths
-from trialplane.worker import context, showing
+from trialplane.worker import context
 
 # Torchrun's variable → what a process has that is alone: its rank, its rank on this node, how many there are.
 _TORCHRUN = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
@@ -218,5 +218,5 @@ def _keep_quiet(step: int, metrics: Mapping[str, float]) -> bool:
 
 
 def _print_report(step: int, metrics: Mapping[str, float]) -> bool:
-    print(showing.line(step, metrics), flush=True)  # noqa: T201
+    print(progress.line(step, metrics), flush=True)  # noqa: T201
     return False

@@ -24,11 +24,11 @@ from pathlib import Path
 from typing import Any
 
 from trialplane import errors, policies
-from trialplane.training import mlflow_runs, process
+from trialplane.training import mlflow_runs, process, progress
 from trialplane.wire import env, messages, paths, records
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.states import TrialState
-from trialplane.worker import context, outcomes, showing, stopping
+from trialplane.worker import context, outcomes, stopping
 from trialplane.worker.channel import Channel, TrialChannel
 
 # What the process of a trial does between its request and its outcome; see `roles`.
@@ -278,7 +278,7 @@ class Reporter:
         with contextlib.suppress(OSError, ValueError, AttributeError):  # the job may have closed or replaced its streams
             if remark:
                 print(f"warning: {remark}")  # noqa: T201  into the trial's log
-            print(showing.line(step, metrics), flush=True)  # noqa: T201  into the trial's log
+            print(progress.line(step, metrics), flush=True)  # noqa: T201  into the trial's log
         self._channel.send(messages.Reported(step, metrics, time.time(), time.monotonic(), remark))
         if not self._request.prunable:
             return False

@@ -18,14 +18,18 @@ from __future__ import annotations
 import atexit
 import concurrent.futures
 import dataclasses
+import random
 import time
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+
 from trialplane import errors
-from trialplane.training import together
+from trialplane.training import process
 from trialplane.training.checkpoint import tensors, writer
 from trialplane.training.steps import record, stores
 from trialplane.training.steps.record import Direction, Saved
@@ -135,7 +139,7 @@ class Checkpoints:
         """
         if not 0 <= step < 10**10 or not 0 <= rank < world_size:
             raise ValueError(f"save(step={step}, rank={rank}, world_size={world_size}): counted from 0")
-        meet = barrier or together.barrier(world_size)
+        meet = barrier or writer.barrier(world_size)
         began = time.perf_counter()
         self.wait()
         if (waited := time.perf_counter() - began) > _SLOW:
@@ -273,7 +277,7 @@ class Checkpoints:
             CheckpointError: there is none here, and none at `otherwise`.
         """
         self.wait()
-        chosen = together.agree(self._whole, rank, world_size)
+        chosen = writer.agree(self._whole, rank, world_size)
         if chosen is None:
             if otherwise is None:
                 return None
@@ -317,3 +321,35 @@ class Checkpoints:
             part = saved.parts[file] if verify else None
             state: dict[str, Any] = tensors.read(path, part, place, map_location)
             return state
+
+
+def rng_state() -> dict[str, Any]:
+    """The state of all generators of this process, in tensors and plain values; the GPU's is that of the current device."""
+    version, words, gauss = random.getstate()
+    legacy: dict[str, Any] = np.random.get_state(legacy=False)
+    state = {
+        "python": {"version": version, "words": torch.tensor(words, dtype=torch.int64), "gauss": gauss},
+        "numpy": {**legacy, "state": {**legacy["state"], "key": torch.from_numpy(legacy["state"]["key"].astype(np.int64))}},
+        "torch": torch.get_rng_state(),
+    }
+    if torch.cuda.is_initialized():
+        state["cuda"] = torch.cuda.get_rng_state()
+    return state
+
+
+def set_rng_state(state: Mapping[str, Any]) -> None:
+    """Puts all generators into a state of `rng_state`; the GPU's where both had one."""
+    python = state["python"]
+    random.setstate((python["version"], tuple(python["words"].tolist()), python["gauss"]))
+    legacy = state["numpy"]
+    key = legacy["state"]["key"].numpy().astype(np.uint32)
+    np.random.set_state({**legacy, "state": {**legacy["state"], "key": key}})
+    torch.set_rng_state(state["torch"].cpu())
+    if "cuda" in state and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state["cuda"].cpu())
+
+
+def reseed(seed: int, rank: int, step: int) -> None:
+    """Seeds all generators for a rank that goes on at `step` without a state of its own: the number of ranks has changed."""
+    words = np.random.SeedSequence([seed % 2**64, rank, step]).generate_state(1, np.uint64)
+    process.seed_everything(int(words[0] >> np.uint64(1)))

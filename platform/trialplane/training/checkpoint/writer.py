@@ -1,7 +1,8 @@
 """Writes one checkpoint, in a thread of each rank: every rank its files, then rank 0 what makes it complete.
 
 The ranks meet twice, whatever fails: when all have written or failed to, and when rank 0 has made the checkpoint complete or
-could not. So no rank waits for one that has given up, and every rank learns that a checkpoint is not there.
+could not. So no rank waits for one that has given up, and every rank learns that a checkpoint is not there. As the training
+goes on meanwhile, they meet in a process group of their own: collectives of two threads on one group would be mixed up.
 """
 
 from __future__ import annotations
@@ -9,16 +10,21 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
+import functools
 import json
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
+
+from torch import distributed
 
 from trialplane import errors
 from trialplane.training.checkpoint import tensors
 from trialplane.training.steps import record, stores
 from trialplane.training.steps.record import Part, Rules, Saved
 from trialplane.training.steps.stores import Store
+
+T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,3 +166,58 @@ def _bytes(size: int) -> str:
         if size >= factor:
             return f"{size / factor:.1f} {unit}"
     return f"{size / 1024:.1f} KiB"
+
+
+def barrier(world_size: int) -> Callable[[], None]:
+    """A barrier of all ranks that a thread may call; every rank asks for it at the same point of its program.
+
+    Raises:
+        InputError: there are several ranks, and torch.distributed is not initialized.
+    """
+    if world_size == 1:
+        return _alone
+    if not _initialized():
+        raise errors.InputError(
+            f"a checkpoint of {world_size} ranks needs a barrier: call torch.distributed.init_process_group first, or give "
+            "save(barrier=…)"
+        )
+    return functools.partial(distributed.barrier, group=_group(distributed.group.WORLD))
+
+
+def agree(choose: Callable[[], T], rank: int, world_size: int) -> T:
+    """What rank 0 chooses, in every rank; each rank's own choice where torch.distributed is not initialized.
+
+    Raises:
+        whatever `choose` raises: in rank 0, and for the others an error that says so.
+    """
+    if world_size == 1 or not _initialized():
+        return choose()
+    group = _group(distributed.group.WORLD)
+    box: list[Any] = [None, "rank 0 did not come to a choice"]
+    try:
+        if rank == 0:
+            box = [choose(), ""]
+    except errors.TrialplaneError as error:
+        box = [None, str(error)]
+        raise
+    finally:
+        distributed.broadcast_object_list(box, src=0, group=group)
+    if box[1]:
+        raise errors.CheckpointError(box[1])
+    chosen: T = box[0]
+    return chosen
+
+
+def _initialized() -> bool:
+    """Whether torch.distributed has a process group."""
+    return bool(distributed.is_available() and distributed.is_initialized())
+
+
+def _alone() -> None:
+    return None
+
+
+@functools.lru_cache(maxsize=1)
+def _group(world: Any) -> Any:
+    """A gloo group of all ranks, made once for each default group, `world`."""
+    return distributed.new_group(backend="gloo")

@@ -30,11 +30,7 @@ def to_hf(lines: LineDataset, folder: Path) -> datasets.Dataset:
 
     file = folder / f"lines-{lines.content[:32]}.arrow"
     try:
-        if not file.exists():
-            with building.alone(file):
-                if not file.exists():
-                    building.sweep(file.parent, file.name)
-                    _write_arrow(lines, file)
+        building.once(file, lambda: _write_arrow(lines, file))
     except OSError as error:
         raise _unwritable(file, error) from error
     return datasets.Dataset.from_file(str(file))
@@ -57,11 +53,7 @@ def write_column(dataset: datasets.Dataset, column: str, folder: Path) -> Path:
     readable = "".join(letter if letter.isalnum() else "-" for letter in column)[:40]
     file = folder / f"{dataset._fingerprint}-{readable}.txt"
     try:
-        if not file.exists():
-            with building.alone(file):
-                if not file.exists():
-                    building.sweep(file.parent, file.name)
-                    _write_text(dataset.select_columns([column]), file)
+        building.once(file, lambda: _write_text(dataset.select_columns([column]), file))
     except OSError as error:
         raise _unwritable(file, error) from error
     return file

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 
 from trialplane.wire import env, records
 from trialplane.wire.findings import Finding, Verdict
-from trialplane.worker.probe import devices, network, pod, rules
+from trialplane.worker.probe import devices, pod
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     arguments = parser.parse_args(argv)
     if arguments.image:
-        found = list(rules.of_image(arguments.image))
+        found = list(pod.policies_of_image(arguments.image))
         for finding in found:
             print(f"{finding.verdict}  {finding.check}: {finding.message}", file=sys.stderr)  # noqa: T201  the build's log
         return int(any(finding.verdict is Verdict.FAIL for finding in found))
@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _findings(arguments: argparse.Namespace) -> Iterator[Finding]:
-    yield from rules.of_trial()
+    yield from pod.policies_of_trial()
     yield pod.user(os.geteuid())
     yield pod.confined(pod.PROC_STATUS.read_text())
     yield pod.read_only_root(os.statvfs("/").f_flag)
@@ -54,11 +54,11 @@ def _findings(arguments: argparse.Namespace) -> Iterator[Finding]:
         yield pod.data_volume(arguments.data)
     yield from devices.of_pod(arguments.gpus)
     if arguments.mlflow:
-        yield network.mlflow(arguments.mlflow, *network.ask(arguments.mlflow))
+        yield pod.mlflow(arguments.mlflow, *pod.ask(arguments.mlflow))
     for place in arguments.closed:
         name, _, address = place.partition("=")
         host, _, port = address.rpartition(":")
-        yield network.closed(name, address, network.way(host, int(port)))
+        yield pod.closed(name, address, pod.way(host, int(port)))
 
 
 if __name__ == "__main__":

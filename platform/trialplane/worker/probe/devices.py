@@ -1,11 +1,14 @@
 """Whether torch computes on the pod's devices, and whether processes on them can talk to each other.
 
-Each check runs in processes of its own (`python -m trialplane.worker.probe.compute`): a driver that does not fit may
-abort or hang, and the check must tell.
+Each check runs in processes of its own, for a driver that does not fit may abort or hang, and the check must tell:
+
+    python -m trialplane.worker.probe.devices matmul GPUS
+    python -m trialplane.worker.probe.devices reduce BACKEND RANK RANKS FILE
 """
 
 from __future__ import annotations
 
+import datetime
 import json
 import subprocess
 import sys
@@ -15,11 +18,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from trialplane import policies
 from trialplane.wire import findings
 from trialplane.wire.findings import Finding
 
 LIMIT = 180.0  # seconds for one check; the first import of torch from a cold disk takes half a minute
-_MODULE = "trialplane.worker.probe.compute"
+_MODULE = "trialplane.worker.probe.devices"  # this one, as its own name is `__main__` in a process
+_SIDE = 1024
+_BYTES = {"nccl": 64 * 2**20, "gloo": 2**20}
+_PATIENCE = datetime.timedelta(seconds=90)
 
 
 def of_pod(gpus: int) -> Iterator[Finding]:
@@ -119,3 +126,73 @@ def _last_words(code: int, said: str) -> str:
     lines = [line for line in said.splitlines() if line.strip()]
     ended = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
     return f"{ended}: {lines[-1].strip()}" if lines else ended
+
+
+def main(argv: Sequence[str]) -> None:
+    """Does what the arguments say."""
+    policies.apply_all()
+    if argv[0] == "matmul":
+        said = matmul(int(argv[1]))
+    else:
+        backend, rank, ranks, file = argv[1:]
+        said = reduce(backend, int(rank), int(ranks), file)
+    print(json.dumps(said), flush=True)  # noqa: T201  read by `_together`
+
+
+def matmul(gpus: int) -> dict[str, Any]:
+    """Multiplies on the CPU or on each GPU and compares with what must come out.
+
+    Args:
+        gpus: that the pod asked for; when fewer are seen, nothing is computed.
+    """
+    import torch
+
+    devices = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())] if gpus else []
+    for place in range(gpus) if len(devices) >= gpus else []:
+        _multiply(f"cuda:{place}")
+    if not gpus:
+        _multiply("cpu")
+    return {"torch": torch.__version__, "cuda": torch.version.cuda or "", "devices": devices}
+
+
+def reduce(backend: str, rank: int, ranks: int, file: str) -> dict[str, Any]:
+    """Sums a tensor over all processes.
+
+    Args:
+        backend: nccl or gloo.
+        rank: of this process; its GPU too.
+        ranks: how many there are.
+        file: where they meet.
+    """
+    import torch
+    import torch.distributed as group
+
+    device = torch.device(f"cuda:{rank}" if backend == "nccl" else "cpu")
+    if backend == "nccl":
+        torch.cuda.set_device(device)
+    group.init_process_group(backend, init_method=f"file://{file}", rank=rank, world_size=ranks, timeout=_PATIENCE)
+    size = _BYTES[backend]
+    seconds = 0.0
+    for _ in range(3):  # the first one connects
+        tensor = torch.full((size // 4,), float(rank + 1), device=device)
+        group.barrier()
+        begin = time.perf_counter()
+        group.all_reduce(tensor)
+        wanted = ranks * (ranks + 1) / 2
+        if not bool((tensor == wanted).all()):
+            raise SystemExit(f"the sum over {ranks} processes is {tensor[0].item()} and not {wanted}")
+        seconds = time.perf_counter() - begin
+    group.destroy_process_group()
+    return {"seconds": seconds, "bytes": size}
+
+
+def _multiply(device: str) -> None:
+    import torch
+
+    matrix = torch.full((_SIDE, _SIDE), 0.5, device=device)
+    if not bool((matrix @ matrix == 0.25 * _SIDE).all()):
+        raise SystemExit(f"{device} multiplies wrongly")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,12 +1,21 @@
-"""What a trial's pod allows its process: user, privileges, root file system, token, memory and folders to write in."""
+"""What a trial's pod keeps and allows: the four policies, its process and its files, and what it reaches on the network."""
 
 from __future__ import annotations
 
+import enum
+import importlib
 import os
+import socket
 import tempfile
-from collections.abc import Sequence
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import ModuleType
 
+from trialplane import errors, policies
+from trialplane.policies import protobuf
 from trialplane.wire import findings
 from trialplane.wire.findings import Finding
 
@@ -14,6 +23,10 @@ PROC_STATUS = Path("/proc/self/status")
 TOKEN = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 _MIB = 2**20
 _MANIFEST = "submit with this version of `platform`, and look for a webhook of the cluster that changes pods"
+_IMAGE = "use an image built from jobs/Dockerfile, and leave the variable out of `env` in the chart's values"
+TIMEOUT = 5.0  # seconds
+# A network policy takes effect some seconds after a pod has started.
+PATIENCE = 15.0
 
 
 def user(uid: int) -> Finding:
@@ -104,3 +117,136 @@ def data_volume(folder: str) -> Finding:
     if not count:
         return findings.warned("data volume", f"{folder} is empty", "copy your data into the volume")
     return findings.passed("data volume", f"{folder} has {count} entries")
+
+
+def policies_of_trial() -> Iterator[Finding]:
+    """The policies as a trial's pod must keep them."""
+    for policy in policies.ALL:
+        yield _held(policy)
+
+
+def policies_of_image(role: str) -> Iterator[Finding]:
+    """The policies as an image must keep them.
+
+    Args:
+        role: "trial", or "controller", which keeps protobuf's fast implementation.
+    """
+    if role == "trial":
+        yield from policies_of_trial()
+        return
+    for policy in policies.ALL:
+        if policy is not protobuf:
+            yield _held(policy)
+    yield _protobuf_of_controller()
+
+
+def _held(policy: ModuleType) -> Finding:
+    """One policy: its variables must be there before it is applied, and then it must hold."""
+    check = f"policy {policy.__name__.rpartition('.')[2]}"
+    for variable, value in policy.ENV.items():
+        if os.environ.get(variable) != value:
+            return findings.failed(check, f"{variable} is {os.environ.get(variable)!r} and not {value!r}", _IMAGE)
+    policy.apply()
+    if policy is protobuf:
+        _import_protobuf()  # check() looks at what is loaded
+    try:
+        policy.check()
+    except errors.PolicyError as error:
+        return findings.failed(check, str(error), _IMAGE)
+    kept = [f"{variable}={value}" for variable, value in policy.ENV.items()]
+    if policy is protobuf:
+        kept.append(f"protobuf runs as {protobuf.implementation()}")
+    return findings.passed(check, ", ".join(kept))
+
+
+def _protobuf_of_controller() -> Finding:
+    if protobuf.VARIABLE in os.environ:
+        message = f"{protobuf.VARIABLE} is set, which makes the controller two orders of magnitude slower"
+        return findings.failed("policy protobuf", message, "leave it out of the controller's image and variables")
+    _import_protobuf()
+    kind = protobuf.implementation()
+    if kind == "python":
+        cure = "install a protobuf wheel that was made for this platform"
+        return findings.failed("policy protobuf", "protobuf has no fast implementation here", cure)
+    return findings.passed("policy protobuf", f"protobuf runs as {kind}, the fast one")
+
+
+def _import_protobuf() -> None:
+    importlib.import_module("google.protobuf.internal.api_implementation")
+
+
+def ask(url: str) -> tuple[int, str]:
+    """Status and words of MLflow's answer to a question that needs its database; status 0 when it did not answer."""
+    address = f"{url.rstrip('/')}/api/2.0/mlflow/experiments/search?max_results=1"
+    try:
+        with urllib.request.urlopen(address, timeout=2 * TIMEOUT) as answer:
+            return answer.status, ""
+    except urllib.error.HTTPError as error:
+        return error.code, error.read(200).decode(errors="replace")
+    except (OSError, ValueError) as error:
+        return 0, errors.first_line(error)
+
+
+def mlflow(url: str, status: int, said: str) -> Finding:
+    """MLflow answers a trial."""
+    check = "MLflow"
+    if status == 200:
+        return findings.passed(check, f"{url} answers")
+    if status == 0:
+        cure = "look at its pod (`kubectl get pods`), its service and the network policies of the namespace"
+        return findings.failed(check, f"{url} cannot be reached: {said}", cure)
+    if status == 401:
+        # What trials log themselves reaches MLflow through the controller, which has the password.
+        return findings.passed(check, f"{url} answers and asks for a password, as it should")
+    if status == 403:
+        cure = "add the host of this address to `mlflow.allowedHosts` in the chart's values"
+        return findings.failed(check, f"{url} refuses the Host header: {said}", cure)
+    return findings.failed(
+        check, f"{url} answers {status}: {said}", "look at the log of its pod: `kubectl get pods` names it"
+    )
+
+
+class Way(enum.Enum):
+    """What became of attempts to connect."""
+
+    OPEN = "open"
+    REFUSED = "refused"
+    SHUT = "shut"
+    UNKNOWN = "unknown"  # the host has no address
+
+
+def way(host: str, port: int, patience: float = PATIENCE) -> Way:
+    """Whether a port can be reached, or still can after `patience` seconds."""
+    try:
+        address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4]
+    except OSError:
+        return Way.UNKNOWN
+    end = time.monotonic() + patience
+    while True:
+        try:
+            socket.create_connection((str(address[0]), int(address[1])), timeout=TIMEOUT).close()
+            seen = Way.OPEN
+        except ConnectionRefusedError:
+            seen = Way.REFUSED
+        except OSError:
+            return Way.SHUT
+        if time.monotonic() > end:
+            return seen
+        time.sleep(0.5)
+
+
+def closed(name: str, address: str, seen: Way) -> Finding:
+    """A place that a trial must not reach."""
+    check = f"no way to {name}"
+    if seen is Way.OPEN:
+        cure = (
+            "the cluster's network plugin must enforce NetworkPolicy, and `networkPolicy.enabled` of the chart be true; "
+            "a pod always reaches its own node, so that a cluster of one node cannot keep it from the API server"
+        )
+        return findings.failed(check, f"a trial reaches {address}", cure)
+    if seen is Way.UNKNOWN:
+        return findings.warned(check, f"{address} has no address", "look at the service and at the cluster's DNS")
+    if seen is Way.REFUSED:
+        cure = "make sure that it runs, and look again; some network plugins refuse instead of dropping"
+        return findings.warned(check, f"{address} refuses, which a policy may do or a service without pods", cure)
+    return findings.passed(check, f"{address} cannot be reached")

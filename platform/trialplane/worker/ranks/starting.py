@@ -1,4 +1,4 @@
-"""How the supervisor starts the process of one rank: by a fork of itself, or by spawn."""
+"""How the supervisor starts the process of one rank, by a fork of itself or by spawn, and passes on the lines it writes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from collections.abc import Callable, Iterator
 
 from trialplane.wire import messages
 from trialplane.worker.channel import Channel
-from trialplane.worker.ranks import pipes, rank
+from trialplane.worker.ranks import rank
+
+MAX_LINE = 8 << 10  # bytes; a longer one, or a progress bar's, is written in pieces
+_CHUNK = 64 << 10  # all that a pipe holds, unless somebody makes it larger
 
 
 @dataclasses.dataclass
@@ -24,7 +27,7 @@ class Rank:
     pid: int
     handle: int  # pidfd
     channel: Channel[messages.ToRank, messages.FromRank]
-    lines: pipes.Lines | None  # None for rank 0, which writes to the log itself
+    lines: Lines | None  # None for rank 0, which writes to the log itself
     ended: bool = False
 
 
@@ -90,5 +93,55 @@ def _held(place: rank.Place, pid: int, ours: socket.socket, theirs: socket.socke
     lines = None
     if place.rank:
         os.close(sink)
-        lines = pipes.Lines(source, f"[rank {place.rank}] ", sys.stdout.fileno())
+        lines = Lines(source, f"[rank {place.rank}] ", sys.stdout.fileno())
     return Rank(place, pid, os.pidfd_open(pid), Channel(ours, messages.FROM_RANK), lines)
+
+
+class Lines:
+    """A rank's output on its way to the trial's log, each line with the rank's number before it.
+
+    The pipe is the kernel's: what a rank wrote is there also when the rank was killed in the next moment.
+
+    Args:
+        source: the pipe's end; closed by `close`.
+        prefix: of each line.
+        log: descriptor of the log.
+    """
+
+    def __init__(self, source: int, prefix: str, log: int) -> None:
+        os.set_blocking(source, False)
+        self.source = source
+        self._prefix = prefix.encode()
+        self._log = log
+        self._rest = b""
+
+    def pump(self) -> bool:
+        """Writes what is there now, not what comes meanwhile, which may never end; False once the other end is closed."""
+        try:
+            data = os.read(self.source, _CHUNK)
+        except BlockingIOError:
+            return True
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        if len(self._rest) > MAX_LINE:
+            lines.append(self._rest)
+            self._rest = b""
+        self._write(lines)
+        return bool(data)
+
+    def close(self) -> None:
+        """Writes the rest, whole line or not; of what somebody goes on writing, as much as a pipe holds."""
+        self.pump()
+        if self._rest:
+            self._write([self._rest])
+            self._rest = b""
+        os.close(self.source)
+
+    def _write(self, lines: list[bytes]) -> None:
+        with contextlib.suppress(OSError):  # a full disk ends no training
+            write_all(self._log, b"".join(b"%s%s\n" % (self._prefix, line) for line in lines))
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """Writes all of it."""
+    while data:
+        data = data[os.write(descriptor, data) :]

@@ -30,7 +30,7 @@ from trialplane.wire import messages, records
 from trialplane.wire.states import FailureClass, TrialState
 from trialplane.worker import context
 from trialplane.worker.channel import TrialChannel
-from trialplane.worker.ranks import meeting, pipes, rank, starting
+from trialplane.worker.ranks import meeting, rank, starting
 from trialplane.worker.ranks.stragglers import Stragglers
 from trialplane.worker.ranks.verdict import Next, Verdict
 
@@ -274,10 +274,10 @@ class Supervisor:
             events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._channel.has_unsent else 0)
             self._selector.modify(self._channel, events, self._answered)
 
-    def _pump(self, lines: pipes.Lines) -> None:
+    def _pump(self, lines: starting.Lines) -> None:
         if not lines.pump():
             self._selector.unregister(lines.source)
 
     def _say(self, text: str) -> None:
         with contextlib.suppress(OSError):
-            pipes.write_all(sys.stdout.fileno(), f"supervisor: {text}\n".encode())
+            starting.write_all(sys.stdout.fileno(), f"supervisor: {text}\n".encode())

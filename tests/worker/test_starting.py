@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from trialplane.worker.ranks import meeting, pipes
+from trialplane.worker.ranks import meeting, starting
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def log(tmp_path: Path) -> Iterator[tuple[int, Path]]:
 
 def test_lines_come_whole_and_with_their_prefix(log: tuple[int, Path]) -> None:
     source, sink = os.pipe()
-    lines = pipes.Lines(source, "[rank 3] ", log[0])
+    lines = starting.Lines(source, "[rank 3] ", log[0])
     os.write(sink, b"one\ntw")
     assert lines.pump()
     assert log[1].read_bytes() == b"[rank 3] one\n"
@@ -41,7 +41,7 @@ def test_lines_come_whole_and_with_their_prefix(log: tuple[int, Path]) -> None:
 
 def test_an_endless_line_is_written_in_pieces(log: tuple[int, Path]) -> None:
     source, sink = os.pipe()
-    lines = pipes.Lines(source, "> ", log[0])
+    lines = starting.Lines(source, "> ", log[0])
     os.write(sink, b"x" * 20_000)
     os.close(sink)
     assert lines.pump()
@@ -55,7 +55,7 @@ def test_an_endless_line_is_written_in_pieces(log: tuple[int, Path]) -> None:
 def test_a_rank_that_never_stops_printing_holds_nobody_up(log: tuple[int, Path]) -> None:
     with subprocess.Popen(["yes"], stdout=subprocess.PIPE) as endless:
         assert endless.stdout is not None
-        lines = pipes.Lines(os.dup(endless.stdout.fileno()), "> ", log[0])
+        lines = starting.Lines(os.dup(endless.stdout.fileno()), "> ", log[0])
         select.select([endless.stdout], [], [])
         assert lines.pump()
         lines.close()

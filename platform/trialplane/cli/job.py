@@ -1,0 +1,86 @@
+"""A job before it is a run: `platform init` makes one, `validate` checks it, `schema` is for editors."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+
+import click
+
+from trialplane.cli import kinds, names, output, starters
+from trialplane.errors import InputError, SpecError
+from trialplane.spec import inputs, load, schema
+from trialplane.spec.jobs import base
+from trialplane.wire import cluster
+
+_SCHEMA = "job.schema.json"
+
+
+@click.command("init")
+@click.argument("name")
+@click.option(
+    "--kind",
+    type=click.Choice(list(starters.FILES)),
+    default="hpo",
+    show_default=True,
+    help="hpo: a search, which needs no library. train: one training of many ranks, with torch. collect: producers and a "
+    "consumer, with numpy.",
+)
+def init_command(name: str, kind: str) -> None:
+    """Make jobs/NAME with a job.yaml and a train.py that run as they are, and jobs/job.schema.json for editors."""
+    if not re.fullmatch(base.NAME, name):
+        raise InputError(f"{name!r} is no name for a job: use lower-case letters, digits, - and _, 63 at most")
+    here = Path.cwd()
+    jobs = next((above / load.FOLDER for above in (here, *here.parents) if (above / load.FOLDER).is_dir()), None)
+    folder = (jobs or here / load.FOLDER) / name
+    if folder.exists():
+        raise InputError(f"{folder} is there already; nothing was changed, choose another name")
+    try:
+        folder.mkdir(parents=True)
+        for file, text in zip((load.FILE, "train.py"), starters.FILES[kind], strict=True):
+            (folder / file).write_text(text.format(name=name), encoding="utf-8")
+        if not (folder.parent / _SCHEMA).exists():
+            text = json.dumps(schema.json_schema(), indent=2, ensure_ascii=False)
+            (folder.parent / _SCHEMA).write_text(f"{text}\n", encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{folder} cannot be written: {error.strerror}") from error
+    click.echo(folder)
+    ranks = " --ranks 2" if kind == "train" else ""
+    output.note(f"`platform submit {kind} {name} --local{ranks}` runs it")
+
+
+@click.command("validate")
+@names.job_argument
+@click.option("--profile", metavar="NAME", help="A profile of job.yaml, for example max.")
+@click.option("--set", "sets", multiple=True, metavar="FIELD=VALUE", help="Any field: --set budget.time=2h. Repeatable.")
+@output.option("table", "json", "yaml")
+def validate_command(job: str, profile: str | None, sets: tuple[str, ...], kind: str) -> None:
+    """Check the job NAME, or the job in a folder: its fields, its profiles, its code and its data files.
+
+    Says nothing but the job in short when all is well; json and yaml print the resolved job.
+    """
+    folder = load.find_job(job, Path.cwd())
+    notes: list[str] = []
+    resolved = load.load_job(folder, profile=profile, sets=sets, environ=os.environ, notes=notes)
+    complaints = inputs.check_inputs(resolved, folder, cluster.DATA)
+    if complaints:
+        raise SpecError(complaints)
+    for note in notes:
+        output.note(note)
+    valid = kinds.of(resolved).valid(resolved)
+    output.emit(kind, resolved.model_dump(mode="json"), lambda: f"{resolved.name} is valid: {valid}")
+
+
+@click.command("schema")
+@output.option("json", "yaml")
+def schema_command(kind: str) -> None:
+    """Print the JSON schema of job.yaml.
+
+    \b
+    platform schema > jobs/job.schema.json
+    and as first line of job.yaml, for editors with a YAML language server:
+    # yaml-language-server: $schema=../job.schema.json
+    """  # noqa: D301  \b is click's mark
+    output.emit(kind, schema.json_schema(), str)

@@ -1,0 +1,171 @@
+"""What changes a run that is there: `platform pause`, `resume`, `scale`, `cancel` and `delete`."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from trialplane import errors
+from trialplane.cli import foreground, kinds, names, output, progress
+from trialplane.client.run import RunHandle
+from trialplane.client.target import Place
+from trialplane.errors import InputError, RunDamaged
+
+_now = click.option("--now", is_flag=True, help="Kill the controller and its trials instead of letting it end in order.")
+_yes = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+
+
+@click.command("pause")
+@names.run_argument
+@names.place_options()
+@_now
+def pause_command(run: str | None, place: Place, now: bool) -> None:
+    """Stop RUN, or the newest run; `platform resume` goes on with it.
+
+    Trials that have ended are kept, those that run are run again. On a cluster it gives back all of its pods.
+    """
+    handle = names.find_run(run, place)
+    status = handle.pause(now=now)
+    output.note(f"{handle.name} {status.state}: {kinds.of(status).stand(status)}")
+    output.note(f"`platform resume {handle.name}` goes on with it")
+
+
+@click.command("resume")
+@names.run_argument
+@names.place_options()
+@click.option("--trials", type=int, help="Trials that must end, those of before included.")
+@click.option("--parallel", type=int, help="Trials at the same time.")
+@click.option("--iterations", type=int, metavar="N", help="Iterations of a collection, those of before included.")
+@click.option("--workers", type=int, metavar="N", help="Producers of a collection at the same time.")
+@click.option("--max-failed", type=int, metavar="N", help="Stop when more trials, or units of an iteration, failed.")
+@click.option("--set", "sets", multiple=True, metavar="FIELD=VALUE", help="trials, parallel, budget.…, retries.…, collect.…")
+@click.option("--detach", is_flag=True, help="Return at once; the run goes on in the background.")
+@output.option("table", "json", "yaml")
+def resume_command(
+    run: str | None,
+    place: Place,
+    trials: int | None,
+    parallel: int | None,
+    iterations: int | None,
+    workers: int | None,
+    max_failed: int | None,
+    sets: tuple[str, ...],
+    detach: bool,
+    kind: str,
+) -> int:
+    """Go on with RUN, or the newest run, with the code and the spec it was submitted with.
+
+    How long and how wide it goes may change; another space, sampler or code is another study, under another name.
+
+    A training that failed is tried again from its newest checkpoint, with all its retries, and so is an iteration of a
+    collection, with the weights of the one before.
+    """
+    handle = names.find_run(run, place)
+    with foreground.signals() as received:
+        changes = {"trials": trials, "parallel": parallel, kinds.of(handle.job).max_failed: max_failed}
+        of_collection = {"collect.iterations": iterations, "collect.workers": workers}
+        handle.resume(changes={**changes, **of_collection}, sets=sets)
+        output.note(f"{handle.name} goes on")
+        return foreground.detached(handle, kind) if detach else foreground.attend(handle, kind, received)
+
+
+@click.command("scale")
+@names.run_argument
+@names.place_options()
+@click.option(
+    "--parallel",
+    "--workers",
+    "parallel",
+    type=click.IntRange(1),
+    required=True,
+    help="Trials, or workers of a collection, at the same time from now on.",
+)
+@click.option("--now", is_flag=True, help="With fewer: take pods away at once; what was done in them is done again.")
+def scale_command(run: str | None, place: Place, parallel: int, now: bool) -> None:
+    """Change how many trials of RUN, or of the newest run, go at the same time. No running trial is lost.
+
+    Of a collection it is how many workers produce; how many iterations there are is `platform resume --iterations`.
+
+    With fewer than before it waits until trials end, and then gives their pods back. After a Ctrl-C the run keeps to the
+    new number all the same; the same command again gives back the pods that it then does not need.
+    """
+    handle = names.find_run(run, place)
+    with progress.view(sys.stderr) as shown:
+        for status in handle.scale(parallel, now=now):
+            shown.update(status)
+    scaled = errors.counted(parallel, kinds.of(handle.job).scaled)
+    output.note(f"{handle.name} runs up to {scaled} at the same time from now on")
+
+
+@click.command("cancel")
+@names.run_argument
+@names.place_options()
+@_now
+@_yes
+def cancel_command(run: str | None, place: Place, now: bool, yes: bool) -> None:
+    """Cancel RUN, or the newest run; trials that have ended are kept.
+
+    `platform resume` goes on with it all the same; submitting it again under its name does not.
+    """
+    handle = names.find_run(run, place)
+    if not yes:
+        _ask_to_cancel(handle)
+    status = handle.cancel(now=now)
+    output.note(f"{handle.name} {status.state}: {kinds.of(status).stand(status)}")
+
+
+def _ask_to_cancel(handle: RunHandle) -> None:
+    before = handle.status()
+    if before.state.is_ended:  # there is nothing to cancel, which is said without a question
+        return
+    ended = errors.counted(before.ended_trials, f"ended {kinds.of(before).noun}")
+    question = f"Cancel {handle.name} in {handle.log_place()}? What it has is kept, with {ended}"
+    _confirm(question, f"cancel {handle.name}")
+
+
+@click.command("delete")
+@click.argument("run", shell_complete=names.complete_run)
+@names.place_options()
+@_yes
+def delete_command(run: str, place: Place, yes: bool) -> None:
+    """Forget RUN: its ledger, its logs, its code, and its checkpoints with what a collection wrote beside them.
+
+    What MLflow recorded of it stays there, and so does what lies in an object store or in a folder that the job names.
+
+    A run that goes on is cancelled first.
+    """
+    handle = names.find_run(run, place)
+    if not yes:
+        _ask_to_delete(handle)
+    handle.delete()
+    output.note(f"{run} is forgotten")
+
+
+def _ask_to_delete(handle: RunHandle) -> None:
+    run = handle.name
+    active = ", which goes on," if handle.is_active() else ""
+    try:
+        status = handle.status()
+    except RunDamaged as error:
+        question = f"{error}\nForget {run}{active} with all that is in {handle.log_place()}?"
+    else:
+        ended = errors.counted(status.ended_trials, f"ended {kinds.of(status).noun}")
+        question = f"Forget {run}{active} with {ended}, in {handle.log_place()}?"
+    _confirm(question, f"delete {run}")
+
+
+def _confirm(question: str, deed: str) -> None:
+    """Asks on the terminal.
+
+    Args:
+        question: what is about to happen, to which run and where.
+        deed: the same in short, for a process without a terminal: "pass --yes to `deed`".
+
+    Raises:
+        InputError: there is no terminal to ask on.
+        click.Abort: the answer is no.
+    """
+    if sys.stdin is None or not sys.stdin.isatty():  # None where it was closed before the start
+        raise InputError(f"there is no terminal to ask on; pass --yes to {deed}")
+    click.confirm(question, abort=True, err=True)
