@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.client.conftest import failed
+from tests.client.conftest import failed, scaled
 from tests.client.test_machine import check as fits
 from tests.client.test_preflight import look, node, quota
 
-from trialplane.client import changes, ending, preflight
+from trialplane.client import changes, preflight
 from trialplane.client.preflight import Seen
-from trialplane.client.run import RunHandle
+from trialplane.client.run import RunHandle, submit
 from trialplane.client.sdk import Platform
 from trialplane.errors import InputError, SpecError
 from trialplane.plan import plan as planning
@@ -211,9 +211,9 @@ def test_a_study_has_no_iterations():
 
 def test_one_that_has_succeeded_says_how_to_ask_for_more():
     status = RunStatus("a", "demo", RunState.SUCCEEDED, trials=10, complete=10, progress=CollectionProgress())
-    assert "`platform resume a --iterations N` asks for more than 10" in ending.nothing_to_do(status, a_job(), a_job())
+    assert "`platform resume a --iterations N` asks for more than 10" in changes.nothing_to_do(status, a_job(), a_job())
     failed_ = dataclasses.replace(status, state=RunState.FAILED, complete=3, failed=1)
-    assert ending.nothing_to_do(failed_, a_job(), a_job()) == ""
+    assert changes.nothing_to_do(failed_, a_job(), a_job()) == ""
 
 
 def test_a_status_before_the_controller_speaks_counts_slots():
@@ -231,7 +231,7 @@ def test_here_other_workers_need_a_pause(runs, held):
 
 
 def on_a_cluster(target, planned, **overrides: Any) -> RunHandle:
-    target.submit(planned(**overrides))
+    submit(target, planned(**overrides))
     handle = RunHandle("a", target)
     assert handle.status().state is RunState.RUNNING
     return handle
@@ -240,10 +240,10 @@ def on_a_cluster(target, planned, **overrides: Any) -> RunHandle:
 def test_on_a_cluster_workers_come_and_go(target, namespace, planned):
     """Their pods are as many, and the learner keeps its own."""
     on_a_cluster(target, planned)
-    assert target.scale("a", 4)
+    assert scaled(target, 4)
     group, learners = namespace.cluster.objects["rayclusters"]["a-x7k2p"]["spec"]["workerGroupSpecs"]
     assert (group["replicas"], group["maxReplicas"]) == (4, 4)
-    assert target.scale("a", 1, now=True)
+    assert scaled(target, 1, now=True)
     assert group["scaleStrategy"] == {"workersToDelete": ["a-x7k2p-workers-worker-0"]}
     assert (group["replicas"], learners["replicas"]) == (1, 1)
     assert "scaleStrategy" not in learners
@@ -251,10 +251,10 @@ def test_on_a_cluster_workers_come_and_go(target, namespace, planned):
 
 def test_a_resumed_one_keeps_its_workers(target, namespace, planned):
     handle = on_a_cluster(target, planned)
-    assert target.scale("a", 4)
+    assert scaled(target, 4)
     handle.pause()
     with pytest.raises(InputError, match="`platform resume a --workers 3` goes on with so many"):
-        target.scale("a", 3)
+        scaled(target, 3)
     handle.resume()
     assert (handle.job.width, handle.status().slots) == (4, 5)
     handle.pause()
@@ -307,7 +307,7 @@ def test_pods_of_a_collection_that_an_earlier_version_started_are_not_scaled(tar
     for ray in (namespace.cluster.objects["rayjobs"]["a"]["spec"]["rayClusterSpec"],):
         ray["workerGroupSpecs"] = [{**ray["workerGroupSpecs"][0], "groupName": "trials"}]
     with pytest.raises(InputError, match=r"earlier version .*`platform pause a`, then `platform resume a --workers 4`"):
-        target.scale("a", 4)
+        scaled(target, 4)
     assert namespace.studies["a"].parallel is None, "nothing was asked for"
 
 
@@ -316,5 +316,5 @@ def test_a_finished_training_does_not_go_on_whatever_is_changed():
     new = jobs.read({"name": "demo", "kind": "train", "retries": {"lost": 9}})
     for state in (RunState.SUCCEEDED, RunState.CANCELLED):
         status = RunStatus("a", "demo", state, 1, complete=1)
-        assert "`platform submit train demo --resume a` starts another one" in ending.nothing_to_do(status, old, new)
-    assert ending.nothing_to_do(RunStatus("a", "demo", RunState.FAILED, 1, failed=1), old, new) == ""
+        assert "`platform submit train demo --resume a` starts another one" in changes.nothing_to_do(status, old, new)
+    assert changes.nothing_to_do(RunStatus("a", "demo", RunState.FAILED, 1, failed=1), old, new) == ""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pytest
 
+from trialplane.client.run import RunHandle, submit
 from trialplane.client.sdk import Platform
 from trialplane.errors import SpecError
 
@@ -45,8 +46,8 @@ def said(platform, *sets, **overrides) -> list[str]:
 @pytest.fixture
 def platform(target, namespace, planned):
     """The SDK at that namespace, where the training `a` has run."""
-    target.submit(planned("a"))
-    target.status("a")
+    submit(target, planned("a"))
+    RunHandle("a", target).status()
     return Platform(target)
 
 

@@ -13,8 +13,8 @@ import pydantic
 import pytest
 from hypothesis import given, settings
 
+from trialplane.client.changes import changed_fields
 from trialplane.spec import draft, jobs, space, values
-from trialplane.spec.difference import difference
 from trialplane.spec.document import Place
 from trialplane.spec.draft import Draft, Origin
 from trialplane.spec.sampling import Pruner, Sampler
@@ -85,7 +85,7 @@ def test_a_job_reads_back_from_its_json(data: dict[str, Any]) -> None:
     again = jobs.read(job.model_dump_json())
     assert again == job
     assert again.model_dump_json() == job.model_dump_json()
-    assert difference(job, again) == []
+    assert changed_fields(job, again) == []
 
 
 @settings(max_examples=40, deadline=None)
@@ -228,7 +228,7 @@ def test_differences_are_told_by_field() -> None:
             "enqueue": [{"lr": 2}],
         }
     )
-    assert difference(old, new) == [
+    assert changed_fields(old, new) == [
         "params.a: [1] → [1, 2]",
         "params.b: 1 → true",
         "space.lr.high: 2.0 → 3.0",
@@ -237,7 +237,7 @@ def test_differences_are_told_by_field() -> None:
         "enqueue: [] → (not there)",
         "enqueue.0.lr: (not there) → 2",
     ]
-    assert difference(old, old) == []
+    assert changed_fields(old, old) == []
 
 
 @pytest.mark.parametrize(

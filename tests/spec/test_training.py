@@ -12,9 +12,9 @@ import jsonschema
 import pytest
 from tests.spec.conftest import found
 
+from trialplane.client.changes import changed_fields
 from trialplane.errors import SpecError
 from trialplane.spec import document, jobs, load, schema
-from trialplane.spec.difference import difference
 from trialplane.spec.jobs import Job
 
 BARE = {"name": "demo", "kind": "train"}
@@ -121,9 +121,9 @@ def test_its_json_reads_back_and_names_no_search() -> None:
     again = jobs.read(job.model_dump_json())
     assert again == job
     assert again.model_dump_json() == job.model_dump_json()
-    assert difference(job, again) == []
+    assert changed_fields(job, again) == []
     assert not {"space", "enqueue", "sampler", "pruner", "constraints"} & set(job.model_dump())
-    assert difference(job, a_job(nodes=2, resources={"gpus": 8})) == [
+    assert changed_fields(job, a_job(nodes=2, resources={"gpus": 8})) == [
         'checkpoints.url: "s3://b/c" → null',
         "checkpoints.grace: 120.0 → null",
         'resume: "a-1" → null',

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from trialplane.cli import kinds, names, output
-from trialplane.client.run import RunHandle
 from trialplane.client.target import Place
 from trialplane.errors import InputError
 from trialplane.wire import records
 from trialplane.wire.records import TrialRow
+
+if TYPE_CHECKING:  # pydantic, which `--help` need not wait for
+    from trialplane.client.run import RunHandle
 
 
 @click.command("best")

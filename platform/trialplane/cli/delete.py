@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from trialplane import errors
 from trialplane.cli import asking, kinds, names, output
-from trialplane.client.run import RunHandle
 from trialplane.client.target import Place
 from trialplane.errors import RunDamaged
+
+if TYPE_CHECKING:  # pydantic, which `--help` need not wait for
+    from trialplane.client.run import RunHandle
 
 
 @click.command("delete")

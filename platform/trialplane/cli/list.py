@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 from concurrent import futures
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from trialplane.cli import kinds, names, output
 from trialplane.client import places
-from trialplane.client.run import RunHandle
+from trialplane.client import target as targets
 from trialplane.client.target import Place
 from trialplane.errors import RunDamaged, RunNotFound
 from trialplane.wire import records
 from trialplane.wire.records import RunStatus
+
+if TYPE_CHECKING:  # pydantic, which `--help` need not wait for
+    from trialplane.client.run import RunHandle
 
 _AT_ONCE = 8
 _DAMAGED = "DAMAGED"
@@ -31,7 +34,7 @@ def command(place: Place, limit: int | None, kind: str) -> None:
     target = places.target_of(place)
     handles = sdk.Platform(target).list()[:limit]
     if not handles and kind == "table":
-        output.note(sdk.nothing_yet(target))
+        output.note(targets.nothing_yet(target))
         return
     with futures.ThreadPoolExecutor(_AT_ONCE) as pool:  # on a cluster each is a few requests
         looked = list(pool.map(_look, handles)) if target.remote else [_look(handle) for handle in handles]

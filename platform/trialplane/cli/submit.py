@@ -11,8 +11,9 @@ import click
 
 from trialplane.cli import foreground, kinds, names, output
 from trialplane.client import places
+from trialplane.client.run import Submitted
 from trialplane.client.sdk import Platform
-from trialplane.client.target import Place, Submitted
+from trialplane.client.target import Place
 from trialplane.errors import Complaint, SpecError
 from trialplane.plan import render
 from trialplane.spec import document

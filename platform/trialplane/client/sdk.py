@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import trialplane
+from trialplane.client import run as running
+from trialplane.client import target as targets
 from trialplane.client.local import LocalTarget
-from trialplane.client.run import RunHandle
-from trialplane.client.target import Submitted, Target
+from trialplane.client.run import RunHandle, Submitted
+from trialplane.client.target import Target
 from trialplane.errors import Complaint, InputError, RunNotFound, SpecError
 from trialplane.plan import plan as planning
 from trialplane.plan.plan import Plan, Provenance
@@ -135,7 +137,7 @@ class Platform:
         Raises:
             RunExists: the name is taken by a run with another spec.
         """
-        became = self.target.submit(plan)
+        became = running.submit(self.target, plan)
         return RunHandle(plan.run, self.target), became
 
     def submit(self, job: str | Path, **options: Any) -> RunHandle:
@@ -155,15 +157,10 @@ class Platform:
         if run is None:
             names = self.target.runs()
             if not names:
-                raise RunNotFound(nothing_yet(self.target))
+                raise RunNotFound(targets.nothing_yet(self.target))
             return RunHandle(names[0], self.target)
         self.target.is_active(run)  # raises for a name that is none
         return RunHandle(run, self.target)
-
-
-def nothing_yet(target: Target) -> str:
-    """What a place without runs says."""
-    return f"there are no runs yet; `platform submit hpo NAME{'' if target.remote else ' --local'}` starts one"
 
 
 def _provenance(folder: Path, command: Sequence[str]) -> Provenance:

@@ -38,6 +38,11 @@ class View:
     away: str
 
     @property
+    def is_known(self) -> bool:
+        """Whether either knows the run."""
+        return self.ray_job is not None or self.status is not None
+
+    @property
     def has_begun(self) -> bool:
         """Whether a controller has ever worked on it, as far as the ledger knows."""
         return self.status is not None and self.status.started is not None

@@ -1,4 +1,4 @@
-"""From a resolved job to the one value that says all about a run before it exists: `target.submit(plan(...))` starts it.
+"""From a resolved job to the one value that says all about a run before it exists: `client.run.submit` starts it.
 
 Reads the job's folder to pack it; writes nothing and starts nothing.
 """
