@@ -108,17 +108,15 @@ def test_a_search_is_not_told_of_shared_memory():
 
 
 def test_a_worker_larger_than_every_node_is_called_a_worker(look):
-    complaints, _ = look(Seen(nodes=[node(nvidia_com__gpu="1")]), resources__gpus=2)
-    assert [text.partition(",")[0] for text in complaints] == ["resources.gpus: a worker asks for 2 nvidia.com/gpu"]
+    issues, _ = look(Seen(nodes=[node(nvidia_com__gpu="1")]), resources__gpus=2)
+    assert [text.partition(",")[0] for text in issues] == ["resources.gpus: a worker asks for 2 nvidia.com/gpu"]
 
 
 def test_the_cure_for_a_learner_without_gpus_is_the_learners(look):
     """Else the workers would get them."""
-    (complaint,), _ = look(
-        Seen(nodes=[node(nvidia_com__gpu="1")]), **{"collect.learner.resources.gpus": 2, "resources.gpus": 0}
-    )
-    assert complaint.startswith("collect.learner.resources.gpus: the learner asks for 2 nvidia.com/gpu")
-    assert complaint.endswith("--set collect.learner.resources.gpus=1")
+    (issue,), _ = look(Seen(nodes=[node(nvidia_com__gpu="1")]), **{"collect.learner.resources.gpus": 2, "resources.gpus": 0})
+    assert issue.startswith("collect.learner.resources.gpus: the learner asks for 2 nvidia.com/gpu")
+    assert issue.endswith("--set collect.learner.resources.gpus=1")
     job = a_job(learner={"entrypoint": "train:learn", "resources": {"gpus": 2}})
     assert fits(job, cores=99)[0] == [
         "collect.learner.resources.gpus: the learner asks for 2, and this machine has none; "
@@ -130,26 +128,24 @@ def test_a_quota_without_room_for_the_learner_is_no_matter_of_workers(look):
     gpus = {"collect.learner.resources.gpus": 1, "resources.gpus": 0}
     full = quota(**{"requests.nvidia.com/gpu": "1"})
     full["status"]["used"] = {"requests.nvidia.com/gpu": "1"}
-    complaints, (_, warning) = look(Seen(quotas=[full]), **gpus)
-    assert complaints == []
+    issues, (_, warning) = look(Seen(quotas=[full]), **gpus)
+    assert issues == []
     assert warning.endswith("too little for the learner: the run waits until others have ended")
 
 
 @pytest.mark.parametrize(("pods", "fit"), [("3", None), ("4", 1), ("5", 2)])
 def test_a_quota_must_hold_the_learner_and_a_worker(look, pods, fit):
     """Pods of the controller and the submitter are two more."""
-    complaints, warnings = look(Seen(quotas=[quota(pods=pods)]))
+    issues, warnings = look(Seen(quotas=[quota(pods=pods)]))
     if fit is None:
-        (complaint,) = complaints
-        assert complaint.startswith(
-            "resources: one worker, the learner and the controller ask for 4 pods, and small allows 3"
-        )
+        (issue,) = issues
+        assert issue.startswith("resources: one worker, the learner and the controller ask for 4 pods, and small allows 3")
     elif fit == 1:
-        assert complaints == []
+        assert issues == []
         (warning,) = warnings
         assert warning.endswith("enough for 1 of 2 workers beside the learner; the others wait (--workers 1)")
     else:
-        assert (complaints, warnings) == ([], [])
+        assert (issues, warnings) == ([], [])
 
 
 @pytest.mark.parametrize(
@@ -166,9 +162,9 @@ def test_a_quota_must_hold_the_learner_and_a_worker(look, pods, fit):
 def test_files_go_where_they_stay(to, has_volume, said):
     found = preflight.shards(a_job(learner={}, write={"to": to}), has_volume)
     assert len(found) == bool(said)
-    for complaint in found:
-        assert complaint.field == "collect.write.to"
-        assert said in complaint.message
+    for issue in found:
+        assert issue.field == "collect.write.to"
+        assert said in issue.message
 
 
 # Going on
@@ -198,9 +194,9 @@ def test_a_resume_may_ask_for_more_iterations_and_other_workers():
 def test_what_would_make_another_collection_is_refused(changed, sets, field, said):
     with pytest.raises(SpecError) as caught:
         changes.changed(a_job(), changed, sets, 7)
-    (complaint,) = caught.value.complaints
-    assert complaint.field == field
-    assert said in complaint.message
+    (issue,) = caught.value.issues
+    assert issue.field == field
+    assert said in issue.message
 
 
 def test_a_study_has_no_iterations():
@@ -274,29 +270,29 @@ def test_logs_of_a_worker_come_from_the_gateway(target, namespace, planned):
 # Starting from another run
 
 
-def complaints(platform: Platform, **options: Any) -> list[str]:
+def issues(platform: Platform, **options: Any) -> list[str]:
     try:
         platform.prepare("demo", name="b", **options)
     except SpecError as error:
-        return [one.message for one in error.complaints]
+        return [one.message for one in error.issues]
     return []
 
 
 def test_it_starts_from_the_weights_of_another_collection(runs):
     run = runs.make("a", tell=lambda request: failed(request, FailureClass.ERROR))
     platform = Platform(runs.target)
-    assert complaints(platform, overrides={"resume": "a"}) == [
+    assert issues(platform, overrides={"resume": "a"}) == [
         f"a has saved no checkpoint to start from; `platform logs a` shows how far it came "
         f"(in {run.checkpoints / 'a' / 'trial-0'})"
     ]
     (run.checkpoints / "a" / "trial-0" / "step-0000000001").mkdir(parents=True)
-    assert complaints(platform, overrides={"resume": "a"}) == []
+    assert issues(platform, overrides={"resume": "a"}) == []
 
 
 def test_another_kind_is_no_start(runs, job):
     runs.make("a", tell=collected)
     job.write_text("kind: train\nentrypoint: train:play\n")
-    assert complaints(Platform(runs.target), overrides={"resume": "a"}) == [
+    assert issues(Platform(runs.target), overrides={"resume": "a"}) == [
         "a is a collection, and a training starts from another training"
     ]
 

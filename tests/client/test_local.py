@@ -343,7 +343,7 @@ def test_resume_refuses_what_makes_another_study_and_all_at_once(runs):
     handle = RunHandle("a", runs.target)
     with pytest.raises(SpecError) as caught:
         handle.resume(changes={"trials": 2, "parallel": 0}, sets=["space.lr.high=2", "sampler=tpe", "budget.tim=3", "x"])
-    fields = {complaint.field for complaint in caught.value.complaints}
+    fields = {issue.field for issue in caught.value.issues}
     assert {"parallel", "space.lr.high", "sampler", "budget.tim", "--set"} <= fields
     assert run.job.read_bytes() == before
     with pytest.raises(SpecError, match="4 were started already"):

@@ -39,7 +39,7 @@ def said(platform, *sets, **overrides) -> list[str]:
     try:
         platform.prepare("demo", name="b", sets=sets, overrides=overrides, kind="train")
     except SpecError as error:
-        return [f"{one.field}: {one.message}" for one in error.complaints]
+        return [f"{one.field}: {one.message}" for one in error.issues]
     return []
 
 
@@ -57,12 +57,12 @@ def test_a_checkpoint_is_looked_for_where_it_would_be(platform, namespace, chart
     chart(checkpoints={"claim": "saved"})
     study = namespace.studies["a"]
     study.saved = False
-    (complaint,) = said(platform, resume="a")
-    assert complaint.startswith("resume: a has saved no checkpoint to start from; `platform logs a`")
+    (issue,) = said(platform, resume="a")
+    assert issue.startswith("resume: a has saved no checkpoint to start from; `platform logs a`")
     for study.saved in (True, None):  # None: a gateway that cannot tell stands in nobody's way
         assert said(platform, resume="a") == []
-    (complaint,) = said(platform, "checkpoints.url=s3://b/c", resume="a")
-    assert complaint.startswith("resume: a saved itself in /checkpoints, and this run would look in s3://b/c;")
+    (issue,) = said(platform, "checkpoints.url=s3://b/c", resume="a")
+    assert issue.startswith("resume: a saved itself in /checkpoints, and this run would look in s3://b/c;")
     assert namespace.cluster.objects["rayjobs"].keys() == {"a"}
 
 

@@ -104,7 +104,7 @@ def test_what_would_make_another_study_is_refused(place):
     handle.pause()
     with pytest.raises(SpecError) as caught:
         handle.resume(changes={"parallel": 0}, sets=["space.lr.high=2", "x"])
-    assert {"parallel", "space.lr.high", "--set"} <= {complaint.field for complaint in caught.value.complaints}
+    assert {"parallel", "space.lr.high", "--set"} <= {issue.field for issue in caught.value.issues}
     assert not handle.is_active()
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from trialplane import errors
-from trialplane.errors import Complaint, SpecError
+from trialplane.errors import Issue, SpecError
 from trialplane.plan import pack as packing
 from trialplane.plan import plan as planning
 from trialplane.plan.plan import Plan
@@ -36,16 +36,16 @@ def changed(old: Job, changes: Mapping[str, Any], sets: Sequence[str], started: 
         started: trials that the run has started; it cannot be asked for fewer.
 
     Raises:
-        SpecError: a field that makes another study, or a wrong value; all complaints.
+        SpecError: a field that makes another study, or a wrong value; all issues.
     """
     whole = Draft(old.model_dump(mode="json"), {})
     given = {field: (value, "--" + field.rpartition(".")[2].replace("_", "-")) for field, value in changes.items()}
-    complaints: list[Complaint] = []
+    issues: list[Issue] = []
     for text in sets:
         field, equals, value = text.partition("=")
         source = f"--set {text}"
         if not equals:
-            complaints.append(Complaint("--set", "write field=value: --set budget.max_failed=20", source))
+            issues.append(Issue(("--set",), "write field=value: --set budget.max_failed=20", source))
             continue
         given[field.strip()] = (document.scalar(value, source), source)
     for field, (value, source) in given.items():
@@ -57,16 +57,16 @@ def changed(old: Job, changes: Mapping[str, Any], sets: Sequence[str], started: 
                 f"cannot change when a run is resumed, as it would be another {old.title} ({', '.join(changeable)} can); "
                 "submit it under another name"
             )
-            complaints.append(Complaint(field, message, source))
+            issues.append(Issue((field,), message, source))
             continue
         whole.set(draft.path(field), value, Origin(source))
     judged = verdict.judge(whole)
-    complaints += judged.complaints
+    issues += judged.issues
     if judged.job is not None and judged.job.trials != old.trials and judged.job.trials < started:
         flag = f"--{old.count_field.rpartition('.')[2]}"
-        complaints.append(Complaint(old.count_field, f"{started} were started already; ask for that many or more", flag))
-    if complaints or judged.job is None:
-        raise SpecError(complaints)
+        issues.append(Issue((old.count_field,), f"{started} were started already; ask for that many or more", flag))
+    if issues or judged.job is None:
+        raise SpecError(issues)
     return judged.job
 
 

@@ -74,9 +74,9 @@ def libraries(machine: Machine) -> Finding:
 
 def disk(machine: Machine, home: Path) -> Finding:
     """Room for runs."""
-    complaints, _ = dataclasses.replace(machine, missing=()).check(home, None)
-    if complaints:
-        return findings.failed("disk", f"{home}: {complaints[0].message}", "set TRIALPLANE_HOME to another folder")
+    issues, _ = dataclasses.replace(machine, missing=()).check(home, None)
+    if issues:
+        return findings.failed("disk", f"{home}: {issues[0].message}", "set TRIALPLANE_HOME to another folder")
     return findings.passed("disk", f"{machine.free / 2**30:.1f} GiB free for {home}")
 
 

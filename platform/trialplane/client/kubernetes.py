@@ -20,7 +20,7 @@ from trialplane.client.gateway import Gateway
 from trialplane.client.objects import Objects, Submission
 from trialplane.client.standing import View
 from trialplane.client.target import Log, Observed, Place
-from trialplane.errors import Complaint, InputError, RunDamaged, RunExists, TargetError
+from trialplane.errors import InputError, Issue, RunDamaged, RunExists, TargetError
 from trialplane.plan import saving
 from trialplane.plan.pack import Pack
 from trialplane.plan.plan import Plan, Provenance
@@ -80,7 +80,7 @@ class KubernetesTarget:
         """See `Target`."""
         return self.cluster.place
 
-    def check(self, job: Job | None) -> tuple[list[Complaint], list[str]]:
+    def check(self, job: Job | None) -> tuple[list[Issue], list[str]]:
         """See `Target`."""
         site = self.objects.site
         if job is None:
@@ -97,9 +97,9 @@ class KubernetesTarget:
             priority_classes=_names(read(kinds.PRIORITY_CLASS)) if named else None,
             queues=_names(read(kinds.LOCAL_QUEUE)) if queue else None,
         )
-        complaints, warnings = preflight.check(job, ray_job, seen)
-        complaints += [*preflight.data(job, site.data.claim), *preflight.shards(job, bool(site.checkpoints.claim))]
-        return complaints, [*warnings, *saving.warnings(job, site)]
+        issues, warnings = preflight.check(job, ray_job, seen)
+        issues += [*preflight.data(job, site.data.claim), *preflight.shards(job, bool(site.checkpoints.claim))]
+        return issues, [*warnings, *saving.warnings(job, site)]
 
     def missing_checkpoint(self, run: str, job: Job) -> str:
         """See `Target`."""

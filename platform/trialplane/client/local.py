@@ -16,7 +16,7 @@ from trialplane import errors
 from trialplane.client import folder, process, results, tail, target
 from trialplane.client.machine import Machine
 from trialplane.client.target import HERE, Log, Observed
-from trialplane.errors import Complaint, InputError, LedgerError, RunNotFound, TargetError
+from trialplane.errors import InputError, Issue, LedgerError, RunNotFound, TargetError
 from trialplane.plan import plan as planning
 from trialplane.plan import saving
 from trialplane.plan.plan import Plan
@@ -68,7 +68,7 @@ class LocalTarget:
         """See `Target`."""
         return str(paths.runs(self.home) / run)
 
-    def check(self, job: Job | None) -> tuple[list[Complaint], list[str]]:
+    def check(self, job: Job | None) -> tuple[list[Issue], list[str]]:
         """See `Target`."""
         return Machine.here(self.home).check(self.home, job)
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 from trialplane import errors
-from trialplane.errors import Complaint, InputError, RunNotFound
+from trialplane.errors import InputError, Issue, RunNotFound
 from trialplane.wire.attempts import Attempt
 from trialplane.wire.records import RunStatus, TrialRow, Wish
 from trialplane.wire.states import RunState
@@ -97,7 +97,7 @@ class Target(Protocol):
     def where(self, run: str = "") -> str:
         """Where runs are, or the logs of one, for messages."""
 
-    def check(self, job: Job | None) -> tuple[list[Complaint], list[str]]:
+    def check(self, job: Job | None) -> tuple[list[Issue], list[str]]:
         """What stands in the way of a run here, and warnings about what will be slow; starts and writes nothing.
 
         Args:

@@ -9,14 +9,14 @@ from typing import Annotated
 
 from pydantic import Field
 
-from trialplane.spec import faults, values
+from trialplane.spec import models, values
 
 # Of fsspec. `file:///…` is left out: a folder of a pod, or of a laptop, is not what a job can know.
 _URL = r"^[a-z][a-z0-9+.-]*://[^\s/]\S*$"
 Url = Annotated[str, Field(pattern=_URL)]
 
 
-class Checkpoints(faults.Model):
+class Checkpoints(models.Model):
     """What a job wants of the place of its checkpoints."""
 
     url: Url | None = Field(

@@ -12,7 +12,7 @@ LONGEST = 250
 _ALLOWED = re.compile(r"[/\w.\- :]*")
 
 
-def complaint(name: str) -> str:
+def refusal(name: str) -> str:
     """Why MLflow would not keep something under `name`, or ""."""
     if len(name) > LONGEST:
         return f"the name has {len(name)} characters, and MLflow keeps {LONGEST} at most"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from trialplane.spec import faults, values
+from trialplane.spec import models, values
 
 
-class Resources(faults.Model):
+class Resources(models.Model):
     """What one trial may use."""
 
     cpus: values.Cores = Field(default=1, description="CPU cores: 2, 0.5 or 500m.")
@@ -38,7 +38,7 @@ class Resources(faults.Model):
         return None if self.shm is None else values.bytes_of(self.shm)
 
 
-class Budget(faults.Model):
+class Budget(models.Model):
     """When a run stops before all its trials have ended."""
 
     max_failed: values.Integer | None = Field(default=None, ge=0, description="Stop when more trials than this failed.")
@@ -60,7 +60,7 @@ class Budget(faults.Model):
     )
 
 
-class Retries(faults.Model):
+class Retries(models.Model):
     """How often a trial is tried again when its process or its machine failed.
 
     Of a trial that keeps checkpoints: since it last came further than in all attempts before.

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, FiniteFloat, PlainValidator, WithJsonSchema
 
-from trialplane.spec import faults
+from trialplane.errors import Issue, Place
+from trialplane.spec import models
 
 Scalar = str | int | float | bool | None
 
@@ -79,27 +80,27 @@ def times(quantity: Any, factor: float) -> str | None:
 
 def _plain(value: Any) -> Any:
     """Refuses what JSON cannot hold, by its place: dates, sets, NaN; keys that are no strings. And what is over 64 bits."""
-    found: list[faults.Fault] = []
+    found: list[Issue] = []
 
-    def walk(item: Any, path: tuple[str | int, ...]) -> None:
+    def walk(item: Any, path: Place) -> None:
         if isinstance(item, dict):
             for key, below in item.items():
                 if isinstance(key, str):
                     walk(below, (*path, key))
                 else:
-                    found.append(faults.Fault(path, f"the key {key!r} must be a string; put it in quotes"))
+                    found.append(Issue(path, f"the key {key!r} must be a string; put it in quotes"))
         elif isinstance(item, (list, tuple)):
             for index, below in enumerate(item):
                 walk(below, (*path, index))
         elif isinstance(item, float) and not math.isfinite(item):
-            found.append(faults.Fault(path, f"{item} is not a number that can be written down"))
+            found.append(Issue(path, f"{item} is not a number that can be written down"))
         elif isinstance(item, int) and not -_OVER <= item < _OVER:
-            found.append(faults.Fault(path, "has more than 64 bits, which no array or database takes; put it in quotes"))
+            found.append(Issue(path, "has more than 64 bits, which no array or database takes; put it in quotes"))
         elif item is not None and not isinstance(item, (str, int, float, bool)):
-            found.append(faults.Fault(path, f"a {type(item).__name__} cannot stand in a job; put it in quotes"))
+            found.append(Issue(path, f"a {type(item).__name__} cannot stand in a job; put it in quotes"))
 
     walk(value, ())
-    faults.refuse(found)
+    models.refuse(found)
     return value
 
 

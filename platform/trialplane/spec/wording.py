@@ -1,4 +1,4 @@
-"""Pydantic's errors as faults: at the path that a user wrote, in words that say what would be right."""
+"""Pydantic's errors as issues: at the path that a user wrote, in words that say what would be right."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from trialplane import errors
-from trialplane.spec import faults, jobs, space
+from trialplane.errors import Issue, Place
+from trialplane.spec import jobs, models, space
 from trialplane.spec.checkpoints import Checkpoints
 from trialplane.spec.cluster import Cluster, ControllerPod, Toleration, Topology
-from trialplane.spec.document import Place
-from trialplane.spec.faults import Fault
 from trialplane.spec.jobs.base import Input
 from trialplane.spec.jobs.collection import Collect, Learner, LearnerResources, Write
 from trialplane.spec.resources import Budget, Resources, Retries
@@ -21,7 +20,7 @@ from trialplane.spec.search import Constraint, Objective
 
 # Parts pydantic puts into a location that are no fields: the forms of a union, and a key as opposed to its value.
 _FORMS = ("parameters", "function")
-_MODELS: Mapping[Place, type[faults.Model]] = {
+_MODELS: Mapping[Place, type[models.Model]] = {
     ("budget",): Budget,
     ("resources",): Resources,
     ("retries",): Retries,
@@ -34,7 +33,7 @@ _MODELS: Mapping[Place, type[faults.Model]] = {
     ("cluster", "controller"): ControllerPod,
     ("cluster", "topology"): Topology,
 }
-_ITEMS: Mapping[Place, type[faults.Model]] = {
+_ITEMS: Mapping[Place, type[models.Model]] = {
     ("inputs",): Input,
     ("objectives",): Objective,
     ("constraints",): Constraint,
@@ -42,37 +41,36 @@ _ITEMS: Mapping[Place, type[faults.Model]] = {
 }
 _UNKNOWN = "there is no such field"
 _MISSING = "is missing"
-_PARAMETERS: Mapping[str, type[faults.Model]] = {
+_PARAMETERS: Mapping[str, type[models.Model]] = {
     "float": space.FloatParameter,
     "int": space.IntParameter,
     "categorical": space.CategoricalParameter,
 }
 
 
-def translate(error: ValidationError, data: Mapping[str, Any]) -> list[Fault]:
-    """Every fault in `error`, which came of validating `data` as a job."""
-    found: list[Fault] = []
+def translate(error: ValidationError, data: Mapping[str, Any]) -> list[Issue]:
+    """Every issue in `error`, which came of validating `data` as a job."""
+    found: list[Issue] = []
     for entry in error.errors(include_url=False):
         place = _place(entry["loc"])
-        packed = faults.unpack(entry)
-        if packed:
-            found += [Fault((*place, *fault.field), fault.message) for fault in packed]
+        if entry["type"] == models.ISSUES:
+            found += [issue.below(*place) for issue in entry["ctx"][models.ISSUES]]
         else:
-            found.append(Fault(place, _say(entry, place, data)))
+            found.append(Issue(place, _say(entry, place, data)))
     # A list whose items are wrong is reported too short as well, because wrong items do not count.
-    wrong = [fault.field for fault in found if fault.message.startswith(_UNKNOWN)]
-    found = [fault for fault in found if not (fault.message == _MISSING and _is_misspelt(fault.field, wrong))]
-    if any(fault.field == ("kind",) for fault in found):  # judged as a study, of which another kind may have no part
+    wrong = [issue.place for issue in found if issue.message.startswith(_UNKNOWN)]
+    found = [issue for issue in found if not (issue.message == _MISSING and _is_misspelt(issue.place, wrong))]
+    if any(issue.place == ("kind",) for issue in found):  # judged as a study, of which another kind may have no part
         own = {name for kind in jobs.CLASSES.values() for name in kind.model_fields}
-        named = any(fault.field == ("kind",) and not fault.message.startswith(_MISSING) for fault in found)
+        named = any(issue.place == ("kind",) and not issue.message.startswith(_MISSING) for issue in found)
         found = [
-            fault
-            for fault in found
-            if not (named and fault.field == ("objectives",))
-            and not (fault.message.startswith(_UNKNOWN) and fault.field[0] in own and len(fault.field) == 1)
+            issue
+            for issue in found
+            if not (named and issue.place == ("objectives",))
+            and not (issue.message.startswith(_UNKNOWN) and issue.place[0] in own and len(issue.place) == 1)
         ]
-    deeper = {fault.field[:1] for fault in found if len(fault.field) > 1}
-    return [fault for fault in found if not (fault.field in deeper and fault.message.startswith("needs at least"))]
+    deeper = {issue.place[:1] for issue in found if len(issue.place) > 1}
+    return [issue for issue in found if not (issue.place in deeper and issue.message.startswith("needs at least"))]
 
 
 def _place(loc: tuple[str | int, ...]) -> Place:
@@ -181,7 +179,7 @@ def _fields(place: Place, data: Mapping[str, Any]) -> Collection[str]:
         return [name for name in (*own, "objective", "profiles") if name != "name"]
     if place[0] == "space" and len(place) == 2:
         raw = data["space"][place[1]]
-        model: type[faults.Model] | None = _PARAMETERS.get(raw.get("type"))
+        model: type[models.Model] | None = _PARAMETERS.get(raw.get("type"))
     else:
         model = _MODELS.get(place) or _ITEMS.get(place[:-1])
     return list(model.model_fields) if model else ()
