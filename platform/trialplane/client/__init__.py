@@ -2,7 +2,7 @@
 
 what a user holds     sdk (`Platform`) and run (`RunHandle`, and a run's life), which know of a place only the port: target
 which place           places: flags, environment, memory → this machine or a namespace
-this machine          local, on machine (does a job fit), folder, process, tail (its log), results (its ledger)
+this machine          local, on machine (does a job fit), folder, process, results (its ledger)
 a cluster             kubernetes, on two witnesses:
                         objects  the API server: RayJobs, pods; in words by phases, waiting, preflight
                         gateway  the ledger and the logs (remote_log), through the API server

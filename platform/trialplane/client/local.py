@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from trialplane import errors
-from trialplane.client import folder, process, results, tail, target
+from trialplane.client import folder, process, results, target
 from trialplane.client.machine import Machine
 from trialplane.client.target import HERE, Log, Observed
 from trialplane.errors import InputError, Issue, LedgerError, RunNotFound, TargetError
@@ -29,6 +29,7 @@ from trialplane.wire.records import RunStatus, TrialRow, Wish
 from trialplane.wire.states import RunState
 
 _COUNTED = "Removing that file mends the run: its counts are in the ledger, only what it used of budget.time is lost."
+_POLL = 0.2  # seconds between looks at a log that grows
 
 M = TypeVar("M", bound=Callable[..., Any])
 
@@ -194,17 +195,14 @@ class LocalTarget:
             attempt = self._newest_attempt(run, trial) if which.attempt is None else which.attempt
             file = files.trial_log(trial, attempt, worker)
             growing = lambda: self.is_active(run) and not results.has_ended(files.ledger, run, trial, attempt)  # noqa: E731
-        if follow:
-            if file.exists():
-                process.check_file(file)
-            return tail.follow(file, growing)
-        if not file.exists():
+        if not follow and not file.exists():
             shows = f"`platform results {run}` shows the {self.job(run).noun}s"
             if worker is not None:
                 shows = f"worker {worker} has not worked in iteration {trial}; `platform logs {run}` says what each did"
             raise InputError(f"there is no log {file} (yet); {shows}")
-        process.check_file(file)
-        return tail.lines(file)
+        if file.exists():
+            process.check_file(file)
+        return _lines(file, growing if follow else lambda: False)
 
     def apply(self, plan: Plan) -> None:
         """See `Target`."""
@@ -300,6 +298,28 @@ class LocalTarget:
             what = self.job(run).noun
             raise InputError(f"the run {run} has started no {what} {trial}; `platform results {run}` shows the {what}s")
         return max(mine)
+
+
+def _lines(file: Path, is_growing: Callable[[], bool]) -> Iterator[str]:
+    """The lines of a file, and new ones until nobody writes any more; a file that is not there yet is waited for."""
+    while not file.exists():
+        if not is_growing():
+            return
+        time.sleep(_POLL)
+    with file.open(encoding="utf-8", errors="replace") as handle:
+        pending = ""
+        while True:
+            growing = is_growing()  # asked before reading, so that the last lines are not missed
+            for piece in handle:
+                pending += piece
+                if pending.endswith("\n"):
+                    yield pending
+                    pending = ""
+            if not growing:
+                break
+            time.sleep(_POLL)
+        if pending:
+            yield pending
 
 
 def _cancelled(status: RunStatus) -> RunStatus:

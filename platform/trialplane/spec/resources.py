@@ -1,10 +1,16 @@
-"""What one trial gets of a machine, and what a run may spend."""
+"""What one trial gets of a machine, where it saves itself, and what a run may spend."""
 
 from __future__ import annotations
+
+from typing import Annotated
 
 from pydantic import Field
 
 from trialplane.spec import models, values
+
+# Of fsspec. `file:///…` is left out: a folder of a pod, or of a laptop, is not what a job can know.
+_URL = r"^[a-z][a-z0-9+.-]*://[^\s/]\S*$"
+Url = Annotated[str, Field(pattern=_URL)]
 
 
 class Resources(models.Model):
@@ -77,4 +83,19 @@ class Retries(models.Model):
         ge=0,
         description="After the pod, node or slot was lost. Of a training: this often without getting further, then they "
         "count anew.",
+    )
+
+
+class Checkpoints(models.Model):
+    """What a job wants of the place of its checkpoints."""
+
+    # How often a training is saved and which checkpoints stay is its code's to decide, by its `params`.
+
+    url: Url | None = Field(
+        default=None,
+        description="Where they lie, as fsspec names it: s3://bucket/path; else the chart's volume, or the run's folder.",
+    )
+    grace: values.Duration | None = Field(
+        default=None,
+        description="How long a trial that must leave its pod gets to save itself: 120, 5m; else the chart's.",
     )

@@ -11,11 +11,10 @@ from pydantic import ValidationError
 from trialplane import errors
 from trialplane.errors import Issue, Place
 from trialplane.spec import jobs, models, space
-from trialplane.spec.checkpoints import Checkpoints
 from trialplane.spec.cluster import Cluster, ControllerPod, Toleration, Topology
 from trialplane.spec.jobs.base import Input
 from trialplane.spec.jobs.collection import Collect, Learner, LearnerResources, Write
-from trialplane.spec.resources import Budget, Resources, Retries
+from trialplane.spec.resources import Budget, Checkpoints, Resources, Retries
 from trialplane.spec.search import Constraint, Objective
 
 # Parts pydantic puts into a location that are no fields: the forms of a union, and a key as opposed to its value.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import abc
+import posixpath
+import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -10,11 +12,10 @@ from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from trialplane import errors
 from trialplane.errors import Issue, Place
-from trialplane.spec import former, models, naming, values
-from trialplane.spec.checkpoints import Checkpoints
+from trialplane.spec import former, models, values
 from trialplane.spec.cluster import Cluster
 from trialplane.spec.jobs.roles import Role
-from trialplane.spec.resources import Budget, Resources, Retries
+from trialplane.spec.resources import Budget, Checkpoints, Resources, Retries
 from trialplane.spec.search import NO_SEARCH, Objective, Search
 
 NAME = r"^[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?$"
@@ -22,6 +23,8 @@ RUN = r"^[a-z]([a-z0-9-]*[a-z0-9])?$"  # of a run; `plan.check_name` says more
 # /dev/shm of each rank: NCCL's buffers between GPUs of a node, and the batches of a DataLoader's workers.
 _SHM_OF_GPU_RANK = 2**30
 SHM_OF_CPU_RANK = 2**28
+_LONGEST = 250  # characters of a name that MLflow keeps
+_ALLOWED = re.compile(r"[/\w.\- :]*")
 _MOST_RANKS = 64  # that are proposed
 
 
@@ -196,7 +199,7 @@ class Base(models.Model):
                 place stand-ins are; what depends on them is not judged.
         """
         yield from metric_names(("objectives",), [one.metric for one in self.objectives])
-        yield from (Issue(("params", name), why) for name in self.params if (why := naming.refusal(name)))
+        yield from (Issue(("params", name), why) for name in self.params if (why := unkeepable(name)))
         if ("params",) not in broken and ("space",) not in broken:
             known = [*self.params, *self.search.names, *(place[1] for place in broken if place[0] == "space" and place[1:])]
             for name in self.inputs:
@@ -290,10 +293,25 @@ def refused_budget(budget: Budget, why: Mapping[str, str]) -> Iterator[Issue]:
 def metric_names(field: Place, metrics: list[str]) -> Iterator[Issue]:
     """What is wrong with the names in a list of metrics."""
     for index, metric in enumerate(metrics):
-        if why := naming.refusal(metric):
+        if why := unkeepable(metric):
             yield Issue((*field, index, "metric"), why)
         elif metric in metrics[:index]:
             yield Issue((*field, index, "metric"), f"{metric!r} is listed twice")
+
+
+def unkeepable(name: str) -> str:
+    """Why MLflow would not keep a parameter or a metric under `name`, or "".
+
+    It refuses it when the first trial writes it, long after the submission; see its `utils/validation.py`.
+    """
+    if len(name) > _LONGEST:
+        return f"the name has {len(name)} characters, and MLflow keeps {_LONGEST} at most"
+    if not _ALLOWED.fullmatch(name):
+        return f"{name!r} is no name for MLflow: use letters, digits, _ - . : / and spaces"
+    # It takes names for paths, and wants one name for one path.
+    if posixpath.normpath(name) != name or name == "." or name.startswith(("..", "/")):
+        return f"{name!r} is no name for MLflow: it may not be empty, begin or end with /, or hold //, ./ or ../"
+    return ""
 
 
 def _amounts(job: Base) -> Iterator[Issue]:

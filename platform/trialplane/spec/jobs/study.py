@@ -10,12 +10,12 @@ from pydantic import Discriminator, Field, Tag
 
 from trialplane import errors
 from trialplane.errors import Issue, Place
-from trialplane.spec import naming, options, sampling, space, values
-from trialplane.spec.checkpoints import Checkpoints
+from trialplane.spec import options, sampling, space, values
 from trialplane.spec.jobs import base
 from trialplane.spec.jobs.base import Ranked
 from trialplane.spec.jobs.roles import Role
 from trialplane.spec.options import Kind
+from trialplane.spec.resources import Checkpoints
 from trialplane.spec.sampling import Pruner, Sampler
 from trialplane.spec.search import Constraint, Search
 
@@ -136,7 +136,7 @@ class Study(Ranked):
             yield from _enqueue(self, known)
         yield from super().check(broken)
         yield from base.metric_names(("constraints",), [one.metric for one in self.constraints])
-        yield from (Issue(("space", name), why) for name in self.search.names if (why := naming.refusal(name)))
+        yield from (Issue(("space", name), why) for name in self.search.names if (why := base.unkeepable(name)))
         if ("pruner",) not in broken:
             yield from _watched(self)
         yield from _several(self, broken)
@@ -207,7 +207,7 @@ def _watched(job: Study) -> Iterator[Issue]:
                 "applies only to pruner.metric, which is not set; the objective has a direction of its own",
             )
         return
-    if why := naming.refusal(pruner.metric):
+    if why := base.unkeepable(pruner.metric):
         yield Issue(("pruner", "metric"), why)
     for objective in job.objectives:
         if objective.metric == pruner.metric and pruner.direction not in (None, objective.direction):
