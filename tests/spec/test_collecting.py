@@ -151,6 +151,7 @@ def test_what_is_of_another_kind_is_refused_all_at_once(place: Path) -> None:
         ("kind: collet\nentrypoint: train:play\n", "kind", 1, "is not 'hpo', 'train' or 'collect'"),
         ("kind: collect\ncollect: {units: 4, learner: 'train:play'}\n", "collect.learner.entrypoint", 2, "is the entryp"),
         (GOOD + "workers: 4\n", "workers", 3, "there is no such field; did you mean collect.workers?"),
+        (GOOD + "consumer: train:learn\n", "consumer", 3, "there is no such field; did you mean collect.learner?"),
         (GOOD + "timeout: 4\n", "timeout", 3, "did you mean budget.timeout or collect.timeout?"),
         ("kind: train\nentrypoint: train:play\nworkers: 4\n", "workers", 3, "did you mean retries or ranks or nodes?"),
     ],

@@ -17,7 +17,7 @@ FUNCTION = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*"
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _BYTES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 _DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)([smhd]))")
-_CORES = re.compile(r"\d+(?:\.\d+)?m?")
+_CORES = re.compile(r"0*[1-9]\d*(?:\.\d+)?m?|0+\.\d{0,2}[1-9]\d*")  # a thousandth at least
 _QUANTITY = re.compile(r"(\d+(?:\.\d+)?)([kMGT]i?|Ki)?")
 
 
@@ -145,8 +145,8 @@ Cores = Annotated[
     WithJsonSchema(
         {
             "anyOf": [
-                {"type": "number", "exclusiveMinimum": 0},
-                {"type": "string", "pattern": rf"^(?=.*[1-9]){_CORES.pattern}$"},
+                {"type": "number", "minimum": 0.001, "maximum": LARGEST},
+                {"type": "string", "pattern": rf"^(?:{_CORES.pattern})$"},
             ]
         }
     ),

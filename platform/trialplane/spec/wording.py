@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from trialplane import errors
 from trialplane.errors import Issue, Place
-from trialplane.spec import jobs, models, space
+from trialplane.spec import former, jobs, models, space
 from trialplane.spec.cluster import Cluster, ControllerPod, Toleration, Topology
 from trialplane.spec.jobs.base import Input
 from trialplane.spec.jobs.collection import Collect, Learner, LearnerResources, Write
@@ -167,7 +167,8 @@ def _elsewhere(place: Place, data: Mapping[str, Any]) -> str:
     if len(place) != 1:
         return ""
     sections = [where for where in _MODELS if where[0] in jobs.of_kind(data.get("kind")).model_fields]
-    found = [".".join(map(str, (*where, place[0]))) for where in sections if place[0] in _MODELS[where].model_fields]
+    meant = {where: former.current((*where, place[0])) for where in sections}
+    found = [".".join(map(str, field)) for where, field in meant.items() if field[-1] in _MODELS[where].model_fields]
     return f"did you mean {' or '.join(found)}?" if found else ""
 
 
