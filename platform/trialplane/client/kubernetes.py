@@ -43,7 +43,6 @@ class KubernetesTarget:
         namespace: the context's when None.
     """
 
-    name = "kubernetes"
     remote = True
     poll = 1.0
 
@@ -65,11 +64,6 @@ class KubernetesTarget:
     def place(self) -> Place:
         """See `Target`: what the kubeconfig says may change, a run stays where it is."""
         return Place(context=self.cluster.context, namespace=self.cluster.namespace)
-
-    @property
-    def flags(self) -> str:
-        """See `Target`."""
-        return f"--context {self.cluster.context} --namespace {self.cluster.namespace}"
 
     @functools.cached_property
     def gateway(self) -> Gateway:

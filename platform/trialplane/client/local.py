@@ -55,10 +55,8 @@ class LocalTarget:
         home: the folder of everything, TRIALPLANE_HOME when None.
     """
 
-    name = "local"
     remote = False
     poll = 0.25  # the controller writes its status twice a second
-    flags = "--local"
     place = HERE
 
     def __init__(self, home: Path | None = None) -> None:
@@ -88,7 +86,7 @@ class LocalTarget:
         run = RunPaths.of(self.home, plan.run)
         return {
             "run": plan.run,
-            "target": self.name,
+            "target": "local",
             "writes": str(run.root),
             "starts": f"python -m trialplane.controller --run-dir {run.root}",
             "code": {"folder": plan.provenance.job_folder, "sha256": plan.pack.sha256, "files": list(plan.pack.files)},

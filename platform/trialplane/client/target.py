@@ -28,6 +28,11 @@ class Place:
     context: str | None = None
     namespace: str | None = None
 
+    @property
+    def flags(self) -> str:
+        """What a command line needs to name it; of a place that a target gave, which knows context and namespace."""
+        return "--local" if self.local else f"--context {self.context} --namespace {self.namespace}"
+
 
 HERE = Place(local=True)
 
@@ -75,23 +80,16 @@ class Target(Protocol):
         - Everything may be called from several threads.
 
     Attributes:
-        name: of the kind of place.
         remote: whether runs live elsewhere: then Ctrl-C in the foreground leaves them alone, and looking costs requests.
         poll: seconds between two looks at a run.
         place: to find it again.
-        flags: what a command line needs to name this place: `--local`, `--context lab --namespace team`.
     """
 
-    name: str
     remote: bool
     poll: float
 
     @property
     def place(self) -> Place:
-        """See above."""
-
-    @property
-    def flags(self) -> str:
         """See above."""
 
     def where(self, run: str = "") -> str:
