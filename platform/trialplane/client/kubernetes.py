@@ -131,7 +131,7 @@ class KubernetesTarget:
     def observe(self, run: str) -> Observed | None:
         """See `Target`."""
         view = self._view(run)
-        return Observed(standing.status(self.objects, view), view.is_active) if view.is_known else None
+        return None if view is None else Observed(standing.status(self.objects, view), view.is_active)
 
     def is_active(self, run: str) -> bool:
         """See `Target`."""
@@ -269,7 +269,8 @@ class KubernetesTarget:
         if forget:
             self.gateway.forget(run)
 
-    def _view(self, run: str) -> View:
+    def _view(self, run: str) -> View | None:
+        """What both witnesses say of a run; None when neither knows it."""
         ray_job = self.objects.ray_job(run)
         try:
             found = self.gateway.status(run)
@@ -280,10 +281,11 @@ class KubernetesTarget:
                 more = f"Without it only runs that live are known, and {run} is none of them"
                 raise TargetError(f"{error}\n{more}") from error
             return View(ray_job, None, False, str(error))
-        status, alive = found or (None, False)
-        if status is not None and not alive and status.started is not None and status.ended is None:
-            status = self._recounted(status)
-        return View(ray_job, status, alive, "")
+        if found is None:
+            return None if ray_job is None else View(ray_job, None, False, "")
+        status, alive = found
+        killed = not alive and status.started is not None and status.ended is None
+        return View(ray_job, self._recounted(status) if killed else status, alive, "")
 
     def _recounted(self, status: RunStatus) -> RunStatus:
         """The status of a controller that was killed, with what the ledger counts."""
@@ -295,7 +297,7 @@ class KubernetesTarget:
 
     def _known(self, run: str) -> View:
         view = self._view(run)
-        if not view.is_known:
+        if view is None:
             raise target.unknown(self, run)
         return view
 
