@@ -160,6 +160,14 @@ def test_a_run_that_never_started_is_replaced(target, namespace, planned):
     assert target.job("a").trials == 7
 
 
+def test_the_same_submission_of_a_living_run_needs_no_gateway(target, namespace, planned):
+    submit(target, planned())
+    namespace.down = True
+    assert submit(target, planned()) is Submitted.RUNNING
+    with pytest.raises(RunExists, match=r"trials: 6 → 7"):
+        submit(target, planned(trials=7))
+
+
 def test_nothing_is_submitted_while_the_gateway_is_away(target, namespace, planned):
     """A study of that name may be in the ledger."""
     namespace.down = True

@@ -29,7 +29,7 @@ from trialplane.spec.jobs import Job
 from trialplane.wire import cluster as names
 from trialplane.wire import rows
 from trialplane.wire.attempts import Attempt
-from trialplane.wire.records import RunStatus, TrialRow, Wish
+from trialplane.wire.records import RunStatus, TrialRow
 from trialplane.wire.states import RunState
 
 
@@ -137,9 +137,9 @@ class KubernetesTarget:
         """See `Target`."""
         return self._known(run).is_active
 
-    def desired(self, run: str) -> Wish:
+    def desired_parallel(self, run: str) -> int | None:
         """See `Target`."""
-        return self.gateway.wished(run)
+        return self.gateway.wished(run).parallel
 
     def job(self, run: str) -> Job:
         """See `Target`."""

@@ -25,7 +25,7 @@ from trialplane.wire import attempts as reading
 from trialplane.wire import paths, records, rows
 from trialplane.wire.attempts import Attempt
 from trialplane.wire.paths import RunPaths
-from trialplane.wire.records import RunStatus, TrialRow, Wish
+from trialplane.wire.records import RunStatus, TrialRow
 from trialplane.wire.states import RunState
 
 _COUNTED = "Removing that file mends the run: its counts are in the ledger, only what it used of budget.time is lost."
@@ -145,9 +145,9 @@ class LocalTarget:
         """See `Target`."""
         return process.living(self._find(run)) is not None
 
-    def desired(self, run: str) -> Wish:
-        """See `Target`: nothing but its job says how wide a run goes here."""
-        return Wish(RunState.CANCELLED if self._find(run).cancelled.exists() else RunState.RUNNING)
+    def desired_parallel(self, run: str) -> int | None:
+        """See `Target`."""
+        return None
 
     @_of_run
     def job(self, run: str) -> Job:
@@ -169,7 +169,8 @@ class LocalTarget:
         if not files.ledger.exists():
             status = self._recorded(files)
             if status.ended_trials or status.running:
-                raise TargetError(f"the ledger of {run} is not in {files.root}; its trials are in MLflow: `platform ui`")
+                ways = f"its trials are in MLflow: `platform ui`; `platform delete {run}` forgets it"
+                raise TargetError(f"the ledger of {run} is not in {files.root}; {ways}")
         return 0, results.attempts(files.ledger, run, folder.load_job(files), alive=self.is_active(run))
 
     @_of_run

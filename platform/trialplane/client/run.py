@@ -245,7 +245,7 @@ class RunHandle:
             yield self.status()
             time.sleep(self.target.poll)
             self._check_active(job, parallel)
-            newest = self.target.desired(self.name).parallel
+            newest = self.target.desired_parallel(self.name)
             if newest not in (None, parallel):
                 raise InputError(f"{self.name} was scaled to {newest} in the meantime; it does not come to {parallel}")
 
@@ -278,7 +278,7 @@ class RunHandle:
                 f"the run {name} is running; `platform status {name}` shows it, `platform cancel {name}` ends it"
             )
         old = self.job
-        old = old.widened(self.target.desired(name).parallel or seen.status.parallel or old.width)  # as it was scaled
+        old = old.widened(self.target.desired_parallel(name) or seen.status.parallel or old.width)  # as it was scaled
         job = changing.changed(old, changes or {}, sets, started=len({row.trial for row in self.attempts()}))
         found, _ = self.target.check(job)
         if found:

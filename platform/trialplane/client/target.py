@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from trialplane import errors
 from trialplane.errors import InputError, Issue, RunNotFound
 from trialplane.wire.attempts import Attempt
-from trialplane.wire.records import RunStatus, TrialRow, Wish
+from trialplane.wire.records import RunStatus, TrialRow
 from trialplane.wire.states import RunState
 
 if TYPE_CHECKING:  # pydantic is a tenth of a second that `platform status --help` need not take
@@ -122,8 +122,8 @@ class Target(Protocol):
     def is_active(self, run: str) -> bool:
         """As `observe` has it, for a run whose status may be damaged, and for less."""
 
-    def desired(self, run: str) -> Wish:
-        """The desired state of a run, as far as it was given by `desire` and not by its job."""
+    def desired_parallel(self, run: str) -> int | None:
+        """How many trials are desired at a time by the last `desire`, anybody's; None where the job alone decides."""
 
     def job(self, run: str) -> Job:
         """The job of a run, as resolved when it was submitted or changed since."""
