@@ -20,6 +20,7 @@ import pytest
 
 import trialplane
 from trialplane import errors, training
+from trialplane.wire.states import RunState
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "platform" / "trialplane"
@@ -203,6 +204,14 @@ def test_the_tree_of_errors_is_the_one_in_its_docstring() -> None:
 def test_every_error_ends_in_a_documented_exit_code() -> None:
     assert {cls.exit_code for cls in every_error()} <= set(errors.EXIT_CODES)
     assert errors.LedgerCorrupt.exit_code == errors.EXIT_BAD_INPUT
+
+
+def test_every_state_of_a_run_has_an_exit_code() -> None:
+    """Of what has not ended, a command that waited for it ends as the platform's."""
+    codes = {state: state.exit_code for state in RunState}
+    ended = {RunState.SUCCEEDED: 0, RunState.FAILED: 1, RunState.CANCELLED: 4, RunState.PAUSED: 130}
+    assert codes == dict.fromkeys(RunState, errors.EXIT_PLATFORM) | ended
+    assert set(codes.values()) <= set(errors.EXIT_CODES)
 
 
 # Module → why it imports another of ours inside a function. What a command does not use, it need not wait for.

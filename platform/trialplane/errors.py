@@ -2,7 +2,7 @@
 
     TrialplaneError                 exit code 3: the platform could not do its work
     ├── InputError                  exit code 2: the user's input is wrong; nothing was started, nothing was lost
-    │   ├── SpecError               a job file, a flag or `--set`; holds every complaint found, not just the first
+    │   ├── SpecError               a job file, a flag or `--set`; holds every issue found, not just the first
     │   ├── JobNotFound             no such job folder; names the nearest
     │   ├── RunNotFound             no such run; names the nearest
     │   ├── RunExists               the name belongs to a run with another spec; shows the difference
@@ -49,7 +49,8 @@ EXIT_CODES = {
     EXIT_CANCELLED: "the run was cancelled",
     EXIT_INTERRUPTED: "the run was stopped and can be resumed",
 }
-MOST_COMPLAINTS = 50  # that are shown at once
+MOST_ISSUES = 50  # that are shown at once
+Place = tuple[str | int, ...]  # path of a field of a job file: ("space", "lr", "low")
 _LONGEST_WORD = 100  # nobody meant a name of ours with a longer one, and comparing it would take seconds
 
 
@@ -65,21 +66,30 @@ class InputError(TrialplaneError):
     exit_code = EXIT_BAD_INPUT
 
 
-@dataclasses.dataclass(frozen=True, order=True)
-class Complaint:
-    """One thing wrong with one field.
+@dataclasses.dataclass(frozen=True)
+class Issue:
+    """One thing wrong with the input.
 
     Attributes:
-        field: dotted path in the job file, for example `space.lr.low`.
+        place: path of the field; relative to a part of a job while that part checks itself.
         message: what is wrong and what would be right.
         source: the file, flag or variable it came from.
         line: 1-based line in `source`, or 0 when there is none.
     """
 
-    field: str
+    place: Place
     message: str
     source: str = ""
     line: int = 0
+
+    @property
+    def field(self) -> str:
+        """The field as users write it: `space.lr.low`."""
+        return ".".join(map(str, self.place))
+
+    def below(self, *above: str | int) -> Issue:
+        """The same, by the path from the part that has its own as the field `above`."""
+        return dataclasses.replace(self, place=(*above, *self.place))
 
     def __str__(self) -> str:
         place = f"{self.source}:{self.line}" if self.line else self.source
@@ -87,14 +97,14 @@ class Complaint:
 
 
 class SpecError(InputError):
-    """A job that cannot run as written, with every complaint at once."""
+    """A job that cannot run as written, with every issue at once."""
 
-    def __init__(self, complaints: Sequence[Complaint]) -> None:
-        self.complaints = tuple(complaints)
-        count = len(self.complaints)
+    def __init__(self, issues: Sequence[Issue]) -> None:
+        self.issues = tuple(issues)
+        count = len(self.issues)
         head = "1 problem; nothing was started" if count == 1 else f"{count} problems; nothing was started"
-        lines = [f"  {complaint}" for complaint in self.complaints[:MOST_COMPLAINTS]]
-        more = [f"  and {count - MOST_COMPLAINTS} more"] if count > MOST_COMPLAINTS else []
+        lines = [f"  {issue}" for issue in self.issues[:MOST_ISSUES]]
+        more = [f"  and {count - MOST_ISSUES} more"] if count > MOST_ISSUES else []
         super().__init__("\n".join([head, *lines, *more]))
 
 

@@ -27,6 +27,7 @@ from tests.benchmarks.workplace import ROOT, MeasurementFailed, Workplace
 
 from trialplane.client.kubernetes import KubernetesTarget
 from trialplane.client.local import LocalTarget
+from trialplane.client.run import RunHandle
 from trialplane.errors import RunNotFound, TrialplaneError
 from trialplane.wire import paths
 from trialplane.wire.records import RunStatus
@@ -140,7 +141,7 @@ class Remote:
 
     def log(self, name: str) -> str:
         """The controller's."""
-        return "".join(self.target.log(name, None, None, False))
+        return "".join(RunHandle(name, self.target).logs())
 
 
 def _start(place: Workplace, remote: Remote) -> Iterator[Row]:

@@ -15,6 +15,7 @@ from typing import Any
 from tests.benchmarks.workplace import MeasurementFailed
 
 from trialplane.client.kubernetes import KubernetesTarget
+from trialplane.client.run import RunHandle
 from trialplane.wire import cluster
 from trialplane.wire.records import RunStatus
 
@@ -49,7 +50,7 @@ class Seen:
             if known["role"] == cluster.SUBMITTER:
                 self.submitter = self.submitter or _container_start(pod)
         self.ray_job = target.objects.ray_job(run) or self.ray_job
-        self.status = target.status(run)
+        self.status = RunHandle(run, target).status()
         return self.status
 
     def last(self, condition: str) -> float:

@@ -11,6 +11,7 @@ import click
 import pytest
 from tests.client.conftest import complete
 
+from trialplane.client.run import RunHandle
 from trialplane.wire.states import RunState
 
 
@@ -71,7 +72,7 @@ def test_no_leaves_the_run_as_it_is(platform, run, verb, answers):
 def test_yes_on_the_terminal(platform, run, runs, answers):
     answers(True)
     assert platform("cancel", "a").exit_code == 0
-    assert runs.target.status("a").state is RunState.CANCELLED
+    assert RunHandle("a", runs.target).status().state is RunState.CANCELLED
     assert platform("delete", "a").exit_code == 0
     assert runs.target.runs() == []
 

@@ -177,7 +177,7 @@ def test_the_submitters_log(platform, namespace, runs):
     assert "has no submitter" in platform("logs", "a", "--submitter", "--local").stderr
 
 
-def test_a_cluster_that_refuses_is_told_with_the_other_complaints(platform, namespace):
+def test_a_cluster_that_refuses_is_told_with_the_other_issues(platform, namespace):
     result = platform("submit", "hpo", "demo", "--context", "labb", "--trials", "0")
     assert result.exit_code == 2
     for text in ("2 problems", "did you mean lab?", "--trials"):

@@ -284,7 +284,7 @@ def test_results_before_the_first(platform, runs):
 
 
 def test_failures_are_told_as_iterations(runs):
-    row = (runs.make("a", tell=second_fails) and runs.target.attempts("a"))[1]
+    row = (runs.make("a", tell=second_fails) and RunHandle("a", runs.target).attempts())[1]
     assert SHOWN.failure("a", row) == "iteration 1: error: worker 1, unit 5: bad move; `platform logs a 1`"
 
 

@@ -20,6 +20,7 @@ from tests.client.conftest import ORIGIN, complete
 from trialplane import errors
 from trialplane.cli import names
 from trialplane.client import folder, process, results
+from trialplane.client.run import submit
 from trialplane.plan import plan as planning
 from trialplane.spec import load
 from trialplane.wire.paths import RunPaths
@@ -277,7 +278,7 @@ def test_removing_a_damaged_status_mends_the_run(platform, run, made):
 def test_a_living_training_whose_job_is_damaged_can_be_ended(platform, runs, double, words, said):
     (runs.jobs / "demo" / "job.yaml").write_text("kind: train\n")
     source = runs.jobs / "demo"
-    runs.target.submit(planning.plan(load.load_job(source), source, "a", ORIGIN))
+    submit(runs.target, planning.plan(load.load_job(source), source, "a", ORIGIN))
     run = RunPaths.of(runs.home, "a")
     double(run)
     run.job.write_text("{")

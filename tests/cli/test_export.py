@@ -14,6 +14,7 @@ from optuna.trial import FrozenTrial, TrialState
 from tests.client.conftest import complete, failed
 
 from trialplane.client import exporting, results
+from trialplane.client.run import RunHandle, submit
 from trialplane.wire.records import TrialRow
 from trialplane.wire.states import FailureClass
 from trialplane.wire.states import TrialState as State
@@ -52,7 +53,7 @@ def test_a_run_here_is_a_study(platform, runs, workplace):
     done = platform("export", "a", "sqlite:///study.db", "--local")
     assert done.exit_code == 0, done.stderr
     study = optuna.load_study(study_name="a", storage=f"sqlite:///{workplace}/study.db")
-    rows = runs.target.attempts("a")
+    rows = RunHandle("a", runs.target).attempts()
     assert len(rows) == 7
     assert_same(study.get_trials(), rows)
     assert (study.metric_names, [way.name for way in study.directions]) == (["loss"], ["MINIMIZE"])
@@ -64,7 +65,7 @@ def test_while_a_controller_ends_or_begins_nothing_counts_as_lost(runs, monkeypa
     runs.make("a", tell=end, asks=7)
     answers = iter(active)
     monkeypatch.setattr(type(runs.target), "is_active", lambda target, run: next(answers))
-    assert runs.target.whole("a", 0)[1]
+    assert runs.target.attempts("a", 0)[1]
 
 
 def test_a_study_of_that_name_is_left_alone(platform, runs, workplace):
@@ -127,9 +128,9 @@ def test_a_run_that_is_such_a_study_already_is_opened_as_it_is(platform, runs, w
 
 def test_a_run_on_a_cluster_comes_through_the_gateway(platform, runs, target, namespace, planned, workplace):
     run = runs.make("here", tell=end, asks=7)
-    target.submit(planned("a"))
+    submit(target, planned("a"))
     namespace.studies["a"].whole = results.whole(run.ledger, "here", True, 0)
-    namespace.studies["a"].rows = runs.target.attempts("here")
+    namespace.studies["a"].rows = RunHandle("here", runs.target).attempts()
     done = platform("export", "a", "sqlite:///study.db", "--context", "lab")
     assert done.exit_code == 0, done.stderr
     trials = optuna.load_study(study_name="a", storage=f"sqlite:///{workplace}/study.db").get_trials()
@@ -138,7 +139,7 @@ def test_a_run_on_a_cluster_comes_through_the_gateway(platform, runs, target, na
 
 
 def test_an_older_gateway_is_told(platform, target, namespace, planned):
-    target.submit(planned("a"))
+    submit(target, planned("a"))
     done = platform("export", "a", "sqlite:///study.db", "--context", "lab")
     assert done.exit_code == 3
     assert "is too old for that; `helm upgrade`" in done.stderr

@@ -19,7 +19,7 @@ from trialplane.spec import load
         (errors.LedgerCorrupt("damaged"), 2),
         (errors.LedgerLocked("locked"), 3),
         (errors.TargetError("refused"), 3),
-        (errors.SpecError([errors.Complaint("a", "b"), errors.Complaint("c", "d")]), 2),
+        (errors.SpecError([errors.Issue(("a",), "b"), errors.Issue(("c",), "d")]), 2),
     ],
 )
 def test_our_errors_are_messages(error, code, capsys):

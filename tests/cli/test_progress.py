@@ -200,7 +200,7 @@ def test_the_run_goes_on_without_its_terminal(workplace, home, double, runs):
     child.kill()
     child.communicate(timeout=60)
     assert runs.target.is_active("x")
-    runs.target.stop("x")
+    RunHandle("x", runs.target).stop()
     RunHandle("x", runs.target).wait(60)
 
 
@@ -223,8 +223,8 @@ class Alive:
     def __init__(self, target):
         self._target = target
 
-    def look(self, run):
-        return self._target.status(run), True
+    def observe(self, run):
+        return dataclasses.replace(self._target.observe(run), is_active=True)
 
     def __getattr__(self, name):
         return getattr(self._target, name)

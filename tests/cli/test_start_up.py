@@ -13,6 +13,7 @@ import sys
 import pytest
 from tests.client.conftest import complete
 
+from trialplane.client.run import submit
 from trialplane.wire.states import RunState
 
 HEAVY = {"torch", "ray", "numpy", "optuna", "mlflow", "transformers", "sqlalchemy", "kubernetes", "pandas", "scipy"}
@@ -70,7 +71,7 @@ def test_laptop_verbs_load_nothing_heavy(one_run, words):
 
 def test_a_status_on_a_cluster_loads_nothing_heavy(target, planned):
     """With a plain kubeconfig the `kubernetes` package is not needed, and rich and the checks of a submission are not."""
-    target.submit(planned("x"))
+    submit(target, planned("x"))
     assert not {name.partition(".")[0] for name in loaded("status", "x", "--context", "lab")} & {*HEAVY, "rich"}
 
 

@@ -18,6 +18,7 @@ import pytest
 from tests.client.conftest import complete, failed
 
 from trialplane.cli import kinds, main, progress
+from trialplane.client.run import RunHandle
 from trialplane.wire import escapes, records
 from trialplane.wire.states import RunState
 
@@ -89,13 +90,13 @@ def test_a_live_display_shows_what_trials_say_and_is_not_steered_by_it(told, run
     stream = Terminal()
     with progress.view(stream) as shown:
         shown.say(NASTY + " [/no markup]")
-        shown.update(runs.target.status("a"))
+        shown.update(RunHandle("a", runs.target).status())
     assert not [text for text in ("\x1b]0", "\x07", "\x9b", "\ud800") if text in stream.getvalue()]
     assert "[/no markup]" in stream.getvalue()
 
 
 def test_a_failure_that_is_no_text_does_not_end_who_follows_the_run(told, runs):
-    row = next(row for row in runs.target.attempts("a") if "\ud800" in row.message)
+    row = next(row for row in RunHandle("a", runs.target).attempts() if "\ud800" in row.message)
     stream = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
     progress.Plain(stream).say(kinds.PRESENTERS["hpo"].failure("a", row))
     assert b"\\u001b]0;owned" in stream.buffer.getvalue()

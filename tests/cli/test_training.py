@@ -239,7 +239,7 @@ def test_the_live_display(monkeypatch):
 
 
 def test_attempts_that_failed_are_told_as_such(runs):
-    row = runs.make("a", tell=lost_once) and runs.target.attempts("a")[0]
+    row = runs.make("a", tell=lost_once) and RunHandle("a", runs.target).attempts()[0]
     assert SHOWN.failure("a", row) == ("attempt 1: crashed: rank 3 was killed; it starts again from its last checkpoint")
 
 

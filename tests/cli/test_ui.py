@@ -29,6 +29,7 @@ from tests.client.conftest import complete
 from trialplane.cli import ui
 from trialplane.client import folder
 from trialplane.client.places import HERE
+from trialplane.client.run import RunHandle
 from trialplane.controller.ledger import Ledger
 from trialplane.errors import RunNotFound
 from trialplane.spec.jobs import Job, Objective, Study
@@ -270,7 +271,7 @@ def test_what_is_deleted_in_the_dashboard_is_the_copy(runs, dashboard):
     code, said = shown.close()
     assert code == 3
     assert "the copy of a was deleted in the dashboard; the run itself is as it was" in said
-    assert len(runs.target.attempts("a")) == 6
+    assert len(RunHandle("a", runs.target).attempts()) == 6
     assert run.ledger.exists()
 
 

@@ -19,6 +19,8 @@ from tests.client.kuberay_double import NamespaceDouble
 from trialplane.client import folder, objects, process, remote_log
 from trialplane.client.kubernetes import KubernetesTarget
 from trialplane.client.local import LocalTarget
+from trialplane.client.run import RunHandle
+from trialplane.client.target import Target
 from trialplane.controller.ledger import Ledger
 from trialplane.plan import plan as planning
 from trialplane.plan.plan import Plan, Provenance
@@ -180,6 +182,11 @@ def planned(workplace) -> Callable[..., Plan]:
         return planning.plan(load.load_job(source, overrides=overrides), source, name, ORIGIN)
 
     return make
+
+
+def scaled(target: Target, parallel: int, *, run: str = "a", now: bool = False) -> bool:
+    """Whether a run is as wide as that after one try."""
+    return next(RunHandle(run, target).scale(parallel, now=now), None) is None
 
 
 @pytest.fixture

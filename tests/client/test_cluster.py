@@ -14,6 +14,7 @@ from tests.client.kuberay_double import NamespaceDouble
 
 from trialplane.client import refusal
 from trialplane.client.kubernetes import KubernetesTarget
+from trialplane.client.run import submit
 from trialplane.errors import InputError, TargetError
 from trialplane.wire import cluster as names
 
@@ -88,7 +89,7 @@ def test_a_cluster_without_kuberay(target, namespace, planned, monkeypatch):
     monkeypatch.delitem(namespace.cluster.objects, "rayjobs")
     monkeypatch.delitem(cluster_double.KINDS, "rayjobs")
     with pytest.raises(TargetError, match=r"KubeRay operator .* is not installed"):
-        target.submit(planned())
+        submit(target, planned())
 
 
 def test_what_is_forbidden_names_the_verb_and_the_role(target, namespace, planned):
@@ -99,7 +100,7 @@ def test_what_is_forbidden_names_the_verb_and_the_role(target, namespace, planne
 
     namespace.cluster.refuse = refuse
     with pytest.raises(TargetError, match=r"ann may not patch rayjobs.ray.io in namespace team.*--role=trialplane-user"):
-        target.submit(planned())
+        submit(target, planned())
 
 
 def test_expired_credentials(target, namespace, monkeypatch):
@@ -118,8 +119,8 @@ def test_a_cluster_that_is_not_there(workplace, tmp_path, monkeypatch):
 
 
 def test_contexts_and_namespaces_of_the_kubeconfig(namespace):
-    assert KubernetesTarget().flags == "--context lab --namespace team"
-    assert KubernetesTarget(namespace="other").flags == "--context lab --namespace other"
+    assert KubernetesTarget().place.flags == "--context lab --namespace team"
+    assert KubernetesTarget(namespace="other").place.flags == "--context lab --namespace other"
     with pytest.raises(InputError, match="did you mean lab"):
         _ = KubernetesTarget("labb").cluster
 

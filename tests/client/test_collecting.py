@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.client.conftest import failed
+from tests.client.conftest import failed, scaled
 from tests.client.test_machine import check as fits
 from tests.client.test_preflight import look, node, quota
 
-from trialplane.client import changes, ending, preflight
+from trialplane.client import changes, preflight
 from trialplane.client.preflight import Seen
-from trialplane.client.run import RunHandle
+from trialplane.client.run import RunHandle, submit
 from trialplane.client.sdk import Platform
 from trialplane.errors import InputError, SpecError
 from trialplane.plan import plan as planning
@@ -108,17 +108,15 @@ def test_a_search_is_not_told_of_shared_memory():
 
 
 def test_a_worker_larger_than_every_node_is_called_a_worker(look):
-    complaints, _ = look(Seen(nodes=[node(nvidia_com__gpu="1")]), resources__gpus=2)
-    assert [text.partition(",")[0] for text in complaints] == ["resources.gpus: a worker asks for 2 nvidia.com/gpu"]
+    issues, _ = look(Seen(nodes=[node(nvidia_com__gpu="1")]), resources__gpus=2)
+    assert [text.partition(",")[0] for text in issues] == ["resources.gpus: a worker asks for 2 nvidia.com/gpu"]
 
 
 def test_the_cure_for_a_learner_without_gpus_is_the_learners(look):
     """Else the workers would get them."""
-    (complaint,), _ = look(
-        Seen(nodes=[node(nvidia_com__gpu="1")]), **{"collect.learner.resources.gpus": 2, "resources.gpus": 0}
-    )
-    assert complaint.startswith("collect.learner.resources.gpus: the learner asks for 2 nvidia.com/gpu")
-    assert complaint.endswith("--set collect.learner.resources.gpus=1")
+    (issue,), _ = look(Seen(nodes=[node(nvidia_com__gpu="1")]), **{"collect.learner.resources.gpus": 2, "resources.gpus": 0})
+    assert issue.startswith("collect.learner.resources.gpus: the learner asks for 2 nvidia.com/gpu")
+    assert issue.endswith("--set collect.learner.resources.gpus=1")
     job = a_job(learner={"entrypoint": "train:learn", "resources": {"gpus": 2}})
     assert fits(job, cores=99)[0] == [
         "collect.learner.resources.gpus: the learner asks for 2, and this machine has none; "
@@ -130,26 +128,24 @@ def test_a_quota_without_room_for_the_learner_is_no_matter_of_workers(look):
     gpus = {"collect.learner.resources.gpus": 1, "resources.gpus": 0}
     full = quota(**{"requests.nvidia.com/gpu": "1"})
     full["status"]["used"] = {"requests.nvidia.com/gpu": "1"}
-    complaints, (_, warning) = look(Seen(quotas=[full]), **gpus)
-    assert complaints == []
+    issues, (_, warning) = look(Seen(quotas=[full]), **gpus)
+    assert issues == []
     assert warning.endswith("too little for the learner: the run waits until others have ended")
 
 
 @pytest.mark.parametrize(("pods", "fit"), [("3", None), ("4", 1), ("5", 2)])
 def test_a_quota_must_hold_the_learner_and_a_worker(look, pods, fit):
     """Pods of the controller and the submitter are two more."""
-    complaints, warnings = look(Seen(quotas=[quota(pods=pods)]))
+    issues, warnings = look(Seen(quotas=[quota(pods=pods)]))
     if fit is None:
-        (complaint,) = complaints
-        assert complaint.startswith(
-            "resources: one worker, the learner and the controller ask for 4 pods, and small allows 3"
-        )
+        (issue,) = issues
+        assert issue.startswith("resources: one worker, the learner and the controller ask for 4 pods, and small allows 3")
     elif fit == 1:
-        assert complaints == []
+        assert issues == []
         (warning,) = warnings
         assert warning.endswith("enough for 1 of 2 workers beside the learner; the others wait (--workers 1)")
     else:
-        assert (complaints, warnings) == ([], [])
+        assert (issues, warnings) == ([], [])
 
 
 @pytest.mark.parametrize(
@@ -166,9 +162,9 @@ def test_a_quota_must_hold_the_learner_and_a_worker(look, pods, fit):
 def test_files_go_where_they_stay(to, has_volume, said):
     found = preflight.shards(a_job(learner={}, write={"to": to}), has_volume)
     assert len(found) == bool(said)
-    for complaint in found:
-        assert complaint.field == "collect.write.to"
-        assert said in complaint.message
+    for issue in found:
+        assert issue.field == "collect.write.to"
+        assert said in issue.message
 
 
 # Going on
@@ -198,9 +194,9 @@ def test_a_resume_may_ask_for_more_iterations_and_other_workers():
 def test_what_would_make_another_collection_is_refused(changed, sets, field, said):
     with pytest.raises(SpecError) as caught:
         changes.changed(a_job(), changed, sets, 7)
-    (complaint,) = caught.value.complaints
-    assert complaint.field == field
-    assert said in complaint.message
+    (issue,) = caught.value.issues
+    assert issue.field == field
+    assert said in issue.message
 
 
 def test_a_study_has_no_iterations():
@@ -211,9 +207,9 @@ def test_a_study_has_no_iterations():
 
 def test_one_that_has_succeeded_says_how_to_ask_for_more():
     status = RunStatus("a", "demo", RunState.SUCCEEDED, trials=10, complete=10, progress=CollectionProgress())
-    assert "`platform resume a --iterations N` asks for more than 10" in ending.nothing_to_do(status, a_job(), a_job())
+    assert "`platform resume a --iterations N` asks for more than 10" in changes.nothing_to_do(status, a_job(), a_job())
     failed_ = dataclasses.replace(status, state=RunState.FAILED, complete=3, failed=1)
-    assert ending.nothing_to_do(failed_, a_job(), a_job()) == ""
+    assert changes.nothing_to_do(failed_, a_job(), a_job()) == ""
 
 
 def test_a_status_before_the_controller_speaks_counts_slots():
@@ -231,7 +227,7 @@ def test_here_other_workers_need_a_pause(runs, held):
 
 
 def on_a_cluster(target, planned, **overrides: Any) -> RunHandle:
-    target.submit(planned(**overrides))
+    submit(target, planned(**overrides))
     handle = RunHandle("a", target)
     assert handle.status().state is RunState.RUNNING
     return handle
@@ -240,10 +236,10 @@ def on_a_cluster(target, planned, **overrides: Any) -> RunHandle:
 def test_on_a_cluster_workers_come_and_go(target, namespace, planned):
     """Their pods are as many, and the learner keeps its own."""
     on_a_cluster(target, planned)
-    assert target.scale("a", 4)
+    assert scaled(target, 4)
     group, learners = namespace.cluster.objects["rayclusters"]["a-x7k2p"]["spec"]["workerGroupSpecs"]
     assert (group["replicas"], group["maxReplicas"]) == (4, 4)
-    assert target.scale("a", 1, now=True)
+    assert scaled(target, 1, now=True)
     assert group["scaleStrategy"] == {"workersToDelete": ["a-x7k2p-workers-worker-0"]}
     assert (group["replicas"], learners["replicas"]) == (1, 1)
     assert "scaleStrategy" not in learners
@@ -251,10 +247,10 @@ def test_on_a_cluster_workers_come_and_go(target, namespace, planned):
 
 def test_a_resumed_one_keeps_its_workers(target, namespace, planned):
     handle = on_a_cluster(target, planned)
-    assert target.scale("a", 4)
+    assert scaled(target, 4)
     handle.pause()
     with pytest.raises(InputError, match="`platform resume a --workers 3` goes on with so many"):
-        target.scale("a", 3)
+        scaled(target, 3)
     handle.resume()
     assert (handle.job.width, handle.status().slots) == (4, 5)
     handle.pause()
@@ -274,29 +270,29 @@ def test_logs_of_a_worker_come_from_the_gateway(target, namespace, planned):
 # Starting from another run
 
 
-def complaints(platform: Platform, **options: Any) -> list[str]:
+def issues(platform: Platform, **options: Any) -> list[str]:
     try:
         platform.prepare("demo", name="b", **options)
     except SpecError as error:
-        return [one.message for one in error.complaints]
+        return [one.message for one in error.issues]
     return []
 
 
 def test_it_starts_from_the_weights_of_another_collection(runs):
     run = runs.make("a", tell=lambda request: failed(request, FailureClass.ERROR))
     platform = Platform(runs.target)
-    assert complaints(platform, overrides={"resume": "a"}) == [
+    assert issues(platform, overrides={"resume": "a"}) == [
         f"a has saved no checkpoint to start from; `platform logs a` shows how far it came "
         f"(in {run.checkpoints / 'a' / 'trial-0'})"
     ]
     (run.checkpoints / "a" / "trial-0" / "step-0000000001").mkdir(parents=True)
-    assert complaints(platform, overrides={"resume": "a"}) == []
+    assert issues(platform, overrides={"resume": "a"}) == []
 
 
 def test_another_kind_is_no_start(runs, job):
     runs.make("a", tell=collected)
     job.write_text("kind: train\nentrypoint: train:play\n")
-    assert complaints(Platform(runs.target), overrides={"resume": "a"}) == [
+    assert issues(Platform(runs.target), overrides={"resume": "a"}) == [
         "a is a collection, and a training starts from another training"
     ]
 
@@ -307,7 +303,7 @@ def test_pods_of_a_collection_that_an_earlier_version_started_are_not_scaled(tar
     for ray in (namespace.cluster.objects["rayjobs"]["a"]["spec"]["rayClusterSpec"],):
         ray["workerGroupSpecs"] = [{**ray["workerGroupSpecs"][0], "groupName": "trials"}]
     with pytest.raises(InputError, match=r"earlier version .*`platform pause a`, then `platform resume a --workers 4`"):
-        target.scale("a", 4)
+        scaled(target, 4)
     assert namespace.studies["a"].parallel is None, "nothing was asked for"
 
 
@@ -316,5 +312,5 @@ def test_a_finished_training_does_not_go_on_whatever_is_changed():
     new = jobs.read({"name": "demo", "kind": "train", "retries": {"lost": 9}})
     for state in (RunState.SUCCEEDED, RunState.CANCELLED):
         status = RunStatus("a", "demo", state, 1, complete=1)
-        assert "`platform submit train demo --resume a` starts another one" in ending.nothing_to_do(status, old, new)
-    assert ending.nothing_to_do(RunStatus("a", "demo", RunState.FAILED, 1, failed=1), old, new) == ""
+        assert "`platform submit train demo --resume a` starts another one" in changes.nothing_to_do(status, old, new)
+    assert changes.nothing_to_do(RunStatus("a", "demo", RunState.FAILED, 1, failed=1), old, new) == ""

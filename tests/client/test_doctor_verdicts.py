@@ -13,7 +13,7 @@ import pytest
 
 import trialplane
 from trialplane import policies
-from trialplane.client import doctor, doctor_laptop, doctor_pod, doctor_verdicts
+from trialplane.client import doctor, doctor_pod, doctor_verdicts
 from trialplane.client.cluster import Answer
 from trialplane.client.machine import Machine
 from trialplane.plan.site import Site
@@ -86,22 +86,22 @@ GPU_NODE["status"]["allocatable"] = {"cpu": "8", "memory": "32Gi", "nvidia.com/g
 TIGHT = {"metadata": {"name": "small"}, "status": {"hard": {"requests.memory": "2Gi"}, "used": {}}}
 
 BAD = {
-    "an old interpreter": (doctor_laptop.python((3, 10, 1)), Verdict.FAIL, "3.10.1", "3.11"),
+    "an old interpreter": (doctor.python((3, 10, 1)), Verdict.FAIL, "3.10.1", "3.11"),
     "no libraries": (
-        doctor_laptop.libraries(Machine(2, 0, None, ("ray",), "", 2**34)),
+        doctor.libraries(Machine(2, 0, None, ("ray",), "", 2**34)),
         Verdict.FAIL,
         "ray cannot be found",
         "pip install",
     ),
     "no disk": (
-        doctor_laptop.disk(Machine(2, 0, None, (), "", 2**20), Path("/home/ann")),
+        doctor.disk(Machine(2, 0, None, (), "", 2**20), Path("/home/ann")),
         Verdict.FAIL,
         "1 MiB are left",
         "TRIALPLANE_HOME",
     ),
-    "little shared memory": (doctor_laptop.shared_memory(2**26), Verdict.FAIL, "64 MiB free", "--shm-size"),
-    "no shared memory": (doctor_laptop.shared_memory(None), Verdict.WARN, "there is none", "Linux"),
-    "no Ray": (doctor_laptop.ray("", "no port"), Verdict.FAIL, "does not start: no port", "/tmp/ray"),
+    "little shared memory": (doctor.shared_memory(2**26), Verdict.FAIL, "64 MiB free", "--shm-size"),
+    "no shared memory": (doctor.shared_memory(None), Verdict.WARN, "there is none", "Linux"),
+    "no Ray": (doctor.ray("", "no port"), Verdict.FAIL, "does not start: no port", "/tmp/ray"),
     "no credentials": (doctor_verdicts.server(answer(401, {}), "lab"), Verdict.FAIL, "answers 401", "auth whoami"),
     "an old Kubernetes": (doctor_verdicts.server(version("29+"), "lab"), Verdict.FAIL, "v1.29", "1.30"),
     "no KubeRay": (
@@ -246,12 +246,12 @@ def test_what_is_wrong_comes_with_its_cure(what: str) -> None:
 
 
 GOOD = [
-    doctor_laptop.python((3, 11, 0)),
-    doctor_laptop.optional("kind", None, "makes clusters"),
-    doctor_laptop.libraries(HERE),
-    doctor_laptop.disk(HERE, Path("/home/ann")),
-    doctor_laptop.shared_memory(2**30),
-    doctor_laptop.ray("2.60.0", ""),
+    doctor.python((3, 11, 0)),
+    doctor.optional("kind", None, "makes clusters"),
+    doctor.libraries(HERE),
+    doctor.disk(HERE, Path("/home/ann")),
+    doctor.shared_memory(2**30),
+    doctor.ray("2.60.0", ""),
     doctor_verdicts.server(version("34"), "lab"),
     doctor_verdicts.resources(RAY_API, SCHEMA),
     doctor_verdicts.operator([operator("quay/operator:v1.6.2")]),

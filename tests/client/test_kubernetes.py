@@ -11,9 +11,11 @@ import json
 
 import pytest
 from tests.client.cluster_double import Problem
+from tests.client.conftest import scaled
 
 from trialplane.client.kubernetes import KubernetesTarget
-from trialplane.client.run import RunHandle
+from trialplane.client.run import RunHandle, submit
+from trialplane.client.target import Observed
 from trialplane.errors import InputError, RunDamaged, SpecError, TargetError
 from trialplane.wire import cluster as names
 from trialplane.wire.records import TrialRow
@@ -21,7 +23,7 @@ from trialplane.wire.states import RunState, TrialState
 
 
 def started(target: KubernetesTarget, plan) -> RunHandle:
-    target.submit(plan)
+    submit(target, plan)
     handle = RunHandle(plan.run, target)
     assert handle.status().state is RunState.RUNNING
     return handle
@@ -51,12 +53,12 @@ def test_a_status_that_cannot_be_read_is_that_of_one_damaged_run(target, namespa
 
 def test_a_run_whose_pods_wait_is_pending_with_the_reason(target, namespace, planned):
     namespace.held = True
-    target.submit(planned())
+    submit(target, planned())
     for pod in namespace.cluster.objects["pods"].values():
         message = "0/1 nodes are available: 1 Insufficient cpu."
         condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
         pod["status"] = {"phase": "Pending", "conditions": [condition]}
-    status = target.status("a")
+    status = RunHandle("a", target).status()
     assert (status.state, status.trials, status.job) == (RunState.PENDING, 6, "demo")
     assert "the controller's pod a-x7k2p-head fits no node, for want of 1 cpu" in status.reason
     assert target.is_active("a")
@@ -94,19 +96,19 @@ def test_what_kubernetes_alone_knows_is_shown_while_the_gateway_is_away(target, 
     with pytest.raises(TargetError, match="does not answer"):
         handle.attempts()
     with pytest.raises(TargetError, match="only runs that live are known"):
-        target.status("b")
+        RunHandle("b", target).status()
 
 
 def test_a_failed_run_says_why(target, namespace, planned):
     namespace.held = True
-    target.submit(planned())
+    submit(target, planned())
     namespace.cluster.objects["rayjobs"]["a"]["status"].update(
         jobDeploymentStatus="Failed", reason="PreRunningDeadlineExceeded", message="after 1h"
     )
-    status = target.status("a")
+    status = RunHandle("a", target).status()
     assert status.state is RunState.FAILED
     assert "its pods did not start in time (preRunningDeadlineSeconds): after 1h" in status.reason
-    assert target.exit_code("a") == 1
+    assert RunHandle("a", target).exit_code == 1
 
 
 def test_a_run_whose_ray_job_was_deleted_can_be_resumed(target, namespace, planned):
@@ -120,9 +122,9 @@ def test_a_run_whose_ray_job_was_deleted_can_be_resumed(target, namespace, plann
 
 def test_an_unknown_phase_is_no_error(target, namespace, planned):
     namespace.held = True
-    target.submit(planned())
+    submit(target, planned())
     namespace.cluster.objects["rayjobs"]["a"]["status"].update(jobDeploymentStatus="Dreaming")
-    status = target.status("a")
+    status = RunHandle("a", target).status()
     assert (status.state, "Dreaming" in status.reason) == (RunState.UNKNOWN, True)
 
 
@@ -183,9 +185,9 @@ def test_a_look_at_a_run_that_goes_on_asks_each_witness_once(target, namespace, 
     next(looks)
     asked = [path.rpartition("/")[2] for _, path in namespace.cluster.requests]
     assert [what for what in asked if what in ("a", "status")] == ["a", "status"]
-    assert target.look("a") == (target.status("a"), True)
+    assert target.observe("a") == Observed(RunHandle("a", target).status(), True)
     namespace.end("a", RunState.SUCCEEDED)
-    assert (target.look("a")[0].state, target.look("a")[1]) == (RunState.SUCCEEDED, False)
+    assert (handle.observe().status.state, handle.observe().is_active) == (RunState.SUCCEEDED, False)
 
 
 # Scaling
@@ -193,7 +195,7 @@ def test_a_look_at_a_run_that_goes_on_asks_each_witness_once(target, namespace, 
 
 def test_more_trials_at_a_time(target, namespace, planned):
     handle = started(target, planned(parallel=2))
-    assert target.scale("a", 4)
+    assert scaled(target, 4)
     (group,) = namespace.cluster.objects["rayclusters"]["a-x7k2p"]["spec"]["workerGroupSpecs"]
     assert (group["replicas"], group["maxReplicas"]) == (4, 4)
     assert handle.status().parallel == 4
@@ -201,19 +203,21 @@ def test_more_trials_at_a_time(target, namespace, planned):
 
 def test_fewer_trials_at_a_time_take_away_pods_without_a_slot_only(target, namespace, planned):
     started(target, planned(parallel=3))
-    assert not target.scale("a", 1)  # the controller has yet to say which pods it keeps
+    namespace.deaf = True
+    assert not scaled(target, 1)  # the controller has yet to say which pods it keeps
     (group,) = namespace.cluster.objects["rayclusters"]["a-x7k2p"]["spec"]["workerGroupSpecs"]
     assert group["replicas"] == 3
     study = namespace.studies["a"]
     keep = ("a-x7k2p-trials-worker-1", "a-x7k2p-trials-worker-2")
-    target.status("a")  # the controller sees the wish
+    namespace.deaf = False
+    RunHandle("a", target).status()  # the controller reads the desired state
     study.status = dataclasses.replace(study.status, nodes=keep)
-    assert not target.scale("a", 1)  # one of them has a trial that goes on
+    assert not scaled(target, 1)  # one of them has a trial that goes on
     assert group["replicas"] == 2
     assert group["scaleStrategy"] == {"workersToDelete": ["a-x7k2p-trials-worker-0"]}
     namespace.cluster.remove("pods", "a-x7k2p-trials-worker-0")
     study.status = dataclasses.replace(study.status, nodes=keep[:1])
-    assert target.scale("a", 1)
+    assert scaled(target, 1)
     assert (group["replicas"], group["scaleStrategy"]) == (1, {"workersToDelete": ["a-x7k2p-trials-worker-2"]})
 
 
@@ -221,22 +225,24 @@ def test_trials_of_several_nodes_have_several_pods_each(target, namespace, plann
     started(target, planned(parallel=2, nodes=2))
     pods = [f"a-x7k2p-trials-worker-{number}" for number in range(4)]
     assert set(target.objects.trial_pods("a", "trial")) == set(pods)
-    assert target.scale("a", 3)  # no pod of the four has to go, so nobody is waited for
+    assert scaled(target, 3)  # no pod of the four has to go, so nobody is waited for
     (group,) = namespace.cluster.objects["rayclusters"]["a-x7k2p"]["spec"]["workerGroupSpecs"]
     assert (group["replicas"], group["maxReplicas"]) == (6, 6)
-    assert target.scale("a", 2)
-    assert not target.scale("a", 1)  # the controller has yet to say which pods it keeps
+    assert scaled(target, 2)
+    namespace.deaf = True
+    assert not scaled(target, 1)  # the controller has yet to say which pods it keeps
     assert group["replicas"] == 4
     study = namespace.studies["a"]
-    target.status("a")  # the controller sees the wish
+    namespace.deaf = False
+    RunHandle("a", target).status()  # the controller reads the desired state
     study.status = dataclasses.replace(study.status, nodes=tuple(pods[2:]))
-    assert target.scale("a", 1)
+    assert scaled(target, 1)
     assert (group["replicas"], sorted(group["scaleStrategy"]["workersToDelete"])) == (2, pods[:2])
 
 
 def test_scaling_down_now_does_not_wait(target, namespace, planned):
     started(target, planned(parallel=3))
-    assert target.scale("a", 1, now=True)
+    assert scaled(target, 1, now=True)
     (group,) = namespace.cluster.objects["rayclusters"]["a-x7k2p"]["spec"]["workerGroupSpecs"]
     assert (group["replicas"], len(group["scaleStrategy"]["workersToDelete"])) == (1, 2)
 
@@ -249,11 +255,13 @@ def test_with_autoscaling_only_the_bound_changes_and_never_below_pods_with_a_tri
     for pod in pods:  # of the autoscaler
         namespace.cluster.put("pods", {"metadata": {"name": pod, "labels": labels}, "spec": {"containers": []}})
     study = namespace.studies["a"]
-    assert not target.scale("a", 1)
-    target.status("a")  # the controller sees the wish
+    namespace.deaf = True
+    assert not scaled(target, 1)
+    namespace.deaf = False
+    RunHandle("a", target).status()  # the controller reads the desired state
     for keep, bound in ((pods, 3), (pods[:2], 2), (pods[:1], 1)):
         study.status = dataclasses.replace(study.status, nodes=keep)
-        assert target.scale("a", 1) is (bound == 1)
+        assert scaled(target, 1) is (bound == 1)
         assert (group["replicas"], group["minReplicas"], group["maxReplicas"]) == (0, 0, bound)
     assert "scaleStrategy" not in group
 
@@ -271,14 +279,14 @@ def test_a_scale_that_waits_leaves_a_pause_as_it_is(target, namespace, planned):
     waits = handle.scale(1)
     next(waits)
     namespace.deaf = True  # the controller takes its time to end
-    target.stop("a")
+    RunHandle("a", target).stop()
     next(waits)
     assert namespace.studies["a"].wish is RunState.PAUSED
     namespace.deaf = False
     with pytest.raises(InputError, match="`platform resume a --parallel 1`"):
         list(waits)
     handle.wait(60)
-    target.release("a")
+    target.remove("a", forget=False)
     handle.resume()
     assert (handle.job.parallel, handle.status().parallel) == (1, 1), "as it was scaled"
 
@@ -287,7 +295,7 @@ def test_of_two_scales_the_newer_one_counts_and_the_other_ends(target, namespace
     handle = busy(target, namespace, planned)
     waits = handle.scale(1)
     next(waits)
-    assert target.scale("a", 4)
+    assert scaled(target, 4)
     with pytest.raises(InputError, match="a was scaled to 4 in the meantime"):
         list(waits)
     assert namespace.studies["a"].parallel == 4
@@ -296,7 +304,7 @@ def test_of_two_scales_the_newer_one_counts_and_the_other_ends(target, namespace
 def test_a_width_that_no_controller_has_heard_of_is_kept(target, namespace, planned):
     handle = started(target, planned(parallel=2))
     namespace.deaf = True
-    target.scale("a", 4)
+    scaled(target, 4)
     handle.pause(now=True)
     namespace.deaf = False
     handle.resume()
@@ -305,7 +313,7 @@ def test_a_width_that_no_controller_has_heard_of_is_kept(target, namespace, plan
 
 def test_a_scaled_run_keeps_its_width_when_it_is_resumed(target, namespace, planned):
     handle = started(target, planned(parallel=2))
-    assert target.scale("a", 4)
+    assert scaled(target, 4)
     handle.pause()
     handle.resume()
     assert (handle.job.parallel, handle.status().parallel) == (4, 4)
@@ -319,19 +327,19 @@ def test_a_scaled_run_keeps_its_width_when_it_is_resumed(target, namespace, plan
 
 def test_the_log_of_a_controller_that_never_spoke_is_its_pods(target, namespace, planned):
     namespace.held = True
-    target.submit(planned())
+    submit(target, planned())
     with pytest.raises(InputError, match="has said nothing yet: the controller's pod"):
-        target.log("a", None, None, False)
+        RunHandle("a", target).logs()
     pod = namespace.cluster.objects["pods"]["a-x7k2p-head"]
     pod["status"]["containerStatuses"][0]["state"] = {"terminated": {"exitCode": 1}}
     namespace.cluster.logs["a-x7k2p-head"] = "ray cannot start\nhalf a line"
-    assert list(target.log("a", None, None, False)) == ["ray cannot start\n", "half a line"]
+    assert list(RunHandle("a", target).logs()) == ["ray cannot start\n", "half a line"]
 
 
 def test_the_submitters_log(target, namespace, planned):
     started(target, planned())
     with pytest.raises(InputError, match="submitter's pod of a is not there"):
-        target.submitter_log("a", False)
+        RunHandle("a", target).submitter_log()
     labels = {names.RUN: "a", names.ROLE: names.SUBMITTER}
     box = {"name": "submitter", "state": {"running": {}}}
     spec = {"containers": [{"name": "submitter"}]}
@@ -339,7 +347,7 @@ def test_the_submitters_log(target, namespace, planned):
         "pods", {"metadata": {"name": "a-1", "labels": labels}, "spec": spec, "status": {"containerStatuses": [box]}}
     )
     namespace.cluster.logs["a-1"] = "waiting for the head\n"
-    assert list(target.submitter_log("a", False)) == ["waiting for the head\n"]
+    assert list(RunHandle("a", target).submitter_log()) == ["waiting for the head\n"]
 
 
 # Before anything starts

@@ -14,9 +14,8 @@ import pytest
 from tests.client.conftest import ORIGIN, complete, failed
 
 from trialplane.client import folder, process, results
-from trialplane.client.run import RunHandle
+from trialplane.client.run import RunHandle, Submitted, submit
 from trialplane.client.sdk import Platform
-from trialplane.client.target import Submitted
 from trialplane.errors import InputError, RunDamaged, RunExists, RunNotFound, SpecError
 from trialplane.plan import plan as planning
 from trialplane.spec import load
@@ -35,7 +34,7 @@ def planned(runs, name, **overrides):
 
 
 def test_a_submitted_run_has_everything_in_its_folder(runs, home, double):
-    assert runs.target.submit(planned(runs, "a")) is Submitted.NEW
+    assert submit(runs.target, planned(runs, "a")) is Submitted.NEW
     run = RunPaths.of(home, "a")
     double(run)
     assert folder.load_job(run) == planned(runs, "a").job
@@ -43,7 +42,7 @@ def test_a_submitted_run_has_everything_in_its_folder(runs, home, double):
     facts = json.loads(run.submission.read_bytes())
     assert facts["code_hash"] == planned(runs, "a").pack.sha256
     assert abs(facts["submitted"] - time.time()) < 600
-    assert runs.target.status("a").state is RunState.RUNNING
+    assert RunHandle("a", runs.target).status().state is RunState.RUNNING
     assert [path.name for path in run.root.parent.iterdir()] == ["a"]
 
 
@@ -51,14 +50,14 @@ def test_nothing_of_a_failed_try_is_left(runs, home):
     home.mkdir()
     (home / "runs").write_text("a file in the way")
     with pytest.raises(InputError, match="nothing was started"):
-        runs.target.submit(planned(runs, "a"))
+        submit(runs.target, planned(runs, "a"))
     assert (home / "runs").read_text() == "a file in the way"
 
 
 def test_a_controller_that_is_starting_counts_as_alive(runs, home, double):
-    runs.target.submit(planned(runs, "a"))
+    submit(runs.target, planned(runs, "a"))
     assert runs.target.is_active("a")  # long before it holds the lock
-    assert runs.target.status("a").state in (RunState.PENDING, RunState.RUNNING)
+    assert RunHandle("a", runs.target).status().state in (RunState.PENDING, RunState.RUNNING)
 
 
 # A name that is taken
@@ -67,16 +66,16 @@ def test_a_controller_that_is_starting_counts_as_alive(runs, home, double):
 def test_the_same_spec_goes_on(runs, home, double):
     run = runs.make("a", tell=complete, asks=3)
     runs.say(run, RunState.PAUSED)
-    assert runs.target.submit(planned(runs, "a")) is Submitted.RESUMED
+    assert submit(runs.target, planned(runs, "a")) is Submitted.RESUMED
     double(run)
-    assert runs.target.submit(planned(runs, "a")) is Submitted.RUNNING
+    assert submit(runs.target, planned(runs, "a")) is Submitted.RUNNING
 
 
 def test_a_finished_run_is_left_as_it_is(runs):
     run = runs.make("a", tell=complete)
     runs.say(run, RunState.SUCCEEDED)
     before = run.status.read_bytes()
-    assert runs.target.submit(planned(runs, "a")) is Submitted.FINISHED
+    assert submit(runs.target, planned(runs, "a")) is Submitted.FINISHED
     assert run.status.read_bytes() == before
 
 
@@ -85,7 +84,7 @@ def test_another_spec_is_refused_with_the_difference(runs):
     runs.say(run, RunState.PAUSED)
     before = run.job.read_bytes()
     with pytest.raises(RunExists) as caught:
-        runs.target.submit(planned(runs, "a", trials=7))
+        submit(runs.target, planned(runs, "a", trials=7))
     assert all(word in str(caught.value) for word in ("trials: 6 → 7", "platform resume a", "--name"))
     assert run.job.read_bytes() == before
 
@@ -95,7 +94,7 @@ def test_other_code_is_refused_with_the_files(runs):
     runs.say(run, RunState.PAUSED)
     (runs.jobs / "demo" / "train.py").write_text("def run(ctx):\n    return 1.0\n")
     with pytest.raises(RunExists, match=r"code: train\.py: changed"):
-        runs.target.submit(planned(runs, "a"))
+        submit(runs.target, planned(runs, "a"))
 
 
 @pytest.mark.parametrize("state", [RunState.FAILED, RunState.CANCELLED])
@@ -103,13 +102,13 @@ def test_a_run_that_ended_badly_is_not_taken_up_silently(runs, state):
     run = runs.make("a", tell=complete, asks=3)
     runs.say(run, state)
     with pytest.raises(RunExists, match="platform resume a"):
-        runs.target.submit(planned(runs, "a"))
+        submit(runs.target, planned(runs, "a"))
 
 
 def test_a_run_that_never_started_a_trial_is_replaced(runs, double):
     run = runs.make("a", tell=complete, asks=0)
     runs.say(run, RunState.FAILED)
-    assert runs.target.submit(planned(runs, "a", trials=7)) is Submitted.REPLACED
+    assert submit(runs.target, planned(runs, "a", trials=7)) is Submitted.REPLACED
     assert folder.load_job(run).trials == 7
 
 
@@ -117,7 +116,7 @@ def test_a_run_whose_ledger_is_elsewhere_is_not_replaced(runs):
     run = runs.make("a")
     runs.say(run, RunState.PAUSED, complete=2)
     with pytest.raises(RunExists):
-        runs.target.submit(planned(runs, "a", trials=7))
+        submit(runs.target, planned(runs, "a", trials=7))
 
 
 # Who is alive
@@ -126,7 +125,7 @@ def test_a_run_whose_ledger_is_elsewhere_is_not_replaced(runs):
 def test_a_killed_controller_leaves_a_paused_run_with_exact_counts(runs):
     run = runs.make("a", tell=lambda r: None if r.trial == 3 else complete(r), asks=4)
     runs.say(run, RunState.RUNNING, complete=1, running=1, slots_ready=2, eta=3.0)
-    status = runs.target.status("a")
+    status = RunHandle("a", runs.target).status()
     assert (status.state, status.complete, status.running, status.eta) == (RunState.PAUSED, 3, 0, None)
     assert "platform resume a" in status.reason
     assert status.best is not None
@@ -137,7 +136,7 @@ def test_the_counts_of_a_run_that_ended_early_are_the_ledgers(runs, state):
     """A controller that broke told its counts before it broke."""
     run = runs.make("a", tell=complete, asks=4)
     told = runs.say(run, state, complete=1, running=2, ended=70.0)
-    status = runs.target.status("a")
+    status = RunHandle("a", runs.target).status()
     assert (status.state, status.complete, status.running, status.ended) == (state, 4, 0, told.ended)
     assert status.best is not None
 
@@ -146,14 +145,14 @@ def test_a_whole_run_is_not_counted_again(runs, monkeypatch):
     run = runs.make("a", tell=complete)
     told = runs.say(run, RunState.SUCCEEDED, complete=6)
     monkeypatch.delattr(results, "attempts")
-    assert runs.target.status("a") == told
+    assert RunHandle("a", runs.target).status() == told
 
 
 def test_a_ledger_that_cannot_be_counted_spoils_no_status(runs):
     run = runs.make("a", tell=complete, asks=2)
     runs.say(run, RunState.FAILED, complete=2)
     run.ledger.write_bytes(b"not a database, whatever it was before" * 100)
-    status = runs.target.status("a")
+    status = RunHandle("a", runs.target).status()
     assert (status.state, status.complete) == (RunState.FAILED, 2)
     assert "is damaged" in status.reason
 
@@ -162,14 +161,14 @@ def test_the_status_is_the_controllers_while_it_holds_the_lock(runs, held):
     run = runs.make("a", tell=complete, asks=3)
     held(run)
     told = runs.say(run, RunState.RUNNING, complete=1)
-    assert runs.target.status("a") == told
+    assert RunHandle("a", runs.target).status() == told
 
 
 def test_looking_never_writes(runs):
     run = runs.make("a")
     before = sorted(path.name for path in run.root.iterdir())
-    runs.target.status("a")
-    runs.target.attempts("a")
+    RunHandle("a", runs.target).status()
+    RunHandle("a", runs.target).attempts()
     runs.target.is_active("a")
     assert sorted(path.name for path in run.root.iterdir()) == before
 
@@ -186,9 +185,9 @@ def test_a_damaged_status_says_what_to_do(runs):
     run = runs.make("a")
     run.status.write_text("{")
     with pytest.raises(RunDamaged, match=r"Removing that file mends the run: .*, only what it used of budget\.time is lost"):
-        runs.target.status("a")
+        RunHandle("a", runs.target).status()
     run.status.unlink()
-    assert runs.target.status("a").state is RunState.PAUSED
+    assert RunHandle("a", runs.target).status().state is RunState.PAUSED
 
 
 # Ending and going on
@@ -243,7 +242,7 @@ def test_a_cancelled_run_can_be_resumed(runs, double):
     run = runs.make("a", tell=complete, asks=3)
     runs.say(run, RunState.CANCELLED)
     run.cancelled.touch()
-    runs.target.resume("a", {}, ())
+    RunHandle("a", runs.target).resume()
     assert not run.cancelled.exists()
     double(run)
 
@@ -260,14 +259,14 @@ def test_a_running_run_is_not_resumed(runs, held):
     run = runs.make("a", tell=complete, asks=3)
     held(run)
     with pytest.raises(InputError, match="is running"):
-        runs.target.resume("a", {}, ())
+        RunHandle("a", runs.target).resume()
 
 
 def test_a_finished_run_needs_more_to_do(runs):
     run = runs.make("a", tell=complete)
     runs.say(run, RunState.SUCCEEDED)
     with pytest.raises(InputError, match="--trials N"):
-        runs.target.resume("a", {}, ())
+        RunHandle("a", runs.target).resume()
 
 
 @pytest.mark.parametrize(
@@ -286,7 +285,7 @@ def test_a_budget_that_ended_a_run_is_named(runs, budget, said):
     runs.say(run, RunState.SUCCEEDED, worked=50.5)
     before = run.job.read_bytes()
     with pytest.raises(InputError) as caught:
-        runs.target.resume("a", {}, ())
+        RunHandle("a", runs.target).resume()
     assert said in str(caught.value)
     assert run.job.read_bytes() == before
 
@@ -303,7 +302,7 @@ def test_a_budget_that_ended_a_run_is_named(runs, budget, said):
 def test_with_a_longer_budget_it_goes_on(runs, double, budget, changes, sets):
     run = runs.make("a", tell=complete, asks=3, **budget)
     runs.say(run, RunState.SUCCEEDED, worked=50.5)
-    runs.target.resume("a", changes, sets)
+    RunHandle("a", runs.target).resume(changes=changes, sets=sets)
     double(run)
 
 
@@ -316,14 +315,14 @@ def test_more_trials_do_not_lift_a_budget(runs, state, budget, way):
     runs.say(run, state, worked=50.5)
     before = run.job.read_bytes()
     with pytest.raises(InputError, match=rf"--set budget\.{way}` goes on"):
-        runs.target.resume("a", {"trials": 9}, ())
+        RunHandle("a", runs.target).resume(changes={"trials": 9})
     assert run.job.read_bytes() == before
 
 
 def test_results_that_mlflow_lacks_are_something_to_do(runs, double):
     run = runs.make("a", tell=complete)
     runs.say(run, RunState.SUCCEEDED, complete=6, unrecorded=True)
-    runs.target.resume("a", {}, ())
+    RunHandle("a", runs.target).resume()
     double(run)
 
 
@@ -333,7 +332,7 @@ def test_a_resumed_run_must_fit_the_machine(runs, monkeypatch):
     runs.say(run, RunState.PAUSED)
     before = run.job.read_bytes()
     with pytest.raises(SpecError, match="enough for 2 at a time"):
-        runs.target.resume("a", {"parallel": 3}, ())
+        RunHandle("a", runs.target).resume(changes={"parallel": 3})
     assert run.job.read_bytes() == before
 
 
@@ -341,13 +340,14 @@ def test_resume_refuses_what_makes_another_study_and_all_at_once(runs):
     run = runs.make("a", tell=complete, asks=4)
     runs.say(run, RunState.PAUSED)
     before = run.job.read_bytes()
+    handle = RunHandle("a", runs.target)
     with pytest.raises(SpecError) as caught:
-        runs.target.resume("a", {"trials": 2, "parallel": 0}, ["space.lr.high=2", "sampler=tpe", "budget.tim=3", "x"])
-    fields = {complaint.field for complaint in caught.value.complaints}
+        handle.resume(changes={"trials": 2, "parallel": 0}, sets=["space.lr.high=2", "sampler=tpe", "budget.tim=3", "x"])
+    fields = {issue.field for issue in caught.value.issues}
     assert {"parallel", "space.lr.high", "sampler", "budget.tim", "--set"} <= fields
     assert run.job.read_bytes() == before
     with pytest.raises(SpecError, match="4 were started already"):
-        runs.target.resume("a", {"trials": 2}, ())
+        handle.resume(changes={"trials": 2})
 
 
 # Names and logs
@@ -356,10 +356,10 @@ def test_resume_refuses_what_makes_another_study_and_all_at_once(runs):
 def test_an_unknown_run_names_the_nearest(runs):
     runs.make("criteria-1")
     with pytest.raises(RunNotFound, match="did you mean criteria-1"):
-        runs.target.status("critria-1")
+        RunHandle("critria-1", runs.target).status()
     for odd in ("", "..", "../runs/criteria-1", ".hidden"):
         with pytest.raises(RunNotFound):
-            runs.target.status(odd)
+            RunHandle(odd, runs.target).status()
 
 
 def test_runs_are_listed_newest_first_and_damaged_ones_last(runs):
@@ -376,12 +376,12 @@ def test_logs_are_those_of_the_newest_attempt_or_the_one_named(runs):
         file = run.trial_log(3, attempt)
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(f"attempt {attempt}\nno end of line")
-    assert list(runs.target.log("a", 3, None, False)) == ["attempt 2\n", "no end of line"]
-    assert list(runs.target.log("a", 3, 1, True)) == ["attempt 1\n", "no end of line"]
+    assert list(RunHandle("a", runs.target).logs(3)) == ["attempt 2\n", "no end of line"]
+    assert list(RunHandle("a", runs.target).logs(3, 1, follow=True)) == ["attempt 1\n", "no end of line"]
     with pytest.raises(InputError, match="no trial 77"):
-        runs.target.log("a", 77, None, False)
+        RunHandle("a", runs.target).logs(77)
     with pytest.raises(InputError, match="no log"):
-        runs.target.log("a", 4, None, False)
+        RunHandle("a", runs.target).logs(4)
 
 
 def test_a_followed_log_ends_with_its_run(runs, home, double):
@@ -395,6 +395,6 @@ def test_a_followed_log_ends_with_its_run(runs, home, double):
 
 def test_records_of_a_run_survive_json(runs):
     runs.make("a", tell=complete)
-    for row in runs.target.attempts("a"):
+    for row in RunHandle("a", runs.target).attempts():
         assert records.from_json(type(row), records.to_json(row)) == row
-    assert runs.target.ends("a", 0)[1] == runs.target.attempts("a")
+    assert runs.target.rows("a", 0)[1] == RunHandle("a", runs.target).attempts()

@@ -34,8 +34,8 @@ def training(nodes=1, **resources):
 
 
 def check(wanted, **has):
-    complaints, warnings = dataclasses.replace(MACHINE, **has).check(HOME, wanted)
-    return [f"{complaint}" for complaint in complaints], warnings
+    issues, warnings = dataclasses.replace(MACHINE, **has).check(HOME, wanted)
+    return [f"{issue}" for issue in issues], warnings
 
 
 def test_a_job_that_fits_is_silent():
@@ -69,14 +69,14 @@ def test_a_job_that_fits_is_silent():
         (job(), {"free": ENOUGH_SPACE - 1}, "199 MiB are left on the disk and 200 are needed"),
     ],
 )
-def test_what_stands_in_the_way_is_a_complaint(wanted, has, said):
-    (complaint,), _ = check(wanted, **has)
-    assert said in complaint
+def test_what_stands_in_the_way_is_an_issue(wanted, has, said):
+    (issue,), _ = check(wanted, **has)
+    assert said in issue
 
 
 def test_all_of_it_at_once():
-    complaints, _ = check(job(gpus=1), missing=("ray",), free=0)
-    assert len(complaints) == 3
+    issues, _ = check(job(gpus=1), missing=("ray",), free=0)
+    assert len(issues) == 3
 
 
 def test_without_a_job_only_the_machine_is_looked_at():
@@ -107,8 +107,8 @@ def test_without_a_job_only_the_machine_is_looked_at():
     ],
 )
 def test_what_gets_slow_is_a_warning(wanted, has, said):
-    complaints, (warning,) = check(wanted, **has)
-    assert complaints == []
+    issues, (warning,) = check(wanted, **has)
+    assert issues == []
     assert said in warning
 
 

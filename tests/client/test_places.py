@@ -6,6 +6,7 @@ import pytest
 
 from trialplane.client import places
 from trialplane.client.places import HERE, Place
+from trialplane.client.run import submit
 from trialplane.errors import InputError
 from trialplane.wire import env, paths
 
@@ -67,7 +68,7 @@ def test_a_home_that_cannot_be_written_is_no_error(tmp_path, monkeypatch):
 
 def test_a_run_that_is_elsewhere(runs, namespace, target, planned):
     runs.make("here")
-    target.submit(planned("there"))
+    submit(target, planned("there"))
     assert places.elsewhere("here", LAB) == "--local"
     assert places.elsewhere("there", HERE) == ""  # nothing was submitted from here
     places.remember(target.place, "there")

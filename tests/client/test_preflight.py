@@ -25,8 +25,8 @@ def look(workplace):
         spelt = {key.replace("__", "."): value for key, value in overrides.items()}
         job = load.load_job(workplace / "jobs" / "demo", overrides=spelt)
         ray_job = render.manifests(Plan("a", job, Pack(b"", "", ()), ORIGIN), Site.model_validate(SITE), 0.0)[0]
-        complaints, warnings = preflight.check(job, ray_job, seen)
-        return [f"{one.field}: {one.message}" for one in complaints], warnings
+        issues, warnings = preflight.check(job, ray_job, seen)
+        return [f"{one.field}: {one.message}" for one in issues], warnings
 
     return check
 
@@ -67,8 +67,8 @@ def test_a_job_that_fits(look):
 def test_gpus_of_the_largest_node_that_trials_may_run_on(look):
     nodes = [node({"pool": "big"}, nvidia_com__gpu="8"), node({"pool": "small"}, nvidia_com__gpu="2")]
     assert look(Seen(nodes=nodes), resources__gpus=8) == ([], [])
-    complaints, _ = look(Seen(nodes=nodes), resources__gpus=8, cluster__node_selector={"pool": "small"})
-    assert complaints == [
+    issues, _ = look(Seen(nodes=nodes), resources__gpus=8, cluster__node_selector={"pool": "small"})
+    assert issues == [
         "resources.gpus: a trial asks for 8 nvidia.com/gpu, and the largest node that it may run on has 2 nvidia.com/gpu; "
         "--set resources.gpus=2"
     ]
@@ -88,21 +88,21 @@ def test_what_a_node_autoscaler_may_make_is_a_warning(look):
 
 
 def test_one_trial_must_fit_the_quota(look):
-    (complaint,), _ = look(Seen(quotas=[quota(requests__memory="2Gi")]))
-    assert complaint.startswith("resources: a trial and the controller ask for ")
-    assert complaint.endswith("small allows 2 GiB in the namespace; ask for less, or have the quota raised")
+    (issue,), _ = look(Seen(quotas=[quota(requests__memory="2Gi")]))
+    assert issue.startswith("resources: a trial and the controller ask for ")
+    assert issue.endswith("small allows 2 GiB in the namespace; ask for less, or have the quota raised")
 
 
 def test_all_trials_at_a_time_should(look):
-    complaints, (warning,) = look(Seen(quotas=[quota(pods="4")]), parallel=5)
-    assert complaints == []
+    issues, (warning,) = look(Seen(quotas=[quota(pods="4")]), parallel=5)
+    assert issues == []
     assert warning == "the quota small has 4 pods left, enough for 2 of 5 trials at a time; the others wait (--parallel 2)"
 
 
 def test_a_priority_class_and_a_queue_must_be_there(look):
     seen = Seen(priority_classes=frozenset({"low"}), queues=frozenset())
-    complaints, _ = look(seen, cluster__priority_class="high", cluster__queue="gpus")
-    assert complaints == [
+    issues, _ = look(seen, cluster__priority_class="high", cluster__queue="gpus")
+    assert issues == [
         "cluster.priority_class: there is no PriorityClass high; there are: low",
         "cluster.queue: there is no LocalQueue gpus in the namespace; there is none (is Kueue installed?)",
     ]
@@ -114,32 +114,32 @@ BIG = {"cpu": "64", "memory": "512Gi"}
 
 def test_a_training_on_nodes_with_fewer_gpus_is_told_how_to_spread(training):
     nodes = [node(nvidia_com__gpu="4", **BIG), node(nvidia_com__gpu="4", **BIG)]
-    (complaint,), _ = training(Seen(nodes=nodes), resources__gpus=8)
-    assert complaint == (
+    (issue,), _ = training(Seen(nodes=nodes), resources__gpus=8)
+    assert issue == (
         "resources.gpus: each pod of the training asks for 8 nvidia.com/gpu, and the largest node that it may run on has "
         "4 nvidia.com/gpu; --gpus 4 --nodes 2 spreads them over 2 nodes"
     )
     assert training(Seen(nodes=nodes), resources__gpus=4, nodes=2) == ([], [])
-    (complaint,), _ = training(Seen(nodes=nodes), resources__gpus=6, nodes=3)
-    assert "--gpus 4 --nodes 5" in complaint
+    (issue,), _ = training(Seen(nodes=nodes), resources__gpus=6, nodes=3)
+    assert "--gpus 4 --nodes 5" in issue
 
 
 def test_all_pods_of_a_training_need_room(training):
     nodes = [node(nvidia_com__gpu="4", **BIG)]
-    complaints, (warning,) = training(Seen(nodes=nodes), resources__gpus=4, nodes=2)
-    assert complaints == []
+    issues, (warning,) = training(Seen(nodes=nodes), resources__gpus=4, nodes=2)
+    assert issues == []
     assert "starts when all 2 are there, and the nodes have room for 1" in warning
 
 
 def test_all_pods_of_a_training_must_fit_the_quota(training):
     seen = Seen(quotas=[quota(**{"requests.nvidia.com/gpu": "12"})])
-    (complaint,), _ = training(seen, resources__gpus=8, nodes=2)
-    assert complaint.startswith("resources: the training and the controller ask for 16 nvidia.com/gpu, and small allows 12")
+    (issue,), _ = training(seen, resources__gpus=8, nodes=2)
+    assert issue.startswith("resources: the training and the controller ask for 16 nvidia.com/gpu, and small allows 12")
     assert training(seen, resources__gpus=4, nodes=3)[0] == []
     full = quota(pods="8")
     full["status"]["used"] = {"pods": "5"}
-    complaints, (warning,) = training(Seen(quotas=[full]), nodes=4)
-    assert complaints == []
+    issues, (warning,) = training(Seen(quotas=[full]), nodes=4)
+    assert issues == []
     said = "has 3 pods left, and the training and its controller ask for 6 pods: it waits until others have ended"
     assert warning == f"the quota small {said}"
 
@@ -156,11 +156,11 @@ def test_files_of_the_data_volume_need_one(workplace):
             }
         )
 
-    complaints = preflight.data(job(), "")
-    assert [(one.field, one.message.partition(" is")[0]) for one in complaints] == [
+    issues = preflight.data(job(), "")
+    assert [(one.field, one.message.partition(" is")[0]) for one in issues] == [
         ("params.data", "/data/a.csv"),
         ("params.more", "/data/c.csv"),
     ]
-    assert "the chart has no data volume; helm upgrade --set data.enabled=true" in complaints[0].message
+    assert "the chart has no data volume; helm upgrade --set data.enabled=true" in issues[0].message
     assert preflight.data(job(), "datasets") == []
     assert preflight.data(job(cluster={"image": "lab/own:1"}), "") == []

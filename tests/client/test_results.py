@@ -13,12 +13,15 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.client.conftest import complete, failed
+from tests.client.conftest import ORIGIN, complete, failed
 
 from trialplane.client import folder, results
-from trialplane.errors import LedgerCorrupt, LedgerUnavailable
+from trialplane.client.run import RunHandle, submit
+from trialplane.errors import LedgerCorrupt, LedgerUnavailable, TargetError
+from trialplane.plan import plan as planning
+from trialplane.spec import load
 from trialplane.wire import rows
-from trialplane.wire.states import FailureClass, TrialState
+from trialplane.wire.states import FailureClass, RunState, TrialState
 
 
 def read(run, alive=False):
@@ -89,6 +92,20 @@ def test_has_ended_tells_attempts_apart(runs):
     run = runs.make("a", tell=lambda r: failed(r, FailureClass.LOST) if r.attempt == 1 else None, asks=1)
     assert results.has_ended(run.ledger, "a", 0, 1)
     assert not results.has_ended(run.ledger, "a", 0, 2)
+
+
+@pytest.mark.parametrize("told", [{"complete": 2}, {"running": 1}])
+def test_a_run_whose_ledger_is_gone_is_neither_forgotten_nor_begun_anew(runs, told):
+    run = runs.make("a", tell=complete, asks=2)
+    runs.say(run, RunState.RUNNING, **told)
+    run.ledger.unlink()
+    source = runs.jobs / "demo"
+    plan = planning.plan(load.load_job(source), source, "a", ORIGIN)
+    handle = RunHandle("a", runs.target)
+    for verb in (handle.attempts, handle.resume, lambda: submit(runs.target, plan)):
+        with pytest.raises(TargetError, match=r"its trials are in MLflow: .*`platform delete a` forgets it"):
+            verb()
+    assert run.root.exists()
 
 
 def test_reading_leaves_no_file_behind(runs):

@@ -44,7 +44,7 @@ def test_a_run_whose_controller_is_elsewhere_goes_on(runs, held, holder):
     told = runs.say(run, RunState.RUNNING, complete=1)
     held(run, holder)
     assert runs.target.is_active("a")
-    assert runs.target.status("a") == told
+    assert RunHandle("a", runs.target).status() == told
 
 
 @pytest.mark.parametrize("holder", [ELSEWHERE, IN_A_CONTAINER, GONE])
@@ -53,11 +53,11 @@ def test_it_is_neither_deleted_nor_resumed(runs, held, signals, holder):
     runs.say(run, RunState.RUNNING, complete=1)
     held(run, holder)
     with pytest.raises(InputError, match="is active"):
-        runs.target.delete("a")
+        runs.target.remove("a", forget=True)
     with pytest.raises(TargetError, match="node7"):
         RunHandle("a", runs.target).delete()
     with pytest.raises(InputError, match="is running"):
-        runs.target.resume("a", {}, ())
+        RunHandle("a", runs.target).resume()
     assert run.ledger.exists()
     assert signals == []
 
@@ -70,11 +70,11 @@ def test_no_signal_crosses_to_a_process_that_has_its_pid_here(runs, held, signal
     runs.say(run, RunState.RUNNING, complete=1)
     held(run, holder)
     with pytest.raises(TargetError) as caught:
-        getattr(runs.target, verb)("a", now=now)
+        getattr(RunHandle("a", runs.target), verb)(now=now)
     assert all(word in str(caught.value) for word in (f"pid {os.getpid()} on node7", "platform cancel a --local"))
     assert signals == []
     assert not run.cancelled.exists(), "a pause there would become a cancel"
-    assert runs.target.status("a").state is RunState.RUNNING
+    assert RunHandle("a", runs.target).status().state is RunState.RUNNING
 
 
 def test_a_lock_that_names_nobody_is_held_all_the_same(runs, held, signals):
@@ -83,7 +83,7 @@ def test_a_lock_that_names_nobody_is_held_all_the_same(runs, held, signals):
     run.lock.write_text("4711\n")
     assert runs.target.is_active("a")
     with pytest.raises(TargetError, match=r"\(an older version wrote it\): `fuser` shows it"):
-        runs.target.stop("a")
+        RunHandle("a", runs.target).stop()
     assert signals == []
 
 
@@ -138,7 +138,7 @@ def test_without_locks_one_elsewhere_may_be_alive(runs, no_locks):
     run.lock.write_text("")
     run.controller.write_text(json.dumps(ELSEWHERE.facts(started=1.0)))
     with pytest.raises(TargetError) as caught:
-        runs.target.delete("a")
+        runs.target.remove("a", forget=True)
     assert all(word in str(caught.value) for word in ("No locks available", "node7", f"remove {run.controller}"))
     assert run.root.exists()
     found = CliRunner().invoke(list_command, ["--local"])

@@ -10,8 +10,7 @@ import json
 import pytest
 from tests.client.cluster_double import Problem
 
-from trialplane.client.run import RunHandle
-from trialplane.client.target import Submitted
+from trialplane.client.run import RunHandle, Submitted, submit
 from trialplane.errors import InputError, RunExists, RunNotFound, TargetError
 from trialplane.plan import render
 from trialplane.wire import cluster as names
@@ -26,7 +25,7 @@ def _refuse_maps(verb: str, plural: str) -> None:
 def test_what_is_applied_is_what_a_dry_run_shows(target, namespace, planned):
     plan = planned()
     shown = target.describe(plan)["items"]
-    target.submit(plan)
+    submit(target, plan)
     (ray_job,) = namespace.cluster.objects["rayjobs"].values()
     assert ray_job["spec"] == shown[0]["spec"]
     assert ray_job["metadata"]["labels"] == shown[0]["metadata"]["labels"]
@@ -47,7 +46,7 @@ def test_a_dry_run_sends_nothing(target, namespace, planned):
 def test_half_a_submission_is_taken_back(target, namespace, planned):
     namespace.cluster.refuse = lambda verb, plural, name: _refuse_maps(verb, plural)
     with pytest.raises(InputError, match="refuses it: exceeded quota: maps"):
-        target.submit(planned())
+        submit(target, planned())
     assert namespace.cluster.objects["rayjobs"] == {}
     assert target.runs() == []
 
@@ -56,7 +55,7 @@ def test_a_run_is_written_down_before_its_objects_are_made(target, namespace, pl
     known = []
     made = namespace.cluster.made
     namespace.cluster.made = lambda thing: (known.extend(namespace.studies), made(thing))
-    target.submit(planned())
+    submit(target, planned())
     assert known == ["a"]
 
 
@@ -69,12 +68,12 @@ def test_a_submission_that_was_interrupted_before_its_objects_were_made_is_known
 
 
 def test_of_two_submissions_that_saw_no_run_of_the_name_the_first_is_written_down(target, namespace, planned, monkeypatch):
-    monkeypatch.setattr(target, "_join", lambda plan: Submitted.NEW)  # as both have seen it
+    monkeypatch.setattr(target, "observe", lambda run: None)  # as both have seen it
     assert target.gateway.record(planned(), 1.0, new=True)
     with pytest.raises(RunExists, match=r"trials: 6 → 7"):
-        target.submit(planned(trials=7))
+        submit(target, planned(trials=7))
     assert namespace.cluster.objects["rayjobs"] == {}
-    assert target.submit(planned()) is Submitted.NEW
+    assert submit(target, planned()) is Submitted.NEW
     assert len(namespace.studies) == len(namespace.cluster.objects["rayjobs"]) == 1
 
 
@@ -82,15 +81,15 @@ def test_a_ray_job_of_somebody_else_is_left_alone(target, namespace, planned):
     theirs = {"metadata": {"name": "a"}, "spec": {}, "status": {"jobDeploymentStatus": "Running"}}
     namespace.cluster.put("rayjobs", theirs)
     with pytest.raises(RunExists, match=r"rayjob a in .* belongs to no run; choose another with --name"):
-        target.submit(planned())
+        submit(target, planned())
     with pytest.raises(RunNotFound):
-        target.status("a")
+        RunHandle("a", target).status()
 
 
 def test_a_config_map_of_the_chart_is_left_alone(target, namespace, planned):
     before = json.dumps(namespace.cluster.objects["configmaps"][names.SITE])
     with pytest.raises(RunExists, match=r"configmap trialplane in .* belongs to no run"):
-        target.submit(planned(names.SITE))
+        submit(target, planned(names.SITE))
     assert json.dumps(namespace.cluster.objects["configmaps"][names.SITE]) == before
     assert namespace.cluster.objects["rayjobs"] == {}
 
@@ -113,12 +112,12 @@ def test_a_run_that_is_just_being_submitted_is_not_replaced(target, namespace, p
     def applied(plan, submitted):
         monkeypatch.undo()
         with pytest.raises(RunExists):
-            target.submit(planned(trials=7))
-        meanwhile.append(target.submit(planned()))
+            submit(target, planned(trials=7))
+        meanwhile.append(submit(target, planned()))
         target.objects.apply(plan, submitted)
 
     monkeypatch.setattr(target.objects, "apply", applied)
-    assert target.submit(planned()) is Submitted.NEW
+    assert submit(target, planned()) is Submitted.NEW
     assert meanwhile == [Submitted.NEW], "the same submission completes it"
     assert target.job("a") == planned().job
     assert (target.runs(), len(namespace.cluster.objects["rayjobs"])) == (["a"], 1)
@@ -129,8 +128,8 @@ def test_a_submission_that_was_interrupted_is_completed_by_the_same_again(target
     target.objects.apply(planned(), 1.0)
     namespace.cluster.remove("configmaps", names.code_map("a"))
     with pytest.raises(RunExists, match="platform status a"):
-        target.submit(planned(trials=7))
-    assert target.submit(planned()) is Submitted.NEW
+        submit(target, planned(trials=7))
+    assert submit(target, planned()) is Submitted.NEW
     assert RunHandle("a", target).status().state is RunState.RUNNING
 
 
@@ -153,17 +152,25 @@ def test_what_a_dry_run_printed_and_kubectl_applied_is_a_run_like_any_other(targ
 
 def test_a_run_that_never_started_is_replaced(target, namespace, planned):
     namespace.held = True
-    target.submit(planned())
+    submit(target, planned())
     namespace.cluster.objects["rayjobs"]["a"]["status"].update(
         jobDeploymentStatus="Failed", reason="PreRunningDeadlineExceeded"
     )
-    assert target.submit(planned(trials=7)) is Submitted.REPLACED
+    assert submit(target, planned(trials=7)) is Submitted.REPLACED
     assert target.job("a").trials == 7
+
+
+def test_the_same_submission_of_a_living_run_needs_no_gateway(target, namespace, planned):
+    submit(target, planned())
+    namespace.down = True
+    assert submit(target, planned()) is Submitted.RUNNING
+    with pytest.raises(RunExists, match=r"trials: 6 → 7"):
+        submit(target, planned(trials=7))
 
 
 def test_nothing_is_submitted_while_the_gateway_is_away(target, namespace, planned):
     """A study of that name may be in the ledger."""
     namespace.down = True
     with pytest.raises(TargetError, match="nothing was started"):
-        target.submit(planned())
+        submit(target, planned())
     assert namespace.cluster.objects["rayjobs"] == {}

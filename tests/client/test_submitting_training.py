@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pytest
 
+from trialplane.client.run import RunHandle, submit
 from trialplane.client.sdk import Platform
 from trialplane.errors import SpecError
 
@@ -38,15 +39,15 @@ def said(platform, *sets, **overrides) -> list[str]:
     try:
         platform.prepare("demo", name="b", sets=sets, overrides=overrides, kind="train")
     except SpecError as error:
-        return [f"{one.field}: {one.message}" for one in error.complaints]
+        return [f"{one.field}: {one.message}" for one in error.issues]
     return []
 
 
 @pytest.fixture
 def platform(target, namespace, planned):
     """The SDK at that namespace, where the training `a` has run."""
-    target.submit(planned("a"))
-    target.status("a")
+    submit(target, planned("a"))
+    RunHandle("a", target).status()
     return Platform(target)
 
 
@@ -56,12 +57,12 @@ def test_a_checkpoint_is_looked_for_where_it_would_be(platform, namespace, chart
     chart(checkpoints={"claim": "saved"})
     study = namespace.studies["a"]
     study.saved = False
-    (complaint,) = said(platform, resume="a")
-    assert complaint.startswith("resume: a has saved no checkpoint to start from; `platform logs a`")
+    (issue,) = said(platform, resume="a")
+    assert issue.startswith("resume: a has saved no checkpoint to start from; `platform logs a`")
     for study.saved in (True, None):  # None: a gateway that cannot tell stands in nobody's way
         assert said(platform, resume="a") == []
-    (complaint,) = said(platform, "checkpoints.url=s3://b/c", resume="a")
-    assert complaint.startswith("resume: a saved itself in /checkpoints, and this run would look in s3://b/c;")
+    (issue,) = said(platform, "checkpoints.url=s3://b/c", resume="a")
+    assert issue.startswith("resume: a saved itself in /checkpoints, and this run would look in s3://b/c;")
     assert namespace.cluster.objects["rayjobs"].keys() == {"a"}
 
 

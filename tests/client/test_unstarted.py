@@ -6,9 +6,9 @@ On the doubles of an API server, KubeRay and the gateway. What that keeps: tests
 from __future__ import annotations
 
 import pytest
+from tests.client.conftest import scaled
 
-from trialplane.client.run import RunHandle
-from trialplane.client.target import Submitted
+from trialplane.client.run import RunHandle, Submitted, submit
 from trialplane.errors import InputError, RunNotFound
 from trialplane.wire.states import RunState
 
@@ -16,7 +16,7 @@ from trialplane.wire.states import RunState
 def pending(target, namespace, plan) -> RunHandle:
     """A run whose pods fit no node."""
     namespace.held = True
-    assert target.submit(plan) is Submitted.NEW
+    assert submit(target, plan) is Submitted.NEW
     handle = RunHandle(plan.run, target)
     assert handle.status().state is RunState.PENDING
     return handle
@@ -106,6 +106,6 @@ def test_a_run_that_was_applied_by_other_means_is_known_when_it_is_cancelled_bef
 def test_only_a_run_that_has_begun_is_scaled(target, namespace, planned):
     handle = pending(target, namespace, planned())
     with pytest.raises(InputError, match="has not started yet"):
-        target.scale("a", 2)
+        scaled(target, 2)
     namespace.held = False
     assert handle.status().parallel == planned().job.parallel

@@ -18,7 +18,7 @@ from tests.client.conftest import ORIGIN, Runs, complete
 from tests.client.kuberay_double import NamespaceDouble
 
 from trialplane.client.kubernetes import KubernetesTarget
-from trialplane.client.run import RunHandle
+from trialplane.client.run import RunHandle, submit
 from trialplane.client.target import Target
 from trialplane.errors import InputError, RunNotFound
 from trialplane.plan import plan as planning
@@ -70,7 +70,7 @@ class Place:
 
     def running(self, name: str, **overrides: Any) -> RunHandle:
         """A run that goes on until it is told to stop."""
-        self.target.submit(self.plan(name, **overrides))
+        submit(self.target, self.plan(name, **overrides))
         self.settle(name)
         handle = RunHandle(name, self.target)
         until(lambda: handle.status().state is RunState.RUNNING)
@@ -151,7 +151,7 @@ class RealCluster(Place):
 
     def done(self, name: str) -> RunHandle:
         (self.jobs / "demo" / "train.py").write_text(_QUICK)
-        self.target.submit(self.plan(name))
+        submit(self.target, self.plan(name))
         handle = RunHandle(name, self.target)
         assert handle.wait(PATIENCE).state is RunState.SUCCEEDED
         return handle
@@ -161,6 +161,6 @@ class RealCluster(Place):
             assert name.startswith(self.prefix), f"{name} may be somebody else's"
             with contextlib.suppress(RunNotFound):
                 with contextlib.suppress(InputError):  # it has ended
-                    self.target.cancel(name, now=True)
+                    RunHandle(name, self.target).cancel(now=True)
                 until(lambda name=name: not self.target.is_active(name))
-                self.target.delete(name)
+                self.target.remove(name, forget=True)

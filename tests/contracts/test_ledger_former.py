@@ -174,7 +174,6 @@ def test_a_laptop_reads_it_as_it_is(sqlite: Backend) -> None:
     file = sqlite.folder / "ledger.db"
     before = file.read_bytes()
     found = results.attempts(file, "toy", JOB, alive=False)
-    assert results.has_attempts(file, "toy")
     assert (results.has_ended(file, "toy", 5, 1), results.has_ended(file, "toy", 8, 1)) == (True, False)
     place, ends = results.ends(file, "toy", 0)
     assert [end.request.number for end in ends] == list(range(9))

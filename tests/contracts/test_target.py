@@ -14,8 +14,7 @@ from tests.client.conftest import double, home, namespace, runs, workplace
 from tests.contracts.target_places import TRIALS, Double, RealCluster, ThisMachine, until
 
 from trialplane.client.kubernetes import KubernetesTarget
-from trialplane.client.run import RunHandle
-from trialplane.client.target import Submitted
+from trialplane.client.run import RunHandle, Submitted, submit
 from trialplane.errors import InputError, RunExists, RunNotFound, SpecError
 from trialplane.wire.states import RunState, TrialState
 
@@ -48,32 +47,32 @@ def place(request, monkeypatch):
 def test_a_new_run_is_there_at_once(place):
     a = place.name("a")
     plan = place.plan(a)
-    assert place.target.submit(plan) is Submitted.NEW
+    assert submit(place.target, plan) is Submitted.NEW
     assert a in place.target.runs()
     assert place.target.is_active(a)
     assert place.target.job(a) == plan.job
-    status = place.target.status(a)
+    status = RunHandle(a, place.target).status()
     assert status.state in (RunState.PENDING, RunState.RUNNING)
     assert (status.run, status.job, status.trials) == (a, "demo", TRIALS)
-    assert place.target.attempts(a) == []
-    assert place.target.ends(a, 0) == (0, [])
+    assert RunHandle(a, place.target).attempts() == []
+    assert place.target.rows(a, 0) == (0, [])
     place.settle(a)
 
 
 def test_the_same_submission_again_starts_nothing(place):
     a = place.name("a")
     place.running(a)
-    assert place.target.submit(place.plan(a)) is Submitted.RUNNING
+    assert submit(place.target, place.plan(a)) is Submitted.RUNNING
 
 
 def test_another_spec_or_other_code_under_the_name_is_refused_with_the_difference(place):
     a = place.name("a")
     place.running(a)
     with pytest.raises(RunExists, match=f"trials: {TRIALS} → 7"):
-        place.target.submit(place.plan(a, trials=7))
+        submit(place.target, place.plan(a, trials=7))
     (place.jobs / "demo" / "train.py").write_text("def run(ctx):\n    return 1.0\n")
     with pytest.raises(RunExists, match=r"code: train\.py: changed"):
-        place.target.submit(place.plan(a))
+        submit(place.target, place.plan(a))
 
 
 def test_a_stopped_run_is_paused_and_goes_on(place):
@@ -105,7 +104,7 @@ def test_what_would_make_another_study_is_refused(place):
     handle.pause()
     with pytest.raises(SpecError) as caught:
         handle.resume(changes={"parallel": 0}, sets=["space.lr.high=2", "x"])
-    assert {"parallel", "space.lr.high", "--set"} <= {complaint.field for complaint in caught.value.complaints}
+    assert {"parallel", "space.lr.high", "--set"} <= {issue.field for issue in caught.value.issues}
     assert not handle.is_active()
 
 
@@ -134,8 +133,8 @@ def test_stopping_what_nobody_works_on_does_nothing(place):
     handle = place.running(a)
     handle.pause()
     before = handle.status()
-    place.target.stop(a)
-    place.target.release(a)
+    RunHandle(a, place.target).stop()
+    place.target.remove(a, forget=False)
     assert handle.status().state is before.state is RunState.PAUSED
 
 
@@ -147,14 +146,15 @@ def test_killing_leaves_nobody_at_work(place):
     assert handle.exit_code == 130
 
 
-def test_a_look_is_its_status_and_whether_it_goes_on(place):
+def test_a_run_is_observed_with_its_status_and_whether_it_goes_on(place):
     a = place.name("a")
     handle = place.running(a)
-    status, active = place.target.look(a)
-    assert (status.state, active) == (RunState.RUNNING, True)
+    seen = place.target.observe(a)
+    assert (seen.status.state, seen.is_active) == (RunState.RUNNING, True)
     handle.pause()
-    status, active = place.target.look(a)
-    assert (status.state, active) == (RunState.PAUSED, False)
+    seen = place.target.observe(a)
+    assert (seen.status.state, seen.is_active) == (RunState.PAUSED, False)
+    assert place.target.observe(place.name("another")) is None
 
 
 def test_a_run_that_succeeded_tells_its_trials(place):
@@ -166,16 +166,16 @@ def test_a_run_that_succeeded_tells_its_trials(place):
     attempts = handle.attempts()
     assert {row.trial for row in attempts} == set(range(TRIALS))
     assert all(row.state is TrialState.COMPLETE for row in attempts)
-    end, rows = place.target.ends(a, 0)
+    end, rows = place.target.rows(a, 0)
     assert sorted(row.number for row in rows) == sorted(row.number for row in attempts)
-    assert place.target.ends(a, end) == (end, [])
+    assert place.target.rows(a, end) == (end, [])
     assert handle.rows()[0].values == handle.best()[0].values == min(row.values for row in attempts)
 
 
 def test_a_run_that_succeeded_has_nothing_left_to_do(place):
     a = place.name("a")
     handle = place.done(a)
-    assert place.target.submit(place.plan(a)) is Submitted.FINISHED
+    assert submit(place.target, place.plan(a)) is Submitted.FINISHED
     with pytest.raises(InputError, match="--trials N"):
         handle.resume()
     handle.resume(changes={"trials": TRIALS + 1})
@@ -207,16 +207,16 @@ def test_a_followed_log_ends_with_its_run(place):
 def test_an_unknown_run_names_the_nearest(place):
     name = place.name("criteria-1")
     typo = name.replace("criteria", "critria")
-    place.target.submit(place.plan(name))
-    asked = (place.target.status, place.target.is_active, place.target.look, place.target.attempts, place.target.exit_code)
+    submit(place.target, place.plan(name))
+    handle, target = RunHandle(typo, place.target), place.target
+    asked = (
+        *(handle.status, handle.is_active, handle.observe, handle.attempts, lambda: handle.exit_code, handle.stop),
+        *(handle.cancel, handle.pause, handle.resume, lambda: target.remove(typo, forget=True), lambda: target.job(typo)),
+        *(handle.logs, lambda: target.desire(typo, RunState.CANCELLED)),
+    )
     for call in asked:
         with pytest.raises(RunNotFound, match=f"did you mean {name}"):
-            call(typo)
-    for call in (place.target.stop, place.target.cancel, place.target.delete, place.target.job):
-        with pytest.raises(RunNotFound):
-            call(typo)
-    with pytest.raises(RunNotFound):
-        list(place.target.log(typo, None, None, False))
+            call()
     place.settle(name)
 
 
@@ -224,12 +224,12 @@ def test_a_deleted_run_is_forgotten(place):
     a = place.name("a")
     handle = place.running(a)
     with pytest.raises(InputError, match=f"platform cancel {a}"):
-        place.target.delete(a)
+        place.target.remove(a, forget=True)
     handle.delete()
     assert a not in place.target.runs()
     with pytest.raises(RunNotFound):
-        place.target.status(a)
-    assert place.target.submit(place.plan(a, trials=7)) is Submitted.NEW
+        RunHandle(a, place.target).status()
+    assert submit(place.target, place.plan(a, trials=7)) is Submitted.NEW
     place.settle(a)
 
 
@@ -238,7 +238,7 @@ def test_only_what_goes_on_is_scaled(place):
     handle = place.running(a)
     handle.pause()
     with pytest.raises(InputError, match=f"platform resume {a} --parallel 3"):
-        place.target.scale(a, 3)
+        list(handle.scale(3))
 
 
 def test_runs_are_listed_newest_first(place):

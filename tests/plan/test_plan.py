@@ -25,9 +25,9 @@ def test_good_names_pass(name):
 
 
 @pytest.mark.parametrize("name", ["", "-a", "a-", "1a", "A", "a_b", "a.b", "a/b", "..", "ä", "a b", "x" * 48, "a\n"])
-def test_bad_names_are_one_complaint_that_names_the_flag(name):
-    (complaint,) = planning.check_name(name)
-    assert complaint.source == "--name"
+def test_bad_names_are_one_issue_that_names_the_flag(name):
+    (issue,) = planning.check_name(name)
+    assert issue.source == "--name"
 
 
 @pytest.mark.parametrize("text", ["My Run", "1st_try", "a_b", "x" * 60, "--", "ÄÖ", "a" * 46 + "_b"])
@@ -35,9 +35,9 @@ def test_a_slug_is_a_good_name(text):
     assert planning.check_name(planning.slug(text)) == []
 
 
-def test_the_complaint_shows_a_name_that_is_good():
-    (complaint,) = planning.check_name("My_Run")
-    assert "my-run" in complaint.message
+def test_the_issue_shows_a_name_that_is_good():
+    (issue,) = planning.check_name("My_Run")
+    assert "my-run" in issue.message
 
 
 @pytest.mark.parametrize("job", ["demo", "tiny_bert", "9lives", "j" * 63])

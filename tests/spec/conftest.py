@@ -1,4 +1,4 @@
-"""A folder with one job that uses most of what a job file can hold, and the complaints about what it is changed to."""
+"""A folder with one job that uses most of what a job file can hold, and the issues about what it is changed to."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def found(folder: Path, **layers: Any) -> list[tuple[str, str, int, str]]:
-    """The complaints as (field, source, line, message)."""
+    """The issues as (field, source, line, message)."""
     with pytest.raises(errors.SpecError) as caught:
         load.load_job(folder, **layers)
-    return [(one.field, one.source, one.line, one.message) for one in caught.value.complaints]
+    return [(one.field, one.source, one.line, one.message) for one in caught.value.issues]

@@ -111,12 +111,12 @@ def test_what_is_of_another_kind_is_refused_all_at_once(place: Path) -> None:
         "nodes: 2\n"
         "budget: {max_failed: 3}\n",
     )
-    complaints = {field: (line, message) for field, _, line, message in found(place)}
-    assert set(complaints) == {
+    issues = {field: (line, message) for field, _, line, message in found(place)}
+    assert set(issues) == {
         "space", "enqueue", "sampler", "pruner", "constraints", "trials", "parallel", "ranks", "nodes", "budget.max_failed",
     }  # fmt: skip
-    assert [complaints[field][0] for field in ("space", "trials", "nodes", "budget.max_failed")] == [3, 8, 11, 12]
-    assert "write the values into params" in complaints["space"][1]
+    assert [issues[field][0] for field in ("space", "trials", "nodes", "budget.max_failed")] == [3, 8, 11, 12]
+    assert "write the values into params" in issues["space"][1]
     for field, cure in {
         "trials": "collect.iterations",
         "parallel": "collect.workers",
@@ -124,7 +124,7 @@ def test_what_is_of_another_kind_is_refused_all_at_once(place: Path) -> None:
         "nodes": "collect.workers",
         "budget.max_failed": "collect.max_failed",
     }.items():
-        assert cure in complaints[field][1]
+        assert cure in issues[field][1]
 
 
 @pytest.mark.parametrize(
@@ -151,15 +151,16 @@ def test_what_is_of_another_kind_is_refused_all_at_once(place: Path) -> None:
         ("kind: collet\nentrypoint: train:play\n", "kind", 1, "is not 'hpo', 'train' or 'collect'"),
         ("kind: collect\ncollect: {units: 4, learner: 'train:play'}\n", "collect.learner.entrypoint", 2, "is the entryp"),
         (GOOD + "workers: 4\n", "workers", 3, "there is no such field; did you mean collect.workers?"),
+        (GOOD + "consumer: train:learn\n", "consumer", 3, "there is no such field; did you mean collect.learner?"),
         (GOOD + "timeout: 4\n", "timeout", 3, "did you mean budget.timeout or collect.timeout?"),
         ("kind: train\nentrypoint: train:play\nworkers: 4\n", "workers", 3, "did you mean retries or ranks or nodes?"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_told_with_its_line(place: Path, text: str, field: str, line: int, said: str) -> None:
     write(place, text)
-    (complaint,) = found(place)
-    assert (complaint[0], complaint[2]) == (field, line)
-    assert said in complaint[3]
+    (issue,) = found(place)
+    assert (issue[0], issue[2]) == (field, line)
+    assert said in issue[3]
 
 
 def test_a_wrong_collection_hides_nothing_else(place: Path) -> None:
@@ -230,8 +231,8 @@ def test_the_learner_is_taken_by_its_former_name_with_a_note(place: Path) -> Non
     assert notes == [
         "collect.consumer is called collect.learner now (jobs/demo/job.yaml:4); the next version does not know the old name"
     ]
-    (complaint,) = found(place, sets=["collect.consumer=train:play"])
-    assert complaint[:2] == ("collect.learner.entrypoint", "--set collect.consumer=train:play")
+    (issue,) = found(place, sets=["collect.consumer=train:play"])
+    assert issue[:2] == ("collect.learner.entrypoint", "--set collect.consumer=train:play")
     write(place, "kind: collect\ncollect:\n  units: 4\n  consumer: train:lern\n")
     assert [(field, line) for field, _, line, _ in found(place)] == [("collect.learner.entrypoint", 4)]
     former = {**COLLECT, "consumer": COLLECT["learner"]}

@@ -1,4 +1,4 @@
-"""Job files too deep, too large or too many to be meant: each ends in a complaint, and none in the end of the process.
+"""Job files too deep, too large or too many to be meant: each ends in an issue, and none in the end of the process.
 
 Not checked here: odd values in fields of a usual size (test_odd_files.py).
 """
@@ -110,8 +110,8 @@ def test_layers_do_not_look_at_all_of_a_file_for_each_field(monkeypatch: pytest.
 
 
 def test_many_complaints_are_counted() -> None:
-    many = errors.SpecError([errors.Complaint("field", "x", "job.yaml", line) for line in range(1, 61)])
+    many = errors.SpecError([errors.Issue(("field",), "x", "job.yaml", line) for line in range(1, 61)])
     lines = str(many).splitlines()
-    assert len(lines) == 1 + errors.MOST_COMPLAINTS + 1
+    assert len(lines) == 1 + errors.MOST_ISSUES + 1
     assert lines[-1] == "  and 10 more"
-    assert len(many.complaints) == 60
+    assert len(many.issues) == 60

@@ -72,9 +72,9 @@ def test_good_files(tmp_path: Path, name: str, content: bytes) -> None:
 )
 def test_bad_files(tmp_path: Path, name: str, content: bytes, message: str) -> None:
     (tmp_path / name).write_bytes(content)
-    [complaint] = check_inputs(job(name, "text", "label"), tmp_path)
-    assert (complaint.field, complaint.source) == ("params.data", str(tmp_path / name))
-    assert message in complaint.message
+    [issue] = check_inputs(job(name, "text", "label"), tmp_path)
+    assert (issue.field, issue.source) == ("params.data", str(tmp_path / name))
+    assert message in issue.message
 
 
 def test_missing_files_and_odd_values(tmp_path: Path) -> None:
@@ -89,8 +89,8 @@ def test_missing_files_and_odd_values(tmp_path: Path) -> None:
 
 
 def test_null_names_no_file(tmp_path: Path) -> None:
-    (complaint,) = check_inputs(job(None, "text"), tmp_path)
-    assert (complaint.field, complaint.message) == ("params.data", "is null, and must name a .csv, .tsv or .jsonl file")
+    (issue,) = check_inputs(job(None, "text"), tmp_path)
+    assert (issue.field, issue.message) == ("params.data", "is null, and must name a .csv, .tsv or .jsonl file")
     (of_text,) = check_inputs(training(None), tmp_path)
     assert of_text.message.endswith("must name a text file")
     assert check_inputs(training(None, optional=True), tmp_path) == []
@@ -266,8 +266,8 @@ def test_lines_of_several_files_are_added(tmp_path: Path) -> None:
     for name in "ab":
         (tmp_path / name).write_text("x\n" * 8)
     assert check_inputs(training(["a", "b"], at_least=16), tmp_path) == []
-    (complaint,) = check_inputs(training(["a", "b"], at_least=17), tmp_path)
-    assert complaint.message.startswith("has 16 lines of text")
+    (issue,) = check_inputs(training(["a", "b"], at_least=17), tmp_path)
+    assert issue.message.startswith("has 16 lines of text")
 
 
 def test_what_only_trials_have_is_not_looked_at(tmp_path: Path) -> None:
@@ -326,9 +326,9 @@ def test_what_is_no_file_is_said_and_never_read(tmp_path: Path) -> None:
         ("a\0.csv", "cannot be read: embedded null byte"),
         ("~nosuchuser/a.csv", "begins with a user that is not there"),
     ):
-        [complaint] = check_inputs(job(name, "text"), tmp_path)
-        assert complaint.field == "params.data"
-        assert message in complaint.message, name
+        [issue] = check_inputs(job(name, "text"), tmp_path)
+        assert issue.field == "params.data"
+        assert message in issue.message, name
 
 
 def test_a_line_as_long_as_the_file_is_counted_once(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Jobs as values: JSON round trips, parameters in order, merging of layers, differences; laws as property tests.
 
-Does not check files and complaints (test_load.py).
+Does not check files and issues (test_load.py).
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import pydantic
 import pytest
 from hypothesis import given, settings
 
+from trialplane.client.changes import changed_fields
 from trialplane.spec import draft, jobs, space, values
-from trialplane.spec.difference import difference
 from trialplane.spec.document import Place
 from trialplane.spec.draft import Draft, Origin
 from trialplane.spec.sampling import Pruner, Sampler
@@ -85,7 +85,7 @@ def test_a_job_reads_back_from_its_json(data: dict[str, Any]) -> None:
     again = jobs.read(job.model_dump_json())
     assert again == job
     assert again.model_dump_json() == job.model_dump_json()
-    assert difference(job, again) == []
+    assert changed_fields(job, again) == []
 
 
 @settings(max_examples=40, deadline=None)
@@ -200,10 +200,10 @@ def test_merge_laws(one: dict[str, Any], other: dict[str, Any]) -> None:
 def test_every_value_knows_where_it_came_from(tree: dict[str, Any], sets: list[tuple[list[str], Any]]) -> None:
     made = Draft({"params": tree}, {(): Origin("file", 1)})
     for index, (steps, value) in enumerate(sets):
-        before = len(made.complaints)
+        before = len(made.issues)
         place: Place = ("params", *steps)
         made.set(place, value, Origin(f"set {index}"))
-        if len(made.complaints) == before:
+        if len(made.issues) == before:
             assert made.get(place) == value
             assert made.origin(place).source == f"set {index}"
 
@@ -228,7 +228,7 @@ def test_differences_are_told_by_field() -> None:
             "enqueue": [{"lr": 2}],
         }
     )
-    assert difference(old, new) == [
+    assert changed_fields(old, new) == [
         "params.a: [1] → [1, 2]",
         "params.b: 1 → true",
         "space.lr.high: 2.0 → 3.0",
@@ -237,7 +237,7 @@ def test_differences_are_told_by_field() -> None:
         "enqueue: [] → (not there)",
         "enqueue.0.lr: (not there) → 2",
     ]
-    assert difference(old, old) == []
+    assert changed_fields(old, old) == []
 
 
 @pytest.mark.parametrize(
@@ -269,9 +269,9 @@ def test_a_pruner_watches_the_objective_or_another_metric(pruner: Any, watched: 
 def test_what_a_pruner_cannot_watch(pruner: Any, field: str, said: str) -> None:
     objectives = [{"metric": "f1", "direction": "maximize"}]
     made = jobs.read({"name": "demo", "kind": "hpo", "objectives": objectives, "pruner": pruner})
-    (fault,) = [fault for fault in made.check(()) if fault.field[0] == "pruner"]
-    assert fault.field == ("pruner", field)
-    assert said in fault.message
+    (issue,) = [issue for issue in made.check(()) if issue.place[0] == "pruner"]
+    assert issue.place == ("pruner", field)
+    assert said in issue.message
 
 
 @pytest.mark.parametrize(

@@ -88,8 +88,8 @@ EDITED = "a new one is added to params in job.yaml"
 
 def test_a_parameter_that_the_job_does_not_have_is_refused(folder: Path) -> None:
     """Nothing would read it, and the run would go with the value that was to be changed."""
-    (complaint,) = found(folder, sets=["params.epcohs=7"])
-    assert complaint == (
+    (issue,) = found(folder, sets=["params.epcohs=7"])
+    assert issue == (
         *("params.epcohs", "--set params.epcohs=7", 0),
         f"there is no such parameter; did you mean epochs; {EDITED}",
     )

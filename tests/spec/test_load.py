@@ -1,4 +1,4 @@
-"""Loading a job file: every complaint with its field, source and line.
+"""Loading a job file: every issue with its field, source and line.
 
 Does not check which layer wins (test_layers.py), Optuna's own behaviour, data files (test_inputs.py) or the JSON schema
 (test_schema.py).
@@ -169,15 +169,15 @@ _FAULTS = [
 
 
 @pytest.mark.parametrize(("field", "old", "new", "line", "part"), _FAULTS, ids=[f"{f[0]}-{f[2][:30]}" for f in _FAULTS])
-def test_one_fault_is_one_complaint(folder: Path, field: str, old: str, new: str, line: int, part: str) -> None:
+def test_one_fault_is_one_issue(folder: Path, field: str, old: str, new: str, line: int, part: str) -> None:
     assert GOOD.count(old) >= 1
     (folder / "job.yaml").write_text(GOOD.replace(old, new, 1))
-    complaints = found(folder)
-    match = [one for one in complaints if one[0] == field and part in one[3]]
-    assert match, complaints
+    issues = found(folder)
+    match = [one for one in issues if one[0] == field and part in one[3]]
+    assert match, issues
     assert match[0][1:3] == ("jobs/demo/job.yaml", line)
     # A profile that builds on what is wrong may be wrong by that.
-    assert len([one for one in complaints if one[0] == field or not one[0].startswith("profiles.")]) == 1, complaints
+    assert len([one for one in issues if one[0] == field or not one[0].startswith("profiles.")]) == 1, issues
 
 
 _WHOLE = [
@@ -215,9 +215,9 @@ def test_faults_between_fields(folder: Path, text: str, field: str, part: str) -
     for line in text.splitlines():
         fields[line.split(":")[0]] = line
     (folder / "job.yaml").write_text("\n".join(fields.values()))
-    complaints = found(folder)
-    assert [one[0] for one in complaints] == [field]
-    assert part in complaints[0][3]
+    issues = found(folder)
+    assert [one[0] for one in issues] == [field]
+    assert part in issues[0][3]
 
 
 @pytest.mark.parametrize("sampler", ["grid", "bruteforce"])
@@ -244,8 +244,8 @@ def test_all_complaints_at_once_sorted_by_line(folder: Path) -> None:
     text = GOOD.replace("low: 1e-5", "low: 1.0").replace("pruner: median", "pruner: medain")
     text = text.replace("model: bert}\ntrials: 24", "modle: bert}\ntrails: 24").replace("trials: 800", "trials: 0")
     (folder / "job.yaml").write_text(text)
-    complaints = found(folder, sets=["parallel=0", "nope"], profile="mxa")
-    assert [(field, line) for field, _, line, _ in complaints] == [
+    issues = found(folder, sets=["parallel=0", "nope"], profile="mxa")
+    assert [(field, line) for field, _, line, _ in issues] == [
         ("space.lr.low", 5),
         ("pruner.name", 11),
         ("enqueue.0.modle", 14),
@@ -360,7 +360,7 @@ def test_the_entrypoint_may_come_from_elsewhere(folder: Path, code: str) -> None
 
 
 @pytest.mark.parametrize("kind", ["[collect]", "{a: 1}", "3", "null", "'hpo '"])
-def test_a_kind_that_is_none_is_the_only_complaint_about_it(folder: Path, kind: str) -> None:
+def test_a_kind_that_is_none_is_the_only_issue_about_it(folder: Path, kind: str) -> None:
     """Whatever YAML it is, and whatever of another kind stands in the file."""
     text = GOOD.replace("kind: hpo", f"kind: {kind}\ncollect: {{units: 3}}\nresume: a-1")
     (folder / "job.yaml").write_text(text)

@@ -1,7 +1,7 @@
-"""Whatever a job file holds, loading ends in a job or in complaints, never in another error.
+"""Whatever a job file holds, loading ends in a job or in issues, never in another error.
 
 A good file is damaged at random places, and loaded with layers that touch the same places. Does not check what the
-complaints say (test_load.py).
+issues say (test_load.py).
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def test_a_damaged_file_is_complained_about(
     try:
         job = load.load_job(folder, overrides=dict(overrides), **more)
     except errors.SpecError as error:
-        assert error.complaints and all(one.message and one.source for one in error.complaints)
-        assert all(one.line > 0 for one in error.complaints if one.source.endswith("job.yaml"))
+        assert error.issues and all(one.message and one.source for one in error.issues)
+        assert all(one.line > 0 for one in error.issues if one.source.endswith("job.yaml"))
     else:
         assert jobs.read(job.model_dump_json()) == job

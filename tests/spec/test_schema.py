@@ -101,6 +101,14 @@ _FITS = [
     "cluster: {controller: {cpus: 0.5}}",
     "cluster: {controller: {cpus: 0m}}",
     "cluster: {controller: {cpus: 0}}",
+    "resources: {cpus: 0.001}",
+    "resources: {cpus: 0.0001}",
+    "resources: {cpus: 1e17}",
+    "resources: {cpus: '0.001'}",
+    "resources: {cpus: '0.0009'}",
+    "resources: {cpus: '00.50'}",
+    "resources: {cpus: 1.5m}",
+    "resources: {cpus: 0.5m}",
     "cluster: {gpu_resource: nvidia.com/mig-1g.10gb}",
     "cluster: {gpu_resource: gpu}",
     "cluster: {backoff_limit: -1}",
@@ -110,6 +118,13 @@ _FITS = [
     "profiles: {max: {trails: 800}}",
     "profiles: {max: {sampler: {n_startup_trial: 9}}}",
     "profiles: {max: {space: {}}}",
+    "profiles: {one: {kind: train}}",
+    "profiles: {one: {kind: train, nodes: 2, resume: other}}",
+    "profiles: {one: {kind: train, trials: 2}}",
+    "profiles: {one: {kind: trian}}",
+    "profiles: {games: {kind: collect, collect: {units: 3, write: {}}}}",
+    "profiles: {same: {kind: hpo, trials: 2}}",
+    "profiles: {same: {resume: other}}",
 ]
 
 

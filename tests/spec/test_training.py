@@ -12,9 +12,9 @@ import jsonschema
 import pytest
 from tests.spec.conftest import found
 
+from trialplane.client.changes import changed_fields
 from trialplane.errors import SpecError
 from trialplane.spec import document, jobs, load, schema
-from trialplane.spec.difference import difference
 from trialplane.spec.jobs import Job
 
 BARE = {"name": "demo", "kind": "train"}
@@ -121,9 +121,9 @@ def test_its_json_reads_back_and_names_no_search() -> None:
     again = jobs.read(job.model_dump_json())
     assert again == job
     assert again.model_dump_json() == job.model_dump_json()
-    assert difference(job, again) == []
+    assert changed_fields(job, again) == []
     assert not {"space", "enqueue", "sampler", "pruner", "constraints"} & set(job.model_dump())
-    assert difference(job, a_job(nodes=2, resources={"gpus": 8})) == [
+    assert changed_fields(job, a_job(nodes=2, resources={"gpus": 8})) == [
         'checkpoints.url: "s3://b/c" → null',
         "checkpoints.grace: 120.0 → null",
         'resume: "a-1" → null',
@@ -132,8 +132,8 @@ def test_its_json_reads_back_and_names_no_search() -> None:
 
 def test_all_of_a_search_is_refused_at_once_with_its_lines(folder: Path) -> None:
     write(folder, SEARCH)
-    complaints = found(folder)
-    lines = {field: line for field, _, line, _ in complaints}
+    issues = found(folder)
+    lines = {field: line for field, _, line, _ in issues}
     assert lines == {
         "space": 2,
         "enqueue": 3,
@@ -147,15 +147,15 @@ def test_all_of_a_search_is_refused_at_once_with_its_lines(folder: Path) -> None
         "budget.target": 13,
         "cluster.autoscale": 15,
     }
-    assert all("drop it" in message for *_, message in complaints)
+    assert all("drop it" in message for *_, message in issues)
 
 
 def test_a_flag_and_a_profile_cannot_make_it_a_search_either(folder: Path) -> None:
     write(folder, "kind: train\nprofiles:\n  wide:\n    trials: 8\n")
     assert [(field, line) for field, _, line, _ in found(folder)] == [("profiles.wide.trials", 4)]
     write(folder, "kind: train\n")
-    (complaint,) = found(folder, sets=["sampler=gp"])
-    assert complaint[:2] == ("sampler", "--set sampler=gp")
+    (issue,) = found(folder, sets=["sampler=gp"])
+    assert issue[:2] == ("sampler", "--set sampler=gp")
 
 
 @pytest.mark.parametrize(
@@ -173,9 +173,9 @@ def test_a_flag_and_a_profile_cannot_make_it_a_search_either(folder: Path) -> No
 )
 def test_bad_fields_are_explained(folder: Path, text: str, field: str, said: str) -> None:
     write(folder, f"kind: train\n{text}\n")
-    (complaint,) = found(folder)
-    assert complaint[0] == field
-    assert said in complaint[3]
+    (issue,) = found(folder)
+    assert issue[0] == field
+    assert said in issue[3]
 
 
 def test_a_study_may_have_ranks_and_nodes_but_starts_from_no_run(folder: Path) -> None:
@@ -226,14 +226,14 @@ def test_what_ranks_cannot_share(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("is_", "not_"), [("train", "hpo"), ("hpo", "train")])
-def test_a_job_of_another_kind_has_that_one_complaint(folder: Path, is_: str, not_: str) -> None:
+def test_a_job_of_another_kind_has_that_one_issue(folder: Path, is_: str, not_: str) -> None:
     write(folder, f"# a comment\nkind: {is_}\nobjective: {{metric: a, direction: minimize}}\n")
     assert load.load_job(folder, kind=is_).kind == is_
     with pytest.raises(SpecError) as caught:
         load.load_job(folder, kind=not_, overrides={"trials": 24, "nodes": 2, "resume": "x"})
-    (complaint,) = caught.value.complaints
-    assert (complaint.field, complaint.line) == ("kind", 2)
-    assert complaint.message == f"is {is_}, and not {not_}: `platform submit {is_} demo`"
+    (issue,) = caught.value.issues
+    assert (issue.field, issue.line) == ("kind", 2)
+    assert issue.message == f"is {is_}, and not {not_}: `platform submit {is_} demo`"
 
 
 def test_what_wastes_a_machine_is_told() -> None:

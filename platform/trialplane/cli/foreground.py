@@ -11,12 +11,14 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trialplane import errors
 from trialplane.cli import output, progress
 from trialplane.cli import status as status_verb
-from trialplane.client.run import RunHandle
+
+if TYPE_CHECKING:  # pydantic, which `--help` need not wait for
+    from trialplane.client.run import RunHandle
 
 
 def attend(handle: RunHandle, kind: str, received: Sequence[int]) -> int:

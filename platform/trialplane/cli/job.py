@@ -64,9 +64,9 @@ def validate_command(job: str, profile: str | None, sets: tuple[str, ...], kind:
     folder = load.find_job(job, Path.cwd())
     notes: list[str] = []
     resolved = load.load_job(folder, profile=profile, sets=sets, environ=os.environ, notes=notes)
-    complaints = inputs.check_inputs(resolved, folder, cluster.DATA)
-    if complaints:
-        raise SpecError(complaints)
+    issues = inputs.check_inputs(resolved, folder, cluster.DATA)
+    if issues:
+        raise SpecError(issues)
     for note in notes:
         output.note(note)
     valid = kinds.of(resolved).valid(resolved)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
 from trialplane import errors
 from trialplane.cli import foreground, kinds, names, output, progress
-from trialplane.client.run import RunHandle
 from trialplane.client.target import Place
 from trialplane.errors import InputError, RunDamaged
+
+if TYPE_CHECKING:  # pydantic, which `--help` need not wait for
+    from trialplane.client.run import RunHandle
 
 _now = click.option("--now", is_flag=True, help="Kill the controller and its trials instead of letting it end in order.")
 _yes = click.option("--yes", "-y", is_flag=True, help="Do not ask.")

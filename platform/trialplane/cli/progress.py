@@ -6,16 +6,18 @@ import sys
 import time
 from collections.abc import Iterator
 from types import TracebackType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
 from trialplane.cli import kinds, output
-from trialplane.client.run import RunHandle
 from trialplane.errors import TargetError
 from trialplane.wire import escapes
 from trialplane.wire.records import RunStatus, TrialRow
 from trialplane.wire.states import FailureClass, RunState
+
+if TYPE_CHECKING:  # pydantic, which `--help` need not wait for
+    from trialplane.client.run import RunHandle
 
 MOST_FAILURES = 20  # shown one by one; the rest is in `platform results`
 _PAUSE = 1.0  # seconds between plain lines ...
@@ -124,7 +126,7 @@ def follow(handle: RunHandle, shown: View) -> Iterator[RunStatus]:
 def _ends(handle: RunHandle, place: int) -> tuple[int, list[TrialRow]]:
     """Ends since a place; none while those who know them are away, for the status says so."""
     try:
-        return handle.target.ends(handle.name, place)
+        return handle.target.rows(handle.name, place)
     except TargetError:
         if not handle.target.remote:
             raise

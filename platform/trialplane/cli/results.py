@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from trialplane.cli import kinds, names, output
-from trialplane.client.run import RunHandle
 from trialplane.client.target import Place
 from trialplane.errors import InputError
 from trialplane.wire import records
 from trialplane.wire.records import TrialRow
+
+if TYPE_CHECKING:  # pydantic, which `--help` need not wait for
+    from trialplane.client.run import RunHandle
 
 
 @click.command("results")

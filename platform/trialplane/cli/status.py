@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 from concurrent import futures
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from trialplane.cli import kinds, names, output, progress
 from trialplane.cli.kinds.presenter import Presenter
 from trialplane.client import places
-from trialplane.client.run import RunHandle
+from trialplane.client import target as targets
 from trialplane.client.target import Place
 from trialplane.errors import RunDamaged, RunNotFound
 from trialplane.wire import records
 from trialplane.wire.records import RunStatus
 from trialplane.wire.states import RunState
+
+if TYPE_CHECKING:  # pydantic, which `--help` need not wait for
+    from trialplane.client.run import RunHandle
 
 _AT_ONCE = 8  # runs on a cluster that `list` looks at
 _DAMAGED = "DAMAGED"  # the state of a run whose files cannot be read
@@ -84,7 +87,7 @@ def list_command(place: Place, limit: int | None, kind: str) -> None:
     target = places.target_of(place)
     handles = sdk.Platform(target).list()[:limit]
     if not handles and kind == "table":
-        output.note(sdk.nothing_yet(target))
+        output.note(targets.nothing_yet(target))
         return
     with futures.ThreadPoolExecutor(_AT_ONCE) as pool:  # on a cluster each is a few requests
         looked = list(pool.map(_look, handles)) if target.remote else [_look(handle) for handle in handles]

@@ -11,9 +11,10 @@ import click
 
 from trialplane.cli import foreground, kinds, names, output
 from trialplane.client import places
+from trialplane.client.run import Submitted
 from trialplane.client.sdk import Platform
-from trialplane.client.target import Place, Submitted
-from trialplane.errors import Complaint, SpecError
+from trialplane.client.target import Place
+from trialplane.errors import Issue, SpecError
 from trialplane.plan import render
 from trialplane.spec import document
 from trialplane.spec.load import Flag
@@ -153,7 +154,7 @@ def _submit(
 ) -> int:
     """Checks, starts and shows a run; `own` is what only this kind of job takes, dotted field → value or `Flag`."""
     platform = Platform(places.target_of(place))
-    complaints, params = _params(given["params"])
+    issues, params = _params(given["params"])
     prepared = platform.prepare(
         job,
         name=name,
@@ -162,7 +163,7 @@ def _submit(
         overrides={**own, "seed": given["seed"], "budget.timeout": Flag(given["timeout"], "--timeout")},
         params=params,
         command=["platform", *sys.argv[1:]],
-        complaints=complaints,
+        issues=issues,
         kind=kind_of_job,
     )
     for warning in prepared.warnings:
@@ -184,11 +185,11 @@ def _submit(
         return foreground.detached(handle, kind) if detach else foreground.attend(handle, kind, received)
 
 
-def _params(file: Path | None) -> tuple[list[Complaint], dict[str, Any]]:
+def _params(file: Path | None) -> tuple[list[Issue], dict[str, Any]]:
     """The parameters in a file, or what is wrong with it."""
     if file is None:
         return [], {}
     try:
         return [], document.read(file, f"--params {file}").data
     except SpecError as error:
-        return list(error.complaints), {}
+        return list(error.issues), {}

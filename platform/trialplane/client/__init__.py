@@ -1,14 +1,14 @@
 """The laptop: submits runs to a target and reads them back. Imports no torch, ray, numpy, optuna or mlflow.
 
-what a user holds     sdk (`Platform`) and run (`RunHandle`), which know of a place only the port: target
+what a user holds     sdk (`Platform`) and run (`RunHandle`, and a run's life), which know of a place only the port: target
 which place           places: flags, environment, memory → this machine or a namespace
-this machine          local, on machine (does a job fit), folder, process, tail (its log), results (its ledger)
+this machine          local, on machine (does a job fit), folder, process, results (its ledger)
 a cluster             kubernetes, on two witnesses:
                         objects  the API server: RayJobs, pods; in words by phases, waiting, preflight
                         gateway  the ledger and the logs (remote_log), through the API server
                       standing makes one status of both
 how to reach one      kubeconfig → connection → cluster (objects of the kinds in its table), forward (a port),
                       refusal (what it refuses, in words)
-both places           changes (what a resubmission or `resume` may change), ending (why nothing is left to do)
+both places           changes (what a resubmission or `resume` may change, why nothing is left to do)
 apart from runs       doctor and doctor_*, images
 """

@@ -1,19 +1,29 @@
-"""What may change between two lives of a run, and what differs between a run and a new submission of its name. Pure."""
+"""What may change between two lives of a run, and what differs between a run and a new submission of its name. Pure.
+
+Also why a run that ended has nothing to do, and what to type so that it has.
+"""
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trialplane.errors import Complaint, SpecError
+from trialplane import errors
+from trialplane.errors import Issue, SpecError
 from trialplane.plan import pack as packing
 from trialplane.plan import plan as planning
 from trialplane.plan.plan import Plan
-from trialplane.spec import difference, document, draft, verdict
+from trialplane.spec import document, draft, verdict
 from trialplane.spec.draft import Draft, Origin
 from trialplane.spec.jobs import Job
+from trialplane.wire.records import RunStatus
+from trialplane.wire.states import RunState
+
+# Words for people change nothing in a run.
+_IGNORED = ("description",)
 
 
 def changed(old: Job, changes: Mapping[str, Any], sets: Sequence[str], started: int) -> Job:
@@ -26,16 +36,16 @@ def changed(old: Job, changes: Mapping[str, Any], sets: Sequence[str], started: 
         started: trials that the run has started; it cannot be asked for fewer.
 
     Raises:
-        SpecError: a field that makes another study, or a wrong value; all complaints.
+        SpecError: a field that makes another study, or a wrong value; all issues.
     """
     whole = Draft(old.model_dump(mode="json"), {})
     given = {field: (value, "--" + field.rpartition(".")[2].replace("_", "-")) for field, value in changes.items()}
-    complaints: list[Complaint] = []
+    issues: list[Issue] = []
     for text in sets:
         field, equals, value = text.partition("=")
         source = f"--set {text}"
         if not equals:
-            complaints.append(Complaint("--set", "write field=value: --set budget.max_failed=20", source))
+            issues.append(Issue(("--set",), "write field=value: --set budget.max_failed=20", source))
             continue
         given[field.strip()] = (document.scalar(value, source), source)
     for field, (value, source) in given.items():
@@ -47,16 +57,16 @@ def changed(old: Job, changes: Mapping[str, Any], sets: Sequence[str], started: 
                 f"cannot change when a run is resumed, as it would be another {old.title} ({', '.join(changeable)} can); "
                 "submit it under another name"
             )
-            complaints.append(Complaint(field, message, source))
+            issues.append(Issue((field,), message, source))
             continue
         whole.set(draft.path(field), value, Origin(source))
     judged = verdict.judge(whole)
-    complaints += judged.complaints
+    issues += judged.issues
     if judged.job is not None and judged.job.trials != old.trials and judged.job.trials < started:
         flag = f"--{old.count_field.rpartition('.')[2]}"
-        complaints.append(Complaint(old.count_field, f"{started} were started already; ask for that many or more", flag))
-    if complaints or judged.job is None:
-        raise SpecError(complaints)
+        issues.append(Issue((old.count_field,), f"{started} were started already; ask for that many or more", flag))
+    if issues or judged.job is None:
+        raise SpecError(issues)
     return judged.job
 
 
@@ -69,7 +79,7 @@ def differences(job: Job, code_hash: str, code: Mapping[str, bytes], plan: Plan)
         code: its files, by their path inside.
         plan: the new submission.
     """
-    found = difference.difference(job, plan.job)
+    found = changed_fields(job, plan.job)
     if code_hash != plan.pack.sha256:
         lines = planning.code_difference(code, contents(plan.pack.data))
         found += [f"code: {line}" for line in lines] or ["code: modes of files changed"]
@@ -96,3 +106,95 @@ def refusal(run: str, lines: Sequence[str]) -> str:
 def other_name(run: str) -> str:
     """The way out that is always open."""
     return f"or give this one another name with --name; see it with `platform status {run}`"
+
+
+def nothing_to_do(status: RunStatus, old: Job, job: Job, where: str = "") -> str:
+    """Why a resumed run would end again at once, and what to type; "" when it goes on.
+
+    Args:
+        status: of the run, with exact counts.
+        old: its job.
+        job: its job with the changes asked for.
+        where: what a submission needs to go to the same place: " --local".
+    """
+    if old.count_field not in old.changeable and status.ended_trials >= job.trials and not status.failed:
+        return _done(status, job, where)  # a training: no change makes it go on
+    resume = f"`platform resume {status.run}"
+    counts = f"{status.ended_trials} of {errors.counted(job.trials, job.noun)}"
+    used = _used_up(status, job)
+    if used is not None and status.state in (RunState.SUCCEEDED, RunState.FAILED):
+        return (
+            f"the run {status.run} has {status.state.lower()}: budget.time ({used:g} s) was used up after "
+            f"{counts}; {resume} --set budget.time={2 * used:g}` goes on until it has worked that long in all, "
+            "budget.time=null without end"
+        )
+    if status.state is not RunState.SUCCEEDED:
+        return ""
+    done = f"the {job.title} {status.run} has succeeded"
+    if _is_reached(status, job):
+        return (
+            f"{done}: it reached budget.target ({job.budget.target:g}) after {counts}; "
+            f"{resume} --set budget.target=null` goes on without a target, or set a better one"
+        )
+    if job != old:
+        return ""
+    if status.ended_trials >= job.trials:
+        return _done(status, job, where)
+    return (
+        f"{done}: every point of the space was tried, in {counts}; a larger space is another study, under another name. "
+        f"{resume} --trials N` looks for more points all the same"
+    )
+
+
+def _done(status: RunStatus, job: Job, where: str) -> str:
+    return f"the {job.title} {status.run} has succeeded, and nothing is left to do; {job.further(status.run, where)}"
+
+
+def _is_reached(status: RunStatus, job: Job) -> bool:
+    if job.budget.target is None or status.best is None or not status.best.values:
+        return False
+    value = status.best.values[0]
+    return value >= job.budget.target if job.objectives[0].direction == "maximize" else value <= job.budget.target
+
+
+def _used_up(status: RunStatus, job: Job) -> float | None:
+    """The time budget, in seconds, when it was used up before all trials had ended."""
+    limit = job.budget.time
+    return limit if limit is not None and status.worked > limit and status.ended_trials < job.trials else None
+
+
+def changed_fields(old: Job, new: Job) -> list[str]:
+    """One line for each field that differs: `trials: 24 → 800`."""
+    before, after = _flat(old), _flat(new)
+    return [
+        f"{field}: {_show(before, field)} → {_show(after, field)}"
+        for field in dict.fromkeys([*before, *after])
+        if field not in before or field not in after or not _equal(before[field], after[field])
+    ]
+
+
+def _flat(job: Job) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+
+    def walk(value: Any, path: tuple[str, ...]) -> None:
+        if isinstance(value, dict) and value:
+            for key, below in value.items():
+                # Options stand beside the name in a job file.
+                walk(below, path if path in (("sampler",), ("pruner",)) and key == "options" else (*path, key))
+        elif isinstance(value, list) and any(isinstance(item, dict) for item in value):
+            for index, item in enumerate(value):
+                walk(item, (*path, str(index)))
+        elif not (isinstance(value, dict) and path):
+            found[".".join(path)] = value
+
+    walk(job.model_dump(mode="json", exclude=set(_IGNORED)), ())
+    return found
+
+
+def _equal(one: Any, other: Any) -> bool:
+    """Whether two JSON values are written alike; 1 is not true, and 1 is 1.0."""
+    return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)
+
+
+def _show(fields: dict[str, Any], field: str) -> str:
+    return json.dumps(fields[field], ensure_ascii=False) if field in fields else "(not there)"

@@ -1,18 +1,29 @@
 """Looks at everything a run relies on, from the laptop to a trial's pod, and says what is wrong and how to cure it.
 
-`examine` yields findings as they are made. What to think of what was seen is decided by pure functions in
-`doctor_laptop`, `doctor_verdicts` and `worker.probe`; a pod of the trial image runs the last (`doctor_pod`).
+`examine` yields findings as they are made. What to think of what was seen is decided by pure functions: of this machine
+those below, of a cluster `doctor_verdicts`, and in a pod of the trial image `worker.probe` (`doctor_pod`). What a plain user
+may not read becomes a warning.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
 
-from trialplane.client import doctor_cluster, doctor_laptop, doctor_pod, doctor_verdicts, kinds
-from trialplane.client.cluster import Cluster
+import trialplane
+from trialplane.client import doctor_pod, doctor_verdicts, kinds
+from trialplane.client.cluster import Answer, Cluster
+from trialplane.client.machine import Machine
 from trialplane.client.target import Place
-from trialplane.errors import EXIT_OK, EXIT_PLATFORM, TrialplaneError
+from trialplane.errors import EXIT_OK, EXIT_PLATFORM, TargetError, TrialplaneError
+from trialplane.plan.plan import Plan
 from trialplane.plan.site import Site
 from trialplane.spec import jobs
 from trialplane.spec.jobs import Job
@@ -21,6 +32,29 @@ from trialplane.wire import findings, paths
 from trialplane.wire.findings import Finding, Verdict
 
 LAPTOP, CLUSTER, POD = "laptop", "cluster", "trial pod"
+_MIB = 2**20
+_LEAST_SHM = 128 * _MIB  # Ray's object store takes 80 MiB at least, and half of what is free
+_RAY_LIMIT = 120.0
+# Ray in a process of its own: it keeps threads and settings in whoever starts it.
+_RAY = """
+import ray
+ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False, configure_logging=False,
+         object_store_memory=80 << 20)
+assert ray.get(ray.remote(lambda: 6 * 7).remote()) == 42
+print(ray.__version__)
+ray.shutdown()
+"""
+# What the verbs of the command line do: verbs, group, resource, subresource, name.
+_Permission = tuple[tuple[str, ...], str, str, str, str]
+_PERMISSIONS: tuple[_Permission, ...] = (
+    (("get", "list", "create", "patch", "delete"), "ray.io", "rayjobs", "", ""),
+    (("get", "list", "patch"), "ray.io", "rayclusters", "", ""),
+    (("get", "create", "patch", "delete"), "", "configmaps", "", ""),
+    (("get", "list"), "", "pods", "", ""),
+    (("get",), "", "pods", "log", ""),
+    (("list",), "", "events", "", ""),
+)
+_PERMISSIONS_OF_DOCTOR: tuple[_Permission, ...] = ((("create", "delete"), "", "pods", "", ""),)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,9 +73,9 @@ def examine(place: Place, job: Job, patience: float) -> Iterator[Line]:
         job: whose trials the pod stands for; `default_job` when the user named none.
         patience: seconds for the pod to start.
     """
-    yield from _lines(LAPTOP, doctor_laptop.everywhere())
+    yield from _lines(LAPTOP, _everywhere())
     if place.local:
-        yield from _lines(LAPTOP, doctor_laptop.alone(paths.home()))
+        yield from _lines(LAPTOP, _alone(paths.home()))
         return
     try:
         cluster = Cluster(place.context, place.namespace)
@@ -51,7 +85,7 @@ def examine(place: Place, job: Job, patience: float) -> Iterator[Line]:
         return
     yield Line(LAPTOP, findings.passed("kubeconfig", cluster.place))
     site: Site | None = None
-    for finding in doctor_cluster.reach(cluster):
+    for finding in _reach(cluster):
         yield Line(CLUSTER, finding)
         if finding.verdict is Verdict.FAIL and finding.check == doctor_verdicts.SERVER:
             return
@@ -64,8 +98,8 @@ def examine(place: Place, job: Job, patience: float) -> Iterator[Line]:
     if site is None:
         return
     plan = doctor_pod.plan(job)
-    yield from _lines(CLUSTER, doctor_cluster.look(cluster, site, plan))
-    obstacle = doctor_cluster.may_make_pods(cluster)
+    yield from _lines(CLUSTER, _look(cluster, site, plan))
+    obstacle = _pods_denied(cluster)
     if obstacle is not None:
         yield Line(POD, obstacle)
         return
@@ -92,3 +126,192 @@ def exit_code(lines: Iterable[Line]) -> int:
 def _lines(area: str, found: Iterable[Finding]) -> Iterator[Line]:
     for finding in found:
         yield Line(area, finding)
+
+
+def _everywhere() -> Iterator[Finding]:
+    """What every use of the command needs; docker and kind are for those who make images."""
+    yield python(sys.version_info[:3])
+    for program, purpose in (("docker", "builds images"), ("kind", "makes clusters to try things on")):
+        yield optional(program, shutil.which(program), purpose)
+
+
+def _alone(home: Path) -> Iterator[Finding]:
+    """What a study on this machine needs besides.
+
+    Args:
+        home: TRIALPLANE_HOME.
+    """
+    machine = Machine.here(home)
+    yield libraries(machine)
+    yield disk(machine, home)
+    yield shared_memory(shutil.disk_usage("/dev/shm").free if Path("/dev/shm").is_dir() else None)
+    if not machine.missing:
+        yield ray(*_start_ray())
+
+
+def python(version: tuple[int, ...]) -> Finding:
+    """The interpreter, and our own version."""
+    text = f"Python {'.'.join(map(str, version))}, platform {trialplane.__version__}"
+    if version < (3, 11):
+        return findings.failed("versions", text, "make a virtual environment with Python 3.11 or newer")
+    return findings.passed("versions", text)
+
+
+def optional(program: str, where: str | None, purpose: str) -> Finding:
+    """A program that not everybody needs."""
+    return findings.passed(program, where or f"not installed, and not needed: it {purpose}")
+
+
+def libraries(machine: Machine) -> Finding:
+    """The libraries of the `local` extra."""
+    if machine.missing:
+        cure = "pip install 'trialplane[local]'"
+        return findings.failed("libraries", f"{', '.join(machine.missing)} cannot be found", cure)
+    return findings.passed("libraries", "those of the `local` extra are installed")
+
+
+def disk(machine: Machine, home: Path) -> Finding:
+    """Room for runs."""
+    issues, _ = dataclasses.replace(machine, missing=()).check(home, None)
+    if issues:
+        return findings.failed("disk", f"{home}: {issues[0].message}", "set TRIALPLANE_HOME to another folder")
+    return findings.passed("disk", f"{machine.free / 2**30:.1f} GiB free for {home}")
+
+
+def shared_memory(free: int | None) -> Finding:
+    """/dev/shm for Ray's object store.
+
+    Args:
+        free: bytes left, or None where there is no such folder.
+    """
+    if free is None:
+        return findings.warned("/dev/shm", "there is none, so Ray uses the disk", "run on Linux for full speed")
+    if free < _LEAST_SHM:
+        cure = "mount a larger one; in a container: `docker run --shm-size=1g`"
+        return findings.failed("/dev/shm", f"{free // _MIB} MiB free, {_LEAST_SHM // _MIB} needed", cure)
+    return findings.passed("/dev/shm", f"{free // _MIB} MiB free")
+
+
+def ray(version: str, problem: str) -> Finding:
+    """Whether Ray starts and runs a task."""
+    if problem:
+        cure = "look at the newest folder of /tmp/ray, and at limits of memory and of processes (`ulimit -u`)"
+        return findings.failed("Ray", f"does not start: {problem}", cure)
+    return findings.passed("Ray", f"{version} starts and runs a task")
+
+
+def _start_ray() -> tuple[str, str]:
+    """Ray's version, and why it does not work or ""."""
+    # A token of its own: nothing is written to the home folder.
+    environ = {
+        **os.environ,
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": secrets.token_hex(32),
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    }
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", _RAY], env=environ, capture_output=True, text=True, timeout=_RAY_LIMIT, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return "", f"it took longer than {_RAY_LIMIT:.0f} s"
+    if done.returncode:
+        lines = [line for line in done.stderr.splitlines() if line.strip()]
+        return "", lines[-1].strip() if lines else f"exit code {done.returncode}"
+    return done.stdout.split()[-1], ""
+
+
+def _reach(cluster: Cluster) -> Iterator[Finding]:
+    """The API server and KubeRay; after a failed first finding nothing else can be seen."""
+    try:
+        yield doctor_verdicts.server(cluster.call("GET", "/version"), cluster.context)
+    except TargetError as error:
+        yield findings.failed(doctor_verdicts.SERVER, str(error), "look at the network, the VPN and the kubeconfig")
+        return
+    api = cluster.call("GET", "/apis/ray.io/v1")
+    schema = cluster.call("GET", "/openapi/v3/apis/ray.io/v1") if api.ok else api
+    yield doctor_verdicts.resources(api, schema)
+    yield _guarded("KubeRay operator", lambda: doctor_verdicts.operator(_operators(cluster)))
+
+
+def _look(cluster: Cluster, site: Site, plan: Plan) -> Iterator[Finding]:
+    """What the chart made, and whether the namespace has room for the plan's trials."""
+    classes = _try(cluster, kinds.STORAGE_CLASS)
+    yield _guarded("volumes", lambda: doctor_verdicts.claims(site, cluster.list(kinds.CLAIM), classes))
+    yield doctor_verdicts.gateway(cluster.service(site.gateway.service, site.gateway.port, "GET", "/health"), site)
+    yield from doctor_verdicts.room(site, plan, _try(cluster, kinds.NODE), _try(cluster, kinds.QUOTA))
+    yield _guarded(
+        "permissions",
+        lambda: doctor_verdicts.permissions(_denied(cluster, _permissions(site)), cluster.context, cluster.namespace),
+    )
+    yield doctor_verdicts.admission(_unruly(cluster, site, plan))
+
+
+def _pods_denied(cluster: Cluster) -> Finding | None:
+    """None when this user may make a pod to check in."""
+    denied = _denied(cluster, _PERMISSIONS_OF_DOCTOR)
+    return doctor_verdicts.permission_to_make_pods(denied, cluster.context, cluster.namespace)
+
+
+def _unruly(cluster: Cluster, site: Site, plan: Plan) -> Answer:
+    path = f"/api/v1/namespaces/{cluster.namespace}/pods"
+    return cluster.call(
+        "POST", path, query={"dryRun": "All"}, body=doctor_verdicts.unruly(doctor_pod.manifest(plan, site, []))
+    )
+
+
+def _operators(cluster: Cluster) -> list[dict[str, Any]]:
+    """Deployments of KubeRay's operator in all namespaces: by the label of its chart, else by its usual name."""
+    found: list[dict[str, Any]] = []
+    for query in ({"labelSelector": doctor_verdicts.OPERATOR}, {"fieldSelector": "metadata.name=kuberay-operator"}):
+        answer = cluster.call("GET", "/apis/apps/v1/deployments", query=query)
+        if not answer.ok:
+            raise cluster.refused(answer, "list", "deployments.apps")
+        found = found or answer.json()["items"]
+    return found
+
+
+def _permissions(site: Site) -> list[_Permission]:
+    gateway_ = site.gateway
+    found = [
+        *_PERMISSIONS,
+        (("get", "update", "delete"), "", "services", "proxy", f"http:{gateway_.service}:{gateway_.port}"),
+    ]
+    return [*found, (("get",), "", "secrets", "", gateway_.secret)] if gateway_.secret else found
+
+
+def _denied(cluster: Cluster, wanted: Sequence[_Permission]) -> list[str]:
+    """What of it this user may not do, in words."""
+    denied = []
+    for verbs, group, resource, below, name in wanted:
+        for verb in verbs:
+            asked = {"namespace": cluster.namespace, "verb": verb, "group": group, "resource": resource}
+            asked |= {key: value for key, value in (("subresource", below), ("name", name)) if value}
+            body = {
+                "apiVersion": "authorization.k8s.io/v1",
+                "kind": "SelfSubjectAccessReview",
+                "spec": {"resourceAttributes": asked},
+            }
+            answer = cluster.call("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body=body)
+            if not answer.ok:
+                raise cluster.refused(answer, "create", "selfsubjectaccessreviews.authorization.k8s.io")
+            if not answer.json()["status"].get("allowed"):
+                denied.append(" ".join([verb, "/".join(part for part in (resource, below) if part), name]).strip())
+    return denied
+
+
+def _try(cluster: Cluster, kind: kinds.Kind) -> list[dict[str, Any]] | None:
+    """All objects of a kind, or None when they may not be read."""
+    try:
+        return cluster.list(kind)
+    except TargetError:
+        return None
+
+
+def _guarded(check: str, make: Callable[[], Finding]) -> Finding:
+    """A finding, or a warning when what it needs may not be read."""
+    try:
+        return make()
+    except TargetError as error:
+        return findings.warned(check, f"could not be looked at: {error}", "ask whoever runs the cluster to run this")

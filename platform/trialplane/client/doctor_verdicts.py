@@ -163,13 +163,13 @@ def room(site: Site, plan: Plan, nodes: Sequence[Thing] | None, quotas: Sequence
             cure = "ask whoever runs the cluster; a run that finds no room says so in `platform status`"
             yield findings.warned(check, "you may not look at them", cure)
             continue
-        complaints, warnings = preflight.check(job, ray_job, seen)
-        if complaints or (warnings and need.gpus and check == "nodes"):
+        issues, warnings = preflight.check(job, ray_job, seen)
+        if issues or (warnings and need.gpus and check == "nodes"):
             cure = (
                 "add or enlarge nodes (GPUs: install their device plugin), or raise the quota; "
                 "`platform doctor --gpus 0` asks for none"
             )
-            yield findings.failed(check, "; ".join([one.message for one in complaints] or warnings), cure)
+            yield findings.failed(check, "; ".join([one.message for one in issues] or warnings), cure)
         elif warnings:
             yield findings.warned(check, "; ".join(warnings), "wait for room, or ask for less")
         else:

@@ -46,7 +46,7 @@ def order(run: str, job: Job, **where: Any) -> str:
 
 def changes(target: Target, run: str, after: int) -> tuple[str, int]:
     """The attempts that run and those that ended since a place, as a line, and the place to ask from next."""
-    found, alive = target.whole(run, after)
+    found, alive = target.attempts(run, after)
     line = json.dumps({"attempts": records.to_dict(found), "alive": alive})
     return f"{line}\n", attempts.newest_place(found, after)
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from trialplane.client import kinds
 from trialplane.client.cluster import Answer, Cluster
+from trialplane.client.target import Log
 from trialplane.errors import RunDamaged, TargetError
 from trialplane.plan.plan import Plan
 from trialplane.plan.site import Site
@@ -112,15 +113,10 @@ class Gateway:
         data = answer.json()
         return [records.from_dict(Attempt, attempt) for attempt in data["attempts"]], bool(data["alive"])
 
-    def log(self, run: str, trial: int | None, attempt: int | None, offset: int, worker: int | None = None) -> Piece | str:
-        """A log from an offset on, the controller's when `trial` is None; or why there is none (yet)."""
-        query = {"from": str(offset)}
-        if trial is not None:
-            query["trial"] = str(trial)
-        if attempt is not None:
-            query["attempt"] = str(attempt)
-        if worker is not None:
-            query["worker"] = str(worker)
+    def log(self, run: str, which: Log, offset: int) -> Piece | str:
+        """A log from an offset on, or why there is none (yet)."""
+        chosen = {"trial": which.trial, "attempt": which.attempt, "worker": which.worker}
+        query = {"from": str(offset), **{name: str(number) for name, number in chosen.items() if number is not None}}
         answer = self._get(f"/runs/{run}/log", query)
         if _is_unknown(answer):
             return _error(answer) or ""

@@ -10,7 +10,7 @@ import shutil
 from pathlib import Path
 
 from trialplane import errors
-from trialplane.errors import Complaint
+from trialplane.errors import Issue
 from trialplane.plan import sizes
 from trialplane.spec.jobs import Job, Role
 from trialplane.wire import env
@@ -56,32 +56,32 @@ class Machine:
             shm=shutil.disk_usage(_SHM).free if _SHM.is_dir() else None,
         )
 
-    def check(self, home: Path, job: Job | None) -> tuple[list[Complaint], list[str]]:
+    def check(self, home: Path, job: Job | None) -> tuple[list[Issue], list[str]]:
         """What stands in the way of a run, and warnings; the job may be None when it is wrong itself."""
-        found: list[Complaint] = []
+        found: list[Issue] = []
         if self.missing:
             message = f"{', '.join(self.missing)} cannot be found; pip install 'trialplane[local]'"
-            found.append(Complaint("--local", message))
+            found.append(Issue(("--local",), message))
         if self.obstacle:
-            found.append(Complaint(env.HOME, f"{self.obstacle}; set {env.HOME} to a folder you may write", str(home)))
+            found.append(Issue((env.HOME,), f"{self.obstacle}; set {env.HOME} to a folder you may write", str(home)))
         elif self.free < ENOUGH_SPACE:
             message = (
                 f"{self.free // 2**20} MiB are left on the disk and {ENOUGH_SPACE // 2**20} are needed; "
                 f"make room, or set {env.HOME} to a folder on another disk"
             )
-            found.append(Complaint(env.HOME, message, str(home)))
+            found.append(Issue((env.HOME,), message, str(home)))
         if job is None:
             return found, []
         return [*found, *self._gpus_lacking(job)], self._warnings(job)
 
-    def _gpus_lacking(self, job: Job) -> list[Complaint]:
+    def _gpus_lacking(self, job: Job) -> list[Issue]:
         """What is said of GPUs that this machine does not have, the first that stands in the way."""
         for role in job.roles():
             if role.resources.gpus > self.gpus:
                 has = f"has {self.gpus}" if self.gpus else "has none"
                 cure = job.with_gpus(role.field, self.gpus)
                 message = f"{role.title} asks for {role.resources.gpus}, and this machine {has}; {cure}"
-                return [Complaint(f"{role.field}.gpus", message)]
+                return [Issue((role.field, "gpus"), message)]
         first, *others = job.roles()
         each = first.resources.gpus * first.nodes
         if each > self.gpus:
@@ -89,7 +89,7 @@ class Machine:
                 f"{first.nodes} nodes with {errors.counted(first.resources.gpus, 'GPU')} each do not fit this machine, "
                 f"which has {self.gpus} and would be all of them; --set nodes={self.gpus // first.resources.gpus}"
             )
-            return [Complaint("nodes", message)]
+            return [Issue(("nodes",), message)]
         left = self.gpus - sum(role.pods * role.resources.gpus for role in others)
         if each * first.replicas <= left:
             return []
@@ -98,7 +98,7 @@ class Machine:
         cure = f"{job.width_option} {fit}" if fit > 0 else job.with_gpus(first.field, 0)
         beside = f" beside {' and '.join(role.title for role in others)}" if others else " at a time"
         message = f"{asked} do not fit this machine, which has {self.gpus}, enough for {max(fit, 0)}{beside}; {cure}"
-        return [Complaint(job.width_field, message)]
+        return [Issue((job.width_field,), message)]
 
     def _warnings(self, job: Job) -> list[str]:
         roles, found = job.roles(), []

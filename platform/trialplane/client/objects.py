@@ -101,12 +101,8 @@ class Objects:
                 self.cluster.delete(kinds.RAY_JOB, plan.run)
             raise
 
-    def remove(self, run: str, *, wait: bool = True) -> bool:
-        """Removes a run's RayJob and all that belongs to it; False when there was none.
-
-        Args:
-            run: its name.
-            wait: until it is gone, so that one of the same name can be made.
+    def remove(self, run: str) -> bool:
+        """Removes a run's RayJob and all that belongs to it, and waits until it is gone; False when there was none.
 
         Raises:
             TargetError: it does not go.
@@ -117,7 +113,7 @@ class Objects:
             if self._ours(kinds.CONFIG_MAP, name, run) is not None:
                 self.cluster.delete(kinds.CONFIG_MAP, name)
         deadline = time.monotonic() + PATIENCE
-        while wait and there and self.cluster.read(kinds.RAY_JOB, run) is not None:
+        while there and self.cluster.read(kinds.RAY_JOB, run) is not None:
             if time.monotonic() > deadline:
                 raise TargetError(
                     f"the RayJob {run} in {self.cluster.place} does not go after {PATIENCE:.0f} s: is the KubeRay operator "

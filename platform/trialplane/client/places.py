@@ -98,14 +98,14 @@ def remember(place: Place, run: str) -> None:
 def elsewhere(run: str, place: Place) -> str:
     """The flags of another place that has the run, as far as that can be told; "" when none is known to."""
     if not place.local:
-        return "--local" if _is_here(run) else ""
+        return HERE.flags if _is_here(run) else ""
     other = recall().place
     if other is None or other.local:
         return ""
     target = target_of(other)
     try:
         target.is_active(run)
-        return target.flags
+        return target.place.flags
     except (RunNotFound, TrialplaneError):
         return ""
 

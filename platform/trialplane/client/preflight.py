@@ -1,6 +1,6 @@
 """Whether a run fits a cluster, asked before anything starts: nodes, quota, priority class, queue. Pure.
 
-What no node could ever hold is a complaint; what only has to wait is a warning. None stands for what we may not read.
+What no node could ever hold is an issue; what only has to wait is a warning. None stands for what we may not read.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from trialplane import errors
-from trialplane.errors import Complaint
+from trialplane.errors import Issue
 from trialplane.spec.cluster import Cluster
 from trialplane.spec.jobs import Job, Role
 from trialplane.spec.resources import Resources
@@ -45,7 +45,7 @@ class Seen:
     queues: frozenset[str] | None = None
 
 
-def check(job: Job, ray_job: Thing, seen: Seen) -> tuple[list[Complaint], list[str]]:
+def check(job: Job, ray_job: Thing, seen: Seen) -> tuple[list[Issue], list[str]]:
     """What stands in the way of a run, and warnings.
 
     Args:
@@ -53,21 +53,21 @@ def check(job: Job, ray_job: Thing, seen: Seen) -> tuple[list[Complaint], list[s
         ray_job: its manifest.
         seen: what the cluster has.
     """
-    complaints, warnings = _nodes(job, ray_job, seen.nodes)
+    issues, warnings = _nodes(job, ray_job, seen.nodes)
     more, notes = _quota(job, ray_job, seen.quotas)
-    complaints += more
+    issues += more
     named = _priority_class(ray_job)
     if named and seen.priority_classes is not None and named not in seen.priority_classes:
         have = ", ".join(sorted(seen.priority_classes))
-        complaints.append(Complaint("cluster.priority_class", f"there is no PriorityClass {named}; there are: {have}"))
+        issues.append(Issue(("cluster", "priority_class"), f"there is no PriorityClass {named}; there are: {have}"))
     queue = ((ray_job["metadata"].get("labels")) or {}).get("kueue.x-k8s.io/queue-name")
     if queue and seen.queues is not None and queue not in seen.queues:
         have = f"there are: {', '.join(sorted(seen.queues))}" if seen.queues else "there is none (is Kueue installed?)"
-        complaints.append(Complaint("cluster.queue", f"there is no LocalQueue {queue} in the namespace; {have}"))
-    return complaints, [*warnings, *notes]
+        issues.append(Issue(("cluster", "queue"), f"there is no LocalQueue {queue} in the namespace; {have}"))
+    return issues, [*warnings, *notes]
 
 
-def data(job: Job, claim: str) -> list[Complaint]:
+def data(job: Job, claim: str) -> list[Issue]:
     """What is wrong with input files below the place of the chart's data volume, where the chart has none.
 
     Args:
@@ -79,13 +79,13 @@ def data(job: Job, claim: str) -> list[Complaint]:
     given = [(name, path) for name in job.inputs for path in _listed(job.params.get(name))]
     cure = "helm upgrade --set data.enabled=true makes one, data.existingClaim names yours"
     return [
-        Complaint(f"params.{name}", f"{path} is not there for the trials: the chart has no data volume; {cure}")
+        Issue(("params", name), f"{path} is not there for the trials: the chart has no data volume; {cure}")
         for name, path in given
         if isinstance(path, str) and PurePosixPath(path).is_relative_to(cluster.DATA)
     ]
 
 
-def shards(job: Job, has_volume: bool) -> list[Complaint]:
+def shards(job: Job, has_volume: bool) -> list[Issue]:
     """What is wrong with the folder that a collection's files go to, of which pods have few that outlive them.
 
     Args:
@@ -102,7 +102,7 @@ def shards(job: Job, has_volume: bool) -> list[Complaint]:
         "is on the data volume, which pods may only read" if below_data else "is a folder of the pod's own, and goes with it"
     )
     below = f"a folder below {cluster.CHECKPOINTS}, " if has_volume else ""
-    return [Complaint("collect.write.to", f"{to} {why}; write {below}a URL (s3://bucket/path), or leave it out")]
+    return [Issue(("collect", "write", "to"), f"{to} {why}; write {below}a URL (s3://bucket/path), or leave it out")]
 
 
 def _listed(value: Any) -> Sequence[Any]:
@@ -128,25 +128,25 @@ def requests(pod: Thing) -> dict[str, decimal.Decimal]:
     return total
 
 
-def _nodes(job: Job, ray_job: Thing, nodes: Sequence[Thing] | None) -> tuple[list[Complaint], list[str]]:
+def _nodes(job: Job, ray_job: Thing, nodes: Sequence[Thing] | None) -> tuple[list[Issue], list[str]]:
     if nodes is None:
         if any(role.resources.gpus for role in job.roles()):
             return [], ["nodes may not be listed, so nobody looked whether one has the GPUs of a trial"]
         return [], []
-    complaints: list[Complaint] = []
+    issues: list[Issue] = []
     warnings: list[str] = []
-    looked: list[tuple[Resources, Cluster]] = []  # roles that are alike have one complaint
+    looked: list[tuple[Resources, Cluster]] = []  # roles that are alike have one issue
     for role, group in _groups(job, ray_job):
         if (role.resources, role.cluster) in looked:
             continue
         looked.append((role.resources, role.cluster))
         found, notes = _nodes_of(job, role, group["template"], nodes)
-        complaints += found
+        issues += found
         warnings += notes
-    return complaints, warnings
+    return issues, warnings
 
 
-def _nodes_of(job: Job, role: Role, pod: Thing, nodes: Sequence[Thing]) -> tuple[list[Complaint], list[str]]:
+def _nodes_of(job: Job, role: Role, pod: Thing, nodes: Sequence[Thing]) -> tuple[list[Issue], list[str]]:
     """What stands in the way of the pods of one role, and warnings."""
     fitting = [node for node in nodes if _selects(pod["spec"].get("nodeSelector") or {}, node)]
     if not fitting and nodes:
@@ -154,7 +154,7 @@ def _nodes_of(job: Job, role: Role, pod: Thing, nodes: Sequence[Thing]) -> tuple
         return [], [f"no node has the labels {labels} now; {role.title} waits until one appears"]
     asked, gpu = requests(pod), role.cluster.gpu_resource
     who = f"each pod of {role.title}" if role.gang else role.title
-    complaints: list[Complaint] = []
+    issues: list[Issue] = []
     warnings: list[str] = []
     for name, field in {"cpu": "cpus", "memory": "memory", gpu: "gpus"}.items():
         want = asked.get(name, decimal.Decimal(0))
@@ -167,16 +167,16 @@ def _nodes_of(job: Job, role: Role, pod: Thing, nodes: Sequence[Thing]) -> tuple
         message = f"{who} asks for {_show(name, want)}, and the largest node that it may run on has {_show(name, most)}"
         if name == gpu:
             cure = job.with_gpus(role.field, int(most), -(-int(want) * role.nodes // int(most)))
-            complaints.append(Complaint(f"{role.field}.{field}", f"{message}; {cure}"))
+            issues.append(Issue((role.field, field), f"{message}; {cure}"))
         else:  # a node autoscaler may make a larger one
             warnings.append(f"{message}; it waits until a larger one appears")
-    if role.nodes > 1 and fitting and not complaints and not warnings:
+    if role.nodes > 1 and fitting and not issues and not warnings:
         room = sum(_room(node, asked) for node in fitting)
         if room < role.nodes:
             warnings.append(
                 f"{who} starts when all {role.nodes} are there, and the nodes have room for {room}; it waits for more"
             )
-    return complaints, warnings
+    return issues, warnings
 
 
 def _room(node: Thing, asked: Mapping[str, decimal.Decimal]) -> int:
@@ -185,9 +185,9 @@ def _room(node: Thing, asked: Mapping[str, decimal.Decimal]) -> int:
     return min((int(amount(has.get(name, 0)) / want) for name, want in asked.items() if want), default=0)
 
 
-def _quota(job: Job, ray_job: Thing, quotas: Sequence[Thing] | None) -> tuple[list[Complaint], list[str]]:
+def _quota(job: Job, ray_job: Thing, quotas: Sequence[Thing] | None) -> tuple[list[Issue], list[str]]:
     """One replica of each role must fit what the namespace may use at all; all of them should fit what is left of it."""
-    complaints: list[Complaint] = []
+    issues: list[Issue] = []
     warnings: list[str] = []
     head = requests(ray_job["spec"]["rayClusterSpec"]["headGroupSpec"]["template"])
     roles = [(role, requests(group["template"])) for role, group in _groups(job, ray_job)]
@@ -208,9 +208,7 @@ def _quota(job: Job, ray_job: Thing, quotas: Sequence[Thing] | None) -> tuple[li
             least = of_head + sum(each * role.nodes for role, each in needs)
             if least > whole:
                 message = f"{who} and the controller ask for {_show(what, least)}, and {name} allows {_show(what, whole)}"
-                complaints.append(
-                    Complaint("resources", f"{message} in the namespace; ask for less, or have the quota raised")
-                )
+                issues.append(Issue(("resources",), f"{message} in the namespace; ask for less, or have the quota raised"))
             elif of_head + sum(each * role.pods for role, each in needs) > left:
                 begun = f"the quota {name} has {_show(what, left)} left"
                 if job.width_option:
@@ -218,7 +216,7 @@ def _quota(job: Job, ray_job: Thing, quotas: Sequence[Thing] | None) -> tuple[li
                 else:
                     ask = f"{who} and its controller ask for {_show(what, least)}"
                     warnings.append(f"{begun}, and {ask}: it waits until others have ended")
-    return complaints, warnings
+    return issues, warnings
 
 
 def _fewer(job: Job, needs: Sequence[tuple[Role, decimal.Decimal]], left: decimal.Decimal) -> str:

@@ -7,17 +7,16 @@ from collections.abc import Callable, Iterator
 
 from trialplane.client.gateway import Gateway, Piece
 from trialplane.client.objects import Objects
+from trialplane.client.target import Log
 from trialplane.errors import InputError, TargetError
 from trialplane.wire import cluster as names
 
 _PAUSE = 1.0
 
 
-def kept(
-    gateway: Gateway, run: str, trial: int | None, attempt: int | None, worker: int | None = None
-) -> Iterator[str] | str:
+def kept(gateway: Gateway, run: str, which: Log) -> Iterator[str] | str:
     """A log as it is now, or why the gateway has none."""
-    piece = gateway.log(run, trial, attempt, 0, worker)
+    piece = gateway.log(run, which, 0)
     if isinstance(piece, str):
         return piece
 
@@ -27,7 +26,7 @@ def kept(
         while isinstance(now, Piece) and now.data:
             *whole, text = (text + now.data).split(b"\n")
             yield from (line.decode(errors="replace") + "\n" for line in whole)
-            now = gateway.log(run, trial, attempt, now.next, worker)
+            now = gateway.log(run, which, now.next)
         if text:
             yield text.decode(errors="replace")
 
@@ -37,28 +36,24 @@ def kept(
 def followed(
     gateway: Gateway,
     run: str,
-    trial: int | None,
-    attempt: int | None,
+    which: Log,
     is_active: Callable[[], bool],
     pause: Callable[[float], None] = time.sleep,
-    worker: int | None = None,
 ) -> Iterator[str]:
     """The lines of a log, and new ones until nobody writes any more; one that is not there yet is waited for.
 
     Args:
         gateway: asked again and again; while it is away nothing is lost.
         run: its name.
-        trial: whose log; the controller's when None.
-        attempt: which; the newest when None.
+        which: of its logs.
         is_active: whether the run goes on.
         pause: waits so many seconds.
-        worker: whose log, of a collection's producers in that iteration.
     """
     offset, text = 0, b""
     while True:
         active = is_active()  # asked before reading, so that the last lines are not missed
         try:
-            piece = gateway.log(run, trial, attempt, offset, worker)
+            piece = gateway.log(run, which, offset)
         except TargetError:
             if not active:
                 raise
@@ -70,7 +65,7 @@ def followed(
             yield from (line.decode(errors="replace") + "\n" for line in whole)
             continue
         # A controller's log grows again in a new head pod; a trial's attempt ends once.
-        growing = active if isinstance(piece, str) or trial is None else piece.growing and active
+        growing = active if isinstance(piece, str) or which.trial is None else piece.growing and active
         if not growing:
             break
         pause(_PAUSE)

@@ -50,12 +50,6 @@ def attempts(ledger: Path, run: str, job: Job, alive: bool) -> list[TrialRow]:
         return [reading.row(job, attempt, alive) for attempt in reading.every(select, run)]
 
 
-def has_attempts(ledger: Path, run: str) -> bool:
-    """Whether any attempt was started; errors as of `attempts`."""
-    with _opened(ledger, run, True) as select:
-        return reading.any_started(select, run)
-
-
 def has_ended(ledger: Path, run: str, trial: int, attempt: int) -> bool:
     """Whether one attempt has ended; errors as of `attempts`."""
     with _opened(ledger, run, True) as select:

@@ -1,27 +1,74 @@
-"""A run as a live handle: what it does now, and what can be done to it."""
+"""The life of a run, above both places: what a submission of a taken name is, and a run as a live handle.
+
+What a place itself can do are the primitives of `target`.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import enum
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trialplane import errors
-from trialplane.client import exporting
-from trialplane.client.target import Target
-from trialplane.errors import InputError, RunDamaged, RunNotFound, TargetError
+from trialplane.client import changes as changing
+from trialplane.client import exporting, target
+from trialplane.client.target import Log, Observed, Target
+from trialplane.errors import InputError, RunDamaged, RunExists, RunNotFound, SpecError, TargetError
+from trialplane.plan.plan import Plan
+from trialplane.spec.jobs import Job
 from trialplane.wire import rows
 from trialplane.wire.progress import TrainingProgress
 from trialplane.wire.records import RunStatus, TrialRow
 from trialplane.wire.states import RunState
 
-if TYPE_CHECKING:
-    from trialplane.spec.jobs import Job
-
 _PATIENCE = 60.0
 _GRACE = 300.0  # more than a chart gives, as a rule
+
+
+class Submitted(enum.Enum):
+    """What became of a submission."""
+
+    NEW = "new"
+    REPLACED = "replaced"  # new too; a run of that name had ended before its first trial, and is forgotten
+    RESUMED = "resumed"  # the same spec under the same name was unfinished: it goes on
+    RUNNING = "running"  # it is running already
+    FINISHED = "finished"  # it has succeeded before; nothing was started
+
+
+def submit(place: Target, plan: Plan) -> Submitted:
+    """Starts a run, or goes on with the one of that name and spec.
+
+    Raises:
+        RunExists: the name belongs to a run with another spec or other code, or to one that failed or was cancelled.
+    """
+    name = plan.run
+    try:
+        seen = place.observe(name)
+        lines = None if seen is None else place.differences(plan)
+    except TargetError as error:
+        raise type(error)(f"{error}; nothing was started") from error
+    if seen is None or lines is None:
+        place.apply(plan)
+        return Submitted.NEW
+    if not (seen.is_active or seen.status.ended_trials or place.rows(name)[1]):
+        place.remove(name, forget=True)
+        place.apply(plan)
+        return Submitted.REPLACED
+    if lines:
+        raise RunExists(changing.refusal(name, lines))
+    if seen.is_active:
+        return Submitted.RUNNING
+    state = seen.status.state
+    if state is RunState.SUCCEEDED:
+        return Submitted.FINISHED
+    if state.is_ended:
+        word = "failed" if state is RunState.FAILED else "was cancelled"
+        raise RunExists(f"the run {name} {word}; `platform resume {name}` goes on with it, {changing.other_name(name)}")
+    RunHandle(name, place).resume()
+    return Submitted.RESUMED
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,9 +88,20 @@ class RunHandle:
         """The job as resolved."""
         return self.target.job(self.name)
 
+    def observe(self) -> Observed:
+        """How it stands, and whether a controller works on it, of the same moment.
+
+        Raises:
+            RunNotFound: it is not there.
+        """
+        seen = self.target.observe(self.name)
+        if seen is None:
+            raise target.unknown(self.target, self.name)
+        return seen
+
     def status(self) -> RunStatus:
         """The newest status."""
-        return self.target.status(self.name)
+        return self.observe().status
 
     def is_active(self) -> bool:
         """Whether a controller works on it."""
@@ -52,9 +110,9 @@ class RunHandle:
     def watch(self) -> Iterator[RunStatus]:
         """The status a few times a second, whether it changed or not, until nobody works on the run any more."""
         while True:
-            status, active = self.target.look(self.name)
-            yield status
-            if not active:
+            seen = self.observe()
+            yield seen.status
+            if not seen.is_active:
                 return
             time.sleep(self.target.poll)
 
@@ -75,11 +133,11 @@ class RunHandle:
         self, trial: int | None = None, attempt: int | None = None, *, follow: bool = False, worker: int | None = None
     ) -> Iterator[str]:
         """Lines of the controller's log, or of a trial's newest attempt, or of the attempt named, or of a producer."""
-        return self.target.log(self.name, trial, attempt, follow, worker)
+        return self.target.log(self.name, Log(trial, attempt, worker), follow)
 
     def attempts(self) -> list[TrialRow]:
         """Every attempt, in the order they started."""
-        return self.target.attempts(self.name)
+        return self.target.rows(self.name)[1]
 
     def rows(self) -> list[TrialRow]:
         """The newest attempt of each trial, best first."""
@@ -107,8 +165,9 @@ class RunHandle:
         exporting.write(self.target, self.name, url)
 
     def stop(self, *, now: bool = False) -> None:
-        """Ends the controller cleanly, so that `resume` goes on; `now` kills it and its trials."""
-        self.target.stop(self.name, now=now)
+        """Asks the controller to end cleanly, so that `resume` goes on; `now` kills it and its trials instead."""
+        if self.is_active():
+            self.target.desire(self.name, RunState.PAUSED, now=now)
 
     def pause(self, *, now: bool = False, patience: float | None = None) -> RunStatus:
         """`stop`, and waits until nobody works on the run and nothing is held for it.
@@ -117,22 +176,27 @@ class RunHandle:
             InputError: nobody works on it.
             TargetError: it has not stopped after `patience` seconds (None: enough for a training to save itself).
         """
-        before = self.status()
-        if not self.is_active():
+        seen = self.observe()
+        before = seen.status
+        if not seen.is_active:
             raise InputError(f"nobody works on {self.name}, which is {before.state}; `platform resume {self.name}` goes on")
         patience = patience or self._patience(before)  # while it is known for sure
-        self.target.stop(self.name, now=now)
+        self.target.desire(self.name, RunState.PAUSED, now=now)
         return self._ended(dataclasses.replace(before, state=RunState.PAUSED), "pause", patience)
 
     def cancel(self, *, now: bool = False, patience: float | None = None) -> RunStatus:
         """Ends the run as CANCELLED and waits until it has, and nothing is held for it.
 
         Raises:
+            InputError: it has ended already.
             TargetError: it has not ended after `patience` seconds (None: enough for a training to save itself).
         """
-        before = self.status()
+        seen = self.observe()
+        before = seen.status
+        if before.state.is_ended and not seen.is_active:
+            raise InputError(f"the run {self.name} has ended already ({before.state}); nothing was changed")
         patience = patience or self._patience(before)
-        self.target.cancel(self.name, now=now)
+        self.target.desire(self.name, RunState.CANCELLED, now=now)
         return self._ended(dataclasses.replace(before, state=RunState.CANCELLED), "cancel", patience)
 
     def _patience(self, status: RunStatus) -> float:
@@ -147,7 +211,7 @@ class RunHandle:
         """The last status; `otherwise` for a run that had not started, or of which a file is damaged."""
         try:
             last = self.wait(patience)
-            self.target.release(self.name)
+            self.target.remove(self.name, forget=False)
             return last
         except TimeoutError as error:
             raise TargetError(f"{error}; `platform {verb} {self.name} --now` kills it") from error
@@ -164,7 +228,8 @@ class RunHandle:
         With fewer than before it waits for trials to end, unless `now`: then those are tried again.
 
         Raises:
-            InputError: it is a training.
+            InputError: it is a training, nobody works on it (any more), the place cannot do it, or it has been scaled to
+                another number since.
         """
         job = self.job
         if not job.width_option:
@@ -174,32 +239,67 @@ class RunHandle:
                 f"{self.name} is one training, whose ranks are fixed; {first}"
                 f"`platform submit train {job.name} --resume {self.name} {others}` goes on with others"
             )
-        done = self.target.scale(self.name, parallel, now=now)
-        while not done:
+        self._check_active(job, parallel)
+        self.target.desire(self.name, parallel=parallel)
+        while not self.target.fit(self.name, parallel, now=now):
             yield self.status()
             time.sleep(self.target.poll)
-            done = self.target.scaled(self.name, parallel, now=now)
+            self._check_active(job, parallel)
+            newest = self.target.desired_parallel(self.name)
+            if newest not in (None, parallel):
+                raise InputError(f"{self.name} was scaled to {newest} in the meantime; it does not come to {parallel}")
+
+    def _check_active(self, job: Job, parallel: int) -> None:
+        if not self.is_active():
+            again = f"`platform resume {self.name} {job.width_option} {parallel}` goes on with so many at a time"
+            raise InputError(f"nobody works on {self.name}; {again}")
 
     def delete(self) -> None:
         """Cancels the run if somebody works on it, and forgets it; what is in MLflow stays there."""
         if self.is_active():
             self.cancel()
         with contextlib.suppress(RunNotFound):  # it had never started
-            self.target.delete(self.name)
+            self.target.remove(self.name, forget=True)
 
     def submitter_log(self, *, follow: bool = False) -> Iterator[str]:
         """Lines of what the place itself said while it started the controller."""
-        return self.target.submitter_log(self.name, follow)
+        return self.target.log(self.name, Log(submitter=True), follow)
 
     def resume(self, *, changes: Mapping[str, Any] | None = None, sets: Sequence[str] = ()) -> None:
-        """Goes on with a run that stopped, longer or wider when `changes` (dotted field → value) say so."""
-        self.target.resume(self.name, changes or {}, sets)
+        """Goes on with a run that stopped, longer or wider when `changes` (dotted field → value) say so.
+
+        Raises:
+            InputError: it is active, or has succeeded with nothing left.
+            SpecError: a change is not among those allowed, or the run does not fit its place.
+        """
+        name, seen = self.name, self.observe()
+        if seen.is_active:
+            raise InputError(
+                f"the run {name} is running; `platform status {name}` shows it, `platform cancel {name}` ends it"
+            )
+        old = self.job
+        old = old.widened(self.target.desired_parallel(name) or seen.status.parallel or old.width)  # as it was scaled
+        job = changing.changed(old, changes or {}, sets, started=len({row.trial for row in self.attempts()}))
+        found, _ = self.target.check(job)
+        if found:
+            raise SpecError(found)
+        where = "" if self.target.remote else " --local"
+        why = "" if seen.status.unrecorded else changing.nothing_to_do(seen.status, old, job, where)
+        if why:
+            raise InputError(why)
+        self.target.restart(name, job, seen.status)
 
     @property
     def exit_code(self) -> int:
-        """How it ended, as an exit code of `errors`."""
-        return self.target.exit_code(self.name)
+        """How it ended, as an exit code of `errors`; of a controller that did not end in order, the controller's."""
+        seen = self.observe()
+        if seen.exit_code in (errors.EXIT_BAD_INPUT, errors.EXIT_PLATFORM):
+            return seen.exit_code
+        state, code = seen.status.state, seen.exit_code or 0
+        if state is RunState.PAUSED and code > 0 and code != state.exit_code:
+            return errors.EXIT_PLATFORM  # nobody stopped it: it broke
+        return state.exit_code
 
     def log_place(self) -> str:
         """Where its logs are."""
-        return self.target.log_place(self.name)
+        return self.target.where(self.name)

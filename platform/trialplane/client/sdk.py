@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import trialplane
+from trialplane.client import run as running
+from trialplane.client import target as targets
 from trialplane.client.local import LocalTarget
-from trialplane.client.run import RunHandle
-from trialplane.client.target import Submitted, Target
-from trialplane.errors import Complaint, InputError, RunNotFound, SpecError
+from trialplane.client.run import RunHandle, Submitted
+from trialplane.client.target import Target
+from trialplane.errors import InputError, Issue, RunNotFound, SpecError
 from trialplane.plan import plan as planning
 from trialplane.plan.plan import Plan, Provenance
 from trialplane.spec import inputs, load
@@ -55,7 +57,7 @@ class Platform:
         overrides: Mapping[str, Any] | None = None,
         params: Mapping[str, Any] | None = None,
         command: Sequence[str] = (),
-        complaints: Sequence[Complaint] = (),
+        issues: Sequence[Issue] = (),
         kind: str | None = None,
     ) -> Prepared:
         """Checks everything that can be checked and packs the code; starts and writes nothing.
@@ -68,16 +70,16 @@ class Platform:
             overrides: dotted field → value, or → `load.Flag`; None stands for a flag that was not given.
             params: values to fix; a parameter of the space leaves it.
             command: what the user typed, for the record.
-            complaints: found by the caller, shown with the others.
+            issues: found by the caller, shown with the others.
             kind: what the job must be; any when None.
 
         Raises:
             JobNotFound: there is no such job.
-            SpecError: all complaints, of the job, its data, the run's name and the target.
+            SpecError: all issues, of the job, its data, the run's name and the target.
             InputError: the code cannot be packed.
         """
         folder = load.find_job(str(job), Path.cwd())
-        found, notes = list(complaints), list[str]()
+        found, notes = list(issues), list[str]()
         resolved: Job | None = None
         try:
             resolved = load.load_job(
@@ -93,7 +95,7 @@ class Platform:
             away = self.target.remote
             found += inputs.check_inputs(resolved, folder, cluster.DATA if away else "", away=away)
         except SpecError as error:
-            found += error.complaints
+            found += error.issues
         if name is not None:
             found += planning.check_name(name)
         try:
@@ -101,24 +103,24 @@ class Platform:
             found += obstacles
             found += self._check_resumed(resolved, name)
         except InputError as error:  # about the place as such: no such context, or nothing to find it by
-            found.append(Complaint("--context", str(error)))
+            found.append(Issue(("--context",), str(error)))
         if found or resolved is None:
             raise SpecError(found)
         name = name or planning.default_name(folder.absolute().name, self.target.runs(), time.localtime())
         made = planning.plan(resolved, folder, name, _provenance(folder, command))
         return Prepared(made, (*notes, *resolved.advice(), *warnings))
 
-    def _check_resumed(self, job: Job | None, name: str | None) -> list[Complaint]:
+    def _check_resumed(self, job: Job | None, name: str | None) -> list[Issue]:
         """What is wrong with the run whose checkpoint a training, or a collection, is to start from."""
         if job is None or job.resume is None:
             return []
         if job.resume == name:
-            return [Complaint("resume", f"is this run itself; `platform resume {name}` goes on with it", "--resume")]
+            return [Issue(("resume",), f"is this run itself; `platform resume {name}` goes on with it", "--resume")]
         try:
             why = self._unfit(self.target.job(job.resume), job, job.resume)
         except RunNotFound as error:
             why = str(error)
-        return [Complaint("resume", why, "--resume")] if why else []
+        return [Issue(("resume",), why, "--resume")] if why else []
 
     def _unfit(self, old: Job, new: Job, run: str) -> str:
         """Why a training or a collection cannot start from a run of the job `old`, or nothing."""
@@ -135,7 +137,7 @@ class Platform:
         Raises:
             RunExists: the name is taken by a run with another spec.
         """
-        became = self.target.submit(plan)
+        became = running.submit(self.target, plan)
         return RunHandle(plan.run, self.target), became
 
     def submit(self, job: str | Path, **options: Any) -> RunHandle:
@@ -155,15 +157,10 @@ class Platform:
         if run is None:
             names = self.target.runs()
             if not names:
-                raise RunNotFound(nothing_yet(self.target))
+                raise RunNotFound(targets.nothing_yet(self.target))
             return RunHandle(names[0], self.target)
         self.target.is_active(run)  # raises for a name that is none
         return RunHandle(run, self.target)
-
-
-def nothing_yet(target: Target) -> str:
-    """What a place without runs says."""
-    return f"there are no runs yet; `platform submit hpo NAME{'' if target.remote else ' --local'}` starts one"
 
 
 def _provenance(folder: Path, command: Sequence[str]) -> Provenance:

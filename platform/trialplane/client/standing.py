@@ -14,7 +14,6 @@ from typing import Any
 
 from trialplane.client import phases
 from trialplane.client.objects import Objects
-from trialplane.errors import TargetError
 from trialplane.plan import plan as planning
 from trialplane.wire import cluster as names
 from trialplane.wire.records import RunStatus
@@ -23,7 +22,7 @@ from trialplane.wire.states import RunState
 
 @dataclasses.dataclass(frozen=True)
 class View:
-    """What both witnesses say of one run at one moment.
+    """What both witnesses say of one run at one moment; one of them at least knows it.
 
     Attributes:
         ray_job: the object, or None.
@@ -71,7 +70,7 @@ def status(objects: Objects, view: View) -> RunStatus:
     ray_job, told = view.ray_job, view.status
     if ray_job is None:
         if told is None:
-            raise TargetError(view.away)
+            raise ValueError("neither the API server nor the gateway knows the run")
         if view.alive or told.state not in (RunState.PENDING, RunState.RUNNING):
             return told
         reason = f"its pods are gone from the cluster; `platform resume {told.run}` goes on"

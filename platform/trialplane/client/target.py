@@ -1,19 +1,19 @@
-"""The port: a place where runs live. `local.LocalTarget` is this machine, `kubernetes.KubernetesTarget` a namespace.
+"""The port: what a place where runs live can do; `local` is this machine, `kubernetes` a namespace of a cluster.
 
-A target starts runs, reads them and ends them; the handle (`run.RunHandle`), the SDK and the command line know nothing
-else of a place.
+Primitives only: what a submission, a pause or a resumed run is made of is decided once for both places, in `run`.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import enum
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
-from trialplane.errors import Complaint
+from trialplane import errors
+from trialplane.errors import InputError, Issue, RunNotFound
 from trialplane.wire.attempts import Attempt
 from trialplane.wire.records import RunStatus, TrialRow
+from trialplane.wire.states import RunState
 
 if TYPE_CHECKING:  # pydantic is a tenth of a second that `platform status --help` need not take
     from trialplane.plan.plan import Plan
@@ -28,18 +28,45 @@ class Place:
     context: str | None = None
     namespace: str | None = None
 
+    @property
+    def flags(self) -> str:
+        """What a command line needs to name it; of a place that a target gave, which knows context and namespace."""
+        return "--local" if self.local else f"--context {self.context} --namespace {self.namespace}"
+
 
 HERE = Place(local=True)
 
 
-class Submitted(enum.Enum):
-    """What became of a submission."""
+@dataclasses.dataclass(frozen=True)
+class Observed:
+    """A run at one moment.
 
-    NEW = "new"
-    REPLACED = "replaced"  # new too; a run of that name had ended before its first trial, and is forgotten
-    RESUMED = "resumed"  # the same spec under the same name was unfinished: it goes on
-    RUNNING = "running"  # it is running already
-    FINISHED = "finished"  # it has succeeded before; nothing was started
+    Attributes:
+        status: with the truth about whether a controller works on the run: no dead run is RUNNING.
+        is_active: whether a controller works on it, or is being started; without one the status is final.
+        exit_code: of the controller, where this process started it and it has ended.
+    """
+
+    status: RunStatus
+    is_active: bool
+    exit_code: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Log:
+    """Which log of a run: its controller's, where nothing else is given.
+
+    Attributes:
+        trial: the log of this trial.
+        attempt: at the trial; the newest when None.
+        worker: of a collection, which has worked in the iteration `trial`; all its processes add to one log.
+        submitter: what the place itself printed while it started the controller.
+    """
+
+    trial: int | None = None
+    attempt: int | None = None
+    worker: int | None = None
+    submitter: bool = False
 
 
 class Target(Protocol):
@@ -47,20 +74,17 @@ class Target(Protocol):
 
     Contract:
         - Methods that read never write, also not a lock file, and work while a controller writes.
-        - A run is named by its name alone. A method that gets the name of no run raises `RunNotFound` with the nearest.
-        - Reads give what was durable at that moment. The order of `attempts` is the order in which they started.
+        - A run is named by its name alone. A method that gets the name of no run raises `unknown`.
+        - Reads give what was durable at that moment.
         - What the place refuses is a `TargetError` (its fault) or an `InputError` (the user's), with what to do.
         - Everything may be called from several threads.
 
     Attributes:
-        name: of the kind of place.
         remote: whether runs live elsewhere: then Ctrl-C in the foreground leaves them alone, and looking costs requests.
         poll: seconds between two looks at a run.
         place: to find it again.
-        flags: what a command line needs to name this place: `--local`, `--context lab --namespace team`.
     """
 
-    name: str
     remote: bool
     poll: float
 
@@ -68,41 +92,15 @@ class Target(Protocol):
     def place(self) -> Place:
         """See above."""
 
-    @property
-    def flags(self) -> str:
-        """See above."""
+    def where(self, run: str = "") -> str:
+        """Where runs are, or the logs of one, for messages."""
 
-    def check(self, job: Job | None) -> tuple[list[Complaint], list[str]]:
+    def check(self, job: Job | None) -> tuple[list[Issue], list[str]]:
         """What stands in the way of a run here, and warnings about what will be slow; starts and writes nothing.
 
         Args:
             job: the resolved job, or None when it is wrong: then only what every run needs is looked at.
         """
-
-    def describe(self, plan: Plan) -> dict[str, Any]:
-        """What `submit` would write and start, as plain values for people."""
-
-    def submit(self, plan: Plan) -> Submitted:
-        """Starts a run, or goes on with the one of that name and spec. It goes on when the caller ends.
-
-        Raises:
-            RunExists: the name belongs to a run with another spec or other code, or to one that failed or was cancelled.
-        """
-
-    def runs(self) -> list[str]:
-        """Names of all runs, the newest first."""
-
-    def job(self, run: str) -> Job:
-        """The job of a run, as resolved when it was submitted or changed by `resume`."""
-
-    def status(self, run: str) -> RunStatus:
-        """The newest status, with the truth about whether anybody works on the run: no dead run is RUNNING."""
-
-    def is_active(self, run: str) -> bool:
-        """Whether a controller works on the run, or is being started."""
-
-    def look(self, run: str) -> tuple[RunStatus, bool]:
-        """`status` and `is_active` of the same moment, for the price of one; without a controller it is the last word."""
 
     def missing_checkpoint(self, run: str, job: Job) -> str:
         """Why a new training of `job` would find no checkpoint of the training `run`; "" when it would.
@@ -110,86 +108,113 @@ class Target(Protocol):
         Also "" where nobody can look: in an object store, or while those who could do not answer.
         """
 
-    def attempts(self, run: str) -> list[TrialRow]:
-        """Every attempt that started."""
+    def describe(self, plan: Plan) -> dict[str, Any]:
+        """What `apply` would write and start, as plain values for people."""
 
-    def ends(self, run: str, after: int) -> tuple[int, list[TrialRow]]:
-        """The attempts that ended since the place `after` (0 at first), and the place to ask from next time."""
+    # What there is
 
-    def whole(self, run: str, after: int) -> tuple[list[Attempt], bool]:
+    def runs(self) -> list[str]:
+        """Names of all runs, the newest first."""
+
+    def observe(self, run: str) -> Observed | None:
+        """How a run stands; None when there is none of that name."""
+
+    def is_active(self, run: str) -> bool:
+        """As `observe` has it, for a run whose status may be damaged, and for less."""
+
+    def desired_parallel(self, run: str) -> int | None:
+        """How many trials are desired at a time by the last `desire`, anybody's; None where the job alone decides."""
+
+    def job(self, run: str) -> Job:
+        """The job of a run, as resolved when it was submitted or changed since."""
+
+    def differences(self, plan: Plan) -> list[str] | None:
+        """What a plan has otherwise than the run of its name.
+
+        None when that run is being submitted, or was interrupted at that: the same plan, applied again, completes it.
+        """
+
+    def rows(self, run: str, after: int | None = None) -> tuple[int, list[TrialRow]]:
+        """The attempts that ended since the place `after` (0 at first), and the place to ask from next time.
+
+        Without a place every attempt that started, in that order.
+        """
+
+    def attempts(self, run: str, after: int) -> tuple[list[Attempt], bool]:
         """The attempts that run and those that ended since the place `after`, with Optuna's view of them.
 
         The second is whether a controller worked on the run at any moment of that: without one no attempt runs.
         """
 
-    def log(
-        self, run: str, trial: int | None, attempt: int | None, follow: bool, worker: int | None = None
-    ) -> Iterator[str]:
-        """Lines of the controller's log, or of a trial's attempt (the newest when None), with their ends of line.
-
-        `worker` is one producer of the collection's iteration `trial` instead: all its processes add to one log.
+    def log(self, run: str, which: Log, follow: bool) -> Iterator[str]:
+        """Lines of a log, with their ends of line.
 
         With `follow` the iterator goes on until the run, or the attempt, has ended. A log that does not exist and will
         not is an `InputError`.
         """
 
-    def submitter_log(self, run: str, follow: bool) -> Iterator[str]:
-        """Lines of what the place itself said while it started the controller; an `InputError` where nothing does."""
+    # What there is to be
 
-    def log_place(self, run: str) -> str:
-        """Where the logs are, for messages."""
-
-    def stop(self, run: str, *, now: bool = False) -> None:
-        """Asks the controller to end cleanly, so that `resume` goes on; `now` kills it and its trials instead.
-
-        Returns at once; a run that is not active is left as it is.
-        """
-
-    def cancel(self, run: str, *, now: bool = False) -> None:
-        """As `stop`, but the run ends as CANCELLED.
-
-        Where a run never came to start nothing of it may be left: its name is free again.
+    def apply(self, plan: Plan) -> None:
+        """Makes a new run and starts its controller, or does neither. It goes on when the caller ends.
 
         Raises:
-            InputError: it has ended already.
+            RunExists: another submission of this moment has the name.
         """
 
-    def release(self, run: str) -> None:
-        """Frees what a run that nobody works on still holds of the place: nothing here, its pods on a cluster.
+    def restart(self, run: str, job: Job, status: RunStatus) -> None:
+        """Starts a controller of a run that nobody works on.
 
-        Returns when that is done. What the run knows is kept.
+        Args:
+            run: its name.
+            job: what its job is from now on.
+            status: how it stands.
         """
 
-    def scale(self, run: str, parallel: int, *, now: bool = False) -> bool:
-        """Asks the controller of an active run for so many trials at a time, and does what `scaled` does; see there.
+    def desire(self, run: str, state: RunState | None = None, *, parallel: int | None = None, now: bool = False) -> None:
+        """Records the desired state of an active run; what is left out stays as it is.
+
+        Args:
+            run: its name.
+            state: PAUSED, so that `restart` goes on, or CANCELLED, also of a run that nobody works on.
+            parallel: trials at a time; `fit` has the place follow.
+            now: whether the controller and its trials are killed, instead of asked to end cleanly.
 
         Raises:
-            InputError: the run is not active, or the place cannot do it.
+            InputError: the place cannot change how many trials run at a time, or not yet.
         """
 
-    def scaled(self, run: str, parallel: int, *, now: bool = False) -> bool:
-        """Goes on with what `scale` was asked for, and says whether it is done; no running trial is lost.
+    def fit(self, run: str, parallel: int, *, now: bool = False) -> bool:
+        """Has as much room as the desired number of trials needs, and returns whether that is done.
 
-        With fewer than before it takes until trials end: called again and again it gives True when it is done. `now` takes
-        the room away at once, and the trials in it are tried again.
+        With fewer than before it takes until trials end; none that runs is lost. `now` takes the room away at once, and the
+        trials in it are tried again.
+        """
+
+    def remove(self, run: str, *, forget: bool) -> None:
+        """Frees what a run still holds of the place: nothing here, its pods on a cluster. Returns when that is done.
+
+        Args:
+            run: its name.
+            forget: its ledger and its logs too; what is in MLflow stays there.
 
         Raises:
-            InputError: the run is no longer active, or somebody has asked for another number since.
+            InputError: it is to be forgotten, and a controller works on it.
         """
 
-    def delete(self, run: str) -> None:
-        """Forgets a run that nobody works on, its ledger and its logs; what is in MLflow stays there.
 
-        Raises:
-            InputError: it is active.
-        """
+def unknown(target: Target, run: str) -> RunNotFound:
+    """The error for the name of no run, with the nearest that is one."""
+    known = target.runs()
+    hint = (errors.nearest(run, known) or "`platform list` shows all") if known else nothing_yet(target)
+    return RunNotFound(f"there is no run {run!r} in {target.where()}; {hint}")
 
-    def resume(self, run: str, changes: Mapping[str, Any], sets: Sequence[str]) -> None:
-        """Starts the controller of a run that stopped, with changes of how long and how wide it goes.
 
-        Raises:
-            InputError: the run is active or has succeeded with nothing left, or a change is not among those allowed.
-        """
+def nothing_yet(target: Target) -> str:
+    """What is reported of a place without runs."""
+    return f"there are no runs yet; `platform submit hpo NAME{'' if target.remote else ' --local'}` starts one"
 
-    def exit_code(self, run: str) -> int:
-        """How the run ended, as an exit code of `errors`."""
+
+def active(run: str) -> InputError:
+    """The error for a run that is to be forgotten while a controller works on it."""
+    return InputError(f"the run {run} is active; `platform cancel {run}` ends it first")

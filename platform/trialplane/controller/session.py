@@ -78,11 +78,7 @@ def drive(folder: Path, stopped: list[int], setting: Setting) -> int:
         if isinstance(error, errors.EntrypointError) and session.has_begun:
             return errors.EXIT_RUN_FAILED  # it was no input that could have been refused before anything started
         return error.exit_code if isinstance(error, errors.TrialplaneError) else errors.EXIT_PLATFORM
-    return {
-        RunState.SUCCEEDED: errors.EXIT_OK,
-        RunState.CANCELLED: errors.EXIT_CANCELLED,
-        RunState.PAUSED: errors.EXIT_INTERRUPTED,
-    }.get(state, errors.EXIT_RUN_FAILED)
+    return state.exit_code
 
 
 class Session:

@@ -1,4 +1,4 @@
-"""From a resolved job to the one value that says all about a run before it exists: `target.submit(plan(...))` starts it.
+"""From a resolved job to the one value that says all about a run before it exists: `client.run.submit` starts it.
 
 Reads the job's folder to pack it; writes nothing and starts nothing.
 """
@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trialplane.errors import Complaint
+from trialplane.errors import Issue
 from trialplane.plan import pack as packing
 from trialplane.plan.pack import Pack
 from trialplane.spec.jobs import Job
@@ -109,14 +109,14 @@ def spec_hash(job: Job) -> str:
     return hashlib.sha256(job.model_dump_json().encode()).hexdigest()
 
 
-def check_name(run: str) -> list[Complaint]:
+def check_name(run: str) -> list[Issue]:
     """What is wrong with a run's name; it names Kubernetes objects, folders and studies."""
     if len(run) > LONGEST_NAME:
-        return [Complaint("name", f"{run!r} has {len(run)} characters, {LONGEST_NAME} at most", "--name")]
+        return [Issue(("name",), f"{run!r} has {len(run)} characters, {LONGEST_NAME} at most", "--name")]
     if not _NAME.fullmatch(run):
         example = slug(run)
         message = f"{run!r} must be lower-case letters, digits and -, begin with a letter and not end in -: {example}"
-        return [Complaint("name", message, "--name")]
+        return [Issue(("name",), message, "--name")]
     return []
 
 

@@ -13,8 +13,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, model_validator
 from pydantic_core import CoreSchema, core_schema
 
-from trialplane.spec import faults, values
-from trialplane.spec.faults import Fault
+from trialplane.errors import Issue
+from trialplane.spec import models, values
 
 _LABEL = r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 _DNS = r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*"
@@ -48,7 +48,7 @@ def _free(kind: str) -> Callable[[dict[str, str]], dict[str, str]]:
     def check(given: Any) -> Any:
         if isinstance(given, dict):
             taken = [name for name in given if isinstance(name, str) and name.startswith(_OURS)]
-            faults.refuse([Fault((name,), f"this {kind} is set by the platform; leave it out") for name in taken])
+            models.refuse([Issue((name,), f"this {kind} is set by the platform; leave it out") for name in taken])
         return given
 
     return check
@@ -64,7 +64,7 @@ Resource = Annotated[
 ]
 
 
-class Toleration(faults.Model):
+class Toleration(models.Model):
     """A taint of nodes that trial pods may run on nevertheless; as Kubernetes writes it."""
 
     key: Key | None = Field(default=None, description="The taint's key; without it every taint.")
@@ -83,16 +83,16 @@ class Toleration(faults.Model):
     def _whole(self) -> Toleration:
         found = []
         if self.key is None and self.operator != "Exists":
-            found.append(Fault(("key",), "is missing; operator: Exists alone does without it"))
+            found.append(Issue(("key",), "is missing; operator: Exists alone does without it"))
         if self.operator == "Exists" and self.value is not None:
-            found.append(Fault(("value",), "cannot stand with operator: Exists"))
+            found.append(Issue(("value",), "cannot stand with operator: Exists"))
         if self.tolerationSeconds is not None and self.effect != "NoExecute":
-            found.append(Fault(("tolerationSeconds",), "needs effect: NoExecute"))
-        faults.refuse(found)
+            found.append(Issue(("tolerationSeconds",), "needs effect: NoExecute"))
+        models.refuse(found)
         return self
 
 
-class Topology(faults.Model):
+class Topology(models.Model):
     """How trial pods lie to each other; both are preferences, no pod waits for them."""
 
     spread: Key | None = Field(
@@ -106,20 +106,20 @@ class Topology(faults.Model):
     @model_validator(mode="after")
     def _one_way(self) -> Topology:
         if self.spread is None and self.pack is None:
-            faults.refuse([Fault((), "needs spread or pack or both")])
+            models.refuse([Issue((), "needs spread or pack or both")])
         elif self.spread == self.pack:
-            faults.refuse([Fault(("pack",), f"cannot be spread's label too ({self.spread})")])
+            models.refuse([Issue(("pack",), f"cannot be spread's label too ({self.spread})")])
         return self
 
 
-class ControllerPod(faults.Model):
+class ControllerPod(models.Model):
     """What the pod of the controller gets of a node."""
 
     cpus: values.Cores | None = Field(default=None, description="CPU cores: 2, 0.5 or 500m; else the chart's.")
     memory: values.Quantity | None = Field(default=None, description="Memory: 2Gi, 4Gi; else the chart's.")
 
 
-class Cluster(faults.Model):
+class Cluster(models.Model):
     """How a run's pods are made in a cluster."""
 
     image: Image | None = Field(

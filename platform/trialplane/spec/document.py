@@ -17,9 +17,7 @@ from typing import Any
 import yaml
 
 from trialplane import errors
-from trialplane.errors import Complaint, SpecError
-
-Place = tuple[str | int, ...]
+from trialplane.errors import Issue, Place, SpecError
 
 # Aliases of aliases make a small file endlessly large.
 _MOST_NODES = 100_000
@@ -75,17 +73,17 @@ def read(path: Path, source: str = "") -> Document:
     try:
         text = content(path).decode("utf-8")
     except FileNotFoundError:
-        raise SpecError([Complaint("file", "does not exist", source)]) from None
+        raise SpecError([Issue(("file",), "does not exist", source)]) from None
     except UnicodeDecodeError as error:
-        raise SpecError([Complaint("file", f"is not UTF-8 text (byte {error.start})", source)]) from None
+        raise SpecError([Issue(("file",), f"is not UTF-8 text (byte {error.start})", source)]) from None
     except OSError as error:
-        raise SpecError([Complaint("file", f"cannot be read: {error.strerror}", source)]) from error
+        raise SpecError([Issue(("file",), f"cannot be read: {error.strerror}", source)]) from error
     document = parse(text, source)
     if document.data is None:
-        raise SpecError([Complaint("file", "is empty; `platform init` writes one that runs", source)])
+        raise SpecError([Issue(("file",), "is empty; `platform init` writes one that runs", source)])
     if not isinstance(document.data, dict):
         kind = "a list" if isinstance(document.data, list) else "a single value"
-        raise SpecError([Complaint("file", f"holds {kind}; it must hold `field: value` lines", source, 1)])
+        raise SpecError([Issue(("file",), f"holds {kind}; it must hold `field: value` lines", source, 1)])
     return document
 
 
@@ -113,7 +111,7 @@ def parse(text: str, source: str) -> Document:
     try:
         text.encode()
     except UnicodeEncodeError:  # an argument or a variable of bytes that are no text
-        raise SpecError([Complaint("file", "is not UTF-8 text", source)]) from None
+        raise SpecError([Issue(("file",), "is not UTF-8 text", source)]) from None
     try:
         _bound(text, source)
         loader = _Loader(text)
@@ -126,13 +124,13 @@ def parse(text: str, source: str) -> Document:
         where = f" (column {mark.column + 1})" if mark else ""
         problem = " ".join(part for part in (error.context, error.problem) if part)
         line = mark.line + 1 if mark else 0
-        raise SpecError([Complaint("file", f"is not YAML: {problem}{where}", source, line)]) from None
+        raise SpecError([Issue(("file",), f"is not YAML: {problem}{where}", source, line)]) from None
     except yaml.YAMLError as error:
-        raise SpecError([Complaint("file", f"is not YAML: {error}", source)]) from None
+        raise SpecError([Issue(("file",), f"is not YAML: {error}", source)]) from None
     builder = _Builder(source)
     data = None if node is None else builder.build(node, ())
-    if builder.complaints:
-        raise SpecError(builder.complaints)
+    if builder.issues:
+        raise SpecError(builder.issues)
     return Document(data, builder.lines, source)
 
 
@@ -142,13 +140,13 @@ def _bound(text: str, source: str) -> None:
     for count, event in enumerate(yaml.parse(text, Loader=_Parser)):
         line = event.start_mark.line + 1 if event.start_mark else 0
         if count > 2 * _MOST_NODES:  # a collection has two
-            raise SpecError([Complaint("file", "is too large", source, line)])
+            raise SpecError([Issue(("file",), "is too large", source, line)])
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
         if depth > _DEEPEST:
-            raise SpecError([Complaint("file", f"is nested more than {_DEEPEST} levels deep", source, line)])
+            raise SpecError([Issue(("file",), f"is nested more than {_DEEPEST} levels deep", source, line)])
 
 
 def scalar(text: str, source: str) -> Any:
@@ -161,23 +159,23 @@ def scalar(text: str, source: str) -> Any:
 
 
 class _Builder:
-    """Turns nodes into data and notes lines and complaints on the way."""
+    """Turns nodes into data and notes lines and issues on the way."""
 
     def __init__(self, source: str) -> None:
         self.source = source
         self.lines: dict[Place, int] = {}
-        self.complaints: list[Complaint] = []
+        self.issues: list[Issue] = []
         self._above: set[int] = set()
         self._count = 0
 
     def build(self, node: Any, place: Place) -> Any:
-        """The data of a node; complaints are kept and None stands in for what is wrong."""
+        """The data of a node; issues are kept and None stands in for what is wrong."""
         line = node.start_mark.line + 1
         self.lines.setdefault(place, line)
         self._count += 1
         if id(node) in self._above or self._count > _MOST_NODES:
             why = "an alias stands for something that contains it" if id(node) in self._above else "is too large"
-            if not self.complaints:
+            if not self.issues:
                 self._complain(place, why, line)
             return None
         if isinstance(node, yaml.ScalarNode):
@@ -249,5 +247,4 @@ class _Builder:
         return None
 
     def _complain(self, place: Place, message: str, line: int) -> None:
-        field = ".".join(map(str, place)) or "file"
-        self.complaints.append(Complaint(field, message, self.source, line))
+        self.issues.append(Issue(place or ("file",), message, self.source, line))

@@ -12,9 +12,9 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trialplane.errors import Complaint
+from trialplane.errors import Issue, Place
 from trialplane.spec import former
-from trialplane.spec.document import Document, Place
+from trialplane.spec.document import Document
 
 _NAMED = ("sampler", "pruner")
 # Where a name is a field of its own and may stand in place of the mapping: `pruner: median`.
@@ -30,12 +30,12 @@ class Origin:
     Attributes:
         source: the file, flag or variable.
         line: 1-based line, or 0.
-        within: path in front of the field there, for example `profiles.max.`.
+        within: path in front of the field there: ("profiles", "max").
     """
 
     source: str
     line: int = 0
-    within: str = ""
+    within: Place = ()
 
 
 class Draft:
@@ -44,7 +44,7 @@ class Draft:
     def __init__(self, data: Mapping[str, Any], origins: Mapping[Place, Origin]) -> None:
         self.data: dict[str, Any] = copy.deepcopy(dict(data))
         self.origins: dict[Place, Origin] = dict(origins)
-        self.complaints: list[Complaint] = []
+        self.issues: list[Issue] = []
         self.former: dict[Place, Origin] = {}  # fields given by a former name, and where
 
     @classmethod
@@ -63,7 +63,7 @@ class Draft:
     def copy(self) -> Draft:
         """A draft of its own with the same content."""
         other = Draft(self.data, self.origins)
-        other.complaints, other.former = list(self.complaints), dict(self.former)
+        other.issues, other.former = list(self.issues), dict(self.former)
         return other
 
     def origin(self, place: Place) -> Origin:
@@ -88,7 +88,7 @@ class Draft:
             self._put(self.data, (), key, value, below)
 
     def set(self, place: Place, value: Any, origin: Origin) -> None:
-        """Puts `value` at one place, making the mappings on the way; what cannot be is a complaint."""
+        """Puts `value` at one place, making the mappings on the way; what cannot be is an issue."""
         if place[:1] == ("objective",):
             place = ("objectives", 0, *place[1:])
         if (today := former.current(place)) != place:
@@ -154,7 +154,7 @@ class Draft:
                 self.origins[(*place, indices.index(int(spot[size])), *spot[size + 1 :])] = origin
 
     def _step(self, here: Any, so_far: Place, step: str | int, place: Place, origin: Origin) -> Any:
-        """The container below `here`, made when it is not there; None after a complaint."""
+        """The container below `here`, made when it is not there; None after an issue."""
         if isinstance(here, list):
             if _is_index(step) and int(step) == len(here):
                 here.append({})
@@ -210,7 +210,7 @@ class Draft:
             self.origins[spot or place] = origin
 
     def _refuse(self, place: Place, message: str, origin: Origin) -> None:
-        self.complaints.append(Complaint(".".join(map(str, place)), message, origin.source, origin.line))
+        self.issues.append(Issue(place, message, origin.source, origin.line))
 
 
 def is_another(above: Place, key: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:

@@ -3,29 +3,41 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from trialplane import errors
-from trialplane.errors import Complaint
-from trialplane.spec.document import Place
+from trialplane.errors import Issue, Place
 from trialplane.spec.jobs import Job
 
 
-def check(job: Job, folder: Path) -> Iterator[tuple[Place, str, Complaint | None]]:
+def check(job: Job, folder: Path, broken: Collection[Place]) -> Iterator[Issue]:
     """What is wrong with the functions that a job names.
 
+    Args:
+        job: that names them.
+        folder: with its code.
+        broken: fields that have issues of their own, whose functions are not looked at.
+
     Yields:
-        The field, the message, and the complaint itself when it concerns a line of the code and not of the job file.
+        Issues of the job's fields, without a source; one of a line of the code with that file.
     """
-    broken: set[Path] = set()
+    unread: set[Path] = set()
     for place, text, arguments in job.functions():
-        for message, complaint in _look(text, folder, broken, arguments):
-            yield place, message, complaint
+        if place[:1] not in broken:
+            for found in _look(text, folder, unread, arguments):
+                yield found if isinstance(found, Issue) else Issue(place, found)
 
 
-def _look(text: str, folder: Path, broken: set[Path], given: tuple[str, ...]) -> Iterator[tuple[str, Complaint | None]]:
-    """What is wrong with one function; `given` are the arguments that it is called with, none where that is not known."""
+def _look(text: str, folder: Path, unread: set[Path], given: tuple[str, ...]) -> Iterator[str | Issue]:
+    """What is wrong with one function.
+
+    Args:
+        text: module:function.
+        folder: with the code.
+        unread: files that could not be read, and have their issue.
+        given: the arguments that it is called with, none where that is not known.
+    """
     module, function = text.split(":")
     base = folder.joinpath(*module.split("."))
     try:
@@ -34,36 +46,33 @@ def _look(text: str, folder: Path, broken: set[Path], given: tuple[str, ...]) ->
         file = None
     if file is None:
         there = [path.stem for path in folder.glob("*.py")] if folder.is_dir() else []
-        yield (
-            f"there is no {module.replace('.', '/')}.py in {folder}; {errors.nearest(module, there)}".rstrip("; "),
-            None,
-        )
+        yield f"there is no {module.replace('.', '/')}.py in {folder}; {errors.nearest(module, there)}".rstrip("; ")
         return
-    if file in broken:
+    if file in unread:
         return
     try:
         tree = ast.parse(file.read_bytes(), filename=str(file))
     except SyntaxError as error:
-        broken.add(file)
+        unread.add(file)
         line = errors.shortened((error.text or "").strip(), 100)
         said = f"{error.msg}: {line}" if line else str(error.msg)
-        yield said, Complaint(module, f"is not Python: {said}", str(file), error.lineno or 0)
+        yield Issue((module,), f"is not Python: {said}", str(file), error.lineno or 0)
         return
     except (OSError, ValueError) as error:  # ValueError: the file holds null bytes
-        broken.add(file)
-        yield f"{file} cannot be read: {error}", None
+        unread.add(file)
+        yield f"{file} cannot be read: {error}"
         return
     except (RecursionError, MemoryError):  # Python's own parser gives up like this
-        broken.add(file)
-        yield f"{file} is nested too deeply for Python", None
+        unread.add(file)
+        yield f"{file} is nested too deeply for Python"
         return
     names, open_ended = _names(tree)
     if function not in names and not open_ended:
-        yield f"{file.name} defines no {function}; {errors.nearest(function, names)}".rstrip("; "), None
+        yield f"{file.name} defines no {function}; {errors.nearest(function, names)}".rstrip("; ")
     found = names.get(function, [])
     wrong = [why for node in found if (why := _unfit(node, given))]
     if wrong and len(wrong) == len(found):  # of several definitions one may be meant for this machine
-        yield f"{function} {wrong[-1]} ({file.name}:{found[-1].lineno})", None
+        yield f"{function} {wrong[-1]} ({file.name}:{found[-1].lineno})"
 
 
 def _unfit(node: ast.stmt, given: tuple[str, ...]) -> str:

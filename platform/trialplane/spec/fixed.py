@@ -9,9 +9,8 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from trialplane import errors
-from trialplane.errors import Complaint
+from trialplane.errors import Issue, Place
 from trialplane.spec import space
-from trialplane.spec.document import Place
 from trialplane.spec.draft import Draft, Origin
 
 SOURCE = "--params"
@@ -23,7 +22,7 @@ def named(*jobs: Mapping[str, Any]) -> set[str]:
     return {name for part in parts if isinstance(part, dict) for name in part}
 
 
-def refused(whole: Draft, given: Mapping[str, tuple[Place, Any]], known: Collection[str]) -> Iterator[Complaint]:
+def refused(whole: Draft, given: Mapping[str, tuple[Place, Any]], known: Collection[str]) -> Iterator[Issue]:
     """What is wrong with the parameters among the fields of `--set`, of flags and of the SDK.
 
     Args:
@@ -40,10 +39,10 @@ def refused(whole: Draft, given: Mapping[str, tuple[Place, Any]], known: Collect
             if name not in known:
                 hint = errors.nearest(name, known)
                 message = "; ".join(part for part in ("there is no such parameter", hint.rstrip("?")) if part)
-                yield Complaint(f"params.{name}", f"{message}; a new one is added to params in job.yaml", source)
+                yield Issue(("params", name), f"{message}; a new one is added to params in job.yaml", source)
             elif isinstance(searched, dict) and name in searched:
                 cure = f"--set space.{name}=null takes it out of the space"
-                yield Complaint(f"params.{name}", f"is searched, and what is drawn wins; {cure}", source)
+                yield Issue(("params", name), f"is searched, and what is drawn wins; {cure}", source)
 
 
 def lay(whole: Draft, params: Mapping[str, Any]) -> None:
@@ -55,7 +54,7 @@ def lay(whole: Draft, params: Mapping[str, Any]) -> None:
     searched = whole.data.get("space")
     known = whole.data.get("params") or {}
     if not isinstance(known, dict):
-        return  # the complaint about params itself says enough
+        return  # the issue about params itself says enough
     for name, value in params.items():
         if isinstance(searched, dict) and name in searched:
             gone = _leave(whole, searched, name)
@@ -66,7 +65,7 @@ def lay(whole: Draft, params: Mapping[str, Any]) -> None:
         elif name not in known:
             why = "the space is code, so only names in params can be fixed; " if isinstance(searched, str) else ""
             hint = errors.nearest(name, [*known, *(searched if isinstance(searched, dict) else ())])
-            whole.complaints.append(Complaint(name, f"there is no such parameter; {why}{hint}".rstrip("; "), SOURCE))
+            whole.issues.append(Issue((name,), f"there is no such parameter; {why}{hint}".rstrip("; "), SOURCE))
             continue
         whole.set(("params", name), value, Origin(SOURCE))
 

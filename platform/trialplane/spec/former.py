@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-Place = tuple[str | int, ...]
+from trialplane.errors import Place
 
 NAMES: Mapping[Place, Place] = {("collect", "consumer"): ("collect", "learner")}
 

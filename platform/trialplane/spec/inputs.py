@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from trialplane import errors
-from trialplane.errors import Complaint
+from trialplane.errors import Issue
 from trialplane.spec.jobs import Input, Job
 
 _SEPARATORS = {".csv": ",", ".tsv": "\t"}
@@ -33,7 +33,7 @@ _WIDE = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _PIECE = 2**20
 
 
-def check_inputs(job: Job, folder: Path, elsewhere: str = "", *, away: bool = False) -> list[Complaint]:
+def check_inputs(job: Job, folder: Path, elsewhere: str = "", *, away: bool = False) -> list[Issue]:
     """What is wrong with the files in `job.inputs`.
 
     Args:
@@ -42,23 +42,23 @@ def check_inputs(job: Job, folder: Path, elsewhere: str = "", *, away: bool = Fa
         elsewhere: a folder that only the trials have; what is named below it and is not here is not looked at.
         away: whether the trials are on another machine, which has no file of this one but the job's folder.
     """
-    found: list[Complaint] = []
+    found: list[Issue] = []
     for name, wanted in job.inputs.items():
         field, value = f"params.{name}", job.params.get(name)
         if value is None:
             if not (wanted.optional or name in job.search.names or job.search.function):
-                found.append(Complaint(field, f"is null, and must name {_kind(wanted)}"))
+                found.append(Issue((field,), f"is null, and must name {_kind(wanted)}"))
             continue
         files: list[Path] = []
         before = len(found)
         for path in value if isinstance(value, list) else [value]:
             if not isinstance(path, str) or not path:
-                found.append(Complaint(field, f"must be the path of a data file, not {path!r}"))
+                found.append(Issue((field,), f"must be the path of a data file, not {path!r}"))
                 continue
             try:
                 file = Path(path).expanduser()
             except RuntimeError:
-                found.append(Complaint(field, f"begins with a user that is not there: {path}"))
+                found.append(Issue((field,), f"begins with a user that is not there: {path}"))
                 continue
             below = Path(os.path.normpath(folder.absolute() / file))
             file = file if file.is_absolute() else folder / file
@@ -69,10 +69,10 @@ def check_inputs(job: Job, folder: Path, elsewhere: str = "", *, away: bool = Fa
                 path, below, folder.absolute(), elsewhere, away
             )
             if message:
-                found.append(Complaint(field, message, str(file)))
+                found.append(Issue((field,), message, str(file)))
         else:
             if wanted.format == "lines" and len(found) == before:
-                found += [Complaint(field, text, str(files[0]) if files else "") for text in _too_few(job, wanted, files)]
+                found += [Issue((field,), text, str(files[0]) if files else "") for text in _too_few(job, wanted, files)]
     return found
 
 

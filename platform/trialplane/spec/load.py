@@ -1,4 +1,4 @@
-"""From a name on the command line to a job that can run, or to every complaint at once.
+"""From a name on the command line to a job that can run, or to every issue at once.
 
 Layers, each winning over those before: the file, the profile, the environment, fixed parameters (`--params`), `--set`,
 and the flags. Where the last two change a training's GPUs, its other resources grow or shrink with the ranks.
@@ -6,16 +6,16 @@ and the flags. Where the last two change a training's GPUs, its other resources 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from trialplane import errors
-from trialplane.errors import Complaint, JobNotFound, SpecError
+from trialplane.errors import Issue, JobNotFound, Place, SpecError
 from trialplane.spec import document, draft, entrypoint, fixed, former, verdict
-from trialplane.spec.document import Document, Place
+from trialplane.spec.document import Document
 from trialplane.spec.draft import Draft, Origin
-from trialplane.spec.faults import Fault
 from trialplane.spec.jobs import CLASSES, Job, training
 
 FILE = "job.yaml"
@@ -87,32 +87,32 @@ def load_job(
         overrides: dotted field → value, or → `Flag`; None stands for a flag that was not given.
         params: values to fix; a parameter of the space leaves it.
         environ: variables, of which those in the job's `environment` are read; empty ones are not.
-        kind: what the job must be; a job of another kind has no other complaint, for those would be about that.
+        kind: what the job must be; a job of another kind has no other issue, for those would be about that.
         notes: takes what the user should know of a job that is right all the same.
 
     Raises:
-        SpecError: with every complaint.
+        SpecError: with every issue.
     """
     source = _shown(folder / FILE)
     text = document.read(folder / FILE, source)
-    profiles, complaints = _profiles(text)
+    profiles, issues = _profiles(text)
     base = Draft.of(text, skip=("profiles",))
     singular = "objective" in text.data
     base.data["name"] = text.data.get("name", _name(folder))
     if "name" in text.data:
         message = "is the name of the job's folder; drop this line"
-        complaints.append(Complaint("name", message, source, text.lines[("name",)]))
+        issues.append(Issue(("name",), message, source, text.lines[("name",)]))
         base.data["name"] = _name(folder)
 
     plain = verdict.judge(base, singular)
     for name in profiles:
-        complaints += _judge_profile(base, text, name, plain, singular)
+        issues += _judge_profile(base, text, name, plain, singular)
     whole = base.copy()
     if profile is not None and profile in profiles:
         _lay_profile(whole, text, profile)
     elif profile is not None:
         hint = errors.nearest(profile, profiles) or "the job has no profiles"
-        complaints.append(Complaint("profiles", f"there is no profile {profile!r}; {hint}", "--profile"))
+        issues.append(Issue(("profiles",), f"there is no profile {profile!r}; {hint}", "--profile"))
     _lay_environment(whole, environ or {})
     if params:
         fixed.lay(whole, params)
@@ -128,17 +128,17 @@ def load_job(
     for name, amount in training.scaled(written.data, whole.data).items():
         if whole.origin(("resources", name)).source not in laid:
             whole.data["resources"][name] = amount
-    complaints += fixed.refused(whole, laid, known)
+    issues += fixed.refused(whole, laid, known)
     other = _of_another_kind(whole, kind)
     if other:
         raise SpecError(other)
 
     judged = verdict.judge(whole, singular, _settled(text, plain))
-    complaints += judged.complaints
-    complaints += _check_code(whole, judged, folder)
-    if complaints or judged.job is None:
-        order = {origin: index for index, origin in enumerate([source, *(c.source for c in complaints)])}
-        raise SpecError(sorted(dict.fromkeys(complaints), key=lambda c: (c.source != source, order[c.source], c.line)))
+    issues += judged.issues
+    issues += _check_code(whole, judged, folder)
+    if issues or judged.job is None:
+        order = {origin: index for index, origin in enumerate([source, *(c.source for c in issues)])}
+        raise SpecError(sorted(dict.fromkeys(issues), key=lambda c: (c.source != source, order[c.source], c.line)))
     if notes is not None:
         notes += [_former(place, origin) for place, origin in whole.former.items()]
     return judged.job
@@ -146,24 +146,24 @@ def load_job(
 
 def _former(place: Place, origin: Origin) -> str:
     """What is said of a field that is given by the name of an earlier version."""
-    old, new = (".".join(map(str, path)) for path in (place, former.current(place)))
+    old, new = (".".join(map(str, path)) for path in ((*origin.within, *place), former.current(place)))
     where = f" ({origin.source}:{origin.line})" if origin.line else f" ({origin.source})" if origin.source else ""
-    return f"{origin.within}{old} is called {new} now{where}; the next version does not know the old name"
+    return f"{old} is called {new} now{where}; the next version does not know the old name"
 
 
-def _of_another_kind(whole: Draft, kind: str | None) -> list[Complaint]:
+def _of_another_kind(whole: Draft, kind: str | None) -> list[Issue]:
     given = whole.data.get("kind")
     if kind is None or given == kind or given not in list(CLASSES):  # it may be anything that YAML holds
         return []
     origin = whole.origin(("kind",))
     name = whole.data["name"]
     message = f"is {given}, and not {kind}: `platform submit {given} {name}`"
-    return [Complaint("kind", message, origin.source, origin.line)]
+    return [Issue(("kind",), message, origin.source, origin.line)]
 
 
 def _settled(text: Document, plain: verdict.Verdict) -> list[Place]:
     """Variables that name a field of the file's job; a profile or a fixed parameter may take that field away."""
-    wrong = {one.field for one in plain.complaints}
+    wrong = {one.field for one in plain.issues}
     given = text.data.get("environment")
     names = given if isinstance(given, dict) else {}
     return [("environment", name) for name in names if f"environment.{name}" not in wrong]
@@ -181,16 +181,16 @@ def _shown(path: Path) -> str:
         return str(path)
 
 
-def _profiles(text: Document) -> tuple[list[str], list[Complaint]]:
-    """Names of the profiles that are mappings, and complaints about the others."""
+def _profiles(text: Document) -> tuple[list[str], list[Issue]]:
+    """Names of the profiles that are mappings, and issues about the others."""
     given = text.data.get("profiles")
     if given is None:
         return [], []
     if not isinstance(given, dict):
         message = "must be a mapping of names to fields: max: {trials: 800}"
-        return [], [Complaint("profiles", message, text.source, text.lines[("profiles",)])]
+        return [], [Issue(("profiles",), message, text.source, text.lines[("profiles",)])]
     wrong = [
-        Complaint(f"profiles.{name}", "must be a mapping of fields", text.source, text.lines[("profiles", name)])
+        Issue(("profiles", name), "must be a mapping of fields", text.source, text.lines[("profiles", name)])
         for name, fields in given.items()
         if not isinstance(fields, dict)
     ]
@@ -198,30 +198,29 @@ def _profiles(text: Document) -> tuple[list[str], list[Complaint]]:
 
 
 def _lay_profile(base: Draft, text: Document, name: str) -> None:
-    within = f"profiles.{name}."
     origins = {
-        place[2:]: Origin(text.source, line, within)
+        place[2:]: Origin(text.source, line, ("profiles", name))
         for place, line in text.lines.items()
         if place[:2] == ("profiles", name) and len(place) > 2
     }
     base.lay(text.data["profiles"][name], origins)
 
 
-def _judge_profile(base: Draft, text: Document, name: str, plain: verdict.Verdict, singular: bool) -> list[Complaint]:
+def _judge_profile(base: Draft, text: Document, name: str, plain: verdict.Verdict, singular: bool) -> list[Issue]:
     """What is wrong with the job only when a profile is laid over it, chosen or not."""
     trial = base.copy()
     _lay_profile(trial, text, name)
     # A field of the file that is wrong already may be wrong in other words with the profile; once is enough.
-    known_fields = {(one.field, one.line) for one in plain.complaints}
+    known_fields = {(one.field, one.line) for one in plain.issues}
     found = [
         one
-        for one in verdict.judge(trial, singular, _settled(text, plain)).complaints
+        for one in verdict.judge(trial, singular, _settled(text, plain)).issues
         if (one.field, one.line) not in known_fields
     ]
     return [
         one
-        if one.field.startswith(f"profiles.{name}.")
-        else Complaint(one.field, f"{one.message} (with profile {name})", one.source, one.line)
+        if one.place[:2] == ("profiles", name)
+        else dataclasses.replace(one, message=f"{one.message} (with profile {name})")
         for one in found
     ]
 
@@ -241,38 +240,35 @@ def _lay_environment(whole: Draft, environ: Mapping[str, str]) -> None:
         except SpecError:
             value = given  # a plain string that happens to be no YAML
         if _is_number(old) and not _is_number(value) and value is not None:
-            whole.complaints.append(Complaint(field, f"must be a number like {old}, not {given!r}", variable))
+            whole.issues.append(Issue((field,), f"must be a number like {old}, not {given!r}", variable))
         else:
             whole.set(place, value, Origin(variable))
 
 
 def _lay_set(whole: Draft, given: str) -> tuple[Place, Any] | None:
-    """Lays `field=value` over the draft; gives the two, or None after a complaint."""
+    """Lays `field=value` over the draft; gives the two, or None after an issue."""
     field, equals, text = given.partition("=")
     source = f"--set {given}"
     if not equals or not all(field.strip().split(".")):
-        whole.complaints.append(Complaint("--set", "write field=value: --set budget.time=2h", source))
+        whole.issues.append(Issue(("--set",), "write field=value: --set budget.time=2h", source))
         return None
     try:
         document.scalar(field, source)  # that it is text
         value = document.scalar(text, source)
     except SpecError as error:
-        whole.complaints += [Complaint(field, one.message, source) for one in error.complaints]
+        whole.issues += [Issue((field,), one.message, source) for one in error.issues]
         return None
     place = draft.path(field.strip())
     whole.set(place, value, Origin(source))
     return place, value
 
 
-def _check_code(whole: Draft, judged: verdict.Verdict, folder: Path) -> list[Complaint]:
+def _check_code(whole: Draft, judged: verdict.Verdict, folder: Path) -> list[Issue]:
     """What is wrong with the functions that the job names, as far as it is said which those are."""
     if judged.sound is None or ("kind",) in judged.broken:  # a kind may have an entrypoint of its own
         return []
-    return [
-        complaint or verdict.complaint(whole, Fault(place, message))
-        for place, message, complaint in entrypoint.check(judged.sound, folder)
-        if place[:1] not in judged.broken
-    ]
+    found = entrypoint.check(judged.sound, folder, judged.broken)
+    return [issue if issue.source else verdict.located(whole, issue) for issue in found]
 
 
 def _is_number(value: Any) -> bool:

@@ -1,13 +1,19 @@
-"""What one trial gets of a machine, and what a run may spend."""
+"""What one trial gets of a machine, where it saves itself, and what a run may spend."""
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from pydantic import Field
 
-from trialplane.spec import faults, values
+from trialplane.spec import models, values
+
+# Of fsspec. `file:///…` is left out: a folder of a pod, or of a laptop, is not what a job can know.
+_URL = r"^[a-z][a-z0-9+.-]*://[^\s/]\S*$"
+Url = Annotated[str, Field(pattern=_URL)]
 
 
-class Resources(faults.Model):
+class Resources(models.Model):
     """What one trial may use."""
 
     cpus: values.Cores = Field(default=1, description="CPU cores: 2, 0.5 or 500m.")
@@ -38,7 +44,7 @@ class Resources(faults.Model):
         return None if self.shm is None else values.bytes_of(self.shm)
 
 
-class Budget(faults.Model):
+class Budget(models.Model):
     """When a run stops before all its trials have ended."""
 
     max_failed: values.Integer | None = Field(default=None, ge=0, description="Stop when more trials than this failed.")
@@ -60,7 +66,7 @@ class Budget(faults.Model):
     )
 
 
-class Retries(faults.Model):
+class Retries(models.Model):
     """How often a trial is tried again when its process or its machine failed.
 
     Of a trial that keeps checkpoints: since it last came further than in all attempts before.
@@ -77,4 +83,19 @@ class Retries(faults.Model):
         ge=0,
         description="After the pod, node or slot was lost. Of a training: this often without getting further, then they "
         "count anew.",
+    )
+
+
+class Checkpoints(models.Model):
+    """What a job wants of the place of its checkpoints."""
+
+    # How often a training is saved and which checkpoints stay is its code's to decide, by its `params`.
+
+    url: Url | None = Field(
+        default=None,
+        description="Where they lie, as fsspec names it: s3://bucket/path; else the chart's volume, or the run's folder.",
+    )
+    grace: values.Duration | None = Field(
+        default=None,
+        description="How long a trial that must leave its pod gets to save itself: 120, 5m; else the chart's.",
     )

@@ -10,15 +10,15 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from trialplane import errors
-from trialplane.spec import faults, options, values
-from trialplane.spec.faults import Fault
+from trialplane.errors import Issue
+from trialplane.spec import models, options, values
 from trialplane.spec.options import Choice, Kind, Option
 
 _FUNCTION = re.compile(values.FUNCTION)
 WATCHED = ("metric", "direction")  # fields of the job's pruner beside its options; one that another pruner wraps has none
 
 
-class _Named(faults.Model):
+class _Named(models.Model):
     kind: ClassVar[Kind]
 
     name: str = Field(description="Name.")
@@ -32,7 +32,7 @@ class _Named(faults.Model):
 
     @model_validator(mode="after")
     def _known(self) -> Any:
-        faults.refuse(list(check(type(self).kind, {"name": self.name, **self.options})))
+        models.refuse(list(check(type(self).kind, {"name": self.name, **self.options})))
         return self
 
     @property
@@ -83,33 +83,33 @@ def unfold(data: Any) -> Any:
     return data
 
 
-def check(kind: Kind, data: Any) -> Iterator[Fault]:
+def check(kind: Kind, data: Any) -> Iterator[Issue]:
     """What is wrong with a sampler, pruner, crossover or mutation in its short form."""
     table = options.TABLES[kind]
     flat = unfold(data)
     if not isinstance(flat, Mapping) or not isinstance(flat.get("name"), str):
-        yield Fault((), f"must be {kind.value}: a name, or a mapping with a name; {errors.nearest('', table)}")
+        yield Issue((), f"must be {kind.value}: a name, or a mapping with a name; {errors.nearest('', table)}")
         return
     name, given = flat["name"], flat.get("options", {})
     if not isinstance(given, Mapping):
-        yield Fault(("options",), "must be a mapping; options may as well stand beside the name")
+        yield Issue(("options",), "must be a mapping; options may as well stand beside the name")
         return
     choice = table.get(name)
     if choice is None:
-        yield Fault(("name",), f"{name!r} is not {kind.value}; {errors.nearest(name, table)}")
+        yield Issue(("name",), f"{name!r} is not {kind.value}; {errors.nearest(name, table)}")
         return
     for key, value in given.items():
         if key in choice.platform:
-            yield Fault((key,), f"is set by the platform from the job's `{choice.platform[key]}`; set that instead")
+            yield Issue((key,), f"is set by the platform from the job's `{choice.platform[key]}`; set that instead")
         elif key not in choice.options:
             hint = errors.nearest(str(key), choice.options) or "it has no options"
-            yield Fault((key,), f"{name} has no such option; {hint}")
+            yield Issue((key,), f"{name} has no such option; {hint}")
         else:
-            for fault in _check_value(choice.options[key], value):
-                yield Fault((key, *fault.field), fault.message)
+            for issue in _check_value(choice.options[key], value):
+                yield issue.below(key)
     for key, option in choice.options.items():
         if option.required and key not in given:
-            yield Fault((key,), f"is missing; {name} needs {option.kind.value}")
+            yield Issue((key,), f"is missing; {name} needs {option.kind.value}")
     if name in _TOGETHER:
         yield from _TOGETHER[name](given)
 
@@ -129,7 +129,7 @@ def functions(kind: Kind, data: Any) -> Iterator[tuple[tuple[str, ...], str]]:
                 yield (key, *path), below
 
 
-def _check_value(option: Option, value: Any) -> Iterator[Fault]:
+def _check_value(option: Option, value: Any) -> Iterator[Issue]:
     if value is None and option.nullable:
         return
     kind = option.kind
@@ -137,32 +137,32 @@ def _check_value(option: Option, value: Any) -> Iterator[Fault]:
         yield from check(kind, value)
         name = _name(value)
         if kind is Kind.SAMPLER and name in options.SAMPLERS and not options.SAMPLERS[name].alone:
-            yield Fault((), f"{name} cannot draw one parameter by itself; choose another, for example random")
+            yield Issue((), f"{name} cannot draw one parameter by itself; choose another, for example random")
     elif kind is Kind.TEXT:
         if value not in option.allowed:
-            yield Fault((), f"{value!r} is not one of {', '.join(option.allowed)}")
+            yield Issue((), f"{value!r} is not one of {', '.join(option.allowed)}")
     elif kind is Kind.POINT:
         if not isinstance(value, Mapping):
-            yield Fault((), f"must be {kind.value}")
+            yield Issue((), f"must be {kind.value}")
     elif kind is Kind.POINTS:
         if not isinstance(value, (list, tuple)) or not value or not all(_is_row(row) for row in value):
-            yield Fault((), f"must be {kind.value}")
+            yield Issue((), f"must be {kind.value}")
     elif kind in (Kind.FUNCTION, Kind.FACTORY):
         if not isinstance(value, str) or not _FUNCTION.fullmatch(value):
-            yield Fault((), f"must be {kind.value}, for example train:{option.kind.name.lower()}")
+            yield Issue((), f"must be {kind.value}, for example train:{option.kind.name.lower()}")
     elif kind is Kind.BOOL:
         if not isinstance(value, bool):
-            yield Fault((), f"must be {kind.value}, not {value!r}")
+            yield Issue((), f"must be {kind.value}, not {value!r}")
     elif kind is Kind.INT_OR_AUTO and value == "auto":
         return
     elif not _is_number(value) or (kind is not Kind.NUMBER and not isinstance(value, int)):
-        yield Fault((), f"must be {kind.value}, not {value!r}")
+        yield Issue((), f"must be {kind.value}, not {value!r}")
     elif option.minimum is not None and value < option.minimum:
-        yield Fault((), f"{value} must be at least {option.minimum:g}")
+        yield Issue((), f"{value} must be at least {option.minimum:g}")
     elif option.above is not None and value <= option.above:
-        yield Fault((), f"{value} must be over {option.above:g}")
+        yield Issue((), f"{value} must be over {option.above:g}")
     elif option.maximum is not None and value > option.maximum:
-        yield Fault((), f"{value} must be at most {option.maximum:g}")
+        yield Issue((), f"{value} must be at most {option.maximum:g}")
 
 
 def _is_number(value: Any) -> bool:
@@ -182,47 +182,47 @@ def _name(data: Any) -> str:
     return name if isinstance(name, str) else ""
 
 
-def _genetic(given: Mapping[str, Any]) -> Iterator[Fault]:
+def _genetic(given: Mapping[str, Any]) -> Iterator[Issue]:
     crossover = options.CROSSOVERS.get(_name(given.get("crossover")))
     size = given.get("population_size", options.POPULATION)
     if crossover is not None and _is_number(size) and 2 <= size < crossover.parents:
         name = _name(given["crossover"])
-        yield Fault(("population_size",), f"{size} must be at least {crossover.parents}: {name} needs so many parents")
+        yield Issue(("population_size",), f"{size} must be at least {crossover.parents}: {name} needs so many parents")
 
 
-def _tpe(given: Mapping[str, Any]) -> Iterator[Fault]:
+def _tpe(given: Mapping[str, Any]) -> Iterator[Issue]:
     if given.get("group") is True and given.get("multivariate") is not True:
-        yield Fault(("group",), "needs multivariate: true")
+        yield Issue(("group",), "needs multivariate: true")
 
 
-def _cmaes(given: Mapping[str, Any]) -> Iterator[Fault]:
+def _cmaes(given: Mapping[str, Any]) -> Iterator[Issue]:
     if given.get("source_trials") is not None:
         for key in ("x0", "sigma0"):
             if given.get(key) is not None:
-                yield Fault((key,), "cannot stand together with source_trials")
+                yield Issue((key,), "cannot stand together with source_trials")
         if given.get("use_separable_cma"):
-            yield Fault(("use_separable_cma",), "cannot stand together with source_trials")
+            yield Issue(("use_separable_cma",), "cannot stand together with source_trials")
     if given.get("lr_adapt") and (given.get("use_separable_cma") or given.get("with_margin")):
-        yield Fault(("lr_adapt",), "cannot stand together with use_separable_cma or with_margin")
+        yield Issue(("lr_adapt",), "cannot stand together with use_separable_cma or with_margin")
     if given.get("use_separable_cma") and given.get("with_margin"):
-        yield Fault(("with_margin",), "cannot stand together with use_separable_cma")
+        yield Issue(("with_margin",), "cannot stand together with use_separable_cma")
     if given.get("restart_strategy") is not None:
-        yield Fault(("restart_strategy",), "was taken out of Optuna; leave it out")
+        yield Issue(("restart_strategy",), "was taken out of Optuna; leave it out")
 
 
-def _threshold(given: Mapping[str, Any]) -> Iterator[Fault]:
+def _threshold(given: Mapping[str, Any]) -> Iterator[Issue]:
     lower, upper = given.get("lower"), given.get("upper")
     if lower is None and upper is None:
-        yield Fault(("lower",), "is missing; threshold needs lower or upper or both")
+        yield Issue(("lower",), "is missing; threshold needs lower or upper or both")
     elif lower is not None and upper is not None and _is_number(lower) and _is_number(upper) and lower > upper:
-        yield Fault(("lower",), f"{lower} is over upper ({upper})")
+        yield Issue(("lower",), f"{lower} is over upper ({upper})")
 
 
 def _bootstrap(key: str, default: str | int) -> Any:
-    def check_bootstrap(given: Mapping[str, Any]) -> Iterator[Fault]:
+    def check_bootstrap(given: Mapping[str, Any]) -> Iterator[Issue]:
         count = given.get("bootstrap_count", 0)
         if _is_number(count) and count > 0 and given.get(key, default) == "auto":
-            yield Fault(("bootstrap_count",), f"needs a {key} that is a number, not auto")
+            yield Issue(("bootstrap_count",), f"needs a {key} that is a number, not auto")
 
     return check_bootstrap
 

@@ -56,7 +56,7 @@ def json_schema() -> dict[str, Any]:
         partials[title + _PROFILE] = _profile(defs[title])
         defs[title]["properties"]["profiles"] = {
             "type": "object",
-            "additionalProperties": {"$ref": f"{_PREFIX}{title}{_PROFILE}"},
+            "additionalProperties": _of_any_kind(name),
             "description": "Named overrides, chosen by --profile; any fields of the job.",
         }
     return {
@@ -101,6 +101,16 @@ def _file(definition: dict[str, Any]) -> dict[str, Any]:
         needed.remove("objectives")
         both = {"oneOf": [{"required": ["objective"]}, {"required": ["objectives"]}]}
     return {"type": "object", "properties": properties, "additionalProperties": False, "required": needed, **both}
+
+
+def _of_any_kind(own: str) -> dict[str, Any]:
+    """A profile, which may be of another kind than its file."""
+    made: dict[str, Any] = {"$ref": f"{_PREFIX}{jobs.CLASSES[own].__name__}{_PROFILE}"}
+    for name, kind in jobs.CLASSES.items():
+        if name != own:
+            asked = {"properties": {"kind": {"const": name}}, "required": ["kind"]}
+            made = {"if": asked, "then": {"$ref": f"{_PREFIX}{kind.__name__}{_PROFILE}"}, "else": made}
+    return made
 
 
 def _profile(definition: dict[str, Any]) -> dict[str, Any]:

@@ -8,20 +8,20 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from trialplane.spec import faults, values
+from trialplane.errors import Issue
+from trialplane.spec import models, values
 from trialplane.spec import space as spaces
-from trialplane.spec.faults import Fault
 from trialplane.spec.sampling import Pruner, Sampler
 
 
-class Objective(faults.Model):
+class Objective(models.Model):
     """A metric to make as large or as small as possible."""
 
     metric: str = Field(min_length=1, description="Name of the metric that the job returns.")
     direction: Literal["minimize", "maximize"] = Field(description="Which way is better.")
 
 
-class Constraint(faults.Model):
+class Constraint(models.Model):
     """Bounds of a metric, both included; a trial outside is infeasible and never the best."""
 
     metric: str = Field(min_length=1, description="Name of the metric that the job returns.")
@@ -31,9 +31,9 @@ class Constraint(faults.Model):
     @model_validator(mode="after")
     def _bounded(self) -> Constraint:
         if self.min is None and self.max is None:
-            faults.refuse([Fault((), "needs min or max or both")])
+            models.refuse([Issue((), "needs min or max or both")])
         elif self.min is not None and self.max is not None and self.min > self.max:
-            faults.refuse([Fault(("min",), f"{self.min} is over max ({self.max})")])
+            models.refuse([Issue(("min",), f"{self.min} is over max ({self.max})")])
         return self
 
     def excess(self, value: float) -> float:

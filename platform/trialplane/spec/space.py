@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from trialplane.spec import faults, values
-from trialplane.spec.faults import Fault
+from trialplane.errors import Issue
+from trialplane.spec import models, values
 
 # With more combinations than this in the parameters that conditions ask for, points are not counted.
 _MOST_BRANCHES = 10_000
@@ -26,7 +26,7 @@ def _many(value: Any) -> Any:
 When = Annotated[dict[str, Annotated[tuple[values.Choice, ...], Field(min_length=1)]], BeforeValidator(_many)]
 
 
-class _Parameter(faults.Model):
+class _Parameter(models.Model):
     when: When = Field(
         default_factory=dict,
         description="Other parameters with the value, or list of values, for which this parameter exists.",
@@ -45,7 +45,7 @@ class FloatParameter(_Parameter):
     @model_validator(mode="after")
     def _bounds(self) -> FloatParameter:
         found = list(_interval(self.low, self.high, self.log, self.step, self.log and self.step is not None))
-        faults.refuse(found or list(_resolution(self.low, self.high, self.step)))
+        models.refuse(found or list(_resolution(self.low, self.high, self.step)))
         return self
 
     def holds(self, value: Any) -> bool:
@@ -83,7 +83,7 @@ class IntParameter(_Parameter):
 
     @model_validator(mode="after")
     def _bounds(self) -> IntParameter:
-        faults.refuse(list(_interval(self.low, self.high, self.log, self.step, self.log and self.step != 1)))
+        models.refuse(list(_interval(self.low, self.high, self.log, self.step, self.log and self.step != 1)))
         return self
 
     def holds(self, value: Any) -> bool:
@@ -110,14 +110,14 @@ class CategoricalParameter(_Parameter):
 
     @model_validator(mode="after")
     def _distinct(self) -> CategoricalParameter:
-        found = [] if self.choices else [Fault(("choices",), "is empty; give at least one value")]
+        found = [] if self.choices else [Issue(("choices",), "is empty; give at least one value")]
         seen: set[values.Scalar] = set()
         for index, choice in enumerate(self.choices):
             # Optuna compares choices by ==, for which 1, 1.0 and true are one value, as they are in a set.
             if choice in seen:
-                found.append(Fault(("choices", index), f"{choice!r} is listed twice"))
+                found.append(Issue(("choices", index), f"{choice!r} is listed twice"))
             seen.add(choice)
-        faults.refuse(found)
+        models.refuse(found)
         return self
 
     def holds(self, value: Any) -> bool:
@@ -240,27 +240,27 @@ def describe(parameter: AnyParameter) -> str:
     return f"{kind} from {parameter.low} to {parameter.high}{step}"
 
 
-def _interval(low: float, high: float, log: bool, step: float | None, log_and_step: bool) -> Iterator[Fault]:
+def _interval(low: float, high: float, log: bool, step: float | None, log_and_step: bool) -> Iterator[Issue]:
     if low > high:
-        yield Fault(("low",), f"{low} is over high ({high})")
+        yield Issue(("low",), f"{low} is over high ({high})")
     if log and low <= 0:
-        yield Fault(("low",), f"{low} must be over 0 with log: true")
+        yield Issue(("low",), f"{low} must be over 0 with log: true")
     if log_and_step:
-        yield Fault(("step",), "cannot stand together with log: true; drop one of them")
+        yield Issue(("step",), "cannot stand together with log: true; drop one of them")
     if step is not None and step <= 0:
-        yield Fault(("step",), f"{step} must be over 0")
+        yield Issue(("step",), f"{step} must be over 0")
 
 
-def _resolution(low: float, high: float, step: float | None) -> Iterator[Fault]:
+def _resolution(low: float, high: float, step: float | None) -> Iterator[Issue]:
     """What floats cannot tell apart, or not hold."""
     if not math.isfinite(high - low):
-        yield Fault(("high",), f"{high} is farther from low ({low}) than the largest number there is; narrow the range")
+        yield Issue(("high",), f"{high} is farther from low ({low}) than the largest number there is; narrow the range")
     elif step is not None and step < max(math.ulp(low), math.ulp(high)):
-        yield Fault(
+        yield Issue(
             ("step",), f"{step} is lost beside {max(low, high, key=abs)}, whose neighbours are farther away; raise it"
         )
     elif step is not None and (high - low) / step > values.LARGEST:
-        yield Fault(("step",), f"{step} makes more steps than can be counted; raise it, or drop it")
+        yield Issue(("step",), f"{step} makes more steps than can be counted; raise it, or drop it")
 
 
 def _on_step(distance: float, step: float) -> bool:

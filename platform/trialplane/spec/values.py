@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, FiniteFloat, PlainValidator, WithJsonSchema
 
-from trialplane.spec import faults
+from trialplane.errors import Issue, Place
+from trialplane.spec import models
 
 Scalar = str | int | float | bool | None
 
@@ -16,7 +17,7 @@ FUNCTION = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*"
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _BYTES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 _DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)([smhd]))")
-_CORES = re.compile(r"\d+(?:\.\d+)?m?")
+_CORES = re.compile(r"0*[1-9]\d*(?:\.\d+)?m?|0+\.\d{0,2}[1-9]\d*")  # a thousandth at least
 _QUANTITY = re.compile(r"(\d+(?:\.\d+)?)([kMGT]i?|Ki)?")
 
 
@@ -79,27 +80,27 @@ def times(quantity: Any, factor: float) -> str | None:
 
 def _plain(value: Any) -> Any:
     """Refuses what JSON cannot hold, by its place: dates, sets, NaN; keys that are no strings. And what is over 64 bits."""
-    found: list[faults.Fault] = []
+    found: list[Issue] = []
 
-    def walk(item: Any, path: tuple[str | int, ...]) -> None:
+    def walk(item: Any, path: Place) -> None:
         if isinstance(item, dict):
             for key, below in item.items():
                 if isinstance(key, str):
                     walk(below, (*path, key))
                 else:
-                    found.append(faults.Fault(path, f"the key {key!r} must be a string; put it in quotes"))
+                    found.append(Issue(path, f"the key {key!r} must be a string; put it in quotes"))
         elif isinstance(item, (list, tuple)):
             for index, below in enumerate(item):
                 walk(below, (*path, index))
         elif isinstance(item, float) and not math.isfinite(item):
-            found.append(faults.Fault(path, f"{item} is not a number that can be written down"))
+            found.append(Issue(path, f"{item} is not a number that can be written down"))
         elif isinstance(item, int) and not -_OVER <= item < _OVER:
-            found.append(faults.Fault(path, "has more than 64 bits, which no array or database takes; put it in quotes"))
+            found.append(Issue(path, "has more than 64 bits, which no array or database takes; put it in quotes"))
         elif item is not None and not isinstance(item, (str, int, float, bool)):
-            found.append(faults.Fault(path, f"a {type(item).__name__} cannot stand in a job; put it in quotes"))
+            found.append(Issue(path, f"a {type(item).__name__} cannot stand in a job; put it in quotes"))
 
     walk(value, ())
-    faults.refuse(found)
+    models.refuse(found)
     return value
 
 
@@ -144,8 +145,8 @@ Cores = Annotated[
     WithJsonSchema(
         {
             "anyOf": [
-                {"type": "number", "exclusiveMinimum": 0},
-                {"type": "string", "pattern": rf"^(?=.*[1-9]){_CORES.pattern}$"},
+                {"type": "number", "minimum": 0.001, "maximum": LARGEST},
+                {"type": "string", "pattern": rf"^(?:{_CORES.pattern})$"},
             ]
         }
     ),

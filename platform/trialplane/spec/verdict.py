@@ -7,11 +7,9 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from trialplane.errors import Complaint
+from trialplane.errors import Issue, Place
 from trialplane.spec import jobs, wording
-from trialplane.spec.document import Place
 from trialplane.spec.draft import Draft, Origin
-from trialplane.spec.faults import Fault
 from trialplane.spec.jobs import Job
 
 _STAND_INS: Mapping[str, Any] = {
@@ -26,13 +24,13 @@ class Verdict(NamedTuple):
 
     Attributes:
         job: None when anything is wrong.
-        complaints: what is wrong.
+        issues: what is wrong.
         sound: the job without its wrong parts; None when nothing can be saved.
         broken: those parts.
     """
 
     job: Job | None
-    complaints: list[Complaint]
+    issues: list[Issue]
     sound: Job | None
     broken: frozenset[Place]
 
@@ -42,11 +40,11 @@ def judge(draft: Draft, singular: bool = False, settled: Collection[Place] = ())
 
     Args:
         draft: what the job file and all overrides came to.
-        singular: whether the file says `objective:`; complaints then do too.
+        singular: whether the file says `objective:`; issues then do too.
         settled: fields that were right in the file alone, and that no override can make wrong.
     """
     if "objective" in draft.data:
-        found = [Fault(("objective",), "stands beside objectives; keep one of them")]
+        found = [Issue(("objective",), "stands beside objectives; keep one of them")]
         data = {key: value for key, value in draft.data.items() if key != "objective"}
     else:
         found, data = [], draft.data
@@ -57,15 +55,15 @@ def judge(draft: Draft, singular: bool = False, settled: Collection[Place] = ())
         job = kind.model_validate(data)
     except ValidationError as error:
         found += wording.translate(error, data)
-        broken = {_part(fault.field) for fault in found}
+        broken = {_part(issue.place) for issue in found}
     partial = job or _partial(kind, data, broken)
     if partial is not None:
-        # A field that has a complaint already gets no second one from the rules that look at several.
-        taken = {fault.field for fault in found}
-        seen = [fault for fault in partial.check(broken) if fault.field not in (*taken, *settled)]
+        # A field that has an issue already gets no second one from the rules that look at several.
+        taken = {issue.place for issue in found}
+        seen = [issue for issue in partial.check(broken) if issue.place not in (*taken, *settled)]
         found += _hinted(draft, seen)
-    complaints = [*draft.complaints, *(complaint(draft, fault, singular) for fault in found)]
-    return Verdict(None if complaints else job, complaints, partial, frozenset(broken))
+    issues = [*draft.issues, *(located(draft, issue, singular) for issue in found)]
+    return Verdict(None if issues else job, issues, partial, frozenset(broken))
 
 
 def _part(place: Place) -> Place:
@@ -84,36 +82,33 @@ def _partial(kind: type[Job], data: Mapping[str, Any], broken: set[Place]) -> Jo
             kept.setdefault(key, value)
     try:
         return kind.model_validate(kept)
-    except ValidationError:  # a part whose fault lies elsewhere than it says; the complaints found so far are shown
+    except ValidationError:  # a part whose issue lies elsewhere than it says; the issues found so far are shown
         return None
 
 
-def _hinted(draft: Draft, found: Collection[Fault]) -> Iterator[Fault]:
+def _hinted(draft: Draft, found: Collection[Issue]) -> Iterator[Issue]:
     """Says so where an override narrowed the space from under what the file says about it."""
     origins: dict[str | int, list[Origin]] = {}
     for place, origin in draft.origins.items():
         if place[:1] == ("space",) and len(place) > 1:
             origins.setdefault(place[1], []).append(origin)
-    for fault in found:
-        name = {"enqueue": fault.field[2:3], "space": fault.field[3:4]}.get(str(fault.field[0]), ())
-        if not name or (fault.field[0] == "space" and fault.field[2:3] != ("when",)):
-            yield fault
+    for issue in found:
+        name = {"enqueue": issue.place[2:3], "space": issue.place[3:4]}.get(str(issue.place[0]), ())
+        if not name or (issue.place[0] == "space" and issue.place[2:3] != ("when",)):
+            yield issue
             continue
-        own = draft.origin(fault.field).source
+        own = draft.origin(issue.place).source
         narrowed = [origin.source for origin in origins.get(name[0], ()) if origin.source != own]
         if not narrowed:
-            yield fault
-        elif fault.field[0] == "enqueue":
+            yield issue
+        elif issue.place[0] == "enqueue":
             hint = f" (by {narrowed[0]}; --set 'enqueue=[]' drops the points)"
-            yield Fault(fault.field, fault.message + hint)
+            yield Issue(issue.place, issue.message + hint)
         # A condition that can no longer come true costs nothing: its parameter is never drawn.
 
 
-def complaint(draft: Draft, fault: Fault, singular: bool = False) -> Complaint:
-    """A fault with the place that its value came from."""
-    place = fault.field
-    origin = draft.origin(place)
+def located(draft: Draft, issue: Issue, singular: bool = False) -> Issue:
+    """An issue with where its value came from, at the place that it has there."""
+    place, origin = issue.place, draft.origin(issue.place)
     shown = ("objective", *place[2:]) if singular and place[:1] == ("objectives",) else place
-    if not shown:
-        shown = ("job",)
-    return Complaint(origin.within + ".".join(map(str, shown)), fault.message, origin.source, origin.line)
+    return Issue((*origin.within, *(shown or ("job",))), issue.message, origin.source, origin.line)

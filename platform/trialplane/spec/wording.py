@@ -1,78 +1,52 @@
-"""Pydantic's errors as faults: at the path that a user wrote, in words that say what would be right."""
+"""Pydantic's errors as issues: at the path that a user wrote, in words that say what would be right."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Mapping
+import typing
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from pydantic import ValidationError
 
 from trialplane import errors
-from trialplane.spec import faults, jobs, space
-from trialplane.spec.checkpoints import Checkpoints
-from trialplane.spec.cluster import Cluster, ControllerPod, Toleration, Topology
-from trialplane.spec.document import Place
-from trialplane.spec.faults import Fault
-from trialplane.spec.jobs.base import Input
-from trialplane.spec.jobs.collection import Collect, Learner, LearnerResources, Write
-from trialplane.spec.resources import Budget, Resources, Retries
-from trialplane.spec.search import Constraint, Objective
+from trialplane.errors import Issue, Place
+from trialplane.spec import former, jobs, models, space
 
 # Parts pydantic puts into a location that are no fields: the forms of a union, and a key as opposed to its value.
 _FORMS = ("parameters", "function")
-_MODELS: Mapping[Place, type[faults.Model]] = {
-    ("budget",): Budget,
-    ("resources",): Resources,
-    ("retries",): Retries,
-    ("checkpoints",): Checkpoints,
-    ("collect",): Collect,
-    ("collect", "learner"): Learner,
-    ("collect", "learner", "resources"): LearnerResources,
-    ("collect", "write"): Write,
-    ("cluster",): Cluster,
-    ("cluster", "controller"): ControllerPod,
-    ("cluster", "topology"): Topology,
-}
-_ITEMS: Mapping[Place, type[faults.Model]] = {
-    ("inputs",): Input,
-    ("objectives",): Objective,
-    ("constraints",): Constraint,
-    ("cluster", "tolerations"): Toleration,
-}
 _UNKNOWN = "there is no such field"
 _MISSING = "is missing"
-_PARAMETERS: Mapping[str, type[faults.Model]] = {
+_PARAMETERS: Mapping[str, type[models.Model]] = {
     "float": space.FloatParameter,
     "int": space.IntParameter,
     "categorical": space.CategoricalParameter,
 }
 
 
-def translate(error: ValidationError, data: Mapping[str, Any]) -> list[Fault]:
-    """Every fault in `error`, which came of validating `data` as a job."""
-    found: list[Fault] = []
+def translate(error: ValidationError, data: Mapping[str, Any]) -> list[Issue]:
+    """Every issue in `error`, which came of validating `data` as a job."""
+    found: list[Issue] = []
     for entry in error.errors(include_url=False):
         place = _place(entry["loc"])
-        packed = faults.unpack(entry)
-        if packed:
-            found += [Fault((*place, *fault.field), fault.message) for fault in packed]
+        if entry["type"] == models.ISSUES:
+            found += [issue.below(*place) for issue in entry["ctx"][models.ISSUES]]
         else:
-            found.append(Fault(place, _say(entry, place, data)))
+            found.append(Issue(place, _say(entry, place, data)))
     # A list whose items are wrong is reported too short as well, because wrong items do not count.
-    wrong = [fault.field for fault in found if fault.message.startswith(_UNKNOWN)]
-    found = [fault for fault in found if not (fault.message == _MISSING and _is_misspelt(fault.field, wrong))]
-    if any(fault.field == ("kind",) for fault in found):  # judged as a study, of which another kind may have no part
+    wrong = [issue.place for issue in found if issue.message.startswith(_UNKNOWN)]
+    found = [issue for issue in found if not (issue.message == _MISSING and _is_misspelt(issue.place, wrong))]
+    if any(issue.place == ("kind",) for issue in found):  # judged as a study, of which another kind may have no part
         own = {name for kind in jobs.CLASSES.values() for name in kind.model_fields}
-        named = any(fault.field == ("kind",) and not fault.message.startswith(_MISSING) for fault in found)
+        named = any(issue.place == ("kind",) and not issue.message.startswith(_MISSING) for issue in found)
         found = [
-            fault
-            for fault in found
-            if not (named and fault.field == ("objectives",))
-            and not (fault.message.startswith(_UNKNOWN) and fault.field[0] in own and len(fault.field) == 1)
+            issue
+            for issue in found
+            if not (named and issue.place == ("objectives",))
+            and not (issue.message.startswith(_UNKNOWN) and issue.place[0] in own and len(issue.place) == 1)
         ]
-    deeper = {fault.field[:1] for fault in found if len(fault.field) > 1}
-    return [fault for fault in found if not (fault.field in deeper and fault.message.startswith("needs at least"))]
+    deeper = {issue.place[:1] for issue in found if len(issue.place) > 1}
+    return [issue for issue in found if not (issue.place in deeper and issue.message.startswith("needs at least"))]
 
 
 def _place(loc: tuple[str | int, ...]) -> Place:
@@ -169,22 +143,40 @@ def _elsewhere(place: Place, data: Mapping[str, Any]) -> str:
     """Which field is meant by one at the top that stands in a section: collect.workers by workers."""
     if len(place) != 1:
         return ""
-    sections = [where for where in _MODELS if where[0] in jobs.of_kind(data.get("kind")).model_fields]
-    found = [".".join(map(str, (*where, place[0]))) for where in sections if place[0] in _MODELS[where].model_fields]
+    found = []
+    for where, model in _sections(jobs.of_kind(data.get("kind"))):
+        field = former.current((*where, place[0]))
+        found += [".".join(map(str, field))] if field[-1] in model.model_fields else []
     return f"did you mean {' or '.join(found)}?" if found else ""
+
+
+def _sections(model: type[models.Model], above: Place = ()) -> Iterator[tuple[Place, type[models.Model]]]:
+    """The fields that are mappings of fields themselves, and those below; not a sampler, whose options are Optuna's."""
+    for name, field in model.model_fields.items():
+        below = _model(field.annotation, items=False)
+        if below and "options" not in below.model_fields:
+            yield (*above, name), below
+            yield from _sections(below, (*above, name))
+
+
+def _model(annotation: Any, items: bool = True) -> type[models.Model] | None:
+    """The model in the type of a field: itself, that of an optional value, or with `items` that of those."""
+    if isinstance(annotation, type) and issubclass(annotation, models.Model):
+        return annotation
+    below = () if typing.get_origin(annotation) in (dict, tuple) and not items else typing.get_args(annotation)
+    return next((found for one in below if (found := _model(one, items))), None)
 
 
 def _fields(place: Place, data: Mapping[str, Any]) -> Collection[str]:
     """Names of the fields at a place, for the nearest to a misspelt one."""
-    if not place:
-        own = jobs.of_kind(data.get("kind")).model_fields
-        return [name for name in (*own, "objective", "profiles") if name != "name"]
-    if place[0] == "space" and len(place) == 2:
-        raw = data["space"][place[1]]
-        model: type[faults.Model] | None = _PARAMETERS.get(raw.get("type"))
-    else:
-        model = _MODELS.get(place) or _ITEMS.get(place[:-1])
-    return list(model.model_fields) if model else ()
+    model: type[models.Model] | None = jobs.of_kind(data.get("kind"))
+    for step in place:  # a key or an index is none of the fields
+        if model and step in model.model_fields:
+            model = _model(model.model_fields[str(step)].annotation)
+    if place[:1] == ("space",) and len(place) == 2:
+        model = _PARAMETERS.get(data["space"][place[1]].get("type"))
+    names = list(model.model_fields) if model else []
+    return names if place else [name for name in (*names, "objective", "profiles") if name != "name"]
 
 
 def _short(value: Any) -> str:

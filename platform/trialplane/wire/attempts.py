@@ -98,11 +98,6 @@ def whole(select: Select, run: str, after: int = 0) -> list[Attempt]:
     return _read(select, f"{_WHOLE} AND (place IS NULL OR place > :after) ORDER BY number", run=run, after=after)
 
 
-def any_started(select: Select, run: str) -> bool:
-    """Whether any attempt was started."""
-    return bool(select(f"SELECT 1 {_OF_RUN} LIMIT 1", {"run": run}))
-
-
 def row(job: Job, attempt: Attempt, alive: bool) -> TrialRow:
     """An attempt as a row.
 

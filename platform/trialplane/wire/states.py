@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import enum
 
+from trialplane import errors
+
 
 class TrialState(enum.StrEnum):
     """Where one attempt at a trial stands."""
@@ -42,6 +44,19 @@ class RunState(enum.StrEnum):
     def is_ended(self) -> bool:
         """Whether the run came to an end and will not go on by itself; `resume` may still go on with it."""
         return self in (RunState.SUCCEEDED, RunState.FAILED, RunState.CANCELLED)
+
+    @property
+    def exit_code(self) -> int:
+        """What the controller, and a command that waited for the run, end with."""
+        return _EXIT_CODES.get(self, errors.EXIT_PLATFORM)
+
+
+_EXIT_CODES = {
+    RunState.SUCCEEDED: errors.EXIT_OK,
+    RunState.FAILED: errors.EXIT_RUN_FAILED,
+    RunState.CANCELLED: errors.EXIT_CANCELLED,
+    RunState.PAUSED: errors.EXIT_INTERRUPTED,
+}
 
 
 class FailureClass(enum.StrEnum):

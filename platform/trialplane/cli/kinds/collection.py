@@ -9,12 +9,12 @@ from trialplane import errors
 from trialplane.cli import output
 from trialplane.cli.kinds import presenter
 from trialplane.cli.kinds.presenter import Column, Live, Presenter, Span, Table
-from trialplane.client.run import RunHandle
 from trialplane.wire.progress import CollectionProgress
 from trialplane.wire.records import RunStatus, TrialRow
 from trialplane.wire.states import RunState
 
 if TYPE_CHECKING:
+    from trialplane.client.run import RunHandle
     from trialplane.spec.jobs import Collection, Job
 
 

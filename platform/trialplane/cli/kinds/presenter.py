@@ -13,11 +13,11 @@ import click
 
 from trialplane import errors
 from trialplane.cli import output
-from trialplane.client.run import RunHandle
 from trialplane.wire.records import RunStatus, TrialRow
 from trialplane.wire.states import TrialState
 
 if TYPE_CHECKING:
+    from trialplane.client.run import RunHandle
     from trialplane.spec.jobs import Job
 
 Table = tuple[list[str], list[list[Any]]]  # header and lines

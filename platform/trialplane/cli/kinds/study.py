@@ -9,10 +9,10 @@ from trialplane import errors
 from trialplane.cli import output
 from trialplane.cli.kinds import presenter
 from trialplane.cli.kinds.presenter import Column, Live, Presenter, Table
-from trialplane.client.run import RunHandle
 from trialplane.wire.records import RunStatus, TrialRow
 
 if TYPE_CHECKING:
+    from trialplane.client.run import RunHandle
     from trialplane.spec.jobs import Job, Study
 
 

@@ -10,12 +10,12 @@ from trialplane import errors
 from trialplane.cli import output
 from trialplane.cli.kinds import presenter
 from trialplane.cli.kinds.presenter import Column, Live, Presenter, Table
-from trialplane.client.run import RunHandle
 from trialplane.wire.progress import TrainingProgress
 from trialplane.wire.records import RunStatus, TrialRow
 from trialplane.wire.states import RunState, TrialState
 
 if TYPE_CHECKING:
+    from trialplane.client.run import RunHandle
     from trialplane.spec.jobs import Job, Training
 
 # Metrics of a report that are shown apart from the others; `training/progress.py` reports so.

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import abc
+import posixpath
+import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from trialplane import errors
-from trialplane.spec import faults, former, naming, values
-from trialplane.spec.checkpoints import Checkpoints
+from trialplane.errors import Issue, Place
+from trialplane.spec import former, models, values
 from trialplane.spec.cluster import Cluster
-from trialplane.spec.faults import Fault
 from trialplane.spec.jobs.roles import Role
-from trialplane.spec.resources import Budget, Resources, Retries
+from trialplane.spec.resources import Budget, Checkpoints, Resources, Retries
 from trialplane.spec.search import NO_SEARCH, Objective, Search
 
 NAME = r"^[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?$"
@@ -22,9 +23,9 @@ RUN = r"^[a-z]([a-z0-9-]*[a-z0-9])?$"  # of a run; `plan.check_name` says more
 # /dev/shm of each rank: NCCL's buffers between GPUs of a node, and the batches of a DataLoader's workers.
 _SHM_OF_GPU_RANK = 2**30
 SHM_OF_CPU_RANK = 2**28
+_LONGEST = 250  # characters of a name that MLflow keeps
+_ALLOWED = re.compile(r"[/\w.\- :]*")
 _MOST_RANKS = 64  # that are proposed
-
-Place = tuple[str | int, ...]
 
 
 def _amount(value: Any) -> Any:
@@ -47,7 +48,7 @@ _Amount = Annotated[
 ]
 
 
-class Input(faults.Model):
+class Input(models.Model):
     """A data file that a parameter names, checked before anything starts."""
 
     format: Literal["table", "dataset", "lines"] = Field(
@@ -69,9 +70,9 @@ class Input(faults.Model):
     def _one_format(self) -> Input:
         if self.format == "lines":
             given = [name for name in ("columns", "columns_of") if getattr(self, name)]
-            faults.refuse([Fault((name,), "plain text has no columns; drop them, or format: lines") for name in given])
+            models.refuse([Issue((name,), "plain text has no columns; drop them, or format: lines") for name in given])
         if self.format != "lines":
-            faults.refuse([Fault((name,), "needs format: lines") for name in self.amounts])
+            models.refuse([Issue((name,), "needs format: lines") for name in self.amounts])
         return self
 
     @property
@@ -84,7 +85,7 @@ class Input(faults.Model):
 Objectives = Annotated[tuple[Objective, ...], Field(min_length=1)]
 
 
-class Base(faults.Model):
+class Base(models.Model):
     """The fields that all kinds have; `Study`, `Training` and `Collection` add theirs."""
 
     title: ClassVar[str]  # of its runs, in a sentence
@@ -190,20 +191,20 @@ class Base(faults.Model):
         """What a user should know of a job that is right all the same."""
         return iter(())
 
-    def check(self, broken: Collection[Place]) -> Iterator[Fault]:
+    def check(self, broken: Collection[Place]) -> Iterator[Issue]:
         """What is wrong between its fields; what one model can tell of itself stands in the models.
 
         Args:
-            broken: the fields (`("trials",)`) and parameters (`("space", "lr")`) that have complaints of their own, in whose
+            broken: the fields (`("trials",)`) and parameters (`("space", "lr")`) that have issues of their own, in whose
                 place stand-ins are; what depends on them is not judged.
         """
         yield from metric_names(("objectives",), [one.metric for one in self.objectives])
-        yield from (Fault(("params", name), why) for name in self.params if (why := naming.complaint(name)))
+        yield from (Issue(("params", name), why) for name in self.params if (why := unkeepable(name)))
         if ("params",) not in broken and ("space",) not in broken:
             known = [*self.params, *self.search.names, *(place[1] for place in broken if place[0] == "space" and place[1:])]
             for name in self.inputs:
                 if name not in known:
-                    yield Fault(
+                    yield Issue(
                         ("inputs", name), f"there is no such name in params; {errors.nearest(name, map(str, known))}"
                     )
             yield from _amounts(self)
@@ -211,8 +212,8 @@ class Base(faults.Model):
             first = field.split(".")[0]
             if any(place[0] == first for place in broken):
                 continue
-            if complaint := unknown(self, former.path(field)):
-                yield Fault(("environment", variable), complaint)
+            if issue := unknown(self, former.path(field)):
+                yield Issue(("environment", variable), issue)
 
 
 class Ranked(Base):
@@ -253,7 +254,7 @@ class Ranked(Base):
         if ranks > 1 and ranks > need.cpus:
             yield f"{ranks} ranks share {need.cores} (resources.cpus) and wait for each other"
 
-    def check(self, broken: Collection[Place]) -> Iterator[Fault]:
+    def check(self, broken: Collection[Place]) -> Iterator[Issue]:
         """Of all jobs, and ranks that cannot be."""
         yield from super().check(broken)
         if ("params",) not in broken and ("space",) not in broken:
@@ -262,7 +263,7 @@ class Ranked(Base):
         if self.ranks is not None and 0 < gpus < self.ranks:
             message = f"{self.ranks} is more than the GPUs of a node ({gpus}), and ranks cannot share one"
             cure = f"write ranks: {gpus}, or leave it out for one per GPU, or resources.gpus: 0"
-            yield Fault(("ranks",), f"{message}; {cure}")
+            yield Issue(("ranks",), f"{message}; {cure}")
 
 
 def search_fields(refusal: str) -> dict[str, str]:
@@ -275,52 +276,67 @@ def search_fields(refusal: str) -> dict[str, str]:
     return {field: f"{refusal}: {hint}" for field, hint in hints.items()}
 
 
-def refused_target(job: Base) -> Iterator[Fault]:
+def refused_target(job: Base) -> Iterator[Issue]:
     """A target with several objectives, which none of them reaches for all."""
     count = len(job.objectives)
     if job.budget.target is not None and count > 1:
-        yield Fault(("budget", "target"), f"needs one objective, and there are {count}; drop the target")
+        yield Issue(("budget", "target"), f"needs one objective, and there are {count}; drop the target")
 
 
-def refused_budget(budget: Budget, why: Mapping[str, str]) -> Iterator[Fault]:
+def refused_budget(budget: Budget, why: Mapping[str, str]) -> Iterator[Issue]:
     """Budgets that a kind has no use for, and why."""
     for field, reason in why.items():
         if getattr(budget, field) != Budget.model_fields[field].default:
-            yield Fault(("budget", field), f"{reason}; drop it")
+            yield Issue(("budget", field), f"{reason}; drop it")
 
 
-def metric_names(field: Place, metrics: list[str]) -> Iterator[Fault]:
+def metric_names(field: Place, metrics: list[str]) -> Iterator[Issue]:
     """What is wrong with the names in a list of metrics."""
     for index, metric in enumerate(metrics):
-        if why := naming.complaint(metric):
-            yield Fault((*field, index, "metric"), why)
+        if why := unkeepable(metric):
+            yield Issue((*field, index, "metric"), why)
         elif metric in metrics[:index]:
-            yield Fault((*field, index, "metric"), f"{metric!r} is listed twice")
+            yield Issue((*field, index, "metric"), f"{metric!r} is listed twice")
 
 
-def _amounts(job: Base) -> Iterator[Fault]:
+def unkeepable(name: str) -> str:
+    """Why MLflow would not keep a parameter or a metric under `name`, or "".
+
+    It refuses it when the first trial writes it, long after the submission; see its `utils/validation.py`.
+    """
+    if len(name) > _LONGEST:
+        return f"the name has {len(name)} characters, and MLflow keeps {_LONGEST} at most"
+    if not _ALLOWED.fullmatch(name):
+        return f"{name!r} is no name for MLflow: use letters, digits, _ - . : / and spaces"
+    # It takes names for paths, and wants one name for one path.
+    if posixpath.normpath(name) != name or name == "." or name.startswith(("..", "/")):
+        return f"{name!r} is no name for MLflow: it may not be empty, begin or end with /, or hold //, ./ or ../"
+    return ""
+
+
+def _amounts(job: Base) -> Iterator[Issue]:
     """Parameters that say how many lines a file must have, or which columns."""
     for file, wanted in job.inputs.items():
         for index, name in enumerate(wanted.columns_of):
             if name not in job.params:
                 hint = errors.nearest(name, job.params)
-                yield Fault(("inputs", file, "columns_of", index), f"there is no {name!r} in params; {hint}".rstrip("; "))
+                yield Issue(("inputs", file, "columns_of", index), f"there is no {name!r} in params; {hint}".rstrip("; "))
             elif job.params[name] is not None and not isinstance(job.params[name], str):
                 why = f"inputs.{file}.columns_of needs it"
-                yield Fault(("params", name), f"must be the name of a column, not {job.params[name]!r}: {why}")
+                yield Issue(("params", name), f"must be the name of a column, not {job.params[name]!r}: {why}")
     every = [(file, key, terms) for file, wanted in job.inputs.items() for key, terms in wanted.amounts.items()]
     for file, key, terms in every:
         for name in dict.fromkeys(term for term in terms if isinstance(term, str)):
             value = job.params.get(name)
             if name not in job.params:
                 hint = errors.nearest(name, job.params)
-                yield Fault(("inputs", file, key), f"there is no {name!r} in params; {hint}".rstrip("; "))
+                yield Issue(("inputs", file, key), f"there is no {name!r} in params; {hint}".rstrip("; "))
             elif type(value) is not int or value < 1:
                 why = f"inputs.{file}.{key} needs it"
-                yield Fault(("params", name), f"must be a whole number over 0, not {value!r}: {why}")
+                yield Issue(("params", name), f"must be a whole number over 0, not {value!r}: {why}")
 
 
-def _divided(job: Ranked, broken: Collection[Place]) -> Iterator[Fault]:
+def _divided(job: Ranked, broken: Collection[Place]) -> Iterator[Issue]:
     """Parameters that the ranks share evenly; else the mean gradients of some would count more than those of others."""
     counted = {term for wanted in job.inputs.values() for terms in wanted.amounts.values() for term in terms}
     for index, name in enumerate(job.divided):
@@ -329,16 +345,16 @@ def _divided(job: Ranked, broken: Collection[Place]) -> Iterator[Fault]:
             continue  # its values are the job's to judge
         if name not in job.params:
             hint = errors.nearest(name, job.params)
-            yield Fault(("divided", index), f"there is no {name!r} in params; {hint}".rstrip("; "))
+            yield Issue(("divided", index), f"there is no {name!r} in params; {hint}".rstrip("; "))
         elif type(value) is not int or value < 1:
             if name not in counted:  # else that was said
-                yield Fault(("params", name), f"must be a whole number over 0, not {value!r}: divided names it")
+                yield Issue(("params", name), f"must be a whole number over 0, not {value!r}: divided names it")
         elif value % job.world_size and not {("ranks",), ("nodes",), ("resources",)} & set(broken):
             below = value - value % job.world_size
             near = " or ".join(str(one) for one in (below, below + job.world_size) if one)
             fits = ", ".join(str(ranks) for ranks in range(1, min(value, _MOST_RANKS) + 1) if value % ranks == 0)
             message = f"{value} cannot be divided evenly among {job.world_size} ranks: make it {near}"
-            yield Fault(("params", name), f"{message}, or change the ranks; it can be among {fits}")
+            yield Issue(("params", name), f"{message}, or change the ranks; it can be among {fits}")
 
 
 def unknown(job: Base, field: str) -> str:

@@ -13,11 +13,11 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
-from trialplane.spec import cluster, faults, values
+from trialplane.errors import Issue, Place
+from trialplane.spec import cluster, models, values
 from trialplane.spec.cluster import Cluster
-from trialplane.spec.faults import Fault
 from trialplane.spec.jobs import base
-from trialplane.spec.jobs.base import RUN, SHM_OF_CPU_RANK, Base, Objectives, Place
+from trialplane.spec.jobs.base import RUN, SHM_OF_CPU_RANK, Base, Objectives
 from trialplane.spec.jobs.roles import Role
 from trialplane.spec.resources import Resources
 from trialplane.spec.search import Objective
@@ -43,7 +43,7 @@ def _place(value: str) -> str:
     return value
 
 
-class Write(faults.Model):
+class Write(models.Model):
     """Results as files, where no code of the job reads them."""
 
     format: Literal["npz", "parquet"] = Field(
@@ -61,7 +61,7 @@ class Write(faults.Model):
         return values.bytes_of(self.shard)
 
 
-class LearnerResources(faults.Model):
+class LearnerResources(models.Model):
     """What the learner may use; what is left out is as `resources` of the job says."""
 
     cpus: values.Cores | None = Field(default=None, description="CPU cores: 2, 0.5 or 500m.")
@@ -76,7 +76,7 @@ class LearnerResources(faults.Model):
         return resources.model_copy(update=self.model_dump(exclude_none=True))
 
 
-class Learner(faults.Model):
+class Learner(models.Model):
     """What reads the results of the workers, and where it runs; what is left out is as the job says for its workers."""
 
     entrypoint: values.Function | None = Field(
@@ -103,7 +103,7 @@ class Learner(faults.Model):
         return workers.model_copy(update={name: value for name, value in own.items() if value is not None})
 
 
-class Collect(faults.Model):
+class Collect(models.Model):
     """How results are made and who reads them."""
 
     units: values.Integer = Field(gt=0, description="Results of one iteration: games, episodes, documents.")
@@ -134,14 +134,14 @@ class Collect(faults.Model):
         """Told beside whatever else is wrong in the section."""
         learner = info.data.get("learner")
         if learner is not None and learner.entrypoint is not None and write is not None:
-            faults.refuse([Fault((), f"stands beside learner ({learner.entrypoint}), and one of them takes the results")])
+            models.refuse([Issue((), f"stands beside learner ({learner.entrypoint}), and one of them takes the results")])
         return write
 
     @model_validator(mode="after")
     def _a_reader(self) -> Collect:
         if self.learner.entrypoint is None and self.write is None:
             example = "learner: train:learn (code that reads them) or write: {format: npz} (files)"
-            faults.refuse([Fault((), f"nobody takes the results; write {example}")])
+            models.refuse([Issue((), f"nobody takes the results; write {example}")])
         return self
 
     @property
@@ -257,15 +257,15 @@ class Collection(Base):
         """Of all jobs, and the learner's."""
         yield from super().functions()
         learner = self.collect.learner.entrypoint
-        if learner is not None and learner != self.entrypoint:  # else there is a complaint about that
+        if learner is not None and learner != self.entrypoint:  # else there is an issue about that
             yield ("collect", "learner", "entrypoint"), learner, ("ctx", "results")
 
-    def check(self, broken: Places[Place]) -> Iterator[Fault]:
+    def check(self, broken: Places[Place]) -> Iterator[Issue]:
         """Of all jobs, and what it must leave to the other kinds."""
         yield from super().check(broken)
         if self.collect.learner.entrypoint == self.entrypoint and ("collect",) not in broken:
             message = f"is the entrypoint ({self.entrypoint}), which makes the results; name the function that reads them"
-            yield Fault(("collect", "learner", "entrypoint"), message)
+            yield Issue(("collect", "learner", "entrypoint"), message)
         if ("objectives",) not in broken:
             yield from base.refused_target(self)
         yield from base.refused_budget(self.budget, dict.fromkeys(("max_failed", "failed_alike"), _FIRST_ENDS))

@@ -9,13 +9,13 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Discriminator, Field, Tag
 
 from trialplane import errors
-from trialplane.spec import naming, options, sampling, space, values
-from trialplane.spec.checkpoints import Checkpoints
-from trialplane.spec.faults import Fault
+from trialplane.errors import Issue, Place
+from trialplane.spec import options, sampling, space, values
 from trialplane.spec.jobs import base
-from trialplane.spec.jobs.base import Place, Ranked
+from trialplane.spec.jobs.base import Ranked
 from trialplane.spec.jobs.roles import Role
 from trialplane.spec.options import Kind
+from trialplane.spec.resources import Checkpoints
 from trialplane.spec.sampling import Pruner, Sampler
 from trialplane.spec.search import Constraint, Search
 
@@ -127,7 +127,7 @@ class Study(Ranked):
             short = {"name": given.name, **given.options}
             yield from (((field, *place), text, ()) for place, text in sampling.functions(kind, short))
 
-    def check(self, broken: Collection[Place]) -> Iterator[Fault]:
+    def check(self, broken: Collection[Place]) -> Iterator[Issue]:
         """Of all jobs with ranks, and what a search needs to have an end and something to compare."""
         known = {place[1] for place in broken if place[0] == "space" and len(place) > 1}
         sound = ("space",) not in broken
@@ -136,7 +136,7 @@ class Study(Ranked):
             yield from _enqueue(self, known)
         yield from super().check(broken)
         yield from base.metric_names(("constraints",), [one.metric for one in self.constraints])
-        yield from (Fault(("space", name), why) for name in self.search.names if (why := naming.complaint(name)))
+        yield from (Issue(("space", name), why) for name in self.search.names if (why := base.unkeepable(name)))
         if ("pruner",) not in broken:
             yield from _watched(self)
         yield from _several(self, broken)
@@ -148,10 +148,10 @@ class Study(Ranked):
             yield from _reference_points(self)
         if self.cluster.autoscale and self.nodes > 1:
             why = "the nodes of a trial must all be there before it starts; drop it"
-            yield Fault(("cluster", "autoscale"), why)
+            yield Issue(("cluster", "autoscale"), why)
 
 
-def _conditions(job: Study, known: Collection[Any]) -> Iterator[Fault]:
+def _conditions(job: Study, known: Collection[Any]) -> Iterator[Issue]:
     assert not isinstance(job.space, str)
     for name, parameter in job.space.items():
         for other, allowed in parameter.when.items():
@@ -159,21 +159,21 @@ def _conditions(job: Study, known: Collection[Any]) -> Iterator[Fault]:
             if other in known:
                 continue
             if other not in job.space:
-                yield Fault(place, _no_parameter(job, other))
+                yield Issue(place, _no_parameter(job, other))
                 continue
             for value in allowed:
                 if not job.space[other].holds(value):
-                    yield Fault(place, f"{other} is never {value!r}; it is {space.describe(job.space[other])}")
+                    yield Issue(place, f"{other} is never {value!r}; it is {space.describe(job.space[other])}")
     circle = space.cycle(job.space)
     if circle:
-        yield Fault(("space", circle[0], "when"), f"the conditions go round in a circle: {' → '.join(circle)}")
+        yield Issue(("space", circle[0], "when"), f"the conditions go round in a circle: {' → '.join(circle)}")
 
 
 def _no_parameter(job: Study, name: str) -> str:
     return f"there is no parameter {name!r} in the space; {errors.nearest(name, job.space)}".rstrip("; ")
 
 
-def _enqueue(job: Study, known: Collection[Any]) -> Iterator[Fault]:
+def _enqueue(job: Study, known: Collection[Any]) -> Iterator[Issue]:
     assert not isinstance(job.space, str)
     for index, point in enumerate(job.enqueue):
         for name, value in point.items():
@@ -181,101 +181,101 @@ def _enqueue(job: Study, known: Collection[Any]) -> Iterator[Fault]:
             if name in known:
                 continue
             if name not in job.space:
-                yield Fault(place, _no_parameter(job, name))
+                yield Issue(place, _no_parameter(job, name))
                 continue
             parameter = job.space[name]
             if not parameter.holds(value):
-                yield Fault(place, f"{value!r} is outside of the space: {name} is {space.describe(parameter)}")
+                yield Issue(place, f"{value!r} is outside of the space: {name} is {space.describe(parameter)}")
             for other, allowed in parameter.when.items():
                 if other in point and not any(space.same(point[other], wanted) for wanted in allowed):
-                    yield Fault(place, f"does not exist with {other}: {point[other]!r}")
+                    yield Issue(place, f"does not exist with {other}: {point[other]!r}")
         missing = [name for name in job.space if name not in point]
         if missing and job.sampler.name == "grid" and not known:
-            yield Fault(("enqueue", index), f"with the grid sampler a point must be whole; {', '.join(missing)} missing")
+            yield Issue(("enqueue", index), f"with the grid sampler a point must be whole; {', '.join(missing)} missing")
 
 
-def _watched(job: Study) -> Iterator[Fault]:
+def _watched(job: Study) -> Iterator[Issue]:
     """What the pruner watches."""
     pruner = job.pruner
     for field in ("metric", "direction"):
         if getattr(pruner, field) is not None and pruner.name == "none":
-            yield Fault(("pruner", field), "is what a pruner watches, and none is named; write name: median, or drop it")
+            yield Issue(("pruner", field), "is what a pruner watches, and none is named; write name: median, or drop it")
     if pruner.metric is None:
         if pruner.direction is not None:
-            yield Fault(
+            yield Issue(
                 ("pruner", "direction"),
                 "applies only to pruner.metric, which is not set; the objective has a direction of its own",
             )
         return
-    if why := naming.complaint(pruner.metric):
-        yield Fault(("pruner", "metric"), why)
+    if why := base.unkeepable(pruner.metric):
+        yield Issue(("pruner", "metric"), why)
     for objective in job.objectives:
         if objective.metric == pruner.metric and pruner.direction not in (None, objective.direction):
-            yield Fault(
+            yield Issue(
                 ("pruner", "direction"), f"{objective.metric} is an objective to {objective.direction}; drop this line"
             )
 
 
-def _several(job: Study, broken: Collection[Any]) -> Iterator[Fault]:
+def _several(job: Study, broken: Collection[Any]) -> Iterator[Issue]:
     count = len(job.objectives)
     if count < 2 or ("objectives",) in broken:
         return
     yield from base.refused_target(job)
     if ("pruner",) not in broken and job.pruner.choice.objectives == 1:
-        yield Fault(("pruner",), f"trials cannot be pruned with {count} objectives; write pruner: none")
+        yield Issue(("pruner",), f"trials cannot be pruned with {count} objectives; write pruner: none")
     if ("sampler",) not in broken and job.sampler.choice.objectives == 1:
         able = ", ".join(name for name, choice in options.SAMPLERS.items() if choice.objectives is None)
-        yield Fault(("sampler",), f"{job.sampler.name} cannot handle {count} objectives; these can: {able}")
+        yield Issue(("sampler",), f"{job.sampler.name} cannot handle {count} objectives; these can: {able}")
 
 
-def _finite(job: Study, any_trials: bool) -> Iterator[Fault]:
+def _finite(job: Study, any_trials: bool) -> Iterator[Issue]:
     """Grid and brute force try every point once, so there must be an end of points, and enough of them."""
     name = job.sampler.name
     if name not in ("grid", "bruteforce"):
         return
     if isinstance(job.space, str):
         if name == "grid":
-            yield Fault(("sampler",), "grid needs the space in the job file, not in code; use bruteforce")
+            yield Issue(("sampler",), "grid needs the space in the job file, not in code; use bruteforce")
         return
     endless = [key for key, parameter in job.space.items() if parameter.count is None]
     for key in endless:
-        yield Fault(("space", key, "step"), f"is missing; the {name} sampler needs a step or choices")
+        yield Issue(("space", key, "step"), f"is missing; the {name} sampler needs a step or choices")
     conditional = [key for key, parameter in job.space.items() if parameter.when] if name == "grid" else []
     for key in conditional:
-        yield Fault(("space", key, "when"), "the grid sampler knows no conditions; use bruteforce")
+        yield Issue(("space", key, "when"), "the grid sampler knows no conditions; use bruteforce")
     too_many = [(key, parameter.count) for key, parameter in job.space.items() if (parameter.count or 0) > _MOST_POINTS]
     for key, count in too_many:
         why = f"has {count} values, and the {name} sampler takes {_MOST_POINTS} points at most"
-        yield Fault(("space", key), f"{why}; narrow it, raise the step or take another sampler")
+        yield Issue(("space", key), f"{why}; narrow it, raise the step or take another sampler")
     if endless or conditional or too_many or space.cycle(job.space):
         return
     points = space.count_points(job.search.parameters)
     if points is not None and points > _MOST_POINTS:
         why = f"{name} takes {_MOST_POINTS} points at most, and the space has {_shown(points)}"
-        yield Fault(("sampler",), f"{why}; raise the steps, or take another, for example random")
+        yield Issue(("sampler",), f"{why}; raise the steps, or take another, for example random")
     elif points is not None and points < job.trials and not any_trials:
         message = f"{job.trials} is more than the space has points ({points}); write trials: {points} or less"
-        yield Fault(("trials",), message)
+        yield Issue(("trials",), message)
 
 
-def _start_point(job: Study) -> Iterator[Fault]:
+def _start_point(job: Study) -> Iterator[Issue]:
     """CMA-ES starts from `x0`; Optuna would fail with a KeyError in the first trial."""
     start = job.sampler.options.get("x0") if job.sampler.name == "cmaes" else None
     if start is None or isinstance(job.space, str):
         return
     for name, value in start.items():
         if name not in job.space:
-            yield Fault(("sampler", "x0", name), _no_parameter(job, name))
+            yield Issue(("sampler", "x0", name), _no_parameter(job, name))
         elif not job.space[name].holds(value):
-            yield Fault(("sampler", "x0", name), f"{value!r} is outside: {name} is {space.describe(job.space[name])}")
+            yield Issue(("sampler", "x0", name), f"{value!r} is outside: {name} is {space.describe(job.space[name])}")
     if not set(start) <= set(job.space):
         return  # one that is lacking was misspelt
     for name, parameter in job.space.items():
         if name not in start and not isinstance(parameter, space.CategoricalParameter) and parameter.low < parameter.high:
-            yield Fault(("sampler", "x0"), f"lacks {name}; cmaes starts from a value for each parameter that is a number")
+            yield Issue(("sampler", "x0"), f"lacks {name}; cmaes starts from a value for each parameter that is a number")
 
 
-def _enumerable(job: Study) -> Iterator[Fault]:
+def _enumerable(job: Study) -> Iterator[Issue]:
     """The Gaussian process tries each value of a parameter that has steps."""
     if job.sampler.name != "gp" or isinstance(job.space, str):
         return
@@ -283,10 +283,10 @@ def _enumerable(job: Study) -> Iterator[Fault]:
         if (parameter.count or 0) > _MOST_STEPS:
             cure = "raise the step" if isinstance(parameter, space.IntParameter) else "raise the step or drop it"
             why = f"has {parameter.count} values, and the gp sampler takes {_MOST_STEPS} at most"
-            yield Fault(("space", name), f"{why}; {cure}, or take another sampler")
+            yield Issue(("space", name), f"{why}; {cure}, or take another sampler")
 
 
-def _reference_points(job: Study) -> Iterator[Fault]:
+def _reference_points(job: Study) -> Iterator[Issue]:
     """NSGA-III spreads its trials over points with a number for each objective, its own or the job's."""
     if job.sampler.name != "nsgaiii":
         return
@@ -294,14 +294,14 @@ def _reference_points(job: Study) -> Iterator[Fault]:
     for index, row in enumerate(given.get("reference_points") or ()):
         if len(row) != count:
             why = f"has {errors.counted(len(row), 'number')}, and there {'is' if count == 1 else 'are'} "
-            yield Fault(
+            yield Issue(
                 ("sampler", "reference_points", index), f"{why}{errors.counted(count, 'objective')}; write one for each"
             )
     parts = given.get("dividing_parameter", 3)
     points = math.comb(count + parts - 1, parts)
     if given.get("reference_points") is None and points > options.MOST_ROWS:
         why = f"{parts} makes {_shown(points)} reference points of {errors.counted(count, 'objective')}"
-        yield Fault(("sampler", "dividing_parameter"), f"{why}; {options.MOST_ROWS} are the most, so lower it")
+        yield Issue(("sampler", "dividing_parameter"), f"{why}; {options.MOST_ROWS} are the most, so lower it")
 
 
 def _shown(number: int) -> str:

@@ -7,10 +7,10 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
+from trialplane.errors import Issue, Place
 from trialplane.spec import values
-from trialplane.spec.faults import Fault
 from trialplane.spec.jobs import base
-from trialplane.spec.jobs.base import RUN, Objectives, Place, Ranked
+from trialplane.spec.jobs.base import RUN, Objectives, Ranked
 from trialplane.spec.jobs.roles import Role
 from trialplane.spec.resources import Retries
 from trialplane.spec.search import Objective
@@ -123,13 +123,13 @@ class Training(Ranked):
             "the code and the parameters of now"
         )
 
-    def check(self, broken: Collection[Place]) -> Iterator[Fault]:
+    def check(self, broken: Collection[Place]) -> Iterator[Issue]:
         """Of all jobs with ranks, and what it must leave to a search."""
         yield from super().check(broken)
         yield from base.refused_budget(self.budget, _BUDGET)
         if self.cluster.autoscale:
             why = "the pods of a training must all be there before it starts; drop it"
-            yield Fault(("cluster", "autoscale"), why)
+            yield Issue(("cluster", "autoscale"), why)
 
 
 def scaled(written: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
