@@ -239,20 +239,23 @@ class RunHandle:
                 f"{self.name} is one training, whose ranks are fixed; {first}"
                 f"`platform submit train {job.name} --resume {self.name} {others}` goes on with others"
             )
-        self._check_active(job, parallel)
+        seen = self._active(job, parallel)
         self.target.desire(self.name, parallel=parallel)
         while not self.target.fit(self.name, parallel, now=now):
-            yield self.status()
+            yield seen.status
             time.sleep(self.target.poll)
-            self._check_active(job, parallel)
-            newest = self.target.desired_parallel(self.name)
+            seen = self._active(job, parallel)
+            newest = seen.desired.parallel
             if newest not in (None, parallel):
                 raise InputError(f"{self.name} was scaled to {newest} in the meantime; it does not come to {parallel}")
 
-    def _check_active(self, job: Job, parallel: int) -> None:
-        if not self.is_active():
+    def _active(self, job: Job, parallel: int) -> Observed:
+        """How a run that is to be scaled stands."""
+        seen = self.observe()
+        if not seen.is_active:
             again = f"`platform resume {self.name} {job.width_option} {parallel}` goes on with so many at a time"
             raise InputError(f"nobody works on {self.name}; {again}")
+        return seen
 
     def delete(self) -> None:
         """Cancels the run if somebody works on it, and forgets it; what is in MLflow stays there."""
@@ -278,7 +281,7 @@ class RunHandle:
                 f"the run {name} is running; `platform status {name}` shows it, `platform cancel {name}` ends it"
             )
         old = self.job
-        old = old.widened(self.target.desired_parallel(name) or seen.status.parallel or old.width)  # as it was scaled
+        old = old.widened(seen.desired.parallel or seen.status.parallel or old.width)  # as it was scaled
         job = changing.changed(old, changes or {}, sets, started=len({row.trial for row in self.attempts()}))
         found, _ = self.target.check(job)
         if found:
