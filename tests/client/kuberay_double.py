@@ -252,9 +252,8 @@ class NamespaceDouble:
                 status = dataclasses.replace(status, state=RunState.CANCELLED, reason="cancelled by the user", slots_ready=0)
             elif not study.alive and study.wish is RunState.PAUSED and status.state in (RunState.PENDING, RunState.RUNNING):
                 status = dataclasses.replace(status, state=RunState.PAUSED, reason="paused by the user", slots_ready=0)
-            return _json({"status": records.to_dict(status), "alive": study.alive})
-        if what == "wish":
-            return _json({"state": study.wish, "parallel": study.parallel})
+            desired = {"state": study.wish, "parallel": study.parallel}
+            return _json({"status": records.to_dict(status), "alive": study.alive, "desired": desired})
         if what == "job":
             return 200, {}, study.job
         if what == "submission":

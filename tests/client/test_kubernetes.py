@@ -18,7 +18,7 @@ from trialplane.client.run import RunHandle, submit
 from trialplane.client.target import Observed
 from trialplane.errors import InputError, RunDamaged, SpecError, TargetError
 from trialplane.wire import cluster as names
-from trialplane.wire.records import TrialRow
+from trialplane.wire.records import Desired, TrialRow
 from trialplane.wire.states import RunState, TrialState
 
 
@@ -185,7 +185,7 @@ def test_a_look_at_a_run_that_goes_on_asks_each_witness_once(target, namespace, 
     next(looks)
     asked = [path.rpartition("/")[2] for _, path in namespace.cluster.requests]
     assert [what for what in asked if what in ("a", "status")] == ["a", "status"]
-    assert target.observe("a") == Observed(RunHandle("a", target).status(), True)
+    assert target.observe("a") == Observed(RunHandle("a", target).status(), True, Desired())
     namespace.end("a", RunState.SUCCEEDED)
     assert (handle.observe().status.state, handle.observe().is_active) == (RunState.SUCCEEDED, False)
 

@@ -42,12 +42,12 @@ def changed(old: Job, changes: Mapping[str, Any], sets: Sequence[str], started: 
     given = {field: (value, "--" + field.rpartition(".")[2].replace("_", "-")) for field, value in changes.items()}
     issues: list[Issue] = []
     for text in sets:
-        field, equals, value = text.partition("=")
-        source = f"--set {text}"
-        if not equals:
-            issues.append(Issue(("--set",), "write field=value: --set budget.max_failed=20", source))
-            continue
-        given[field.strip()] = (document.scalar(value, source), source)
+        try:
+            field, value, source = document.assignment(text)
+        except SpecError as error:
+            issues += error.issues
+        else:
+            given[field] = (value, source)
     for field, (value, source) in given.items():
         if value is None and not source.startswith("--set"):
             continue

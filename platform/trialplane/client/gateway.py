@@ -53,8 +53,8 @@ class Gateway:
         found: list[dict[str, Any]] = self._need(self._get("/runs")).json()
         return found
 
-    def status(self, run: str) -> tuple[RunStatus, bool] | None:
-        """The newest status and whether a controller lives, or None.
+    def status(self, run: str) -> tuple[RunStatus, bool, Desired] | None:
+        """The newest status, whether a controller lives, and the desired state, or None.
 
         Raises:
             RunDamaged: it is no status, or one of another version.
@@ -65,11 +65,12 @@ class Gateway:
         data = answer.json()
         try:
             status = records.from_dict(RunStatus, data["status"])
+            desired = records.from_dict(Desired, data.get("desired", {}))  # a gateway of an earlier version gives none
         except ValueError as error:
             raise self._unreadable(run, str(error)) from error
         if wrong := records.misfit(status):
             raise self._unreadable(run, f"an invalid value for `{wrong}`")
-        return status, bool(data["alive"])
+        return status, bool(data["alive"]), desired
 
     def job(self, run: str) -> bytes | None:
         """The job as resolved, JSON."""
@@ -144,14 +145,9 @@ class Gateway:
         self._need(answer, "update")
         return True
 
-    def wish(self, run: str, **changed: Any) -> bool:
+    def desire(self, run: str, **changed: Any) -> bool:
         """Changes these fields of the run's `Desired`, and no others; False when the ledger does not know it."""
         return self._change("PUT", f"/runs/{run}/wish", records.to_dict(changed))
-
-    def wished(self, run: str) -> Desired:
-        """What the user wants of the run; an empty wish when the gateway is too old to say."""
-        answer = self._known(run, "wish")
-        return Desired() if answer is None else records.from_dict(Desired, answer.json())
 
     def forget(self, run: str) -> bool:
         """Deletes the study and the run's folder; False when the ledger does not know it."""

@@ -29,7 +29,7 @@ from trialplane.spec.jobs import Job
 from trialplane.wire import cluster as names
 from trialplane.wire import rows
 from trialplane.wire.attempts import Attempt
-from trialplane.wire.records import RunStatus, TrialRow
+from trialplane.wire.records import Desired, RunStatus, TrialRow
 from trialplane.wire.states import RunState
 
 
@@ -131,15 +131,11 @@ class KubernetesTarget:
     def observe(self, run: str) -> Observed | None:
         """See `Target`."""
         view = self._view(run)
-        return None if view is None else Observed(standing.status(self.objects, view), view.is_active)
+        return None if view is None else Observed(standing.status(self.objects, view), view.is_active, view.desired)
 
     def is_active(self, run: str) -> bool:
         """See `Target`."""
         return self._known(run).is_active
-
-    def desired_parallel(self, run: str) -> int | None:
-        """See `Target`."""
-        return self.gateway.wished(run).parallel
 
     def job(self, run: str) -> Job:
         """See `Target`."""
@@ -221,7 +217,7 @@ class KubernetesTarget:
         plan, submitted = _plan(run, job, found)
         self.gateway.record(plan, submitted, new=False)
         # No desire to stop may be left when the new controller asks, and how wide it goes is the job's to say now.
-        self.gateway.wish(run, state=RunState.RUNNING, parallel=None)
+        self.gateway.desire(run, state=RunState.RUNNING, parallel=None)
         self.objects.apply(plan, submitted)
 
     def desire(self, run: str, state: RunState | None = None, *, parallel: int | None = None, now: bool = False) -> None:
@@ -229,12 +225,12 @@ class KubernetesTarget:
         view = self._known(run)
         if parallel is not None:
             self._scalable(view, run, parallel)
-            if not view.has_begun or not self.gateway.wish(run, parallel=parallel):
+            if not view.has_begun or not self.gateway.desire(run, parallel=parallel):
                 raise InputError(
                     f"the controller of {run} has not started yet; `platform status {run}` shows why, try again then"
                 )
         if state is not None:
-            known = self.gateway.wish(run, state=state) or self._recorded(run, state)
+            known = self.gateway.desire(run, state=state) or self._recorded(run, state)
             if now or not known or not view.alive:  # no controller is there that could end in order
                 self.objects.remove(run)
 
@@ -280,12 +276,12 @@ class KubernetesTarget:
                     raise
                 more = f"Without it only runs that live are known, and {run} is none of them"
                 raise TargetError(f"{error}\n{more}") from error
-            return View(ray_job, None, False, str(error))
+            return View(ray_job, None, False, str(error), Desired())
         if found is None:
-            return None if ray_job is None else View(ray_job, None, False, "")
-        status, alive = found
+            return None if ray_job is None else View(ray_job, None, False, "", Desired())
+        status, alive, desired = found
         killed = not alive and status.started is not None and status.ended is None
-        return View(ray_job, self._recounted(status) if killed else status, alive, "")
+        return View(ray_job, self._recounted(status) if killed else status, alive, "", desired)
 
     def _recounted(self, status: RunStatus) -> RunStatus:
         """The status of a controller that was killed, with what the ledger counts."""
@@ -307,7 +303,7 @@ class KubernetesTarget:
         if found is None:
             return False
         self.gateway.record(*_plan(run, found.job, found), new=False)
-        return self.gateway.wish(run, state=state)
+        return self.gateway.desire(run, state=state)
 
     def _submission(self, run: str) -> Submission:
         """What a run was submitted with: of its living objects, else of the ledger."""

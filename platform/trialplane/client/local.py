@@ -25,7 +25,7 @@ from trialplane.wire import attempts as reading
 from trialplane.wire import paths, records, rows
 from trialplane.wire.attempts import Attempt
 from trialplane.wire.paths import RunPaths
-from trialplane.wire.records import RunStatus, TrialRow
+from trialplane.wire.records import Desired, RunStatus, TrialRow
 from trialplane.wire.states import RunState
 
 _COUNTED = "Removing that file mends the run: its counts are in the ledger, only what it used of budget.time is lost."
@@ -113,7 +113,7 @@ class LocalTarget:
         status = self._recorded(files)  # read after the look, so that the last status of one that has just ended is found
         pid = self._started.get(run)
         status = status if alive else self._left(files, status)
-        return Observed(status, alive, None if pid is None else process.exit_code(pid))
+        return Observed(status, alive, Desired(), None if pid is None else process.exit_code(pid))
 
     def _left(self, files: RunPaths, status: RunStatus) -> RunStatus:
         """The status of a run that nobody works on, with the counts and the best of its ledger."""
@@ -144,10 +144,6 @@ class LocalTarget:
     def is_active(self, run: str) -> bool:
         """See `Target`."""
         return process.living(self._find(run)) is not None
-
-    def desired_parallel(self, run: str) -> int | None:
-        """See `Target`."""
-        return None
 
     @_of_run
     def job(self, run: str) -> Job:

@@ -176,13 +176,10 @@ class RunHandle:
             InputError: nobody works on it.
             TargetError: it has not stopped after `patience` seconds (None: enough for a training to save itself).
         """
-        seen = self.observe()
-        before = seen.status
+        seen, name = self.observe(), self.name
         if not seen.is_active:
-            raise InputError(f"nobody works on {self.name}, which is {before.state}; `platform resume {self.name}` goes on")
-        patience = patience or self._patience(before)  # while it is known for sure
-        self.target.desire(self.name, RunState.PAUSED, now=now)
-        return self._ended(dataclasses.replace(before, state=RunState.PAUSED), "pause", patience)
+            raise InputError(f"nobody works on {name}, which is {seen.status.state}; `platform resume {name}` goes on")
+        return self._end(seen.status, RunState.PAUSED, now, patience)
 
     def cancel(self, *, now: bool = False, patience: float | None = None) -> RunStatus:
         """Ends the run as CANCELLED and waits until it has, and nothing is held for it.
@@ -192,12 +189,9 @@ class RunHandle:
             TargetError: it has not ended after `patience` seconds (None: enough for a training to save itself).
         """
         seen = self.observe()
-        before = seen.status
-        if before.state.is_ended and not seen.is_active:
-            raise InputError(f"the run {self.name} has ended already ({before.state}); nothing was changed")
-        patience = patience or self._patience(before)
-        self.target.desire(self.name, RunState.CANCELLED, now=now)
-        return self._ended(dataclasses.replace(before, state=RunState.CANCELLED), "cancel", patience)
+        if seen.status.state.is_ended and not seen.is_active:
+            raise InputError(f"the run {self.name} has ended already ({seen.status.state}); nothing was changed")
+        return self._end(seen.status, RunState.CANCELLED, now, patience)
 
     def _patience(self, status: RunStatus) -> float:
         """Seconds that a run may take to end: what a training gets to save itself is the job's to say, or the chart's."""
@@ -207,20 +201,24 @@ class RunHandle:
             return _PATIENCE + (self.job.checkpoints.grace or _GRACE)
         return _PATIENCE + _GRACE
 
-    def _ended(self, otherwise: RunStatus, verb: str, patience: float) -> RunStatus:
-        """The last status; `otherwise` for a run that had not started, or of which a file is damaged."""
+    def _end(self, before: RunStatus, state: RunState, now: bool, patience: float | None) -> RunStatus:
+        """The last status of a run that is to end; one of a run that had not started, or is damaged, is made of `before`."""
+        patience = patience or self._patience(before)  # while it is known for sure
+        self.target.desire(self.name, state, now=now)
+        otherwise = dataclasses.replace(before, state=state, running=0)
         try:
             last = self.wait(patience)
             self.target.remove(self.name, forget=False)
             return last
         except TimeoutError as error:
+            verb = "pause" if state is RunState.PAUSED else "cancel"
             raise TargetError(f"{error}; `platform {verb} {self.name} --now` kills it") from error
         except RunNotFound:
-            return dataclasses.replace(otherwise, reason="it had not started; nothing of it is left", running=0)
+            return dataclasses.replace(otherwise, reason="it had not started; nothing of it is left")
         except RunDamaged as error:
             if self.is_active():
                 raise
-            return dataclasses.replace(otherwise, reason=errors.first_line(error), running=0)
+            return dataclasses.replace(otherwise, reason=errors.first_line(error))
 
     def scale(self, parallel: int, *, now: bool = False) -> Iterator[RunStatus]:
         """Changes how many trials run at a time; gives statuses until that is done.
@@ -239,20 +237,23 @@ class RunHandle:
                 f"{self.name} is one training, whose ranks are fixed; {first}"
                 f"`platform submit train {job.name} --resume {self.name} {others}` goes on with others"
             )
-        self._check_active(job, parallel)
+        seen = self._active(job, parallel)
         self.target.desire(self.name, parallel=parallel)
         while not self.target.fit(self.name, parallel, now=now):
-            yield self.status()
+            yield seen.status
             time.sleep(self.target.poll)
-            self._check_active(job, parallel)
-            newest = self.target.desired_parallel(self.name)
+            seen = self._active(job, parallel)
+            newest = seen.desired.parallel
             if newest not in (None, parallel):
                 raise InputError(f"{self.name} was scaled to {newest} in the meantime; it does not come to {parallel}")
 
-    def _check_active(self, job: Job, parallel: int) -> None:
-        if not self.is_active():
+    def _active(self, job: Job, parallel: int) -> Observed:
+        """How a run that is to be scaled stands."""
+        seen = self.observe()
+        if not seen.is_active:
             again = f"`platform resume {self.name} {job.width_option} {parallel}` goes on with so many at a time"
             raise InputError(f"nobody works on {self.name}; {again}")
+        return seen
 
     def delete(self) -> None:
         """Cancels the run if somebody works on it, and forgets it; what is in MLflow stays there."""
@@ -278,7 +279,7 @@ class RunHandle:
                 f"the run {name} is running; `platform status {name}` shows it, `platform cancel {name}` ends it"
             )
         old = self.job
-        old = old.widened(self.target.desired_parallel(name) or seen.status.parallel or old.width)  # as it was scaled
+        old = old.widened(seen.desired.parallel or seen.status.parallel or old.width)  # as it was scaled
         job = changing.changed(old, changes or {}, sets, started=len({row.trial for row in self.attempts()}))
         found, _ = self.target.check(job)
         if found:

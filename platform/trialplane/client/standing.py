@@ -16,7 +16,7 @@ from trialplane.client import phases
 from trialplane.client.objects import Objects
 from trialplane.plan import plan as planning
 from trialplane.wire import cluster as names
-from trialplane.wire.records import RunStatus
+from trialplane.wire.records import Desired, RunStatus
 from trialplane.wire.states import RunState
 
 
@@ -29,12 +29,14 @@ class View:
         status: of the ledger, or None when it does not know the run.
         alive: whether a controller holds the study.
         away: why the gateway could not be asked, or "".
+        desired: the desired state, as the ledger has it.
     """
 
     ray_job: dict[str, Any] | None
     status: RunStatus | None
     alive: bool
     away: str
+    desired: Desired
 
     @property
     def has_begun(self) -> bool:

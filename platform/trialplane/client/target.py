@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from trialplane import errors
 from trialplane.errors import InputError, Issue, RunNotFound
 from trialplane.wire.attempts import Attempt
-from trialplane.wire.records import RunStatus, TrialRow
+from trialplane.wire.records import Desired, RunStatus, TrialRow
 from trialplane.wire.states import RunState
 
 if TYPE_CHECKING:  # pydantic is a tenth of a second that `platform status --help` need not take
@@ -44,11 +44,13 @@ class Observed:
     Attributes:
         status: with the truth about whether a controller works on the run: no dead run is RUNNING.
         is_active: whether a controller works on it, or is being started; without one the status is final.
+        desired: its desired state, as `desire` records it; a controller on this machine gets signals instead.
         exit_code: of the controller, where this process started it and it has ended.
     """
 
     status: RunStatus
     is_active: bool
+    desired: Desired
     exit_code: int | None = None
 
 
@@ -121,9 +123,6 @@ class Target(Protocol):
 
     def is_active(self, run: str) -> bool:
         """As `observe` has it, for a run whose status may be damaged, and for less."""
-
-    def desired_parallel(self, run: str) -> int | None:
-        """How many trials are desired at a time by the last `desire`, anybody's; None where the job alone decides."""
 
     def job(self, run: str) -> Job:
         """The job of a run, as resolved when it was submitted or changed since."""

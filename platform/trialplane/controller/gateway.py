@@ -147,8 +147,6 @@ class Gateway:
                 return self._log(run, asked)
             case "checkpoints":
                 return self._saved(run)
-            case "wish":
-                return _json(self._runs.attribute(run, labels.LEDGER_DESIRED) or {})
         raise Refusal(404, f"a run has no {what}")
 
     def _status(self, run: str) -> Answer:
@@ -162,15 +160,15 @@ class Gateway:
                 said = json.loads(reply.read(PIECE))
                 known = said if isinstance(said, dict) and said.get("run") == run else known
         status = _there(known, run, "status")
-        desired = None if alive else self._runs.attribute(run, labels.LEDGER_DESIRED)
-        wanted, state = (desired or {}).get("state"), status.get("state")
+        desired = self._runs.attribute(run, labels.LEDGER_DESIRED) or {}
+        wanted, state = None if alive else desired.get("state"), status.get("state")
         # What was paused, never started or was killed with its pod has no controller that will come to say so.
         if wanted == RunState.CANCELLED.value and state in (*_UNENDED, RunState.PAUSED.value):
             status = {**status, **_IDLE, "state": RunState.CANCELLED.value, "reason": "cancelled by the user"}
         elif wanted == RunState.PAUSED.value and state in _UNENDED:
             reason = f"paused by the user; `platform resume {run}` goes on"
             status = {**status, **_IDLE, "state": RunState.PAUSED.value, "reason": reason}
-        return _json({"status": status, "alive": alive})
+        return _json({"status": status, "alive": alive, "desired": desired})
 
     def _log(self, run: str, asked: Mapping[str, str]) -> Answer:
         """A piece of a log."""

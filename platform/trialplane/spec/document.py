@@ -158,6 +158,23 @@ def scalar(text: str, source: str) -> Any:
     return parse(text, source).data
 
 
+def assignment(given: str) -> tuple[str, Any, str]:
+    """The field and the value of a `--set field=value`, and how messages name it.
+
+    Raises:
+        SpecError: it is none, or the value is no YAML.
+    """
+    field, equals, text = given.partition("=")
+    source = f"--set {given}"
+    if not equals or not all(field.strip().split(".")):
+        raise SpecError([Issue(("--set",), "write field=value: --set budget.time=2h", source)])
+    try:
+        scalar(field, source)  # that it is text
+        return field.strip(), scalar(text, source), source
+    except SpecError as error:
+        raise SpecError([Issue((field,), issue.message, source) for issue in error.issues]) from None
+
+
 class _Builder:
     """Turns nodes into data and notes lines and issues on the way."""
 

@@ -247,18 +247,12 @@ def _lay_environment(whole: Draft, environ: Mapping[str, str]) -> None:
 
 def _lay_set(whole: Draft, given: str) -> tuple[Place, Any] | None:
     """Lays `field=value` over the draft; gives the two, or None after an issue."""
-    field, equals, text = given.partition("=")
-    source = f"--set {given}"
-    if not equals or not all(field.strip().split(".")):
-        whole.issues.append(Issue(("--set",), "write field=value: --set budget.time=2h", source))
-        return None
     try:
-        document.scalar(field, source)  # that it is text
-        value = document.scalar(text, source)
+        field, value, source = document.assignment(given)
     except SpecError as error:
-        whole.issues += [Issue((field,), one.message, source) for one in error.issues]
+        whole.issues += error.issues
         return None
-    place = draft.path(field.strip())
+    place = draft.path(field)
     whole.set(place, value, Origin(source))
     return place, value
 
