@@ -140,7 +140,7 @@ def test_a_public_name_is_imported_when_it_is_asked_for() -> None:
     assert "trialplane.worker.context" in loaded
     assert not [name for name in loaded if name.startswith(("trialplane.client", "trialplane.controller"))]
     assert {name: bool(getattr(trialplane, name).__doc__) for name in trialplane.__all__} == dict.fromkeys(
-        ("Context", "Platform", "standalone"), True
+        ("Context", "Platform", "checkpoints", "current", "params", "report", "standalone"), True
     )
     assert set(trialplane.__all__) <= set(dir(trialplane))
     with pytest.raises(AttributeError, match="no attribute 'Study'"):

@@ -1,7 +1,8 @@
 """trialplane: a laptop's Optuna script as hundreds of isolated trials.
 
-What users import from here: `Platform` submits runs from Python, and a job's train.py takes `standalone` and, for its
-annotations, `Context`.
+What users import from here: `Platform` submits runs from Python; a job's train.py takes `standalone` and, for its
+annotations, `Context`; code of a trial that has no `ctx` at hand calls `report`, `params`, `checkpoints` and `current`,
+which do nothing outside of a trial.
 
 The rooms, from what the user asks to what a pod runs: `spec` (the job file), `plan` (what will be sent),
 `client` and `cli` (the laptop), `controller` (asks Optuna, tells results), `worker` (runs trials), with `wire` (what
@@ -16,14 +17,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from trialplane.client.sdk import Platform
     from trialplane.worker.alone import standalone
-    from trialplane.worker.context import Context
+    from trialplane.worker.context import Context, checkpoints, current, params, report
 
 __version__ = "0.1.0"
-__all__ = ["Context", "Platform", "standalone"]
+__all__ = ["Context", "Platform", "checkpoints", "current", "params", "report", "standalone"]
 
 _MODULES = {
     "Context": "trialplane.worker.context",
     "Platform": "trialplane.client.sdk",
+    "checkpoints": "trialplane.worker.context",
+    "current": "trialplane.worker.context",
+    "params": "trialplane.worker.context",
+    "report": "trialplane.worker.context",
     "standalone": "trialplane.worker.alone",
 }
 

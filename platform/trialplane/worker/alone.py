@@ -123,7 +123,9 @@ def _run(file: str, run: Callable[..., Any], argv: Sequence[str] | None, learn: 
             if isinstance(job, Collection):
                 result = _collect(job, run, learn, given)
             else:
-                result = run(context.Context(**given, trial=0))
+                ctx = context.Context(**given, trial=0)
+                with context.entered(ctx):
+                    result = run(ctx)
         except context.Stopped as stopped:
             if rank == 0:
                 sys.stderr.write(f"{stopped}\n")

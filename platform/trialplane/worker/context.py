@@ -1,12 +1,14 @@
-"""What a job sees of the platform: `run(ctx)` gets a `Context`, and `standalone` runs one trial without the platform.
+"""What a job sees of the platform: `run(ctx)` gets a `Context`, and code without one at hand calls `report` and its like.
 
 Imports nothing heavy and must not: it is loaded in the template before the job's own libraries.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -44,6 +46,13 @@ class Origin:
 
     place: str | None = None
     asked: bool = False
+
+
+@dataclasses.dataclass
+class Steps:
+    """The newest step that was reported; -1 before the first."""
+
+    newest: int = -1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,6 +97,7 @@ class Context:
     _origin: Origin = dataclasses.field(default_factory=Origin, repr=False)
     _stop: stopping.Stop = dataclasses.field(default_factory=stopping.Stop, repr=False)
     _pulse: Pulse | None = dataclasses.field(default=None, repr=False)
+    _steps: Steps = dataclasses.field(default_factory=Steps, repr=False)
 
     @property
     def is_main(self) -> bool:
@@ -133,22 +143,25 @@ class Context:
         if self._pulse is not None:
             self._pulse(int(step), float(seconds))
 
-    def report(self, step: int, **metrics: float) -> None:
+    def report(self, step: int | None = None, **metrics: float) -> None:
         """Sends the metrics of one step to the controller, which records them and asks the pruner.
 
         Only rank 0's go out; in the other ranks this does nothing.
 
         Args:
-            step: epoch or optimizer step; must grow from report to report.
+            step: epoch or optimizer step; must grow from report to report. One more than the one before when left out, and 0
+                for the first of an attempt: a job that goes on from a checkpoint gives its steps itself.
             **metrics: by name; the pruner looks at the study's objective, or at the job's `pruner.metric`: report that one.
 
         Raises:
             Pruned: the pruner wants this trial to end. Do not catch it.
             ValueError: the step is negative, or larger than a database keeps.
         """
+        step = self._steps.newest + 1 if step is None else step
         if not 0 <= step < records.STEPS:
             raise ValueError(f"ctx.report(step={step}): a step is a whole number from 0 to {records.STEPS - 1}")
         values = {name: float(value) for name, value in metrics.items()}
+        self._steps.newest = int(step)
         if self._reporter(int(step), values):
             raise Pruned(f"pruned at step {step}")
 
@@ -172,3 +185,51 @@ class Context:
         if value is None:
             raise errors.InputError(f"params.{name} is null, and must be a path")
         return [self.code / Path(str(one)).expanduser() for one in (value if isinstance(value, list) else [value])]
+
+
+# The trial of this process, with the pid that it was entered in: a process that the job forks is none, for the channel to
+# the slot is its parent's. State of the module, since there is one trial to a process and its threads are the trial's too.
+_entered: list[tuple[int, Context]] = []
+
+
+@contextlib.contextmanager
+def entered(ctx: Context) -> Iterator[None]:
+    """Makes a context the one of this process, while the job's function runs."""
+    _entered.append((os.getpid(), ctx))
+    try:
+        yield
+    finally:
+        _entered.pop()
+
+
+def current() -> Context | None:
+    """The trial that this process runs, for code that has no `ctx` at hand; None outside of a trial."""
+    pid, ctx = _entered[-1] if _entered else (0, None)
+    return ctx if pid == os.getpid() else None
+
+
+def report(step: int | None = None, **metrics: float) -> None:
+    """Reports metrics of the trial that runs, as `Context.report` does; does nothing outside of a trial.
+
+    Args:
+        step: epoch or optimizer step; one more than the one before when left out.
+        **metrics: by name: `trialplane.report(accuracy=0.93)`.
+
+    Raises:
+        Pruned: the pruner wants this trial to end. Do not catch it.
+        ValueError: the step is negative, or larger than a database keeps.
+    """
+    if (ctx := current()) is not None:
+        ctx.report(step, **metrics)
+
+
+def params() -> Mapping[str, Any]:
+    """The parameters of the trial that runs, fixed and sampled; empty outside of a trial."""
+    ctx = current()
+    return {} if ctx is None else ctx.params
+
+
+def checkpoints() -> str | None:
+    """The folder, or fsspec URL, for checkpoints of the trial that runs; None outside of a trial."""
+    ctx = current()
+    return None if ctx is None else ctx.checkpoints

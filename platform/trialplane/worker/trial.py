@@ -164,7 +164,9 @@ def _enter(config: records.SlotConfig, request: records.TrialRequest, workdir: P
 
 def _plainly(run: context.Run, given: Mapping[str, Any]) -> context.Result:
     """Calls the function of a trial."""
-    return run(context.Context(**given))
+    ctx = context.Context(**given)
+    with context.entered(ctx):
+        return run(ctx)
 
 
 def run_job(

@@ -45,7 +45,8 @@ def run(
         work = _Work(Unit(number, units.seed_of(given["seed"], number)) for number in range(first, first + collect.units))
         weights = kept.tree(states.WEIGHTS)
         worker = Worker(**fields, weights=weights, iteration=iteration, _work=work)
-        play(worker)
+        with context.entered(worker):
+            play(worker)
         seconds = time.monotonic() - began
         written = None
         if learn is None:
@@ -54,7 +55,8 @@ def run(
         state = kept.tree(states.STATE)
         learner = Learner(**{**fields, **own}, weights=weights, state=state, iteration=iteration, shards=written)
         made, items = len(work.given), sum(each[1] for each in work.given)
-        said = serving.returned((learn or shards.write)(learner, Results(collect.units, work)))
+        with context.entered(learner):
+            said = serving.returned((learn or shards.write)(learner, Results(collect.units, work)))
         kept = serving.merged(kept, said)
         rates = {"units": made, "items": items, "units_per_second": made / seconds, "items_per_second": items / seconds}
         yield {**{name: value for name, value in said.items() if name not in serving.KEPT}, **rates}

@@ -104,10 +104,11 @@ class LearnerRole(_Role):
         self._line.send(messages.WeightsOffered(size, file))
 
 
-def _call(function: Callable[..., Any], *arguments: Any) -> Any:
+def _call(function: Callable[..., Any], ctx: context.Context, *arguments: Any) -> Any:
     """What a function of the job returns; one that ends by `sys.exit(0)` returns None."""
     try:
-        return function(*arguments)
+        with context.entered(ctx):
+            return function(ctx, *arguments)
     except SystemExit as error:
         if not trial.ended_well(error):
             raise
