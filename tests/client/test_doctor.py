@@ -81,7 +81,7 @@ def cluster(tmp_path, monkeypatch):
 
 def examined(*words: str) -> tuple[int, dict[str, dict[str, str]]]:
     """Exit code, and findings by check."""
-    said = CliRunner().invoke(doctor_verb.command, [*words, "--output", "json"], standalone_mode=False)
+    said = CliRunner().invoke(doctor_verb.doctor_command, [*words, "--output", "json"], standalone_mode=False)
     assert said.exception is None, said.exception
     return said.return_value, {one["check"]: one for one in json.loads(said.stdout)}
 
@@ -101,7 +101,7 @@ def test_a_healthy_cluster_passes_from_the_laptop_to_the_pod(cluster) -> None:
 
 def test_people_see_a_line_for_each_and_the_cure_below_it(cluster) -> None:
     cluster.enforces = False
-    said = CliRunner().invoke(doctor_verb.command, [], standalone_mode=False)
+    said = CliRunner().invoke(doctor_verb.doctor_command, [], standalone_mode=False)
     assert said.return_value == 3
     lines = said.stdout.splitlines()
     at = next(i for i, line in enumerate(lines) if "admission policy" in line)
