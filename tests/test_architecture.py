@@ -225,7 +225,6 @@ LATE_IMPORTS = {
     "cli.ui": "what a page of a run on a cluster, or a dashboard, needs and the other pages do not",
     "client.places": "one of two places, of which a command means one",
     "controller.__main__": "Ray and Optuna, after their settings are in the environment",
-    "training.lines.dataset": "datasets and pyarrow, for who converts",
     "training.lines.index": "numpy, which a reader of lines need not have imported",
     "worker.alone": "numpy, of which no job but a collection needs anything",
     "worker.roles": "what ranks, or a collection, need: a trial of one process imports neither",

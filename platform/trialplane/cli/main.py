@@ -7,7 +7,6 @@ module imports click and the standard library only.
 from __future__ import annotations
 
 import contextlib
-import gc
 import importlib
 import io
 import os
@@ -56,11 +55,7 @@ class _Verbs(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in VERBS:
             return None
-        gc.disable()  # nothing that an import makes is garbage, and looking for it takes a tenth of the time
-        try:
-            command: click.Command = getattr(importlib.import_module(VERBS[cmd_name][0]), f"{cmd_name}_command")
-        finally:
-            gc.enable()
+        command: click.Command = getattr(importlib.import_module(VERBS[cmd_name][0]), f"{cmd_name}_command")
         return command
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:

@@ -41,15 +41,9 @@ def note(text: str) -> None:
         click.echo(escapes.visible(text), err=True)
 
 
-def is_coloured(stream: Any = None) -> bool:
-    """Whether colours are wanted: a terminal, and no NO_COLOR."""
-    stream = stream or sys.stdout
-    return bool(stream.isatty()) and not os.environ.get("NO_COLOR")
-
-
 def paint(text: str, **style: Any) -> str:
-    """`text` in a style where colours are wanted."""
-    return click.style(text, **style) if is_coloured() else text
+    """`text` in a style where colours are wanted: on a terminal, without NO_COLOR."""
+    return click.style(text, **style) if sys.stdout.isatty() and not os.environ.get("NO_COLOR") else text
 
 
 def emit(kind: str, data: Any, table: Callable[[], str]) -> None:

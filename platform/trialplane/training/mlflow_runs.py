@@ -60,8 +60,9 @@ class _Trial:
         return self.experiment
 
 
-_trial: _Trial | None = None  # None in a template
-_told: set[str] = set()
+# Of the process, as are the functions that are replaced: a script reaches both through MLflow's modules alone. None in a
+# template.
+_trial: _Trial | None = None
 
 
 def watch(environ: Mapping[str, str]) -> None:
@@ -105,11 +106,10 @@ def _end_what_is_left() -> None:
         fluent._safe_end_run()
 
 
+@functools.cache  # once is enough
 def _tell(what: str, cure: str) -> None:
-    """A line in the trial's log, or the slot's, once."""
-    if what not in _told:
-        _told.add(what)
-        sys.stderr.write(f"trialplane: {what} is ignored: {cure}\n")
+    """A line in the trial's log, or the slot's."""
+    sys.stderr.write(f"trialplane: {what} is ignored: {cure}\n")
 
 
 def _replace_in_service(module: ModuleType) -> None:

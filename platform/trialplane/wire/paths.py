@@ -1,4 +1,4 @@
-"""Every path of a run, as properties of one class; nobody else formats a file name.
+"""Every path of a run, in one class; nobody else formats a file name.
 
 ```
 <home>/                    TRIALPLANE_HOME, else ~/.trialplane
@@ -27,7 +27,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from pathlib import Path
 
@@ -95,81 +94,37 @@ def is_saved(folder: Path) -> bool:
     return folder.is_dir() and any(not path.name.startswith(".") for path in folder.iterdir())
 
 
-@dataclasses.dataclass(frozen=True)
 class RunPaths:
-    """The files of one run below its folder `root`."""
+    """The files and folders of one run below its folder `root`, which the tree above explains.
 
-    root: Path
+    Attributes:
+        spool: what the recorder has yet to write to MLflow: `events`, lines of it that cannot be read in `damaged_events`,
+            and in `written` how far the writer came.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.job = root / "job.json"
+        self.submission = root / "submission.json"
+        self.code = root / "code"
+        self.ledger = root / "ledger.db"
+        self.lock = root / "controller.lock"
+        self.controller = root / "controller.json"
+        self.controller_log = root / "controller.log"
+        self.cancelled = root / "cancelled"
+        self.status = root / "status.json"
+        self.spool = root / "spool"
+        self.events = self.spool / "events.jsonl"
+        self.damaged_events = self.spool / "damaged.jsonl"
+        self.written = self.spool / "written.jsonl"
+        self.arrays = root / "arrays"
+        self.scratch = root / "scratch"
+        self.checkpoints = root / "checkpoints"
 
     @classmethod
     def of(cls, home_: Path, run: str) -> RunPaths:
         """The paths of the run named `run`."""
         return cls(runs(home_) / run)
-
-    @property
-    def job(self) -> Path:
-        """The job as resolved, JSON."""
-        return self.root / "job.json"
-
-    @property
-    def submission(self) -> Path:
-        """When, by whom and from what it was submitted, JSON."""
-        return self.root / "submission.json"
-
-    @property
-    def code(self) -> Path:
-        """The job's folder as submitted."""
-        return self.root / "code"
-
-    @property
-    def ledger(self) -> Path:
-        """The study's SQLite file."""
-        return self.root / "ledger.db"
-
-    @property
-    def lock(self) -> Path:
-        """Locked while a controller works on the study."""
-        return self.root / "controller.lock"
-
-    @property
-    def controller(self) -> Path:
-        """The newest controller, its port and start, JSON."""
-        return self.root / "controller.json"
-
-    @property
-    def controller_log(self) -> Path:
-        """What the controller said."""
-        return self.root / "controller.log"
-
-    @property
-    def cancelled(self) -> Path:
-        """There when the user cancelled the run."""
-        return self.root / "cancelled"
-
-    @property
-    def status(self) -> Path:
-        """The newest RunStatus, JSON."""
-        return self.root / "status.json"
-
-    @property
-    def spool(self) -> Path:
-        """What the recorder has yet to write."""
-        return self.root / "spool"
-
-    @property
-    def events(self) -> Path:
-        """The recorder's events, JSON lines."""
-        return self.spool / "events.jsonl"
-
-    @property
-    def damaged_events(self) -> Path:
-        """Lines of `events` that could not be read."""
-        return self.spool / "damaged.jsonl"
-
-    @property
-    def written(self) -> Path:
-        """How far the MLflow writer came, JSON lines."""
-        return self.spool / "written.jsonl"
 
     def trial_store(self, number: int, worker: int | None = None) -> Path:
         """An MLflow store for one attempt that starts while MLflow is away, which the recorder takes over.
@@ -178,11 +133,6 @@ class RunPaths:
         """
         return self.spool / (f"attempt-{number}.db" if worker is None else f"attempt-{number}-worker-{worker}.db")
 
-    @property
-    def arrays(self) -> Path:
-        """Arrays on their way to MLflow."""
-        return self.root / "arrays"
-
     def packed(self, number: int) -> Path:
         """The packed arrays of one attempt's result."""
         return self.arrays / f"{number}.packed"
@@ -190,16 +140,6 @@ class RunPaths:
     def slot_log(self, slot: str) -> Path:
         """What the template of a slot said."""
         return self.root / "slots" / f"{slot}.log"
-
-    @property
-    def scratch(self) -> Path:
-        """Work folders of running trials."""
-        return self.root / "scratch"
-
-    @property
-    def checkpoints(self) -> Path:
-        """What trials that save themselves go on from."""
-        return self.root / "checkpoints"
 
     def trial_log(self, trial: int, attempt: int, worker: int | None = None) -> Path:
         """The log of one attempt, or of a collection's worker in that iteration."""

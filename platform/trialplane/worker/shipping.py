@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fcntl
 import hashlib
 import shutil
 import tarfile
@@ -16,6 +15,7 @@ from pathlib import Path
 
 from trialplane import errors
 from trialplane.plan import pack
+from trialplane.training import building
 from trialplane.wire import paths
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import SlotConfig
@@ -43,9 +43,7 @@ def unpack_code(archive: Path, code: Path) -> None:
     try:
         data = archive.read_bytes()
         digest = hashlib.sha256(data).hexdigest()
-        code.parent.mkdir(parents=True, exist_ok=True)
-        with code.with_name(f".{code.name}.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # another slot of this machine may be at it
+        with building.alone(mark):  # another slot of this machine may be at it
             if code.exists() and mark.exists() and mark.read_text() == digest:
                 return
             shutil.rmtree(code, ignore_errors=True)

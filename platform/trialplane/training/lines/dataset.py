@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from trialplane import errors
 from trialplane.training import building
+from trialplane.training.lines import arrow
 from trialplane.training.lines import index as line_index
 from trialplane.training.lines.header import Text
 from trialplane.training.lines.index import Empty, OpenText
@@ -129,8 +130,6 @@ class LineDataset:
         Args:
             folder: where the Arrow file goes (as large as the text); None for trialplane's cache. Made once per content.
         """
-        from trialplane.training.lines import arrow
-
         return arrow.to_hf(self, Path(folder) if folder is not None else self._own_cache())
 
     @classmethod
@@ -140,8 +139,6 @@ class LineDataset:
         Raises:
             DataError: a row holds a line break or nothing (None), or there is no such column.
         """
-        from trialplane.training.lines import arrow
-
         file = arrow.write_column(dataset, column, Path(folder).expanduser().absolute())
         return cls(file, empty="keep", cache=file.parent)
 
