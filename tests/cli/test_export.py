@@ -83,7 +83,7 @@ def test_a_study_of_that_name_is_left_alone(platform, runs, workplace):
 @pytest.mark.parametrize(
     ("url", "code", "said"),
     [
-        ("study.db", 2, "study.db is no URL of a database; a file is written so: sqlite:///study.db"),
+        ("study.db", 2, "study.db is not the URL of a database; for a file it is sqlite:///study.db"),
         ("sqlite:////none/such/study.db", 3, "unable to open database file; nothing of the study is in it"),
         ("mysql+nodriver://ann:s3cret@x/y", 3, "mysql+nodriver://ann:***@x/y cannot be written"),
         ("postgresql+pg8000://ann:s3cret@x/y", 2, "postgresql+pg8000://ann:***@x/y cannot be opened: No module named"),

@@ -144,7 +144,7 @@ def test_tables_of_another_program_are_refused(backend: Backend, name: str) -> N
     engine = sa.create_engine(backend.url)
     with engine.begin() as connection:
         connection.execute(sa.text(f"CREATE TABLE {name} (run_uuid VARCHAR(32))"))
-    with pytest.raises(errors.LedgerCorrupt, match="no ledger"):
+    with pytest.raises(errors.LedgerCorrupt, match="is not a ledger"):
         backend.open(make_job())
     assert sa.inspect(engine).get_table_names() == [name], "all tables are made, or none"
     engine.dispose()
@@ -229,4 +229,4 @@ def test_a_space_function_must_not_bring_torch_into_the_controller(sqlite: Backe
     )
     done = subprocess.run([sys.executable, "-c", program, str(sqlite.code)], capture_output=True, text=True, check=True)
     assert "space_torch:space imports torch" in done.stdout
-    assert "a file of its own" in done.stdout
+    assert "a separate file" in done.stdout

@@ -1,4 +1,4 @@
-"""What a batch makes of names and values that MLflow refuses, and how arrays become a file; no MLflow is asked.
+"""What a batch makes of names and values that MLflow refuses, and how arrays become a file; no MLflow is requests.
 
 Not checked here: that MLflow takes the result (test_refusals).
 """
@@ -26,7 +26,7 @@ from requests import HTTPError, Response
 
 from trialplane import errors
 from trialplane.controller import artifacts
-from trialplane.controller.batch import MAX_STEP, Batch, describe, is_refusal, key_of, say
+from trialplane.controller.batch import MAX_STEP, Batch, describe, is_refusal, key_of, write_log
 from trialplane.policies import transport
 from trialplane.wire.paths import RunPaths
 
@@ -149,5 +149,5 @@ def test_the_first_line_of_an_error_that_says_nothing_is_its_class() -> None:
 def test_the_password_of_mlflow_is_in_no_message(capsys: pytest.CaptureFixture[str]) -> None:
     error = OSError("API request to https://ann:s3cret@mlflow:5000/api/2.0 failed")
     assert describe(error) == "OSError: API request to https://ann:***@mlflow:5000/api/2.0 failed"
-    say(f"left out: {error}")
+    write_log(f"left out: {error}")
     assert "s3cret" not in capsys.readouterr().err

@@ -256,7 +256,7 @@ def test_workers_that_never_get_to_a_unit_are_given_up() -> None:
     run.learner.fail(0, FailureClass.ERROR, "killed")
     told = run.end()
     assert told.message.startswith("worker 0: ValueError: these weights do not fit; `platform logs toy-1 1 --worker 0`")
-    assert told.message.endswith("no worker is left that gets as far as a unit")
+    assert told.message.endswith("no worker is left that can start a unit")
 
 
 def test_a_lost_slot_is_no_fault_of_the_worker() -> None:

@@ -55,8 +55,8 @@ def test_a_result_that_is_lost_again_and_again_is_its_units_failure(where: str, 
             run.listen()
     assert run.work.progress.units_failed == 1
     assert run.work.progress.workers[0].failed == 1
-    assert caplog.messages[0] == "iteration 1: worker 0: the result of unit 6 was lost on its way: no room; it is done again"
-    assert caplog.messages[-1].endswith("no room; that was once too often, so the unit has failed")
+    assert caplog.messages[0] == "iteration 1: worker 0: the result of unit 6 was lost in transit: no room; it is done again"
+    assert caplog.messages[-1].endswith("no room; its retries are used up, so the unit has failed")
 
 
 def test_a_run_that_is_to_stop_starts_no_workers_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,7 +104,7 @@ def test_a_learner_that_returns_before_it_has_read_everything_is_told() -> None:
     run.pass_on(0, 6)
     run.learner.end(0)
     told = run.end()
-    assert (told.state, told.message) == (TrialState.COMPLETE, "the learner returned when 1 of 6 units had come")
+    assert (told.state, told.message) == (TrialState.COMPLETE, "the learner returned when 1 of 6 units had arrived")
 
 
 def test_what_workers_do_is_over_with_the_iteration() -> None:
@@ -117,7 +117,7 @@ def test_what_workers_do_is_over_with_the_iteration() -> None:
     assert [row.state for row in run.work.progress.workers] == ["waiting", "waiting"]
 
 
-def test_of_several_units_the_one_that_was_begun_is_guilty(caplog: pytest.LogCaptureFixture) -> None:
+def test_of_several_units_the_one_that_was_begun_is_faulty(caplog: pytest.LogCaptureFixture) -> None:
     run = Collecting(max_failed=1)
     run.begin()
     assert run.want(0, 3) == [6, 7, 8]

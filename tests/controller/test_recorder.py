@@ -134,7 +134,7 @@ def test_spare_runs_are_deleted_at_once_too(place: Place) -> None:
     recorder = place.recorder(spares=5)
     recorder.study(FACTS)
     assert recorder.run_id() is not None
-    recorder._want(4)
+    recorder._request(4)
     assert recorder.close(30)
     assert place.unused() == []
 
@@ -143,7 +143,7 @@ def test_a_deleted_spare_run_is_not_given_away(place: Place) -> None:
     for count in (2, 3):
         recorder = place.recorder(spares=count)
         recorder.study(FACTS)
-        recorder._want(count)
+        recorder._request(count)
         wait_until(lambda r=recorder, n=count: r.tick() or len(r._ids) == n, "the spare runs are there")
         assert {place.client.get_run(run_id).info.lifecycle_stage for _, run_id in recorder._ids} == {"active"}
         assert recorder.close(30)
@@ -173,7 +173,7 @@ def test_a_killed_writer_loses_and_doubles_nothing(place: Place) -> None:
     for number in range(trials):
         ids.append(play(recorder, number))
         if number in kills:
-            wait_until(lambda: recorder.tick() or recorder._heard, "the writer is at work")
+            wait_until(lambda: recorder.tick() or recorder._answered, "the writer is at work")
             time.sleep(rng.uniform(0, 0.1))  # the random moment itself
             victim = recorder._writer
             os.kill(victim.pid, signal.SIGKILL)
@@ -205,7 +205,7 @@ def test_a_run_given_to_a_trial_is_not_given_again(place: Place, monkeypatch: py
     monkeypatch.setattr(recording, "FRESH", 1e9)
     recorder = place.recorder(spares=1)
     recorder.study(FACTS)
-    recorder._want(1)
+    recorder._request(1)
     wait_until(lambda: recorder.tick() or len(recorder._ids) > 0, "a spare run is there")
     os.kill(recorder._writer.pid, signal.SIGSTOP)  # sees nothing of what follows
     first = recorder.run_id()

@@ -96,7 +96,7 @@ def test_runs_that_have_no_place_any_more_hold_nothing_else_up(
     adoption.take_over(store, place.client, run_id, batches)
     assert [metric.key for metric in batches[run_id].metrics] == ["from_the_job"]
     assert list(batches) == [run_id]
-    assert f"no runs below its run {run_id}" in capsys.readouterr().err
+    assert f"refuses runs below its run {run_id}" in capsys.readouterr().err
 
 
 def test_an_infinite_best_value(place: Place) -> None:

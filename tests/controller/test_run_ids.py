@@ -56,7 +56,7 @@ def test_while_trials_are_short_their_runs_are_made_ahead(recorder: Recorder, mo
     monkeypatch.setattr(recording, "FRESH", 1e9)
     for _ in range(3):
         recorder.run_id(DEADLINE)
-    assert recorder._wanted + len(recorder._ids) == 2
+    assert recorder._requested + len(recorder._ids) == 2
 
 
 def test_none_is_asked_for_that_would_come_too_late(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:

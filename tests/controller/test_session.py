@@ -46,7 +46,7 @@ def test_a_disk_that_fills_ends_the_run_as_one_that_can_be_resumed(run: RunPaths
     last = records.from_json(RunStatus, run.status.read_text())
     assert last.state is RunState.PAUSED
     assert last.reason == (
-        f"cannot write {run.packed(3)}: No space left on device; what was told is safe. "
+        f"cannot write {run.packed(3)}: No space left on device; all records are safe. "
         "Make room and type `platform resume toy`"
     )
 

@@ -98,8 +98,8 @@ class Iteration(RuleBasedStateMachine):
         units = self.out.pop(worker, set())
         ended = set() if lost.failed is None else {lost.failed.unit}
         assert ended | set(lost.again) == units
-        if lost.guilty is not None:
-            assert units == {lost.guilty}
+        if lost.faulty is not None:
+            assert units == {lost.faulty}
         for unit in ended:
             self.ends[unit] += 1
 
@@ -139,12 +139,12 @@ test_every_unit_ends_once = Iteration.TestCase
         (FailureClass.LOST, 6),
     ],
 )
-def test_a_guilty_unit_is_tried_again_as_a_trial_would_be(failure: FailureClass | None, tries: int) -> None:
+def test_a_faulty_unit_is_retried_as_a_trial_would_be(failure: FailureClass | None, tries: int) -> None:
     units = book(1)
     for attempt in range(1, tries + 1):
         (unit,) = units.hand(0, 1)
         lost = units.lose(0, end(failure))
-        assert lost.guilty == unit.number
+        assert lost.faulty == unit.number
         assert (lost.failed is None) is (attempt < tries)
     assert units.is_done
     (failed,) = units.failed.values()
@@ -152,15 +152,15 @@ def test_a_guilty_unit_is_tried_again_as_a_trial_would_be(failure: FailureClass 
     assert failed.message == ("why" if failure else "the worker returned without a result of this unit")
 
 
-def test_of_several_none_is_guilty_and_each_is_done_again_alone() -> None:
+def test_of_several_none_is_faulty_and_each_is_done_again_alone() -> None:
     units = book(4)
     assert len(units.hand(0, 3)) == 3
     lost = units.lose(0, end(FailureClass.ERROR))
-    assert (lost.guilty, lost.failed, lost.again) == (None, None, (20, 21, 22))
+    assert (lost.faulty, lost.failed, lost.again) == (None, None, (20, 21, 22))
     assert [unit.number for unit in units.hand(0, 3)] == [20], "alone"
     assert not units.hand(0, 3), "and nothing beside it"
     assert [unit.number for unit in units.hand(1, 3)] == [21], "it works on nothing yet"
-    assert units.lose(0, end(FailureClass.ERROR)).guilty == 20
+    assert units.lose(0, end(FailureClass.ERROR)).faulty == 20
     units.made(1, 21)
     assert [unit.number for unit in units.hand(1, 3)] == [22]
     units.made(1, 22)
@@ -198,7 +198,7 @@ def test_a_result_on_its_way_is_nothing_to_the_end_of_its_worker() -> None:
     units = book(2)
     units.hand(0, 2)
     units.made(0, 20)
-    assert units.lose(0, end(FailureClass.ERROR)).guilty == 21, "the only one it worked on"
+    assert units.lose(0, end(FailureClass.ERROR)).faulty == 21, "the only one it worked on"
     assert units.arrive(20)
     assert units.is_done
 
@@ -216,5 +216,5 @@ def test_units_that_were_not_begun_have_nothing_to_do_with_their_workers_end() -
     assert [unit.number for unit in units.hand(0, 3)] == [20, 21, 22]
     units.put_back(0, (21, 22))
     lost = units.lose(0, end(FailureClass.ERROR))
-    assert lost.guilty == 20
+    assert lost.faulty == 20
     assert [unit.number for unit in units.hand(1, 3)] == [21, 22, 23], "as if nobody had had them"

@@ -205,7 +205,7 @@ def test_a_study_survives_the_loss_of_a_worker_and_of_heads_with_and_without_the
 
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
-def test_wishes_are_heard_and_an_outage_of_postgresql_costs_nothing(
+def test_desired_states_are_applied_and_an_outage_of_postgresql_costs_nothing(
     study: Study, tmp_path: Path, postgres: Postgres
 ) -> None:
     cluster = study.cluster
@@ -223,7 +223,7 @@ def test_wishes_are_heard_and_an_outage_of_postgresql_costs_nothing(
     postgres.start()
     wait_until(lambda: study.ended() >= before + 4, "the study goes on")
     study.wish(state="RUNNING", parallel=1)
-    wait_until(lambda: "1 slots instead of 2" in cluster.said(), "the wish is heard")
+    wait_until(lambda: "resizing from 2 to 1 slots" in cluster.said(), "the desired state is applied")
     before = study.ended()
     wait_until(lambda: study.ended() >= before + 3, "the study goes on with one slot")
     assert {outcome.failure for _, outcome in study.attempts() if outcome is not None} == {None}, "nothing was lost"

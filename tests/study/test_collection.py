@@ -296,7 +296,7 @@ def test_each_flaw_of_a_worker_has_its_outcome_and_too_many_end_the_run_which_a_
     match = re.fullmatch(
         r"iteration 1 failed \(error\): unit \d+, by worker (\d): ValueError: no legal move.*; "
         r"`platform logs toy 1 --worker \d` shows its log \(trials/0001/worker-\d\.log\); "
-        rf"{most + 1} units of {units} failed, more than collect.max_failed = {most}; `platform resume toy` tries it again",
+        rf"{most + 1} units of {units} failed, more than collect.max_failed = {most}; `platform resume toy` retries it",
         status.reason,
     )
     assert match, status.reason

@@ -1,1 +1,1 @@
-"""What runs in the head: asks the ledger, hands trials to slots, tells results once, records them in MLflow."""
+"""What runs in the head: takes attempts from the ledger, runs them in slots, and records each result once."""

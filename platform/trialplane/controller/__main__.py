@@ -28,9 +28,9 @@ def main() -> int:
     # The controller keeps the fast protobuf; its slots set the trials' own.
     if os.environ.get(protobuf.VARIABLE) == protobuf.ENV[protobuf.VARIABLE]:
         del os.environ[protobuf.VARIABLE]
-    # A stop must be heard from the first moment on, also while libraries are imported.
+    # A stop counts from the first moment on, also while libraries are imported.
     stopped: list[int] = []
-    stopping.hear(stopped)
+    stopping.record_signals(stopped)
     parser = argparse.ArgumentParser(prog="python -m trialplane.controller", description=__doc__)
     parser.add_argument("--run-dir", type=Path, required=True, help="the run's folder")
     parser.add_argument("--submitted", type=Path, help="the folder that the submission is mounted in")
@@ -52,7 +52,7 @@ def main() -> int:
 
 
 def _log_to(file: Path | None) -> None:
-    """Logs to the standard error, which a laptop's controller has as its file; in a cluster to a file and for Ray."""
+    """Logs to stderr, which a laptop redirects to a file; in a cluster to a file and to stdout, which Ray collects."""
     handlers: list[logging.Handler] = [logging.StreamHandler(sys.stderr if file is None else sys.stdout)]
     if file is not None:
         handlers.append(logging.FileHandler(file))
@@ -63,9 +63,9 @@ def _log_to(file: Path | None) -> None:
 
 
 def _ray_settings(setting: Setting) -> dict[str, str]:
-    """What Ray reads from the environment when it is imported."""
+    """The environment variables that Ray reads on import."""
     if setting.in_cluster:
-        return {}  # the pods'
+        return {}  # the pods have theirs
     return {
         # A token of this run's own: nothing is written to the home folder, and no other user can send work to this Ray.
         "RAY_AUTH_MODE": "token",

@@ -1,4 +1,4 @@
-"""What a trial logged into an MLflow store of its own: while MLflow was away, or because MLflow asks for a password."""
+"""Copies what a trial logged into an MLflow store of its own, because MLflow was away or requires a password."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
-from trialplane.controller.batch import ENDED, Artifact, Batch, describe, is_refusal, say
+from trialplane.controller.batch import ENDED, Artifact, Batch, describe, is_refusal, write_log
 from trialplane.wire import labels
 
 _MAX_RUNS = 50_000  # that MLflow gives at once
@@ -26,7 +26,7 @@ class Adopted:
         run_id: in the store.
         above: `run_id` of the run that it is below; "" for one that stands for the trial's own.
         start: milliseconds since the epoch.
-        batch: all that is in it.
+        batch: its contents.
     """
 
     run_id: str
@@ -42,14 +42,14 @@ def take_over(store: Path, client: MlflowClient, run_id: str, batches: MutableMa
         store: the file; need not exist.
         client: of the MLflow that gets it.
         run_id: of the trial's run there.
-        batches: run → what it gets; makes those that are missing.
+        batches: run → its batch; missing ones are created.
     """
     if not store.exists():
         return
     try:
         adopted = read(store)
-    except Exception as error:  # noqa: BLE001 - the file is what a killed trial left; MLflow's being away is not it
-        say(f"what a trial logged into {store} cannot be read, so it is left out of MLflow: {describe(error)}")
+    except Exception as error:  # noqa: BLE001 - a killed trial may have left any file; an MLflow that is away is no reason
+        write_log(f"what a trial logged into {store} cannot be read, so it is left out of MLflow: {describe(error)}")
         return
     place: dict[str, str] = {}  # the runs' ids in the store → here
     for own in adopted:
@@ -58,7 +58,7 @@ def take_over(store: Path, client: MlflowClient, run_id: str, batches: MutableMa
         except MlflowException as error:
             if not is_refusal(error):
                 raise
-            say(f"MLflow takes no runs below its run {run_id}, so what {store} has of them is left out: {describe(error)}")
+            write_log(f"MLflow refuses runs below its run {run_id}, so those in {store} are left out: {describe(error)}")
             return
         batch = batches[place[own.run_id]]
         batch.add(own.batch)
@@ -69,7 +69,7 @@ def take_over(store: Path, client: MlflowClient, run_id: str, batches: MutableMa
 def read(store: Path) -> list[Adopted]:
     """The runs of a trial's own store, each after the one that it is below."""
     with contextlib.closing(sqlite3.connect(store)) as file:
-        file.execute("PRAGMA schema_version")  # raises at once for a damaged file, which MLflow would try for a minute
+        file.execute("PRAGMA schema_version")  # raises at once for a damaged file, which MLflow would retry for a minute
     client = MlflowClient(f"sqlite:///{store}")
     experiments = [experiment.experiment_id for experiment in client.search_experiments()]
     runs = {run.info.run_id: run for run in client.search_runs(experiments, max_results=_MAX_RUNS)}
@@ -92,14 +92,14 @@ def read(store: Path) -> list[Adopted]:
 
 
 def _files(place: Path) -> list[Artifact]:
-    """A file, or those of a folder one by one: of many, MLflow may refuse one."""
+    """A file, or the files of a folder one by one, as MLflow may refuse a single one."""
     files = sorted(file for file in place.rglob("*") if file.is_file()) if place.is_dir() else [place]
     folders = [file.parent.relative_to(place.parent).as_posix() for file in files]
     return [Artifact("" if folder == "." else folder, str(file)) for folder, file in zip(folders, files, strict=True)]
 
 
 def _below(client: MlflowClient, above: str, own: Adopted) -> str:
-    """The id of a new run below another, or of the one that was made before something here was interrupted."""
+    """The id of a new run below another, or of the one that an interrupted copy has already created."""
     experiment = client.get_run(above).info.experiment_id
     query = f"tags.`{labels.PARENT}` = '{above}' and tags.`{labels.COPY_OF}` = '{own.run_id}'"
     runs = client.search_runs([experiment], query)
@@ -112,6 +112,6 @@ def _below(client: MlflowClient, above: str, own: Adopted) -> str:
 def _depth(run_id: str, above: dict[str, str]) -> int:
     """How many runs of the store a run is below."""
     depth = 0
-    while (run_id := above[run_id]) in above and depth < len(above):  # a script may have tied a knot
+    while (run_id := above[run_id]) in above and depth < len(above):  # a script may have made a cycle
         depth += 1
     return depth

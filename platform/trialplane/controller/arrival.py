@@ -1,4 +1,4 @@
-"""What comes from pods and slots, as files of the run: the submission, logs, MLflow stores and arrays of trials."""
+"""Writes what pods and slots deliver into the run's folder: the submission, logs, MLflow stores and arrays of trials."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 def take_in(submitted: Path, run: RunPaths) -> None:
-    """Puts what was submitted into the run's folder, in place of what is there from a former start.
+    """Copies the submission into the run's folder, replacing that of a former start.
 
     Args:
         submitted: has `run/job.json`, `run/submission.json` and `code/code.tar.gz`.
@@ -47,7 +47,7 @@ def take_in(submitted: Path, run: RunPaths) -> None:
             partial.replace(file)
     except OSError as error:
         raise errors.InputError(
-            f"what was submitted cannot be put into {run.root}: {error}; is {submitted} mounted, and has the disk room?"
+            f"the submission cannot be copied into {run.root}: {error}; is {submitted} mounted, and has the disk room?"
         ) from error
 
 
@@ -57,7 +57,7 @@ def archive(submitted: Path) -> Path:
 
 
 def add_to_log(run: RunPaths, request: TrialRequest, data: bytes) -> None:
-    """Appends to the log of an attempt; a full disk costs the log and not the study."""
+    """Appends to the log of an attempt; a full disk loses the log, not the study."""
     file = run.trial_log(request.trial, request.attempt, request.worker)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -68,7 +68,7 @@ def add_to_log(run: RunPaths, request: TrialRequest, data: bytes) -> None:
 
 
 def unpack_store(run: RunPaths, number: int, packed: Any) -> None:
-    """Puts the MLflow store that a trial logged into where the recorder looks for it.
+    """Unpacks the MLflow store of a trial to where the recorder looks for it.
 
     Args:
         run: the run's files.
@@ -90,15 +90,15 @@ def unpack_store(run: RunPaths, number: int, packed: Any) -> None:
 
 
 def arrays_to_file(arrays: Any, file: Path) -> None:
-    """Writes packed arrays as they are, complete or not at all."""
+    """Writes packed arrays unchanged, completely or not at all."""
     file.parent.mkdir(parents=True, exist_ok=True)
     partial = file.with_suffix(".partial")
-    partial.write_bytes(arrays.data)  # numpy's own `tofile` does not say that a disk is full
+    partial.write_bytes(arrays.data)  # numpy's own `tofile` does not report a full disk
     partial.replace(file)
 
 
 def _move(store: Path) -> None:
-    """Makes the store's artifacts be beside it: it has their place as it was on the slot's side."""
+    """Points the store to the artifacts beside it: it holds the paths they had in the slot."""
     folder = store.with_suffix(".artifacts")
     with contextlib.closing(sqlite3.connect(store)) as file, file:
         for table, key, column in (

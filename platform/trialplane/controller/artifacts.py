@@ -1,7 +1,7 @@
-"""The files that runs in MLflow get: each is sent until MLflow has it, refuses it, or has not taken it often enough.
+"""Uploads files into MLflow runs: each is sent until MLflow has it, refuses it, or has failed to take it often enough.
 
-They go their own way, behind the events that they came with: neither a file that a server does not take nor a store of
-artifacts that is away holds anything else up.
+Files follow independently of the events they came with: neither a refused file nor an artifact store that is away delays
+anything else.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from trialplane import errors
-from trialplane.controller.batch import Artifact, describe, is_refusal, say
+from trialplane.controller.batch import Artifact, describe, is_refusal, write_log
 from trialplane.controller.journal import Journal
 from trialplane.policies import transport
 from trialplane.wire import labels, records
 
-MAX_LOG = 1 << 20  # bytes of a log that are kept; of a longer one the end
-TRIES = 20  # attempts in a row that fail before what waits is given up: with these pauses 8 minutes
+MAX_LOG = 1 << 20  # bytes of a log that are kept; of a longer log its end is kept
+TRIES = 20  # consecutive failures after which all waiting files are given up: 8 minutes with these pauses
 MAX_PAUSE = 30.0  # seconds between two attempts
 
 
@@ -31,11 +31,11 @@ class _Unreadable(Exception):
 
 
 class Artifacts:
-    """Files on their way to MLflow; a run is marked as recorded when it has its files.
+    """Files to be uploaded to MLflow; a run is marked as recorded once it has its files.
 
     Args:
         client: of the MLflow that gets them.
-        journal: keeps which are on their way, for the next writer.
+        journal: records which are pending, for the next writer.
     """
 
     def __init__(self, client: Any, journal: Journal) -> None:
@@ -53,7 +53,7 @@ class Artifacts:
                 self._waiting.setdefault(run_id, {})[Artifact(folder, file, kind)] = 0
 
     def add(self, run_id: str, files: Iterable[Artifact], *, is_last: bool) -> None:
-        """Has files sent into a run, and then, when nothing else will come, marks the run as recorded."""
+        """Queues files for a run; with `is_last` the run is marked as recorded after them."""
         for file in files:
             waiting = self._waiting.setdefault(run_id, {})
             if file not in waiting:
@@ -65,12 +65,12 @@ class Artifacts:
 
     @property
     def left(self) -> int:
-        """How many files and marks are on their way."""
+        """How many files and marks are pending."""
         return self._files + len(self._last)
 
     @property
     def trouble(self) -> str:
-        """How many files MLflow lacks, and why, in words; "" when none."""
+        """How many files MLflow lacks, and why; "" for none."""
         if self._failures and self._files:
             have = "has" if self._files == 1 else "have"
             return f"{errors.counted(self._files, 'file')} {have} not reached MLflow yet and will be retried: {self._why}"
@@ -97,11 +97,11 @@ class Artifacts:
         artifact = next(iter(files))
         try:
             self._upload(run_id, artifact)
-        except Exception as error:  # noqa: BLE001 - of any store of artifacts: what is no refusal gets another try
+        except Exception as error:  # noqa: BLE001 - any artifact store's: what is not a refusal is retried
             if is_refusal(error) or isinstance(error, (_Unreadable, FileNotFoundError, PermissionError)):
                 self._give_up(run_id, artifact, error)
             else:
-                self._client.get_run(run_id)  # raises when MLflow itself is away, which costs a file none of its attempts
+                self._client.get_run(run_id)  # raises when MLflow itself is away, which does not count as an attempt
                 self._fail(run_id, artifact, error)
                 return True
         else:
@@ -115,17 +115,17 @@ class Artifacts:
         except Exception as error:
             if not is_refusal(error):
                 raise
-            say(f"MLflow does not take what belongs into its run {run_id}, so it is left out: {error}")
+            write_log(f"MLflow refuses what belongs to its run {run_id}, so it is left out: {error}")
         self._last.discard(run_id)
         del self._waiting[run_id]
 
     def _fail(self, run_id: str, artifact: Artifact, error: Exception) -> None:
-        """Counts a failed attempt, and gives up what has had enough of them; the others come first then."""
+        """Counts a failed attempt, gives up files that reached the limit, and moves the file behind the others."""
         self._failures += 1
         self._why = describe(error)[:300]
         self._due = time.monotonic() + min(2.0 ** (self._failures - 1), MAX_PAUSE)
         self._waiting[run_id][artifact] += 1
-        if self._failures >= TRIES:  # the store of artifacts is away
+        if self._failures >= TRIES:  # the artifact store is away
             for other, files in list(self._waiting.items()):
                 for file in list(files):
                     self._give_up(other, file, error)
@@ -137,7 +137,7 @@ class Artifacts:
             self._waiting[run_id] = files
 
     def _give_up(self, run_id: str, artifact: Artifact, error: Exception) -> None:
-        say(f"{artifact.file} cannot be put into MLflow's run {run_id}, so it stays where it is: {describe(error)}")
+        write_log(f"{artifact.file} cannot be uploaded to MLflow's run {run_id}, so it stays where it is: {describe(error)}")
         self._left_out += 1
         self._why = describe(error)[:300]
         self._remove(run_id, artifact)
@@ -175,7 +175,7 @@ class Artifacts:
 
 
 def _converted(packed: Path) -> list[Path]:
-    """What came packed, as files that others read."""
+    """The packed arrays as files in common formats."""
     try:
         return convert(packed)
     except OSError:
@@ -185,11 +185,10 @@ def _converted(packed: Path) -> list[Path]:
 
 
 def convert(packed: Path) -> list[Path]:
-    """Writes files beside the packed one: `result.npz` and `result.json`, those of them that have something in them.
+    """Writes `result.npz` and `result.json` beside the packed file, each only if it has contents.
 
-    The archive has one array per leaf of what holds an array anywhere, named by its path in the tree; the other file what
-    was returned beside that, by name. Not by `numpy.savez`, which takes names as arguments and so cannot write an array
-    named `file`.
+    Values that contain an array are in the archive, one array per leaf, named by its path in the tree; all others are in the
+    JSON file, by name. `numpy.savez` takes names as arguments and so cannot write an array named `file`.
     """
     import numpy as np
 
@@ -202,7 +201,7 @@ def convert(packed: Path) -> list[Path]:
         with zipfile.ZipFile(made[-1], "w", zipfile.ZIP_DEFLATED) as parts:
             for name, leaf in ((name, leaf) for top in arrays for name, leaf in leaves[top].items()):
                 array = np.asarray(leaf)
-                if array.dtype.hasobject:  # None, or a whole number of more than 64 bits: `numpy.load` would want pickle
+                if array.dtype.hasobject:  # None, or a whole number of more than 64 bits: `numpy.load` would require pickle
                     array = np.asarray(str(leaf))
                 with parts.open(f"{name}.npy", "w", force_zip64=True) as part:
                     np.lib.format.write_array(part, array, allow_pickle=False)

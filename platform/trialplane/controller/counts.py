@@ -1,4 +1,4 @@
-"""Counts of logical trials, which failed attempts are tried again, and failures that are all alike. Pure."""
+"""Counts logical trials, decides which failed attempts are retried, and detects repeated failures. Pure."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from trialplane.wire.states import FAILURE_RULES, FailureClass, TrialState
 
 @dataclasses.dataclass
 class Counts:
-    """Logical trials by how they stand; `retried` counts attempts, `counted_failures` those that budgets count.
+    """Logical trials by state; `retried` counts attempts, `counted_failures` the failures that count against budgets.
 
-    Retries are counted per trial and class of failure. Where trials keep checkpoints the count begins anew with an attempt
-    that came further than every one before it: a training of a week may lose its machine every day, but what fails again
-    and again at the same step is over when its retries are.
+    Retries are counted per trial and class of failure. Where trials keep checkpoints the count restarts with an attempt
+    that got further than all before it: a training of a week may lose its machine every day, but one that repeatedly fails
+    at the same step ends when its retries are used up.
 
     Attributes:
-        keeps_checkpoints: whether an attempt goes on where the one before was.
+        keeps_checkpoints: whether an attempt continues where the previous one stopped.
     """
 
     complete: int = 0
@@ -43,7 +43,7 @@ class Counts:
         return self.complete + self.pruned + self.failed
 
     def shown(self) -> dict[str, Any]:
-        """The fields of `RunStatus` that count."""
+        """The counters of `RunStatus`."""
         return {
             "complete": self.complete,
             "pruned": self.pruned,
@@ -54,7 +54,7 @@ class Counts:
         }
 
     def may_retry(self, trial: int, failure: FailureClass, retries: Retries, step: int = 0) -> bool:
-        """Whether an attempt at `trial` that failed so, after `step`, is tried again, after those counted so far."""
+        """Whether an attempt at `trial` that failed with this class after `step` is retried, given those counted so far."""
         rule = FAILURE_RULES[failure]
         if rule.retry is None:
             return False
@@ -79,9 +79,9 @@ class Counts:
             self._count_failed(outcome.failure, 1)
 
     def take_back(self, trial: int, failure: FailureClass) -> None:
-        """A trial that had failed for good is tried again, because the user wants it, and has all its retries again."""
+        """Reopens a trial that had failed for good, at the user's request, with all its retries."""
         self._count_failed(failure, -1)
-        self.failures = +self.failures  # without classes that count nothing any more
+        self.failures = +self.failures  # drops classes whose count is zero
         self.retried += 1
         self._used[trial].clear()
 
@@ -91,15 +91,15 @@ class Counts:
         self.counted_failures += by * FAILURE_RULES[failure].counts
 
     def _is_progress(self, trial: int, step: int) -> bool:
-        """Whether an attempt that reported `step` came further than every one before it."""
+        """Whether an attempt that reported `step` got further than all before it."""
         return self.keeps_checkpoints and step > self._furthest.get(trial, 0)
 
 
 class Repeats:
-    """What is there to try again, in the order it failed.
+    """The attempts to be retried, in the order of their failures.
 
     Args:
-        counts: is told when a trial that had failed for good is open again.
+        counts: updated when a trial that had failed for good is reopened.
     """
 
     def __init__(self, counts: Counts) -> None:
@@ -108,35 +108,35 @@ class Repeats:
         self._failed: dict[int, tuple[TrialRequest, FailureClass]] = {}  # number → an attempt that failed for good
 
     def __len__(self) -> int:
-        """How many attempts wait to be tried again."""
+        """How many attempts wait for a retry."""
         return len(self._waiting)
 
     def take(self) -> TrialRequest:
-        """The attempt that is tried again next."""
+        """Removes and returns the attempt to be retried next."""
         return self._waiting.popleft()
 
     def ended(self, request: TrialRequest, outcome: TrialOutcome) -> None:
-        """Takes note of an attempt that ended."""
+        """Records the end of an attempt."""
         if outcome.retried:
             self._waiting.append(request)
         elif outcome.failure is not None:
             self._failed[request.number] = request, outcome.failure
 
     def begun(self, request: TrialRequest) -> None:
-        """Takes note of an attempt of a former controller: what it repeats is not tried again, or was taken up."""
+        """Records an attempt of a former controller: what it repeats is no longer waiting, or was reopened."""
         number = request.retry_of
         if number in self._failed:
             self._open(number)
         self._waiting = collections.deque(waiting for waiting in self._waiting if waiting.number != number)
 
     def take_up(self, number: int | None) -> bool:
-        """Has an attempt that failed for good tried again, with all the retries of its trial.
+        """Queues an attempt that failed for good once more, with all the retries of its trial.
 
         Args:
             number: of the attempt; None for the newest that failed for good.
 
         Returns:
-            Whether it had failed so.
+            Whether there is such an attempt.
         """
         if number is None:
             number = max(self._failed, default=None)
@@ -152,14 +152,14 @@ class Repeats:
 
 
 class Alike:
-    """Whether the first trials of a study fail alike, in which case the others will too: it is the code, not the points.
+    """Detects that the first trials of a study all fail in the same way: the code is at fault, not the points.
 
-    Alike are failures of the same class that were raised in the same line of the job's code, or results that lack the same;
-    of those that were raised elsewhere the message must be the same. It counts trials in a row, and none once one has ended
-    well. What a point or a machine may be to blame for (out of memory, too slow, crashed, lost) is never alike.
+    Failures are alike if they have the same class and were raised in the same line of the job's code, or results if they
+    lack the same; of those raised elsewhere the message must be the same. Only consecutive trials count, and none once one
+    has succeeded. Failures that a point or a machine may cause (out of memory, too slow, crashed, lost) are never alike.
 
     Args:
-        most: how many are enough; None for never.
+        most: how many are enough; None disables the check.
         ended_well: whether a trial of the study has a result, or was pruned.
     """
 
@@ -169,23 +169,23 @@ class Alike:
         self._row: list[TrialRequest] = []
 
     def ended(self, request: TrialRequest, outcome: TrialOutcome) -> None:
-        """Takes note of the end of an attempt."""
+        """Records the end of an attempt."""
         if outcome.retried:
             return
         if outcome.failure is None:
             self._most = None
             return
-        known = outcome.failure in (FailureClass.ERROR, FailureClass.INVALID)
-        kind = (outcome.failure, outcome.place or outcome.message) if known else None
+        deterministic = outcome.failure in (FailureClass.ERROR, FailureClass.INVALID)
+        kind = (outcome.failure, outcome.place or outcome.message) if deterministic else None
         if kind != self._kind:
             self._kind, self._row = kind, []
-        if known:
+        if deterministic:
             self._row.append(request)
 
     def found(self, running: Iterable[TrialRequest]) -> tuple[TrialRequest, ...]:
-        """The attempts that failed alike, once they are enough; none while one that runs began before the last of them.
+        """The attempts that failed alike, once there are enough; none while one that started before the last of them runs.
 
-        So of trials side by side those that fail at once do not end those that take their time.
+        So of concurrent trials the ones that fail at once do not end the slower ones.
         """
         if self._most is None or len(self._row) < self._most:
             return ()

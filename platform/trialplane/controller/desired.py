@@ -1,4 +1,4 @@
-"""What the user wants of a run that goes on: by signals on a laptop, by the desired state in the ledger on a cluster."""
+"""The desired state of an active run: from signals on a laptop, from the ledger on a cluster."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from trialplane.wire.states import RunState
 
 log = logging.getLogger(__name__)
 
-INTERVAL = 1.0  # seconds between looks into the database
-AWAY_INTERVAL = 5.0  # the same while it is away; each look may then wait for a connection
+INTERVAL = 1.0  # seconds between queries
+AWAY_INTERVAL = 5.0  # the same while the database is away, when each query may wait for a connection
 
 
 class DesiredState:
-    """Asked by the loop all the time, so it looks into the database only now and then.
+    """Polled by the loop; queries the database at most once per `INTERVAL`.
 
     Args:
         run: the run's files.
@@ -34,14 +34,14 @@ class DesiredState:
         self._ledger = ledger
         self._desired = Desired()
         self._next = 0.0
-        self._paused = 0  # signals that were about a pause when the run had not been cancelled yet
+        self._paused = 0  # signals that requested a pause, received before the run was cancelled
 
     def ending(self) -> Ending | None:
-        """How the user wants the run to end, or None."""
-        self._look()
+        """How the run is to end at the user's request, or None."""
+        self._refresh()
         signals = len(self._stopped)
         if self._desired.state is RunState.CANCELLED or (signals and self._run.cancelled.exists()):
-            # A second signal is impatience, but not the one of a cancel that comes after a pause.
+            # A second signal means haste, unless it is the cancel that follows a pause.
             return Ending(RunState.CANCELLED, "cancelled by the user", kill=True, hurry=signals - self._paused > 1)
         self._paused, hurry = min(signals, 1), signals > 1
         again = f"`platform resume {self._run.root.name}` goes on"
@@ -50,11 +50,11 @@ class DesiredState:
         return Ending(RunState.PAUSED, f"stopped; {again}", kill=True, hurry=hurry) if self._stopped else None
 
     def parallel(self) -> int | None:
-        """How many slots the user wants; None where that cannot change."""
-        self._look()
+        """The requested number of slots; None where that cannot change."""
+        self._refresh()
         return None if self._ledger is None else self._desired.parallel or self._ledger.job.width
 
-    def _look(self) -> None:
+    def _refresh(self) -> None:
         now = time.monotonic()
         if self._ledger is None or now < self._next:
             return

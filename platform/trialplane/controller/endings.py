@@ -1,4 +1,4 @@
-"""How a run ends, and which of several things that would end it counts. Pure."""
+"""How a run ends, and which of several reasons for that takes precedence. Pure."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Ending:
 
     Attributes:
         state: the run's last state.
-        reason: in words.
-        kill: whether running trials are ended at once, or left to finish. Trials that save themselves get the time to do so
+        reason: for the user.
+        kill: whether running trials are ended at once, or left to finish. Trials that keep checkpoints get time to save one
             when the user ends them.
-        hurry: whether they do not even get that.
+        hurry: whether they are denied that time.
     """
 
     state: RunState
@@ -37,14 +37,14 @@ class Ending:
 
     @property
     def rank(self) -> int:
-        """Which ending counts: CANCELLED before PAUSED, that before a budget's, and there one that ends what runs."""
+        """The precedence: CANCELLED over PAUSED over a budget's, and among those one that ends running trials."""
         return _RANKS.get(self.state, int(self.kill))
 
 
 def of(now: Ending | None, other: Ending) -> Ending:
-    """Which of two endings counts: the first of the highest rank, in its newest words.
+    """Which of two endings counts: the first of the highest rank, with its newest reason.
 
-    Trials that are left to finish may yet make a success of what was none.
+    Trials that are left to finish may still turn a failure into a success.
     """
     if now is None or other.rank > now.rank or (other.rank == now.rank and (other.state == now.state or not now.kill)):
         return other
@@ -52,7 +52,7 @@ def of(now: Ending | None, other: Ending) -> Ending:
 
 
 def of_budgets(job: Job, counts: Counts, best: TrialRow | None, worked: float) -> Iterator[Ending]:
-    """The endings of those budgets that are used up.
+    """The endings of the budgets that are used up.
 
     Args:
         job: has the budgets.

@@ -1,7 +1,7 @@
-"""The way of results in a collection: from the slots of workers into the object store, and from there to the learner's.
+"""Moves the results of a collection: from the workers' slots into the object store, and from there to the learner's slot.
 
-A channel beside the slots' own events: its calls have threads of their own in a slot actor, and move a result while the
-process that made it goes on. Each `fetch` and each `feed` is answered by one event, whatever becomes of the slot.
+It works beside the slots' own events: its calls have threads of their own in a slot actor, and move a result while the
+process that made it continues. Each `fetch` and each `feed` is answered by one event, even if the slot is lost.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from trialplane.wire.units import Parcel, Unit
 class ResultsFetched:
     """Results that a worker offered lie in the object store, as a list in the order of `units`; `gone` do not.
 
-    `why` is what went wrong in a slot that is still there.
+    `why` is an error in a slot that still exists.
     """
 
     worker: int
@@ -67,60 +67,60 @@ class Exchange:
     def __init__(self, learner: SlotPool, workers: SlotPool) -> None:
         self._learner = learner
         self._workers = workers
-        # Reference to an answer → the event that it makes, and what the object store has to keep until then.
+        # Reference to an answer → what makes its event, and the object that the store has to keep until then.
         self._pending: dict[Any, tuple[Callable[[Any, str], ExchangeEvent], Any]] = {}
 
     @property
     def pending(self) -> tuple[Any, ...]:
-        """References to the answers that slots owe."""
+        """References to the outstanding answers of slots."""
         return tuple(self._pending)
 
     def hand(self, worker: int, units: tuple[Unit, ...], last: bool) -> None:
-        """Hands units to a worker; `last` means that it gets no more."""
+        """Hands units to a worker; `last` means that no more will follow."""
         self._send(self._workers.process(worker), messages.HandUnits(units, last))
 
     def release(self, worker: int, units: tuple[int, ...]) -> None:
-        """Lets a worker use the memory of results again that have been fetched, or that nobody will fetch."""
+        """Lets a worker reuse the memory of results that have been fetched, or never will be."""
         self._send(self._workers.process(worker), messages.ReleaseResults(units))
 
     def end_feed(self, failed: int) -> None:
-        """The learner has all results there will be; so many units failed."""
+        """Ends the learner's results; `failed` is the number of failed units."""
         self._send(self._learner.process(0), messages.EndFeed(failed))
 
     def fetch(self, worker: int, units: tuple[int, ...]) -> None:
-        """Puts results that a worker offers into the object store, as one object; it then has room for others."""
+        """Puts results that a worker offers into the object store, as one object; the worker's memory is then free again."""
         process = _running(self._workers, worker)
 
-        def event(there: Any, why: str) -> ResultsFetched:
-            if self._workers.process(worker) is process:  # also what could not be fetched: it is made again
+        def event(found: Any, why: str) -> ResultsFetched:
+            if self._workers.process(worker) is process:  # also those that could not be fetched: they are made again
                 self.release(worker, units)
-            gone = tuple(unit for unit in units if unit not in there)
-            return ResultsFetched(worker, process.request, tuple(there), results if there else None, gone, why)
+            gone = tuple(unit for unit in units if unit not in found)
+            return ResultsFetched(worker, process.request, tuple(found), results if found else None, gone, why)
 
-        known, results = _fetch(process, messages.FetchResults(units))
-        self._pending[known] = event, results
+        found_units, results = _fetch(process, messages.FetchResults(units))
+        self._pending[found_units] = event, results
 
     def fetch_weights(self) -> None:
         """Puts the weights that the learner offers into the object store."""
         process = _running(self._learner, 0)
 
-        def event(there: Any, why: str) -> WeightsFetched:
+        def event(found: Any, why: str) -> WeightsFetched:
             if self._learner.process(0) is process:
                 process.send(messages.ReleaseWeights())
-            return WeightsFetched(process.request, weights if there else None, why)
+            return WeightsFetched(process.request, weights if found else None, why)
 
-        known, weights = _fetch(process, messages.FetchWeights())
-        self._pending[known] = event, weights
+        was_found, weights = _fetch(process, messages.FetchWeights())
+        self._pending[was_found] = event, weights
 
     def feed(self, parcels: tuple[Parcel, ...], results: Any) -> None:
-        """Gives the learner the results that one `fetch` has put into the object store."""
+        """Passes the results of one `fetch` from the object store to the learner."""
         process = _running(self._learner, 0)
         units, feed = tuple(parcel.unit for parcel in parcels), messages.encode(messages.FeedParcels(parcels))
         fed = process.actor.feed.remote(process.serial, feed, [results])
         self._pending[fed] = lambda taken, why: ResultsFed(process.request, units, not taken, why), results
 
     def take(self, answered: Iterable[Any]) -> Iterator[ExchangeEvent]:
-        """The events that these answers make; answers of others are left alone."""
+        """The events of these answers; references of others are ignored."""
         for reference in answered:
             if reference not in self._pending:
                 continue
@@ -144,6 +144,6 @@ def _running(pool: SlotPool, slot: int) -> Process:
 
 
 def _fetch(process: Process, message: messages.Fetch) -> tuple[Any, Any]:
-    """References to what could be fetched, and to that."""
-    known, there = process.actor.fetch.remote(process.serial, messages.encode(message))
-    return known, there
+    """References to which results could be fetched, and to the results."""
+    found, results = process.actor.fetch.remote(process.serial, messages.encode(message))
+    return found, results

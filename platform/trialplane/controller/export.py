@@ -1,8 +1,8 @@
-"""`python -m trialplane.controller.export`: attempts as a true Optuna study, in a database or in front of optuna-dashboard.
+"""`python -m trialplane.controller.export`: writes attempts as an Optuna study to a database, or serves optuna-dashboard.
 
-The client starts it with what it has read of a ledger, as Optuna is none of the laptop's libraries. On stdin the first line
-is an `Order`, and each line after it has attempts: those of the study so far, then what has changed since. A URL is no
-argument, which others on the machine could see; with the end of stdin the process ends.
+The client, which does not import Optuna, starts it and sends what it has read of a ledger. On stdin the first line is an
+`Order`, and each further line has attempts: those of the study so far, then what has changed since. The URL is not an
+argument, as other users of the machine could see it. The process ends with its stdin.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ def create(storage: BaseStorage, order: Order) -> optuna.Study:
 
 
 def add(storage: BaseStorage, study: optuna.Study, attempts: Iterable[Attempt], alive: bool) -> None:
-    """Adds attempts to a study, or how those ended that were running in it.
+    """Adds attempts to a study, and the ends of those that were running in it.
 
     Args:
         storage: the study's.
-        study: whose trials are the attempts with the numbers 0 to n - 1.
+        study: has the attempts with the numbers 0 to n - 1 as trials.
         attempts: in order of their numbers, from n on without a gap.
-        alive: whether a controller works on the run; else no attempt runs.
+        alive: whether a controller works on the run; otherwise no attempt runs.
     """
     known = study.get_trials(deepcopy=False)
     for attempt in attempts:
@@ -68,7 +68,7 @@ def add(storage: BaseStorage, study: optuna.Study, attempts: Iterable[Attempt], 
 
 
 def _trial(attempt: Attempt, alive: bool) -> FrozenTrial:
-    """An attempt as it was, whatever the sampler was to see: out of memory and lost are failures."""
+    """An attempt with its true state, which samplers see differently: out of memory and lost are failures."""
     trial = history.trial(attempt.request.number, attempt.optuna)
     if attempt.outcome is not None:
         trial.state = samplers.STATES[attempt.outcome.state]
@@ -94,17 +94,17 @@ def _end(storage: BaseStorage, trial_id: int, trial: FrozenTrial) -> None:
 
 
 def write(order: Order, lines: Iterable[str]) -> None:
-    """Writes a study into the database of the order's URL; of one that is not written whole nothing is left.
+    """Writes a study into the database of the order's URL, completely or not at all.
 
     Raises:
-        InputError: the URL leads nowhere, or there is such a study.
+        InputError: the URL is invalid, or the database has a study of that name.
         TargetError: the database cannot be written.
     """
     try:
         place = tables.shown(order.url)
     except tables.DATABASE_ERRORS as error:
         given = escapes.without_passwords(order.url)
-        raise errors.InputError(f"{given} is no URL of a database; a file is written so: sqlite:///study.db") from error
+        raise errors.InputError(f"{given} is not the URL of a database; for a file it is sqlite:///study.db") from error
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
@@ -136,7 +136,7 @@ def show(order: Order, lines: Iterable[str]) -> None:
     """Serves optuna-dashboard on a copy in memory, which each line brings up to date; ends with the lines.
 
     Raises:
-        InputError: somebody has deleted the copy, there.
+        InputError: the copy was deleted in the dashboard.
     """
     import optuna_dashboard  # not part of the controller's images
 
@@ -149,20 +149,20 @@ def show(order: Order, lines: Iterable[str]) -> None:
     for line in lines:
         if not storage.get_all_studies():
             raise errors.InputError(f"the copy of {order.run} was deleted in the dashboard; the run itself is as it was")
-        if line.strip():  # an empty one finds out whether anybody reads still
+        if line.strip():  # an empty one only tests whether this process still reads
             add(storage, study, *_read(line))
     server.server_close()
 
 
 class _Server(socketserver.ThreadingMixIn, wsgiref.simple_server.WSGIServer):
-    """A thread per connection: a browser opens some before it needs them."""
+    """A thread per connection: browsers open some before they need them."""
 
     daemon_threads = True
 
 
 class _Handler(wsgiref.simple_server.WSGIRequestHandler):
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002  the name is the base class's
-        """Nothing: the terminal is the user's."""
+        """Prints nothing: the terminal is the user's."""
 
 
 def _read(line: str) -> tuple[list[Attempt], bool]:

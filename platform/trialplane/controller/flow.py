@@ -1,11 +1,11 @@
-"""Results on their way from workers to the learner of one iteration, and how many bytes that may be. Pure.
+"""Flow control of the results on their way from workers to the learner of one iteration. Pure.
 
-A result is on offer in its worker's memory, then it is granted and moves into the object store, lies there, is fed to the
-learner, and is over when the learner has taken it. From grant to end it counts as in flight; nothing is granted that would
-make that more than the limit, so a worker waits, and no object store has to spill.
+A result is offered in its worker's memory, granted, moved into the object store, fed to the learner, and done when the
+learner has taken it. From grant to end it is in flight. Nothing is granted beyond the limit, so workers wait and no object
+store has to spill.
 
-A call costs as much as moving some megabytes. So what a worker offers while its last offers are being fetched is fetched
-together, as one object, and fed so: the faster results come, the more of them share a call.
+A call costs as much as moving some megabytes. So results that a worker offers while its previous ones are being fetched are
+fetched and fed together, as one object: the faster results come, the more of them share a call.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from typing import Any
 
 from trialplane.wire.units import TOGETHER, TOGETHER_BYTES, Parcel
 
-AHEAD = 2  # results that the learner has and has not taken, however large they are, so that it need not wait for the next
-SHARE = 4  # of the limit: one call moves no more of it, so that all that is in flight does not stand still for one call
+AHEAD = 2  # results fed and not yet taken, whatever their size, so that the learner need not wait for the next
+SHARE = 4  # one call moves at most this fraction (1 / SHARE) of the limit, so that it does not stall the whole flow
 
 
 @dataclasses.dataclass(frozen=True)
 class Load:
-    """Results that lie in the object store as one object, which `reference` stands for: a list, in this order."""
+    """Results that are one object in the object store: `reference` refers to a list in the order of `parcels`."""
 
     parcels: tuple[Parcel, ...]
     reference: Any
 
 
 class Flow:
-    """What is on its way.
+    """The results in flight.
 
     Args:
-        limit: bytes in flight at most; may be changed.
+        limit: the most bytes in flight; may be changed.
     """
 
     def __init__(self, limit: int) -> None:
@@ -45,13 +45,13 @@ class Flow:
         self._fed: dict[int, Parcel] = {}
 
     def offer(self, parcel: Parcel) -> None:
-        """A worker has a result."""
+        """Records a result that a worker offers."""
         self._offered.append(parcel)
 
     def grants(self) -> dict[int, tuple[int, ...]]:
-        """Worker → units of its offers that there is room for, in the order they came: they are to be fetched now.
+        """Worker → units of its offers to be fetched now, as many as there is room for, in the order of the offers.
 
-        A worker of whose results some are being fetched gets no more until those are there.
+        A worker gets no further grant until its previous results have been fetched.
         """
         busy = {parcel.worker for parcel in self._moving.values()}
         granted: dict[int, list[Parcel]] = collections.defaultdict(list)
@@ -59,10 +59,10 @@ class Flow:
         while self._offered:
             parcel = self._offered[0]
             if parcel.worker in busy or not self._may_join(granted[parcel.worker], parcel):
-                busy.add(parcel.worker)  # its later ones stay behind this one
+                busy.add(parcel.worker)  # its later ones keep their order
                 left.append(self._offered.popleft())
             elif self.in_flight + parcel.bytes > self.limit:
-                break  # later ones that are smaller do not go before it, or it might wait for ever
+                break  # smaller later ones do not overtake it, or it might wait forever
             else:
                 self.in_flight += parcel.bytes
                 self._moving[parcel.unit] = parcel
@@ -71,21 +71,21 @@ class Flow:
         return {worker: tuple(parcel.unit for parcel in parcels) for worker, parcels in granted.items() if parcels}
 
     def withdraw(self, worker: int) -> list[int]:
-        """A worker has ended: the units of its offers that nobody fetches, which are gone with it."""
+        """Removes and returns the units of a worker's offers that are not being fetched, as the worker has ended."""
         gone = [parcel.unit for parcel in self._offered if parcel.worker == worker]
         self._offered = collections.deque(parcel for parcel in self._offered if parcel.worker != worker)
         return gone
 
     def waits(self, worker: int) -> bool:
-        """Whether a result of that worker still lies in its memory, because there is no room yet."""
+        """Whether a result of that worker is still in its memory."""
         return any(parcel.worker == worker for parcel in (*self._offered, *self._moving.values()))
 
     def store(self, units: Iterable[int], reference: Any) -> None:
-        """Results that were granted lie in the object store."""
+        """Records that granted results are in the object store."""
         self._stored.append(Load(tuple(self._moving.pop(unit) for unit in units), reference))
 
     def feeds(self) -> list[Load]:
-        """What the learner is to get now."""
+        """The loads to be fed to the learner now."""
         loads = []
         while self._stored and (len(self._fed) < AHEAD or self._has_room_ahead(self._stored[0])):
             load = self._stored.popleft()
@@ -94,18 +94,18 @@ class Flow:
         return loads
 
     def fed(self, unit: int) -> Parcel | None:
-        """The learner has a copy of a result; None when it has taken it already."""
+        """The result of a unit that was fed; None when the learner has already taken it."""
         return self._fed.get(unit)
 
     def take(self, unit: int) -> Parcel | None:
-        """The learner has read a result; None when it never got it."""
+        """Records that the learner has read a result; None when it was never fed."""
         parcel = self._fed.pop(unit, None)
         if parcel is not None:
             self.in_flight -= parcel.bytes
         return parcel
 
     def lose(self, unit: int) -> Parcel | None:
-        """A result was lost between its worker and the learner; None when it was not on that way."""
+        """Records that a result was lost between worker and learner; None when it was not in flight."""
         parcel = self._moving.pop(unit, None) or self._fed.pop(unit, None)
         if parcel is not None:
             self.in_flight -= parcel.bytes
@@ -113,15 +113,15 @@ class Flow:
 
     @property
     def _together(self) -> int:
-        """Bytes that one call moves at most, where one result is not more."""
+        """The most bytes that one call moves, unless a single result is larger."""
         return min(TOGETHER_BYTES, self.limit // SHARE)
 
     def _may_join(self, parcels: list[Parcel], other: Parcel) -> bool:
-        """Whether a result is fetched with these."""
+        """Whether a result may be fetched together with these."""
         size = sum(parcel.bytes for parcel in parcels) + other.bytes
         return not parcels or (len(parcels) < TOGETHER and size <= self._together)
 
     def _has_room_ahead(self, load: Load) -> bool:
-        """Whether the learner may have these results beside those that it has not taken: twice what one call moves."""
+        """Whether a load fits beside the results not yet taken: together at most twice what one call moves."""
         parcels = (*self._fed.values(), *load.parcels)
         return len(parcels) <= 2 * TOGETHER and sum(parcel.bytes for parcel in parcels) <= 2 * self._together

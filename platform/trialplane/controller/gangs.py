@@ -1,11 +1,10 @@
-"""Gangs: as many slots as a trial has nodes, which a workload sees as one slot.
+"""Gangs: as many slots as a trial has nodes, presented to a workload as one slot.
 
-A gang is made of whichever slots are idle and starts a trial when all of them are ready: each gets the same request with its
-number as `node` and node 0's address as `rendezvous`. Node 0 speaks for the trial: its reports, its arrays, and its outcome
-when all nodes ended well, or had their time to do so after its own. When one fails the others are ended, the failure that
-explains the others is the trial's, and it is told when every node is free again. A gang that lost a slot falls apart; its
-other slots wait for a new one. It knows `slots` and no Ray; trials of one node need none of this and are run by a `SlotPool`
-itself.
+A gang is formed of idle slots and starts a trial when all of them are ready: each receives the same request with its number
+as `node` and node 0's address as `rendezvous`. The trial's reports and arrays are node 0's, and so is its outcome when all
+nodes succeeded, or had their time to do so after node 0. When one fails the others are ended, the failure that caused the
+others is the trial's, and it is reported when every node is free again. A gang that lost a slot is dissolved; its other
+slots wait for a new one. This module uses `slots` and no Ray; trials of one node run in a `SlotPool` directly.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from trialplane.wire.messages import LogGrown, TrialEnded
 from trialplane.wire.records import SlotConfig, TrialOutcome, TrialReport, TrialRequest
 from trialplane.wire.states import FailureClass, TrialState
 
-MARGIN = 5.0  # seconds, beyond a trial's grace, for a node to say itself why it ended
+MARGIN = 5.0  # seconds, beyond a trial's grace, for a node to report itself why it ended
 
 
 @dataclasses.dataclass
@@ -33,14 +32,14 @@ class _Gang:
     Attributes:
         index: its number for the loop.
         members: the slots, node 0 first.
-        request: the attempt in it.
+        request: the attempt that runs in it.
         open: nodes that have not ended.
-        ends: node → its last word, in the order they came.
-        speaker: the node whose event the loop has to answer.
-        kill_at: when nodes that are still at work are killed.
-        why: what for: another has failed, or the result is there.
-        ending: whether they were killed, so that what they say now explains nothing.
-        broken: whether a slot of it is gone.
+        ends: node → its last event, in the order of arrival.
+        to_answer: the node whose event the loop has to answer.
+        kill_at: when nodes that are still running are killed.
+        why: the reason: another node failed, or the result is complete.
+        ending: whether they were killed, so that their outcomes explain nothing.
+        broken: whether it lost a slot.
     """
 
     index: int
@@ -48,7 +47,7 @@ class _Gang:
     request: TrialRequest | None = None
     open: set[int] = dataclasses.field(default_factory=set)
     ends: dict[int, SlotTrial] = dataclasses.field(default_factory=dict)
-    speaker: int | None = None
+    to_answer: int | None = None
     kill_at: float | None = None
     why: str = ""
     ending: bool = False
@@ -75,7 +74,7 @@ class GangPool:
 
     @property
     def size(self) -> int:
-        """How many gangs there are or will be."""
+        """How many gangs there are, including those still starting."""
         return self._pool.size // self._nodes
 
     @property
@@ -99,13 +98,13 @@ class GangPool:
         return self._pool.trouble
 
     def resize(self, size: int) -> None:
-        """Makes it `size` gangs; see `SlotPool.resize`."""
+        """Grows or shrinks the pool to `size` gangs; see `SlotPool.resize`."""
         self._pool.resize(size * self._nodes)
         there = self._pool.slots
         self._idle = [slot for slot in self._idle if slot in there]
         gone = [self._gang_of.pop(slot) for slot in self._gang_of.keys() - there]
         for gang in {gang.index: gang for gang in gone}.values():
-            gang.broken = True  # one that runs a trial falls apart at the trial's end
+            gang.broken = True  # one that runs a trial is dissolved at the trial's end
             if gang.request is None:
                 self._dissolve(gang)
 
@@ -115,19 +114,19 @@ class GangPool:
         gang.request = request
         gang.open = set(range(self._nodes))
         gang.ends = {}
-        gang.kill_at, gang.ending, gang.speaker = None, False, None
+        gang.kill_at, gang.ending, gang.to_answer = None, False, None
         rendezvous = self._warm[gang.members[0]].address
         for node, member in enumerate(gang.members):
-            # Who waits for what node 0 is answered does not know how long that took: node 0's deadline is the trial's.
+            # Nodes that wait for node 0's answer cannot measure how long that takes: node 0's deadline is the trial's.
             timeout = None if node and request.prunable else request.timeout
             self._pool.start(member, dataclasses.replace(request, node=node, rendezvous=rendezvous, timeout=timeout))
 
     def answer(self, slot: int, prune: bool = False) -> None:
-        """Answers the last event of a gang; of a node that has ended there is nothing to answer."""
+        """Answers the last event of a gang, unless its node has ended."""
         gang = self._gangs[slot]
-        if gang.speaker is not None:
-            self._pool.answer(gang.members[gang.speaker], prune and gang.speaker == 0)
-            gang.speaker = None
+        if gang.to_answer is not None:
+            self._pool.answer(gang.members[gang.to_answer], prune and gang.to_answer == 0)
+            gang.to_answer = None
 
     def kill(self, slot: int, failure: FailureClass, message: str) -> None:
         """Ends the trial of a gang; its outcome comes as an event."""
@@ -146,27 +145,27 @@ class GangPool:
         return {gang.index: gang.request for gang in self._gangs.values() if gang.request is not None}
 
     def events(self, timeout: float) -> Iterator[SlotReady | SlotTrial]:
-        """What gangs say, waiting at most `timeout` seconds for the first. Raises as `SlotPool.events`."""
-        formed = list(self._form())  # of slots that a smaller pool has left over
+        """The gangs' next events, waiting at most `timeout` seconds for the first. Raises as `SlotPool.events`."""
+        formed = list(self._form())  # of slots left over by a smaller pool
         if formed:
             yield from formed
             return
-        heard, failed = [], None
+        received, failed = [], None
         try:
-            for said in self._pool.events(timeout):
-                heard.append(said)
+            for event in self._pool.events(timeout):
+                received.append(event)
         except errors.SlotError as error:
-            failed = error  # what was said before it is an outcome, perhaps
-        # What the loop does with an event may take minutes: whoever has spoken meanwhile is heard before it is late.
-        speaking = {said.slot for said in heard}
-        self._end_late(gang for gang in self._gangs.values() if speaking.isdisjoint(gang.members))
-        for said in heard:
-            if isinstance(said, SlotReady):
-                self._warm[said.slot] = said
-                if said.slot not in self._gang_of and said.slot not in self._idle:
-                    self._idle.append(said.slot)
-            elif isinstance(said, SlotTrial):
-                yield from self._heard(said)
+            failed = error  # the events before it may be outcomes
+        # Handling an event may take the loop minutes: events that arrived in that time are handled before a node is late.
+        reporting = {event.slot for event in received}
+        self._end_late(gang for gang in self._gangs.values() if reporting.isdisjoint(gang.members))
+        for event in received:
+            if isinstance(event, SlotReady):
+                self._warm[event.slot] = event
+                if event.slot not in self._gang_of and event.slot not in self._idle:
+                    self._idle.append(event.slot)
+            elif isinstance(event, SlotTrial):
+                yield from self._receive(event)
             yield from self._form()
         if failed is not None:
             raise failed
@@ -176,7 +175,7 @@ class GangPool:
         self._pool.close()
 
     def _form(self) -> Iterator[SlotReady]:
-        """Makes gangs of idle slots, as many as there are."""
+        """Forms as many gangs as there are idle slots for."""
         while len(self._idle) >= self._nodes:
             members, self._idle = sorted(self._idle[: self._nodes]), self._idle[self._nodes :]
             gang = _Gang(next(number for number in itertools.count() if number not in self._gangs), members)
@@ -193,63 +192,63 @@ class GangPool:
             )
 
     def _dissolve(self, gang: _Gang) -> None:
-        """Takes a gang apart; its slots that are left are idle."""
+        """Removes a gang; its remaining slots become idle."""
         del self._gangs[gang.index]
         for member in gang.members:
             if self._gang_of.get(member) is gang:
                 del self._gang_of[member]
                 self._idle.append(member)
 
-    def _heard(self, said: SlotTrial) -> Iterator[SlotTrial]:
-        """Passes on what a node says, and the trial's end when it is the last one's."""
-        gang = self._gang_of[said.slot]
-        node, request = gang.members.index(said.slot), gang.request
+    def _receive(self, event: SlotTrial) -> Iterator[SlotTrial]:
+        """Passes on a node's event, and after the last node's end the trial's."""
+        gang = self._gang_of[event.slot]
+        node, request = gang.members.index(event.slot), gang.request
         assert request is not None
-        if said.gone:
-            del self._gang_of[said.slot]
+        if event.gone:
+            del self._gang_of[event.slot]
             gang.broken = True
-        gang.speaker = node if said.outcome is None else None
+        gang.to_answer = node if event.outcome is None else None
         kinds = (LogGrown, TrialReport) if node == 0 else (LogGrown,)
-        passed = tuple(message for message in said.messages if isinstance(message, kinds))
-        if said.outcome is None or passed:
+        passed = tuple(message for message in event.messages if isinstance(message, kinds))
+        if event.outcome is None or passed:
             yield SlotTrial(gang.index, request, passed)
-        if said.outcome is None:
+        if event.outcome is None:
             return
         gang.open.discard(node)
-        # What a node says that was killed for another's failure explains nothing: only its files count.
-        gang.ends[node] = dataclasses.replace(said, messages=()) if gang.ending else said
-        self._follow(gang, said)
+        # The outcome of a node that was killed because another failed explains nothing: only its files count.
+        gang.ends[node] = dataclasses.replace(event, messages=()) if gang.ending else event
+        self._follow(gang, event)
         if not gang.open:
             yield self._ended(gang, request)
 
-    def _follow(self, gang: _Gang, said: SlotTrial) -> None:
+    def _follow(self, gang: _Gang, event: SlotTrial) -> None:
         """Ends the other nodes when one has failed.
 
-        At once, when there is no doubt that it failed by itself. Else they get the time to say what happened to them, and to
-        write the checkpoint for which all of them may have been stopped.
+        At once if it certainly failed by itself. Otherwise they get the time to report their own failures, and to write the
+        checkpoint for which all of them may have been stopped.
         """
-        outcome = said.outcome
+        outcome = event.outcome
         assert outcome is not None
         if not gang.open:
             return
         if outcome.state is TrialState.COMPLETE:
-            if gang.members.index(said.slot) == 0:  # the result is there; see `SlotConfig.linger`
+            if gang.members.index(event.slot) == 0:  # the result is complete; see `SlotConfig.linger`
                 why = f"ended because it was still at work {self._linger:g} s after rank 0 had returned its result"
                 self._end_in(gang, self._linger, why)
             return
-        soft = outcome.failure is FailureClass.LOST and (not said.gone or outcome.exit_code is not None)  # it was stopped
+        soft = outcome.failure is FailureClass.LOST and (not event.gone or outcome.exit_code is not None)  # it was stopped
         patience = self._patience if soft or causes.may_follow(outcome) else 0.0
         self._end_in(gang, patience, "ended because another node of the trial failed")
 
     def _end_in(self, gang: _Gang, seconds: float, why: str) -> None:
-        """Has the nodes that are still at work killed then, unless they are to be killed before."""
+        """Schedules the kill of the nodes that are still running, unless it is due earlier."""
         when = time.monotonic() + seconds
         if gang.kill_at is None or when < gang.kill_at:
             gang.kill_at, gang.why = when, why
         self._end_late([gang])
 
     def _end_late(self, gangs: Iterable[_Gang]) -> None:
-        """Kills nodes that are still at work when their time is over; again each time, for one that was just starting."""
+        """Kills nodes that are still running after their time; repeatedly, as one may just have been starting."""
         now = time.monotonic()
         for gang in gangs:
             if gang.open and gang.kill_at is not None and now >= gang.kill_at:
@@ -261,14 +260,14 @@ class GangPool:
         """The trial's end, when the last of its nodes is free."""
         gang.request = None
         first = gang.ends[0]
-        outcome, node = verdict({node: said.outcome for node, said in gang.ends.items() if said.outcome})
+        outcome, node = verdict({node: event.outcome for node, event in gang.ends.items() if event.outcome})
         if node:
             where = f" ({outcome.node})" if outcome.node else ""
             own = first.outcome
             metrics = own.metrics if own is not None and own.metrics else outcome.metrics
             outcome = dataclasses.replace(outcome, message=f"node {node}{where}: {outcome.message}", metrics=metrics)
         elif outcome.state is TrialState.COMPLETE and gang.ending:
-            late = (f"node {node} was {gang.why}" for node, said in sorted(gang.ends.items()) if said.outcome is None)
+            late = (f"node {node} was {gang.why}" for node, event in sorted(gang.ends.items()) if event.outcome is None)
             outcome = dataclasses.replace(outcome, message="; ".join(filter(None, (outcome.message, *late))))
         arrays = first.arrays if outcome.state is TrialState.COMPLETE else None
         ended = SlotTrial(gang.index, request, (TrialEnded(outcome),), arrays, first.store, gang.broken)
@@ -281,7 +280,7 @@ def verdict(outcomes: Mapping[int, TrialOutcome]) -> tuple[TrialOutcome, int]:
     """The outcome that is the trial's, and the node it comes from.
 
     Args:
-        outcomes: node → its outcome, in the order they came; without those of nodes that were killed for another's failure.
+        outcomes: node → its outcome, in the order of arrival; without nodes that were killed because another failed.
     """
     failures = {node: outcome for node, outcome in outcomes.items() if outcome.state is not TrialState.COMPLETE}
     if not failures:
@@ -289,7 +288,7 @@ def verdict(outcomes: Mapping[int, TrialOutcome]) -> tuple[TrialOutcome, int]:
     outcome = causes.cause(list(failures.values()))
     node = next(node for node, failure in failures.items() if failure is outcome)
     if outcome.failure is FailureClass.ERROR and causes.may_follow(outcome):
-        # Nobody has failed by himself: it was the way between them, which may be open again.
+        # No node failed by itself: the connection between them did, and may recover.
         text = f"the nodes of the trial lost each other: {outcome.message}"
         outcome = dataclasses.replace(outcome, failure=FailureClass.LOST, message=text)
     return outcome, node

@@ -1,8 +1,8 @@
 """`python -m trialplane.controller.gateway`: serves ledgers and logs of all runs to laptops, which have no password.
 
-Reached through the API server's service proxy. Reading needs what the cluster asks for that; what changes something needs
-the token of the chart's Secret besides. Living or not, a run is known for as long as its ledger is. Answers are JSON but
-logs and code; an error is `{"error": text}`.
+It is reached through the API server's service proxy. Reading requires the cluster's permission for that proxy, changes also
+the token of the chart's Secret. A run is served as long as its ledger exists, active or not. Answers are JSON except logs
+and code; an error is `{"error": text}`.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ from trialplane.wire.paths import RunPaths
 from trialplane.wire.states import RunState, TrialState
 
 MOST_SLOTS = 10_000
-MAX_BODY = 4096  # bytes of a request's
-MAX_SUBMISSION = 4 << 20  # the same of one with a job and its code, which are two ConfigMaps of 1 MiB at most
+MAX_BODY = 4096  # bytes of a request's body
+MAX_SUBMISSION = 4 << 20  # the same with a job and its code, which are two ConfigMaps of at most 1 MiB each
 PIECE = 1 << 20  # bytes of a log in one answer
 STATUS_SECONDS = 0.5  # for a controller to answer; a user waits for it, and the ledger's status is at most ten seconds old
 IDLE_SECONDS = 60  # after which a quiet connection is closed
 _DESIRED = (RunState.RUNNING, RunState.PAUSED, RunState.CANCELLED)
 _UNENDED = (RunState.PENDING.value, RunState.RUNNING.value)
-# What is so of a run that nobody works on, whatever was said last.
+# Fields of a run without a controller, whatever its last status.
 _IDLE: Mapping[str, Any] = {"running": 0, "slots_ready": 0, "nodes": [], "eta": None, "rate": None}
 
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """What a request gets."""
+    """The response to a request."""
 
     code: int
     body: bytes
@@ -59,7 +59,7 @@ class Answer:
 
 
 class Refusal(Exception):
-    """A request that is not done, with the HTTP status that says why."""
+    """A refused request, with its HTTP status."""
 
     def __init__(self, code: int, text: str) -> None:
         self.code = code
@@ -67,13 +67,13 @@ class Refusal(Exception):
 
 
 class Gateway:
-    """Answers requests; knows nothing of sockets.
+    """Answers requests, independently of sockets.
 
     Args:
         runs: the database.
         token: allows changes; "" allows none.
         home: TRIALPLANE_HOME of controllers, where that is a volume; else None.
-        status_url: of a living controller's status, with `{run}` in it.
+        status_url: of an active controller's status, with `{run}` in it.
         checkpoints: where trials keep theirs, where that is a volume; else None.
     """
 
@@ -99,33 +99,34 @@ class Gateway:
         except errors.LedgerError as error:
             return _error(503, str(error))
         except archive.DATABASE_ERRORS as error:
-            said = getattr(error, "orig", None) or error
-            return _error(503, f"the ledger's database does not answer: {errors.first_line(said)}; what was told is safe")
+            foreign = getattr(error, "orig", None) or error
+            text = f"the ledger's database does not answer: {errors.first_line(foreign)}; all records are safe"
+            return _error(503, text)
 
     def _answer(self, method: str, target: str, headers: Mapping[str, str], body: bytes) -> Answer:
         path, _, query = target.partition("?")
         parts = [urllib.parse.unquote(part) for part in path.strip("/").split("/")]
-        asked = {name: values[-1] for name, values in urllib.parse.parse_qs(query).items()}
+        options = {name: values[-1] for name, values in urllib.parse.parse_qs(query).items()}
         match method, parts:
             case "GET", ["health"]:
-                return _json({"status": "ok"})  # not the database's: without it answers still say what is wrong
+                return _json({"status": "ok"})  # not the database's: without it, requests are still answered with the reason
             case "GET", ["runs"]:
                 return _json(self._runs.runs())
             case "GET", ["runs", run, what]:
-                return self._get(_named(run), what, asked)
+                return self._get(_named(run), what, options)
             case "PUT", ["runs", run]:
                 self._check_token(headers)
                 return self._record(_named(run), body)
-            case "PUT", ["runs", run, "wish"]:
+            case "PUT", ["runs", run, "desired" | "wish"]:  # `wish`: a laptop of a former version
                 self._check_token(headers)
                 self._runs.desire(_named(run), _desired(body))
-                return _json({"wished": run})
+                return _json({"desired": run})
             case "DELETE", ["runs", run]:
                 self._check_token(headers)
                 return self._delete(_named(run))
         raise Refusal(404 if method == "GET" else 405, f"there is no {method} {path}")
 
-    def _get(self, run: str, what: str, asked: Mapping[str, str]) -> Answer:
+    def _get(self, run: str, what: str, options: Mapping[str, str]) -> Answer:
         match what:
             case "status":
                 return self._status(run)
@@ -138,60 +139,60 @@ class Gateway:
             case "attempts":
                 return _json(self._runs.attempts(run))
             case "ends":
-                place, rows = self._runs.ends(run, _number(asked, "after", 0))
+                place, rows = self._runs.ends(run, _number(options, "after", 0))
                 return _json({"place": place, "rows": rows})
             case "whole":
-                attempts, alive = self._runs.whole(run, _number(asked, "after", 0))
+                attempts, alive = self._runs.whole(run, _number(options, "after", 0))
                 return _json({"attempts": attempts, "alive": alive})
             case "log":
-                return self._log(run, asked)
+                return self._log(run, options)
             case "checkpoints":
                 return self._saved(run)
         raise Refusal(404, f"a run has no {what}")
 
     def _status(self, run: str) -> Answer:
-        """A living controller's own word, which is newer, or else the ledger's."""
+        """The status from an active controller, which is newer, or else the ledger's."""
         known = self._runs.attribute(run, labels.LEDGER_STATUS)
         alive = self._runs.is_alive(run)
         if alive:
-            # A service of a run that is just going, or one that nothing answers behind: the ledger's word will do.
+            # The service may be going away or have no process behind it: then the ledger's status serves.
             url = self._status_url.format(run=run)
             with contextlib.suppress(OSError, ValueError), urllib.request.urlopen(url, timeout=STATUS_SECONDS) as reply:
-                said = json.loads(reply.read(PIECE))
-                known = said if isinstance(said, dict) and said.get("run") == run else known
+                current = json.loads(reply.read(PIECE))
+                known = current if isinstance(current, dict) and current.get("run") == run else known
         status = _there(known, run, "status")
         desired = self._runs.attribute(run, labels.LEDGER_DESIRED) or {}
-        wanted, state = None if alive else desired.get("state"), status.get("state")
-        # What was paused, never started or was killed with its pod has no controller that will come to say so.
-        if wanted == RunState.CANCELLED.value and state in (*_UNENDED, RunState.PAUSED.value):
+        target, state = None if alive else desired.get("state"), status.get("state")
+        # A run that was paused, never started or was killed with its pod has no controller that would record its end.
+        if target == RunState.CANCELLED.value and state in (*_UNENDED, RunState.PAUSED.value):
             status = {**status, **_IDLE, "state": RunState.CANCELLED.value, "reason": "cancelled by the user"}
-        elif wanted == RunState.PAUSED.value and state in _UNENDED:
+        elif target == RunState.PAUSED.value and state in _UNENDED:
             reason = f"paused by the user; `platform resume {run}` goes on"
             status = {**status, **_IDLE, "state": RunState.PAUSED.value, "reason": reason}
         return _json({"status": status, "alive": alive, "desired": desired})
 
-    def _log(self, run: str, asked: Mapping[str, str]) -> Answer:
+    def _log(self, run: str, options: Mapping[str, str]) -> Answer:
         """A piece of a log."""
         alive = self._runs.is_alive(run)
-        start = _number(asked, "from", 0)
+        start = _number(options, "from", 0)
         growing = alive
-        if "trial" not in asked:
-            self._runs.attribute(run, labels.LEDGER_JOB)  # raises for a run that is none
+        if "trial" not in options:
+            self._runs.attribute(run, labels.LEDGER_JOB)  # raises for an unknown run
             file, what = self._files(run).controller_log, "the controller's log"
         else:
-            trial = _number(asked, "trial", 0)
+            trial = _number(options, "trial", 0)
             rows = self._runs.attempts_at(run, trial)
-            if "attempt" in asked:
-                rows = [row for row in rows if row.attempt == _number(asked, "attempt", 1)]
+            if "attempt" in options:
+                rows = [row for row in rows if row.attempt == _number(options, "attempt", 1)]
             if not rows:
                 raise Refusal(404, f"{run} has not started that attempt at trial {trial}")
             row = rows[-1]
-            worker = _number(asked, "worker", 0) if "worker" in asked else None
+            worker = _number(options, "worker", 0) if "worker" in options else None
             file = self._files(run).trial_log(trial, row.attempt, worker)
             who = f"attempt {row.attempt}" if worker is None else f"worker {worker}"
             what = f"the log of trial {trial}, {who},"
             growing = alive and row.state is TrialState.RUNNING
-        if "worker" in asked and file.parent.exists() and not file.exists():
+        if "worker" in options and file.parent.exists() and not file.exists():
             raise Refusal(404, f"{what} is not there: no such worker, or it has printed nothing yet")
         try:
             with file.open("rb") as log:
@@ -201,12 +202,12 @@ class Gateway:
         except OSError as error:
             raise Refusal(404, f"{what} is not there: {error.strerror}; {_ARTIFACT}") from error
         growing = growing or start + len(data) < size
-        told = {"X-Trialplane-Next": str(start + len(data)), "X-Trialplane-Growing": str(int(growing))}
-        return Answer(200, data, "text/plain; charset=utf-8", told)
+        progress = {"X-Trialplane-Next": str(start + len(data)), "X-Trialplane-Growing": str(int(growing))}
+        return Answer(200, data, "text/plain; charset=utf-8", progress)
 
     def _saved(self, run: str) -> Answer:
-        """Whether a training has saved a checkpoint, for who wants to start from it."""
-        self._runs.attribute(run, labels.LEDGER_JOB)  # raises for a run that is none
+        """Whether a training has saved a checkpoint that another run can start from."""
+        self._runs.attribute(run, labels.LEDGER_JOB)  # raises for an unknown run
         if self._checkpoints is None:
             raise Refusal(404, "checkpoints are on no volume here")
         folder = Path(paths.trial_checkpoints(str(self._checkpoints), run, 0))
@@ -221,11 +222,11 @@ class Gateway:
         return RunPaths.of(self._home, run)
 
     def _record(self, run: str, body: bytes) -> Answer:
-        """Keeps what a run is submitted with: job, submission, code in base64, and `new` where no run may have its name."""
+        """Records a submission: job, facts, code in base64, and `new` if no run may have its name."""
         try:
-            asked = json.loads(body)
-            job = jobs.read(asked["job"])
-            submission, code, new = dict(asked["submission"]), str(asked["code"]), bool(asked["new"])
+            fields = json.loads(body)
+            job = jobs.read(fields["job"])
+            submission, code, new = dict(fields["submission"]), str(fields["code"]), bool(fields["new"])
             submission["submitted"] = float(submission.get("submitted", 0.0))
         except ValidationError as error:
             first = error.errors()[0]
@@ -263,12 +264,12 @@ _ARTIFACT = "when the run ends it is an artifact of the MLflow run, in the folde
 def _named(run: str) -> str:
     """A run's name, which also names a folder."""
     if planning.check_name(run):
-        raise Refusal(404, f"{run!r} is no run's name")
+        raise Refusal(404, f"{run!r} is not the name of a run")
     return run
 
 
 def _remove(folder: Path) -> list[str]:
-    """Removes what is there and can be removed; says what could not, and why."""
+    """Removes a folder as far as possible; returns what could not be removed, and why."""
     left = []
 
     def note(_call: Any, path: str, error: Any) -> None:
@@ -280,28 +281,28 @@ def _remove(folder: Path) -> list[str]:
 
 
 def _desired(body: bytes) -> dict[str, Any]:
-    """The fields of the desired state that are to change."""
+    """The fields of the desired state to be changed."""
     try:
-        asked = json.loads(body)
+        fields = json.loads(body)
     except ValueError as error:
         raise Refusal(400, f"the desired state is JSON with state, parallel or both: {error}") from error
-    if not isinstance(asked, dict) or not asked.keys() & {"state", "parallel"}:
+    if not isinstance(fields, dict) or not fields.keys() & {"state", "parallel"}:
         raise Refusal(400, "the desired state is JSON with state, parallel or both")
     changed: dict[str, Any] = {}
-    if "state" in asked:
-        wanted = [state for state in _DESIRED if state.value == str(asked["state"]).upper()]
-        if not wanted:
+    if "state" in fields:
+        states = [state for state in _DESIRED if state.value == str(fields["state"]).upper()]
+        if not states:
             raise Refusal(400, f"state must be one of {', '.join(state.lower() for state in _DESIRED)}")
-        changed["state"] = wanted[0]
-    if "parallel" in asked:
-        changed["parallel"] = parallel = asked["parallel"]
+        changed["state"] = states[0]
+    if "parallel" in fields:
+        changed["parallel"] = parallel = fields["parallel"]
         if parallel is not None and (type(parallel) is not int or not 0 < parallel <= MOST_SLOTS):
             raise Refusal(400, f"parallel must be a whole number from 1, or null; not {str(parallel)[:40]!r}")
     return changed
 
 
-def _number(asked: Mapping[str, str], name: str, default: int) -> int:
-    text = asked.get(name, str(default))
+def _number(options: Mapping[str, str], name: str, default: int) -> int:
+    text = options.get(name, str(default))
     if not text.isascii() or not text.isdigit() or len(text) > 15:
         raise Refusal(400, f"{name} must be a whole number, not {text[:40]!r}")
     return int(text)
@@ -335,7 +336,7 @@ def serve(gateway: Gateway, host: str, port: int) -> http.server.ThreadingHTTPSe
             longest = MAX_SUBMISSION if is_submission else MAX_BODY
             if not 0 <= length <= longest or self.headers.get("Transfer-Encoding"):
                 self.close_connection = True  # the body stays unread
-                self._send(_error(413, f"a request's body has a length, of at most {longest} bytes"))
+                self._send(_error(413, f"a request's body must state its length, of at most {longest} bytes"))
                 return
             self._send(gateway.answer(self.command, self.path, dict(self.headers.items()), self.rfile.read(length)))
 
@@ -365,7 +366,7 @@ def main() -> int:
     if not url:
         sys.stderr.write(f"{env.LEDGER} must be the URL of the database\n")
         return errors.EXIT_BAD_INPUT
-    # Only a folder that somebody mounted: the gateway itself writes none.
+    # Only if the folder is mounted: the gateway itself writes none.
     home = paths.home() if os.environ.get(env.HOME) and paths.home().is_dir() else None
     status_url = f"http://{cluster.head_service('{run}')}:{cluster.STATUS_PORT}/status"
     runs = Archive(url)
@@ -373,7 +374,7 @@ def main() -> int:
     token = os.environ.get(env.GATEWAY_TOKEN, "")
     gateway = Gateway(runs, token, home, status_url, Path(place) if place else None)
     server = serve(gateway, "", cluster.GATEWAY_PORT)
-    # The first process of a container has no signal handlers of the system's; from another thread, or it waits for itself.
+    # PID 1 of a container has no default signal handlers. `shutdown` blocks, so it is called in another thread.
     signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=server.shutdown).start())
     server.serve_forever()
     runs.close()

@@ -1,14 +1,14 @@
-"""The memory of samplers and pruners: one Optuna trial per logical trial, of which a sampler sees at most a bounded part.
+"""The memory of samplers and pruners: one Optuna trial per logical trial, of which a sampler sees a bounded part.
 
-Optuna lives here alone. The ledger keeps of each attempt what its trial is made of again (`document`, `trial`), in numbers
-that come back to the last bit.
+Optuna's storage exists only here, in memory. For each attempt the ledger stores a document from which its trial is restored
+(`document`, `trial`), exact to the last bit.
 
-Attempts that were stopped or lost are not in it: a trial that is tried again takes the place that it had. So its number,
-its turn and its share among all are those of an undisturbed study, which samplers and pruners go by.
+Attempts that were stopped or lost are not in it: a retry takes the place of the attempt before. So its number, its order and
+its share of all trials are those of an undisturbed study, on which samplers and pruners rely.
 
-TPE's time to draw grows with the number of trials it looks at (280 ms at 10,000 trials of 10 parameters, measured). What
-it needs of them is the best ones and a fair picture of the rest, so it is shown the best `BEST` and every k-th of the
-others, at most `LIMIT` in all. Which ones depends on the history alone, so that a resumed study sees the same.
+TPE's time to draw grows with the number of trials it considers (280 ms at 10,000 trials of 10 parameters, measured). It
+needs the best ones and a fair sample of the rest, so it sees the best `BEST` and every k-th of the others, at most `LIMIT`
+in all. The selection depends on the history alone, so that a resumed study sees the same.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from optuna.trial import FrozenTrial, TrialState
 
 LIMIT = 1000
 BEST = 200
-# Samplers that look at all trials each time; the others need every trial (generations, visited points) or none.
+# Samplers that read all trials each time; the others need every trial (generations, visited points) or none.
 BOUNDED = frozenset({"tpe", "gp"})
 
-_distribution = functools.cache(json_to_distribution)  # a study has few, each trial names them all again
+_distribution = functools.cache(json_to_distribution)  # a study has few, and each trial repeats them
 
 
 def document(trial: FrozenTrial) -> dict[str, Any]:
-    """What a trial is made of, as JSON values.
+    """A trial as JSON values.
 
     Returns:
         `state` and `values` as samplers see them; `params`: by name the value inside Optuna and its distribution as JSON;
@@ -55,7 +55,7 @@ def document(trial: FrozenTrial) -> dict[str, Any]:
 
 
 def trial(number: int, document: Mapping[str, Any]) -> FrozenTrial:
-    """The trial that a document was made of; equal distributions are one object."""
+    """The trial restored from its document; equal distributions are one object."""
     distributions = {name: _distribution(text) for name, (_, text) in document["params"].items()}
     values = document["values"]
     return FrozenTrial(
@@ -75,7 +75,7 @@ def trial(number: int, document: Mapping[str, Any]) -> FrozenTrial:
 
 
 def _number(value: float) -> float | str:
-    return value if math.isfinite(value) else repr(value)  # as `float()` reads it; JSON has no such numbers
+    return value if math.isfinite(value) else repr(value)  # in the form that `float()` reads; JSON has no such numbers
 
 
 def _local(moment: float | None) -> datetime.datetime | None:
@@ -89,31 +89,31 @@ class History(optuna.storages.InMemoryStorage):
     def __init__(self, directions: Sequence[StudyDirection]) -> None:
         super().__init__()
         self.bounded = False
-        self.judged_by: StudyDirection | None = None  # while a pruner compares trials by a metric that is no objective
+        self.judged_by: StudyDirection | None = None  # while a pruner compares trials by a metric that is not an objective
         self._signs = [-1.0 if direction == StudyDirection.MAXIMIZE else 1.0 for direction in directions]
         self._order: list[tuple[float, int]] = []  # (loss, number) of finished trials, best first
         self._unfinished: set[int] = set()
-        self._view: list[int] | None = None  # numbers of the finished trials shown; made again after each end
+        self._view: list[int] | None = None  # numbers of the finished trials shown; rebuilt after each end
 
     def ended(self, trial: FrozenTrial) -> None:
-        """Takes note of a trial that has just finished."""
+        """Records that a trial has finished."""
         bisect.insort(self._order, (self._loss(trial), trial.number))
         self._unfinished.discard(trial.number)
         self._view = None
 
     def replace(self, trial_id: int, attempt: FrozenTrial) -> None:
-        """Puts another attempt in the place of one that has ended; the trial is unfinished until `ended` says otherwise."""
+        """Replaces an attempt that has ended with another; the trial is unfinished until `ended` is called."""
         before = self.get_trial(trial_id)
         attempt.number, attempt._trial_id = before.number, trial_id
         study_id, _ = self._trial_id_to_study_id_and_number[trial_id]
         self._set_trial(trial_id, attempt)
-        self._update_cache(trial_id, study_id)  # whether it is the best there is
+        self._update_cache(trial_id, study_id)  # of the best trial
         self._order.remove((self._loss(before), before.number))
         self._unfinished.add(before.number)
         self._view = None
 
     def create_new_trial(self, study_id: int, template_trial: FrozenTrial | None = None) -> int:
-        """A trial, which is unfinished until `ended` says otherwise."""
+        """A new trial, which is unfinished until `ended` is called."""
         trial_id = super().create_new_trial(study_id, template_trial)
         self._unfinished.add(self.get_trial_number_from_id(trial_id))
         return trial_id

@@ -1,6 +1,6 @@
-"""One attempt at an iteration of a collection: its units, what is on its way, its workers, and what is shown of that.
+"""One attempt at an iteration of a collection: its units, its results in flight, its workers, and their metrics.
 
-Decides, and does nothing: `workloads.collection` does.
+It only decides; `workloads.collection` acts.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from trialplane.wire.units import Offer, Parcel, Unit, WorkerStatus
 
 log = logging.getLogger(__name__)
 
-STORE_SHARE = 0.7  # of an object store that results may fill; Ray begins to write to disk at 0.8
-PATIENCE = 600.0  # seconds for another worker to come, when all that are there have been given up
-MOST_NAMED = 10  # units that failed, in one message
-SPILL_INTERVAL = 5.0  # seconds between looks at what the object stores have spilled
+STORE_SHARE = 0.7  # of an object store that results may fill; Ray spills to disk from 0.8 on
+PATIENCE = 600.0  # seconds to wait for another worker after all present ones have been given up
+MOST_NAMED = 10  # failed units listed in one message
+SPILL_INTERVAL = 5.0  # seconds between checks of what the object stores have spilled
 
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """Why an iteration fails, whatever its learner says."""
+    """Why an iteration fails, whatever its learner's outcome."""
 
     failure: FailureClass
     message: str
@@ -40,15 +40,15 @@ class Verdict:
 
 
 class Iteration:
-    """What is known of it.
+    """The state of an attempt at an iteration.
 
     Attributes:
-        request: the learner's, as the loop gave it.
+        request: the learner's.
         weights: a reference to what workers start with, or None.
-        is_published: whether the learner has said what that is.
-        is_all_fed: whether the learner was told that it has all results.
-        verdict: why it is ended, when it is for a reason of its own.
-        is_ending: whether it was told to end, for whatever reason: nothing new is begun.
+        is_published: whether the learner has offered them.
+        is_all_fed: whether the end of the results was sent to the learner.
+        verdict: why the iteration itself failed, if it did.
+        is_ending: whether it is being ended, for whatever reason: nothing new is started.
     """
 
     def __init__(self, request: TrialRequest, job: Collection, spilled: int | None) -> None:
@@ -63,7 +63,7 @@ class Iteration:
         self.is_all_fed = False
         self.verdict: Verdict | None = None
         self.is_ending = False
-        self._stuck_since: float | None = None  # when all workers that are there had been given up
+        self._stuck_since: float | None = None  # since when all present workers have been given up
         self._items = 0
         self._bytes = 0
         self._kept = 0
@@ -74,20 +74,20 @@ class Iteration:
         self._spill_at = 0.0
 
     def publish(self, weights: Any, store_bytes: int) -> None:
-        """Workers may start, with these weights."""
+        """Lets workers start, with these weights."""
         self.weights, self.is_published = weights, True
-        wanted = self.collect.in_flight_bytes
+        limit = self.collect.in_flight_bytes
         room = int(STORE_SHARE * store_bytes) - self.weights_bytes
-        self.flow.limit = min(wanted, max(1, room)) if store_bytes else wanted
-        if self.flow.limit < wanted:
+        self.flow.limit = min(limit, max(1, room)) if store_bytes else limit
+        if self.flow.limit < limit:
             log.warning(
-                "iteration %d: %d MB may be in flight, not the %d MB of collect.in_flight: the smallest object store has "
-                "%d MB, and the weights are in it too; resources.shm makes it larger",
-                *(self.request.trial, self.flow.limit >> 20, wanted >> 20, store_bytes >> 20),
+                "iteration %d: only %d MB may be in flight, not collect.in_flight's %d MB: the smallest object store has "
+                "%d MB, which also hold the weights; raise resources.shm to make it larger",
+                *(self.request.trial, self.flow.limit >> 20, limit >> 20, store_bytes >> 20),
             )
 
     def hand(self, worker: Worker) -> tuple[Unit, ...]:
-        """Units for a worker that wants some."""
+        """Hands units to a worker that has requested some."""
         units = self.book.hand(worker.index, worker.owed)
         if units:
             now = time.monotonic()
@@ -98,9 +98,9 @@ class Iteration:
         return units
 
     def offered(self, worker: Worker, offer: Offer) -> bool:
-        """A worker has a result; False when nobody will fetch it."""
+        """Records a result that a worker offers; False when it will not be fetched."""
         if not self.book.made(worker.index, offer.unit):
-            log.warning("worker %d offers a result of unit %d, which it does not have", worker.index, offer.unit)
+            log.warning("worker %d offered a result of unit %d, which was not assigned to it", worker.index, offer.unit)
             return False
         if offer.bytes > self.flow.limit:
             failed = self.book.refuse(offer.unit, FailureClass.INVALID, self._too_large(offer))
@@ -111,107 +111,106 @@ class Iteration:
         return True
 
     def fetched(self, units: tuple[int, ...], reference: Any, gone: tuple[int, ...], why: str) -> None:
-        """Results lie in the object store, and others are gone."""
+        """Records which results are in the object store, and which are gone."""
         if units:
             self.flow.store(units, reference)
         for unit in gone:
-            self._lose(unit, why or "its worker is gone")
+            self._lose(unit, why or "its worker has ended")
 
     def fed(self, units: tuple[int, ...], lost: bool, why: str) -> None:
-        """The learner has results, or they were lost."""
+        """Records that results were fed to the learner, or lost."""
         for unit in units:
             if lost:
-                self._lose(unit, why or "the object store has it no more")
+                self._lose(unit, why or "the object store has lost it")
             elif (parcel := self.flow.fed(unit)) is not None and self.book.arrive(unit):
                 self._count(parcel)
 
     def took(self, units: Iterable[int]) -> None:
-        """The learner has read results, or has those of a former attempt."""
+        """Records that the learner has read results, or has kept those of a former attempt."""
         for unit in units:
             parcel = self.flow.take(unit)
             if parcel is None:
                 self._kept += self.book.keep(unit)
-            elif self.book.arrive(unit):  # before we heard that it was fed
+            elif self.book.arrive(unit):  # before the event that it was fed
                 self._count(parcel)
 
     def take_back(self, worker: Worker, begun: tuple[int, ...] | None) -> None:
-        """A worker has ended: those of its units that its job had not begun wait as if nobody had had them."""
+        """Returns the units that an ended worker had not begun, as if they had never been handed out."""
         if begun is not None:
             unbegun = self.book.open(worker.index) - set(begun)
             self.book.put_back(worker.index, unbegun)
             worker.handed -= len(unbegun)
 
     def worker_ended(self, worker: Worker, outcome: TrialOutcome) -> TrialOutcome:
-        """A worker's process has ended; what it had is done again, or has failed. Gives its outcome as it is judged."""
-        # What it was working on when it failed is to blame, if there was anything, and not what it had given.
+        """Records the end of a worker's process: its units are retried or have failed. Returns its final outcome."""
+        # If it failed while working on units, those are at fault, not the results it had given.
         counts = not self.book.open(worker.index)
         for unit in self.flow.withdraw(worker.index):
             self._again(unit, worker.index, f"its worker ended before it was fetched: {outcome.message}", counts=counts)
         lost = self.book.lose(worker.index, outcome)
         if outcome.state is TrialState.COMPLETE and not worker.last and not worker.handed:
-            early = "play(ctx) returned before the iteration had enough, and without taking a unit"
+            early = "play(ctx) returned before the iteration was complete, without taking a unit"
             outcome = dataclasses.replace(outcome, state=TrialState.FAILED, failure=FailureClass.INVALID, message=early)
         worker.failed += lost.failed is not None
         worker.end(None if outcome.failure in (None, FailureClass.STOPPED) else outcome)
         return outcome
 
-    def judge(self, warm: Set[int], wanted: Set[int]) -> Verdict | None:
-        """Why the iteration has failed, if it has.
+    def judge(self, warm: Set[int], expected: Set[int]) -> Verdict | None:
+        """The reason why the iteration has failed, or None.
 
         Args:
             warm: the workers whose slots are ready.
-            wanted: those there are or will be: a slot may be on its way, for the first time or again.
+            expected: the workers there are or will be: a slot may be starting, for the first time or again.
         """
         failed = self.book.failed
         if len(failed) > self.collect.most_failed:
             first = next(iter(failed.values()))
             text = f"{errors.counted(len(failed), 'unit')} of {self.collect.units} failed, more than collect.max_failed = "
-            return Verdict(first.failure, f"{self._told(first)}; {text}{self.collect.most_failed}", first.traceback)
+            return Verdict(first.failure, f"{self._describe(first)}; {text}{self.collect.most_failed}", first.traceback)
         given_up = {slot for slot, worker in self.workers.items() if worker.is_given_up}
         if not given_up or warm - given_up or not self.book.waiting:
             self._stuck_since = None
             return None
         now = time.monotonic()
         self._stuck_since = now if self._stuck_since is None else self._stuck_since
-        if not wanted <= given_up and now < self._stuck_since + PATIENCE:
+        if not expected <= given_up and now < self._stuck_since + PATIENCE:
             return None
         worker = self.workers[min(given_up)]
         assert worker.failure is not None
         assert worker.failure.failure is not None
-        text = (
-            f"worker {worker.index}: {worker.failure.message}; {self._where(worker.index)}; no worker is left that gets as "
-        )
-        return Verdict(worker.failure.failure, f"{text}far as a unit", worker.failure.traceback)
+        text = f"worker {worker.index}: {worker.failure.message}; {self._where(worker.index)}"
+        message = f"{text}; no worker is left that can start a unit"
+        return Verdict(worker.failure.failure, message, worker.failure.traceback)
 
     def close(self) -> None:
-        """It is over: the object store need not keep anything of it."""
+        """Ends the iteration and releases its objects in the object store."""
         self.weights = None
         self.flow = Flow(0)
         for worker in self.workers.values():
             worker.close()
 
     def note_spilled(self, spilled: Callable[[], int | None], *, again: bool = False) -> None:
-        """Looks now and then, or `again`, whether an object store wrote results to disk, and says so once."""
+        """Checks periodically, or `again` at once, whether an object store spilled results to disk; warns once."""
         if not again and time.monotonic() < self._spill_at:
             return
         self._spill_at = time.monotonic() + SPILL_INTERVAL
         total = spilled()
         if total is None:
             return
-        if self._spilled_before is None or total < self._spilled_before:  # a node is gone, and its count
+        if self._spilled_before is None or total < self._spilled_before:  # a node is gone, and its count with it
             self._spilled_before = total
         before, self._spilled = self._spilled, max(self._spilled, total - self._spilled_before)
         if self._spilled and not before:
             log.warning(
-                "iteration %d: the object store has no room and writes results to disk (%.1f MB), which is slow; make it "
-                "larger (resources.shm) or collect.in_flight smaller",
+                "iteration %d: the object store is full and spills results to disk (%.1f MB), which is slow; make it "
+                "larger (resources.shm), or collect.in_flight smaller",
                 *(self.request.trial, self._spilled / 1e6),
             )
 
-    # What is shown
+    # Metrics and messages
 
     def metrics(self) -> dict[str, float]:
-        """What the platform adds to the outcome of the iteration."""
+        """The metrics that the platform adds to the iteration's outcome."""
         seconds = self._seconds()
         fresh = self.book.arrived - self._kept
         return {
@@ -224,21 +223,21 @@ class Iteration:
         }
 
     def of_workers(self) -> dict[str, float]:
-        """The same of each worker that did something."""
-        told: dict[str, float] = {}
+        """The same for each worker that did any unit."""
+        metrics: dict[str, float] = {}
         for row in self._workers({}):
             if row.units or row.failed:
                 each = 1 / row.seconds if row.seconds else 0.0
-                told[f"worker_{row.worker}/units_per_second"] = row.units * each
-                told[f"worker_{row.worker}/items_per_second"] = row.items * each
-                told[f"worker_{row.worker}/units_failed"] = float(row.failed)
-        return told
+                metrics[f"worker_{row.worker}/units_per_second"] = row.units * each
+                metrics[f"worker_{row.worker}/items_per_second"] = row.items * each
+                metrics[f"worker_{row.worker}/units_failed"] = float(row.failed)
+        return metrics
 
     def progress(self, nodes: Mapping[int, str]) -> CollectionProgress:
-        """How far it is.
+        """The progress of the iteration.
 
         Args:
-            nodes: slot → its node, of those that are ready.
+            nodes: slot → its node, for ready slots.
         """
         metrics = self.metrics()
         return CollectionProgress(
@@ -256,12 +255,12 @@ class Iteration:
         )
 
     def troubles(self) -> str:
-        """Which units failed, and the first of them with its reason; "" for none."""
+        """Which units failed, and why the first of them did; "" for none."""
         failed = self.book.failed
         if not failed:
             return ""
         numbers = ", ".join(str(unit) for unit in list(failed)[:MOST_NAMED]) + (" …" if len(failed) > MOST_NAMED else "")
-        first = self._told(next(iter(failed.values())))
+        first = self._describe(next(iter(failed.values())))
         return f"{len(failed)} of {errors.counted(self.book.count, 'unit')} failed: {numbers}; the first: {first}"
 
     def _workers(self, nodes: Mapping[int, str]) -> tuple[WorkerStatus, ...]:
@@ -277,11 +276,11 @@ class Iteration:
             self._again(unit, parcel.worker, why)
 
     def _again(self, unit: int, worker: int, why: str, *, counts: bool = True) -> None:
-        failed = self.book.again(unit, f"its result was lost on its way: {why}", counts=counts)
+        failed = self.book.again(unit, f"its result was lost in transit: {why}", counts=counts)
         self.workers[worker].failed += failed is not None
         if not self.is_ending:
-            text = "iteration %d: worker %d: the result of unit %d was lost on its way: %s; %s"
-            then = "it is done again" if failed is None else "that was once too often, so the unit has failed"
+            text = "iteration %d: worker %d: the result of unit %d was lost in transit: %s; %s"
+            then = "it is done again" if failed is None else "its retries are used up, so the unit has failed"
             log.warning(text, self.request.trial, worker, unit, why, then)
 
     def _count(self, parcel: Parcel) -> None:
@@ -295,7 +294,7 @@ class Iteration:
         return 0.0 if self._began is None or self._newest is None else self._newest - self._began
 
     def _too_large(self, offer: Offer) -> str:
-        text = f"the result of unit {offer.unit} has {offer.bytes / 1e6:.1f} MB, and "
+        text = f"the result of unit {offer.unit} is {offer.bytes / 1e6:.1f} MB, and "
         if self.flow.limit < self.collect.in_flight_bytes:
             return (
                 f"{text}the object store has room for {self.flow.limit / 1e6:.1f} MB; make it larger (resources.shm), or "
@@ -306,7 +305,7 @@ class Iteration:
             "smaller units"
         )
 
-    def _told(self, failed: FailedUnit) -> str:
+    def _describe(self, failed: FailedUnit) -> str:
         return f"unit {failed.unit}, by worker {failed.worker}: {failed.message}; {self._where(failed.worker)}"
 
     def _where(self, worker: int) -> str:

@@ -1,4 +1,4 @@
-"""What the MLflow writer knows of its predecessor: its notes on disk, and what MLflow has where those are lost."""
+"""The MLflow writer's state across restarts: its notes on disk, or what MLflow has if those are lost."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from typing import Any
 
 from trialplane.wire import labels
 
-MARKED = 4096  # bytes of the spool that a mark is made of
+MARKED = 4096  # bytes of the spool that a mark covers
 
 
 class Journal:
-    """Notes of (kind, key, value), the newest of which counts. Held by one writer at a time.
+    """Notes of (kind, key, value), of which the newest counts. Locked by one writer at a time.
 
     Args:
-        file: JSON lines; made when it is not there.
+        file: JSON lines; created if missing.
 
     Raises:
-        BlockingIOError: a former writer still has it.
+        BlockingIOError: a former writer still holds it.
     """
 
     def __init__(self, file: Path) -> None:
@@ -47,7 +47,7 @@ class Journal:
 
 
 def tracking_uri(file: Path) -> str | None:
-    """Where the run has been recorded so far; None for one that has not been. Reads the notes whoever holds them."""
+    """Where the run has been recorded so far, or None. Reads the notes without the lock."""
     if not file.exists():
         return None
     with file.open("rb") as lines:
@@ -62,16 +62,16 @@ def _notes(lines: Iterable[bytes]) -> dict[str, dict[str, Any]]:
         try:
             kind, key, value = json.loads(line)
             notes[kind][key] = value
-        except (ValueError, TypeError):  # the last line of a writer that was killed, or what a power cut left
+        except (ValueError, TypeError):  # a line that a kill or a power cut left incomplete
             continue
     return notes
 
 
 def mark(events: Path, offset: int) -> str:
-    """A digest of the spool's bytes before `offset`: it tells whether a spool still is the one that was written up to there.
+    """A digest of the spool's bytes before `offset`, by which a writer checks that it is the spool it has read up to there.
 
-    After a power cut a file may be older than what another says of it. Of 0 bytes, and of a spool that ends before the
-    offset, it is "".
+    After a power cut a file may be older than another file's notes about it. "" at offset 0, and for a spool that ends
+    before the offset.
     """
     if not offset or not events.exists() or events.stat().st_size < offset:
         return ""
@@ -82,7 +82,7 @@ def mark(events: Path, offset: int) -> str:
 
 
 def given(events: Path) -> set[str]:
-    """Ids of the MLflow runs that trials in the spool have in their environment, written to MLflow or not."""
+    """Ids of the MLflow runs that trials in the spool received in their environment, written to MLflow or not."""
     if not events.exists():
         return set()
     with events.open("rb") as spool:
@@ -96,7 +96,7 @@ class Found:
 
     Attributes:
         runs: number of the attempt → id of its run.
-        whole: numbers of those that have everything. That a run has ended says nothing: the job may have ended it.
+        whole: numbers of those that are complete. An ended run need not be: the job may have ended it.
     """
 
     runs: dict[int, str] = dataclasses.field(default_factory=dict)
@@ -104,9 +104,9 @@ class Found:
 
 
 def studies(client: Any, experiment: str, run: str, submitted: float) -> list[Any]:
-    """The runs of a study, the one that was written to first: there are several when an answer of MLflow's was lost.
+    """The runs of a study, the one with entries first: there are several if one of MLflow's responses was lost.
 
-    A run that was deleted may have had this one's name: its study stays in MLflow, and is another one.
+    A deleted run of the same name is another study, which stays in MLflow.
 
     Args:
         client: MLflow's.
@@ -115,18 +115,18 @@ def studies(client: Any, experiment: str, run: str, submitted: float) -> list[An
         submitted: when, in seconds since the epoch.
     """
     query = f"tags.`{labels.RUN}` = '{run}' and tags.`{labels.KIND}` = 'study'"
-    known_as = (moment(submitted), str(submitted))  # the latter of a version that wrote seconds
+    known_as = (moment(submitted), str(submitted))  # the latter is of a former version, which wrote seconds
     known = [study for study in client.search_runs([experiment], query) if study.data.tags.get(labels.SUBMITTED) in known_as]
     return sorted(known, key=lambda study: labels.STATE not in study.data.tags)
 
 
 def moment(submitted: float) -> str:
-    """The time of a submission as its study's run has it."""
+    """The time of a submission, in the form of the study's tag."""
     return datetime.datetime.fromtimestamp(submitted, datetime.UTC).isoformat(" ", "milliseconds")
 
 
 def attempts(client: Any, experiment: str, parent: str) -> Found:
-    """Asks MLflow for all children of a study's run.
+    """Queries MLflow for all children of a study's run.
 
     Args:
         client: MLflow's.
@@ -139,7 +139,7 @@ def attempts(client: Any, experiment: str, parent: str) -> Found:
         page = client.search_runs([experiment], f"tags.`{labels.PARENT}` = '{parent}'", page_token=token or None)
         for run in page:
             number = run.data.tags.get(labels.NUMBER)
-            if number is not None:  # else it was reserved, and nobody knows for whom: it is not used again
+            if number is not None:  # else it was reserved for an unknown attempt, and is not used again
                 found.runs[int(number)] = run.info.run_id
                 if labels.RECORDED in run.data.tags:
                     found.whole.add(int(number))

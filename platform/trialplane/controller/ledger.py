@@ -1,15 +1,15 @@
-"""The ledger: asks Optuna for trials and tells it their ends, each logical trial once.
+"""The ledger: takes trials from Optuna's `ask` and reports their ends by `tell`, each logical trial once.
 
-The study lives twice: in memory (`History`), where samplers and pruners work at once, and in the database (`Storage`),
-where a trial with its parameters is written before it starts and its end before the next decision. On opening, memory is
-filled from the database, and attempts that were running are told as lost and tried again.
+The study exists twice: in memory (`History`), where samplers and pruners work without delay, and in the database
+(`Storage`), where a trial with its parameters is written before it starts and its end before the next decision. On opening,
+memory is filled from the database, and attempts that were running are recorded as lost and retried.
 
-A logical trial is what the user asked for: 0 to `trials` - 1. Each attempt at it is one row in the database; a retry has the
-same parameters and says in its request which attempt it repeats. In memory, which is Optuna's, it takes the place of the
-attempt before. This room's only users of Optuna are this module, `samplers`, `pruning` and `history`.
+Logical trials are numbered 0 to `trials` - 1. Each attempt at one is a row in the database; a retry has the same parameters
+and names in its request the attempt that it repeats. In memory, which is Optuna's, it takes the place of the attempt before.
+In this room only this module, `samplers`, `pruning` and `history` use Optuna.
 
-Over 400 lines: one class, whose every method must keep memory, database and counts in step; what does not touch all three
-stands in `counts`, `history` and `store`.
+Over 400 lines: one class, whose every method must keep memory, database and counts consistent; what does not touch all three
+is in `counts`, `history` and `store`.
 """
 
 from __future__ import annotations
@@ -49,17 +49,17 @@ class _Attempt:
 
 
 class _Study(optuna.Study):
-    """A study driven by ask and tell, in which a sampler's request to stop is noted, not refused."""
+    """A study driven by ask and tell, which records a sampler's request to stop instead of refusing it."""
 
     exhausted = False
 
     def stop(self) -> None:
-        """Called by samplers that have drawn every point there is."""
+        """Called by samplers that have drawn every point."""
         self.exhausted = True
 
 
 class Ledger:
-    """One study, open for this controller alone; `pruning` is its pruner.
+    """One study, opened by this controller alone; `pruning` is its pruner.
 
     Args:
         url: of the database.
@@ -67,8 +67,8 @@ class Ledger:
         run: name of the run, which names the study.
         code: folder of the job's code, for spaces and options given as functions.
         lock: file to lock when the database is SQLite.
-        patience: with a database that is away, or that another controller holds.
-        left_at: the step at which a training was last seen, where the database does not hold the run's status.
+        patience: how long to wait for a database that is away, or that another controller holds.
+        left_at: the last known step of a training, where the database does not hold the run's status.
 
     Raises:
         LedgerError: see `store.study.Storage`.
@@ -92,13 +92,13 @@ class Ledger:
         self.counts = Counts(keeps_checkpoints=job.keeps_checkpoints)
         self.newest: dict[int, TrialRow] = {}
         self.best: TrialRow | None = None
-        self.worked = 0.0  # seconds, as the database's last status of the run says
+        self.worked = 0.0  # seconds, from the last status of the run in the database
         self._left_at = left_at
         self._code = samplers.JobCode(code)
         self._patiently = patience or Patience()
         self._next = 0  # logical number of the next new trial
         self._open: dict[int, _Attempt] = {}
-        # Number → each attempt there was, with what was drawn for it alone as parameters, and how it ended.
+        # Number → each attempt, with only the drawn parameters, and how it ended.
         self._attempts: dict[int, tuple[TrialRequest, TrialOutcome | None]] = {}
         self._again = Repeats(self.counts)
         directions = [StudyDirection[objective.direction.upper()] for objective in job.objectives]
@@ -106,9 +106,9 @@ class Ledger:
         self._memory = history.History(directions)
         self.pruning = Pruning(job, self._memory, self._code)
         self._study = self._memory_study(directions)
-        wanted = tuple(objective.direction for objective in job.objectives)
+        directed = tuple(objective.direction for objective in job.objectives)
         seconds, give_up = self._patiently.lock_seconds, self._patiently.give_up
-        self._storage = Storage(url, run, wanted, lock, lock_patience=seconds, give_up=give_up)
+        self._storage = Storage(url, run, directed, lock, lock_patience=seconds, give_up=give_up)
         try:
             self._saved_attributes: dict[str, Any] = {}
             self._load()
@@ -123,22 +123,22 @@ class Ledger:
         self.close()
 
     def close(self) -> None:
-        """Releases the study; attempts still open will be found by the next controller."""
+        """Releases the study; the next controller finds the attempts that are still open."""
         self._storage.close()
 
     @property
     def exhausted(self) -> bool:
-        """Whether the sampler has drawn every point there is, and none of them is to be tried again."""
+        """Whether the sampler has drawn every point, and none of them is to be retried."""
         return not self._again and (self._study.exhausted or samplers.grid_is_drawn(self.job, self._study))
 
     @property
     def is_done(self) -> bool:
-        """Whether every trial has ended, or none is left that the sampler could draw."""
+        """Whether every trial has ended, or the sampler has none left to draw."""
         return self.counts.ended >= self.job.trials or (self.exhausted and not self.counts.running)
 
     @property
     def unstarted(self) -> int:
-        """How many attempts `ask` would give now, if the sampler draws as many points as there are trials."""
+        """How many attempts `ask` would return now, if the sampler draws as many points as there are trials."""
         return len(self._again) + self.job.trials - self._next
 
     def ask(self) -> TrialRequest | None:
@@ -162,7 +162,7 @@ class Ledger:
         return attempt.request
 
     def report(self, report: records.TrialReport) -> bool:
-        """Takes the metrics of one step; True when the pruner wants the trial to end.
+        """Takes the metrics of one step; True when the pruner decides to end the trial.
 
         A report of an attempt that is not running is ignored.
         """
@@ -178,7 +178,7 @@ class Ledger:
 
         Returns:
             The outcome with `retried` decided, or None when the attempt is not running: a late result of a former
-            attempt, or one told before.
+            attempt, or one already recorded.
         """
         attempt = self._open.get(outcome.number)
         if attempt is None:
@@ -197,27 +197,28 @@ class Ledger:
         return outcome
 
     def take_up(self, number: int | None = None) -> bool:
-        """Has a training, or an iteration, that failed for good tried again, as the user wants it; see `Repeats.take_up`.
+        """Reopens a training or an iteration that failed for good, at the user's request; see `Repeats.take_up`.
 
-        What was told stays as it is: the next attempt names the one that it repeats, and so a later controller counts alike.
+        The recorded outcome does not change: the next attempt names the one it repeats, so a later controller counts the
+        same.
         """
         return self.job.is_sequential and self._again.take_up(number)
 
     def running(self) -> list[TrialRequest]:
-        """The attempts that were asked and not told."""
+        """The attempts that have started and not ended."""
         return [attempt.request for attempt in self._open.values()]
 
     def attempts(self) -> Iterator[tuple[TrialRequest, TrialOutcome | None]]:
-        """Every attempt there was, in order of numbers, with its outcome unless it runs."""
+        """Every attempt in order of numbers, with its outcome unless it is running."""
         for request, outcome in self._attempts.values():
             yield dataclasses.replace(request, params={**self.job.params, **request.params}), outcome
 
     def describe(self, attributes: Mapping[str, Any], *, patient: bool = True) -> None:
-        """Writes what there is to know about the run.
+        """Writes facts about the run.
 
         Args:
             attributes: by the name of a column, JSON values.
-            patient: whether to wait for a database that is away; else it is left out.
+            patient: whether to wait for a database that is away; otherwise the write is skipped.
         """
         if patient:
             self._patiently(lambda: self._storage.describe(attributes))
@@ -226,13 +227,13 @@ class Ledger:
                 self._storage.describe(attributes)
 
     def desired(self) -> Desired:
-        """The desired state of the run, as the gateway wrote it; LedgerUnavailable when the database is away."""
+        """The desired state of the run, as written by the gateway; raises LedgerUnavailable when the database is away."""
         return records.from_dict(Desired, self._storage.described(labels.LEDGER_DESIRED) or {})
 
     # Drawing
 
     def _draw(self, trial: int) -> _Attempt:
-        """A new logical trial: an enqueued point, completed by the sampler, or the sampler's own."""
+        """A new logical trial: an enqueued point, completed by the sampler, or a point of the sampler."""
         self._study.sampler = samplers.build_sampler(self.job, trial, self._code, self._study.sampler)
         if trial < len(self._search.enqueue):
             self._study.enqueue_trial(dict(self._search.enqueue[trial]))
@@ -243,7 +244,7 @@ class Ledger:
         return self._attempt(drawn, trial, 1, None, sampled)
 
     def _repeat(self, before: TrialRequest) -> _Attempt:
-        """A retry: the same parameters, and the sampler's own attributes, so that it takes the place of the first."""
+        """A retry: the same parameters and sampler attributes, so that it takes the place of the attempt before."""
         frozen = self._frozen(before.trial)
         again = optuna.trial.create_trial(
             state=TrialState.RUNNING,
@@ -272,7 +273,7 @@ class Ledger:
             resume=self.job.resume or "",
             retry_of=retry_of,
         )
-        # Only what is drawn goes into the database: the fixed parameters are the job's.
+        # Only drawn parameters are written to the database: the fixed ones are the job's.
         self._attempts[request.number] = dataclasses.replace(request, params=sampled), None
         return _Attempt(request, drawn, time.time())
 
@@ -280,7 +281,7 @@ class Ledger:
 
     def _tell_memory(self, attempt: _Attempt, outcome: TrialOutcome) -> None:
         trial = attempt.trial
-        state, values = samplers.told(self.job, outcome)
+        state, values = samplers.state_and_values(self.job, outcome)
         if values is not None:
             for constraint in self._search.constraints:
                 trial.set_constraint(constraint.metric, constraint.excess(outcome.metrics[constraint.metric]))
@@ -340,8 +341,8 @@ class Ledger:
         self._saved_attributes = changed or self._saved_attributes
 
     def _load(self) -> None:
-        """Fills memory from the database, and ends what a former controller left running."""
-        gc.disable()  # thousands of objects are made and none is garbage: the collector takes half of the time
+        """Fills memory from the database, and ends the attempts that a former controller left running."""
+        gc.disable()  # thousands of objects are made and none is garbage: the collector would take half of the time
         try:
             self._fill()
         finally:
@@ -363,7 +364,7 @@ class Ledger:
             self.pruning.has_come = self.pruning.has_come or bool(frozen.intermediate_values)
             if request.trial > self._next:
                 raise errors.LedgerCorrupt(
-                    f"trial {self._next} of the study {self.run} is missing in its ledger, so the others cannot be "
+                    f"trial {self._next} of the study {self.run} is missing from its ledger, so the others cannot be "
                     "counted; put a good copy in its place, or give the run another name"
                 )
             if request.trial < self._next:
@@ -382,13 +383,13 @@ class Ledger:
         samplers.stop_if_exhausted(self.job, self._study, self._code)
 
     def _go_on_from(self, described: Mapping[str, Any]) -> None:
-        """Takes from the last status, as the database has it, how long the run has worked and how far a training was."""
+        """Restores from the last status in the database how long the run has worked and how far a training was."""
         try:
             status = records.from_dict(RunStatus, described)
         except ValueError as error:
             raise errors.LedgerCorrupt(
-                f"the status of the study {self.run} in its ledger cannot be read ({error}); the version of trialplane that "
-                f"wrote it may go on with it, `platform delete {self.run}` forgets it"
+                f"the status of the study {self.run} in its ledger cannot be read ({error}); resume it with the version of "
+                f"trialplane that wrote it, or delete it: `platform delete {self.run}`"
             ) from error
         self.worked = status.worked
         step = progress.step_of(status.progress)

@@ -1,7 +1,7 @@
 """The controller's loop: starts attempts, records their ends, and ends the run when its trials or its budgets are used up.
 
 One thread. Slots answer with events. The loop waits for the database only while it is away, and for MLflow only for the id
-of a trial's run, as long as `_id_patience` says. What differs between kinds of runs is the workload's.
+of a trial's run, for at most `_id_patience`. What differs between kinds of runs is in the workload.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from trialplane.wire.states import FailureClass, RunState
 
 log = logging.getLogger(__name__)
 
-WAIT = 0.25  # seconds; how soon the loop sees a signal when no slot has an event
+WAIT = 0.25  # seconds; how soon the loop handles a signal when no slot has an event
 
 
 class User(Protocol):
-    """What the user wants of the run; asked all the time."""
+    """The desired state of the run, which the loop polls."""
 
     def ending(self) -> Ending | None:
         """How the run is to end, or None."""
 
     def parallel(self) -> int | None:
-        """How many slots there are to be; None keeps them as they are."""
+        """The desired number of slots; None keeps the current one."""
 
 
 class Controller:
@@ -50,11 +50,11 @@ class Controller:
     Args:
         run: the run's files.
         ledger: the run's.
-        workload: what its slots work on.
-        recorder: MLflow's.
-        board: shows the status.
-        base: the status's unchanging part.
-        user: of the run.
+        workload: the work of its slots.
+        recorder: to MLflow.
+        board: publishes the status.
+        base: the constant part of the status.
+        user: the source of the desired state.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Controller:
         self._board = board
         self._base = base
         self._user = user
-        self._is_dry = False  # nothing is left to start, unless a running trial is tried again
+        self._is_dry = False  # nothing is left to start, unless a running trial is retried
         self._ending: Ending | None = None
         self._hurry = False
         self._stopping: set[int] = set()  # numbers of attempts that the user has stopped
@@ -85,7 +85,7 @@ class Controller:
         self._best_trial = None if ledger.best is None else ledger.best.trial
         self._durations: collections.deque[float] = collections.deque(maxlen=20)  # seconds, of the last trials
         self._logs_itself = False
-        self._warnings: dict[str, None] = {}  # those logged already, in their order
+        self._warnings: dict[str, None] = {}  # those already logged, in order
 
     def run(self) -> Ending:
         """Runs until the end and returns how it ended; the ends of all attempts are in the ledger by then."""
@@ -94,7 +94,7 @@ class Controller:
             if self._ending is None:
                 self._start_all()
             elif self._ending.kill:
-                self._end_all(self._ending)  # each time: what is just being started takes no message yet
+                self._end_all(self._ending)  # in each iteration, as a process that is just starting takes no message yet
             self._resize()
             if not self._ledger.counts.running and (self._ending or self._ledger.is_done):
                 return self._end()
@@ -107,7 +107,9 @@ class Controller:
             if complaint := self._ledger.pruning.complaint:
                 self._warn(complaint)
             self._recorder.tick()
-            self.show(RunState.RUNNING, "what runs saves itself and ends" if self._stopping else self._workload.trouble)
+            self.show(
+                RunState.RUNNING, "the running trials save themselves and end" if self._stopping else self._workload.trouble
+            )
 
     def show(self, state: RunState, reason: str = "") -> None:
         """Puts the run's status on the board."""
@@ -115,11 +117,11 @@ class Controller:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What somebody should know of the run, in the order in which it was found."""
+        """Warnings about the run, in the order in which they arose."""
         return tuple(self._warnings)
 
     def _warn(self, text: str) -> None:
-        """Shows a warning, once."""
+        """Adds and logs a warning, once."""
         if text not in self._warnings:
             self._warnings[text] = None
             log.warning("%s", text)
@@ -133,7 +135,7 @@ class Controller:
             self._workload.resize(parallel, 0 if self._is_dry or self._ending else self._ledger.unstarted)
 
     def _start_all(self) -> None:
-        """Starts an attempt in every idle slot while there are any to start."""
+        """Starts an attempt in every idle slot while there are any left."""
         for slot in self._workload.idle:
             request = self._ledger.ask()
             if request is None:
@@ -146,8 +148,8 @@ class Controller:
     def _id_patience(self) -> float:
         """Seconds worth waiting for the id of a trial's MLflow run before the trial starts.
 
-        A job that has imported MLflow, or a trial of which has logged, will use it. Another may still import it while it
-        runs, and is well served by a store of its own; a wait may then cost at most a fiftieth of a trial.
+        A job uses MLflow if it has imported it or one of its trials has logged to it. Any other job may still import it
+        while it runs, and then logs into a store of its own; for it the wait may cost at most a fiftieth of a trial.
         """
         if self._logs_itself or not self._durations:
             return ID_WAIT
@@ -156,7 +158,7 @@ class Controller:
     # Recording
 
     def _take(self, event: SlotTrial) -> None:
-        """Records what has come of an attempt."""
+        """Records the messages of an attempt."""
         for message in event.messages:
             if isinstance(message, LogGrown):
                 arrival.add_to_log(self._run, event.request, message.data)
@@ -180,7 +182,7 @@ class Controller:
         if event.store is not None:
             arrival.unpack_store(self._run, number, event.store)
         self._logs_itself = self._logs_itself or self._run.trial_store(number).exists()
-        # In the ledger, so that a controller without this one's disk finds what MLflow has of this attempt.
+        # In the ledger, so that a controller without this one's disk finds the attempt's run in MLflow.
         step, run_id = self._recorder.last_step(number), event.request.env.get(env.MLFLOW_RUN_ID, "")
         ended = self._ledger.tell(dataclasses.replace(self._as_stopped(outcome), step=step, mlflow=run_id))
         assert ended is not None
@@ -199,19 +201,19 @@ class Controller:
         if ended.failure is None:
             log.info("%s: %s%s", name, ended.state.value, f"; {ended.message}" if ended.message else "")
         else:
-            again = "; it is tried again" if ended.retried else ""
+            again = "; it is retried" if ended.retried else ""
             log.warning("%s: %s: %s%s", name, ended.failure.value, ended.message, again)
 
     # Ending
 
     def _check_end(self) -> None:
-        """Finds out whether the user, a budget or what has failed ends the run."""
+        """Checks whether the user, a budget or a failure ends the run."""
         if self._since is not None:
             before, self._since = self._since, time.monotonic()
             self.worked += self._since - before
         if (by_user := self._user.ending()) is not None:
             self._ending = endings.of(self._ending, by_user)
-            self._hurry = self._hurry or by_user.hurry  # whatever the ending is called
+            self._hurry = self._hurry or by_user.hurry  # whichever ending counts
         ledger = self._ledger
         found = (*endings.of_budgets(self._job, ledger.counts, ledger.best, self.worked), self._workload.failed())
         for ending in found:
@@ -219,7 +221,7 @@ class Controller:
                 self._ending = endings.of(self._ending, ending)
 
     def _end_all(self, ending: Ending) -> None:
-        """Ends the running trials: those that the user stops and that save themselves in their own time."""
+        """Ends the running trials; those that keep checkpoints get time to save one when the user ends the run."""
         for slot, request in self._workload.running().items():
             if ending.by_user and self._job.keeps_checkpoints and not self._hurry:
                 self._stopping.add(request.number)
@@ -229,18 +231,18 @@ class Controller:
                 self._workload.kill(slot, FailureClass.STOPPED, f"stopped: {ending.reason}")
 
     def _as_stopped(self, outcome: TrialOutcome) -> TrialOutcome:
-        """The outcome of a trial that the user has stopped: it uses up no retry, whatever became of its process."""
+        """The outcome of a trial that the user has stopped: it uses up no retry, however its process ended."""
         if outcome.number not in self._stopping:
             return outcome
         self._stopping.discard(outcome.number)
         if outcome.failure not in (FailureClass.LOST, FailureClass.CRASHED):
-            return outcome  # it ended by itself, in the time it got
+            return outcome  # it ended by itself, within its grace period
         return dataclasses.replace(outcome, failure=FailureClass.STOPPED)
 
     def _end(self) -> Ending:
-        """How the run ended, now that nothing runs."""
+        """How the run ended, once nothing runs."""
         if self._ending is None or (self._ending.state is RunState.PAUSED and self._ledger.is_done):
-            return self._workload.finished()  # also when the last trial used the time it got to the end
+            return self._workload.finished()  # also when the last trial completed within its grace period
         return self._ending
 
     # Showing

@@ -1,14 +1,12 @@
-"""The process that writes a run's events to MLflow; it is known here, in `batch` and in `artifacts`.
+"""The process that writes a run's events to MLflow, which in this room only it, `batch`, `artifacts` and `adoption` use.
 
 `python -m trialplane.controller.mlflow_writer RUN_DIR [--look]` is started by the recorder, with the tracking URI in
-MLFLOW_TRACKING_URI. It reads counts of wanted run ids on its input, and events from the spool; it says `{"id": …}`,
-`{"done": bytes, "left": files, "trouble": message}` and `{"away": message}` on its output.
-Everything it does can be done twice: metrics carry the time of the event, parameters and tags are the same again, a
-run's id is looked up before one is made. It ends when it is told so and has written everything, or at once when its
-input is closed.
+MLFLOW_TRACKING_URI. It reads counts of requested run ids on stdin, and events from the spool; it writes `{"id": …}`,
+`{"done": bytes, "left": files, "trouble": message}` and `{"away": message}` to stdout.
+Every operation is idempotent: metrics carry the time of the event, parameters and tags do not change, a run's id is looked
+up before a run is created. The process ends on request when it has written everything, or at once when stdin is closed.
 
-Over 400 lines: the process, and the one class that knows which event becomes what in which run; what they send with is in
-`batch` and `artifacts`.
+Over 400 lines: the process, and the one class that maps events to entries of runs; sending is in `batch` and `artifacts`.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ from mlflow.tracking import MlflowClient
 from trialplane import errors
 from trialplane.controller import adoption, journal
 from trialplane.controller.artifacts import Artifacts
-from trialplane.controller.batch import Artifact, Batch, Sender, describe, milliseconds, say
+from trialplane.controller.batch import Artifact, Batch, Sender, describe, milliseconds, write_log
 from trialplane.spec.jobs import collection
 from trialplane.wire import env, escapes, labels, paths, records, rows
 from trialplane.wire.paths import RunPaths
@@ -41,11 +39,11 @@ from trialplane.wire.states import RunState, TrialState
 
 MAX_LINES = 400  # events written together
 END = b"end"  # on the input: no event will follow
-NICENESS = 10  # trials and the controller come first; what is left is written when they are done
-IDLE = 0.1  # seconds between looks at the spool
+NICENESS = 10  # trials and the controller have priority; the rest is written when they are done
+IDLE = 0.1  # seconds between reads of the spool
 _RESERVED = "RESERVED"
 _NOUNS = {"train": "training", "collect": "iteration"}  # what a trial is called in runs of these kinds
-# A pruned trial has done all that was asked of it; MLflow shows KILLED as it shows FAILED.
+# A pruned trial has done its work; MLflow shows KILLED like FAILED.
 _STATUS = {
     TrialState.COMPLETE: "FINISHED",
     TrialState.PRUNED: "FINISHED",
@@ -61,8 +59,8 @@ class Writer:
 
     Args:
         run: the run's files.
-        uri: MLflow's tracking URI: of a run that has been written before the same place, perhaps with another login.
-        look: whether a former writer may have been here whose journal is lost.
+        uri: MLflow's tracking URI; for a run that was written before, the same place, perhaps with another login.
+        look: whether a former writer's journal may be lost, so that MLflow is searched for its runs.
     """
 
     def __init__(self, run: RunPaths, uri: str, look: bool = False) -> None:
@@ -71,14 +69,14 @@ class Writer:
         self._submitted = float(self._submission.get("submitted", time.time()))
         self._journal = journal.Journal(run.written)
         notes = self._journal.notes
-        self._marks = look  # what is whole in MLflow, for a successor without this journal
+        self._marks = look  # mark complete runs in MLflow, for a successor without this journal
         self._look = look and not notes["uri"]
-        self._new = not notes["uri"] and not look  # else a crash may have left runs that the journal does not know
-        self._whole: set[int] = set()  # attempts that a former writer has finished, as MLflow says
+        self._new = not notes["uri"] and not look  # else a crash may have left runs that are not in the journal
+        self._whole: set[int] = set()  # attempts that a former writer has completed, according to MLflow
         self._runs: dict[int, str] = {int(number): run_id for number, run_id in notes["run"].items()}
         self.offset, mark = notes["written"].get("", (0, ""))
         if journal.mark(run.events, self.offset) != mark:
-            say(f"{run.events} is not what {run.written} speaks of, as after a power cut: all of it is written again")
+            write_log(f"{run.events} does not match {run.written}, as after a power cut: all of it is written again")
             self.offset = 0
         self._parent: str | None = notes["parent"].get("")
         self._experiment: str | None = notes["experiment"].get("")
@@ -93,11 +91,11 @@ class Writer:
 
     @property
     def progress(self) -> dict[str, Any]:
-        """How far it came, for the controller."""
+        """How far the writer is, for the controller."""
         return {"done": self.offset, "left": self.artifacts.left, "trouble": self.artifacts.trouble}
 
     def reserve(self) -> str:
-        """The id of a run nobody uses: a spare one from before a crash, or a new one."""
+        """The id of an unused run: a spare one from before a crash, or a new one."""
         self._ensure_parent()
         if self._spares:
             return str(self._spares.pop())
@@ -111,20 +109,20 @@ class Writer:
         """Writes the next events of the spool; False when there are none.
 
         Args:
-            between: called before each MLflow run is written to, so that nobody waits long for an id.
+            between: called before each MLflow run is written to, so that requests for ids do not wait long.
         """
         lines, size = self._next_lines()
         if not lines:
             return False
         batches: dict[str, Batch] = collections.defaultdict(Batch)
         for line in lines:
-            if line.isspace():  # the recorder has set what it was aside
+            if line.isspace():  # the recorder has moved a damaged line away
                 continue
             with _skipping(f"an event is left out of MLflow: {line[:300].decode(errors='replace').strip()}"):
                 self._take(json.loads(line), batches)
         for run_id, batch in batches.items():
             between()
-            with _skipping(f"what belongs into MLflow's run {run_id} now is left out"):
+            with _skipping(f"entries for MLflow's run {run_id} are left out"):
                 if self._sender.send(run_id, batch):
                     self.artifacts.add(run_id, batch.artifacts, is_last=batch.is_last)
         self.offset += size
@@ -132,7 +130,7 @@ class Writer:
         return True
 
     def close(self) -> None:
-        """Deletes the runs that were created and never used; never one that a trial of the spool has."""
+        """Deletes the runs that were created and never used, except those given to a trial in the spool."""
         if self._parent is None:
             return
         reserved = f"tags.`{labels.PARENT}` = '{self._parent}' and tags.`{labels.STATE}` = '{_RESERVED}'"
@@ -144,10 +142,10 @@ class Writer:
             unused += [run.info.run_id for run in page if run.info.run_id not in used]
             token = page.token or None
         for run_id in unused:
-            self._journal.note("spare", run_id, "")  # first, so that no successor gives a deleted run away
+            self._journal.note("spare", run_id, "")  # first, so that no successor hands out a deleted run
             self._client.delete_run(run_id)
         for study in self._studies():
-            # One that MLflow made after it was looked for.
+            # A duplicate, created after the search.
             if study.info.run_id != self._parent and labels.STATE not in study.data.tags:
                 self._client.delete_run(study.info.run_id)
 
@@ -206,14 +204,14 @@ class Writer:
                 **({} if request.retry_of is None else {labels.RETRY_OF: request.retry_of}),
             }
         )
-        # MLflow never changes a parameter: ours would refuse the job's own of the same name, which fails the trial, or a
-        # whole batch of them. So they are tags while the trial runs, and parameters when nobody logs any more.
+        # MLflow never changes a parameter: with ours it would refuse the job's own of the same name, which fails the trial,
+        # or a whole batch of them. So they are tags while the trial runs, and parameters once it has ended.
         batch.add_tags({labels.PARAM + name: value for name, value in sorted(request.params.items())})
 
     def _ended(self, event: Mapping[str, Any], batches: dict[str, Batch]) -> None:
         outcome = records.from_dict(TrialOutcome, event["outcome"])
         batch = batches[self._runs[outcome.number]]
-        # One that the job has logged with another value stays the job's. A spool of an older version says none here.
+        # A parameter that the job has logged with another value stays the job's. A spool of an older version has none here.
         batch.add_params(dict(sorted(event.get("params", {}).items())))
         seconds = {"trial_seconds": outcome.ended - outcome.started} if outcome.started else {}
         batch.add_metrics({**outcome.metrics, **seconds}, outcome.ended, event["step"])
@@ -233,7 +231,7 @@ class Writer:
         log = self._run.trial_log(event["trial"], event["attempt"])
         failed = outcome.state is TrialState.FAILED or outcome.metrics.get(collection.FAILED_UNITS)
         if (failed or event.get("keep_log")) and log.exists():
-            # Of a collection, those of its workers too; each goes on through all attempts at the iteration.
+            # For a collection also its workers' logs; each continues through all attempts at the iteration.
             logs = [log, *sorted(log.parent.glob("worker-*.log"))]
             batch.artifacts += [Artifact("logs", str(file), "log") for file in logs]
         if event["arrays"] is not None:
@@ -261,7 +259,7 @@ class Writer:
             self._runs, self._whole = before.runs, before.whole
             for number, run_id in before.runs.items():
                 self._journal.note("run", str(number), run_id)
-        self._parent = parent  # when all of the above has come off: else it is done again
+        self._parent = parent  # only when all of the above succeeded: otherwise it is repeated
         self._journal.note("parent", "", parent)
 
     def _studies(self) -> list[Any]:
@@ -273,7 +271,7 @@ class Writer:
         try:
             run = self._client.create_run(self._experiment or "", start, {**tags, labels.JOB: job}, name)
         except Exception:
-            self._new = False  # MLflow may have made it all the same: the next try looks for it
+            self._new = False  # MLflow may have created it nevertheless: the next try searches for it
             raise
         return str(run.info.run_id)
 
@@ -291,7 +289,7 @@ class Writer:
         return created
 
     def _find(self, number: int) -> str | None:
-        """The run of an attempt that the journal does not know, after a crash."""
+        """The run of an attempt that is not in the journal, after a crash."""
         if self._new:
             return None
         query = f"tags.`{labels.PARENT}` = '{self._require_parent()}' and tags.`{labels.NUMBER}` = '{number}'"
@@ -326,63 +324,63 @@ def _number(event: Mapping[str, Any]) -> int:
 
 @contextlib.contextmanager
 def _skipping(what: str) -> Iterator[None]:
-    """Logs an error that nobody thought of and goes on, or the next writer would die of the same event, and the next.
+    """Logs an unexpected error and continues; otherwise every further writer would fail at the same event.
 
-    What MLflow or a disk may do better in a minute is raised: it is tried again.
+    Errors of MLflow and of disks may be temporary, so they are raised and retried.
     """
     try:
         yield
     except (MlflowException, OSError):
         raise
     except Exception as error:  # noqa: BLE001 - the border of the process
-        say(f"{what}; {describe(error)}")
+        write_log(f"{what}; {describe(error)}")
 
 
 class _Input:
-    """What the controller asks for on the standard input."""
+    """The controller's requests on stdin."""
 
     def __init__(self) -> None:
-        self.wanted = 0  # ids
+        self.requested = 0  # ids
         self.ending = False
         self.closed = False
         self._partial = b""
 
-    def listen(self, timeout: float) -> None:
-        """Takes what has been asked for, waiting at most `timeout` seconds."""
+    def receive(self, timeout: float) -> None:
+        """Reads requests, waiting at most `timeout` seconds."""
         if not select.select([sys.stdin], [], [], timeout)[0]:
             return
         data = os.read(sys.stdin.fileno(), 4096)
         self.closed = not data
         *lines, self._partial = (self._partial + data).split(b"\n")
         self.ending = self.ending or END in lines
-        self.wanted += sum(int(line) for line in lines if line != END)
+        self.requested += sum(int(line) for line in lines if line != END)
 
 
 def main() -> None:
-    """Serves ids and writes events until told to end."""
-    # MLflow prints to the standard output at any time: the answers get the pipe, the output goes to the log.
+    """Serves ids and writes events until the end is requested."""
+    # MLflow may print to stdout at any time: answers keep the pipe, and stdout is redirected to the log.
     answers = os.dup(1)
     os.dup2(2, 1)
     os.nice(NICENESS)
     run, uri, look = RunPaths(Path(sys.argv[1])), os.environ[env.MLFLOW_TRACKING_URI], "--look" in sys.argv[2:]
-    asked = _Input()
+    requests = _Input()
     pause = IDLE
     writer: Writer | None = None
 
     def answer(message: Mapping[str, Any]) -> None:
-        with contextlib.suppress(BrokenPipeError):  # the controller is gone, and so is our input: the loop ends by itself
+        with contextlib.suppress(BrokenPipeError):  # the controller is gone, and stdin with it: the loop ends
             os.write(answers, json.dumps(message).encode() + b"\n")
 
     def serve() -> None:
-        if not asked.closed:
-            asked.listen(0)
-        while asked.wanted and writer is not None:
+        if not requests.closed:
+            requests.receive(0)
+        while requests.requested and writer is not None:
             answer({"id": writer.reserve()})
-            asked.wanted -= 1
+            requests.requested -= 1
 
     while True:
-        asked.listen(0 if asked.wanted else pause)
-        if asked.closed:  # the controller is gone; the next one's writer goes on, with the spare runs too
+        requests.receive(0 if requests.requested else pause)
+        if requests.closed:  # the controller is gone; the next one's writer continues, with the spare runs too
             return
         try:
             if writer is None:
@@ -394,18 +392,18 @@ def main() -> None:
             pause = 0.0 if wrote or sent else IDLE
             if pause == 0.0:
                 answer(writer.progress)
-            elif asked.ending:
+            elif requests.ending:
                 writer.close()
                 return
         except Exception as error:  # noqa: BLE001 - the border of the process: the next one would do no better
             if not isinstance(error, (MlflowException, OSError)):
-                say(f"the MLflow writer failed and tries again; {describe(error)}")
-            why = f"MLflow at {uri} does not take what we write: {errors.first_line(error)[:300]}"
-            if isinstance(error, BlockingIOError):  # the journal's: to wait for it would hold up each trial that starts
+                write_log(f"the MLflow writer failed and retries; {describe(error)}")
+            why = f"MLflow at {uri} cannot be written to: {errors.first_line(error)[:300]}"
+            if isinstance(error, BlockingIOError):  # the journal's lock: waiting for it would delay each trial that starts
                 why = f"the MLflow writer of this run's former controller has not ended and still holds {run.written}"
             answer({"away": escapes.without_passwords(why)})
             pause = min(max(2 * pause, 1.0), 10.0)
-            asked.wanted = 0  # the controller goes on without, and asks again
+            requests.requested = 0  # the controller goes on without, and requests them again
 
 
 if __name__ == "__main__":

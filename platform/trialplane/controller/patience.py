@@ -1,4 +1,4 @@
-"""Waiting for a database that is away, which costs time and nothing else."""
+"""Waits for a database that is away, and retries."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _LONGEST_PAUSE = 5.0  # seconds between tries
 
 
 class Patience:
-    """Does things again while the database is away.
+    """Retries operations while the database is away.
 
     Attributes:
-        lock_seconds: to wait for a former controller to let go of the run, on PostgreSQL.
-        give_up: asked while it waits; True ends the waiting at once.
+        lock_seconds: how long to wait for a former controller to release the run, on PostgreSQL.
+        give_up: polled while waiting; True ends the wait at once.
 
     Args:
         seconds: after which it gives up.
-        on_wait: called with a message while it waits, and with "" when it ends.
+        on_wait: called with a message while waiting, and with "" afterwards.
         give_up: see above.
         lock_seconds: see above.
     """
@@ -42,7 +42,7 @@ class Patience:
         self.waiting = False
 
     def __call__(self, do: Callable[[], T]) -> T:
-        """What `do` returns; raises LedgerUnavailable when the patience is at its end."""
+        """Returns the result of `do`; raises LedgerUnavailable when the time is over."""
         deadline = time.monotonic() + self._seconds
         pause = 0.1
         while True:

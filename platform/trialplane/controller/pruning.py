@@ -1,4 +1,4 @@
-"""The pruner, the metric of the reports that it compares trials by, and whether that metric comes at all."""
+"""The pruner, the reported metric by which it compares trials, and whether that metric is reported at all."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from trialplane.spec.jobs import Job
 from trialplane.wire.records import TrialOutcome
 from trialplane.wire.states import TrialState
 
-MANY = 100  # reports of a study without the watched metric, after which it need not be waited for until a trial has a result
-_MOST_NAMES = 5  # of other metrics, in a message
+MANY = 100  # reports without the watched metric after which it counts as missing, even before a trial has a result
+_MOST_NAMES = 5  # other metrics listed in a message
 
 
 class Pruning:
     """Decides which running trials end early.
 
     Args:
-        job: says which pruner there is and what it watches.
+        job: names the pruner and the metric it watches.
         memory: the trials of the study.
-        code: the job's, for options that are functions.
+        code: of the job, for options that are functions.
 
     Attributes:
         pruner: Optuna's.
@@ -40,17 +40,17 @@ class Pruning:
         self._watched = job.search.watched(job.objectives[0])
         self._other = self._watched.direction != job.objectives[0].direction
         self._reports = 0
-        self._names: dict[str, None] = {}  # metrics that came instead, in their order
+        self._names: dict[str, None] = {}  # metrics reported instead, in order
         self._has_result = False
-        self._told = ""
+        self._complaint = ""
 
     def report(self, study: optuna.Study, trial: optuna.trial.Trial, step: int, metrics: Mapping[str, float]) -> bool:
         """Takes the metrics of one step of a running trial; True when the trial is to end.
 
         Args:
-            study: that the trial is of.
-            trial: that reports.
-            step: epoch or optimizer step; of a step reported twice the first report counts.
+            study: of the trial.
+            trial: the one that reports.
+            step: epoch or optimizer step; if one is reported twice, the first report counts.
             metrics: by name.
         """
         watched = self._watched.metric
@@ -62,11 +62,11 @@ class Pruning:
         self.has_come = True
         try:
             trial.report(metrics[watched], step)
-        except ValueError:  # a step that Optuna does not take; MLflow may
+        except ValueError:  # a step that Optuna does not accept; MLflow may
             return False
         if not self._other:
             return bool(trial.should_prune())
-        # Optuna's pruners ask the study, and studies made of it the storage, which way is better.
+        # Optuna's pruners read the direction from the study, which reads it from the storage.
         self._memory.judged_by = StudyDirection[self._watched.direction.upper()]
         try:
             judged = optuna.Study(study.study_name, self._memory, sampler=study.sampler, pruner=self.pruner)
@@ -75,16 +75,16 @@ class Pruning:
             self._memory.judged_by = None
 
     def ended(self, outcome: TrialOutcome) -> None:
-        """Takes note of the end of an attempt."""
+        """Records the end of an attempt."""
         self._has_result = self._has_result or outcome.state is TrialState.COMPLETE
 
     @property
     def complaint(self) -> str:
-        """Why no trial can be pruned, once there should have been a report of the watched metric; "" else."""
+        """Why no trial can be pruned, once the watched metric should have been reported; otherwise ""."""
         if self._job.search.pruner.name == "none" or self.has_come or not (self._has_result or self._reports >= MANY):
             return ""
-        self._told = self._told or self._why()  # in the words of that moment, so that it is one complaint
-        return self._told
+        self._complaint = self._complaint or self._why()  # fixed at that moment, so that it stays one complaint
+        return self._complaint
 
     def _why(self) -> str:
         watched = self._watched.metric

@@ -1,6 +1,6 @@
-"""The Ray that a controller works with: one of its own or a cluster's, and what its object stores have room for and spill.
+"""The controller's Ray session, local or in a cluster, and the size and spilling of its object stores.
 
-Holds no decisions. What runs in it is the matter of `slots`.
+It makes no decisions; what runs in the session is the concern of `slots`.
 """
 
 from __future__ import annotations
@@ -24,22 +24,21 @@ from trialplane.wire import cluster
 
 log = logging.getLogger(__name__)
 
-STARTS = 3  # Ray gives its processes 30 s, a limit that nobody can change, and a busy machine is quicker a minute later
-ASK_PATIENCE = 2.0  # seconds for a node to say what it has spilled
+STARTS = 3  # Ray gives its processes 30 s, which cannot be changed, and a busy machine may be faster a minute later
+QUERY_SECONDS = 2.0  # for a node to report what it has spilled
 
 
 def connect(roles: Sequence[Role], store: Callable[[int], int]) -> None:
-    """Starts a Ray of this process's own on this machine, with room for the slots of all roles.
+    """Starts a Ray for this process on this machine, with room for the slots of all roles.
 
-    `store` says how large its object store is to be, of what is left in /dev/shm: `plan.sizes.local_object_store`.
-
-    Ray reads its settings when it is imported: see `__main__`.
+    `store` computes the size of its object store from the free bytes in /dev/shm: `plan.sizes.local_object_store`.
+    Ray reads its settings on import: see `__main__`.
 
     Raises:
         SlotError: Ray does not start, or has fewer GPUs than the trials need.
     """
-    size, wanted = sum(role.pods for role in roles), sum(role.pods * role.resources.gpus for role in roles)
-    with _told("Ray does not start on this machine"):
+    size, gpus = sum(role.pods for role in roles), sum(role.pods * role.resources.gpus for role in roles)
+    with _as_slot_error("Ray does not start on this machine"):
         for start in range(1, STARTS + 1):
             others = _children()
             try:
@@ -56,31 +55,31 @@ def connect(roles: Sequence[Role], store: Callable[[int], int]) -> None:
             except Exception as error:
                 if not _was_slow(error) or start == STARTS:
                     raise
-                log.warning("Ray was not up after 30 s, so it is started once more: %s", errors.first_line(error))
-                for pid in _children() - others:  # what has started would stay until this process ends
+                log.warning("Ray was not up after 30 s and is started again: %s", errors.first_line(error))
+                for pid in _children() - others:  # otherwise they would stay until this process ends
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
     have = int(ray.cluster_resources().get("GPU", 0))
-    if have < wanted:
+    if have < gpus:
         raise errors.SlotError(
-            f"{errors.counted(size, 'slot')} ask for {errors.counted(wanted, 'GPU')}, but Ray sees {have}; lower "
+            f"{errors.counted(size, 'slot')} request {errors.counted(gpus, 'GPU')}, but Ray finds {have}; lower "
             "--parallel, --nodes or --gpus"
         )
 
 
 def join(address: str) -> None:
-    """Joins the Ray of a cluster, whose pods bring the slots.
+    """Joins the Ray of a cluster, whose pods provide the slots.
 
     Raises:
         SlotError: it does not answer.
     """
-    with _told(f"the Ray at {address} cannot be joined"):
+    with _as_slot_error(f"the Ray at {address} cannot be joined"):
         ray.init(address=address, log_to_driver=False, configure_logging=False)
 
 
 @contextlib.contextmanager
-def _told(what: str) -> Iterator[None]:
-    """Says what Ray could not do, as SlotError."""
+def _as_slot_error(what: str) -> Iterator[None]:
+    """Raises errors of Ray as SlotError."""
     try:
         yield
     except (RuntimeError, OSError, ValueError) as error:
@@ -93,7 +92,7 @@ def _told(what: str) -> Iterator[None]:
 
 
 def _was_slow(error: Exception) -> bool:
-    """Whether Ray says that its processes took too long: it raises a plain Exception for nothing else."""
+    """Whether Ray's processes took too long to start: it raises a plain Exception for nothing else."""
     return type(error) is Exception
 
 
@@ -101,22 +100,22 @@ def _children() -> set[int]:
     """The processes that this one has started."""
     found: set[int] = set()
     for thread in Path("/proc/self/task").iterdir():
-        with contextlib.suppress(OSError):  # it has just ended, or the kernel does not say
+        with contextlib.suppress(OSError):  # it has just ended, or the kernel has no such file
             found.update(map(int, (thread / "children").read_text().split()))
     return found
 
 
 def disconnect() -> None:
-    """Ends the Ray that `connect` started, or leaves the one that was joined."""
+    """Stops the Ray that `connect` started, or leaves the one that was joined."""
     ray.shutdown()
 
 
 def wait(answers: Sequence[Any], timeout: float) -> list[Any]:
-    """Waits for one of these answers, for at most so many seconds; who does not want to wait gets all that are there."""
+    """Waits for one of these answers for at most `timeout` seconds; with 0 returns all that are ready."""
     if not answers:
         time.sleep(timeout)
         return []
-    # Asking for each by itself costs as much as what is asked.
+    # A call per answer would cost as much as the answers.
     enough = 1 if timeout else len(answers)
     done, _ = ray.wait(list(answers), num_returns=enough, timeout=timeout, fetch_local=False)
     return list(done)
@@ -130,14 +129,14 @@ def store_bytes(roles: Sequence[Role]) -> int:
 
 
 def spilled_bytes() -> int | None:
-    """Bytes that the object stores of all nodes have written to disk for want of room, so far; None when nobody answers.
+    """Bytes that the object stores of all nodes have spilled to disk so far; None when no node answers.
 
-    Ray has no public call for it: this is what its command `ray memory` asks.
+    Ray has no public call for it: this is what its command `ray memory` uses.
     """
     from grpc import RpcError  # type: ignore[import-untyped]
 
     try:
-        reply = internal_api.get_memory_info_reply(state.state, timeout_seconds=ASK_PATIENCE)
+        reply = internal_api.get_memory_info_reply(state.state, timeout_seconds=QUERY_SECONDS)
     except (RpcError, AssertionError):  # a node that has just gone, or all of them
         return None
     return int(reply.store_stats.spilled_bytes_total)

@@ -1,13 +1,13 @@
-"""The controller's end of recording: events go to a spool on disk, and a process of its own writes them to MLflow.
+"""The controller's side of recording: events are appended to a spool on disk, and a separate process writes them to MLflow.
 
-MLflow takes 30 ms of processor time per trial (measured on its SQLite store), which in a thread would be the
-controller's own. So the controller appends one line per event to `spool/events.jsonl` and goes on; the writer process
-(`mlflow_writer`) reads the lines, whether MLflow answers now or in two minutes, and says how far it came. After a crash
-the writer goes on where it was, and the controller adds the events that the ledger has and the spool lacks. So what
-MLflow holds in the end is what the ledger holds, and nothing twice.
+MLflow takes 30 ms of processor time per trial (measured on its SQLite store), which a thread would take from the
+controller. So the controller appends one line per event to `spool/events.jsonl` and continues; the writer process
+(`mlflow_writer`) reads the lines, whether MLflow answers now or in two minutes, and reports its progress. After a crash
+the writer resumes where it was, and the controller adds the events that the ledger has and the spool lacks. So in the end
+MLflow holds exactly what the ledger holds, without duplicates.
 
-The id of a trial's MLflow run must be in the trial's environment before it starts, and MLflow alone makes ids: the
-writer creates runs on request, a few ahead while trials are short.
+The id of a trial's MLflow run must be in the trial's environment before it starts, and only MLflow creates ids: the writer
+creates runs on request, a few ahead while trials are short.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 FRESH = 2.0  # seconds; an older spare run would show a start long before its trial's
 ID_WAIT = 10.0  # seconds to wait for a run's id while MLflow answers
-WORTHWHILE = 0.5  # seconds; who cannot wait so long mostly waits in vain
+WORTHWHILE = 0.5  # seconds; shorter waits are mostly in vain
 END_WAIT = 30.0  # seconds the writer may take to delete its spare runs
 START_WAIT = 60.0  # seconds the writer may take to import MLflow and make its tables
 
@@ -45,10 +45,10 @@ class Recorder:
     Args:
         run: the run's files.
         uri: MLflow's tracking URI.
-        spares: how many runs to have ready at most for trials that start in quick succession; at least twice the slots.
-        keeps_folder: whether the run's folder outlives this controller. In a pod it may not: then MLflow is asked what it
-            has of a former controller's, and keeps all logs.
-        trials_log: whether trials log into their runs in MLflow themselves, while it answers; else into stores of their own.
+        spares: the most runs to have ready for trials that start in quick succession; at least twice the slots.
+        keeps_folder: whether the run's folder outlives this controller. In a pod it may not: then a former controller's
+            records are looked up in MLflow, which keeps all logs.
+        trials_log: whether trials log directly into their MLflow runs while it answers; otherwise into stores of their own.
     """
 
     def __init__(self, run: RunPaths, uri: str, spares: int, *, keeps_folder: bool = True, trials_log: bool = True) -> None:
@@ -65,55 +65,55 @@ class Recorder:
         self._partial = b""
         self._done = 0  # bytes of the spool that are in MLflow
         self._left = 0  # files on their way there
-        self._files = ""  # what is the matter with files
-        self._heard = False
+        self._files = ""  # why files are missing in MLflow
+        self._answered = False
         self.away = ""
         self._complete: bool | None = None  # what `close` answered
-        self._wanted = 0  # ids asked for and not given
+        self._requested = 0  # ids requested and not received
         self._spares = spares
-        self._starts: collections.deque[float] = collections.deque()  # when ids were asked for, of the last moments
+        self._starts: collections.deque[float] = collections.deque()  # when ids were requested recently
         self._writer = self._start_writer()
 
     def run_id(self, patience: float = ID_WAIT, left: int = sys.maxsize) -> str | None:
         """The id of a new MLflow run for the trial that starts now; None when there is none in time.
 
-        While trials start in quick succession runs are created ahead; a trial that starts after a pause gets one made now.
-        While MLflow is away an older spare one serves.
+        While trials start in quick succession runs are created ahead; a trial that starts after a pause gets a new one.
+        While MLflow is away an older spare run is used.
 
         Args:
             patience: seconds to wait for an id.
-            left: trials that are still to start, this one among them.
+            left: trials that are still to start, including this one.
         """
-        self._listen(0)
+        self._receive(0)
         now = time.monotonic()
         while self._starts and now - self._starts[0] >= FRESH:
             self._starts.popleft()
-        # What is never used must be deleted, and stays in MLflow's trash. So none is asked for that will come too late, and
-        # one is made ahead only while each slot starts several trials before it is stale; those of long trials may start
-        # together and need one each.
+        # Unused runs must be deleted, and stay in MLflow's trash. So none is requested that would come too late, and runs
+        # are created ahead only while each slot starts several trials before they are stale; long trials that start together
+        # need one each.
         if patience < WORTHWHILE and not self._fresh(now):
             return None
         ahead = len(self._starts) if len(self._starts) >= self._spares // 2 else 0
         self._starts.append(now)
-        self._want(max(0, min(1 + ahead, self._spares, left) - self._fresh(now) - self._wanted))
-        deadline = now + (patience if self._heard else START_WAIT)
+        self._request(max(0, min(1 + ahead, self._spares, left) - self._fresh(now) - self._requested))
+        deadline = now + (patience if self._answered else START_WAIT)
         while not self._fresh(now) and not self.away and time.monotonic() < deadline:
-            self._listen(deadline - time.monotonic())
-        # MLflow may be slow, and a spare run of long ago would show a start long before the trial's.
+            self._receive(deadline - time.monotonic())
+        # MLflow may be slow, and an old spare run would show a start long before the trial's.
         usable = self._fresh(now) or min(1, len(self._ids) if self.away else 0)
         if not usable:
             return None
-        _, run_id = self._ids[-usable]  # the oldest of them, before it is stale
+        _, run_id = self._ids[-usable]  # the oldest usable one, before it is stale
         del self._ids[-usable]
         return run_id
 
     def trial_env(self, number: int, run_id: str | None) -> dict[str, str]:
-        """Where the own `mlflow.log_*` calls of an attempt go, in its environment.
+        """The environment variables that direct an attempt's own `mlflow.log_*` calls.
 
         Args:
             number: of the attempt.
             run_id: of its run in MLflow; None while MLflow is away or slow. Then they go into a store of the attempt's own,
-                which is taken over later; a slot that shares no folder with the controller puts its own in its place.
+                which is copied to MLflow later; a slot that shares no folder with the controller uses a store on its side.
         """
         if run_id is not None and self._trials_log:
             return {env.MLFLOW_RUN_ID: run_id}
@@ -123,10 +123,10 @@ class Recorder:
         """Adds to the spool what the ledger holds and the spool lacks, after a crash between the two.
 
         Args:
-            attempts: each with its outcome, unless it runs.
+            attempts: each with its outcome, unless it is running.
 
         Returns:
-            How many attempts were caught up.
+            The number of attempts that were added.
         """
         count = 0
         for request, outcome in attempts:
@@ -140,45 +140,45 @@ class Recorder:
         return count
 
     def _fresh(self, now: float) -> int:
-        """How many of the newest spare runs would show a start at about the trial's, which is now."""
+        """How many of the spare runs are new enough for a trial that starts now."""
         return sum(now - made < FRESH for made, _ in self._ids)
 
     def study(self, facts: Mapping[str, Any]) -> None:
-        """The study starts or goes on: names, parameters and tags of the parent run."""
+        """Records that the study starts or resumes, with names, parameters and tags of the parent run."""
         self._append("study", {"facts": facts})
 
     def started(self, request: TrialRequest, run_id: str | None) -> None:
-        """An attempt starts."""
+        """Records that an attempt starts."""
         self._append("started", {"request": request, "run_id": run_id}, request.number)
 
     def reported(self, reports: Iterable[TrialReport]) -> None:
-        """Metrics of steps."""
+        """Records metrics of steps."""
         for report in reports:
             self._note_step(report.number, report.step)
             self._append("report", {"report": report})
 
     def ended(self, request: TrialRequest, outcome: TrialOutcome, arrays: Path | None = None) -> None:
-        """An attempt ended; `arrays` is the file of its packed arrays, by default the one that a former controller left."""
+        """Records an attempt's end; `arrays` is the file of its packed arrays, by default a former controller's."""
         if arrays is None and outcome.arrays and (left := self._run.packed(outcome.number)).exists():
             arrays = left
         event: dict[str, Any] = {"outcome": outcome, "trial": request.trial, "attempt": request.attempt}
-        # The writer may have been killed since it saw the reports.
+        # The writer may have been killed after it read the reports.
         event["step"] = max(outcome.step, self._steps.pop(request.number, 0))
         event["keep_log"] = not self._keeps_folder
         event["params"] = request.params
         self._append("ended", {**event, "arrays": None if arrays is None else str(arrays)}, request.number)
 
     def best(self, metric: str, value: float, trial: int, ended: int) -> None:
-        """The study has a new best trial, after `ended` trials."""
+        """Records a new best trial of the study, after `ended` trials."""
         self._append("best", {"metric": metric, "value": value, "trial": trial, "ended": ended, "time": time.time()})
 
     def study_ended(self, state: str, reason: str) -> None:
-        """The study ended or pauses."""
+        """Records that the study ended or was paused."""
         event = {"state": state, "reason": reason, "time": time.time(), "keep_log": not self._keeps_folder}
         self._append("study_ended", event)
 
     def last_step(self, number: int) -> int:
-        """The last step that an attempt reported, 0 without one."""
+        """The last step that an attempt reported, or 0."""
         return self._steps.get(number, 0)
 
     def has(self, kind: str, number: int) -> bool:
@@ -186,12 +186,12 @@ class Recorder:
         return (kind, number) in self._seen
 
     def tick(self) -> None:
-        """Hears what the writer says; one that died is started again."""
-        self._listen(0)
+        """Receives the writer's messages; restarts one that died."""
+        self._receive(0)
 
     @property
     def trouble(self) -> str:
-        """Why MLflow lacks something, in words; "" when it lacks nothing, or nothing for long."""
+        """Why MLflow lacks something; "" when nothing is missing, or only for a moment."""
         return self.away or self._files
 
     @property
@@ -200,11 +200,11 @@ class Recorder:
         return self._spool.tell() - self._done
 
     def close(self, patience: float, stopped: Callable[[], bool] = lambda: False) -> bool:
-        """Waits until everything is in MLflow and ends the writer; a second call only answers the same again.
+        """Waits until everything is in MLflow and ends the writer; a second call returns the same result.
 
         Args:
             patience: seconds to wait while MLflow does not answer.
-            stopped: whether to wait no longer.
+            stopped: whether to stop waiting.
 
         Returns:
             Whether everything was written; the rest stays in the spool and is written at the next `resume`.
@@ -217,7 +217,7 @@ class Recorder:
         deadline = time.monotonic() + patience
         before = self._done, self._left
         while (self.behind or self._left) and time.monotonic() < deadline and not stopped():
-            self._listen(0.2)
+            self._receive(0.2)
             self.tick()
             if (self._done, self._left) != before:
                 before, deadline = (self._done, self._left), time.monotonic() + patience
@@ -233,7 +233,7 @@ class Recorder:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._writer.wait(timeout=0.2)
         if self._writer.poll() is None:
-            self._writer.kill()  # at any moment: the next one goes on where it was
+            self._writer.kill()  # safe at any moment: the next one resumes where it was
             self._writer.wait()
         self._spool.close()
         return complete
@@ -249,7 +249,7 @@ class Recorder:
             raise unavailable(self._run, self._run.events, error) from error
 
     def _read_spool(self) -> None:
-        """Notes what the spool holds, cuts off a last line that a crash left unfinished, and sets damaged lines aside."""
+        """Indexes the spool's events, cuts off an unfinished last line, and moves damaged lines to another file."""
         if not self._run.events.exists():
             return
         damaged: list[tuple[int, bytes]] = []
@@ -260,7 +260,7 @@ class Recorder:
                     break
                 if not line.isspace():
                     try:
-                        self._know(json.loads(line))
+                        self._note_event(json.loads(line))
                     except (ValueError, KeyError, TypeError):
                         damaged.append((end, line))
                 end += len(line)
@@ -268,8 +268,8 @@ class Recorder:
             if damaged:
                 self._set_aside(spool, damaged)
 
-    def _know(self, event: Mapping[str, Any]) -> None:
-        """Notes an event that the spool holds."""
+    def _note_event(self, event: Mapping[str, Any]) -> None:
+        """Notes an event of the spool."""
         if event["kind"] == "started":
             self._seen.add(("started", int(event["request"]["number"])))
         elif event["kind"] == "report":
@@ -277,11 +277,11 @@ class Recorder:
         elif event["kind"] == "ended":
             number = int(event["outcome"]["number"])
             self._steps.pop(number, None)
-            if ("started", number) in self._seen:  # else the writer does not know its run; both are recorded again
+            if ("started", number) in self._seen:  # else the writer cannot know its run; both are recorded again
                 self._seen.add(("ended", number))
 
     def _set_aside(self, spool: BinaryIO, damaged: Sequence[tuple[int, bytes]]) -> None:
-        """Copies damaged lines into a file of their own and blanks them, so that all others stay at their offsets."""
+        """Copies damaged lines into another file and blanks them, so that all others keep their offsets."""
         aside = self._run.damaged_events
         try:
             with aside.open("ab") as file:
@@ -293,7 +293,7 @@ class Recorder:
         except OSError as error:
             raise unavailable(self._run, self._run.events, error) from error
         log.warning(
-            "%s of %s cannot be read, as after a power cut, and moved to %s; what the ledger has of them is recorded again",
+            "%s of %s cannot be read, as after a power cut, and moved to %s; the events are recorded again from the ledger",
             *(errors.counted(len(damaged), "line"), self._run.events, aside),
         )
 
@@ -303,14 +303,14 @@ class Recorder:
     def _start_writer(self) -> subprocess.Popen[bytes]:
         environment = {
             **os.environ,
-            # The writer has a loop of its own for an MLflow that is away; it must hear that quickly. And requests would send
-            # `create_run` again when its answer was lost, and make two runs of one.
+            # The writer retries by itself while MLflow is away, so a failure must be reported quickly. And requests would
+            # send `create_run` again when its response was lost, and create two runs.
             "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
             "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
             "MLFLOW_DISABLE_TELEMETRY": "true",
             "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
             "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
-            env.MLFLOW_TRACKING_URI: self._uri,  # no argument, as all can read those: it may hold a password
+            env.MLFLOW_TRACKING_URI: self._uri,  # not an argument, which other users can read: it may hold a password
         }
         command = [sys.executable, "-m", "trialplane.controller.mlflow_writer", str(self._run.root)]
         with self._run.controller_log.open("ab") as log:
@@ -322,29 +322,29 @@ class Recorder:
                 env=environment,
                 bufsize=0,
             )
-        wanted, self._wanted = self._wanted, 0
+        requested, self._requested = self._requested, 0
         self._writer = writer
-        self._want(wanted)
+        self._request(requested)
         return writer
 
     def _revive(self) -> None:
         for pipe in (self._writer.stdin, self._writer.stdout):
             assert pipe is not None
             pipe.close()
-        self._ids.clear()  # the next writer finds its spare runs again, and offers them
+        self._ids.clear()  # the next writer finds its spare runs again, and hands them out
         self._partial = b""
-        self._heard = False
+        self._answered = False
         self._writer = self._start_writer()
 
-    def _want(self, count: int) -> None:
-        """Asks the writer for ids."""
-        self._wanted += count
+    def _request(self, count: int) -> None:
+        """Requests ids from the writer."""
+        self._requested += count
         if count and self._writer.stdin is not None:
-            with contextlib.suppress(BrokenPipeError):  # it died; `_listen` starts it again
+            with contextlib.suppress(BrokenPipeError):  # it died; `_receive` starts it again
                 self._writer.stdin.write(b"%d\n" % count)
 
-    def _listen(self, timeout: float) -> None:
-        """Reads what the writer has said, waiting at most `timeout` seconds for it to say something."""
+    def _receive(self, timeout: float) -> None:
+        """Receives the writer's messages, waiting at most `timeout` seconds for the first."""
         stdout = self._writer.stdout
         assert stdout is not None
         if not select.select([stdout], [], [], max(0.0, timeout))[0]:
@@ -357,19 +357,19 @@ class Recorder:
         *lines, self._partial = (self._partial + data).split(b"\n")
         for line in lines:
             message = json.loads(line)
-            self._heard = True
+            self._answered = True
             if "id" in message:
-                self._wanted -= 1
+                self._requested -= 1
                 self._ids.append((time.monotonic(), message["id"]))
             if "done" in message:
                 self._done, self._left, self._files = message["done"], message["left"], message["trouble"]
             self.away = message.get("away", "")
             if self.away:
-                self._wanted = 0  # the writer has dropped what it was asked for; we ask again
+                self._requested = 0  # the writer has dropped the requests; they are repeated
 
 
 def unavailable(run: RunPaths, file: Path | str, error: OSError) -> errors.LedgerUnavailable:
-    """That a file of a run cannot be written, which ends its controller: the run can be resumed."""
+    """The error for a file of a run that cannot be written, which ends the controller; the run can be resumed."""
     return errors.LedgerUnavailable(
-        f"cannot write {file}: {error.strerror}; what was told is safe. Make room and type `platform resume {run.root.name}`"
+        f"cannot write {file}: {error.strerror}; all records are safe. Make room and type `platform resume {run.root.name}`"
     )

@@ -1,9 +1,9 @@
 """Samplers and pruners of Optuna from a job's (name, options).
 
-A sampler is made anew for each logical trial with a seed derived from the job's seed and the trial's number. What the
-next trial tries is thus a function of the seed, the trial's number and the history in the ledger, and of nothing that a
-crash could lose: a study stopped and resumed draws what it would have drawn undisturbed. Samplers whose seed fixes a
-whole sequence (QMC, grid) keep one seed; what else they remember they keep in the study's attributes.
+A sampler is created for each logical trial with a seed derived from the job's seed and the trial's number. The next point is
+thus a function of the seed, the trial's number and the history in the ledger, and of nothing that a crash could lose: a
+study that was stopped and resumed draws what it would have drawn undisturbed. Samplers whose seed fixes a whole sequence
+(QMC, grid) keep one seed; their other state is in the study's attributes.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class JobCode:
         """The function named `module:function`.
 
         Raises:
-            EntrypointError: it does not import, is missing, or its module drags torch into the controller.
+            EntrypointError: it does not import, is missing, or its module imports torch into the controller.
         """
         module, _, attribute = name.partition(":")
         if str(self._folder) not in sys.path:
@@ -57,7 +57,7 @@ class JobCode:
         if "torch" in sys.modules and not had_torch:
             raise errors.EntrypointError(
                 f"{name} imports torch, which the controller does not have on a cluster; "
-                f"keep {attribute} in a file of its own that imports only optuna and what is small"
+                f"keep {attribute} in a separate file that imports only optuna and small libraries"
             )
         return function
 
@@ -76,7 +76,7 @@ def build_sampler(
         job: names it.
         trial: a logical number.
         code: of the job.
-        before: the sampler of another trial of the job. A grid serves again: all of its points are made with it.
+        before: the sampler of another trial of the job. A grid is reused, as it holds all of its points.
     """
     if isinstance(before, _Grid):
         return before
@@ -95,7 +95,7 @@ def build_pruner(job: Job, code: JobCode) -> optuna.pruners.BasePruner:
 
 
 def grid_is_drawn(job: Job, study: optuna.Study) -> bool:
-    """Whether every point of a grid has been drawn; Optuna's sampler would draw one that still runs a second time."""
+    """Whether every point of a grid has been drawn; Optuna's sampler would draw a running one twice."""
     if job.search.sampler.name != "grid":
         return False
     drawn = {trial.system_attrs.get("grid_id") for trial in study.get_trials(deepcopy=False)} - {None}
@@ -103,19 +103,19 @@ def grid_is_drawn(job: Job, study: optuna.Study) -> bool:
 
 
 def stop_if_exhausted(job: Job, study: optuna.Study, code: JobCode) -> None:
-    """Calls `study.stop` when a former controller saw the last point tried: brute force knows it by its last trial."""
+    """Calls `study.stop` if a former controller ran the last point: brute force detects it after its last trial."""
     ended = [trial for trial in study.get_trials(deepcopy=False) if trial.state.is_finished()]
     if job.search.sampler.name == "bruteforce" and ended:
         build_sampler(job, 0, code).after_trial(study, ended[-1], ended[-1].state, ended[-1].values)
 
 
 class _Grid(optuna.samplers.GridSampler):
-    """A grid whose end is not looked for again after each trial."""
+    """A grid that does not search for its end after each trial."""
 
     def after_trial(
         self, study: optuna.Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None
     ) -> None:
-        """Nothing: the ledger asks `grid_is_drawn`. Optuna compares all points of all trials each time."""
+        """Does nothing: the ledger calls `grid_is_drawn`. Optuna would compare all points of all trials each time."""
 
 
 _OURS = {"GridSampler": _Grid}
@@ -146,7 +146,7 @@ def _build(kind: Kind, name: str, given: Mapping[str, Any], job: Job, seed: int,
 
 
 def _value(kind: Kind, value: Any, job: Job, seed: int, code: JobCode) -> Any:
-    """One option as Optuna wants it."""
+    """One option in Optuna's form."""
     if value is None:
         return None
     match kind:
@@ -166,11 +166,11 @@ def _value(kind: Kind, value: Any, job: Job, seed: int, code: JobCode) -> Any:
             return value
 
 
-def told(job: Job, outcome: TrialOutcome) -> tuple[TrialState, list[float] | None]:
-    """State and values of an attempt that ended, as samplers are to see them."""
+def state_and_values(job: Job, outcome: TrialOutcome) -> tuple[TrialState, list[float] | None]:
+    """State and values of an attempt that ended, as passed to samplers."""
     state = STATES[outcome.state]
     if outcome.failure is FailureClass.OOM:
-        # For the sampler these parameters are bad, not unknown: it learns from pruned trials, not from failed ones.
+        # These parameters are bad, not unknown: samplers learn from pruned trials, not from failed ones.
         state = TrialState.PRUNED
     if outcome.state is State.PRUNED and len(job.objectives) > 1:
         state = TrialState.FAIL  # optuna has no pruning with several objectives

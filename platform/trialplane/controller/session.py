@@ -1,4 +1,4 @@
-"""One life of a controller: opens everything a study needs, runs the loop, and closes everything.
+"""One session of a controller: opens everything a study needs, runs the loop, and closes everything.
 
 Turns every ending, errors included, into the run's last status and an exit code.
 """
@@ -57,8 +57,8 @@ def drive(folder: Path, stopped: list[int], setting: Setting) -> int:
     except ValidationError as error:
         first = error.errors()[0]
         log.error(
-            "%s cannot be read by trialplane %s: %s: %s. What submitted it is of another version than this one; "
-            "use the same on the laptop and in the images (`platform image build`)",
+            "%s cannot be read by trialplane %s: %s: %s. It was submitted by another version; "
+            "use the same version on the laptop and in the images (`platform image build`)",
             *(run.job, trialplane.__version__, ".".join(map(str, first["loc"])), first["msg"]),
         )
         return errors.EXIT_PLATFORM
@@ -76,7 +76,7 @@ def drive(folder: Path, stopped: list[int], setting: Setting) -> int:
         with contextlib.suppress(OSError):  # a full disk may be what the error is about
             write_status(run, session.last_status(error))
         if isinstance(error, errors.EntrypointError) and session.has_begun:
-            return errors.EXIT_RUN_FAILED  # it was no input that could have been refused before anything started
+            return errors.EXIT_RUN_FAILED  # the input could not have been refused before the start
         return error.exit_code if isinstance(error, errors.TrialplaneError) else errors.EXIT_PLATFORM
     return state.exit_code
 
@@ -98,7 +98,7 @@ class Session:
         self._setting = setting
         self._ledger: Ledger | None = None
         self._workload: Workload | None = None
-        self._last = _last(run)  # read now: the first status of this controller takes the place of the last one's
+        self._last = _last(run)  # read now, as this controller's first status overwrites it
         self._loop: loop.Controller | None = None
         self._base = RunStatus(
             run=run.root.name,
@@ -125,21 +125,21 @@ class Session:
         run, setting = self._run, self._setting
         uri = _tracking_uri(run)
         with contextlib.ExitStack() as stack:
-            board = StatusBoard(run, setting.status, self._tell)
+            board = StatusBoard(run, setting.status, self._record_status)
             stack.callback(board.close)
             self._ledger = stack.enter_context(self._open(board))
             self._base = dataclasses.replace(self._base, worked=max(self._base.worked, self._ledger.worked))
             try:
-                with _full_disk_in_words(run):
+                with _full_disk_as_unavailable(run):
                     board.publish()
                     return self._study(self._ledger, board, uri)
             except Exception as error:
-                with contextlib.suppress(errors.LedgerError):  # it may be what failed
-                    self._tell(self.last_status(error))
+                with contextlib.suppress(errors.LedgerError):  # the ledger may be what failed
+                    self._record_status(self.last_status(error))
                 raise
 
     def last_status(self, error: Exception) -> RunStatus:
-        """The status after an error, with the counts as they are."""
+        """The status after an error, with the current counts."""
         if not isinstance(error, errors.TrialplaneError):
             reason = f"the controller failed: {type(error).__name__}: {errors.first_line(error)}"
             return self._status(RunState.PAUSED, f"{reason}; see {self._run.controller_log}")
@@ -147,7 +147,7 @@ class Session:
         return self._status(RunState.PAUSED if resumable else RunState.FAILED, str(error))
 
     def _open(self, board: StatusBoard) -> Ledger:
-        """Opens the ledger; a database of its own machine may still be starting, as after a node's end."""
+        """Opens the ledger, waiting for a database that may still be starting."""
         run = self._run
 
         def wait(message: str) -> None:
@@ -165,7 +165,7 @@ class Session:
         return Patience(OPEN_PATIENCE if self._setting.ledger else 0.0, wait, give_up)(opened)
 
     def _study(self, ledger: Ledger, board: StatusBoard, uri: str) -> RunState:
-        """Works on the study, and records how that ended."""
+        """Works on the study, and records how it ended."""
         run, job = self._run, self._job
         remote = bool(self._setting.ledger)
         if remote:
@@ -181,7 +181,7 @@ class Session:
             recorder.study(_facts(run, job))
             caught = recorder.catch_up(ledger.attempts())
             if caught:
-                log.info("%d attempts are recorded that the last controller had no time for", caught)
+                log.info("%d attempts that the last controller could not record are recorded now", caught)
             try:
                 ending = self._work(ledger, recorder, board, uri)
             except errors.EntrypointError as error:
@@ -192,7 +192,7 @@ class Session:
             board.show(self._status(RunState.RUNNING, "writing the last results to MLflow"), now=True)
             last = self._status(ending.state, ending.reason)
             if not self._recorded(recorder, ending):
-                text = f"MLflow has not taken everything yet ({recorder.trouble or 'it is slow'}): "
+                text = f"MLflow lacks some results ({recorder.trouble or 'it is slow'}): "
                 text += f"`platform resume {run.root.name}` writes the rest"
                 log.warning("%s", text)
                 last = dataclasses.replace(last, reason=f"{ending.reason}; {text}", unrecorded=True)
@@ -200,18 +200,20 @@ class Session:
                 last = dataclasses.replace(last, recorder=recorder.trouble)
             board.show(last, now=True)
             if remote:
-                ledger.describe({labels.LEDGER_STATUS: records.to_dict(last)})  # again, and patiently: it is all that stays
+                ledger.describe(
+                    {labels.LEDGER_STATUS: records.to_dict(last)}
+                )  # again, and waiting: only this record remains
             return ending.state
 
     def _take_up(self, ledger: Ledger) -> None:
-        """Has what failed for good and ended the run tried again, when it is the user who had this controller started.
+        """Reopens the failure that ended the run, if the user started this controller.
 
-        On a laptop it always is. In a cluster a controller is started again for a head that was lost, too, so the user's
-        word is in the ledger, with the attempt that it is about.
+        On a laptop that is always so. In a cluster a controller is also started after a head was lost, so the user's request
+        is in the ledger's desired state, with the attempt that it is about.
         """
         again = ledger.desired().again if self._setting.in_cluster else None
         if (again is not None or not self._setting.in_cluster) and ledger.take_up(again):
-            log.info("the run has failed for good before; it goes on from its newest checkpoint, with all its retries")
+            log.info("the run had failed; it continues from its newest checkpoint, with all its retries")
 
     def _work(self, ledger: Ledger, recorder: Recorder, board: StatusBoard, uri: str) -> Ending:
         """Starts the slots, runs the loop, and ends the slots."""
@@ -226,10 +228,10 @@ class Session:
                 else:
                     store = functools.partial(sizes.local_object_store, job)
                     ray_session.connect(job.roles(), store)
-            except SystemExit:  # what Ray's own handler makes of SIGTERM while it starts
+            except SystemExit:  # raised by Ray's own handler of SIGTERM while it starts
                 self._stopped.append(signal.SIGTERM)
             stack.callback(ray_session.disconnect)
-            stopping.hear(self._stopped)
+            stopping.record_signals(self._stopped)
             if (by_user := desired.ending()) is not None:
                 return by_user
             configs = {role.name: self._slot_config(role, uri) for role in job.roles()}
@@ -263,15 +265,15 @@ class Session:
         )
 
     def _recorded(self, recorder: Recorder, ending: Ending) -> bool:
-        """Waits until MLflow has everything, or another signal comes; says whether it has."""
+        """Waits until MLflow has everything, or another signal comes; returns whether it has."""
         signals = len(self._stopped)
         cut_short = ending.state in (RunState.PAUSED, RunState.CANCELLED)
-        # A pod's disk goes with the pod, and what MLflow lacks with it; a laptop's user wants the prompt back.
+        # What MLflow lacks is lost with the pod's disk; on a laptop the user waits for the prompt.
         patience = (60.0 if cut_short else 600.0) if self._setting.in_cluster else (5.0 if cut_short else 120.0)
         return recorder.close(patience, stopped=lambda: len(self._stopped) > signals)
 
     def _description(self) -> dict[str, Any]:
-        """What the ledger alone must say of the run when nothing else of it is left."""
+        """What the ledger keeps of the run when nothing else is left."""
         described = {
             labels.LEDGER_JOB: json.loads(self._run.job.read_text()),
             labels.LEDGER_SUBMISSION: json.loads(self._run.submission.read_text()),
@@ -281,8 +283,8 @@ class Session:
             described[labels.LEDGER_CODE] = base64.b64encode(code).decode()
         return described
 
-    def _tell(self, status: RunStatus) -> None:
-        """Keeps the newest status in a database that outlives the run's folder."""
+    def _record_status(self, status: RunStatus) -> None:
+        """Writes the status to a database that outlives the run's folder."""
         if self._setting.ledger and self._ledger is not None:
             self._ledger.describe({labels.LEDGER_STATUS: records.to_dict(status)}, patient=False)
 
@@ -307,26 +309,26 @@ class Session:
 
 
 def _tracking_uri(run: RunPaths) -> str:
-    """The MLflow of a run, where its trials log too: the one that it has been recorded into, with today's login."""
-    wanted = os.environ.get(env.MLFLOW_TRACKING_URI, "")
+    """The tracking URI of a run and its trials: the one it has been recorded to so far, with the current login."""
+    given = os.environ.get(env.MLFLOW_TRACKING_URI, "")
     known = journal.tracking_uri(run.written)
-    if known and wanted and _without_login(wanted) != _without_login(known):
+    if known and given and _without_login(given) != _without_login(known):
         log.warning(
-            "%s is recorded into %s, as when it began, and not into the %s of today (%s); a run of another name would be",
-            *(run.root.name, escapes.without_passwords(known), env.MLFLOW_TRACKING_URI, escapes.without_passwords(wanted)),
+            "%s is still recorded to %s, where it began, and not to the current %s (%s); submit under another name for that",
+            *(run.root.name, escapes.without_passwords(known), env.MLFLOW_TRACKING_URI, escapes.without_passwords(given)),
         )
         return known
-    return wanted or known or paths.mlflow_uri(run.root.parent.parent)
+    return given or known or paths.mlflow_uri(run.root.parent.parent)
 
 
 def _without_login(uri: str) -> str:
-    """Where a URI leads, whoever goes there."""
+    """A URI without user name and password."""
     return re.sub(r"(?<=://)[^/?#]*@", "", uri).rstrip("/")
 
 
 @contextlib.contextmanager
-def _full_disk_in_words(run: RunPaths) -> Iterator[None]:
-    """A disk that fills while a run goes on ends it, as a ledger does that cannot be written: it can be resumed.
+def _full_disk_as_unavailable(run: RunPaths) -> Iterator[None]:
+    """A disk that fills up ends the run like a ledger that cannot be written: it can be resumed.
 
     Raises:
         LedgerUnavailable: the disk is full, or a quota is used up.
@@ -344,10 +346,10 @@ def _submitted(run: RunPaths) -> float:
 
 
 def _without_gpus(role: Role, job: Job) -> dict[str, str]:
-    """Hides the machine's GPUs from ranks that were given none, and from a role where another one of the run has some.
+    """Hides the machine's GPUs from ranks without GPUs, and from a role without GPUs if another role of the run has some.
 
-    Else each would take the GPU of its local rank, which is another run's, or is not there. A search's trial of one process
-    may find a GPU by itself: such trials share it.
+    Otherwise each would take the GPU of its local rank, which belongs to another run or does not exist. A study's trial of
+    one process may use a GPU that it finds: such trials share it.
     """
     others = any(one.resources.gpus for one in job.roles())
     hides = role.resources.gpus == 0 and (role.gang or role.ranks > 1 or others)
@@ -359,7 +361,7 @@ def _last(run: RunPaths) -> RunStatus | None:
     try:
         return records.from_json(RunStatus, run.status.read_bytes())
     except (OSError, ValueError, TypeError, KeyError):
-        return None  # it only says how far the run was when its controller was killed
+        return None  # it only tells how far the run was when its controller was killed
 
 
 def _facts(run: RunPaths, job: Job) -> dict[str, Any]:

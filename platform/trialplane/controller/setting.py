@@ -16,13 +16,13 @@ class Setting:
 
     Attributes:
         submitted: the folder that the submission is mounted in; None on a laptop, where it is in the run's folder already.
-        ray: address of the Ray cluster to join, or "" to start a Ray of our own.
+        ray: address of the Ray cluster to join, or "" to start one.
         ledger: URL of the database, or "" for a file in the run's folder.
         status: host and port of /status and /metrics; port 0 is a free one.
-        checkpoints: folder or URL below which trials keep their checkpoints, as they see it; "" for the run's folder.
+        checkpoints: folder or URL for trials' checkpoints, from their point of view; "" for the run's folder.
         grace: seconds a trial gets to save itself, or None for the default.
-        has_credentials: whether MLflow wants a password. Trials do not get it: what they log by themselves
-            goes into stores of their own, which are taken over.
+        has_credentials: whether MLflow requires a password. Trials do not get it: what they log themselves goes into stores
+            of their own, which are copied to MLflow.
     """
 
     submitted: Path | None = None
@@ -35,7 +35,7 @@ class Setting:
 
     @classmethod
     def of(cls, environ: Mapping[str, str], submitted: Path | None) -> Setting:
-        """The setting by the environment. A user's RAY_ADDRESS is no word about where a run of the laptop goes.
+        """The setting from the environment. On a laptop RAY_ADDRESS is ignored: it does not concern the run.
 
         Raises:
             InputError: the status' address, or the grace, cannot be read.

@@ -1,8 +1,8 @@
 """The Ray actor around one slot: its answers, and results as references into the object store.
 
-Runs where the slot is. Knows the worker by name only: the controller's room does not import it. The next event of what runs
-in the slot is the answer to `run` and `answer`; everything else has threads of its own (`GROUPS`), so that it need not wait
-for that.
+Runs where the slot is. It imports the worker by name only, as the controller's room does not import that room. `run` and
+`answer` return the next event of what runs in the slot; all other calls have threads of their own (`GROUPS`), so that they
+need not wait for it.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from trialplane.wire import messages
 from trialplane.wire.messages import FromSlot, TrialEnded
 from trialplane.wire.records import SlotConfig
 
-# Threads of the actor: for what takes no time, and for what copies a result.
+# Threads of the actor: for quick calls, and for calls that copy results.
 GROUPS = {"control": 1, "data": 1}
 
-# What a call about a trial gives: messages as bytes, so that their reader checks them, and files as references by name.
+# The answer of a call about a trial: messages as bytes, which the receiver checks, and files as references by name.
 Answer = tuple[list[bytes], dict[str, Any]]
 
 
 class SlotActor:
-    """One slot. Calls about what runs in it name its serial: they may come when it has ended, and the next one runs."""
+    """One slot. Calls about a process name its serial, as they may arrive when the next one already runs."""
 
     def __init__(self, config: SlotConfig, name: str) -> None:
         worker = importlib.import_module("trialplane.worker.slot")
         self._slot = worker.Slot(config, name)
-        self._serial: int | None = None  # of what runs, or ran last
-        self._turn = threading.Lock()  # nothing begins while a call is about what ran before
+        self._serial: int | None = None  # of the process that runs, or ran last
+        self._turn = threading.Lock()  # no process begins during a call about the previous one
 
     def start(self) -> bytes:
-        """Warms the template up; gives SlotStarted."""
+        """Warms up the template; returns SlotStarted."""
         return messages.encode(self._slot.start())
 
     def run(self, serial: int, data: bytes, weights: Sequence[ray.ObjectRef[Any]] = ()) -> Answer:
-        """StartAttempt, with the packed weights that the reference in `weights` stands for; the first answer about it."""
+        """Handles StartAttempt, with the packed weights referred to by `weights`; returns the first answer."""
         request = messages.decode(data, messages.START).request
         with self._turn:
             self._serial = serial
@@ -51,12 +51,12 @@ class SlotActor:
         return self._with_files(self._slot.run(request, packed))
 
     def answer(self, data: bytes) -> Answer:
-        """AnswerReport; the next answer about what runs."""
+        """Handles AnswerReport; returns the next answer."""
         return self._with_files(self._slot.answer(messages.decode(data, messages.ANSWER).prune))
 
     @ray.method(concurrency_group="control")  # type: ignore[untyped-decorator]
     def control(self, serial: int, data: bytes) -> None:
-        """What the process that runs is to do, or gets."""
+        """Passes a control message to the process that runs."""
         message = messages.decode(data, messages.CONTROL)
         with self._about(serial) as runs:
             match message:
@@ -71,9 +71,10 @@ class SlotActor:
 
     @ray.method(concurrency_group="data", num_returns=2)  # type: ignore[untyped-decorator]
     def fetch(self, serial: int, data: bytes) -> tuple[tuple[int, ...] | bool, list[Any]]:
-        """FetchResults or FetchWeights: what was still there, and that, which Ray copies out of the slot's memory.
+        """Handles FetchResults or FetchWeights; Ray copies what is returned out of the slot's memory.
 
-        Of results their units; of weights whether they were there.
+        Returns:
+            The units whose results were found, or whether the weights were; and the data.
         """
         message = messages.decode(data, messages.FETCH)
         with self._about(serial) as runs:
@@ -86,7 +87,7 @@ class SlotActor:
 
     @ray.method(concurrency_group="data")  # type: ignore[untyped-decorator]
     def feed(self, serial: int, data: bytes, results: Sequence[ray.ObjectRef[Any]]) -> bool:
-        """FeedParcels, with the results that the reference in `results` stands for; False when they are lost."""
+        """Handles FeedParcels, with the results referred to by `results`; False when they are lost."""
         parcels = messages.decode(data, messages.FEED).parcels
         try:
             arrays = ray.get(results[0])
@@ -94,7 +95,7 @@ class SlotActor:
             return False
         with self._about(serial) as runs:
             exchange = self._slot.exchange if runs else None
-        if exchange is not None:  # a large copy, which nobody is to wait for; when its process has ended it does nothing
+        if exchange is not None:  # a large copy, outside of the lock; it does nothing when the process has ended
             exchange.feed(parcels, arrays)
         return True
 
@@ -104,12 +105,12 @@ class SlotActor:
 
     @contextlib.contextmanager
     def _about(self, serial: int) -> Iterator[bool]:
-        """Whether that is still the newest, which it stays until the caller is done."""
+        """Whether `serial` is the newest process, which it remains until the caller is done."""
         with self._turn:
             yield serial == self._serial
 
     def _with_files(self, about: tuple[FromSlot, ...]) -> Answer:
-        """The messages, and the files that the last one names as references, which Ray hands out as they are."""
+        """The messages, and the files named by the last one as references, which Ray passes on unresolved."""
         encoded = [messages.encode(message) for message in about]
         last = about[-1] if about else None
         if not isinstance(last, TrialEnded) or not (last.arrays or last.store):

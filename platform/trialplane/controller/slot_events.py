@@ -1,4 +1,4 @@
-"""The events of a pool of slots: a slot is ready, and what comes of the process in it. Frozen values."""
+"""The events of a pool of slots: a slot is ready, or its process sent messages. Frozen values."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from trialplane.wire.records import TrialOutcome, TrialReport, TrialRequest
 class SlotReady:
     """A slot's template is warm.
 
-    `unclean` says why its trials are spawned, not forked; `mlflow` whether the job has imported MLflow; `node` is its
-    host or pod, `address` a host:port of it where ranks of several nodes can meet.
+    `unclean` lists why its trials are spawned, not forked; `mlflow` is whether the job has imported MLflow; `node` is its
+    host or pod, `address` a host:port of it for the rendezvous of ranks on several nodes.
     """
 
     slot: int
@@ -27,10 +27,10 @@ class SlotReady:
 
 @dataclasses.dataclass(frozen=True)
 class SlotTrial:
-    """There are messages of the process in a slot; TrialEnded is the last one.
+    """Messages of the process in a slot; TrialEnded is the last one.
 
-    `arrays` holds the packed arrays of its result, `store` the packed MLflow store of its own; `gone` says that the slot
-    is no more, and that a new one is on its way unless the pool has become smaller.
+    `arrays` holds the packed arrays of its result, `store` its own packed MLflow store; `gone` means that the slot is lost,
+    and is being replaced unless the pool has become smaller.
     """
 
     slot: int
@@ -42,13 +42,13 @@ class SlotTrial:
 
     @property
     def ended(self) -> TrialEnded | None:
-        """Its end, when it is over."""
+        """Its end, if it has ended."""
         last = self.messages[-1] if self.messages else None
         return last if isinstance(last, TrialEnded) else None
 
     @property
     def outcome(self) -> TrialOutcome | None:
-        """How it ended, when it is over."""
+        """Its outcome, if it has ended."""
         return None if self.ended is None else self.ended.outcome
 
     @property

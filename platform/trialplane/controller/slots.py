@@ -1,10 +1,10 @@
-"""Slots: one Ray actor per place where a process of a role can run.
+"""Slots: one Ray actor for each place where a process of a role can run.
 
-Ray is known here, in `exchange`, `slot_actor` and `ray_session`.
+Ray is used here, in `exchange`, `slot_actor` and `ray_session`.
 
-A slot actor runs one process at a time and answers each call with its next event, so the pool has at most one call under way
-per slot, and `events` waits for whichever answers first. An actor that dies has lost what ran in it; the pool reports that
-and puts a new actor in its place. In a cluster an actor waits for its pod, for as long as that takes.
+A slot actor runs one process at a time and answers each call with its next event, so the pool has at most one pending call
+per slot, and `events` waits for whichever answers first. When an actor dies, its process is lost; the pool reports that and
+starts a new actor in its place. In a cluster an actor waits for its pod without a limit.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from trialplane.wire.states import FailureClass, TrialState
 log = logging.getLogger(__name__)
 
 MAX_START_FAILURES = 3  # in a row: of one slot while others work, else over all slots
-START_PATIENCE = 600.0  # seconds for which a cluster may give no slot that starts, and only ones that fail
+START_PATIENCE = 600.0  # seconds for which every slot of a cluster may fail to start
 POD_GOES = 10.0  # seconds for a pod to be gone after its trial was stopped
 
 
@@ -42,8 +42,8 @@ class StartFailures:
 
     Args:
         limit: how many are too many.
-        seconds: for how long nothing but failures must have come. On one machine a slot that does not start will not; in a
-            cluster three drained pods say nothing of the next ones.
+        seconds: how long the failures must have lasted. On one machine a slot that failed to start will fail again; in a
+            cluster three drained pods mean nothing for the next ones.
     """
 
     def __init__(self, limit: int, seconds: float) -> None:
@@ -53,11 +53,11 @@ class StartFailures:
         self._first = 0.0
 
     def success(self) -> None:
-        """A slot has started."""
+        """Records that a slot has started."""
         self.count = 0
 
     def failure(self, now: float) -> bool:
-        """A slot has failed to start; says whether that is one too many."""
+        """Records that a slot has failed to start; returns whether the limit is reached."""
         if not self.count:
             self._first = now
         self.count += 1
@@ -74,9 +74,9 @@ class Process:
     """What runs in a slot: one process of a role, or the one that supervises its ranks.
 
     Attributes:
-        slot: where.
+        slot: its slot.
         actor: the slot's.
-        serial: tells it from those before it in the slot: a call may come when it has ended, and the next one runs.
+        serial: distinguishes it from earlier ones in the slot: a call may arrive when the next one already runs.
         request: the attempt that it works on.
     """
 
@@ -86,7 +86,7 @@ class Process:
     request: TrialRequest
 
     def send(self, message: messages.Control) -> None:
-        """Sends it a message; one that comes when it has ended is dropped."""
+        """Sends it a message, which is dropped if it has ended."""
         self.actor.control.remote(self.serial, messages.encode(message))
 
 
@@ -96,14 +96,14 @@ class _Place:
 
     Attributes:
         index: its number; free again when the slot has gone for good.
-        actor: None while it waits to be tried again, until `again`.
+        actor: None while it waits for its next start, until `again`.
         node: where its template is warm, or "".
-        running: what runs in it.
-        leaving: whether it goes when what runs in it has ended.
-        asked: whether we have asked what runs in it to end.
+        running: the process in it.
+        leaving: whether it is removed when its process has ended.
+        was_ended: whether the controller has ended its process.
         starts: how often in a row it has failed to start while others worked.
-        trouble: why it did the last time; "" when it has started.
-        is_given_up: whether it is not tried again.
+        trouble: why it failed the last time; "" when it has started.
+        is_given_up: whether it is not started again.
     """
 
     index: int
@@ -113,7 +113,7 @@ class _Place:
     node: str = ""
     running: Process | None = None
     leaving: bool = False
-    asked: bool = False
+    was_ended: bool = False
     trouble: str = ""
     is_given_up: bool = False
 
@@ -125,14 +125,14 @@ class SlotPool:
         config: what all slots share.
         size: how many.
         patience: seconds for which slots may do nothing but fail to start: 0 on one machine.
-        has_begun: whether the job's code is known to import, because slots of a former controller have run it.
+        has_begun: whether the job's code is known to import, as slots of a former controller have run it.
     """
 
     def __init__(self, config: SlotConfig, size: int, patience: float = 0.0, *, has_begun: bool = False) -> None:
         self._config = config
         self._patience = patience
         self._has_begun = has_begun
-        self._pending: dict[Any, _Place] = {}  # reference to an answer → who owes it
+        self._pending: dict[Any, _Place] = {}  # reference to an answer → the slot that owes it
         self._places: dict[int, _Place] = {}
         self._serials = itertools.count()
         self._failures = StartFailures(MAX_START_FAILURES, patience)
@@ -141,7 +141,7 @@ class SlotPool:
 
     @property
     def size(self) -> int:
-        """How many slots there are or will be; those that leave do not count."""
+        """How many slots there are, including those still starting and without those being removed."""
         return sum(not place.leaving for place in self._places.values())
 
     @property
@@ -156,12 +156,12 @@ class SlotPool:
 
     @property
     def pending(self) -> tuple[Any, ...]:
-        """References to the answers that slots owe."""
+        """References to the outstanding answers of slots."""
         return tuple(self._pending)
 
     @property
     def slots(self) -> frozenset[int]:
-        """The slots there are or will be, also those that leave; without those that were given up."""
+        """All slots, including those that start or are being removed, without those that were given up."""
         return frozenset(place.index for place in self._places.values() if not place.is_given_up)
 
     @property
@@ -181,13 +181,13 @@ class SlotPool:
 
     @property
     def leaving(self) -> frozenset[int]:
-        """The slots that go when their trial has ended."""
+        """The slots that are removed when their trial has ended."""
         return frozenset(place.index for place in self._places.values() if place.leaving)
 
     def resize(self, size: int) -> None:
-        """Makes it `size` slots: more at once; fewer by ending those that start, then idle ones.
+        """Grows at once, or shrinks by removing slots: those given up, those that start, then idle ones.
 
-        A slot that was given up goes before any other, and one in which something runs when that has ended.
+        A slot in which a process runs is removed when that has ended.
         """
         places = self._places.values()
         for place in sorted(places, key=lambda place: (place.running is not None, bool(place.node), not place.is_given_up)):
@@ -205,11 +205,11 @@ class SlotPool:
             self._open(self._places[index])
 
     def start(self, slot: int, request: TrialRequest, weights: Any = None) -> None:
-        """Starts an attempt in a slot that is idle; a collection's worker with the reference to its packed weights."""
+        """Starts an attempt in an idle slot; a collection's worker with the reference to its packed weights."""
         place = self._places[slot]
         assert place.running is None, f"slot {slot} runs {place.running}"
         place.running = process = Process(slot, place.actor, next(self._serials), request)
-        place.asked = False
+        place.was_ended = False
         start = messages.encode(messages.StartAttempt(request))
         started = process.actor.run.remote(process.serial, start, [] if weights is None else [weights])
         self._pending[started] = place
@@ -220,19 +220,19 @@ class SlotPool:
         self._pending[place.actor.answer.remote(messages.encode(messages.AnswerReport(prune)))] = place
 
     def kill(self, slot: int, failure: FailureClass, message: str) -> None:
-        """Ends what runs in a slot; its outcome comes as an event."""
-        self._ask(slot, messages.KillTrial(failure, message))
+        """Kills the process in a slot; its outcome comes as an event."""
+        self._end(slot, messages.KillTrial(failure, message))
 
     def stop(self, slot: int, message: str) -> None:
-        """Lets what runs in a slot save itself and end, within the grace of `SlotConfig`; its outcome comes as an event."""
-        self._ask(slot, messages.StopTrial(message))
+        """Lets the process in a slot save itself and end, within `SlotConfig.grace`; its outcome comes as an event."""
+        self._end(slot, messages.StopTrial(message))
 
     def running(self) -> dict[int, TrialRequest]:
         """Slot → the attempt in it."""
         return {place.index: place.running.request for place in self._places.values() if place.running is not None}
 
     def process(self, slot: int) -> Process | None:
-        """What runs in a slot, if anything does."""
+        """The process in a slot, or None."""
         return self._places[slot].running if slot in self._places else None
 
     def events(self, timeout: float) -> Iterator[SlotEvent]:
@@ -240,17 +240,17 @@ class SlotPool:
         yield from self.take(ray_session.wait(self.pending, timeout))
 
     def take(self, answered: Iterable[Any]) -> Iterator[SlotEvent]:
-        """The events that these answers make; answers of others are left alone.
+        """The events of these answers; references of others are ignored.
 
         Raises:
             EntrypointError: the job's code does not import, and never has in this run.
-            SlotError: slots fail to start, again and again, and too few are left.
+            SlotError: slots fail to start repeatedly, and too few are left.
         """
         for place in self._places.values():
             if place.actor is None and not place.is_given_up and time.monotonic() >= place.again:
                 self._open(place)
         for reference in answered:
-            if reference not in self._pending:  # another pool's, or the slot went because of what another one answered
+            if reference not in self._pending:  # another pool's, or the slot was removed after another answer
                 continue
             place = self._pending.pop(reference)
             try:
@@ -277,19 +277,19 @@ class SlotPool:
         for actor in actors:
             ray.kill(actor)
 
-    def _ask(self, slot: int, message: messages.KillTrial | messages.StopTrial) -> None:
-        """Asks what runs in a slot to end, if anything does."""
+    def _end(self, slot: int, message: messages.KillTrial | messages.StopTrial) -> None:
+        """Sends the message that ends the process in a slot, if there is one."""
         place = self._places[slot]
-        place.asked = True
+        place.was_ended = True
         if place.running is not None:
             place.running.send(message)
 
     def _open(self, place: _Place) -> None:
-        """Puts a new actor in a place and starts its template."""
+        """Starts a new actor and its template in a place."""
         self._generation += 1
         options: dict[str, Any] = {
             "resources": {cluster.slot(self._config.role): 1},
-            "num_cpus": 0,  # the slot's resource already says: one trial per place
+            "num_cpus": 0,  # the slot's resource already limits it to one trial per place
             "num_gpus": self._config.gpus,
             "concurrency_groups": GROUPS,  # so that `kill` need not wait for the trial
         }
@@ -299,17 +299,17 @@ class SlotPool:
         self._pending[place.actor.start.remote()] = place
 
     def _remove(self, place: _Place) -> None:
-        """Ends a slot in which nothing runs, for good; its template ends with it, and its pod is free."""
+        """Removes a slot in which nothing runs; its template ends with it, and its pod is free."""
         del self._places[place.index]
         self._pending = {answer: owed for answer, owed in self._pending.items() if owed is not place}
         if place.actor is not None:
             ray.kill(place.actor)
 
     def _event(self, place: _Place, answer: Any) -> SlotEvent:
-        """The event that an answer makes: of a slot in which nothing runs that its template is warm.
+        """The event of an answer; if nothing runs in the slot, its template is warm.
 
         Raises:
-            MessageError: it is no answer.
+            MessageError: it is not a valid answer.
         """
         if place.running is not None:
             about = tuple(messages.decode(each, messages.FROM_SLOT) for each in answer[0])
@@ -328,7 +328,7 @@ class SlotPool:
         return SlotReady(place.index, started.seconds, started.unclean, started.mlflow, started.node, started.address)
 
     def _ended(self, place: _Place, outcome: TrialOutcome) -> bool:
-        """What ran in a slot has ended so; returns whether the slot is gone with it."""
+        """Handles the end of a slot's process; returns whether the slot is gone with it."""
         goes, place.running = self._goes(place, outcome), None
         if place.leaving:
             self._remove(place)
@@ -339,18 +339,18 @@ class SlotPool:
         return place.leaving or goes
 
     def _goes(self, place: _Place, outcome: TrialOutcome) -> bool:
-        """Whether a slot's pod is about to end: what stops a trial there that is not ours to stop is the pod's hook.
+        """Whether a slot's pod is terminating: its preStop hook stopped a trial that the controller did not stop.
 
-        The trial would be tried again in the same pod, and be lost once more with it.
+        A retry in the same pod would be lost once more.
         """
-        stopped = outcome.failure is FailureClass.LOST and outcome.exit_code is not None  # else its template died
-        return self._config.ship and stopped and not place.asked
+        stopped = outcome.failure is FailureClass.LOST and outcome.exit_code is not None  # otherwise its template died
+        return self._config.ship and stopped and not place.was_ended
 
     def _lost(self, place: _Place, error: Exception) -> Iterator[SlotTrial]:
-        """A slot is lost, and what ran in it."""
+        """Handles the loss of a slot and its process."""
         process, place.running = place.running, None
         node, place.node = place.node, ""
-        ray.kill(place.actor)  # it may only have been out of reach for a moment
+        ray.kill(place.actor)  # it may only have been unreachable for a moment
         place.actor = None
         if place.leaving:
             self._remove(place)
@@ -370,7 +370,7 @@ class SlotPool:
             yield SlotTrial(place.index, process.request, (TrialEnded(outcome),), gone=True)
 
     def _start_failed(self, place: _Place, error: Exception) -> None:
-        """Tries a slot again that did not start; gives it up, or the run when too few are left for a trial."""
+        """Restarts a slot that did not start; gives it up, or the run when too few are left for a trial."""
         goes_on = self.ready >= self._config.nodes
         failures = place.starts if goes_on else self._failures
         is_over = failures.failure(time.monotonic())

@@ -1,6 +1,6 @@
-"""What the outside sees of a running study: `status.json`, and `/status` and `/metrics` over HTTP.
+"""Publishes the state of a running study: `status.json`, and `/status` and `/metrics` over HTTP.
 
-Holds no decisions. The port is loopback's unless the caller says otherwise; neither page tells secrets.
+It makes no decisions. The port is on loopback by default; neither page contains secrets.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from trialplane.wire.units import WorkerStatus
 log = logging.getLogger(__name__)
 
 INTERVAL = 0.5  # seconds between writes of status.json while a run goes on
-TELL_INTERVAL = 10.0  # seconds between writes of the status to wherever else it is kept
+RECORD_INTERVAL = 10.0  # seconds between calls of `record`
 _OF_WORKERS = ("units", "items", "failed", "bytes")
-_UNFIT = re.compile(r"[^a-zA-Z0-9_]")  # for the name of a metric of Prometheus
+_UNFIT = re.compile(r"[^a-zA-Z0-9_]")  # in the name of a Prometheus metric
 
 
 class StatusBoard:
@@ -38,29 +38,29 @@ class StatusBoard:
     Args:
         run: the run's files.
         address: host and port to bind; port 0 is a free one.
-        tell: gets the status too, when it is shown `now` and every `TELL_INTERVAL` seconds.
+        record: called with the status, when it is shown `now` and every `RECORD_INTERVAL` seconds.
     """
 
     def __init__(
         self,
         run: RunPaths,
         address: tuple[str, int] = ("127.0.0.1", 0),
-        tell: Callable[[RunStatus], None] = lambda status: None,
+        record: Callable[[RunStatus], None] = lambda status: None,
     ) -> None:
         self._run = run
         self._status: RunStatus | None = None
         self._written = 0.0  # when
         self._is_written = True  # the newest one
-        self._tell = tell
-        self._told = 0.0
+        self._record = record
+        self._recorded = 0.0  # when
         self._registry = prometheus_client.CollectorRegistry()
         labels = [run.root.name]
         trials = prometheus_client.Gauge(
             "trialplane_trials", "Logical trials by state.", ["run", "state"], registry=self._registry
         )
         self._trials = {state: trials.labels(*labels, state) for state in ("complete", "pruned", "failed", "running")}
-        self._retried = self._gauge("trialplane_attempts_retried", "Attempts that were tried again.")
-        self._asked = self._gauge("trialplane_trials_asked", "Logical trials the run was asked for.")
+        self._retried = self._gauge("trialplane_attempts_retried", "Attempts that were retried.")
+        self._requested = self._gauge("trialplane_trials_asked", "Logical trials requested for the run.")
         self._slots = self._gauge("trialplane_slots_ready", "Slots whose template is warm.")
         self._best = self._gauge("trialplane_best_value", "Best value of the first objective.")
         self._registry.register(self)
@@ -70,7 +70,7 @@ class StatusBoard:
         self.port = int(self._server.server_address[1])
 
     def publish(self) -> None:
-        """Says where it is; only for the controller that has the study's lock."""
+        """Publishes its address; only for the controller that holds the study's lock."""
         _replace(self._run.controller, json.dumps(Holder.me().facts(port=self.port, started=time.time())))
 
     def show(self, status: RunStatus, *, now: bool = False) -> None:
@@ -79,19 +79,19 @@ class StatusBoard:
         for state, gauge in self._trials.items():
             gauge.set(getattr(status, state))
         self._retried.set(status.retried)
-        self._asked.set(status.trials)
+        self._requested.set(status.trials)
         self._slots.set(status.slots_ready)
         if status.best is not None and status.best.values:
             self._best.set(status.best.values[0])
         if now or time.monotonic() - self._written >= INTERVAL:
             self._written = time.monotonic()
             self._write(status)
-        if now or time.monotonic() - self._told >= TELL_INTERVAL:
-            self._told = time.monotonic()
-            self._tell(status)
+        if now or time.monotonic() - self._recorded >= RECORD_INTERVAL:
+            self._recorded = time.monotonic()
+            self._record(status)
 
     def _write(self, status: RunStatus) -> None:
-        """Writes status.json; a disk that is full costs the file's news and not the run, which may wait for room."""
+        """Writes status.json; a full disk loses the update, not the run, which may wait for room."""
         try:
             write_status(self._run, status)
         except OSError as error:
@@ -107,17 +107,17 @@ class StatusBoard:
         self._server.server_close()
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """What a training reported last, or how far an iteration is; only what there is now. Called by Prometheus."""
+        """Current gauges: a training's last report, or an iteration's progress. Called by Prometheus."""
         status = self._status
         if status is None:
             return
         now = status.progress
         if isinstance(now, CollectionProgress):
-            yield from _gauges("trialplane_collection", "Of the iteration that runs.", status.run, now.numbers)
+            yield from _gauges("trialplane_collection", "Of the current iteration.", status.run, now.numbers)
             yield from _worker_gauges(status.run, now.workers)
         elif now.numbers:
             left = {} if status.eta is None else {"seconds_left": status.eta}
-            about = "Reported by the training, or made of that."
+            about = "Reported by the training, or computed from that."
             yield from _gauges("trialplane_training", about, status.run, {**now.numbers, **left})
 
     def _gauge(self, name: str, text: str) -> prometheus_client.Gauge:

@@ -1,12 +1,12 @@
-"""How a controller hears that it is to stop: signals are noted, and whoever works looks at the notes."""
+"""Stop requests to a controller: signal handlers only record the signal, and the loops poll the record."""
 
 from __future__ import annotations
 
 import signal
 
 
-def hear(stopped: list[int]) -> None:
-    """Notes SIGTERM and SIGINT in `stopped`, and lets the terminal go away. Libraries may have put handlers of their own."""
+def record_signals(stopped: list[int]) -> None:
+    """Records SIGTERM and SIGINT in `stopped` and ignores SIGHUP, replacing handlers that libraries have installed."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda received, _: stopped.append(received))
     signal.signal(signal.SIGHUP, signal.SIG_IGN)

@@ -1,9 +1,9 @@
 """`python -m trialplane.controller.submitter`: hands a run's controller to Ray and stays until it has ended.
 
-It waits for the head, submits the job under KubeRay's id, prints the job's log as it grows, and submits again when a new
-head does not know the job: a head pod that was killed takes the Ray job with it, but not the study, which is in the
-ledger. Ends with 0 once the job has ended, also when it failed: KubeRay reads that from Ray, and would start a submitter
-that failed again. Standard library only: it must start at once.
+It waits for the head, submits the job under KubeRay's id, prints the job's log as it grows, and submits again to a new head
+that does not have the job: with a head pod the Ray job is lost, but not the study, which is in the ledger. It exits with 0
+once the job has ended, even if that failed: KubeRay reads the job's state from Ray, and would restart a failed submitter.
+Standard library only, so that it starts at once.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from typing import Any
 
 from trialplane.wire import env
 
-PAUSE = 1.0  # seconds between looks at a job
-LONGEST_PAUSE = 10.0  # seconds between looks at one whose log is long: Ray sends all of it each time
+PAUSE = 1.0  # seconds between checks of a job
+LONGEST_PAUSE = 10.0  # seconds between checks if the log is long: Ray sends all of it each time
 SECONDS = 20.0  # for one answer
 PIECE = 1 << 16  # bytes of a log that are held at once
 ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
 _OPENING = re.compile(rb'\s*\{\s*"logs"\s*:\s*"')
-# As much of a JSON string as is whole: no half of an escape, nor of a character that is written as two of them.
+# The complete part of a JSON string: no half of an escape, nor of a surrogate pair.
 _WHOLE = re.compile(rb'(?:[^"\\]++|\\[^u]|\\u(?![dD][89abAB])[0-9a-fA-F]{4}|\\u[0-9a-fA-F]{4}\\u[0-9a-fA-F]{4})*+')
 
 
 class Away(Exception):
-    """The head does not answer, or not as it will in a moment."""
+    """The head does not answer, or not yet as expected."""
 
 
 class Refused(Exception):
-    """The head will never take what it was sent."""
+    """The head refuses the request for good."""
 
 
 class Dashboard:
-    """Ray's dashboard, as far as jobs go.
+    """The job API of Ray's dashboard.
 
     Args:
         address: `host:port`, or a URL.
@@ -53,7 +53,7 @@ class Dashboard:
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
 
     def job(self, submission: str) -> Mapping[str, Any] | None:
-        """What is known of a job; None when the head does not know it.
+        """The description of a job, or None if the head does not have it.
 
         Raises:
             Away: it does not answer.
@@ -65,20 +65,20 @@ class Dashboard:
         return dict(_json(data)) if status == 200 else _raise(status, data)
 
     def submit(self, submission: str, entrypoint: str) -> None:
-        """Submits a job; one that is there already stays the only one. Raises as `job`."""
+        """Submits a job, unless it already exists. Raises as `job`."""
         body = json.dumps({"submission_id": submission, "entrypoint": entrypoint})
         status, data = self._ask("POST", "/api/jobs/", body)
         if status != 200 and b"already exists" not in data:
             _raise(status, data)
 
     def log(self, submission: str, place: int) -> Iterator[tuple[str, int]]:
-        """What a job's log holds beyond a place, in pieces, each with the place behind it; nothing when there is none yet.
+        """The part of a job's log after a place, in pieces, each with the place after it; nothing if there is no log yet.
 
-        Ray sends the whole log each time. It may be longer than this pod's memory, so it is read past and never held.
+        Ray sends the whole log each time. It may be larger than this pod's memory, so it is streamed.
 
         Args:
             submission: the job's id.
-            place: 0, or one that an earlier piece came with. In a log that does not reach so far, which is another one, the
+            place: 0, or the place of an earlier piece. In a shorter log, which must be another job's, the
                 next place is 0.
 
         Raises:
@@ -105,7 +105,7 @@ class Dashboard:
 
 
 def _beyond(reply: http.client.HTTPResponse, place: int) -> Iterator[tuple[str, int]]:
-    """The string in `{"logs": "…"}` beyond a place, which counts the bytes of the string as it is written there."""
+    """The string in `{"logs": "…"}` after a place, which counts the bytes of the encoded string."""
     data = reply.read(PIECE)
     opening = _OPENING.match(data)
     if opening is None:
@@ -121,7 +121,7 @@ def _beyond(reply: http.client.HTTPResponse, place: int) -> Iterator[tuple[str, 
     data = data[place - passed :]
     while True:
         whole = _WHOLE.match(data)
-        assert whole is not None, "it matches nothing, too"
+        assert whole is not None, "the pattern also matches the empty string"
         if whole.end():
             place += whole.end()
             yield str(json.loads(b'"' + whole.group() + b'"', strict=False)), place
@@ -150,13 +150,13 @@ def _raise(status: int, data: bytes) -> Any:
 
 
 class Submitter:
-    """Sees one job through.
+    """Submits one job and follows it to its end.
 
     Args:
         dashboard: of the head.
         submission: the job's id.
         entrypoint: its command.
-        pause: waits so many seconds.
+        pause: sleeps for that many seconds.
     """
 
     def __init__(
@@ -166,7 +166,7 @@ class Submitter:
         self._submission = submission
         self._entrypoint = entrypoint
         self._pause = pause
-        self._shown = 0  # how far the log of the job that the head knows now has been printed
+        self._shown = 0  # how far the log of the current head's job has been printed
         self._submitted = 0
         self._away = ""
 
@@ -177,10 +177,10 @@ class Submitter:
                 ended = self._look()
             except Away as error:
                 if not self._away:  # once per outage
-                    _say("the head does not answer yet" if not self._submitted else "the head is away", str(error))
+                    _print("the head does not answer yet" if not self._submitted else "the head is away", str(error))
                 self._away = str(error)
             except Refused as error:
-                _say("Ray refuses the job", str(error))
+                _print("Ray refuses the job", str(error))
                 return 1
             else:
                 self._away = ""
@@ -192,7 +192,7 @@ class Submitter:
         job = self._dashboard.job(self._submission)
         if job is None:
             if self._submitted:
-                _say("a new head does not know the job, which is submitted again", "the study goes on where it was")
+                _print("a new head does not have the job, which is submitted again", "the study continues where it was")
             self._dashboard.submit(self._submission, self._entrypoint)
             self._submitted += 1
             self._shown = 0
@@ -202,30 +202,30 @@ class Submitter:
         if job.get("status") not in ENDED:
             return None
         message = str(job.get("message") or "")
-        _say(f"the Ray job {job['status']}", message.strip().splitlines()[0] if message.strip() else "")
+        _print(f"the Ray job {job['status']}", message.strip().splitlines()[0] if message.strip() else "")
         return 0
 
     def _show(self) -> None:
-        """Prints what the job's log has grown by."""
+        """Prints the new part of the job's log."""
         for text, place in self._dashboard.log(self._submission, self._shown):
             sys.stdout.write(text)
             sys.stdout.flush()
             self._shown = place
 
 
-def _say(what: str, more: str) -> None:
+def _print(what: str, more: str) -> None:
     sys.stdout.write(f"[submitter] {what}{': ' if more else ''}{more}\n")
     sys.stdout.flush()
 
 
 def main() -> int:
-    """Sees the job of the environment through."""
-    # The first process of a container has no signal handlers of the system's, and would be waited for.
+    """Follows the job that the environment names."""
+    # PID 1 of a container has no default signal handlers, and SIGTERM would have no effect.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     needed = (env.RAY_DASHBOARD_ADDRESS, env.RAY_JOB_SUBMISSION_ID, env.ENTRYPOINT)
     missing = [name for name in needed if not os.environ.get(name)]
     if missing:
-        _say(f"{', '.join(missing)} must be set", "KubeRay sets what begins with RAY_")
+        _print(f"{', '.join(missing)} must be set", "KubeRay sets what begins with RAY_")
         return 2
     address, submission, entrypoint = (os.environ[name] for name in needed)
     return Submitter(Dashboard(address, os.environ.get(env.RAY_AUTH_TOKEN, "")), submission, entrypoint).run()

@@ -1,11 +1,11 @@
-"""The book of one iteration's units: which wait, who does which, and what becomes of those whose process failed. Pure.
+"""The state of one iteration's units: which wait, which worker has which, and which are retried after a failure. Pure.
 
-Each unit ends once, as arrived or as failed. In between it waits, is out with one worker, or is made: its result lies
-somewhere between the worker and the learner, and what becomes of the worker is nothing to it any more.
+Each unit ends once, as arrived or as failed. Before that it waits, is assigned to one worker, or is made: its result is on
+its way to the learner, and no longer depends on the worker.
 
-A unit that was the only one its process worked on when that failed is guilty of it, and is tried again as a trial that
-failed so would be. Of several none is guilty yet: each is handed out again alone. A lost slot or a killed process is first
-taken for nobody's fault: those of several that went with it are handed out as before, as often as a trial is tried again.
+If a process fails with one unit, that unit is at fault and is retried like a trial with that failure. If it has several, the
+faulty one is unknown: each is handed out again alone. A lost slot or a killed process at first counts as no unit's fault:
+its units are handed out together again, as often as a trial would be retried.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ class FailedUnit:
 
 @dataclasses.dataclass(frozen=True)
 class Lost:
-    """What became of the units that a worker was working on when it ended.
+    """The units that a worker had when it ended.
 
     Attributes:
-        guilty: the unit that made it fail, if that is known.
-        failed: the same when it is not tried again.
-        again: those that are.
+        faulty: the unit that made it fail, if that is known.
+        failed: the same if it is not retried.
+        again: those that are retried.
     """
 
-    guilty: int | None = None
+    faulty: int | None = None
     failed: FailedUnit | None = None
     again: tuple[int, ...] = ()
 
@@ -54,7 +54,7 @@ class Units:
         first: number of the first.
         count: how many there are.
         seed: the job's; each unit derives its own.
-        retries: how often a guilty unit is tried again.
+        retries: how often a faulty unit is retried.
     """
 
     def __init__(self, first: int, count: int, seed: int, retries: Retries) -> None:
@@ -63,27 +63,29 @@ class Units:
         self._seed = seed
         self._retries = retries
         self._waiting = collections.deque(range(first, first + count))
-        self._alone: collections.deque[int] = collections.deque()  # wait for a worker that works on nothing else
+        self._alone: collections.deque[int] = collections.deque()  # wait for a worker without other units
         self._suspects: set[int] = set()  # units that are handed out alone
-        self._out: dict[int, set[int]] = collections.defaultdict(set)  # worker → what it has and has not given
+        self._out: dict[int, set[int]] = collections.defaultdict(set)  # worker → units it has not given
         self._made: dict[int, int] = {}  # unit whose result is on its way → worker
         self._arrived: set[int] = set()
         self._used: collections.Counter[tuple[int, FailureClass]] = collections.Counter()
-        self._together: collections.Counter[tuple[int, FailureClass]] = collections.Counter()  # failures that it shared
+        self._together: collections.Counter[tuple[int, FailureClass]] = (
+            collections.Counter()
+        )  # failures shared with other units
 
     @property
     def waiting(self) -> int:
-        """How many units nobody has."""
+        """How many units are not assigned."""
         return len(self._waiting) + len(self._alone)
 
     @property
     def is_handed_out(self) -> bool:
-        """Whether there is nothing to do, as far as nothing is lost that is on its way."""
+        """Whether no unit is left to hand out or to do, unless a result on its way is lost."""
         return not self.waiting and not any(self._out.values())
 
     @property
     def arrived(self) -> int:
-        """How many have ended well."""
+        """How many have arrived."""
         return len(self._arrived)
 
     @property
@@ -92,35 +94,35 @@ class Units:
         return len(self._arrived) + len(self.failed) == self.count
 
     def open(self, worker: int) -> frozenset[int]:
-        """The units a worker has and has not given."""
+        """The units assigned to a worker whose results it has not given."""
         return frozenset(self._out.get(worker, ()))
 
-    def hand(self, worker: int, wants: int) -> tuple[Unit, ...]:
-        """Hands out at most `wants` units, in the order of their numbers as far as nothing fails.
+    def hand(self, worker: int, count: int) -> tuple[Unit, ...]:
+        """Hands out at most `count` units, in the order of their numbers unless some are retried.
 
-        A unit that may be guilty goes to a worker that has no other, and until its end nothing else goes there.
+        A suspect goes to a worker that has no other unit, which gets no further one until its end.
         """
         out = self._out[worker]
-        if out & self._suspects or wants < 1:
+        if out & self._suspects or count < 1:
             return ()
         given: list[int] = []
         if self._alone and not out:
             given = [self._alone.popleft()]
         else:
-            while len(given) < wants and self._waiting:
+            while len(given) < count and self._waiting:
                 given.append(self._waiting.popleft())
         out.update(given)
         return tuple(Unit(number, units.seed_of(self._seed, number)) for number in given)
 
     def put_back(self, worker: int, unbegun: Iterable[int]) -> None:
-        """Units that a worker had and has not begun: they wait as if nobody had had them."""
+        """Returns units that a worker has not begun, as if they had never been handed out."""
         for unit in sorted(unbegun, reverse=True):
             if unit in self._out[worker]:
                 self._out[worker].discard(unit)
                 self._return(unit)
 
     def made(self, worker: int, unit: int) -> bool:
-        """A worker offers the result of a unit; False when it has no such unit."""
+        """Records that a worker offers the result of a unit; False when the unit is not assigned to it."""
         if unit not in self._out[worker]:
             return False
         self._out[worker].discard(unit)
@@ -128,7 +130,7 @@ class Units:
         return True
 
     def arrive(self, unit: int) -> bool:
-        """A result is with the learner; False when the unit was not on its way, so that none is counted twice."""
+        """Records that the learner has a result; False when it was not on its way, so that none counts twice."""
         if self._made.pop(unit, None) is None:
             return False
         self._arrived.add(unit)
@@ -136,7 +138,7 @@ class Units:
         return True
 
     def keep(self, unit: int) -> bool:
-        """The learner has a result from a former attempt: the unit need not be done. False when it is no longer waiting."""
+        """Records that the learner has kept a result of a former attempt; False when the unit is not waiting."""
         if unit not in self._waiting:
             return False
         self._waiting.remove(unit)
@@ -144,9 +146,9 @@ class Units:
         return True
 
     def again(self, unit: int, message: str, *, counts: bool = True) -> FailedUnit | None:
-        """A result was lost on its way: the unit is done again, unless that has happened to it too often.
+        """Retries a unit whose result was lost on its way, unless that has happened too often.
 
-        It counts only where no other unit is to blame, whose own count then sees to an end.
+        With `counts` False another unit is at fault, whose own count limits the retries.
         """
         worker = self._made.pop(unit, None)
         if worker is None:
@@ -157,19 +159,19 @@ class Units:
         return None
 
     def refuse(self, unit: int, failure: FailureClass, message: str) -> FailedUnit | None:
-        """A result on its way cannot be taken, and another try would give the same."""
+        """Fails a unit whose result cannot be accepted, as a retry would give the same."""
         worker = self._made.pop(unit, None)
         return None if worker is None else self._fail(unit, worker, failure, message, "")
 
     def lose(self, worker: int, outcome: TrialOutcome) -> Lost:
-        """A worker has ended: its units wait again, unless it is clear which one failed and that it fails again."""
+        """Records that a worker has ended: its units wait again, unless one is known to have failed for good."""
         out = sorted(self._out.pop(worker, ()))
         failure, message = outcome.failure, outcome.message
         if outcome.state is TrialState.COMPLETE and out:
             failure, message = FailureClass.INVALID, "the worker returned without a result of this unit"
         if failure is None or failure is FailureClass.STOPPED or len(out) != 1:
             for unit in reversed(out):
-                if failure is not FailureClass.STOPPED and not self._excused(unit, failure, self._together):
+                if failure is not FailureClass.STOPPED and not self._may_recur(unit, failure, self._together):
                     self._suspects.add(unit)
                 self._return(unit)
             return Lost(again=tuple(out))
@@ -178,14 +180,16 @@ class Units:
         return Lost(unit, failed, again=() if failed else (unit,))
 
     def _retry(self, unit: int, worker: int, failure: FailureClass, message: str, traceback: str) -> FailedUnit | None:
-        """A unit waits again, or has failed for good."""
-        if not self._excused(unit, failure, self._used):
+        """Lets a unit wait again, or fails it for good."""
+        if not self._may_recur(unit, failure, self._used):
             return self._fail(unit, worker, failure, message, traceback)
         self._return(unit)
         return None
 
-    def _excused(self, unit: int, failure: FailureClass | None, past: collections.Counter[tuple[int, FailureClass]]) -> bool:
-        """Whether this kind of failure may happen to a unit once more, after those that are past; it has then happened."""
+    def _may_recur(
+        self, unit: int, failure: FailureClass | None, past: collections.Counter[tuple[int, FailureClass]]
+    ) -> bool:
+        """Whether a unit may have this failure once more, given its past ones; if so, it is counted."""
         rule = None if failure is None else FAILURE_RULES[failure].retry
         if failure is None or rule is None or past[unit, failure] >= getattr(self._retries, rule):
             return False

@@ -1,4 +1,4 @@
-"""What the controller knows of each worker of a collection in one iteration, and how that is shown. Pure."""
+"""The controller's state of each worker of a collection in one iteration, and its status. Pure."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from trialplane.wire.records import TrialOutcome, TrialRequest
 from trialplane.wire.states import FailureClass
 from trialplane.wire.units import WorkerStatus
 
-MAX_EMPTY = 3  # processes in a row that end without any work done, before a worker is given up for the iteration
-MAX_LOST = 10  # the same for lost ones: a pod may go, but not again and again before it has done anything
+MAX_EMPTY = 3  # consecutive processes without any unit after which a worker is given up for the iteration
+MAX_LOST = 10  # the same for lost ones: a pod may be lost, but not repeatedly before it has done anything
 
 
 @dataclasses.dataclass
@@ -19,12 +19,12 @@ class Worker:
     Attributes:
         index: its slot.
         request: what runs in the slot now.
-        owed: units that it wants and has not got.
-        last: whether it was told that it gets no more.
+        owed: units that it has requested and not received.
+        last: whether it was informed that no more units follow.
         began: when its first unit was handed out.
-        handed: units that the process has got.
+        handed: units that the process has received.
         empty: processes in a row that ended before they had any.
-        lost: the same of those that were lost.
+        lost: the same for lost processes.
         failure: how its last process failed, if it did.
         newest: when the newest of its results arrived.
     """
@@ -50,41 +50,41 @@ class Worker:
         return self.empty >= MAX_EMPTY or self.lost >= MAX_LOST
 
     def start(self, request: TrialRequest) -> None:
-        """A process starts."""
+        """Records that a process starts."""
         self.request, self.owed, self.handed, self.last = request, 0, 0, False
 
     def end(self, failure: TrialOutcome | None) -> None:
-        """The process has ended, well or by that failure."""
+        """Records that the process has ended, with or without a failure."""
         self.failure = failure
         if self.handed or failure is None:
             self.empty = self.lost = 0
-        elif failure.failure is FailureClass.LOST:  # which need not be its fault
+        elif failure.failure is FailureClass.LOST:  # which may not be its fault
             self.lost += 1
         else:
             self.empty += 1
         self.request, self.owed = None, 0
 
     def close(self) -> None:
-        """The iteration is over: what runs is ended, and that is no failure of it."""
+        """Records the end of the iteration, which ends the process without a failure."""
         self.last = True
         if self.request is not None:
             self.end(None)
 
     def arrived(self, items: int, size: int, now: float) -> None:
-        """The learner has one of its results."""
+        """Records that one of its results reached the learner."""
         self.newest = now
         self.units += 1
         self.items += items
         self.bytes += size
 
     def status(self, now: float, node: str, works: bool, is_full: bool) -> WorkerStatus:
-        """The worker as the laptop shows it.
+        """The worker's status for users.
 
         Args:
-            now: on the clock that `began` is of.
+            now: by the clock of `began`.
             node: where its slot is, or "" while it is not ready.
             works: whether it has a unit to do.
-            is_full: whether a result of it has to wait for room.
+            is_full: whether one of its results waits for room.
         """
         if self.is_given_up:
             state = "gone"

@@ -1,5 +1,5 @@
-"""The database of runs: SQLAlchemy, and all SQL but the SELECTs that `wire.attempts` shares with the laptop, are in here.
+"""The database of runs: all SQLAlchemy and SQL except the SELECTs in `wire.attempts`, which the laptop shares.
 
-`tables` makes the tables, `study` is one run that a controller writes, `archive` all runs as the gateway sees them, `former`
-takes over what an earlier version wrote, `locking` keeps controllers apart.
+`tables` creates the tables, `study` is one run as its controller writes it, `archive` all runs as the gateway serves them,
+`former` converts runs of an earlier version, `locking` ensures one controller per run.
 """

@@ -1,7 +1,7 @@
-"""All runs in PostgreSQL, as the gateway sees them.
+"""All runs in PostgreSQL, as the gateway serves them.
 
-Written here are what a run is submitted with, before there is a controller that could, and its desired state; the only thing
-deleted is a whole run, under the lock that a controller would need.
+It writes submissions, before there is a controller to do so, and desired states; it deletes only whole runs, under the lock
+that a controller would need.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ class Known:
 
 
 class Archive:
-    """All runs in one database; what an earlier version wrote is taken over when it is first looked at.
+    """All runs in one database; those of an earlier version are converted on first access.
 
     Args:
         url: `postgresql+psycopg2://…`.
     """
 
     def __init__(self, url: str) -> None:
-        # Connections are looked at before they are used, so a restart of PostgreSQL costs nothing but its own time.
+        # Connections are tested before use, so a restart of PostgreSQL causes no errors beyond its downtime.
         options = {**locking.CONNECT, "options": f"-c statement_timeout={STATEMENT_SECONDS * 1000}"}
         self._engine = sa.create_engine(
             url, pool_pre_ping=True, pool_size=POOL, max_overflow=0, pool_timeout=10, connect_args=options
@@ -85,7 +85,7 @@ class Archive:
         return sorted(found, key=lambda known: (-known.submitted, known.run))
 
     def attribute(self, run: str, name: str) -> Any:
-        """The value in a column of a run, or None when nothing is there.
+        """The value in a column of a run, or None.
 
         Raises:
             RunNotFound: there is no such run.
@@ -99,7 +99,7 @@ class Archive:
         return None if text is None else base64.b64decode(text)
 
     def is_alive(self, run: str) -> bool:
-        """Whether a controller works on the run: it holds the run's lock."""
+        """Whether a controller works on the run, which means that it holds the run's lock."""
         key = labels.ledger_lock(run) % 2**64
         with self._engine.connect() as connection:
             return bool(connection.execute(sa.text(_HELD), {"high": key >> 32, "low": key % 2**32}).scalar())
@@ -119,7 +119,7 @@ class Archive:
             return [reading.row(job, attempt, alive) for attempt in reading.at(tables.select(connection), run, trial)]
 
     def ends(self, run: str, after: int) -> tuple[int, list[TrialRow]]:
-        """The attempts that ended since a place in the order of ends, and the place to ask from next."""
+        """The attempts that ended since a place in the order of ends, and the place for the next call."""
         with self._connected(run) as (connection, mine):
             job = _job(connection, mine)
             place, found = reading.ended(tables.select(connection), run, after)
@@ -130,10 +130,12 @@ class Archive:
         alive = self.is_alive(run)
         with self._connected(run) as (connection, _):
             found = reading.whole(tables.select(connection), run, after)
-        return found, alive or self.is_alive(run)  # one that came or went meanwhile counts: what runs may run still
+        return found, alive or self.is_alive(
+            run
+        )  # a controller that started or ended in between counts: attempts may still run
 
     def record(self, run: str, job: Job, submission: Mapping[str, Any], code: str, *, new: bool) -> None:
-        """Writes down what a run is submitted or resumed with: it is known from then on, whatever becomes of its pods.
+        """Records what a run is submitted or resumed with, so that it is listed even if its pods never start.
 
         Args:
             run: its name.
@@ -154,7 +156,7 @@ class Archive:
             labels.LEDGER_CODE: code,
         }
         with self._engine.begin() as connection:
-            self._take_over(connection, run)
+            self._convert_one(connection, run)
             mine = runs.c.name == run
             directions = json.dumps([objective.direction for objective in job.objectives])
             insert = postgresql.insert(runs).values(name=run, directions=directions, epoch=0, optuna="{}")
@@ -169,12 +171,12 @@ class Archive:
             tables.describe(connection, mine, described)
 
     def desire(self, run: str, changed: Mapping[str, Any]) -> None:
-        """Changes what the user wants of a run, only the fields of `Desired` that are named.
+        """Changes the desired state of a run: only the given fields of `Desired`.
 
-        One that is to go on gets the attempt that was the newest then as well. A pause leaves a run cancelled that was.
+        RUNNING also records the run's newest attempt. A pause does not revoke a cancel.
         """
         with self._connected(run) as (connection, mine):
-            # Two changes at once are two changes.
+            # Serializes concurrent changes, so that none is lost.
             connection.execute(sa.select(runs.c.id).where(mine).with_for_update(key_share=True))
             desired = records.from_dict(Desired, tables.document(connection, mine, labels.LEDGER_DESIRED) or {})
             before, desired = desired.state, dataclasses.replace(desired, **changed)
@@ -203,31 +205,31 @@ class Archive:
         Raises:
             RunNotFound: there is no such run.
             LedgerLocked: a controller of an earlier version works on it, in tables of that version.
-            LedgerCorrupt: the tables are of a later version, or what an earlier one wrote cannot be taken over.
+            LedgerCorrupt: the tables are of a later version, or what an earlier one wrote cannot be converted.
         """
         self._convert()
         mine = (runs.c.name == run) & runs.c.job.is_not(None)
         with self._engine.begin() as connection:
             if not tables.is_there(connection):
-                raise errors.RunNotFound(f"nothing has ever been submitted here, so there is no run {run}")
-            self._take_over(connection, run)
+                raise errors.RunNotFound(f"nothing has been submitted here yet, so there is no run {run}")
+            self._convert_one(connection, run)
             if connection.execute(sa.select(runs.c.id).where(mine)).scalar() is None:
-                raise errors.RunNotFound(f"the ledger knows no run {run}")
+                raise errors.RunNotFound(f"the ledger has no run {run}")
             yield connection, mine
 
-    def _take_over(self, connection: sa.Connection, run: str) -> None:
-        """Takes over a run that `_convert` could not, or raises what hinders it."""
+    def _convert_one(self, connection: sa.Connection, run: str) -> None:
+        """Converts a run that `_convert` could not, or raises the reason why not."""
         if not self._may_be_former or run not in former.runs(connection):
             return
         if not _is_free(connection, run):
             raise errors.LedgerLocked(
-                f"a controller of an earlier trialplane works on {run}, which can be read when that has ended; "
-                f"`kubectl delete rayjob {run}` ends it now, and `platform resume {run}` goes on with it"
+                f"a controller of an earlier trialplane works on {run}, which can be read once that has ended; "
+                f"`kubectl delete rayjob {run}` ends it now, and `platform resume {run}` continues the run"
             )
         former.convert(connection, run)
 
     def _convert(self) -> None:
-        """Takes over the runs of an earlier version on which no controller works, each in a transaction of its own."""
+        """Converts the runs of an earlier version without a controller, each in its own transaction."""
         with self._converting:
             if not self._may_be_former:
                 return
@@ -244,12 +246,12 @@ class Archive:
 
 
 def _is_free(connection: sa.Connection, run: str) -> bool:
-    """Keeps controllers from a run until the end of the transaction, unless one works on it."""
+    """Locks controllers out of a run until the end of the transaction, unless one works on it."""
     return bool(connection.execute(sa.select(sa.func.pg_try_advisory_xact_lock(labels.ledger_lock(run)))).scalar())
 
 
 def _claim(connection: sa.Connection, run: str) -> None:
-    """Keeps controllers from a run until the end of the transaction.
+    """Locks controllers out of a run until the end of the transaction.
 
     Raises:
         LedgerLocked: one works on it.

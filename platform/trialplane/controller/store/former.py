@@ -1,7 +1,7 @@
-"""Takes over runs in the layout of trialplane 0.1, which were Optuna's own tables.
+"""Converts runs in the layout of trialplane 0.1, which used Optuna's own tables.
 
-There a run was a study, an attempt one of its trials, and what was ours stood in attributes. A run is taken over whole, in
-one transaction, and is gone from those tables then, so that a controller of that version can write it no more.
+There a run was a study, an attempt one of its trials, and trialplane's data were attributes. A run is converted completely,
+in one transaction, and removed from those tables, so that a controller of that version can no longer write it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _UNUSUAL = {"INF_POS": "inf", "INF_NEG": "-inf", "NAN": "nan"}
 
 
 def runs(connection: sa.Connection) -> list[str]:
-    """Names of the runs that are still in that layout; of a database with none the tables need not be there."""
+    """Names of the runs that are still in that layout; its tables may be missing."""
     if not sa.inspect(connection).has_table("study_user_attributes"):
         return []
     ours = "SELECT study_id FROM study_user_attributes WHERE key IN ('trialplane:epoch', 'trialplane:job')"
@@ -49,12 +49,13 @@ def runs(connection: sa.Connection) -> list[str]:
 
 
 def convert(connection: sa.Connection, run: str) -> None:
-    """Takes over a run, if it is in that layout; whoever calls it holds the run's lock.
+    """Converts a run, if it is in that layout; the caller holds the run's lock.
 
-    One that is known already was taken over before, and begun anew by a controller of that version: it stays where it is.
+    A run that also exists in the new layout was converted before and then started again by a controller of that version: it
+    is left as it is.
 
     Raises:
-        LedgerCorrupt: the study has trials that are none of ours.
+        LedgerCorrupt: the study has trials that trialplane did not make.
     """
     known = sa.select(tables.runs.c.id).where(tables.runs.c.name == run)
     if run not in runs(connection) or connection.execute(known).scalar() is not None:
@@ -147,7 +148,7 @@ def _objective(row: sa.Row[Any]) -> int:
 
 
 def _state(trial: sa.Row[Any], outcome: str | None) -> str:
-    """As the sampler is to see it, which there was decided when the study was read."""
+    """The state for the sampler, which that version derived when it read the study."""
     oom = outcome is not None and records.from_json(TrialOutcome, outcome).failure is FailureClass.OOM
     return "PRUNED" if oom else str(trial.state)
 

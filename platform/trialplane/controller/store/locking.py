@@ -1,6 +1,6 @@
 """One controller at a time: the lock on a study, beside a SQLite file or PostgreSQL's advisory lock.
 
-The lock only keeps others out early; what keeps a controller from writing that has lost it unnoticed is the study's epoch
+The lock only keeps others out early; a controller that lost it without noticing is kept from writing by the study's epoch
 (see `study`).
 """
 
@@ -19,9 +19,9 @@ from trialplane import errors
 from trialplane.wire import labels, records
 from trialplane.wire.holder import Holder
 
-LOCK_PATIENCE = 0.5  # seconds; a `platform status` that looks whether the lock is held holds it for a moment itself
-# A peer that is gone without a word (a lost node) is noticed within half a minute, by the server too, whose session holds
-# the lock for as long as it believes in it.
+LOCK_PATIENCE = 0.5  # seconds; `platform status` holds the lock for a moment to test it
+# A peer that vanishes (a lost node) is detected within half a minute, also by the server, whose session holds the lock until
+# then.
 _KEEPALIVE = {"tcp_keepalives_idle": 10, "tcp_keepalives_interval": 5, "tcp_keepalives_count": 3, "tcp_user_timeout": 20000}
 CONNECT = {
     "connect_timeout": 10,
@@ -33,14 +33,14 @@ CONNECT = {
 
 
 class AdvisoryLock:
-    """PostgreSQL's lock on a study, held by whatever connection `engine` has.
+    """PostgreSQL's lock on a study, held by the connection of `engine`.
 
     Args:
-        engine: with one connection, which also writes: where that breaks, the next one locks first.
+        engine: with one connection, which also writes; if it breaks, the next one takes the lock first.
         study: the run's name.
         patience: seconds to wait for another controller to end.
-        taken: told an open cursor, whether another controller has taken the study over; asked while it waits.
-        give_up: asked while it waits; True ends the waiting at once.
+        taken: polled with an open cursor while waiting; returns an error if another controller has taken over the study.
+        give_up: polled while waiting; True ends the wait at once.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class AdvisoryLock:
                 cursor.execute("SELECT pg_try_advisory_lock(%s)", (labels.ledger_lock(self._study),))
                 (locked,) = cursor.fetchone()
                 taken = None if locked else self._taken(cursor)
-            connection.commit()  # the lock stays, it is the session's
+            connection.commit()  # the lock stays: it belongs to the session
             if locked:
                 return
             if taken is not None:
@@ -102,10 +102,10 @@ def lock_file(file: Path, study: str) -> io.TextIOWrapper:
 
 
 def locked_error(study: str, holder: str) -> errors.LedgerLocked:
-    """What a second controller hears."""
+    """The error for a second controller."""
     return errors.LedgerLocked(
         f"another controller ({holder}) is working on the run {study}; "
-        f"see it with `platform status {study}`, end it with `platform cancel {study}`"
+        f"show it with `platform status {study}`, end it with `platform cancel {study}`"
     )
 
 
@@ -117,7 +117,7 @@ def _try_lock(handle: io.TextIOWrapper) -> bool:
     except OSError as error:
         handle.close()
         raise errors.LedgerUnavailable(
-            f"{handle.name} cannot be locked: {error.strerror}; set TRIALPLANE_HOME to a file system that has locks "
-            "(a mount of NFS has them unless it says nolock)"
+            f"{handle.name} cannot be locked: {error.strerror}; set TRIALPLANE_HOME to a file system with locks "
+            "(an NFS mount has them unless it is mounted with nolock)"
         ) from error
     return True

@@ -28,11 +28,11 @@ class Storage:
 
     Args:
         url: `sqlite:////path` or `postgresql+psycopg2://…`.
-        run: its name; made when it is not there.
+        run: its name; created if missing.
         directions: "minimize" or "maximize" per objective.
         lock: file to lock when the database is SQLite.
-        lock_patience: seconds to wait for a former controller to let go, on PostgreSQL.
-        give_up: asked while it waits; True ends the waiting at once.
+        lock_patience: seconds to wait for a former controller to release the lock, on PostgreSQL.
+        give_up: polled while waiting; True ends the wait at once.
 
     Raises:
         LedgerLocked: another controller has the run.
@@ -72,7 +72,7 @@ class Storage:
         self._stack.close()
 
     def load(self) -> tuple[list[Attempt], dict[str, Any]]:
-        """All attempts in order of their numbers, and what samplers keep beside them."""
+        """All attempts in order of their numbers, and what samplers store beside them."""
         with tables.mapped(self._url, self._run), self._engine.connect() as connection:
             kept = connection.execute(sa.select(runs.c.optuna).where(runs.c.id == self._id)).scalar_one()
             try:
@@ -88,11 +88,11 @@ class Storage:
 
         Args:
             attempt: its request, and Optuna's view of it.
-            kept: what samplers keep beside the trials; None when it has not changed.
+            kept: what samplers store beside the trials; None if unchanged.
         """
         with self._transaction(kept) as connection:
             if self._has(connection, attempt):
-                return  # the commit of a try before succeeded, but its answer was lost
+                return  # an earlier try was committed, but its response was lost
             connection.execute(
                 sa.insert(attempts).values(
                     run_id=self._id,
@@ -108,7 +108,7 @@ class Storage:
 
         Args:
             attempt: its outcome, and Optuna's view of it.
-            kept: what samplers keep beside the trials; None when it has not changed.
+            kept: what samplers store beside the trials; None if unchanged.
         """
         ends = sa.select(sa.func.coalesce(sa.func.max(attempts.c.place), 0) + 1).where(attempts.c.run_id == self._id)
         with self._transaction(kept) as connection:
@@ -128,7 +128,7 @@ class Storage:
             assert written.rowcount or self._has(connection, attempt), f"attempt {attempt.request.number} was never begun"
 
     def describe(self, described: Mapping[str, Any]) -> None:
-        """Writes what is known of the run, by the column's name, in one transaction."""
+        """Writes facts about the run, by column name, in one transaction."""
         with self._transaction(None) as connection:
             tables.describe(connection, runs.c.id == self._id, described)
 
@@ -142,7 +142,7 @@ class Storage:
         return connection.execute(sa.select(attempts.c.number).where(mine)).one_or_none() is not None
 
     def _open(self, connection: sa.Connection, directions: list[str]) -> int:
-        """Finds or makes the run, and counts its epoch up by one: from now on every older controller is fenced."""
+        """Finds or creates the run, and increments its epoch: from now on every older controller is fenced."""
         former.convert(connection, self._run)
         mine = sa.select(runs.c.id, runs.c.directions).where(runs.c.name == self._run)
         found = connection.execute(mine).one_or_none()
@@ -153,7 +153,7 @@ class Storage:
         if json.loads(found.directions) != directions:
             known = " and ".join(json.loads(found.directions))
             raise errors.LedgerCorrupt(
-                f"the run {self._run} in {tables.shown(self._url)} is to {known}, but the job is to "
+                f"the run {self._run} in {tables.shown(self._url)} has the directions {known}, but the job has "
                 f"{' and '.join(directions)}; give the run another name"
             )
         self._id = found.id
@@ -182,7 +182,7 @@ class Storage:
             return
 
     def _taken(self, cursor: Any) -> errors.LedgerFenced | None:
-        """What to raise on a new connection, when another controller has counted the epoch up since ours broke."""
+        """The error for a new connection, if another controller has incremented the epoch since the last one broke."""
         if self._epoch is None:
             return None
         cursor.execute("SELECT epoch FROM runs WHERE id = %s", (self._id,))

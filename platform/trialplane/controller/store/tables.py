@@ -1,7 +1,7 @@
-"""The tables of a ledger, how they are made, and what an error of their database means.
+"""The tables of a ledger, their creation, and the mapping of database errors.
 
-    runs            one row a run: what is known of it, and the epoch, which fences controllers
-    attempts        one row an attempt: request and outcome, and what Optuna's samplers need of it when the run goes on
+    runs            one row per run: its facts, and the epoch, which fences controllers
+    attempts        one row per attempt: request and outcome, and what Optuna's samplers need of it when the run resumes
     schema_version  one row
 
 Documents are JSON as text, those of `wire.records` and `controller.history`.
@@ -37,7 +37,7 @@ runs = sa.Table(
     sa.Column(labels.LEDGER_CODE, sa.Text),
     sa.Column(labels.LEDGER_STATUS, sa.Text),
     sa.Column(labels.LEDGER_DESIRED, sa.Text),
-    sa.Column("optuna", sa.Text, nullable=False),  # what samplers keep beside the trials
+    sa.Column("optuna", sa.Text, nullable=False),  # what samplers store beside the trials
 )
 attempts = sa.Table(
     "attempts",
@@ -54,11 +54,11 @@ attempts = sa.Table(
 )
 _schema_version = sa.Table("schema_version", _all, sa.Column("version", sa.Integer, primary_key=True, autoincrement=False))
 
-_DAMAGE = ("42", "XX")  # classes of SQLSTATE: a table or column that is not there, data that is corrupted
+_DAMAGE = ("42", "XX")  # classes of SQLSTATE: missing tables or columns, corrupted data
 
 
 def engine(url: str) -> sa.Engine:
-    """For one controller: SQLite with a write-ahead log, or one connection to PostgreSQL, which also holds the lock."""
+    """A controller's engine: SQLite with a write-ahead log, or one connection to PostgreSQL, which also holds the lock."""
     made = sa.make_url(url)
     if made.get_backend_name() == "sqlite":
         opened = sa.create_engine(made, connect_args={"timeout": 30})
@@ -68,24 +68,24 @@ def engine(url: str) -> sa.Engine:
 
 
 def prepare(engine: sa.Engine) -> None:
-    """Makes the tables where there are none.
+    """Creates the tables if there are none.
 
     Raises:
-        LedgerCorrupt: there are those of a later version.
+        LedgerCorrupt: there are tables of a later version.
     """
     with engine.connect() as connection:
         if is_there(connection):
             return
     with writing(engine) as connection:
-        if connection.dialect.name != "sqlite":  # two controllers may be the first ones
+        if connection.dialect.name != "sqlite":  # two controllers may be the first at the same time
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(labels.ledger_lock("schema_version"))))
         if not is_there(connection):
-            _all.create_all(connection, checkfirst=False)  # tables of these names are another program's
+            _all.create_all(connection, checkfirst=False)  # fails on tables of another program with these names
             connection.execute(sa.insert(_schema_version).values(version=reading.VERSION))
 
 
 def is_there(connection: sa.Connection) -> bool:
-    """Whether there are tables at all.
+    """Whether the tables exist.
 
     Raises:
         LedgerCorrupt: they are of a later version.
@@ -99,7 +99,7 @@ def is_there(connection: sa.Connection) -> bool:
 
 @contextlib.contextmanager
 def writing(engine: sa.Engine) -> Iterator[sa.Connection]:
-    """A transaction that reads before it writes, and may change tables: in SQLite it has the write lock from its begin."""
+    """A transaction that reads before it writes, or changes tables: in SQLite it takes the write lock at its start."""
     with engine.begin() as connection:
         if connection.dialect.name == "sqlite":
             connection.exec_driver_sql("BEGIN IMMEDIATE")
@@ -107,7 +107,7 @@ def writing(engine: sa.Engine) -> Iterator[sa.Connection]:
 
 
 def select(connection: sa.Connection) -> reading.Select:
-    """How `wire.attempts` reads by this connection."""
+    """The function by which `wire.attempts` reads through this connection."""
     return lambda query, values: connection.execute(sa.text(query), values).all()
 
 
@@ -118,26 +118,26 @@ def document(connection: sa.Connection, mine: sa.ColumnElement[bool], name: str)
 
 
 def describe(connection: sa.Connection, mine: sa.ColumnElement[bool], described: Mapping[str, Any]) -> None:
-    """Writes what is known of that run, by the column's name."""
+    """Writes facts about that run, by column name."""
     texts = {name: json.dumps(value) for name, value in described.items()}
     connection.execute(sa.update(runs).where(mine).values(texts))
 
 
 def shown(url: sa.URL | str) -> str:
-    """A database in messages."""
+    """A database's URL for messages, without its password."""
     return sa.make_url(url).render_as_string(hide_password=True)
 
 
 @contextlib.contextmanager
 def mapped(url: str, run: str) -> Iterator[None]:
-    """Errors of the database as ours, by their codes.
+    """Maps database errors to errors of trialplane, by their codes.
 
     Args:
         url: of the database.
-        run: that is worked on.
+        run: the one that is worked on.
 
     Raises:
-        LedgerCorrupt: the database is damaged, or no ledger.
+        LedgerCorrupt: the database is damaged or is not a ledger.
         LedgerUnavailable: it is away, or the disk is full.
     """
     try:
@@ -147,11 +147,11 @@ def mapped(url: str, run: str) -> Iterator[None]:
         line = errors.first_line(foreign)
         if _is_damage(foreign):
             raise errors.LedgerCorrupt(
-                f"the ledger {shown(url)} is damaged or no ledger ({line}); nothing was changed. "
+                f"the ledger {shown(url)} is damaged or is not a ledger ({line}); nothing was changed. "
                 "Put a good copy in its place, or move the run's folder away and submit under the same name"
             ) from error
         raise errors.LedgerUnavailable(
-            f"the ledger {shown(url)} cannot be used now: {line}; what was told is safe. "
+            f"the ledger {shown(url)} cannot be used now: {line}; all records are safe. "
             f"When the disk has room and the database answers, type `platform resume {run}`"
         ) from error
 
@@ -163,6 +163,6 @@ def _is_damage(error: BaseException) -> bool:
 
 
 def _tune_sqlite(connection: sqlite3.Connection, _: object) -> None:
-    # WAL with NORMAL survives kill -9 of the process with every commit, and a power cut without damage.
+    # WAL with NORMAL keeps every commit when the process is killed, and is not damaged by a power cut.
     connection.execute("PRAGMA journal_mode=WAL")
     connection.execute("PRAGMA synchronous=NORMAL")

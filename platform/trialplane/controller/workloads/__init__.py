@@ -1,4 +1,4 @@
-"""What the slots of a run work on, by the kind of its job: the controller's only code that knows the kinds."""
+"""The work of a run's slots, by the kind of its job: the only part of the controller that distinguishes kinds."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def start(ledger: Ledger, configs: Mapping[str, SlotConfig], parallel: int | Non
     Args:
         ledger: of the run.
         configs: role → what its slots have in common.
-        parallel: how many the user wants; None for the job's own number.
-        in_cluster: whether slots are pods, which may take their time to come.
+        parallel: the desired number; None for the job's.
+        in_cluster: whether slots are pods, which may take long to start.
     """
     job, roles = ledger.job, ledger.job.roles()
     patience = slots.START_PATIENCE if in_cluster else 0.0
-    has_begun = bool(ledger.newest)  # else one bad slot would end the run of a head that was lost
+    has_begun = bool(ledger.newest)  # otherwise one bad slot would end the run after a lost head
     if isinstance(job, jobs.Collection):
         learner = SlotPool(configs["learner"], 1, patience, has_begun=has_begun)
         size = job.width if parallel is None else parallel

@@ -1,9 +1,9 @@
 """A collection: a learner and its workers, iteration after iteration.
 
 The learner's process is the attempt: its reports, its log, its outcome. It offers the weights that workers start with; then
-units are handed out, results are fetched into the object store as far as there is room, and fed to the learner. What was
-lost on the way is done again; what fails is data, and ends the iteration when there is too much of it. An attempt at an
-iteration starts with a book of its own, for a new learner has read nothing yet.
+units are handed out, results are fetched into the object store while there is room, and fed to the learner. Results lost in
+transit are made again; failed units are recorded, and too many of them fail the iteration. Each attempt at an iteration
+starts with new units, as its learner has read nothing yet.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from trialplane.wire.states import FailureClass, RunState, TrialState
 
 log = logging.getLogger(__name__)
 
-BURST = 64  # times in a row to look for events, before the loop sees to other things
-END_INTERVAL = 0.2  # seconds between looks for workers that should have ended
+BURST = 64  # polls for events in a row, before the loop continues with other work
+END_INTERVAL = 0.2  # seconds between checks for workers that should have ended
 
 
 @dataclasses.dataclass(frozen=True)
 class ObjectStores:
-    """What is known of the object stores that results pass through.
+    """Measurements of the object stores that results pass through.
 
     Attributes:
-        smallest: gives the bytes of the smallest one, 0 while that is not known.
-        spilled: gives the bytes that they have written to disk so far; None while nobody answers.
+        smallest: returns the size of the smallest one in bytes, 0 while unknown.
+        spilled: returns the bytes that they have spilled to disk so far; None while no node answers.
     """
 
     smallest: Callable[[], int]
@@ -57,7 +57,7 @@ class CollectionWorkload(Workload):
         learner: a pool of one slot.
         workers: a pool of `collect.workers` slots.
         exchange: between the two.
-        stores: what results pass through.
+        stores: those that results pass through.
     """
 
     noun = "iteration"
@@ -77,7 +77,7 @@ class CollectionWorkload(Workload):
         self._end_at = 0.0
         self._has_warned = False
         self._now: Iteration | None = None
-        self._last: Iteration | None = None  # what runs, or ran last, to be shown
+        self._last: Iteration | None = None  # the iteration that runs or ran last, for the status
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -96,7 +96,7 @@ class CollectionWorkload(Workload):
 
     @property
     def progress(self) -> CollectionProgress:
-        """How far the iteration is that runs, or ran last."""
+        """The progress of the iteration that runs or ran last."""
         return CollectionProgress() if self._last is None else self._last.progress(self._warm)
 
     @property
@@ -104,10 +104,10 @@ class CollectionWorkload(Workload):
         return super()._left - (self.progress.done if self._ledger.counts.running else 0.0)
 
     def resize(self, parallel: int, unstarted: int) -> None:
-        """Has as many workers as the user wants: an iteration has units for all. One that goes does those it has first."""
+        """Sets the number of workers as desired. One that is removed first finishes its units."""
         if parallel == self._size:
             return
-        log.info("%d workers instead of %d", parallel, self._size)
+        log.info("resizing from %d to %d workers", self._size, parallel)
         self._size = parallel
         if self._learner.ready:
             self._fit(parallel)
@@ -119,13 +119,15 @@ class CollectionWorkload(Workload):
         return {} if self._now is None else {0: self._now.request}
 
     def start(self, slot: int, request: TrialRequest) -> None:
-        """Starts an iteration: first its learner, and the workers when that has offered their weights."""
+        """Starts an iteration: first its learner, and the workers once it has offered the weights."""
         self._now = self._last = Iteration(request, self._job, self._stores.spilled())
-        metrics = tuple(name for name in request.metrics if name not in collection.ADDED)  # those are ours to add
+        metrics = tuple(
+            name for name in request.metrics if name not in collection.ADDED
+        )  # those are added by the controller
         self._learner.start(slot, dataclasses.replace(request, units=self._job.collect.units, metrics=metrics))
 
     def stop(self, slot: int, message: str) -> None:
-        """Lets the learner end in its own time, with the results that are in the store; no more are made."""
+        """Lets the learner end within its grace period, with the results that are in the store; no more are made."""
         super().stop(slot, message)
         self._wind_up(message)
 
@@ -135,7 +137,7 @@ class CollectionWorkload(Workload):
         self._wind_up(message)
 
     def events(self, timeout: float) -> Iterator[SlotEvent]:
-        """What comes of the iteration, waiting at most `timeout` seconds for the first. Raises as `SlotPool.take`."""
+        """The iteration's events, waiting at most `timeout` seconds for the first. Raises as `SlotPool.take`."""
         self._end_late()
         for turn in range(BURST):
             pending = (*self._learner.pending, *self._workers.pending, *self._exchange.pending)
@@ -156,16 +158,16 @@ class CollectionWorkload(Workload):
             self._now.note_spilled(self._stores.spilled)
 
     def failed(self) -> Ending | None:
-        """An iteration has failed for good: the next one needs its weights."""
+        """The run's ending after an iteration failed for good, as the next one needs its weights."""
         if not self._ledger.counts.failed:
             return None
         row = next(row for row in self._ledger.newest.values() if row.failure is not None)
         tried = f" at attempt {row.attempt}" if row.attempt > 1 else ""
         text = f"iteration {row.trial} failed{tried} ({row.failure}): {row.message}"
-        return Ending(RunState.FAILED, f"{text}; `platform resume {self._ledger.run}` tries it again", kill=True)
+        return Ending(RunState.FAILED, f"{text}; `platform resume {self._ledger.run}` retries it", kill=True)
 
     def finished(self) -> Ending:
-        """A success when any iteration ended well."""
+        """A success if any iteration completed."""
         counts = self._ledger.counts
         if not counts.complete:
             text = f"none of {counts.ended} iterations completed ({endings.classes(counts)})"
@@ -188,7 +190,7 @@ class CollectionWorkload(Workload):
             self._learner.answer(event.slot)
         now = self._now
         if now is None or event.request.number != now.request.number:
-            return  # of an attempt that is over
+            return  # of a former attempt
         for message in event.messages:
             if isinstance(message, messages.WeightsOffered) and event.outcome is None:
                 self._offered_weights(now, message.bytes)
@@ -207,12 +209,12 @@ class CollectionWorkload(Workload):
             now.publish(None, self._stores.smallest())
 
     def _ended(self, now: Iteration, event: SlotTrial, outcome: TrialOutcome) -> SlotTrial:
-        """The iteration's end is its learner's, unless too many units have failed."""
+        """The iteration's end, which is its learner's unless too many units have failed."""
         now.note_spilled(self._stores.spilled, again=True)
         self._now = None
         now.close()
         self._end_workers("the iteration is over")
-        if event.gone:  # the next place there is, is for the learner: no worker that waits for one is to be before it
+        if event.gone:  # the next free place is the learner's: no waiting worker may take it
             self._fit(self._workers.ready)
         if now.verdict is not None:
             outcome = dataclasses.replace(
@@ -223,7 +225,7 @@ class CollectionWorkload(Workload):
                 traceback=now.verdict.traceback or outcome.traceback,
             )
         elif outcome.state is TrialState.COMPLETE and not now.book.is_done:
-            early = f"the learner returned when {now.book.arrived} of {now.book.count} units had come"
+            early = f"the learner returned when {now.book.arrived} of {now.book.count} units had arrived"
             outcome = dataclasses.replace(outcome, message="; ".join(filter(None, (early, now.troubles()))))
         elif outcome.state is TrialState.COMPLETE:
             outcome = dataclasses.replace(outcome, message=now.troubles())
@@ -236,7 +238,7 @@ class CollectionWorkload(Workload):
 
     def _of_worker(self, event: SlotEvent) -> Iterator[SlotTrial]:
         if isinstance(event, SlotReady):
-            if event.slot in self._workers.slots:  # else there are fewer workers since
+            if event.slot in self._workers.slots:  # otherwise the pool has become smaller
                 self._warm[event.slot] = event.node
             return
         if event.outcome is None:
@@ -251,7 +253,7 @@ class CollectionWorkload(Workload):
             self._warm.pop(event.slot, None)
         if event.store is not None and not self._has_warned:
             self._has_warned = True
-            log.warning("what workers log to MLflow by themselves is not kept while MLflow is away; log in the learner")
+            log.warning("what workers log to MLflow themselves is lost while MLflow is away; log in the learner instead")
 
     def _sent(self, now: Iteration, worker: Worker, message: messages.FromSlot) -> None:
         match message:
@@ -267,7 +269,7 @@ class CollectionWorkload(Workload):
                 self._log_end(now, worker, had, now.worker_ended(worker, outcome))
 
     def _log_end(self, now: Iteration, worker: Worker, had: list[int], outcome: TrialOutcome) -> None:
-        """A worker's failure and the units it had begun; nothing else keeps the traceback but its own log."""
+        """Logs a worker's failure, with the units it had begun and the traceback, which otherwise only its own log has."""
         if outcome.failure in (None, FailureClass.STOPPED):
             return
         units = ", ".join(str(unit) for unit in had)
@@ -282,7 +284,7 @@ class CollectionWorkload(Workload):
             f"\n{outcome.traceback.rstrip()}" if outcome.traceback else "",
         )
 
-    # Results and weights on their way
+    # Results and weights in transit
 
     def _moved(self, event: ExchangeEvent) -> None:
         now = self._of(event.request)
@@ -292,7 +294,7 @@ class CollectionWorkload(Workload):
             case WeightsFetched(_, weights, why):
                 if weights is not None:
                     now.publish(weights, self._stores.smallest())
-                elif why:  # else the learner has ended, and its outcome is on its way
+                elif why:  # otherwise the learner has ended, and its outcome follows
                     text = f"the weights could not be put into the object store: {why}"
                     self._fail(now, Verdict(FailureClass.LOST, text))
             case ResultsFetched(_, _, units, results, gone, why):
@@ -301,7 +303,7 @@ class CollectionWorkload(Workload):
                 now.fed(units, lost, why)
 
     def _of(self, request: TrialRequest) -> Iteration | None:
-        """The iteration that runs, when the request is of the same attempt at it."""
+        """The iteration that runs, if the request belongs to the same attempt."""
         return self._now if self._now is not None and request.number == self._now.request.number else None
 
     def _fail(self, now: Iteration, verdict: Verdict) -> None:
@@ -313,7 +315,7 @@ class CollectionWorkload(Workload):
         self._warm = {slot: node for slot, node in self._warm.items() if slot in self._workers.slots}
 
     def _wind_up(self, message: str) -> None:
-        """Begins nothing new in the iteration that runs."""
+        """Starts nothing new in the iteration that runs."""
         self._end_workers(message)
         if self._now is not None:
             self._now.is_ending = True
@@ -323,7 +325,7 @@ class CollectionWorkload(Workload):
             self._workers.kill(slot, FailureClass.STOPPED, message)
 
     def _end_late(self) -> None:
-        """Ends workers of an iteration that is over; again and again, for one that was just starting."""
+        """Ends workers of an iteration that is over; repeatedly, as one may just have been starting."""
         if time.monotonic() < self._end_at:
             return
         self._end_at = time.monotonic() + END_INTERVAL
@@ -332,10 +334,10 @@ class CollectionWorkload(Workload):
             if now is None or now.is_ending:
                 self._workers.kill(slot, FailureClass.STOPPED, "the iteration is over")
 
-    # What is to be done now
+    # Progress of the iteration
 
     def _advance(self, now: Iteration) -> None:
-        """Does everything that can be done now."""
+        """Starts every step of the iteration that is possible now."""
         if not now.is_ending:
             verdict = now.judge(self._warm.keys(), self._workers.slots - self._workers.leaving)
             if verdict is not None:
@@ -351,7 +353,7 @@ class CollectionWorkload(Workload):
             self._exchange.end_feed(len(now.book.failed))
 
     def _make(self, now: Iteration) -> None:
-        """Has results made, as long as they are needed."""
+        """Hands out units, fetches results and starts workers as needed."""
         leaving = self._workers.leaving
         for worker in now.workers.values():
             if worker.request is not None and worker.owed and not worker.last:

@@ -1,4 +1,4 @@
-"""A study: trials that know nothing of each other, whose reports the pruner looks at."""
+"""A study: independent trials, whose reports the pruner compares."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class StudyWorkload(Workload):
         self._alike.ended(request, outcome)
 
     def failed(self) -> Ending | None:
-        """The first trials have failed alike."""
+        """The run's ending, if the first trials have failed alike."""
         alike = self._alike.found(self._ledger.running())
         return self._failed_alike(alike) if alike else None
 
     def finished(self) -> Ending:
-        """A success when any trial completed."""
+        """A success if any trial completed."""
         counts = self._ledger.counts
         if not counts.complete:
             found = endings.classes(counts) or "all pruned"
@@ -50,11 +50,11 @@ class StudyWorkload(Workload):
 
     @property
     def progress(self) -> StudyProgress:
-        """Nothing beside the counts of its trials."""
+        """Empty: the counts of trials are in the status itself."""
         return StudyProgress()
 
     def _failed_alike(self, requests: Sequence[TrialRequest]) -> Ending:
-        """How a study ends of which trials failed alike and none ended well."""
+        """The ending of a study whose first trials failed alike while none succeeded."""
         last, ledger = requests[-1].trial, self._ledger
         many = f"{len(requests)} trials in a row failed in the same way" if len(requests) > 1 else "a trial failed"
         return Ending(

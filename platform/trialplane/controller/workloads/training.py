@@ -1,4 +1,4 @@
-"""A training: one trial, whose reports say how far it is and how long the rest of it will take."""
+"""A training: one trial, whose reports give its progress and the time left."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from trialplane.wire.progress import TrainingProgress
 from trialplane.wire.records import TrialReport
 from trialplane.wire.states import RunState
 
-WINDOW = 50  # reports that the rate is taken from
+WINDOW = 50  # reports from which the rate is computed
 TOTAL = "total_steps"
 LEFT = "seconds_left"  # where the job reports it itself, as `training.progress` makes it
-# Reported while it is so, and gone from the reports when it is not.
+# Reported only while there is a slow rank.
 _PASSING = ("slowest_rank", "slowest_rank_factor")
 
 
 class TrainingWorkload(Workload):
-    """The one trial of a training, which is tried again from its newest checkpoint."""
+    """The one trial of a training, which is retried from its newest checkpoint."""
 
     def __init__(self, ledger: Ledger, slots: SlotPool | GangPool) -> None:
         super().__init__(ledger, slots)
         self._reports = Reports()
 
     def _prunes(self, report: TrialReport) -> bool:
-        # Optuna copies all of a trial's reports for each new one, and a training may have millions: they are for us alone.
+        # Optuna copies all of a trial's reports for each new one, and a training may have millions: they stay here.
         self._reports.add(report)
         return False
 
     def finished(self) -> Ending:
-        """As its last attempt ended."""
+        """The ending of its last attempt."""
         row = self._ledger.newest[0]
         if row.failure is None:
             text = "; ".join(filter(None, ("the training ended", row.message)))
@@ -44,7 +44,7 @@ class TrainingWorkload(Workload):
 
     @property
     def progress(self) -> TrainingProgress:
-        """What the attempt that runs, or ran last, has reported."""
+        """The reports of the attempt that runs or ran last."""
         return self._reports.progress
 
     def eta(self, now: float, rate: float | None) -> float | None:
@@ -59,17 +59,17 @@ class Reports:
     until another attempt starts.
 
     Attributes:
-        progress: how far it is.
+        progress: the newest values.
     """
 
     def __init__(self) -> None:
         self.progress = TrainingProgress()
         self._number: int | None = None  # of the attempt
         self._steps: collections.deque[tuple[float, int]] = collections.deque(maxlen=WINDOW)
-        self._end: float | None = None  # when the last step is done, as the job reports it
+        self._end: float | None = None  # when the last step will be done, as reported by the job
 
     def add(self, report: TrialReport) -> None:
-        """Takes a report; one of another attempt begins anew."""
+        """Takes a report; the first one of another attempt resets the progress."""
         now = self.progress
         if report.number != self._number:
             self._number = report.number
@@ -87,7 +87,7 @@ class Reports:
             self._steps.append((report.time, step))
 
     def eta(self, now: float) -> float | None:
-        """Seconds until the last step, or None while nobody can tell."""
+        """Seconds until the last step, or None while unknown."""
         if self._end is not None:
             return max(0.0, self._end - now)
         total = self.progress.total_steps

@@ -1,4 +1,4 @@
-"""What the loop knows of a run's work: slots in which attempts run, what their events are, and how the run stands."""
+"""The loop's interface to a run's work: slots in which attempts run, their events, and the run's progress."""
 
 from __future__ import annotations
 
@@ -60,18 +60,18 @@ class Workload(abc.ABC):
         return self._slots.running()
 
     def resize(self, parallel: int, unstarted: int) -> None:
-        """Has as many slots as the user wants and attempts can use.
+        """Sets the number of slots to the desired one, or to as many as attempts can use.
 
-        Towards the end of a run those are as many as run: an attempt that is tried again finds the slot it had, or its
-        successor. The others' GPUs are free for somebody else.
+        Towards the end of a run that is the number of running attempts: a retry gets the slot of the attempt before, or its
+        replacement. The GPUs of the others are released.
 
         Args:
-            parallel: how many the user wants.
+            parallel: the desired number.
             unstarted: attempts that are still to start.
         """
         size = max(1, min(parallel, unstarted + self._ledger.counts.running))
         if size != self._slots.size:
-            log.info("%d slots instead of %d", size, self._slots.size)
+            log.info("resizing from %d to %d slots", self._slots.size, size)
             self._slots.resize(size)
 
     def start(self, slot: int, request: TrialRequest) -> None:
@@ -87,9 +87,9 @@ class Workload(abc.ABC):
         self._slots.kill(slot, failure, message)
 
     def events(self, timeout: float) -> Iterator[SlotEvent]:
-        """What comes of the attempts, waiting at most `timeout` seconds for the first. Raises as `SlotPool.take`.
+        """The attempts' events, waiting at most `timeout` seconds for the first. Raises as `SlotPool.take`.
 
-        Each is answered when the caller is done with it.
+        Each event is answered when the caller has handled it.
         """
         for event in self._slots.events(timeout):
             if isinstance(event, SlotReady):
@@ -101,31 +101,31 @@ class Workload(abc.ABC):
                 self._slots.answer(event.slot, prune=bool(prunes) and prunes[-1])  # the newest one decides
 
     def _prunes(self, report: TrialReport) -> bool:
-        """Takes a report; whether the attempt is to end as pruned."""
+        """Takes a report; returns whether the attempt is to be pruned."""
         return False
 
-    def ended(self, request: TrialRequest, outcome: TrialOutcome) -> None:  # noqa: B027  a study alone has a use for it
-        """Takes the end of an attempt, as the ledger has it."""
+    def ended(self, request: TrialRequest, outcome: TrialOutcome) -> None:  # noqa: B027  only a study uses it
+        """Takes the end of an attempt, as recorded in the ledger."""
 
     def failed(self) -> Ending | None:
-        """The run's ending, when what has failed so far ends it."""
+        """The run's ending, if the failures so far end it."""
         return None
 
     @abc.abstractmethod
     def finished(self) -> Ending:
-        """The run's ending, when every trial has ended."""
+        """The run's ending, once every trial has ended."""
 
     @property
     @abc.abstractmethod
     def progress(self) -> RunProgress:
-        """How far the run is."""
+        """The progress of the run."""
 
     def eta(self, now: float, rate: float | None) -> float | None:
-        """Seconds until every trial has ended; None while nobody can tell.
+        """Seconds until every trial has ended; None while unknown.
 
         Args:
             now: seconds since the epoch.
-            rate: trials that end in a second.
+            rate: trials that end per second.
         """
         return self._left / rate if rate else None
 
