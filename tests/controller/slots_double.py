@@ -33,7 +33,7 @@ class Slots:
         self.leaving: frozenset[int] = frozenset()
         self.weights: dict[int, Any] = {}
         self._warm: set[int] = set()
-        self._said: collections.deque[SlotEvent] = collections.deque()
+        self._said: collections.deque[Any] = collections.deque()
 
     def start(self, slot: int, asked: TrialRequest, weights: Any = None) -> None:
         assert slot not in self.started, "a slot runs one trial at a time"
@@ -75,6 +75,8 @@ class Slots:
 
     def take(self, answered: Iterable[object]) -> Iterator[SlotEvent]:
         while self._said:
+            if isinstance(self._said[0], Exception):
+                raise self._said.popleft()
             event = self._said.popleft()
             if isinstance(event, SlotReady):
                 self._warm.add(event.slot)
@@ -83,6 +85,10 @@ class Slots:
                 if event.gone:
                     self._warm.discard(event.slot)
             yield event
+
+    def break_down(self, error: Exception) -> None:
+        """The pool raises that after the events before it."""
+        self._said.append(error)
 
     def warm(self, *slots: int, port: int = 1) -> None:
         self._said.extend(SlotReady(slot, 0.1, (), False, f"pod-{slot}", f"pod-{slot}:{port}") for slot in slots)
@@ -117,11 +123,12 @@ class Slots:
         store: Any = None,
         weights: int | None = None,
         begun: tuple[int, ...] | None = None,
+        reports: tuple[TrialReport, ...] = (),
         **changes: Any,
     ) -> None:
         ended = outcome(self.started[slot].number, node=f"pod-{slot}", **changes)
         offered = () if weights is None else (messages.WeightsOffered(weights),)
-        sent = (messages.LogGrown(b"the end"), *offered, messages.TrialEnded(ended, begun))
+        sent = (messages.LogGrown(b"the end"), *reports, *offered, messages.TrialEnded(ended, begun))
         self._said.append(SlotTrial(slot, self.started[slot], sent, arrays, store, gone))
 
     def fail(self, slot: int, failure: FailureClass, message: str = "", *, gone: bool = False, **changes: Any) -> None:

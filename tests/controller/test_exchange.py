@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 import ray
-from tests.controller.conftest import request
+from tests.controller.conftest import outcome, request
 from tests.controller.ray_double import FakeRay, clock, fake, running
 
 from trialplane.controller.exchange import Exchange, ResultsFed, ResultsFetched, WeightsFetched
+from trialplane.controller.slot_events import SlotTrial
 from trialplane.controller.slots import SlotPool
 from trialplane.wire import messages
+from trialplane.wire.states import FailureClass, TrialState
 from trialplane.wire.units import Parcel, Unit
 
 __all__ = ["clock", "fake"]
@@ -89,16 +91,36 @@ def test_what_a_slot_could_not_do_comes_with_its_reason(fake: FakeRay, clock: li
     assert events(made) == [ResultsFed(request(5), (7, 8), lost=True, why="no room")]
 
 
-def test_a_fetch_from_a_slot_that_has_gone_is_answered(fake: FakeRay, clock: list[float]) -> None:
+@pytest.mark.parametrize("removed", [False, True])
+def test_a_fetch_from_a_slot_that_has_gone_is_answered(fake: FakeRay, clock: list[float], removed: bool) -> None:
     pool = running(fake)
     made = over(pool)
     made.fetch(0, (7,))
+    if removed:
+        pool.resize(0)
     fake.answer("run", GONE)
-    assert [event.gone for event in pool.events(0)] == [True]  # type: ignore[union-attr]
+    (event,) = pool.events(0)
+    assert isinstance(event, SlotTrial) and event.gone
     assert pool.process(0) is None
+    made.hand(0, (), last=True)
     fake.answer("fetch", GONE)
     assert events(made) == [ResultsFetched(0, request(5), gone=(7,))]
-    assert not sent(fake), "there is nobody to release anything"
+
+
+def test_a_late_release_is_for_the_process_that_was_fetched_from(fake: FakeRay, clock: list[float]) -> None:
+    pool = running(fake)
+    made = over(pool)
+    made.fetch(0, (7,))
+    made.fetch_weights()
+    lost = outcome(5, state=TrialState.FAILED, failure=FailureClass.ERROR)
+    fake.answer("run", ([messages.encode(messages.TrialEnded(lost))], {}))
+    list(pool.events(0))
+    pool.start(0, request(6))
+    for call in fake.calls:
+        if call.method == "fetch":
+            call.answer = GONE
+    assert {event.request.number for event in events(made)} == {5}
+    assert [serial for serial, _ in sent(fake)] == [0, 0], "the results on offer of process 1 stay"
 
 
 def test_what_is_sent_names_the_process_that_runs(fake: FakeRay, clock: list[float]) -> None:

@@ -114,6 +114,19 @@ def test_a_long_log_comes_in_pieces_without_its_middle(pod: Pod) -> None:
     assert [event.outcome is None for event in events[:-1]] == [True] * (len(events) - 1)
 
 
+def test_a_worker_leaves_the_store_of_its_learner_alone(pod: Pod) -> None:
+    """Both work on the same attempt, and may share a home."""
+    learners = pod.files.trial_store(0)
+    learners.parent.mkdir(parents=True)
+    learners.write_text("the learner logs here")
+    last = pod.events(dataclasses.replace(pod.request("store"), worker=3))[-1]
+    assert last.outcome is not None and last.outcome.message == ""
+    assert last.store is not None
+    with tarfile.open(last.store) as files:
+        assert {name.partition(".")[0] for name in files.getnames()} == {"attempt-0-worker-3"}
+    assert learners.read_text() == "the learner logs here"
+
+
 def test_a_trial_that_reports_nothing_is_heard(pod: Pod, tmp_path: Path) -> None:
     said, go = tmp_path / "said", tmp_path / "go"
     first = pod.slot.run(pod.request("slow", said=str(said), go=str(go)))

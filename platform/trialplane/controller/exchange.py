@@ -92,10 +92,9 @@ class Exchange:
         process = _running(self._workers, worker)
 
         def event(found: Any, why: str) -> ResultsFetched:
-            if self._workers.process(worker) is process:  # also those that could not be fetched: they are made again
-                self.release(worker, units)
-            gone = tuple(unit for unit in units if unit not in found)
-            return ResultsFetched(worker, process.request, tuple(found), results if found else None, gone, why)
+            process.send(messages.ReleaseResults(units))  # also of those that could not be fetched: they are made again
+            gone = tuple(unit for unit in units if unit not in (found or ()))
+            return ResultsFetched(worker, process.request, tuple(found or ()), results if found else None, gone, why)
 
         found_units, results = _fetch(process, messages.FetchResults(units))
         self._pending[found_units] = event, results
@@ -105,8 +104,7 @@ class Exchange:
         process = _running(self._learner, 0)
 
         def event(found: Any, why: str) -> WeightsFetched:
-            if self._learner.process(0) is process:
-                process.send(messages.ReleaseWeights())
+            process.send(messages.ReleaseWeights())
             return WeightsFetched(process.request, weights if found else None, why)
 
         was_found, weights = _fetch(process, messages.FetchWeights())
@@ -125,12 +123,14 @@ class Exchange:
             if reference not in self._pending:
                 continue
             event, _ = self._pending.pop(reference)
+            answer, why = None, ""
             try:
-                yield event(ray.get(reference), "")
+                answer = ray.get(reference)
             except ray.exceptions.RayTaskError as error:
-                yield event((), errors.first_line(error.cause or error))
-            except ray.exceptions.RayError:  # the actor is dead, which the pool reports
-                yield event((), "")
+                why = errors.first_line(error.cause or error)
+            except ray.exceptions.RayError:
+                pass  # the actor is dead, which the pool reports
+            yield event(answer, why)
 
     def _send(self, process: Process | None, message: messages.Control) -> None:
         if process is not None:

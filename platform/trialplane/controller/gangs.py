@@ -68,7 +68,7 @@ class GangPool:
         self._patience = config.grace + MARGIN
         self._linger = config.linger
         self._warm: dict[int, SlotReady] = {}
-        self._idle: list[int] = []  # slots in no gang, in the order they became ready
+        self._single: list[int] = []  # slots in no gang, in the order they became ready
         self._gangs: dict[int, _Gang] = {}
         self._gang_of: dict[int, _Gang] = {}
 
@@ -101,7 +101,7 @@ class GangPool:
         """Grows or shrinks the pool to `size` gangs; see `SlotPool.resize`."""
         self._pool.resize(size * self._nodes)
         there = self._pool.slots
-        self._idle = [slot for slot in self._idle if slot in there]
+        self._single = [slot for slot in self._single if slot in there]
         gone = [self._gang_of.pop(slot) for slot in self._gang_of.keys() - there]
         for gang in {gang.index: gang for gang in gone}.values():
             gang.broken = True  # one that runs a trial is dissolved at the trial's end
@@ -162,8 +162,8 @@ class GangPool:
         for event in received:
             if isinstance(event, SlotReady):
                 self._warm[event.slot] = event
-                if event.slot not in self._gang_of and event.slot not in self._idle:
-                    self._idle.append(event.slot)
+                if event.slot not in self._gang_of and event.slot not in self._single:
+                    self._single.append(event.slot)
             elif isinstance(event, SlotTrial):
                 yield from self._receive(event)
             yield from self._form()
@@ -176,8 +176,8 @@ class GangPool:
 
     def _form(self) -> Iterator[SlotReady]:
         """Forms as many gangs as there are idle slots for."""
-        while len(self._idle) >= self._nodes:
-            members, self._idle = sorted(self._idle[: self._nodes]), self._idle[self._nodes :]
+        while len(self._single) >= self._nodes:
+            members, self._single = sorted(self._single[: self._nodes]), self._single[self._nodes :]
             gang = _Gang(next(number for number in itertools.count() if number not in self._gangs), members)
             self._gangs[gang.index] = gang
             self._gang_of.update(dict.fromkeys(members, gang))
@@ -197,7 +197,7 @@ class GangPool:
         for member in gang.members:
             if self._gang_of.get(member) is gang:
                 del self._gang_of[member]
-                self._idle.append(member)
+                self._single.append(member)
 
     def _receive(self, event: SlotTrial) -> Iterator[SlotTrial]:
         """Passes on a node's event, and after the last node's end the trial's."""

@@ -209,6 +209,11 @@ class Iteration:
 
     # Metrics and messages
 
+    @property
+    def done(self) -> float:
+        """The share of its units that have arrived or failed, 0 to 1."""
+        return (self.book.arrived + len(self.book.failed)) / self.book.count
+
     def metrics(self) -> dict[str, float]:
         """The metrics that the platform adds to the iteration's outcome."""
         seconds = self._seconds()

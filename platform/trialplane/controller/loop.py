@@ -131,7 +131,7 @@ class Controller:
     def _resize(self) -> None:
         parallel = self._user.parallel()
         if parallel is not None:
-            self._base = dataclasses.replace(self._base, parallel=parallel, nodes=self._workload.nodes)
+            self._base = dataclasses.replace(self._base, parallel=parallel)
             self._workload.resize(parallel, 0 if self._is_dry or self._ending else self._ledger.unstarted)
 
     def _start_all(self) -> None:
@@ -257,6 +257,7 @@ class Controller:
             reason=reason,
             **counts.shown(),
             slots_ready=self._workload.ready,
+            nodes=() if self._user.parallel() is None else self._workload.nodes,
             best=self._ledger.best,
             rate=rate,
             eta=self._workload.eta(now, rate) if state is RunState.RUNNING else None,

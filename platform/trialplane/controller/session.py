@@ -44,7 +44,7 @@ from trialplane.wire.states import RunState
 
 log = logging.getLogger(__name__)
 
-LOCK_PATIENCE = 120.0  # seconds for a lost head's connection to be noticed by PostgreSQL, in a cluster
+HEAD_LOCK_PATIENCE = 120.0  # seconds for a lost head's connection to be noticed by PostgreSQL, in a cluster
 SHARDS = "trialplane.worker.collect.shards:write"  # the learner that writes files
 OPEN_PATIENCE = 600.0  # seconds for a database that is away when the controller starts, in a cluster
 
@@ -159,7 +159,7 @@ class Session:
         def opened() -> Ledger:
             url = self._setting.ledger or f"sqlite:///{run.ledger}"
             left_at = 0 if self._last is None else progress.step_of(self._last.progress) or 0
-            patience = Patience(on_wait=wait, give_up=give_up, lock_seconds=LOCK_PATIENCE)
+            patience = Patience(on_wait=wait, give_up=give_up, lock_seconds=HEAD_LOCK_PATIENCE)
             return Ledger(url, self._job, run.root.name, run.code, run.lock, patience=patience, left_at=left_at)
 
         return Patience(OPEN_PATIENCE if self._setting.ledger else 0.0, wait, give_up)(opened)

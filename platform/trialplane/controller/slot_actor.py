@@ -59,15 +59,16 @@ class SlotActor:
         """Passes a control message to the process that runs."""
         message = messages.decode(data, messages.CONTROL)
         with self._about(serial) as runs:
+            if not runs:
+                return
             match message:
-                case _ if not runs:
-                    pass
                 case messages.KillTrial(failure, text):
                     self._slot.kill(failure, text)
                 case messages.StopTrial(text):
                     self._slot.stop(text)
-                case _ if self._slot.exchange is not None:
-                    self._slot.exchange.pass_on(message)
+                case _:
+                    if (exchange := self._slot.exchange) is not None:
+                        exchange.pass_on(message)
 
     @ray.method(concurrency_group="data", num_returns=2)  # type: ignore[untyped-decorator]
     def fetch(self, serial: int, data: bytes) -> tuple[tuple[int, ...] | bool, list[Any]]:

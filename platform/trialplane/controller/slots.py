@@ -32,8 +32,6 @@ log = logging.getLogger(__name__)
 MAX_START_FAILURES = 3  # in a row: of one slot while others work, else over all slots
 START_PATIENCE = 600.0  # seconds for which every slot of a cluster may fail to start
 POD_GOES = 10.0  # seconds for a pod to be gone after its trial was stopped
-
-
 _LONGEST_PAUSE = 30.0  # seconds before a slot that failed to start is tried again
 
 
@@ -74,13 +72,11 @@ class Process:
     """What runs in a slot: one process of a role, or the one that supervises its ranks.
 
     Attributes:
-        slot: its slot.
         actor: the slot's.
         serial: distinguishes it from earlier ones in the slot: a call may arrive when the next one already runs.
         request: the attempt that it works on.
     """
 
-    slot: int
     actor: Any
     serial: int
     request: TrialRequest
@@ -208,7 +204,7 @@ class SlotPool:
         """Starts an attempt in an idle slot; a collection's worker with the reference to its packed weights."""
         place = self._places[slot]
         assert place.running is None, f"slot {slot} runs {place.running}"
-        place.running = process = Process(slot, place.actor, next(self._serials), request)
+        place.running = process = Process(place.actor, next(self._serials), request)
         place.was_ended = False
         start = messages.encode(messages.StartAttempt(request))
         started = process.actor.run.remote(process.serial, start, [] if weights is None else [weights])

@@ -347,9 +347,11 @@ class ResultOffered:
 
 @dataclasses.dataclass(frozen=True)
 class WeightsOffered:
-    """What the workers of an iteration start with: packed weights of so many bytes, in a file that only the slot knows.
+    """Packed weights for the workers of an iteration.
 
-    No bytes are no weights, as before the first iteration has ended.
+    Attributes:
+        bytes: of the packed tree; 0 when there are none, as before the first iteration has ended.
+        file: that holds them, of the lent folder; "" when there are none, and from the slot to the controller.
     """
 
     bytes: int

@@ -129,7 +129,7 @@ class RunPaths:
     def trial_store(self, number: int, worker: int | None = None) -> Path:
         """An MLflow store for one attempt that starts while MLflow is away, which the recorder takes over.
 
-        A worker of a collection's iteration has its own, which is not kept.
+        Where slots share no folder with the controller, a worker of a collection has its own, which is not kept.
         """
         return self.spool / (f"attempt-{number}.db" if worker is None else f"attempt-{number}-worker-{worker}.db")
 

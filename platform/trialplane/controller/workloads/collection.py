@@ -11,7 +11,8 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from trialplane import errors
 from trialplane.controller import endings, ray_session
@@ -55,7 +56,7 @@ class CollectionWorkload(Workload):
     Args:
         ledger: of the run.
         learner: a pool of one slot.
-        workers: a pool of `collect.workers` slots.
+        workers: a pool with a slot for each worker.
         exchange: between the two.
         stores: those that results pass through.
     """
@@ -101,7 +102,7 @@ class CollectionWorkload(Workload):
 
     @property
     def _left(self) -> float:
-        return super()._left - (self.progress.done if self._ledger.counts.running else 0.0)
+        return super()._left - (0.0 if self._now is None else self._now.done)
 
     def resize(self, parallel: int, unstarted: int) -> None:
         """Sets the number of workers as desired. One that is removed first finishes its units."""
@@ -121,9 +122,7 @@ class CollectionWorkload(Workload):
     def start(self, slot: int, request: TrialRequest) -> None:
         """Starts an iteration: first its learner, and the workers once it has offered the weights."""
         self._now = self._last = Iteration(request, self._job, self._stores.spilled())
-        metrics = tuple(
-            name for name in request.metrics if name not in collection.ADDED
-        )  # those are added by the controller
+        metrics = tuple(name for name in request.metrics if name not in collection.ADDED)  # those are added here
         self._learner.start(slot, dataclasses.replace(request, units=self._job.collect.units, metrics=metrics))
 
     def stop(self, slot: int, message: str) -> None:
@@ -142,14 +141,16 @@ class CollectionWorkload(Workload):
         for turn in range(BURST):
             pending = (*self._learner.pending, *self._workers.pending, *self._exchange.pending)
             answered = ray_session.wait(pending, 0 if turn else timeout)
-            of_learner, of_workers = list(self._learner.take(answered)), list(self._workers.take(answered))
+            of_learner, of_workers, failed = self._take(answered)
             moved = list(self._exchange.take(answered))
+            for one in moved:  # first: a learner that has ended had read what was fed to it
+                self._moved(one)
             for event in of_learner:
                 yield from self._of_learner(event)
             for event in of_workers:
                 yield from self._of_worker(event)
-            for one in moved:
-                self._moved(one)
+            if failed is not None:
+                raise failed
             if self._now is not None:
                 self._advance(self._now)
             if not (of_learner or of_workers or moved):
@@ -178,6 +179,19 @@ class CollectionWorkload(Workload):
         """Ends all slots."""
         self._workers.close()
         self._learner.close()
+
+    def _take(self, answered: Sequence[Any]) -> tuple[list[SlotEvent], list[SlotEvent], errors.TrialplaneError | None]:
+        """Events of the learner's slot and of the workers', and the first error of a pool: the events before it count."""
+        of_learner: list[SlotEvent] = []
+        of_workers: list[SlotEvent] = []
+        failed: errors.TrialplaneError | None = None
+        for pool, taken in ((self._learner, of_learner), (self._workers, of_workers)):
+            try:
+                for event in pool.take(answered):
+                    taken.append(event)
+            except errors.TrialplaneError as error:
+                failed = failed or error
+        return of_learner, of_workers, failed
 
     # Events of the learner
 

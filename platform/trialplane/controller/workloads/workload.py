@@ -89,7 +89,7 @@ class Workload(abc.ABC):
     def events(self, timeout: float) -> Iterator[SlotEvent]:
         """The attempts' events, waiting at most `timeout` seconds for the first. Raises as `SlotPool.take`.
 
-        Each event is answered when the caller has handled it.
+        By default each event is answered once the caller has handled it.
         """
         for event in self._slots.events(timeout):
             if isinstance(event, SlotReady):

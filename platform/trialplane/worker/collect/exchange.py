@@ -51,7 +51,6 @@ class Exchange:
         weights: Bytes | None,
         workdir: Path,
     ) -> None:
-        self._is_worker = request.worker is not None
         self._timeout = request.timeout if request.worker is not None else None
         self._send = send
         spare = workdir.parent / "memory"
@@ -172,16 +171,16 @@ class Exchange:
     def _check(self, file: str) -> None:
         """Raises MessageError for a file that is not where this process may have one."""
         if Path(file).parent not in self._places:
-            raise errors.MessageError(f"a result was offered in {file!r:.200}, where this process has no folder")
+            raise errors.MessageError(f"a file was offered in {file!r:.200}, where this process has no folder")
 
     def pass_on(self, message: messages.ToExchange) -> None:
         """Passes a message of the controller on to the process: units, what was fetched, or the end of the results."""
         with self._lock:
             self._since = time.monotonic()
             match message:
-                case messages.HandUnits(units, last):
-                    self._ahead.update(unit.number for unit in units)
-                    self._owed = 0 if last else max(0, self._owed - len(units))
+                case messages.HandUnits(given, last):
+                    self._ahead.update(unit.number for unit in given)
+                    self._owed = 0 if last else max(0, self._owed - len(given))
                 case messages.ReleaseResults(fetched):
                     known = tuple(unit for unit in fetched if self._offered.pop(unit, None) is not None)
                     if not known:  # the process has ended, or another one has come
