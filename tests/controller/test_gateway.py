@@ -54,7 +54,7 @@ def test_a_living_run_and_an_ended_one(site: Site) -> None:
     assert site.ask("GET", "/runs/old/code").data == b"\0\1\2"
 
 
-def test_a_run_whose_controller_is_gone_is_paused_and_cancelled_by_the_wish(site: Site) -> None:
+def test_a_run_whose_controller_is_gone_is_paused_and_cancelled_by_the_desired_state(site: Site) -> None:
     """It has no controller that could come to say so."""
     with site.ledger("toy"):
         pass
@@ -128,10 +128,10 @@ def test_to_go_on_is_about_the_newest_attempt(site: Site) -> None:
                 ask(ledger)
 
 
-def test_each_field_of_a_wish_changes_alone_and_a_pause_leaves_a_run_cancelled(site: Site) -> None:
+def test_each_field_of_a_desired_state_changes_alone_and_a_pause_leaves_a_run_cancelled(site: Site) -> None:
     with site.ledger("toy") as ledger:
         ask(ledger)
-        for changed, wish in (
+        for changed, desired in (
             ({"parallel": 7}, Desired(RunState.RUNNING, 7)),
             ({"state": "PAUSED"}, Desired(RunState.PAUSED, 7)),
             ({"parallel": 3}, Desired(RunState.PAUSED, 3)),
@@ -140,17 +140,17 @@ def test_each_field_of_a_wish_changes_alone_and_a_pause_leaves_a_run_cancelled(s
             ({"state": "RUNNING"}, Desired(RunState.RUNNING, None, 0)),
         ):
             assert site.change("PUT", "/runs/toy/desired", changed).code == 200
-            assert ledger.desired() == wish
-            assert site.get("/runs/toy/desired") == records.to_dict(wish)
+            assert ledger.desired() == desired
+            assert site.get("/runs/toy/desired") == records.to_dict(desired)
 
 
 @pytest.mark.parametrize(
     "desired",
     [{"state": "SUCCEEDED"}, {"state": "gone"}, {"state": "RUNNING", "parallel": 0}, {"parallel": "many"}, {}, [], "x", 1],
 )
-def test_what_is_no_wish_is_refused(site: Site, wish: Any) -> None:
+def test_what_is_no_desired_state_is_refused(site: Site, desired: Any) -> None:
     site.ledger("toy").close()
-    reply = site.change("PUT", "/runs/toy/desired", wish)
+    reply = site.change("PUT", "/runs/toy/desired", desired)
     assert reply.code == 400
     assert reply.json()["error"]
 
@@ -164,8 +164,8 @@ def test_states_may_be_written_small(site: Site) -> None:
 @pytest.mark.parametrize("headers", [{}, {cluster.TOKEN_HEADER: "wrong"}, {cluster.TOKEN_HEADER: "ä"}])
 def test_changes_need_the_token(site: Site, headers: dict[str, str]) -> None:
     with site.ledger("toy") as ledger:
-        wish, new = b'{"state": "CANCELLED"}', json.dumps(submission()).encode()
-        changes = (("PUT", "/runs/toy/desired", wish), ("PUT", "/runs/new", new), ("DELETE", "/runs/toy", b""))
+        desired, new = b'{"state": "CANCELLED"}', json.dumps(submission()).encode()
+        changes = (("PUT", "/runs/toy/desired", desired), ("PUT", "/runs/new", new), ("DELETE", "/runs/toy", b""))
         for method, path, body in changes:
             assert site.ask(method, path, body, **headers).code == 403
         assert ledger.desired().state is RunState.RUNNING
