@@ -277,6 +277,6 @@ def _unexplained(code: int | None, grace: float, lost: str) -> tuple[FailureClas
         return FailureClass.LOST, f"stopped by SIGTERM; it had not ended after {grace:g} s, see ctx.stopping"
     if code < 0:
         name = signal.Signals(-code).name
-        hint = " (by the kernel for want of memory, if nobody else did)" if -code == signal.SIGKILL else ""
+        hint = " (probably by the kernel, out of memory)" if -code == signal.SIGKILL else ""
         return FailureClass.CRASHED, f"the process was killed by {name}{hint}"
     return FailureClass.CRASHED, f"the process ended with exit code {code} without a result"

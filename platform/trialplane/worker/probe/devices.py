@@ -88,7 +88,7 @@ def reduces(backend: str, ranks: int, seen: Sequence[dict[str, Any]], problem: s
     check = "all-reduce"
     if problem:
         cure = (
-            "NCCL_DEBUG=INFO in the job's environment says more; GPUs of one pod need enough /dev/shm (resources.shm)"
+            "NCCL_DEBUG=INFO in the job's environment logs more; GPUs of one pod need enough /dev/shm (resources.shm)"
             if backend == "nccl"
             else "processes of a pod must reach each other by the pod's address: check for a service mesh's sidecar"
         )

@@ -149,5 +149,5 @@ def _end_of(code: int) -> str:
     """How a process ended that reported nothing."""
     if code >= 0:
         return f"ended with exit code {code} without a result"
-    hint = " (by the kernel for want of memory, if nobody else did)" if code == -signal.SIGKILL else ""
+    hint = " (probably by the kernel, out of memory)" if code == -signal.SIGKILL else ""
     return f"was killed by {signal.Signals(-code).name}{hint}"
