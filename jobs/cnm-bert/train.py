@@ -1,4 +1,4 @@
-"""Masked-language-model pre-training of a Chinese BERT whose embedding knows what its characters are put together from.
+"""Masked-language-model pre-training of a Chinese BERT whose embedding includes the components of its characters.
 
     platform submit train cnm-bert --ranks 2 --local                     # a small model on the lines shipped, two CPU ranks
     platform submit train cnm-bert --profile base --gpus 8 --set params.data=/data/lines.txt  # BERT base, 256 lines a step
@@ -175,8 +175,8 @@ def run(ctx):
         # different numbers of them: that is what makes 8 ranks of 4 lines the same training as 1 rank of 32.
         tally = torch.tensor([sum(len(part["targets"]) for part in parts), ctx.stopping], device=accelerator.device)
         tally = accelerator.reduce(tally)
-        # By the tally all ranks learn in the same step that one of them was told to stop. It is read here, where making it
-        # has waited for the GPU anyway, and not behind what the step gives the GPU to do.
+        # By the tally all ranks learn in the same step that one of them was requested to stop. It is read here, where making
+        # it has waited for the GPU anyway, and not behind what the step gives the GPU to do.
         stops = bool(tally[1])
         summed = torch.zeros((), device=accelerator.device)
         for number, part in enumerate(parts):
@@ -205,7 +205,7 @@ def run(ctx):
             saves.close()
             raise ctx.stopped(done)
     saves.close()
-    if start == total:  # it had ended, but nobody had heard of it; or it was started again as it was
+    if start == total:  # it had ended, but its outcome was lost; or it was started again unchanged
         if ctx.is_main:
             print(f"all {total:,} steps were done before: nothing is trained, the model is scored and written", flush=True)
         scores = evaluate(bare, masked, held_out, p["per_device"], accelerator, ctx)

@@ -75,7 +75,7 @@ def run(ctx):
     precision = p["precision"]
     if precision == "auto":
         precision = "bf16" if gpu and torch.cuda.is_bf16_supported(including_emulation=False) else "no"
-    # Torch 2.15 wants this said by another name, which 2.13 does not know, nor Accelerate.
+    # Torch 2.15 uses another name for this, which neither 2.13 nor Accelerate accepts.
     warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)
     ddp = DistributedDataParallelKwargs(broadcast_buffers=False, gradient_as_bucket_view=True)
     accelerator = Accelerator(mixed_precision=precision, cpu=not gpu, kwargs_handlers=[ddp])
@@ -161,8 +161,8 @@ def run(ctx):
         # in which there are different numbers of it: that makes 8 ranks of 4 the same training as 1 rank of 32.
         count = sum((part["targets"] != IGNORED).sum() for part in parts)
         tally = accelerator.reduce(torch.stack([count, torch.tensor(ctx.stopping, device=count.device)]))
-        # By the tally all ranks learn in the same step that one of them was told to stop. It is read here, where making it
-        # has waited for the GPU anyway, and not behind what the step gives the GPU to do.
+        # By the tally all ranks learn in the same step that one of them was requested to stop. It is read here, where making
+        # it has waited for the GPU anyway, and not behind what the step gives the GPU to do.
         stops = bool(tally[1])
         summed = torch.zeros((), device=accelerator.device)
         for number, part in enumerate(parts):

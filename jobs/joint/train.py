@@ -50,7 +50,7 @@ class TwoEncoders(nn.Module):
 
 
 def chances(by_label, by_tag, segments):
-    """The chance that the criterion is met, as the label says it and as the strongest token of the post does: (batch,)."""
+    """The probability that the criterion is met, from the label head and from the post's strongest token: (batch,)."""
     evidence = 1 - by_tag.float().softmax(-1)[..., spans.OUTSIDE]
     return by_label.float().softmax(-1)[:, 1], evidence.masked_fill(segments != pairs.SECOND, 0.0).amax(-1)
 

@@ -107,7 +107,7 @@ class Position(NamedTuple):
 
 
 class View(NamedTuple):
-    """All that the planes of one position say.
+    """Everything that the planes of one position encode.
 
     Attributes:
         history: the positions up to this one, the newest first, at most 8.
@@ -173,7 +173,7 @@ class Line:
         board = self.board
         kinds = (board.pawns, board.knights, board.bishops, board.rooks, board.queens, board.kings)
         bits = tuple(kind & board.occupied_co[color] for color in chess.COLORS for kind in kinds)
-        # Positions are the same when the same moves are possible, says the rule: castling and en passant are part of them.
+        # By the rules, positions are the same if the same moves are possible, including castling and en passant.
         passant = board.ep_square if board.ep_square is not None and board.has_legal_en_passant() else None
         key = (bits, board.turn, board.clean_castling_rights(), passant)
         before = self._seen.get(key, 0)

@@ -1,4 +1,4 @@
-"""One game of self-play, from its seed to its record; many are played at once, and none knows of the others."""
+"""One game of self-play, from its seed to its record; many are played at once, independently."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ class Search:
         return None
 
     def expand(self, logits: np.ndarray, value: float) -> None:
-        """Gives the open leaf what the network says of it.
+        """Gives the open leaf the network's evaluation.
 
         Args:
             logits: of the 4672 actions.

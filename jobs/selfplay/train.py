@@ -70,7 +70,7 @@ def learn(ctx, results):
         by_number[result.unit] = {name: result.value[name] for name in KEPT} | {"actions": result.value["actions"].tolist()}
     played = [by_number[number] for number in sorted(by_number)]  # the order in which they came is chance
     if not played:
-        raise ValueError("no game of this iteration came to its end; the workers' logs say why")
+        raise ValueError("no game of this iteration came to its end; see the workers' logs")
 
     # -----------------------------------------------------------------------------------------------------------------
     # train

@@ -116,7 +116,7 @@ def test_two_controllers_that_are_the_first_ones_make_the_tables_once(remote: Ba
     engine.dispose()
 
 
-def test_a_wish_is_there_when_somebody_wished(backend: Backend) -> None:
+def test_a_desired_state_is_there_once_it_is_recorded(backend: Backend) -> None:
     with backend.open(make_job()) as ledger:
         assert ledger.desired() == Desired(RunState.RUNNING, None)
         ledger.describe({labels.LEDGER_DESIRED: {"state": "PAUSED", "parallel": 3, "of": "a newer version"}})

@@ -162,7 +162,7 @@ def test_its_retries_are_new_for_the_next_controller_too(opened: Opened) -> None
 
 
 def test_taken_up_is_the_attempt_that_the_user_meant(opened: Opened) -> None:
-    """A controller that is started again for a lost head finds the wish of before."""
+    """A controller that is started again for a lost head finds the earlier desired state."""
     of = job(retries={"crashed": 0})
     assert ends(opened, of, FailureClass.CRASHED, [7]) == [False]
     ledger = opened.open(of)

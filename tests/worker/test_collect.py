@@ -88,7 +88,7 @@ def test_what_is_not_returned_stays(run: Collecting) -> None:
 def test_an_iteration_without_its_checkpoint_says_so(run: Collecting) -> None:
     outcome = run.run(3)
     assert outcome.failure is FailureClass.ERROR
-    assert "iteration 3 starts with what iteration 2 left in" in outcome.message
+    assert "the checkpoint for iteration 3 is missing from" in outcome.message
     assert "trial-0" in outcome.message
 
 
@@ -214,7 +214,7 @@ def test_a_jobs_own_checkpoints_are_those_of_all_iterations(run: Collecting) -> 
 def test_units_that_are_kept_and_given_twice(run: Collecting) -> None:
     run.run(0, play="keeps")
     assert {failure.failure for failure in run.failures} == {FailureClass.INVALID}
-    assert any("has not given 1 unit that it had taken (0)" in failure.message for failure in run.failures)
+    assert any("returned without giving 1 unit that it had taken (0)" in failure.message for failure in run.failures)
     run.failures = []
     run.run(0, play="twice")
     assert {failure.failure for failure in run.failures} == {FailureClass.ERROR}

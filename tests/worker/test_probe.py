@@ -75,7 +75,7 @@ BAD = {
     "a root file system": (pod.read_only_root(0), "can be written"),
     "a token": (pod.no_token(True), "has a token"),
     "folders": (pod.writable(["/tmp"], ["/tmp: Read-only file system"]), "/tmp: Read-only file system"),
-    "shared memory": (pod.shared_memory(2**26, 2**30), "64 MiB, and the pod asked for 1024"),
+    "shared memory": (pod.shared_memory(2**26, 2**30), "64 MiB, and the pod requested 1024"),
     "data": (pod.data_volume("/nowhere/at/all"), "No such file"),
     "MLflow away": (pod.mlflow("http://m:5000", 0, "timed out"), "cannot be reached: timed out"),
     "MLflow's hosts": (pod.mlflow("http://m:5000", 403, "Invalid Host header"), "refuses the Host header"),
@@ -183,10 +183,10 @@ def server(status: int) -> Iterator[str]:
 
 def test_mlflow_is_asked_what_needs_its_database() -> None:
     with server(200) as url:
-        assert pod.ask(url) == (200, "")
+        assert pod.query(url) == (200, "")
     with server(403) as url:
-        assert pod.ask(f"{url}/") == (403, "said")
-    assert pod.ask(url)[0] == 0
+        assert pod.query(f"{url}/") == (403, "said")
+    assert pod.query(url)[0] == 0
 
 
 def test_a_port_that_listens_is_open_and_one_that_does_not_refuses() -> None:

@@ -142,4 +142,7 @@ def test_a_process_that_reads_nothing_is_killed_for_it(trial: Trial) -> None:
         trial.running.send(messages.ReleaseResults((1, 2, 3)))
     assert trial.running.killed is not None, "a full socket holds a slot up for so long, and not for ever"
     failure, message = trial.running.killed
-    assert (failure, message.startswith("the process did not read in ")) == (FailureClass.INVALID, True)
+    assert (failure, message.startswith("the process did not read its slot's messages within ")) == (
+        FailureClass.INVALID,
+        True,
+    )

@@ -27,13 +27,13 @@ def verdict(ranks: int = 3, first: int = 0) -> Verdict:
 
 def test_complete_when_all_are() -> None:
     trial = verdict()
-    assert [trial.said(rank, COMPLETE) for rank in (2, 0, 1)] == [Next.GO_ON, Next.RESULT, Next.GO_ON]
+    assert [trial.reported(rank, COMPLETE) for rank in (2, 0, 1)] == [Next.GO_ON, Next.RESULT, Next.GO_ON]
     assert trial.outcome({}) == COMPLETE
 
 
 def test_ranks_that_are_left_when_the_result_is_there_do_not_change_it() -> None:
     trial = verdict()
-    assert trial.said(0, COMPLETE) is Next.RESULT
+    assert trial.reported(0, COMPLETE) is Next.RESULT
     trial.left([1, 2], 300.0)
     assert trial.ended(1, -signal.SIGABRT) is Next.GO_ON
     assert trial.ended(2, -signal.SIGKILL) is Next.GO_ON
@@ -46,13 +46,13 @@ def test_ranks_that_are_left_when_the_result_is_there_do_not_change_it() -> None
 
 def test_on_a_node_without_rank_0_nobody_knows_when_the_result_is_there() -> None:
     trial = verdict(ranks=2, first=2)
-    assert trial.said(2, COMPLETE) is Next.GO_ON
+    assert trial.reported(2, COMPLETE) is Next.GO_ON
 
 
 def test_the_first_failure_counts() -> None:
     trial = verdict()
-    assert trial.said(2, ERROR) is Next.END
-    assert trial.said(1, RESET) is Next.GO_ON
+    assert trial.reported(2, ERROR) is Next.END
+    assert trial.reported(1, RESET) is Next.GO_ON
     assert trial.ended(0, -signal.SIGTERM) is Next.GO_ON
     outcome = trial.outcome({"loss": 2.0})
     assert (outcome.message, outcome.metrics) == (f"rank 2: {ERROR.message}", {"loss": 2.0})
@@ -60,8 +60,8 @@ def test_the_first_failure_counts() -> None:
 
 def test_what_may_have_followed_waits_for_its_cause() -> None:
     trial = verdict()
-    assert trial.said(1, RESET) is Next.SETTLE
-    assert trial.said(0, RESET) is Next.SETTLE
+    assert trial.reported(1, RESET) is Next.SETTLE
+    assert trial.reported(0, RESET) is Next.SETTLE
     assert trial.ended(2, -signal.SIGSEGV) is Next.END
     outcome = trial.outcome({})
     assert (outcome.failure, outcome.message) == (FailureClass.CRASHED, "rank 2 was killed by SIGSEGV")
@@ -69,8 +69,8 @@ def test_what_may_have_followed_waits_for_its_cause() -> None:
 
 def test_without_a_cause_the_first_that_followed_counts() -> None:
     trial = verdict()
-    trial.said(1, RESET)
-    trial.said(0, RESET)
+    trial.reported(1, RESET)
+    trial.reported(0, RESET)
     trial.settled()
     assert trial.outcome({}).message == f"rank 1: {RESET.message}"
 
@@ -78,22 +78,22 @@ def test_without_a_cause_the_first_that_followed_counts() -> None:
 def test_an_abort_may_be_nccls_watchdog() -> None:
     trial = verdict()
     assert trial.ended(1, -signal.SIGABRT) is Next.SETTLE
-    assert trial.said(0, ERROR) is Next.END
+    assert trial.reported(0, ERROR) is Next.END
     assert trial.outcome({}).message.startswith("rank 0: ValueError")
 
 
 def test_pruned_is_everybodys_outcome() -> None:
     trial = verdict()
-    assert trial.said(0, PRUNED) is Next.END
+    assert trial.reported(0, PRUNED) is Next.END
     outcome = trial.outcome({"score": 0.25})
     assert (outcome.state, outcome.metrics) == (TrialState.PRUNED, {"score": 0.25})
 
 
 def test_one_that_stops_stops_all() -> None:
     trial = verdict()
-    assert trial.said(1, STOPPED) is Next.STOP
-    assert trial.said(0, STOPPED) is Next.GO_ON
-    assert trial.said(2, RESET) is Next.GO_ON, "its peers are gone, as was asked"
+    assert trial.reported(1, STOPPED) is Next.STOP
+    assert trial.reported(0, STOPPED) is Next.GO_ON
+    assert trial.reported(2, RESET) is Next.GO_ON, "its peers are gone, as was asked"
     assert trial.remarks
     assert (trial.outcome({}).failure, trial.outcome({}).message) == (FailureClass.LOST, STOPPED.message)
 
@@ -101,15 +101,15 @@ def test_one_that_stops_stops_all() -> None:
 def test_an_error_while_stopping_is_an_error() -> None:
     trial = verdict()
     trial.stopping = True
-    assert trial.said(1, ERROR) is Next.END
+    assert trial.reported(1, ERROR) is Next.END
     assert trial.outcome({}).failure is FailureClass.ERROR
 
 
 def test_a_result_that_is_there_stays() -> None:
     """Rank 0 has ended with it; the others lose their connection to it while they end."""
     trial = verdict()
-    trial.said(0, COMPLETE)
-    assert trial.said(1, RESET) is Next.GO_ON
+    trial.reported(0, COMPLETE)
+    assert trial.reported(1, RESET) is Next.GO_ON
     assert trial.outcome({}) == COMPLETE
     trial.ended(2, -signal.SIGKILL)
     assert trial.outcome({}).failure is FailureClass.CRASHED, "but a rank that is killed is no word about a connection"
@@ -117,9 +117,9 @@ def test_a_result_that_is_there_stays() -> None:
 
 def test_a_node_without_rank_0_is_complete_when_all_are() -> None:
     trial = verdict(first=3)
-    trial.said(3, COMPLETE)
-    trial.said(4, COMPLETE)
-    assert trial.said(5, RESET) is Next.SETTLE
+    trial.reported(3, COMPLETE)
+    trial.reported(4, COMPLETE)
+    assert trial.reported(5, RESET) is Next.SETTLE
     assert trial.outcome({}).message == f"rank 5: {RESET.message}"
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import sqlalchemy
 
-LOCK = 0x6D6C666C6F77  # "mlflow"; any number that nobody else takes
+LOCK = 0x6D6C666C6F77  # "mlflow"; any number that no other program uses
 PAUSE = 2.0  # seconds between attempts to connect
 # `mlflow db upgrade`. It takes the URL, with its password, as an argument only, and arguments can be read by everybody.
 UPGRADE = "import os; from mlflow.db import commands; commands(['upgrade', os.environ['MLFLOW_BACKEND_STORE_URI']])"

@@ -1,4 +1,4 @@
-"""What `helm test` runs: asks the gateway, MLflow and the studies' database, and says of each what it found.
+"""The checks of `helm test`: queries the gateway, MLflow and the studies' database, and prints the result of each.
 
 Each line is `pass` or `fail` with what to look at; ends with 1 when one failed.
 """

@@ -1,4 +1,4 @@
-{{/* Where MLflow, the databases and the gateway are, and the secrets that go with them; ours or somebody else's. */}}
+{{/* Where MLflow, the databases and the gateway are, and the secrets that go with them; the chart's or external ones. */}}
 
 {{/* Secret with the URL of the studies' database. */}}
 {{- define "platform.ledger.secret" -}}
@@ -107,7 +107,7 @@ http://{{ include "platform.mlflow.host" . }}:5000
 [{{ range $index, $one := fromJsonArray . }}{{ if $index }}, {{ end }}'{{ $one }}'{{ end }}]
 {{- end -}}
 
-{{/* Origins that browsers may change something from: the ones of `mlflow.allowedHosts`; the server knows localhost. */}}
+{{/* Origins from which browsers may make changes: those of `mlflow.allowedHosts`; the server allows localhost itself. */}}
 {{- define "platform.mlflow.origins" -}}
 {{- $origins := list -}}
 {{- range .Values.mlflow.allowedHosts -}}

@@ -1,4 +1,4 @@
-"""One trial of a job without the platform: `python jobs/criteria/train.py --set lr=1e-4`. No controller, no ledger.
+"""Runs one trial of a job without the platform: `python jobs/criteria/train.py --set lr=1e-4`. No controller, no ledger.
 
 `torchrun --nproc_per_node=8 jobs/cnm-bert/train.py` is the same with 8 ranks: torchrun starts the processes, and each finds
 its place in the variables that torchrun sets. `--NAME VALUE` is short for `--set NAME=VALUE`: `--max_train_samples 1000`. A
@@ -26,12 +26,12 @@ from trialplane.training import process, progress
 from trialplane.wire import paths
 from trialplane.worker import context
 
-# Torchrun's variable → what a process has that is alone: its rank, its rank on this node, how many there are.
+# Torchrun's variable → its default for a single process: rank, rank on this node, number of ranks.
 _TORCHRUN = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
 
 
 def standalone(file: str, run: Callable[..., Any], learn: Callable[..., Any] | None = None) -> None:
-    """Runs one trial without the platform; the last line of a train.py that can be run by itself.
+    """Runs one trial without the platform; the last line of a train.py that can also be run as a script.
 
     Args:
         file: the script's `__file__`; its folder holds job.yaml.
@@ -50,7 +50,7 @@ def main(
     """Runs one trial and prints what it returns.
 
     Parameters come from job.yaml, with `--profile`: the fixed ones, then the first `enqueue` point or the middle of each
-    range; then from the file of `--config`, then from `--set name=value` and `--name value`. An error of what the user gave
+    range; then from the file of `--config`, then from `--set name=value` and `--name value`. An error in the user's input
     is shown as its message alone, and ends the process with its exit code.
 
     Args:
@@ -80,7 +80,7 @@ def _run(file: str, run: Callable[..., Any], argv: Sequence[str] | None, learn: 
     parser.add_argument(
         "--checkpoints",
         metavar="PLACE",
-        help="folder or fsspec URL that a job which saves itself goes on from; ./checkpoints/<job> when left out",
+        help="folder or fsspec URL for checkpoints, from which the job resumes (default: ./checkpoints/<job>)",
     )
     arguments, others = parser.parse_known_args(argv)
 
@@ -106,8 +106,8 @@ def _run(file: str, run: Callable[..., Any], argv: Sequence[str] | None, learn: 
             "seed": arguments.seed,
             "run": "standalone",
             "attempt": 1,
-            # A training has the machine to itself, all its ranks here together. The numbers of a search and of a collection
-            # depend on how many threads sum them up, and are to be those that the job gives on the platform.
+            # All ranks of a training here share the whole machine. Results of studies and collections depend on the number
+            # of threads that sum them up, and must be the same as on the platform.
             "cpus": process.cores() if isinstance(job, Training) else job.resources.threads,
             "gpus": job.resources.gpus,
             "code": folder,
@@ -129,17 +129,17 @@ def _run(file: str, run: Callable[..., Any], argv: Sequence[str] | None, learn: 
         except context.Stopped as stopped:
             if rank == 0:
                 sys.stderr.write(f"{stopped}\n")
-            sys.exit(128 + signal.SIGTERM)  # as a shell says it
+            sys.exit(128 + signal.SIGTERM)  # the exit code a shell would report
     if rank == 0:
         print(json.dumps(result if isinstance(result, Mapping) else {"value": result}, default=str, indent=2))  # noqa: T201
 
 
-def _sized(job: Collection, words: Sequence[str]) -> tuple[Collection, list[str]]:
+def _sized(job: Collection, arguments: Sequence[str]) -> tuple[Collection, list[str]]:
     """The collection with `--units` and `--iterations`, and the other arguments."""
     parser, collect = argparse.ArgumentParser(add_help=False, allow_abbrev=False), job.collect
     parser.add_argument("--units", "--games", type=int, default=collect.units)
     parser.add_argument("--iterations", type=int, default=collect.iterations)
-    size, others = parser.parse_known_args(words)
+    size, others = parser.parse_known_args(arguments)
     sized = collect.model_copy(update={"units": size.units, "iterations": size.iterations})
     return job.model_copy(update={"collect": sized}), others
 
@@ -147,20 +147,20 @@ def _sized(job: Collection, words: Sequence[str]) -> tuple[Collection, list[str]
 def _collect(
     job: Collection, play: Callable[..., Any], learn: Callable[..., Any] | None, given: Mapping[str, Any]
 ) -> Mapping[str, Any]:
-    """Runs a collection and says how its iterations end; what came of the last."""
+    """Runs a collection and prints the metrics of each iteration; returns those of the last."""
     from trialplane.worker.collect import alone as collecting  # no other kind needs it
 
     need = job.roles()[-1].resources
     learner = {"cpus": need.threads, "gpus": need.gpus}
-    said: Mapping[str, Any] = {}
-    for iteration, said in enumerate(collecting.run(job.collect, play, learn, given, learner)):
-        shown = {name: value for name, value in said.items() if isinstance(value, (int, float))}
+    returned: Mapping[str, Any] = {}
+    for iteration, returned in enumerate(collecting.run(job.collect, play, learn, given, learner)):
+        shown = {name: value for name, value in returned.items() if isinstance(value, (int, float))}
         print(f"iteration {iteration}: " + "  ".join(f"{name} {value:.6g}" for name, value in shown.items()), flush=True)  # noqa: T201
-    return said
+    return returned
 
 
 def _starting_point(job: Job) -> dict[str, Any]:
-    """A value for each sampled parameter: the first known good point's, else the middle of its range."""
+    """A value for each sampled parameter: from the first `enqueue` point, or else the middle of its range."""
     search = job.search
     known = search.enqueue[0] if search.enqueue else {}
     point: dict[str, Any] = {}
@@ -183,7 +183,7 @@ def _assignments(texts: Sequence[str], known: Names[str] | None) -> dict[str, An
 
     Args:
         texts: of `--set`.
-        known: names of parameters; None where the job's code makes them up.
+        known: names of parameters; None where the job's code defines them.
     """
     values = {}
     for text in texts:
@@ -198,15 +198,15 @@ def _assignments(texts: Sequence[str], known: Names[str] | None) -> dict[str, An
     return values
 
 
-def _named(words: Sequence[str], known: Names[str]) -> dict[str, Any]:
-    """`--name value` and `--name=value`, of parameters that the job has."""
+def _named(arguments: Sequence[str], known: Names[str]) -> dict[str, Any]:
+    """The values of `--name value` and `--name=value` for parameters of the job."""
     values = {}
-    ahead = iter(words)
-    for word in ahead:
-        flag, equals, value = word.partition("=")
+    ahead = iter(arguments)
+    for argument in ahead:
+        flag, equals, value = argument.partition("=")
         name = flag.removeprefix("--").replace("-", "_")
         if not flag.startswith("--") or name not in known:
-            raise errors.InputError(f"{word}: there is no such parameter; {errors.nearest(name, known)}")
+            raise errors.InputError(f"{argument}: there is no such parameter; {errors.nearest(name, known)}")
         if not equals:
             value = next(ahead, "")
             if not value:

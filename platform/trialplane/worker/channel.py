@@ -1,7 +1,7 @@
 """Whole messages over a stream socket between two processes: four bytes of length, then the message (wire/messages.py).
 
-A trial is code of somebody, so nothing that it writes holds its slot up or takes memory without bound: half a message waits
-in a buffer, and one that claims to be too long is an error before it has come.
+A trial is untrusted code, so nothing that it writes may block its slot or take unbounded memory: an incomplete message waits
+in a buffer, and one whose length is over the limit is an error before it is read.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class Channel(Generic[Sent, Taken]):
 
     Args:
         end: of a connected pair of stream sockets; closed by `close`.
-        direction: the messages that are taken from the other end.
+        direction: the messages that are accepted from the other end.
 
     Attributes:
-        has_unsent: whether something that was sent without waiting is still here.
+        has_unsent: whether data of a `send` without waiting is still buffered.
     """
 
     def __init__(self, end: socket.socket, direction: Direction[Taken]) -> None:
@@ -50,15 +50,15 @@ class Channel(Generic[Sent, Taken]):
 
     @property
     def has_unsent(self) -> bool:
-        """Whether something that was sent without waiting is still here."""
+        """Whether data of a `send` without waiting is still buffered."""
         return bool(self._unsent)
 
     def send(self, message: Sent, *, wait: bool = True) -> None:
-        """Sends a message; without waiting, as much of it as the system takes, and `flush` sends the rest.
+        """Sends a message; without waiting, as much as the system accepts, and `flush` sends the rest.
 
         Raises:
             MessageError: it is too long.
-            OSError: nobody is there any more, or takes it in time (TimeoutError, see `set_patience`).
+            OSError: the other end is closed, or does not read in time (TimeoutError, see `set_patience`).
         """
         data = messages.encode(message)
         if len(data) > messages.MAX_BYTES:
@@ -68,7 +68,7 @@ class Channel(Generic[Sent, Taken]):
         self.flush(wait=wait)
 
     def flush(self, *, wait: bool = False) -> None:
-        """Sends what is still here; what nobody is there for is dropped. Raises as `send`."""
+        """Sends buffered data, or drops it if the other end is closed. Raises as `send`."""
         try:
             if wait:
                 self._socket.sendall(self._unsent)
@@ -82,21 +82,21 @@ class Channel(Generic[Sent, Taken]):
             raise
 
     def set_patience(self, seconds: float) -> None:
-        """How long a `send` that waits may take; for ever, unless it is set."""
+        """Limits how long a waiting `send` may take; by default there is no limit."""
         self._socket.settimeout(seconds)
 
     def is_readable(self, timeout: float = 0.0) -> bool:
-        """Whether something has come that `read` has not read, after `timeout` seconds at the latest; or the end."""
-        poll = select.poll()  # which takes descriptors that `select` does not
+        """Whether there is data for `read`, or the end, within `timeout` seconds."""
+        poll = select.poll()  # which accepts descriptors that `select` does not
         poll.register(self._socket, select.POLLIN)
         return bool(poll.poll(1000 * timeout))
 
     def read(self) -> Iterator[Taken]:
-        """The messages that one read completes, for who knows that there is something to read.
+        """The messages that one read completes; blocks unless the channel is readable.
 
         Raises:
             EOFError: the other end is closed, perhaps in the middle of a message.
-            MessageError: it sent what is no message; from then on the channel counts as closed.
+            MessageError: it sent an invalid message; from then on the channel counts as closed.
         """
         try:
             data = b"" if self._is_broken else self._socket.recv(_CHUNK)
@@ -122,7 +122,7 @@ class Channel(Generic[Sent, Taken]):
             raise
 
     def receive(self, timeout: float | None = None) -> Taken | None:
-        """The next message; None when it has not come whole after `timeout` seconds. Raises as `read`."""
+        """The next message; None if it is not complete after `timeout` seconds. Raises as `read`."""
         while not self._arrived:
             if timeout is not None and not self.is_readable(timeout):
                 return None

@@ -1,4 +1,4 @@
-"""What a job sees of the platform: `run(ctx)` gets a `Context`, and code without one at hand calls `report` and its like.
+"""The job's interface to the platform: `run(ctx)` receives a `Context`; code without one calls `report` and its like.
 
 Imports nothing heavy and must not: it is loaded in the template before the job's own libraries.
 """
@@ -26,15 +26,15 @@ class Pruned(Exception):
 
 
 class Stopped(Exception):
-    """The trial ends before its time and goes on in another attempt; `Context.stopped` makes it, the job raises it."""
+    """The attempt ends early and the trial continues in another one; made by `Context.stopped`, raised by the job."""
 
 
 class Invalid(Exception):
-    """What the job did is not what it is to do, though nothing in it failed."""
+    """The job violated its contract, without an exception of its own."""
 
 
 class Reporter(Protocol):
-    """Where reports go."""
+    """A receiver of reports."""
 
     def __call__(self, step: int, metrics: Mapping[str, float]) -> bool:
         """Sends the metrics of one step; True when the trial is to end as pruned."""
@@ -42,10 +42,10 @@ class Reporter(Protocol):
 
 @dataclasses.dataclass
 class Origin:
-    """The checkpoints of another run to start from, or None, and whether the job has asked for them."""
+    """The checkpoints of another run to start from, or None, and whether the job has read that."""
 
     place: str | None = None
-    asked: bool = False
+    was_read: bool = False
 
 
 @dataclasses.dataclass
@@ -57,25 +57,25 @@ class Steps:
 
 @dataclasses.dataclass(frozen=True)
 class Context:
-    """One trial, as the job's `run(ctx)` sees it.
+    """One trial, passed to the job's `run(ctx)`.
 
     Attributes:
         params: the job's fixed parameters and the sampled ones, merged.
         seed: for the trial's random numbers. Python's, numpy's and torch's generators are seeded with it already, in all
-            ranks alike, so that models start alike. What shall differ between ranks is seeded with `seed + rank`, as
+            ranks equally, so that models start equal. Seed what must differ between ranks with `seed + rank`, as
             Accelerate's `set_seed(seed, device_specific=True)` does.
         run: name of the run.
         trial: number of the trial, from 0.
-        attempt: 1, or more when the trial is tried again.
+        attempt: 1, or more for a retry.
         cpus: cores this trial may use, all its ranks on this node together; of a training's script run alone, all there are.
         gpus: GPUs this trial may use; `CUDA_VISIBLE_DEVICES` names them, and is empty in a training, or ranks, without any.
         code: folder of the job's files.
         cache: folder shared by all trials of all runs; may not exist yet.
         workdir: scratch folder of this trial, of this rank alone; deleted when the trial ends.
-        rank: this process among all that run the trial, from 0; rank 0 reports, and its result counts.
+        rank: number of this process among all of the trial, from 0; rank 0 reports, and its result counts.
         local_rank: the same among those on this node; the index of its GPU.
         world_size: how many processes run the trial.
-        checkpoints: folder, or fsspec URL, for this trial's checkpoints. It outlives the attempt and is the next one's too;
+        checkpoints: folder, or fsspec URL, for this trial's checkpoints. It outlives the attempt and is shared by the next;
             it may not exist yet.
     """
 
@@ -101,31 +101,31 @@ class Context:
 
     @property
     def is_main(self) -> bool:
-        """Whether this is rank 0, which alone writes what all share."""
+        """Whether this is rank 0, which alone writes shared files."""
         return self.rank == 0
 
     @property
     def resume_from(self) -> str | None:
         """A folder like `checkpoints` of another run, to start from while that holds none; or None.
 
-        A job that never asks for it starts from nothing, of which the user is then told.
+        If the job does not read it, the trial starts from scratch, and the user gets a warning.
         """
-        self._origin.asked = True
+        self._origin.was_read = True
         return self._origin.place
 
     @property
     def stopping(self) -> bool:
-        """Whether the trial was asked to stop: save a checkpoint soon, and raise `stopped(step)`.
+        """Whether a stop was requested: save a checkpoint soon, and raise `stopped(step)`.
 
-        Asking for it is what makes SIGTERM a request: a job that never asks is ended by it at once.
+        Reading it makes SIGTERM a request: a job that never reads it is ended by SIGTERM at once.
 
-        Ranks hear of it at different moments. Those that work in step must agree, or some wait for the others forever:
+        Ranks receive the signal at different moments. Ranks in lockstep must agree, or some wait for the others forever:
         reduce this flag over all ranks, along with what is reduced each step anyway.
         """
         return self._stop.requested
 
     def stopped(self, step: int | None = None) -> Stopped:
-        """What to raise once the checkpoint is there: the attempt ends, and the trial goes on in another one.
+        """The exception to raise once the checkpoint is saved: the attempt ends, and the trial continues in another one.
 
         Args:
             step: of the checkpoint just saved; None when there is none.
@@ -134,7 +134,7 @@ class Context:
         return Stopped(f"{'stopped by SIGTERM' if self.stopping else 'stopped by itself'} {with_it}")
 
     def pulse(self, step: int, seconds: float) -> None:
-        """Says how long this rank took for one step, so that a rank that holds the others up is named.
+        """Reports how long this rank took for one step, so that a rank that slows down the others is detected.
 
         Args:
             step: optimizer step.
@@ -144,18 +144,18 @@ class Context:
             self._pulse(int(step), float(seconds))
 
     def report(self, step: int | None = None, **metrics: float) -> None:
-        """Sends the metrics of one step to the controller, which records them and asks the pruner.
+        """Sends the metrics of one step to the controller, which records them and consults the pruner.
 
-        Only rank 0's go out; in the other ranks this does nothing.
+        Only rank 0 sends them; in the other ranks this does nothing.
 
         Args:
             step: epoch or optimizer step; must grow from report to report. One more than the one before when left out, and 0
                 for the first of an attempt: a job that goes on from a checkpoint gives its steps itself.
-            **metrics: by name; the pruner looks at the study's objective, or at the job's `pruner.metric`: report that one.
+            **metrics: by name; the pruner compares the study's objective, or the job's `pruner.metric`: report that one.
 
         Raises:
-            Pruned: the pruner wants this trial to end. Do not catch it.
-            ValueError: the step is negative, or larger than a database keeps.
+            Pruned: the pruner ends this trial. Do not catch it.
+            ValueError: the step is negative, or too large for a database.
         """
         step = self._steps.newest + 1 if step is None else step
         if not 0 <= step < records.STEPS:

@@ -1,10 +1,10 @@
-"""Before a pod ends: its trials save a checkpoint. `python -m trialplane.worker.leaving [SECONDS]` is a preStop hook.
+"""Lets a pod's trials save a checkpoint before it ends: `python -m trialplane.worker.leaving [SECONDS]`, a preStop hook.
 
-Kubernetes runs the hook first, and only then ends the pod's own process, so slot and controller are there to hear how the
-trials ended. Sends SIGTERM to every trial it sees and waits until they are gone, or the seconds are over; ends at once when
-there is none. On a machine that is no pod it would stop all trials of all runs: `--below PID` is for those of one process.
+Kubernetes runs the hook before it ends the pod's own process, so slot and controller still run and receive the outcomes. It
+sends SIGTERM to every trial and waits until they are gone, or the seconds are over; without trials it ends at once. Outside
+of a pod it would stop all trials of all runs: `--below PID` limits it to those of one process.
 
-Standard library only, and no word with the slots: it must work, and be quick, in a pod of which nothing else is known.
+Standard library only, and no communication with the slots: it must be quick, and work in any pod.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 _TEMPLATE = b"trialplane.worker.template"
-_TRIAL = b"trialplane.worker.roles"  # by spawn; one by fork still bears the template's name
+_TRIAL = b"trialplane.worker.roles"  # by spawn; a fork keeps the template's command line
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Stops the trials; 0 when all are gone, 1 when some were still there in the end."""
+    """Stops the trials; 0 when all are gone, 1 when some are left."""
     parser = argparse.ArgumentParser(
         prog="python -m trialplane.worker.leaving", description=(__doc__ or "").partition("\n")[0]
     )

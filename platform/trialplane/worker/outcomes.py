@@ -1,4 +1,4 @@
-"""From what the job's function did, returned or raised, to the outcome of its trial."""
+"""Makes the outcome of a trial from what the job's function returned or raised."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from trialplane.wire import paths, records
 from trialplane.wire.states import FailureClass, TrialState
 from trialplane.worker import context
 
-# Code of ours, of Python's library, and made by it (`<frozen …>`, and `<string>` of dataclasses): an error's place is the
-# last line of the job's own before it.
+# Code of trialplane and of Python's library, also generated (`<frozen …>`, and `<string>` of dataclasses): an error's place
+# is the last line before it that is the job's own.
 _NOT_THE_JOBS = (str(Path(__file__).parent.parent), str(Path(os.__file__).parent), "<")
 MAX_RETURNED = 4096  # characters of JSON that each trial may keep in the ledger, which the controller has in memory
 _BRIEF = reprlib.Repr()
@@ -28,30 +28,30 @@ _BRIEF.maxstring = _BRIEF.maxother = 60
 
 
 def complete(request: records.TrialRequest, result: Any, workdir: Path, *, exited: bool = False) -> records.TrialOutcome:
-    """The outcome for what the job returned; what is too large for the ledger is then in `paths.trial_arrays(workdir)`.
+    """The outcome for a returned result; parts too large for the ledger are written to `paths.trial_arrays(workdir)`.
 
     Args:
         request: the trial's.
-        result: metrics and whatever else by name; one number where there is one metric; or the metrics in the order of
+        result: metrics and other values by name; one number if there is one metric; or the metrics in the order of
             `request.metrics`, as an objective of Optuna's returns them.
         workdir: the trial's scratch folder.
-        exited: whether the job ended by `sys.exit(0)`, which returns nothing; then `result` is what it had reported.
+        exited: whether the job ended by `sys.exit(0)`; then `result` is what it had reported.
     """
     metrics, others = _split(_by_name(request, result))
     missing = [name for name in request.metrics if name not in metrics]
-    # Optuna takes an infinite value, which would be the best there can be, or be shown as the best where all are.
+    # Optuna accepts infinite values, which would count as the best.
     undefined = [name for name in request.metrics if not math.isfinite(metrics.get(name, 0.0))]
     if missing or undefined:
-        said = [f"{name} is missing" for name in missing] + [f"{name} is {_word(metrics[name])}" for name in undefined]
+        wrong = [f"{name} is missing" for name in missing] + [f"{name} is {_kind(metrics[name])}" for name in undefined]
         what = "ended by sys.exit(0), after reports of" if exited else "returned"
-        message = f"{'; '.join(said)}: run(ctx) must return a finite number for each objective and constraint"
+        message = f"{'; '.join(wrong)}: run(ctx) must return a finite number for each objective and constraint"
         return records.TrialOutcome(
             number=request.number,
             state=TrialState.FAILED,
             failure=FailureClass.INVALID,
             metrics=metrics,
             message=f"{message}; it {what} {_shown(request, result, metrics)}",
-            place="; ".join(said),  # what was returned differs from trial to trial, what is wrong with it does not
+            place="; ".join(wrong),  # results differ between trials, what is wrong with them does not
         )
     returned, large = _for_ledger(others)
     size = 0
@@ -72,7 +72,7 @@ def complete(request: records.TrialRequest, result: Any, workdir: Path, *, exite
 
 
 def _by_name(request: records.TrialRequest, result: Any) -> Mapping[str, Any]:
-    """What was returned, by name; empty where there are more values than metrics."""
+    """The returned values by name; empty if there are more values than metrics."""
     if isinstance(result, Mapping):
         return result
     values = result if isinstance(result, (list, tuple)) else [result]
@@ -80,18 +80,18 @@ def _by_name(request: records.TrialRequest, result: Any) -> Mapping[str, Any]:
 
 
 def _shown(request: records.TrialRequest, result: Any, metrics: Mapping[str, float]) -> str:
-    """What was returned, for a message: briefly, and whole where it should have been a number."""
+    """The result for a message: names only, with the values of those that should have been numbers."""
     if isinstance(result, Mapping):
         wrong = [name for name in result if name in request.metrics and name not in metrics]
         others = sorted(str(name) for name in result if name not in wrong)
         return ", ".join([*(f"{name} = {_BRIEF.repr(result[name])}" for name in wrong), *others]) or "no metrics"
     if isinstance(result, (list, tuple)):
-        wanted = f"{', '.join(request.metrics)} {'are' if len(request.metrics) > 1 else 'is'} wanted"
-        return f"{_BRIEF.repr(result)}, where {wanted}"
+        expected = f"{', '.join(request.metrics)} {'are' if len(request.metrics) > 1 else 'is'} expected"
+        return f"{_BRIEF.repr(result)}, where {expected}"
     return _BRIEF.repr(result)
 
 
-def _word(value: float) -> str:
+def _kind(value: float) -> str:
     return "NaN" if math.isnan(value) else "infinite"
 
 
@@ -100,7 +100,7 @@ def _split(result: Mapping[str, Any]) -> tuple[dict[str, float], dict[str, Any]]
     metrics: dict[str, float] = {}
     others: dict[str, Any] = {}
     for name, value in result.items():
-        if isinstance(value, (str, bytes)) or getattr(value, "ndim", 0) > 0:  # float() would take some of these
+        if isinstance(value, (str, bytes)) or getattr(value, "ndim", 0) > 0:  # float() would accept some of these
             others[str(name)] = value
             continue
         try:
@@ -111,7 +111,7 @@ def _split(result: Mapping[str, Any]) -> tuple[dict[str, float], dict[str, Any]]
 
 
 def _for_ledger(others: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Texts, lists and the like that are small enough to stay with the outcome, and the rest, which goes into a file."""
+    """Texts, lists and the like that are small enough for the outcome, and the rest, which is written to a file."""
     returned: dict[str, Any] = {}
     large: dict[str, Any] = {}
     room = MAX_RETURNED
@@ -139,7 +139,7 @@ def _json_size(value: Any, most: int) -> int | None:
 
 
 def raised(request: records.TrialRequest, error: BaseException, last: Mapping[str, float]) -> records.TrialOutcome:
-    """The outcome for what the job raised."""
+    """The outcome for an exception of the job."""
     if isinstance(error, context.Pruned) or _is_optuna_pruned(error):
         return records.TrialOutcome(number=request.number, state=TrialState.PRUNED, metrics=last, message=str(error))
     if isinstance(error, context.Stopped):
@@ -155,7 +155,7 @@ def raised(request: records.TrialRequest, error: BaseException, last: Mapping[st
     elif isinstance(error, MemoryError):
         failure = FailureClass.CRASHED
     elif isinstance(error, context.Invalid) or (isinstance(error, errors.TransportError) and request.worker is not None):
-        failure = FailureClass.INVALID  # a worker's result is what it is there for
+        failure = FailureClass.INVALID  # a worker's result that cannot be sent is its own failure
     return records.TrialOutcome(
         number=request.number,
         state=TrialState.FAILED,
@@ -168,7 +168,7 @@ def raised(request: records.TrialRequest, error: BaseException, last: Mapping[st
 
 
 def describe(error: BaseException) -> str:
-    """An error in one line, with the file and line of the user's code it came from."""
+    """An error in one line, with the file and line of the user's code that raised it."""
     where = f" ({at})" if (at := place(error)) else ""
     text = str(error).strip()
     first = text.splitlines()[0] if text else ""
@@ -184,5 +184,5 @@ def place(error: BaseException) -> str:
 
 
 def _is_optuna_pruned(error: BaseException) -> bool:
-    """Whether it is optuna's TrialPruned, from a script brought along; the worker itself never imports optuna."""
+    """Whether it is optuna's TrialPruned, raised by a user's script; the worker itself never imports optuna."""
     return any(f"{cls.__module__}.{cls.__name__}" == "optuna.exceptions.TrialPruned" for cls in type(error).__mro__)

@@ -1,4 +1,4 @@
-"""What the process of a trial does, by the role of its slot: the one place that knows all of them.
+"""The work of a trial's process, by the role of its slot: the one module that knows all roles.
 
 `python -m trialplane.worker.roles FD PARENT` is a trial process by spawn.
 """
@@ -13,7 +13,7 @@ from trialplane.worker import channel, trial
 
 
 def of(config: records.SlotConfig) -> trial.Role:
-    """What the processes of such a slot do; imports what that takes and no more."""
+    """The work of the processes of such a slot; imports only what it needs."""
     if trial.has_ranks(config):
         from trialplane.worker.ranks import supervisor  # a trial of one process needs no supervisor
 

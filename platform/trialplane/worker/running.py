@@ -1,6 +1,6 @@
-"""The trial that runs in a slot: its process, what it has said so far, and its limits of time and memory.
+"""The trial that runs in a slot: its process, its messages so far, and its limits of time and memory.
 
-Does not start anything and speaks to nobody but the process; the slot does.
+It starts nothing and communicates only with the process; the rest is the slot's.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from trialplane.worker import sessions, shipping
 from trialplane.worker.channel import Channel
 from trialplane.worker.collect.exchange import Exchange
 
-WATCH_INTERVAL = 1.0  # seconds between looks at the trial's memory
+WATCH_INTERVAL = 1.0  # seconds between checks of the trial's memory
 ABORT_GRACE = 2.0  # seconds between SIGABRT, which writes the stacks to the log, and SIGKILL
-SEND_PATIENCE = 60.0  # seconds for the process to take what the slot sends, of which there is never much unread
-STOP_MARGIN = 2.0  # seconds a trial gets on top of its grace, which it watches itself, to say how it ended
+SEND_PATIENCE = 60.0  # seconds for the process to read what the slot sends, which is never much
+STOP_MARGIN = 2.0  # seconds on top of a trial's grace, which it enforces itself, to report how it ended
 
 
 @dataclasses.dataclass
@@ -38,24 +38,24 @@ class Running:
     began: float
     deadline: float | None
     pid: int = 0
-    handle: int | None = None  # descriptor of the process (pidfd): unlike its pid it is never another's
+    handle: int | None = None  # descriptor of the process (pidfd): unlike its pid it is never reused
     method: str = ""
     reports: list[records.TrialReport] = dataclasses.field(default_factory=list)
     last: Mapping[str, float] = dataclasses.field(default_factory=dict)  # metrics of the newest report
-    said: records.TrialOutcome | None = None
-    said_at: float = 0.0  # by the monotonic clock, as all times here but `began`
+    final: records.TrialOutcome | None = None  # the outcome that the process reported
+    final_at: float = 0.0  # by the monotonic clock, as all times here but `began`
     is_overdue: bool = False  # whether it was killed because it had not ended long after that
     killed: tuple[FailureClass, str] | None = None
     kill_at: float | None = None
-    stopping: str = ""  # why it was asked to stop
-    timer: threading.Timer | None = None  # ends what does not stop
+    stopping: str = ""  # why a stop was requested
+    timer: threading.Timer | None = None  # kills a process that does not stop
     flush_at: float = 0.0
     log: shipping.Log | None = None  # when it is shipped
-    log_at: float = 0.0  # when to look at it next
+    log_at: float = 0.0  # when to read it next
     reported_at: float = 0.0  # when the process sent its newest report
-    taken_at: float | None = None  # when the controller got the newest event
-    excused_until: float = 0.0  # up to when the controller's time has been added to the deadline
-    waiting: bool = False  # whether the trial stands still until it is answered
+    taken_at: float | None = None  # when the controller received the newest event
+    credited_until: float = 0.0  # up to when the controller's time has been added to the deadline
+    waiting: bool = False  # whether the trial is blocked until it is answered
     exchange: Exchange | None = None  # of a collection's trial
     is_gone: threading.Event = dataclasses.field(default_factory=threading.Event)
     lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
@@ -66,18 +66,18 @@ class Running:
 
     def send(self, message: messages.ToTrial) -> None:
         """Sends a message to the process, unless it is gone. May be called from any thread."""
-        with self.sending, contextlib.suppress(OSError):  # a process that is gone closes its end, an ended trial's is ours
+        with self.sending, contextlib.suppress(OSError):  # an ended process has closed its end, and the slot the other
             try:
                 self.channel.send(message)
             except TimeoutError:
-                text = f"did not read in {SEND_PATIENCE:g} s what its slot had sent"
+                text = f"did not read its slot's messages within {SEND_PATIENCE:g} s"
                 self.kill(FailureClass.INVALID, f"the process {text}, and was killed for that")
 
     def reported(self, report: messages.Reported) -> None:
-        """The process reports a step.
+        """Handles a report of a step.
 
         Raises:
-            MessageError: it is a step that nobody could keep.
+            MessageError: the step is out of range.
         """
         if not 0 <= report.step < records.STEPS:
             raise errors.MessageError(f"a trial sent a report of step {report.step}; they go from 0 to {records.STEPS - 1}")
@@ -86,34 +86,34 @@ class Running:
         self.last, self.reported_at = report.metrics, report.sent
 
     def returned(self, outcome: records.TrialOutcome) -> None:
-        """The process reports how the job's function ended.
+        """Handles the process's report of how the job's function ended.
 
         Raises:
-            MessageError: an outcome is not made so.
+            MessageError: the outcome is inconsistent.
         """
         if wrong := _flaw(outcome, self.request):
             raise errors.MessageError(f"a trial sent an outcome {wrong}")
-        self.said = dataclasses.replace(outcome, number=self.request.number, started=self._possible(outcome.started))
-        self.said_at = time.monotonic()
+        self.final = dataclasses.replace(outcome, number=self.request.number, started=self._possible(outcome.started))
+        self.final_at = time.monotonic()
 
     def answer(self, prune: bool) -> None:
-        """Answers the report that the process stands still for, if it does; its deadline moves by the time that took.
+        """Answers the report on which the process is blocked, if any; its deadline moves by the time that took.
 
-        It moves too when the process waits for no answer: nobody has read what it said meanwhile, and when there is no more
-        room for that, it stands still as well.
+        It also moves if the process does not wait for an answer: its messages were not read in that time, so it may have
+        been blocked on a full channel.
         """
         since = self.reported_at if self.waiting else self.taken_at
         if since is not None:
             now = time.monotonic()
             if self.deadline is not None:
-                self.deadline += now - max(since, self.excused_until)
-            self.excused_until = now
+                self.deadline += now - max(since, self.credited_until)
+            self.credited_until = now
         if self.waiting:
             self.waiting = False
             self.send(messages.AnswerReport(prune))
 
     def started(self, pid: int, method: str, handle: int) -> None:
-        """The process is there, perhaps only after somebody wanted it to end."""
+        """Records that the process has started, perhaps only after it was to be ended."""
         with self.lock:
             self.pid, self.method, self.handle = pid, method, handle
             if self.killed:
@@ -122,7 +122,7 @@ class Running:
                 self._signal(signal.SIGTERM)
 
     def ended(self) -> None:
-        """The process is gone: nobody signals it from now on."""
+        """Records that the process is gone; it is not signalled from now on."""
         self.is_gone.set()
         with self.lock:
             if self.handle is not None:
@@ -132,14 +132,14 @@ class Running:
                 self.timer.cancel()
 
     def kill(self, failure: FailureClass, message: str, number: signal.Signals = signal.SIGKILL) -> None:
-        """Ends the process as `failure`; the first who does so says why."""
+        """Kills the process as `failure`; the first call decides the reason."""
         with self.lock:
             if self.killed is None:
                 self.killed = (failure, message)
                 self._signal(number)
 
     def stop(self, message: str, grace: float) -> None:
-        """Asks the process to save a checkpoint and end, and ends it when it has not done so in time."""
+        """Requests the process to save a checkpoint and end, and kills it if it has not done so in time."""
         with self.lock:
             if self.killed is not None or self.stopping:
                 return
@@ -151,9 +151,9 @@ class Running:
             self._signal(signal.SIGTERM)
 
     def watch_memory(self, limit: int) -> None:
-        """Kills the process when it and all it started use more bytes than that; returns when it is gone.
+        """Kills the process when it and its descendants use more than `limit` bytes; returns when it is gone.
 
-        For a thread of its own: a slot looks after nothing while the controller takes its time to answer.
+        For a separate thread: a slot checks nothing while it waits for the controller's answer.
         """
         while not self.is_gone.wait(WATCH_INTERVAL):
             used = sessions.memory(self.pid, enough=limit) if self.pid else 0
@@ -162,10 +162,10 @@ class Running:
                 self.kill(FailureClass.CRASHED, f"{text}; raise resources.memory")
 
     def enforce_limits(self, linger: float) -> float | None:
-        """Kills the process when it is over its time; returns the seconds until the next look, None for never.
+        """Kills the process when it is over its time; returns the seconds until the next check, None for never.
 
         Args:
-            linger: seconds it may take to end when it has said how the trial ended.
+            linger: seconds it may take to end after it has reported its outcome.
         """
         now = time.monotonic()
         if self.exchange is not None and self.request.worker is not None:
@@ -178,9 +178,9 @@ class Running:
             self.kill_at = None
         if self.killed is not None:
             return None
-        if self.said is not None:  # what it still does is the job's exit hooks
-            if now < self.said_at + linger:
-                return self.said_at + linger - now
+        if self.final is not None:  # only the job's exit hooks are left
+            if now < self.final_at + linger:
+                return self.final_at + linger - now
             self.is_overdue = True
             self.kill(FailureClass.TIMEOUT, "", signal.SIGABRT)
             self.kill_at = now + ABORT_GRACE
@@ -197,38 +197,38 @@ class Running:
                 return ABORT_GRACE
             waits.append(self.deadline - now)
         if self.request.worker is not None:
-            waits.append(WATCH_INTERVAL)  # others may just have given it something to do
+            waits.append(WATCH_INTERVAL)  # another thread may just have handed it units
         return min(waits, default=None)
 
-    def outcome(self, code: int | None, grace: float, linger: float, nobody: str) -> records.TrialOutcome:
-        """What the trial said, unless it ended without a word.
+    def outcome(self, code: int | None, grace: float, linger: float, lost: str) -> records.TrialOutcome:
+        """The outcome that the trial reported, or one for a process that reported none.
 
         Args:
-            code: of its process; None when nobody is left who could know it.
+            code: exit code of its process; None if the template that would know it is gone.
             grace: seconds it had after SIGTERM.
-            linger: seconds it had to end after that word.
-            nobody: what to say when nobody is left.
+            linger: seconds it had to end after its report.
+            lost: the message if the template is gone.
         """
-        said = self.said or records.TrialOutcome(
+        outcome = self.final or records.TrialOutcome(
             number=self.request.number, state=TrialState.FAILED, metrics=self.last, started=self.began
         )
-        if self.said is None:
-            failure, text = self.killed or _unexplained(code, grace, nobody)
+        if self.final is None:
+            failure, text = self.killed or _unexplained(code, grace, lost)
             if self.killed is None and self.stopping and failure is FailureClass.LOST:
                 text = f"{self.stopping}: {text}"
-            return dataclasses.replace(said, failure=failure, message=text)
+            return dataclasses.replace(outcome, failure=failure, message=text)
         if self.is_overdue:
             late = (
                 f"its process had not ended {linger:g} s after run(ctx) and was killed (does an exit hook hang?); "
                 "its log ends with the stacks of its threads"
             )
-            return dataclasses.replace(said, message="; ".join(filter(None, (said.message, late))))
-        if self.stopping and said.failure is FailureClass.LOST:
-            return dataclasses.replace(said, message=f"{self.stopping}: {said.message}")
-        return said
+            return dataclasses.replace(outcome, message="; ".join(filter(None, (outcome.message, late))))
+        if self.stopping and outcome.failure is FailureClass.LOST:
+            return dataclasses.replace(outcome, message=f"{self.stopping}: {outcome.message}")
+        return outcome
 
     def _possible(self, seconds: float) -> float:
-        """The nearest time since the epoch at which the process can have been; `seconds` may be no number."""
+        """Clamps a time since the epoch to the lifetime of the process; `seconds` may be NaN."""
         return min(max(self.began, seconds), time.time())
 
     def _signal(self, number: signal.Signals) -> None:
@@ -239,14 +239,14 @@ class Running:
 
 
 def taken_from(config: records.SlotConfig, request: records.TrialRequest) -> messages.Direction[messages.FromTrial]:
-    """The messages that are taken from the process of such a trial."""
+    """The messages that are accepted from the process of such a trial."""
     if config.role == "trial":
         return messages.FROM_TRIAL
     return messages.FROM_LEARNER if request.worker is None else messages.FROM_WORKER
 
 
 def with_arrays(outcome: records.TrialOutcome, file: Path) -> tuple[records.TrialOutcome, str | None]:
-    """The outcome and the file of its arrays, which a process may claim without having written it."""
+    """The outcome and the file of its arrays; INVALID if the process has not written the file it announced."""
     if not file.is_symlink() and file.is_file() and file.stat().st_size == outcome.arrays:
         return outcome, str(file)
     text = f"the {outcome.arrays:,} bytes of arrays of its result are not in {file}"
@@ -255,28 +255,28 @@ def with_arrays(outcome: records.TrialOutcome, file: Path) -> tuple[records.Tria
 
 
 def _flaw(outcome: records.TrialOutcome, request: records.TrialRequest) -> str:
-    """What is wrong with an outcome that a process has sent, which may be any program; "" for nothing."""
+    """What is wrong with an outcome from a process, which may run any code; "" if nothing."""
     if outcome.state not in (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAILED):
         return f"of state {outcome.state}"
     if (outcome.state is TrialState.FAILED) != (outcome.failure is not None):
         return f"of state {outcome.state} with failure {outcome.failure}"
     if outcome.arrays < 0 or outcome.peak_memory < 0:
-        return "with less than no bytes"
+        return "with a negative number of bytes"
     needed = request.metrics if outcome.state is TrialState.COMPLETE and request.node == 0 else ()
     missing = [name for name in needed if not math.isfinite(outcome.metrics.get(name, math.nan))]
     return f"without a finite number for {', '.join(missing)}" if missing else ""
 
 
-def _unexplained(code: int | None, grace: float, nobody: str) -> tuple[FailureClass, str]:
-    """The failure of a process that ended without a word."""
+def _unexplained(code: int | None, grace: float, lost: str) -> tuple[FailureClass, str]:
+    """The failure of a process that ended without reporting an outcome."""
     if code is None:
-        return FailureClass.LOST, nobody
-    if code == -signal.SIGTERM:  # it did not get as far as to listen, or the job listens to nobody
+        return FailureClass.LOST, lost
+    if code == -signal.SIGTERM:  # it had no handler yet, or the job does not handle it
         return FailureClass.LOST, "stopped by SIGTERM at once, without a checkpoint"
     if code == -signal.SIGALRM:
         return FailureClass.LOST, f"stopped by SIGTERM; it had not ended after {grace:g} s, see ctx.stopping"
     if code < 0:
         name = signal.Signals(-code).name
-        hint = " (by the kernel for want of memory, if nobody else did)" if -code == signal.SIGKILL else ""
+        hint = " (probably by the kernel, out of memory)" if -code == signal.SIGKILL else ""
         return FailureClass.CRASHED, f"the process was killed by {name}{hint}"
     return FailureClass.CRASHED, f"the process ended with exit code {code} without a result"

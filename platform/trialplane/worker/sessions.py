@@ -1,4 +1,4 @@
-"""The processes of a session, which is what a trial and everything it starts belongs to."""
+"""The processes of a session, to which a trial and all its descendants belong."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 def memory(session: int, enough: int | None = None) -> int:
     """Bytes of memory resident in all processes of a session.
 
-    Pages that processes share count once for each, which is quick to find out and too much where ranks were forked from
-    one process. So a sum over `enough` is found again, exactly: each such page divided by the number of its users.
+    Shared pages count once per process, which is quick to compute but too much for ranks forked from one process. So a sum
+    over `enough` is computed again, exactly: each such page divided by the number of its users.
     """
     processes = _session(session)
     total = sum(_resident(process) for process in processes)

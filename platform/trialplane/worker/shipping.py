@@ -1,7 +1,7 @@
-"""What crosses between a slot and a controller that share no folder, as the pods of a cluster do.
+"""Files sent between a slot and a controller that share no folder, as in the pods of a cluster.
 
-The job's code comes as an archive. A trial's log goes along with its events as it grows, within bounds, and at its end
-the MLflow store that it logged into where it could not reach MLflow. What has been sent is removed here.
+The job's code arrives as an archive. A trial's log is sent with its events as it grows, within bounds, and at its end the
+MLflow store that it logged into if it could not reach MLflow. What has been sent is removed here.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import SlotConfig
 
 CHUNK = 256 << 10  # bytes of a log in one event
-HEAD = 768 << 10  # bytes of a log that are sent while the trial runs; of the rest the end, when it has ended
+HEAD = 768 << 10  # bytes of a log that are sent while the trial runs; of the rest only the end, after the trial's end
 TAIL = 255 << 10
-MAX_STORE = 256 << 20  # bytes of artifacts that go through Ray's object store; the controller's is in its memory
+MAX_STORE = 256 << 20  # bytes of artifacts that are sent through Ray's object store; the controller's is in its memory
 
 
 def at_home(config: SlotConfig) -> SlotConfig:
-    """The config with its folders below this machine's own home."""
+    """The config with its folders below this machine's TRIALPLANE_HOME."""
     home = paths.home()
     run = RunPaths.of(home, config.run)
     return dataclasses.replace(config, root=str(run.root), code=str(run.code), cache=str(paths.cache(home)))
@@ -43,7 +43,7 @@ def unpack_code(archive: Path, code: Path) -> None:
     try:
         data = archive.read_bytes()
         digest = hashlib.sha256(data).hexdigest()
-        with building.alone(mark):  # another slot of this machine may be at it
+        with building.alone(mark):  # another slot of this machine may be unpacking
             if code.exists() and mark.exists() and mark.read_text() == digest:
                 return
             shutil.rmtree(code, ignore_errors=True)
@@ -54,10 +54,9 @@ def unpack_code(archive: Path, code: Path) -> None:
 
 
 class Log:
-    """What one trial's log has grown by, in bounded pieces.
+    """The new parts of one trial's log, in bounded pieces.
 
-    Of a log that is longer than `HEAD` the rest waits for the trial's end, when its last part is sent: that is where a
-    traceback is.
+    Of a log longer than `HEAD` only the last part of the rest is sent, after the trial's end: that is where a traceback is.
     """
 
     def __init__(self, file: Path) -> None:
@@ -65,7 +64,7 @@ class Log:
         self._offset = 0
 
     def grown(self, *, ended: bool = False) -> bytes:
-        """The next piece; empty when there is none. When the trial has ended, what is too much is left out with a mark."""
+        """The next piece, or b"". After the trial's end, parts beyond the limit are replaced by a mark."""
         try:
             size = self._file.stat().st_size
         except FileNotFoundError:
@@ -90,11 +89,11 @@ class Log:
 
     @property
     def is_sent(self) -> bool:
-        """Whether nothing is left, of a log that no longer grows."""
+        """Whether the whole log has been sent, once it no longer grows."""
         return not self._file.exists() or self._offset >= self._file.stat().st_size
 
     def remove(self) -> None:
-        """Removes the file: whoever wants it has it."""
+        """Removes the file, which has been sent."""
         with contextlib.suppress(OSError):
             self._file.unlink(missing_ok=True)
 

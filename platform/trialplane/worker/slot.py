@@ -1,16 +1,16 @@
-"""A slot: runs one trial at a time in a process forked from its warm template, and reports what becomes of it.
+"""A slot: runs one trial at a time in a process forked from its warm template, and reports its events.
 
-The slot owns the template and the trial's channel, and sees to its limits (running.py). It is driven by requests and
-answers with the next event, so that whoever places slots (a Ray actor) needs no thread per trial:
+The slot owns the template and the trial's channel, and enforces its limits (running.py). It is driven by calls that return
+the next event, so that the Ray actor around it needs no thread per trial:
 
     slot.start()                    the template is warm, or EntrypointError
     slot.run(request)               the first messages about the trial, and until TrialEnded is among them:
     slot.answer(prune)                the answer to a report; the next messages
-    slot.stop(message)              from another thread: asks the running trial to save a checkpoint and end
+    slot.stop(message)              from another thread: requests the running trial to save a checkpoint and end
     slot.kill(failure, message)     from another thread: ends the running trial
     slot.exchange                   from another thread: the units and results of a collection (collect/exchange.py)
 
-It must not know Ray, Optuna or MLflow.
+It must not import Ray, Optuna or MLflow.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ from trialplane.worker.template import MAX_MESSAGE
 if TYPE_CHECKING:
     from trialplane.worker.collect.segments import Bytes
 
-FLUSH_INTERVAL = 0.5  # seconds between events of a trial whose reports nobody waits for
-LOG_INTERVAL = 2.0  # seconds between looks at the log of a trial that ships it
+FLUSH_INTERVAL = 0.5  # seconds between events of a trial that does not wait for answers
+LOG_INTERVAL = 2.0  # seconds between reads of a log that is sent
 
 Messages = tuple[messages.FromSlot, ...]
 
@@ -61,14 +61,14 @@ class Slot:
         self._control: socket.socket | None = None
         self._running: Running | None = None
         self._ending: tuple[shipping.Log, Messages] | None = None  # of a trial whose log is still being sent
-        self._meeting: meeting.Port | None = None  # where the ranks of all nodes meet, if this slot is the first
+        self._meeting: meeting.Port | None = None  # the rendezvous of all nodes, if this slot is node 0
 
     def start(self) -> messages.SlotStarted:
         """Starts the template and waits until it is warm.
 
         Raises:
             EntrypointError: the job's code does not import.
-            SlotError: the template ended without a word.
+            SlotError: the template ended without a message.
             MessageError: it is of another version.
         """
         if self.config.pack:
@@ -113,13 +113,13 @@ class Slot:
 
         Args:
             request: the trial's.
-            weights: for a worker of a collection, as the learner's slot gave them.
+            weights: packed, for a worker of a collection.
         """
         assert self._running is None, "a slot runs one trial at a time"
         if self._template is None or self._template.poll() is not None:
             self._end_template()
             self.start()
-        if self.config.ship and env.MLFLOW_RUN_ID not in request.env:  # the controller has no run of MLflow's for it
+        if self.config.ship and env.MLFLOW_RUN_ID not in request.env:  # the controller has no MLflow run for it
             store = self._paths.trial_store(request.number, request.worker)
             store.parent.mkdir(parents=True, exist_ok=True)
             request = dataclasses.replace(request, env={**request.env, **env.own_mlflow(store)})
@@ -127,7 +127,7 @@ class Slot:
         ours, theirs = socket.socketpair()
         with theirs:
             assert self._control is not None
-            with contextlib.suppress(OSError):  # the template has just died; the next event says so
+            with contextlib.suppress(OSError):  # the template has just died, which the next event reports
                 start = messages.encode(messages.StartTrial(request.number))
                 socket.send_fds(self._control, [start], [theirs.fileno()])
         file = self._paths.trial_log(request.trial, request.attempt, request.worker)
@@ -165,7 +165,7 @@ class Slot:
             running.kill(failure, message)
 
     def stop(self, message: str) -> None:
-        """Asks the running trial, if there is one, to save a checkpoint and end; after the config's grace it is killed.
+        """Requests the running trial, if any, to save a checkpoint and end; after the config's grace it is killed.
 
         The outcome is LOST, with the message, unless the trial ends otherwise before. May be called from another thread.
         """
@@ -174,7 +174,7 @@ class Slot:
 
     @property
     def exchange(self) -> exchange.Exchange | None:
-        """What the worker or the learner of a collection that runs shares with its slot; also from other threads."""
+        """The exchange of a running worker or learner of a collection; may be called from other threads."""
         running = self._running
         return None if running is None else running.exchange
 
@@ -200,7 +200,7 @@ class Slot:
             self._template = None
 
     def _where(self) -> str:
-        """Where the template's last words are: its log, or what it ends with when nobody else sees that file."""
+        """Where to read the template's output: the path of its log, or its end if the file is not accessible to others."""
         if not self.config.ship:
             return str(self._log)
         with contextlib.suppress(OSError):
@@ -214,9 +214,9 @@ class Slot:
             **os.environ,
             "OMP_NUM_THREADS": threads,
             "MKL_NUM_THREADS": threads,
-            "OPENBLAS_NUM_THREADS": "1",  # numpy's threads start at import, and no fork survives them
+            "OPENBLAS_NUM_THREADS": "1",  # numpy's threads start at import, and would make forks unsafe
             "JE_ARROW_MALLOC_CONF": "background_thread:false",  # pyarrow's thread likewise
-            "MLFLOW_DISABLE_TELEMETRY": "true",  # a thread again, and a call home
+            "MLFLOW_DISABLE_TELEMETRY": "true",  # another thread, and network calls
             "TOKENIZERS_PARALLELISM": "false",
             "PYTHONUNBUFFERED": "1",
             # A user's own value of a policy's variable wins; the policy warns.
@@ -225,19 +225,19 @@ class Slot:
         }
 
     def _next(self) -> Messages:
-        """Waits until the trial has something to say that the controller must hear."""
+        """Waits for the next messages of the trial to the controller."""
         running = self._running
         assert running is not None
         while True:
-            # What it has said already may be the result that its deadline is for, or that it waits for an answer.
-            says_why = running.exchange is not None or running.request.prunable
-            has_spoken = says_why and running.channel.is_readable()
-            timeout = 0.0 if has_spoken else self._until_next_look(running)
+            # An unread message may be the result that its deadline is about, or a report on which it waits for an answer.
+            checks_first = running.exchange is not None or running.request.prunable
+            has_unread = checks_first and running.channel.is_readable()
+            timeout = 0.0 if has_unread else self._until_next_check(running)
             sources: list[Any] = [running.channel, self._control]
             readable = select.select(sources, [], [], timeout)[0]
             if running.channel in readable and not self._read(running):
-                # The channel is closed: the template's word is all that is left to wait for.
-                readable = select.select(sources[1:], [], [], self._until_next_look(running, has_ended=True))[0]
+                # The channel is closed: only the template's message is left to wait for.
+                readable = select.select(sources[1:], [], [], self._until_next_check(running, has_ended=True))[0]
             if self._control in readable:
                 try:
                     message, handle = self._of_template()
@@ -255,20 +255,20 @@ class Slot:
                 return self._take(running)
             if running.log is not None and time.monotonic() >= running.log_at and (found := self._take(running)):
                 return found
-            tell_at = None if running.exchange is None else running.exchange.tell_at
-            if tell_at is not None and time.monotonic() >= tell_at and not running.channel.is_readable():
+            report_at = None if running.exchange is None else running.exchange.report_at
+            if report_at is not None and time.monotonic() >= report_at and not running.channel.is_readable():
                 return self._take(running)
 
     def _of_template(self) -> tuple[messages.TrialStarted | messages.TrialExited | None, int]:
         """The template's next message, None when it is gone, and the descriptor of the process that started.
 
         Raises:
-            MessageError: the template, in which the job's modules are, sent what is no message.
+            MessageError: the template, in which the job's modules are loaded, sent an invalid message.
         """
         assert self._control is not None
         try:
             data, descriptors, _, _ = socket.recv_fds(self._control, MAX_MESSAGE, 1)
-        except ConnectionResetError:  # it was killed before it read what we had sent
+        except ConnectionResetError:  # it was killed before it read what was sent
             return None, -1
         message = messages.decode(data, messages.FROM_TEMPLATE) if data else None
         if isinstance(message, messages.TrialStarted) and not descriptors:
@@ -276,7 +276,7 @@ class Slot:
         return message, descriptors[0] if descriptors else -1
 
     def _take(self, running: Running) -> Messages:
-        """Everything that has come of the trial so far."""
+        """The trial's messages so far."""
         now = running.taken_at = time.monotonic()
         running.flush_at, running.log_at = now + FLUSH_INTERVAL, now + LOG_INTERVAL
         reports, running.reports = running.reports, []
@@ -286,7 +286,7 @@ class Slot:
         return (*_piece(log), *reports, *news)
 
     def _read(self, running: Running) -> bool:
-        """Reads what the trial has sent; False when its channel is closed, or it is killed for what it sent."""
+        """Reads what the trial has sent; False when its channel is closed, or it is killed for an invalid message."""
         try:
             for message in running.channel.read():
                 if isinstance(message, messages.Reported):
@@ -294,17 +294,17 @@ class Slot:
                 elif isinstance(message, messages.Ended):
                     running.returned(message.outcome)
                 else:
-                    assert running.exchange is not None, "no other trial's messages are taken"
+                    assert running.exchange is not None, "only a collection's process may send these messages"
                     running.exchange.receive(message)
         except EOFError:
             return False
         except errors.MessageError as error:
-            running.kill(FailureClass.INVALID, f"{error}; the process was killed for that")
+            running.kill(FailureClass.INVALID, f"{error}; the process was killed")
             return False
         return True
 
     def _end(self, running: Running, exited: messages.TrialExited | None) -> Messages:
-        """The last messages about a trial whose process, or whose template, is gone."""
+        """The last messages of a trial whose process or template is gone."""
         while running.channel.is_readable() and self._read(running):
             pass
         with running.sending:
@@ -328,7 +328,7 @@ class Slot:
         return self._send_end()
 
     def _send_end(self) -> Messages:
-        """The rest of an ended trial's log, piece by piece, and with the last piece its end."""
+        """The rest of an ended trial's log in pieces, the last one with its end."""
         assert self._ending is not None
         log, last = self._ending
         piece = _piece(log.grown(ended=True))
@@ -339,10 +339,10 @@ class Slot:
         return (*piece, *last)
 
     def _outcome(self, running: Running, exited: messages.TrialExited | None) -> tuple[records.TrialOutcome, str | None]:
-        """What the trial said, unless it was killed or ended without a word; and the file of its result's arrays."""
+        """The trial's outcome, and the file of its result's arrays."""
         code = None if exited is None else exited.code
-        nobody = f"the template of slot {self.name} on {self.node} died, and the trial with it"
-        outcome = running.outcome(code, self.config.grace, self.config.linger, nobody)
+        lost = f"the template of slot {self.name} on {self.node} died, and the trial with it"
+        outcome = running.outcome(code, self.config.grace, self.config.linger, lost)
         outcome = dataclasses.replace(
             outcome,
             ended=time.time(),
@@ -357,10 +357,10 @@ class Slot:
             return with_arrays(outcome, paths.trial_arrays(running.workdir))
         return outcome, None
 
-    def _until_next_look(self, running: Running, *, has_ended: bool = False) -> float | None:
-        """Sees to the trial's limits; the seconds until that, or something else, is to be done again.
+    def _until_next_check(self, running: Running, *, has_ended: bool = False) -> float | None:
+        """Enforces the trial's limits; returns the seconds until the next check.
 
-        What a process that has ended has said is told with its end.
+        Messages of a process that has ended are reported with its end.
         """
         limit = running.enforce_limits(self.config.linger)
         waits = [] if limit is None else [limit]
@@ -369,8 +369,8 @@ class Slot:
             waits.append(max(0.0, running.flush_at - now))
         if running.log is not None:
             waits.append(max(0.0, running.log_at - now))
-        if running.exchange is not None and not has_ended and (tell_at := running.exchange.tell_at) is not None:
-            waits.append(max(0.0, tell_at - now))
+        if running.exchange is not None and not has_ended and (report_at := running.exchange.report_at) is not None:
+            waits.append(max(0.0, report_at - now))
         return min(waits, default=None)
 
 

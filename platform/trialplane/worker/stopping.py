@@ -1,7 +1,7 @@
-"""SIGTERM as a request: whoever sends it wants the trial to save a checkpoint and end, and to go on later.
+"""SIGTERM as a request to save a checkpoint and end, so that the trial can continue later.
 
-A pod that is deleted, a spot node that is taken back and a run that is paused all say it this way. A job that never asks
-whether it is to stop has nothing to save: SIGTERM ends it at once, as it ends any process.
+It is sent when a pod is deleted, a spot node is reclaimed or a run is paused. A job that never reads the request has nothing
+to save: SIGTERM ends it at once, like any process.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ _STANDARD_ERROR = 2  # a signal handler must not use Python's streams, which the
 
 
 class Stop:
-    """Whether this process was asked to stop.
+    """Whether a stop of this process was requested.
 
     Args:
-        grace: seconds after SIGTERM in which the process is ended (by SIGALRM, so that nobody else has to live for it); None
-            where somebody else sees to that.
+        grace: seconds after SIGTERM until the process is ended (by SIGALRM, independently of any other process); None if
+            another process enforces it.
     """
 
     def __init__(self, grace: float | None = None) -> None:
         self._grace = grace
-        self._listens = False
+        self._has_handler = False
         self._requested = False
 
     @property
     def requested(self) -> bool:
-        """Whether it was; who asks for the first time, in the main thread, takes SIGTERM as a request from then on."""
-        if not self._listens and threading.current_thread() is threading.main_thread():
-            self._listens = True
+        """Whether it was; the first read, in the main thread, installs the handler of SIGTERM."""
+        if not self._has_handler and threading.current_thread() is threading.main_thread():
+            self._has_handler = True
             signal.signal(signal.SIGTERM, self._request)
         return self._requested
 
     @property
-    def heard(self) -> bool:
-        """Whether it was, and the job has asked before: to look here makes nobody listen."""
+    def received(self) -> bool:
+        """Whether it was and the job handles it; reading this installs no handler."""
         return self._requested
 
     def _request(self, number: int, frame: FrameType | None) -> None:

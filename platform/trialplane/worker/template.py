@@ -1,12 +1,12 @@
 """The warm template: a process that imports the job's modules once and then forks one child per trial.
 
-`python -m trialplane.worker.template FD` is started by the slot and speaks over a SEQPACKET socket, one message of
-`wire/messages.py` a packet. From the slot: StartTrial with the trial's channel as a file descriptor. To the slot: JobLoaded
-or JobFailed once, then TrialStarted and TrialExited for each trial.
+`python -m trialplane.worker.template FD` is started by the slot and communicates over a SEQPACKET socket, one message of
+`wire/messages.py` per packet. From the slot: StartTrial with the trial's channel as a file descriptor. To the slot:
+JobLoaded or JobFailed once, then TrialStarted and TrialExited for each trial.
 
-Before each fork the template proves that it is clean (policies.spawn); when it is not, the trial is started by spawn and
-the reason goes along. It adopts what its trials leave behind and kills it, so TrialExited means that nothing of
-the trial is alive. When the slot goes away the template ends, and its trials with it.
+Before each fork the template checks that it is clean (policies.spawn); if not, the trial is spawned and the reason is
+reported. It adopts and kills the processes that its trials leave behind, so after TrialExited no process of the trial runs.
+When the slot ends the template ends, and its trials with it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ MAX_MESSAGE = 60_000  # bytes; a SEQPACKET packet must fit the socket's buffer
 
 
 def main() -> None:
-    """Imports the job, says so, and serves until the slot goes away."""
+    """Imports the job, reports that, and serves until the slot ends."""
     control = socket.socket(fileno=int(sys.argv[1]))
     config = messages.decode(sys.stdin.buffer.read(), messages.LOAD).config
     policies.apply_all()
@@ -58,23 +58,23 @@ def main() -> None:
     unclean = tuple(spawn.reasons_not_to_fork())
     control.send(messages.encode(messages.JobLoaded(time.monotonic() - began, unclean, "mlflow" in sys.modules)))
     nothing = messages.RunTrial(config, records.TrialRequest("", 0, 1, 0, {}, 0, ()), "")
-    messages.decode(messages.encode(nothing), messages.TO_TRIAL)  # children find made what reading their request takes
-    process.seed_everything(0)  # torch's first seeding reads source files for 10 ms; children find them read
+    messages.decode(messages.encode(nothing), messages.TO_TRIAL)  # builds what decoding needs, for all children
+    process.seed_everything(0)  # torch's first seeding reads source files for 10 ms, which children are spared
     gc.collect()
-    gc.freeze()  # the children's collector must not touch, and so copy, every page of ours
+    gc.freeze()  # the children's collector must not touch, and so copy, every inherited page
     Template(control, config, run).serve()
-    os._exit(0)  # the imported libraries have nothing to tear down that the kernel does not, and some take seconds
+    os._exit(0)  # the kernel cleans up; some libraries' own exit handlers take seconds
 
 
 class Template:
-    """The loop around the trials that are children of this process."""
+    """The loop that starts trials as children of this process."""
 
     def __init__(self, control: socket.socket, config: records.SlotConfig, run: context.Run) -> None:
         self._control = control
         self._config = config
         self._run = run
         self._running: dict[int, int] = {}  # pid → number of the attempt
-        self._own = set(_children())  # what the job's imports started is no trial's: it stays
+        self._own = set(_children())  # processes started by the job's imports belong to no trial and stay
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
     def serve(self) -> None:
@@ -102,7 +102,7 @@ class Template:
         pid = self._spawn(descriptor) if reasons else self._fork(descriptor)
         os.close(descriptor)
         self._running[pid] = number
-        # The slot signals the process by a descriptor: by the time it does, the pid may be somebody else's.
+        # The slot signals the process by a descriptor, as the pid may have been reused by then.
         handle = os.pidfd_open(pid)
         started = messages.TrialStarted(number, pid, "spawn" if reasons else "fork", tuple(reasons))
         socket.send_fds(self._control, [messages.encode(started)], [handle])
@@ -124,13 +124,13 @@ class Template:
             [sys.executable, "-m", "trialplane.worker.roles", str(descriptor), str(os.getpid())],
             pass_fds=[descriptor],
             stdin=subprocess.DEVNULL,
-            start_new_session=True,  # from its first moment on, so that it can be found and killed
+            start_new_session=True,  # from its start, so that it can be found and killed
         )
         child.returncode = 0
         return child.pid
 
     def _reap(self) -> None:
-        """Collects ended children, kills what ended trials left behind, and reports each trial."""
+        """Reaps ended children, kills what ended trials left behind, and reports each trial."""
         ended: list[tuple[int, int, int]] = []
         while True:
             try:
@@ -148,10 +148,10 @@ class Template:
             self._control.send(messages.encode(exited))
 
     def _kill_orphans(self) -> int:
-        """Kills every child that is no trial, which is what trials left behind; returns how many there were.
+        """Kills every child that is not a trial, which trials left behind; returns how many there were.
 
-        Resource trackers, multiprocessing's and joblib's, get a moment to end by themselves, as they do once nobody else is
-        left: they remove the shared memory, semaphores and folders that their processes did not.
+        Resource trackers, multiprocessing's and joblib's, get a moment to end by themselves, as they do once no other
+        process is left: they remove the shared memory, semaphores and folders that their processes did not.
         """
         killed = 0
         deadline = time.monotonic() + TRACKER_GRACE
@@ -177,7 +177,7 @@ class Template:
 
 
 def _warm_mlflow() -> None:
-    """Imports what a job's first `mlflow.log_*` would import for a second, when the job has imported MLflow at all."""
+    """Imports what a job's first `mlflow.log_*` would import for a second, if the job has imported MLflow."""
     if "mlflow" in sys.modules and "://" in os.environ.get(env.MLFLOW_TRACKING_URI, ""):
         database = not os.environ[env.MLFLOW_TRACKING_URI].startswith("http")
         for name in ("mlflow.store.tracking.sqlalchemy_store", "alembic.command") if database else ():
@@ -187,12 +187,12 @@ def _warm_mlflow() -> None:
 
 @contextlib.contextmanager
 def _ending_with(control: socket.socket) -> Iterator[None]:
-    """Ends this process when the slot goes away while it imports; the thread that watches is gone afterwards."""
+    """Ends this process if the slot ends during the imports; the watching thread is gone afterwards."""
     stop_read, stop_write = socket.socketpair()
 
     def watch() -> None:
         readable, _, _ = select.select([control, stop_read], [], [])
-        if control in readable:  # nothing is sent before we are ready: the slot has gone away
+        if control in readable:  # nothing is sent before JobLoaded: the slot has ended
             os._exit(1)
 
     watcher = threading.Thread(target=watch, name="watch-slot")
@@ -202,7 +202,7 @@ def _ending_with(control: socket.socket) -> Iterator[None]:
     finally:
         stop_write.close()
         watcher.join()
-        while Path(f"/proc/self/task/{watcher.native_id}").exists():  # its last moments come after the join
+        while Path(f"/proc/self/task/{watcher.native_id}").exists():  # it may still exist after the join
             time.sleep(0.001)
         stop_read.close()
 
@@ -222,7 +222,7 @@ def _is_tracker(pid: int) -> bool:
 
 
 def _wait_for_end(pid: int, seconds: float) -> None:
-    """Waits until a child has ended, for at most so long, and collects it."""
+    """Waits at most `seconds` for a child to end, and reaps it."""
     descriptor = os.pidfd_open(pid)
     try:
         if select.select([descriptor], [], [], max(0.0, seconds))[0]:

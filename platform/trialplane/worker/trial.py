@@ -1,8 +1,8 @@
-"""One trial process, from the moment it exists to its last message.
+"""One trial process, from its start to its last message.
 
 `run_and_end` is called in a child of the template; `python -m trialplane.worker.roles FD PARENT` is the same by
 spawn. Both read their request from the channel, run the job's function, send one outcome and end. Must not import anything
-heavy: what the job needs is imported by the template or by the job.
+heavy: the template or the job imports what the job needs.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import contextlib
 import dataclasses
 import faulthandler
 import importlib
-import multiprocessing.util  # noqa: F401  here, so that `end_after` clears its exit function, which waits for workers for ever
+import multiprocessing.util  # noqa: F401  here, so that `end_after` clears its exit function, which waits for workers forever
 import os
 import resource
 import sys
@@ -31,9 +31,9 @@ from trialplane.wire.states import TrialState
 from trialplane.worker import context, outcomes, stopping
 from trialplane.worker.channel import Channel, TrialChannel
 
-# What the process of a trial does between its request and its outcome; see `roles`.
+# The work of a trial's process between its request and its outcome; see `roles`.
 Role = Callable[[context.Run | None, messages.RunTrial, TrialChannel], records.TrialOutcome]
-# What calls the job's function, with the fields of its context.
+# Calls the job's function, with the fields of its context.
 Act = Callable[[Callable[..., Any], Mapping[str, Any]], context.Result]
 _UNREAD = "--resume {run} has no effect: the job has not read ctx.resume_from, so it started from scratch"
 
@@ -56,13 +56,13 @@ def import_job(config: records.SlotConfig) -> context.Run:
 def run_and_end(
     run: context.Run | None, channel: TrialChannel, parent: int, role_of: Callable[[records.SlotConfig], Role]
 ) -> None:
-    """Runs one trial and ends the process, whatever threads and processes the job has forgotten.
+    """Runs one trial and ends the process, regardless of threads and processes that the job left behind.
 
     Args:
         run: the job's function in a fork of the template; None in a new interpreter, which imports it.
         channel: to the slot.
         parent: pid of the template.
-        role_of: says what the processes of a slot do: `roles.of`.
+        role_of: selects the work of a slot's processes: `roles.of`.
     """
     end_after(lambda: _serve(run, channel, role_of), parent, leader=True)
 
@@ -71,12 +71,12 @@ def end_after(serve: Callable[[], int], parent: int, leader: bool = False) -> No
     """Runs `serve` in a new process and ends that, with the code it returns.
 
     Args:
-        serve: everything the process is there for.
-        parent: pid of its parent, without which it is not to live.
-        leader: whether it is to lead a session of its own.
+        serve: the work of the process.
+        parent: pid of its parent, with which it dies.
+        leader: whether it becomes the leader of a new session.
     """
     code = 1
-    atexit._clear()  # what was registered so far is not the job's; torch's alone takes 40 ms
+    atexit._clear()  # handlers registered so far are not the job's; torch's alone take 40 ms
     try:
         process.die_with_parent(parent)
         if leader:
@@ -94,7 +94,7 @@ def end_after(serve: Callable[[], int], parent: int, leader: bool = False) -> No
 def _serve(run: context.Run | None, channel: TrialChannel, role_of: Callable[[records.SlotConfig], Role]) -> int:
     """Reads the request, runs the job and sends the outcome; returns the exit code."""
     message = channel.receive()
-    assert isinstance(message, messages.RunTrial), "what a slot sends first"
+    assert isinstance(message, messages.RunTrial), "a slot sends RunTrial first"
     config, request, workdir = message.config, message.request, Path(message.workdir)
     _enter(config, request, workdir)
     started = time.time()
@@ -106,20 +106,20 @@ def _serve(run: context.Run | None, channel: TrialChannel, role_of: Callable[[re
 
 
 def perform(run: context.Run | None, message: messages.RunTrial, channel: TrialChannel) -> records.TrialOutcome:
-    """The role of a trial of one process: calls the job's function and judges what it returns."""
+    """The role of a trial of one process: calls the job's function and makes its outcome."""
     return act_out(run, message, channel, stopping.Stop(message.config.grace), _plainly)
 
 
 def act_out(
     run: context.Run | None, message: messages.RunTrial, channel: TrialChannel, stop: stopping.Stop, act: Act
 ) -> records.TrialOutcome:
-    """The same with another way of calling the job's function."""
+    """As `perform`, with another way of calling the job's function."""
     config, request = message.config, message.request
     return run_job(run, config, request, Path(message.workdir), Reporter(request, channel), act, _stop=stop)
 
 
 def send_end(channel: Channel[Any, Any], request: records.TrialRequest, outcome: records.TrialOutcome) -> None:
-    """Sends the outcome; where the job returned too much for one message, that is the outcome."""
+    """Sends the outcome, or that it is too large for a message."""
     try:
         channel.send(messages.Ended(outcome))
     except errors.MessageError as error:
@@ -127,7 +127,7 @@ def send_end(channel: Channel[Any, Any], request: records.TrialRequest, outcome:
 
 
 def _enter(config: records.SlotConfig, request: records.TrialRequest, workdir: Path) -> None:
-    """Makes this process the trial's own: log, environment, folder, limits, random numbers."""
+    """Sets up this process for the trial: log, environment, folder, limits, random numbers."""
     log = RunPaths(Path(config.root)).trial_log(request.trial, request.attempt, request.worker)
     log.parent.mkdir(parents=True, exist_ok=True)
     workdir.mkdir(parents=True, exist_ok=True)
@@ -147,7 +147,7 @@ def _enter(config: records.SlotConfig, request: records.TrialRequest, workdir: P
             env.SEED: str(request.seed),
             env.CACHE: config.cache,
             "TMPDIR": str(workdir),
-            # joblib would take /dev/shm, where what a killed process leaves lies until the machine is restarted.
+            # joblib would use /dev/shm, where files of a killed process stay until the machine is restarted.
             "JOBLIB_TEMP_FOLDER": os.environ.get("JOBLIB_TEMP_FOLDER", str(workdir)),
             **request.env,
         }
@@ -178,21 +178,21 @@ def run_job(
     act: Act = _plainly,
     **of_the_rank: Any,
 ) -> records.TrialOutcome:
-    """The outcome of the job's function, whatever it does.
+    """Runs the job's function and returns its outcome, also for errors.
 
     Args:
         run: the job's function, or None to import it.
         config: of the slot.
         request: the trial's.
         workdir: its scratch folder.
-        reporter: where `ctx.report` goes.
-        act: makes the context of its fields and calls the function with it.
-        **of_the_rank: fields of the context that one rank of many has to itself.
+        reporter: receives `ctx.report`.
+        act: makes the context from its fields and calls the function with it.
+        **of_the_rank: fields of the context that differ between ranks.
     """
     origin = context.Origin(checkpoints(config, request.resume, request.trial) if request.resume else None)
     is_first = request.attempt == 1 and config.role == "trial"  # later ones have checkpoints of their own
     if origin.place is not None and is_first:
-        reporter.remark = lambda: "" if origin.asked else _UNREAD.format(run=request.resume)
+        reporter.remark = lambda: "" if origin.was_read else _UNREAD.format(run=request.resume)
     try:
         if run is None:
             run = import_job(config)
@@ -219,17 +219,17 @@ def run_job(
         except SystemExit as error:
             if not ended_well(error):
                 raise
-            result, exited = reporter.newest, True  # the way in which a script ends that returns nothing
+            result, exited = reporter.newest, True  # how a script without a return value ends
         if of_the_rank.get("rank", 0) > 0:  # what counts is rank 0's
             return records.TrialOutcome(number=request.number, state=TrialState.COMPLETE)
         outcome = outcomes.complete(request, result, workdir, exited=exited)
         return dataclasses.replace(outcome, message="; ".join(filter(None, (outcome.message, reporter.remark()))))
-    except (Exception, SystemExit) as error:  # noqa: BLE001  this is the border: every error of the job is an outcome
+    except (Exception, SystemExit) as error:  # noqa: BLE001  the boundary: every error of the job is an outcome
         return outcomes.raised(request, error, reporter.last)
 
 
 def ended_well(error: SystemExit) -> bool:
-    """Whether it is `sys.exit(0)` or `sys.exit()`, by which a program says that it has done its work."""
+    """Whether it is `sys.exit(0)` or `sys.exit()`, which report success."""
     return error.code in (None, 0)
 
 
@@ -239,18 +239,18 @@ def has_ranks(config: records.SlotConfig) -> bool:
 
 
 def checkpoint_place(config: records.SlotConfig, run: str) -> str:
-    """The folder, or the URL, of the checkpoints of this run, or of another beside it."""
+    """The folder or URL of the checkpoints of this run, or of another run beside it."""
     root = Path(config.root) if run == config.run else Path(config.root).parent / run
     return config.checkpoints or str(RunPaths(root).checkpoints)
 
 
 def checkpoints(config: records.SlotConfig, run: str, trial: int) -> str:
-    """The same of one trial."""
+    """The folder or URL of the checkpoints of one trial."""
     return paths.trial_checkpoints(checkpoint_place(config, run), run, trial)
 
 
 def flush() -> None:
-    """Writes out what the job printed."""
+    """Flushes what the job printed."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):  # a full disk must not change the outcome
             stream.flush()
@@ -261,8 +261,8 @@ class Reporter:
 
     Attributes:
         last: the metrics of the newest report.
-        newest: the newest value of each metric, whichever report it was in.
-        remark: gives what somebody should know of the trial, or ""; it is asked at the first report.
+        newest: the newest value of each metric, from any report.
+        remark: returns a warning about the trial, or ""; called at the first report.
     """
 
     def __init__(self, request: records.TrialRequest, channel: Channel[Any, Any]) -> None:
@@ -285,5 +285,5 @@ class Reporter:
         if not self._request.prunable:
             return False
         answer = self._channel.receive()
-        assert isinstance(answer, messages.AnswerReport), "what a report is answered with"
+        assert isinstance(answer, messages.AnswerReport), "a report is answered with AnswerReport"
         return answer.prune

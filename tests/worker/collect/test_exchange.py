@@ -41,7 +41,7 @@ def exchange(tmp_path: Path, clock: list[float]) -> Iterator[Exchange]:
     assert made.news() == (messages.UnitsWanted(3),)
     made.pass_on(messages.HandUnits(tuple(Unit(number, 0) for number in range(3)), last=False))
     made.receive(messages.UnitsBegun((0,)))
-    assert made.tell_at is None
+    assert made.report_at is None
     yield made
     made.close()
 
@@ -51,14 +51,14 @@ def offer(exchange: Exchange, unit: int, size: int = 10) -> None:
 
 
 def is_told_now(exchange: Exchange) -> bool:
-    return exchange.tell_at is not None and exchange.tell_at <= exchanges.time.monotonic()
+    return exchange.report_at is not None and exchange.report_at <= exchanges.time.monotonic()
 
 
 def test_what_a_worker_offers_that_has_enough_to_do_is_gathered(exchange: Exchange, clock: list[float]) -> None:
     offer(exchange, 0)
     exchange.receive(messages.UnitsBegun((1,)))
     exchange.receive(messages.UnitsWanted(1))
-    assert exchange.tell_at == clock[0] + GATHER
+    assert exchange.report_at == clock[0] + GATHER
     clock[0] += GATHER / 2
     offer(exchange, 1)
     assert not is_told_now(exchange)

@@ -123,7 +123,9 @@ class TestNoRoom:
 
     def test_without_one_it_is_refused_in_words(self, tmp_path: Path, monkeypatch: Any) -> None:
         monkeypatch.setattr(segments.shutil, "disk_usage", lambda place: _Usage(1_000_000))
-        with pytest.raises(errors.TransportError, match=r"1\.0 MB has no room: 1 MB free in .*resources\.shm"):
+        with pytest.raises(
+            errors.TransportError, match=r"there is no room for a result of 1\.0 MB: 1 MB free in .*resources\.shm"
+        ):
             segments.Writer(tmp_path).copy(np.zeros(1_000_000, dtype=np.uint8))
         assert list(tmp_path.iterdir()) == []
 
@@ -143,7 +145,7 @@ class TestNoRoom:
             "    print(error)\n"
         )
         ended = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=True)
-        assert "a result of 8.4 MB has no room" in ended.stdout
+        assert "there is no room for a result of 8.4 MB" in ended.stdout
         assert len(list(tmp_path.iterdir())) == 1
 
     def test_a_writer_whose_folder_was_removed_makes_no_new_one(self, tmp_path: Path) -> None:

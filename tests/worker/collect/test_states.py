@@ -44,7 +44,7 @@ def test_old_states_that_cannot_be_deleted_fail_no_iteration(tmp_path: Path, mon
     states.save(1, kept(1))
     states.save(2, kept(2))
     refuse_deletions(monkeypatch)
-    with pytest.warns(UserWarning, match="could not be deleted .* takes its room: .*busy"):
+    with pytest.warns(UserWarning, match="could not be deleted .* still take space: .*busy"):
         states.save(3, kept(3))
     assert states.load(3).tree(WEIGHTS) == {"w": 3}
     assert [name for name in names(tmp_path) if name.startswith("step-")] == ["step-0000000002", "step-0000000003"]

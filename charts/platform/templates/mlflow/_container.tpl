@@ -7,7 +7,7 @@
 # Its runner of evaluation jobs would be as large as the server.
 - name: MLFLOW_SERVER_ENABLE_JOB_EXECUTION
   value: "false"
-# It would tell its makers what is done on its pages.
+# It would send usage data of its pages to its makers.
 - name: MLFLOW_DISABLE_TELEMETRY
   value: "true"
 {{- if .Values.mlflow.auth.enabled }}

@@ -1,6 +1,6 @@
-"""Collections: what a worker and a learner see (`worker`, `learner`), and the processes and files behind them.
+"""Collections: the contexts of a worker and a learner (`worker`, `learner`), and the processes and files behind them.
 
-`serving` is what a trial's process does in either role, `exchange` the slot's end of it; results cross as files in shared
-memory (`segments`, `memory`). `states` keeps what an iteration leaves to the next, `shards` is a learner that writes files.
-Must not import torch: what a job needs is imported by the job.
+`serving` runs a trial's process in either role, `exchange` is the slot's side of it; results pass as files in shared memory
+(`segments`, `memory`). `states` keeps the checkpoint of each iteration, `shards` is a learner that writes files.
+Must not import torch: the job imports what it needs.
 """

@@ -1,7 +1,7 @@
 """A collection in one process, without the platform: the worker does all units of an iteration, then the learner reads.
 
-Results are packed and unpacked as between processes, so what may not cross is found here too. Nothing is kept on a disk but
-what the job itself writes. For small numbers of units: an iteration's results are in memory at once.
+Results are packed and unpacked as between processes, so values that cannot be sent are detected here too. Only the job
+itself writes to disk. For small numbers of units: an iteration's results are in memory at once.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ def run(
     given: Mapping[str, Any],
     own: Mapping[str, Any],
 ) -> Iterator[Mapping[str, Any]]:
-    """Runs the iterations; gives what the learner returned in each, without weights and state.
+    """Runs the iterations; yields what the learner returned in each, without weights and state.
 
     Args:
         collect: how many units and iterations.
         play: the worker's function.
-        learn: the learner's; None writes files, as `collect.write` says.
+        learn: the learner's; None writes files according to `collect.write`.
         given: fields of the context.
-        own: those that the learner has of its own.
+        own: fields that differ for the learner.
     """
     kept = states.Kept()
     for iteration in range(collect.iterations):
@@ -56,14 +56,14 @@ def run(
         learner = Learner(**{**fields, **own}, weights=weights, state=state, iteration=iteration, shards=written)
         made, items = len(work.given), sum(each[1] for each in work.given)
         with context.entered(learner):
-            said = serving.returned((learn or shards.write)(learner, Results(collect.units, work)))
-        kept = serving.merged(kept, said)
+            result = serving.returned((learn or shards.write)(learner, Results(collect.units, work)))
+        kept = serving.merged(kept, result)
         rates = {"units": made, "items": items, "units_per_second": made / seconds, "items_per_second": items / seconds}
-        yield {**{name: value for name, value in said.items() if name not in serving.KEPT}, **rates}
+        yield {**{name: value for name, value in result.items() if name not in serving.KEPT}, **rates}
 
 
 class _Work:
-    """Both ends of a worker's and a learner's channel."""
+    """The slot's side for both the worker and the learner."""
 
     def __init__(self, work: Iterator[Unit]) -> None:
         self.failed = 0

@@ -1,8 +1,8 @@
-"""The slot's end of a collection: work for the process in it, and results that lie in files between the two.
+"""The slot's side of a collection: units for the process in it, and results in files between the two.
 
-A worker's process asks for units and offers results, which are fetched from here; a learner's process is fed results and
-says which it has taken. The slot's thread hears what the process says; everything else is called from other threads. Knows
-neither Ray nor what is in a result.
+A worker's process requests units and offers results, which are fetched from here; a learner's process is fed results and
+reports which it has taken. The slot's thread receives the process's messages; everything else is called from other threads.
+Independent of Ray and of the contents of results.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from trialplane.worker.collect import memory, segments
 if TYPE_CHECKING:
     from trialplane.worker.collect.segments import Bytes
 
-AHEAD = 2  # results that a worker may have on offer, however large they are
-# Seconds between two times that the controller hears of a worker which has enough to do: what it offers meanwhile moves
-# with one call. One that is slower than that is heard at once.
+AHEAD = 2  # results that a worker may have on offer, whatever their size
+# Seconds between two reports to the controller about a worker that has enough units: its offers in between move with one
+# call. Those of a slower worker are reported at once.
 GATHER = 0.1
-_ROOM = 64 << 20  # bytes of memory that there must be for results to be passed on there
+_ROOM = 64 << 20  # bytes that must be free in memory for results to be passed there
 
 
 def is_full(offered: Mapping[int, tuple[str, int]]) -> bool:
@@ -35,13 +35,13 @@ def is_full(offered: Mapping[int, tuple[str, int]]) -> bool:
 
 
 class Exchange:
-    """What one trial's process and the slot have between them.
+    """The state shared between one trial's process and the slot.
 
     Args:
         request: the trial's; its `worker` is None for the learner.
         send: writes a message to the process; may be called from any thread.
         weights: packed, for a worker; or None.
-        workdir: the trial's scratch folder, on a disk, for what memory has no room for; removed by the slot.
+        workdir: the trial's scratch folder on disk, for results that do not fit in memory; removed by the slot.
     """
 
     def __init__(
@@ -58,37 +58,37 @@ class Exchange:
         self._weights = None
         if weights is not None:
             # Of the same attempt at the same iteration, so all workers of this node hold the same file.
-            home = zlib.crc32(str(spare).encode())  # two places may each have a run of this name
+            home = zlib.crc32(str(spare).encode())  # two homes may each have a run of this name
             name = f"{request.run}-{home:08x}-{request.trial}-{request.attempt}.weights"
             self._weights = memory.shared(name, weights, spare)
         self._places = (self._folder.path, workdir)  # where files of the process may be
         self._segments = segments.Writer(self._folder.path, workdir)
         self._lock = threading.Lock()
-        self._since = time.monotonic()  # of the last thing that gave a worker something to do
-        self._has_returned = False  # the function of a worker; what it has given may still have to be fetched
-        self._ahead: set[int] = set()  # units that the process has and its job has not
-        self._begun: set[int] = set()  # units that its job has and has not given
-        self._owed = 0  # units asked for that have not come
+        self._since = time.monotonic()  # of the last message that gave a worker something to do
+        self._has_returned = False  # the worker's function; its results may still have to be fetched
+        self._ahead: set[int] = set()  # units handed to the process that its job has not taken
+        self._begun: set[int] = set()  # units that its job has taken and not given
+        self._owed = 0  # units requested and not received
         self._offered: dict[int, tuple[str, int]] = {}  # unit → file, bytes
         self._offered_weights: str | None = None  # their file
         self._fed: dict[int, str] = {}
         self._closed = False
-        self._told = -GATHER  # when the controller last heard something, by the monotonic clock
-        self._wants = 0
+        self._reported = -GATHER  # when the controller last received messages, by the monotonic clock
+        self._requested = 0
         self._offers: list[units.Offer] = []
         self._took: list[int] = []
         self._published: messages.WeightsOffered | None = None
 
     @property
     def lent(self) -> messages.Lent:
-        """What the process gets at its start."""
+        """The files passed to the process at its start."""
         return messages.Lent(str(self._folder.path), None if self._weights is None else str(self._weights.path))
 
     @property
     def deadline(self) -> float | None:
         """When a worker must have given its next result, by the monotonic clock; None while it waits for others.
 
-        It has until then to ask for its first unit, too, and after its last one to end.
+        The same limit applies until it requests its first unit, and until it ends after its last one.
         """
         with self._lock:
             for_units = self._owed and not self._ahead and not self._begun
@@ -97,36 +97,36 @@ class Exchange:
 
     @property
     def begun(self) -> tuple[int, ...]:
-        """The units that the job of a worker has and has not given."""
+        """The units that a worker's job has taken and not given."""
         return tuple(sorted(self._begun))
 
     @property
-    def tell_at(self) -> float | None:
-        """When the controller is to hear what the process has said, by the monotonic clock; None: it has said nothing.
+    def report_at(self) -> float | None:
+        """When the process's messages are to be reported to the controller, by the monotonic clock; None without any.
 
-        That has passed when the process may wait for the controller, to get units or to have results fetched.
+        That is at once if the process may be waiting for units, or for its results to be fetched.
         """
-        if not (self._wants or self._offers or self._took or self._published):
+        if not (self._requested or self._offers or self._took or self._published):
             return None
         with self._lock:
             is_idle = self._owed and not self._ahead
             at_once = is_idle or self._took or self._published or is_full(self._offered)
-            return self._told if at_once else self._told + GATHER
+            return self._reported if at_once else self._reported + GATHER
 
     def news(self) -> tuple[messages.FromExchange, ...]:
-        """What it has sent since the last call that is for the controller."""
-        self._told = time.monotonic()
-        wanted, offers, taken, weights = self._wants, tuple(self._offers), tuple(self._took), self._published
-        self._wants, self._offers, self._took, self._published = 0, [], [], None
+        """The messages for the controller since the last call."""
+        self._reported = time.monotonic()
+        requested, offers, taken, weights = self._requested, tuple(self._offers), tuple(self._took), self._published
+        self._requested, self._offers, self._took, self._published = 0, [], [], None
         return (
-            *([messages.UnitsWanted(wanted)] if wanted else ()),
+            *([messages.UnitsWanted(requested)] if requested else ()),
             *([messages.ResultsOffered(offers)] if offers else ()),
             *([messages.ResultsTaken(taken)] if taken else ()),
             *([] if weights is None else [weights]),
         )
 
     def receive(self, message: messages.OfWorker | messages.OfLearner) -> None:
-        """Takes a message of the process.
+        """Receives a message of the process.
 
         Raises:
             MessageError: it is about units or files that the process does not have.
@@ -137,7 +137,7 @@ class Exchange:
                 case messages.UnitsWanted(count):
                     if count < 1:
                         raise errors.MessageError(f"a worker requested {count} units")
-                    self._wants += count
+                    self._requested += count
                     self._owed += count
                 case messages.UnitsBegun(begun):
                     self._begun.update(begun)
@@ -169,12 +169,12 @@ class Exchange:
                         self._segments.release(self._fed.pop(unit))
 
     def _check(self, file: str) -> None:
-        """Raises MessageError for a file that is not where this process may have one."""
+        """Raises MessageError for a file outside of this process's folders."""
         if Path(file).parent not in self._places:
             raise errors.MessageError(f"a file was offered in {file!r:.200}, where this process has no folder")
 
     def pass_on(self, message: messages.ToExchange) -> None:
-        """Passes a message of the controller on to the process: units, what was fetched, or the end of the results."""
+        """Forwards a message of the controller to the process: units, released results, or the end of the results."""
         with self._lock:
             self._since = time.monotonic()
             match message:
@@ -183,31 +183,31 @@ class Exchange:
                     self._owed = 0 if last else max(0, self._owed - len(given))
                 case messages.ReleaseResults(fetched):
                     known = tuple(unit for unit in fetched if self._offered.pop(unit, None) is not None)
-                    if not known:  # the process has ended, or another one has come
+                    if not known:  # the process has ended or was replaced
                         return
                     message = messages.ReleaseResults(known)
                 case messages.ReleaseWeights():
                     self._offered_weights = None
         self._send(message)
 
-    def fetch(self, wanted: Sequence[int]) -> dict[int, Bytes]:
+    def fetch(self, requested: Sequence[int]) -> dict[int, Bytes]:
         """The packed results of these units, mapped; without those that are gone with their process.
 
         Raises:
-            TransportError: a file is not there, or holds no result.
+            TransportError: a file is missing, or does not hold a result.
         """
         with self._lock:
-            there = [] if self._closed else [unit for unit in wanted if unit in self._offered]
+            there = [] if self._closed else [unit for unit in requested if unit in self._offered]
             return {unit: segments.read(self._offered[unit][0]) for unit in there}
 
     def fetch_weights(self) -> Bytes | None:
-        """The packed weights that the learner offers, mapped; None when they are gone with it. Raises as `fetch`."""
+        """The packed weights that the learner offers, mapped; None if it has ended. Raises as `fetch`."""
         with self._lock:
             there = None if self._closed else self._offered_weights
             return None if there is None else segments.read(there)
 
     def feed(self, parcels: Sequence[units.Parcel], packed: Sequence[Bytes]) -> None:
-        """Gives a learner results: all of them or, when there is no room for one, none.
+        """Passes results to a learner: all of them or, if one does not fit, none.
 
         Raises:
             TransportError: there is no room.
@@ -228,10 +228,10 @@ class Exchange:
         self._send(messages.FeedResults(tuple(fed)))
 
     def close(self) -> None:
-        """Removes the files; the process is gone."""
+        """Removes the files after the end of the process."""
         with self._lock:
             self._closed = True
             self._folder.release()
-            self._segments.close()  # now: who refers to this trial may be a cycle, which lasts until the collector runs
+            self._segments.close()  # now, as this trial may be part of a reference cycle that lasts until the collector runs
             if self._weights is not None:
                 self._weights.release()

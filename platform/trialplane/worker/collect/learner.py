@@ -1,11 +1,11 @@
-"""What a learner sees: `learn(ctx, results)` gets a `Learner` and the `Results` of one iteration, as they arrive.
+"""The learner's interface: `learn(ctx, results)` receives a `Learner` and the `Results` of one iteration as they arrive.
 
     def learn(ctx, results):
         for result in results:
             buffer.add(result.value["states"], result.value["moves"])
         return {"loss": loss, "weights": model.state_dict(), "state": optimizer.state_dict()}
 
-`Fed` is the process's side of that: what its slot feeds it. Imports nothing heavy.
+`Fed` is the process's side: the results fed by its slot. Imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from trialplane.worker.collect.line import Line
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What a worker gave for one unit.
+    """The result of one unit.
 
     Attributes:
         unit: its number.
         worker: number of the worker.
-        items: how much there is in it, as the worker said.
-        value: the tree; its arrays are read-only views of shared memory, which stays for as long as one of them is
+        items: the number of items in it, as given by the worker.
+        value: the tree; its arrays are read-only views of shared memory, which stays valid as long as one of them is
             referenced.
     """
 
@@ -43,7 +43,7 @@ class Result:
 
 
 class Feed(Protocol):
-    """Where results come from."""
+    """A source of results."""
 
     failed: int
 
@@ -55,7 +55,7 @@ class Results:
     """The results of one iteration, each once, in the order in which they arrive.
 
     Attributes:
-        expected: units that the iteration asked for.
+        expected: units of the iteration.
     """
 
     def __init__(self, expected: int, feed: Feed) -> None:
@@ -64,7 +64,7 @@ class Results:
 
     @property
     def failed(self) -> int:
-        """Units that could not be done; known when all results have been read."""
+        """Units that failed; known once all results have been read."""
         return self._feed.failed
 
     def __iter__(self) -> Iterator[Result]:
@@ -82,16 +82,16 @@ Learn = Callable[["Learner", Results], Mapping[str, Any] | None]
 
 @dataclasses.dataclass(frozen=True)
 class Learner(context.Context):
-    """The learner in one iteration, as the job's `learn(ctx, results)` sees it.
+    """The learner in one iteration, passed to the job's `learn(ctx, results)`.
 
-    What it returns is a dict, or None. Its `weights` go to the workers of the next iteration, its `state` to the next
-    `learn`; what is left out stays as it was. Numbers are the iteration's metrics, anything else is kept with its result.
+    `learn` returns a dict, or None. Its `weights` go to the workers of the next iteration, its `state` to the next `learn`;
+    omitted ones stay as they were. Numbers are the iteration's metrics, anything else is kept with its result.
 
     Attributes:
         weights: the tree that the last iteration returned as its weights, its arrays read-only. None before the first.
         state: the same of its state.
         iteration: from 0; the same as `trial`.
-        shards: what is to be written, of a job that says `collect.write`.
+        shards: the files to be written, for a job with `collect.write`.
     """
 
     weights: Any = dataclasses.field(default=None, repr=False)
@@ -101,17 +101,17 @@ class Learner(context.Context):
 
 
 class Fed:
-    """The results that the slot feeds this process.
+    """The results that the slot feeds to this process.
 
-    Results that came together count as taken when the one after the last of them is asked for, which is what lets more come.
-    The file of one is used again when nothing refers to it any more.
+    Results that arrived together count as taken when the next one after them is requested, which makes room for more. The
+    file of a result is reused when nothing refers to it any more.
 
     Args:
         line: to the slot.
 
     Attributes:
-        failed: units that could not be done, when all results have come.
-        weights: the file of what is on offer to the workers; goes when they have it.
+        failed: units that failed, once all results have arrived.
+        weights: the file of the weights offered to the workers; removed when they have been fetched.
     """
 
     def __init__(self, line: Line) -> None:
@@ -124,7 +124,7 @@ class Fed:
         self._ended = False
 
     def has(self, units: Collection[int]) -> None:
-        """Says that these units need not be done: what came of them in a former attempt is kept."""
+        """Reports units that need not be done, as their results of a former attempt are kept."""
         kept = sorted(units)
         for first in range(0, len(kept), AT_ONCE):
             self._line.send(messages.ResultsTaken(tuple(kept[first : first + AT_ONCE])))

@@ -1,4 +1,4 @@
-"""The process's end of the channel to its slot, in a collection: who waits for a message notices a request to stop."""
+"""The process's end of the channel to its slot, in a collection: a wait for a message ends when a stop is requested."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from trialplane.wire import messages
 from trialplane.worker import context, stopping
 from trialplane.worker.channel import TrialChannel
 
-_LOOK = 0.2  # seconds between looks whether the process was asked to stop
+_POLL = 0.2  # seconds between checks whether a stop was requested
 
 
 class Line:
@@ -14,7 +14,7 @@ class Line:
 
     Args:
         channel: to the slot.
-        stop: whether this process was asked to stop.
+        stop: whether a stop was requested.
     """
 
     def __init__(self, channel: TrialChannel, stop: stopping.Stop) -> None:
@@ -23,8 +23,8 @@ class Line:
 
     @property
     def stopping(self) -> bool:
-        """Whether the process was asked to stop and the job listens to that."""
-        return self._stop.heard
+        """Whether a stop was requested and the job handles it."""
+        return self._stop.received
 
     def send(self, message: messages.OfWorker | messages.OfLearner) -> None:
         """Sends one message."""
@@ -34,11 +34,11 @@ class Line:
         """The next message; None when there is none yet and `wait` is false.
 
         Raises:
-            Stopped: the process was asked to stop while it waited, or its slot is gone.
+            Stopped: a stop was requested during the wait, or the slot is gone.
         """
         try:
-            while (message := self._channel.receive(_LOOK if wait else 0.0)) is None and wait:
-                if self._stop.heard:
+            while (message := self._channel.receive(_POLL if wait else 0.0)) is None and wait:
+                if self._stop.received:
                     raise context.Stopped("stopped by SIGTERM while it waited")
         except (EOFError, OSError) as error:
             raise context.Stopped("its slot is gone") from error

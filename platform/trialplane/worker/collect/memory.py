@@ -1,7 +1,6 @@
-"""Files and folders in this node's memory, /dev/shm: each stays while a process holds it, however that process ends.
+"""Files and folders in this node's memory, /dev/shm: each exists as long as a process holds it, however that process ends.
 
-A lock of the system's is what holds one, so what a killed process leaves is swept by the next one that comes here. Knows
-nothing of what is in them.
+Each is held by a file lock, so what a killed process leaves is swept by the next one. Independent of their contents.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _MARGIN = 16 << 20  # bytes that stay free for others
 
 
 class Held:
-    """A file or a folder that is there for as long as somebody holds it."""
+    """A file or a folder that exists as long as a process holds it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -32,7 +31,7 @@ class Held:
         fcntl.flock(self._handle, fcntl.LOCK_SH)
 
     def release(self) -> None:
-        """Lets it go; it is removed when nobody else holds it."""
+        """Releases it; it is removed when no other process holds it."""
         if self._handle is None:
             return
         with _alone(self.path.parent):
@@ -42,12 +41,12 @@ class Held:
 
 
 def folder(name: str, size: int, instead: Path) -> Held:
-    """A new folder that nobody else has.
+    """A new folder for this process alone.
 
     Args:
-        name: what its name begins with.
-        size: bytes that it is to have room for.
-        instead: folder on a disk for when the memory has no room.
+        name: the prefix of its name.
+        size: bytes that must be free for it.
+        instead: folder on disk, used when memory has no room.
     """
     place = _place(size, instead)
     with _alone(place):
@@ -56,16 +55,16 @@ def folder(name: str, size: int, instead: Path) -> Held:
 
 
 def shared(name: str, data: Bytes, instead: Path) -> Held:
-    """A file of that name with `data` in it: the first who asks makes it, the others hold the same one.
+    """A file of that name with `data` in it: the first caller writes it, the others hold the same one.
 
     Args:
-        name: says what is in it; another content needs another name.
+        name: identifies the contents; other contents need another name.
         data: of shape (bytes,).
-        instead: folder on a disk for when the memory has no room.
+        instead: folder on disk, used when memory has no room.
     """
     for place in (_MEMORY / _own(), instead):
         if (place / name).exists():
-            with _alone(place), contextlib.suppress(FileNotFoundError):  # it may just be removed
+            with _alone(place), contextlib.suppress(FileNotFoundError):  # it may just have been removed
                 return Held(place / name)
     place = _place(data.nbytes, instead)
     with _alone(place):
@@ -91,12 +90,12 @@ def _place(size: int, instead: Path) -> Path:
 
 
 def _alone(place: Path) -> contextlib.AbstractContextManager[None]:
-    """Holds the place, so that nothing is swept between its making and its lock."""
+    """Locks the place, so that nothing is swept between its creation and its lock."""
     return building.alone(place / "all")
 
 
 def _sweep(place: Path) -> None:
-    """Removes what nobody holds; with the place held."""
+    """Removes what no process holds; the caller has locked the place."""
     building.sweep(place)
     for path in place.iterdir():
         if path.suffix == ".lock":

@@ -1,7 +1,7 @@
 """Packed results as files in shared memory: written by one process of a node, read by another without a copy.
 
-A file whose result has been taken is written again under the same name: its pages are there already, and making new ones
-takes several times as long as the copy itself. Makes and removes no folders (see `memory`), and tells nobody what it wrote.
+A file whose result has been taken is reused under the same name: its pages exist already, and allocating new ones takes
+several times as long as the copy itself. Folders are the concern of `memory`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 class _Segment:
     path: Path
     buffer: Bytes  # the whole file, mapped
-    taken: bool = True  # holds a result that somebody may still read
+    taken: bool = True  # holds a result that may still be read
 
 
 class Writer:
@@ -46,7 +46,7 @@ class Writer:
 
     Args:
         folder: in shared memory; must exist, and may be other processes' too.
-        spare: a folder on a disk, for a result that `folder` has no room for; made when it is needed.
+        spare: a folder on disk, for results that do not fit in `folder`; created when needed.
     """
 
     def __init__(self, folder: Path | str, spare: Path | str | None = None) -> None:
@@ -56,13 +56,13 @@ class Writer:
         self._names = (f"{os.getpid()}-{number}" for number in itertools.count())
 
     def write(self, tree: Any) -> tuple[str, int]:
-        """Packs a tree, straight into a file.
+        """Packs a tree directly into a file.
 
         Returns:
             The file, and the bytes of the packed tree; the file itself may be longer.
 
         Raises:
-            TransportError: something in the tree may not cross, or there is no room for it.
+            TransportError: the tree contains a value that cannot be sent, or there is no room.
         """
         packing = transport.Packing(tree)
         segment = self._segment(packing.nbytes)
@@ -70,13 +70,13 @@ class Writer:
         return str(segment.path), packing.nbytes
 
     def copy(self, packed: Bytes) -> tuple[str, int]:
-        """Writes a tree that has been packed already; otherwise as `write`."""
+        """Writes a packed tree; otherwise as `write`."""
         segment = self._segment(packed.nbytes)
         segment.buffer[: packed.nbytes] = packed
         return str(segment.path), packed.nbytes
 
     def release(self, path: str) -> None:
-        """Lets another result take the place of one that was read, and of which no view is left."""
+        """Allows reuse of the file of a result that was read and of which no view is left."""
         self._segments[path].taken = False
 
     def close(self) -> None:
@@ -84,13 +84,13 @@ class Writer:
         self._segments.clear()
 
     def _segment(self, size: int) -> _Segment:
-        """A file of at least `size` bytes that holds nothing any longer."""
+        """A free file of at least `size` bytes."""
         free = sorted((one for one in self._segments.values() if not one.taken), key=lambda one: one.buffer.nbytes)
         for segment in free:
             if size <= segment.buffer.nbytes <= 2 * size + _GIANT:
                 segment.taken = True
                 return segment
-        for old in free[-1:]:  # goes before the new one comes, so that there are never more files than results at a time
+        for old in free[-1:]:  # removed before the new one is made, so that there are never more files than results
             del self._segments[str(old.path)]
             old.path.unlink(missing_ok=True)
         segment = self._make(size)
@@ -111,8 +111,8 @@ class Writer:
                 return segment
         places = [f"{shutil.disk_usage(place).free / 1e6:,.0f} MB free in {place}" for place in self._places()]
         raise errors.TransportError(
-            f"a result of {size / 1e6:,.1f} MB has no room: {' and '.join(places)}, of which one result may take at most "
-            "half in shared memory; give smaller results, or set resources.shm"
+            f"there is no room for a result of {size / 1e6:,.1f} MB: {' and '.join(places)}; one result may take at most "
+            "half of the shared memory; give smaller results, or raise resources.shm"
         )
 
     def _places(self) -> list[Path]:
@@ -123,11 +123,11 @@ def read(path: str | Path, released: Callable[[], object] | None = None) -> Byte
     """The packed tree in a file: a read-only uint8 array of shape (bytes,), mapped, not copied.
 
     Args:
-        path: as a Writer gave it.
+        path: as returned by a Writer.
         released: called when the array and every view of it are gone, perhaps in another thread; not at the process's end.
 
     Raises:
-        TransportError: the file is not there, or holds no packed tree.
+        TransportError: the file is missing, or does not hold a packed tree.
     """
     import numpy as np
 
@@ -150,9 +150,9 @@ def read(path: str | Path, released: Callable[[], object] | None = None) -> Byte
 
 
 def _map_new(path: Path, size: int) -> _Segment | None:
-    """A new file of `size` bytes, all of them there; None when there is no room.
+    """A new file of `size` allocated bytes; None if there is no room.
 
-    A process that wrote into a file that only claims its size would be killed by SIGBUS.
+    Writing to a mapped sparse file without room would kill the process by SIGBUS.
     """
     import numpy as np
 

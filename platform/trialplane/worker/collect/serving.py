@@ -1,7 +1,7 @@
-"""What the process of a collection's trial does around the job's function: a worker's, and the learner's.
+"""The process of a collection's trial, around the job's function: a worker's, and the learner's.
 
-The learner starts with what the iteration before left, offers its weights to the workers before anything else, and keeps
-what the job returned before its outcome goes out: who has the outcome has the checkpoint.
+The learner starts with the checkpoint of its iteration, first offers the weights to the workers, and saves what the job
+returned before it sends its outcome: an outcome implies a checkpoint.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ KEPT = {"weights": states.WEIGHTS, "state": states.STATE}  # what the job return
 
 
 class _Role:
-    """What one process of a collection was started with.
+    """The configuration of one process of a collection.
 
     Args:
         config: of the slot.
         request: the trial's.
         line: to the slot.
-        lent: what it got from its slot.
+        lent: the files from its slot.
     """
 
     def __init__(self, config: records.SlotConfig, request: records.TrialRequest, line: Line, lent: messages.Lent) -> None:
@@ -58,7 +58,7 @@ class WorkerRole(_Role):
             _call(play, ctx)
         finally:
             if not self._line.stopping:
-                desk.drain()  # what was given is worth having, whatever came after it
+                desk.drain()  # results are kept even if the function failed later
         if self._line.stopping:
             raise ctx.stopped()
         desk.check_given()
@@ -69,7 +69,7 @@ class LearnerRole(_Role):
     """The learner's process."""
 
     def __call__(self, learn: Callable[..., Any], given: Mapping[str, Any]) -> context.Result:
-        """Calls the job's function, between reading what the last iteration left and keeping what this one leaves."""
+        """Calls the job's function, after loading the checkpoint of this iteration and before saving the next one."""
         config, iteration = self._config, self._request.trial
         place = trial.checkpoints(config, self._request.run, 0)  # the folder of one trial serves all iterations
         kept = states.Kept()
@@ -105,7 +105,7 @@ class LearnerRole(_Role):
 
 
 def _call(function: Callable[..., Any], ctx: context.Context, *arguments: Any) -> Any:
-    """What a function of the job returns; one that ends by `sys.exit(0)` returns None."""
+    """The result of the job's function; one that ends by `sys.exit(0)` returns None."""
     try:
         with context.entered(ctx):
             return function(ctx, *arguments)
@@ -118,23 +118,23 @@ def _call(function: Callable[..., Any], ctx: context.Context, *arguments: Any) -
 def perform(run: context.Run | None, message: messages.RunTrial, channel: TrialChannel) -> records.TrialOutcome:
     """The role of a worker or the learner of a collection."""
     config, request, lent = message.config, message.request, message.lent
-    assert lent is not None, "what the process of a collection needs"
+    assert lent is not None, "a collection's process gets its files from the slot"
     stop = stopping.Stop(config.grace)
     role = WorkerRole if config.role == "worker" else LearnerRole
     return trial.act_out(run, message, channel, stop, role(config, request, Line(channel, stop), lent))
 
 
 def own_checkpoints(config: records.SlotConfig, request: records.TrialRequest) -> dict[str, Any]:
-    """Where the job may keep what it likes, in all iterations: beside what the platform keeps of each."""
+    """The job's own checkpoint folder for all iterations, beside the platform's checkpoints."""
     own = {run: f"{trial.checkpoints(config, run, 0)}/own" for run in (request.run, request.resume) if run}
     return {"checkpoints": own[request.run], "_origin": context.Origin(own.get(request.resume))}
 
 
 def returned(result: Any) -> Mapping[str, Any]:
-    """What a learner returned, as a dict.
+    """The learner's result as a dict.
 
     Raises:
-        Invalid: it is none.
+        Invalid: it is not a dict.
     """
     if result is None:
         return {}
@@ -147,14 +147,14 @@ def returned(result: Any) -> Mapping[str, Any]:
 
 
 def merged(kept: states.Kept, result: Mapping[str, Any]) -> states.Kept:
-    """What the next iteration starts with: what was returned, and what this one started with where nothing was.
+    """The state for the next iteration: what was returned, and for omitted parts what this one started with.
 
     Raises:
-        TransportError: something returned may not be kept; names its path.
+        TransportError: a returned value cannot be saved; names its path.
     """
     packed = dict(kept.packed)
     for name, file in KEPT.items():
         if name in result:
-            packed.pop(file, None)  # first: weights may be large, and two of them need not be here at once
+            packed.pop(file, None)  # first: weights may be large, and need not be in memory twice
             packed[file] = transport.pack(result[name], name)
     return states.Kept(packed)

@@ -1,12 +1,11 @@
-"""The learner that runs no code of the job: results become npz or Parquet files, and a manifest that names them all.
+"""The learner without code of the job: it writes results to npz or Parquet files, and a manifest of them.
 
     <place>/iteration-0003/shard-00000.npz       full at about `shard` bytes
                            shard-00000.json      which units are in it, rows, bytes, sha256: written when the file is whole
-                           MANIFEST.json         all of these, written last: where it is, the iteration is complete
+                           MANIFEST.json         all of these, written last: it marks a complete iteration
 
-A shard is whole or absent, and one that has its record is never written again: an attempt that starts after another one
-keeps what that has finished, and those units are not done again. npz: each array of each unit under
-`<unit>/<path in its tree>`. Parquet: a row for each item, see `Table`.
+A shard is complete or absent, and one with its record is never written again: a later attempt keeps it, and its units are
+not done again. npz: each array of each unit under `<unit>/<path in its tree>`. Parquet: a row for each item, see `Table`.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ class Shards:
 
     Args:
         write: how and where.
-        beside: folder or URL of the run's checkpoints, where files go when `write` does not say.
+        beside: folder or URL of the run's checkpoints, the default place for the files.
         run: name of the run.
         iteration: from 0.
     """
@@ -97,7 +96,7 @@ class Shards:
                     numbers.append(result.unit)
                     items += result.items
                     full = sink.size >= self._write.shard_bytes
-                    result = None  # what it holds may be used again while the next one is waited for
+                    result = None  # frees its memory while waiting for the next one
                     result = None if full else next(others, None)
         shard = Shard(file, tuple(numbers), rows, items, sink.size, sink.digest.hexdigest())
         self._folder.write(f"{name}.json", json.dumps(dataclasses.asdict(shard)).encode())
@@ -105,7 +104,7 @@ class Shards:
 
     def _manifest(self, results: Results) -> bytes:
         names = sorted(self.shards, key=lambda shard: shard.file)
-        said = {
+        manifest = {
             "format": self._write.format,
             "expected": results.expected,
             "units": sum(len(shard.units) for shard in names),
@@ -114,16 +113,16 @@ class Shards:
             "bytes": sum(shard.bytes for shard in names),
             "shards": [dataclasses.asdict(shard) for shard in names],
         }
-        return json.dumps(said, indent=1).encode()
+        return json.dumps(manifest, indent=1).encode()
 
 
 def of_iteration(write: Mapping[str, Any], beside: str, run: str, iteration: int) -> Shards:
-    """The files of one iteration, as a slot's config says."""
+    """The files of one iteration, from a slot's config."""
     return Shards(Write.model_validate(dict(write)), beside, run, iteration)
 
 
 def write(ctx: Learner, results: Results) -> Mapping[str, float]:
-    """The learner of a job that says `collect.write`."""
+    """The learner of a job with `collect.write`."""
     written: Shards = ctx.shards
     if written.units:
         print(f"{errors.counted(len(written.units), 'unit')} of a former attempt are in {written.place}", flush=True)  # noqa: T201
@@ -132,7 +131,7 @@ def write(ctx: Learner, results: Results) -> Mapping[str, float]:
 
 
 class Sink:
-    """A file being written, by those who want to know where they are: counts and sums up, and cannot go back."""
+    """A write-only stream that counts and hashes its bytes, and cannot seek."""
 
     def __init__(self, raw: BinaryIO) -> None:
         self._raw = raw
@@ -153,22 +152,22 @@ class Sink:
         return self.size
 
     def seekable(self) -> bool:
-        """Whether one could go back."""
+        """Whether it can seek."""
         return False
 
     def writable(self) -> bool:
-        """Whether one can write."""
+        """Whether it can be written."""
         return True
 
     def readable(self) -> bool:
-        """Whether one can read."""
+        """Whether it can be read."""
         return False
 
     def flush(self) -> None:
-        """Nothing is kept back here; the file is flushed when it is closed."""
+        """Does nothing: there is no buffer here, and the file is flushed when it is closed."""
 
     def close(self) -> None:
-        """Nothing more comes; whoever opened the file closes it."""
+        """Marks the stream as closed; the opener closes the file."""
         self.closed = True
 
 
@@ -207,7 +206,7 @@ class _Url:
     """A folder below an fsspec URL, where an object appears when it is closed."""
 
     def __init__(self, place: str) -> None:
-        import fsspec  # only who writes to a URL needs it
+        import fsspec  # needed only for URLs
 
         try:
             self._files, self._root = fsspec.url_to_fs(place)

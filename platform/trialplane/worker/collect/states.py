@@ -1,9 +1,9 @@
-"""What one iteration leaves to the next: weights and state, kept by the number of the iteration that starts with them.
+"""Checkpoints between iterations: weights and state, numbered by the iteration that starts with them.
 
 They are the same folders as a training's checkpoints (`training/steps`), so complete or absent; the iteration is the step.
-Two files, `weights.packed` and `state.packed`, are trees as `policies/transport.py` packs them: reading them runs no code,
-and needs torch no more than writing numpy arrays did. An iteration starts with its own number and no other: the newest may
-be of an attempt whose outcome was lost.
+Two files, `weights.packed` and `state.packed`, are trees packed by `policies/transport.py`: reading them runs no code, and
+does not need torch if numpy arrays were written. An iteration loads exactly its own number: the newest may be of an attempt
+whose outcome was lost.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ WEIGHTS, STATE = "weights.packed", "state.packed"
 
 @dataclasses.dataclass(frozen=True)
 class Kept:
-    """What an iteration starts with: packed trees, each by the name of its file, without those that nobody returned."""
+    """The start of an iteration: packed trees by the name of their file, without those that were never returned."""
 
     packed: Mapping[str, Bytes] = dataclasses.field(default_factory=dict)
 
@@ -46,23 +46,22 @@ class States:
         self._store = stores.open_store(place)
 
     def load(self, iteration: int) -> Kept:
-        """What iteration `iteration` starts with.
+        """Loads the checkpoint of an iteration.
 
         Raises:
-            CheckpointError: it is not there.
-            CheckpointDamaged: it is not as it was written.
+            CheckpointError: it is missing.
+            CheckpointDamaged: it was changed after it was written.
         """
         names = [name for name in self._store.complete() if record.order(name)[0] == iteration]
         if not names:
             raise errors.CheckpointError(
-                f"iteration {iteration} starts with what iteration {iteration - 1} left in {self._store.place}, and nothing "
-                "of that step is there. Were the checkpoints deleted, or is the volume another one? A new run with --resume "
-                "starts from the newest checkpoint of this one"
+                f"the checkpoint for iteration {iteration} is missing from {self._store.place}. Were checkpoints deleted, "
+                "or is the volume another one? A new run with --resume starts from the newest checkpoint of this one"
             )
         return self._read(names[-1])
 
     def newest(self) -> Kept:
-        """The newest that is whole, of a run that is over.
+        """The newest undamaged checkpoint, of a run that has ended.
 
         Raises:
             CheckpointError: there is none.
@@ -76,10 +75,10 @@ class States:
         raise errors.CheckpointError(f"there is no iteration to resume from in {self._store.place}{damaged}")
 
     def save(self, iteration: int, kept: Kept) -> None:
-        """Keeps what iteration `iteration` is to start with, and what the one before it started with; nothing older.
+        """Saves the checkpoint of an iteration; keeps that of the iteration before, and removes older ones.
 
         Raises:
-            CheckpointError: it could not be written; those before are untouched.
+            CheckpointError: it could not be written; the previous ones are untouched.
         """
         store = self._store
         try:
@@ -91,13 +90,13 @@ class States:
                     sink.write(data.data)
                 parts[file] = record.Part(sink.size, sink.crc)
             saved = record.Saved(iteration, name, store.url(name), 1, False, None, parts, {})
-            if not parts:  # a draft is there once it has a file
+            if not parts:  # a draft exists once it has a file
                 with store.create(name, STATE):
                     pass
             store.publish(name, record.dump(saved), [*parts])
         except OSError as error:
             raise errors.CheckpointError(
-                f"what iteration {iteration} is to start with could not be written to {store.place}: "
+                f"the checkpoint for iteration {iteration} could not be written to {store.place}: "
                 f"{error.strerror or error}. Make room there and `platform resume` the run"
             ) from error
         try:
@@ -105,9 +104,9 @@ class States:
                 if record.order(old)[0] < iteration - 1 or record.order(old)[0] == iteration:
                     store.remove(old)
             store.sweep()
-        except OSError as error:  # what the iteration is to start with is there all the same
+        except OSError as error:  # the checkpoint is complete nevertheless
             warnings.warn(
-                f"what older iterations started with could not be deleted from {store.place}, and takes its room: {error}",
+                f"checkpoints of older iterations could not be deleted from {store.place}, and still take space: {error}",
                 stacklevel=1,
             )
 

@@ -1,6 +1,7 @@
-"""What a shard is made of: results as entries of an npz archive, or as rows of a Parquet file. Writes to a stream.
+"""The formats of shards: results as entries of an npz archive, or as rows of a Parquet file. Writes to a stream.
 
-Both take any tree that crossed (`policies/transport.py`); a leaf's name is its path in the tree, `states` or `moves/0/from`.
+Both accept any tree that was sent (`policies/transport.py`); a leaf's name is its path in the tree, `states` or
+`moves/0/from`.
 """
 
 from __future__ import annotations
@@ -45,9 +46,9 @@ class Archive:
 class Table:
     """A Parquet file with a row for each item of each result, and the result's unit and worker in it.
 
-    An array whose first dimension is the result's items has one entry for each row; what is one value, a number or a text,
-    is the same in all of them. Entries that are arrays are lists, flat: the column's metadata has their `shape`. The first
-    result says which columns there are.
+    An array whose first dimension is the result's items has one entry per row; a single value, a number or a text, is
+    repeated in all rows. Entries that are arrays are flat lists, with their `shape` in the column's metadata. The first
+    result defines the columns.
 
     Args:
         stream: to write to.
@@ -73,13 +74,13 @@ class Table:
         elif not schema.equals(self._writer.schema, check_metadata=True):
             raise context.Invalid(
                 f"unit {result.unit} has other columns than the first result of its shard: "
-                f"{_difference(schema, self._writer)}; a table needs the same of all, write: {{format: npz}} does not"
+                f"{_difference(schema, self._writer)}; a table needs the same in all, write: {{format: npz}} does not"
             )
         self._writer.write_table(pa.Table.from_arrays(columns, schema=schema))
         return result.items
 
     def close(self) -> None:
-        """Writes the schema and where the rows are."""
+        """Writes the file's footer."""
         if self._writer is not None:
             self._writer.close()
 
@@ -108,7 +109,7 @@ def _column(result: Result, name: str, leaf: Any) -> tuple[Any, tuple[int, ...]]
     if array.shape[0] != result.items:
         raise context.Invalid(
             f"unit {result.unit} has {errors.counted(result.items, 'item')}, and {name or 'its array'} has the shape "
-            f"{array.shape}: a table has a row for each item. give(items=…) says how many; write: {{format: npz}} takes any"
+            f"{array.shape}: a table has a row for each item. Set the number in give(items=…), or write: {{format: npz}}"
         )
     shape = array.shape[1:]
     flat = pa.array(np.ascontiguousarray(array).reshape(-1))
@@ -116,7 +117,7 @@ def _column(result: Result, name: str, leaf: Any) -> tuple[Any, tuple[int, ...]]
 
 
 def _difference(schema: Any, writer: Any) -> str:
-    """What differs between two schemas, in words."""
+    """A difference between two schemas, for a message."""
     ours = {field.name: f"{field.type}" for field in schema}
     first = {field.name: f"{field.type}" for field in writer.schema}
     for name in sorted(ours.keys() | first.keys()):

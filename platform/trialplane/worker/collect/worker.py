@@ -1,10 +1,10 @@
-"""What a worker sees: `play(ctx)` gets a `Worker`, makes a result of each unit and gives it away.
+"""The worker's interface: `play(ctx)` receives a `Worker`, computes a result for each unit and gives it.
 
     def play(ctx):
         for unit in ctx.units():
             ctx.give(unit, {"states": states, "moves": moves}, items=len(moves))
 
-`Desk` is the process's side of that: which units it has, and which results are still to be fetched. Imports nothing heavy.
+`Desk` is the process's side: which units it has, and which results are still to be fetched. Imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ from trialplane.worker import context
 from trialplane.worker.collect import exchange, segments
 from trialplane.worker.collect.line import Line
 
-TELL_INTERVAL = 5.0  # seconds between lines in the log that say how much was given
-# What a worker asks for before it needs it, for asking takes some milliseconds: so many seconds of work, by the slowest of
-# its last units, and so many units at most. It has them to itself, so the last one of an iteration may work alone so long.
+LOG_INTERVAL = 5.0  # seconds between log lines about the units given
+# A worker requests units ahead, as a request takes some milliseconds: this many seconds of work, by the slowest of its last
+# units, and at most this many units. They are its own, so at the end of an iteration one worker may be busy that long alone.
 AHEAD_SECONDS = 0.25
 AHEAD_UNITS = 16
 PACED_BY = 8  # last units
 
 
 class Work(Protocol):
-    """Where units come from and results go."""
+    """A source of units and sink of results."""
 
     def take(self, count: int, wait: bool) -> tuple[Unit, ...]:
         """Units to do, `count` at most."""
 
     def give(self, unit: Unit, value: Any, items: int) -> None:
-        """Passes the result of a unit on."""
+        """Passes on the result of a unit."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Worker(context.Context):
-    """One worker in one iteration, as the job's `play(ctx)` sees it. For one thread.
+    """One worker in one iteration, passed to the job's `play(ctx)`. For one thread.
 
     Attributes:
-        weights: what the learner returned as its weights an iteration before: the tree, its arrays read-only and shared by
+        weights: the weights that the learner returned in the iteration before: a tree, its arrays read-only and shared by
             all workers of this node. None before there are any.
         iteration: from 0; the same as `trial`.
         worker: number of this worker, from 0.
@@ -60,7 +60,7 @@ class Worker(context.Context):
     _work: Work | None = dataclasses.field(default=None, repr=False)
 
     def units(self) -> Iterator[Unit]:
-        """The units to do, one after the other, until the iteration has enough.
+        """The units to do, one after the other, until the iteration is complete.
 
         The random generators of Python, numpy and torch are seeded with each unit's own seed, so the same unit gives the
         same result wherever it is done.
@@ -70,12 +70,13 @@ class Worker(context.Context):
             yield taken[0]
 
     def take(self, count: int = 1, *, wait: bool = True) -> tuple[Unit, ...]:
-        """Units to do at the same time, for who computes in batches. Use each unit's own `seed` for what is random in it.
+        """Units to do at the same time, for batched computation. Use each unit's own `seed` for its random numbers.
 
         Args:
             count: how many at most.
-            wait: whether to wait until there is one. Then none means that the iteration has enough; without waiting it means
-                that none is there yet, and those that were asked for are had by a later call.
+            wait: whether to wait until there is one. Then `()` means that the iteration is complete; without waiting it
+            means
+                that none has arrived yet, and a later call returns the requested ones.
         """
         if count < 1:
             raise ValueError(f"ctx.take(count={count}): count is at least 1")
@@ -83,16 +84,16 @@ class Worker(context.Context):
         return self._work.take(count, wait)
 
     def give(self, unit: Unit, value: Any, *, items: int = 1) -> None:
-        """Passes the result of a unit on; waits while others before it have not been fetched.
+        """Passes on the result of a unit; waits while too many earlier ones have not been fetched.
 
         Args:
             unit: one that this worker has taken and not given yet.
             value: a tree of dicts, lists and dataclasses with numpy arrays, torch tensors and plain values.
-            items: how much there is in it, in what the job counts: positions, samples.
+            items: the number of items in it, in the job's own measure: positions, samples.
 
         Raises:
-            TransportError: something in the value may not cross a process boundary; names its path.
-            ValueError: the unit is none of this worker's.
+            TransportError: the value contains something that cannot be sent to another process; names its path.
+            ValueError: the unit is not one of this worker's.
         """
         if type(items) is not int or items < 0:
             raise ValueError(f"ctx.give(items={items!r}): items is a whole number, 0 or more")
@@ -101,39 +102,39 @@ class Worker(context.Context):
 
 
 class Desk:
-    """The units that a worker's process has, and its results on their way.
+    """The units of a worker's process, and its results until they are fetched.
 
     Args:
         line: to the slot.
-        folder: where results lie until they are fetched.
-        spare: a folder on a disk, for those that have no room there.
+        folder: for results until they are fetched.
+        spare: a folder on disk, for results that do not fit there.
     """
 
     def __init__(self, line: Line, folder: Path, spare: Path) -> None:
         self._line = line
         self._segments = segments.Writer(folder, spare)
         self._ready: collections.deque[Unit] = collections.deque()
-        self._taken: dict[int, tuple[float, int]] = {}  # unit that the job has → since when, of how many at a time
+        self._taken: dict[int, tuple[float, int]] = {}  # unit taken by the job → since when, and of how many at a time
         self._pace: collections.deque[float] = collections.deque(maxlen=PACED_BY)  # seconds for a unit
         self._offered: dict[int, tuple[str, int]] = {}  # unit → file, bytes
-        self._ahead = 0  # units to ask for before the job does
-        self._owed = 0  # units asked for that have not come
-        self._last = False  # no more will come
-        self._given = self._items = self._told = 0
-        self._tell_at = 0.0
+        self._ahead = 0  # units to request before the job does
+        self._owed = 0  # units requested and not received
+        self._last = False  # whether no more will come
+        self._given = self._items = self._logged = 0
+        self._log_at = 0.0
 
     def take(self, count: int, wait: bool) -> tuple[Unit, ...]:
         """Units to do, `count` at most."""
-        self._listen(wait=False)
+        self._receive(wait=False)
         count = min(count, AT_ONCE)
-        # What is there is given at once: with less ahead than a batch, batches would become smaller.
+        # All units present are returned at once: with fewer ahead than a batch, batches would become smaller.
         ahead = max(self._ahead, count) if self._ahead else 0
         lack = count + ahead - len(self._ready) - self._owed
         if lack > 0 and not self._last:
             self._line.send(messages.UnitsWanted(lack))
             self._owed += lack
         while wait and not self._ready and not self._last:
-            self._listen(wait=True)
+            self._receive(wait=True)
         taken = tuple(self._ready.popleft() for _ in range(min(count, len(self._ready))))
         if taken:
             self._line.send(messages.UnitsBegun(tuple(unit.number for unit in taken)))
@@ -143,12 +144,12 @@ class Desk:
         return taken
 
     def give(self, unit: Unit, value: Any, items: int) -> None:
-        """Offers the result of a unit; waits first while as much is on offer as may be."""
+        """Offers the result of a unit; waits first while the offers are at their limit."""
         if unit.number not in self._taken:
             raise ValueError(f"ctx.give: this worker does not have unit {unit.number}, or has given it already")
-        self._listen(wait=False)
+        self._receive(wait=False)
         while exchange.is_full(self._offered):
-            self._listen(wait=True)
+            self._receive(wait=True)
         try:
             file, size = self._segments.write(value)
         except errors.TransportError as error:
@@ -156,41 +157,41 @@ class Desk:
         since, together = self._taken.pop(unit.number)
         seconds = time.monotonic() - since
         self._pace.append(seconds / together)
-        # Some steps from one to many: a single quick unit says little about the next.
+        # Increases stepwise: a single quick unit says little about the next.
         self._ahead = min(AHEAD_UNITS, 2 * self._ahead + 1, int(AHEAD_SECONDS / max(*self._pace, 1e-6)))
         self._offered[unit.number] = file, size
         self._line.send(messages.ResultOffered(Offer(unit.number, size, items, seconds), file))
         self._given += 1
         self._items += items
-        if time.monotonic() >= self._tell_at:
-            self._tell()
+        if time.monotonic() >= self._log_at:
+            self._log_given()
 
     def drain(self) -> None:
-        """The job's function has returned: waits until all results have been fetched."""
-        with contextlib.suppress(OSError):  # its slot is gone, and what has failed before is to be told
+        """Waits, after the job's function has returned, until all results have been fetched."""
+        with contextlib.suppress(OSError):  # the slot is gone; an earlier failure takes precedence
             self._line.send(messages.JobReturned())
         while self._offered:
-            self._listen(wait=True)
-        if self._told < self._given:
-            self._tell()
+            self._receive(wait=True)
+        if self._logged < self._given:
+            self._log_given()
 
-    def _tell(self) -> None:
-        """Says in the log how much was given, so that a worker which prints nothing itself is no mystery."""
-        self._told, self._tell_at = self._given, time.monotonic() + TELL_INTERVAL
+    def _log_given(self) -> None:
+        """Logs how many units were given, so that the log of a job that prints nothing shows progress."""
+        self._logged, self._log_at = self._given, time.monotonic() + LOG_INTERVAL
         with contextlib.suppress(OSError, ValueError, AttributeError):  # the job may have closed or replaced its streams
             print(f"gave {errors.counted(self._given, 'unit')}, {errors.counted(self._items, 'item')}", flush=True)  # noqa: T201
 
     def check_given(self) -> None:
-        """Raises what says that the job has kept units to itself."""
+        """Raises Invalid if the job has taken units and not given their results."""
         if self._taken:
             kept = ", ".join(str(number) for number in sorted(self._taken)[:5])
             raise context.Invalid(
-                f"play(ctx) returned and has not given {errors.counted(len(self._taken), 'unit')} that it had taken "
-                f"({kept}); each unit needs its ctx.give(unit, …)"
+                f"play(ctx) returned without giving {errors.counted(len(self._taken), 'unit')} that it had taken "
+                f"({kept}); call ctx.give(unit, …) for each unit"
             )
 
-    def _listen(self, *, wait: bool) -> None:
-        """Hears what the slot has to say; with `wait` one thing at least."""
+    def _receive(self, *, wait: bool) -> None:
+        """Receives the slot's messages; with `wait` at least one."""
         while (message := self._line.receive(wait=wait)) is not None:
             wait = False
             if isinstance(message, messages.HandUnits):

@@ -3,7 +3,7 @@
     python -m trialplane.worker.probe --image trial            in a build: fails unless the image keeps the policies
     python -m trialplane.worker.probe --gpus 1 --mlflow URL    in a pod: prints findings, and ends with 0
 
-Must not import torch itself: CUDA is tried in processes of its own, which may hang or die.
+Must not import torch itself: CUDA is tested in separate processes, which may hang or die.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from trialplane.worker.probe import devices, pod
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs what was asked for; gives the exit code."""
+    """Runs the requested checks; returns the exit code."""
     parser = argparse.ArgumentParser(description="Check what a trial relies on.")
     parser.add_argument("--image", choices=["controller", "trial"], help="check this image's policies, and nothing else")
-    parser.add_argument("--gpus", type=int, default=0, help="GPUs that the pod asked for")
+    parser.add_argument("--gpus", type=int, default=0, help="GPUs that the pod requested")
     parser.add_argument("--shm", type=int, default=0, metavar="BYTES", help="size that /dev/shm should have")
     parser.add_argument("--data", default="", metavar="FOLDER", help="a data volume that should be readable")
     parser.add_argument("--mlflow", default="", metavar="URL", help="should be reachable")
@@ -54,7 +54,7 @@ def _findings(arguments: argparse.Namespace) -> Iterator[Finding]:
         yield pod.data_volume(arguments.data)
     yield from devices.of_pod(arguments.gpus)
     if arguments.mlflow:
-        yield pod.mlflow(arguments.mlflow, *pod.ask(arguments.mlflow))
+        yield pod.mlflow(arguments.mlflow, *pod.query(arguments.mlflow))
     for place in arguments.closed:
         name, _, address = place.partition("=")
         host, _, port = address.rpartition(":")

@@ -1,6 +1,6 @@
-"""Whether torch computes on the pod's devices, and whether processes on them can talk to each other.
+"""Checks that torch computes on the pod's devices, and that processes on them can communicate.
 
-Each check runs in processes of its own, for a driver that does not fit may abort or hang, and the check must tell:
+Each check runs in separate processes, as an incompatible driver may abort or hang, which the check must report:
 
     python -m trialplane.worker.probe.devices matmul GPUS
     python -m trialplane.worker.probe.devices reduce BACKEND RANK RANKS FILE
@@ -33,7 +33,7 @@ def of_pod(gpus: int) -> Iterator[Finding]:
     """Computes on each device, then sums over all of them.
 
     Args:
-        gpus: that the pod asked for; without any two processes talk over the network.
+        gpus: that the pod requested; with 0, two processes communicate over the network.
     """
     seen, problem = _together([["matmul", str(gpus)]])
     finding = computes(gpus, seen[0] if seen else None, problem)
@@ -48,12 +48,12 @@ def of_pod(gpus: int) -> Iterator[Finding]:
 
 
 def computes(gpus: int, seen: dict[str, Any] | None, problem: str) -> Finding:
-    """What to think of a multiplication on each device.
+    """Judges a multiplication on each device.
 
     Args:
-        gpus: that the pod asked for.
+        gpus: that the pod requested.
         seen: what the process printed: torch, cuda, devices (their names).
-        problem: why it did not end well, or "".
+        problem: why it failed, or "".
     """
     check = "torch and CUDA" if gpus else "torch"
     if seen is None:
@@ -66,31 +66,31 @@ def computes(gpus: int, seen: dict[str, Any] | None, problem: str) -> Finding:
     devices = seen["devices"]
     if len(devices) < gpus:
         cure = (
-            "look at the device plugin of the node; the image must be built with DEVICE=cuda and the node's driver be as "
-            "new as its CUDA; GPUs that a kind cluster pretends to have do not compute"
+            "check the device plugin of the node; the image must be built with DEVICE=cuda and the node's driver be as "
+            "new as its CUDA; the fake GPUs of a kind cluster do not compute"
         )
         return findings.failed(check, f"torch {seen['torch']} sees {len(devices)} of {gpus} GPUs", cure)
     if not gpus:
-        return findings.passed(check, f"torch {seen['torch']} computes on the CPU; no GPU was asked for")
+        return findings.passed(check, f"torch {seen['torch']} computes on the CPU; no GPU was requested")
     names = ", ".join(sorted(set(devices)))
     return findings.passed(check, f"torch {seen['torch']} computes on {len(devices)} GPU(s): {names}")
 
 
 def reduces(backend: str, ranks: int, seen: Sequence[dict[str, Any]], problem: str) -> Finding:
-    """What to think of a sum over processes.
+    """Judges a sum over processes.
 
     Args:
         backend: nccl or gloo.
         ranks: how many processes there were.
         seen: what they printed: seconds, bytes.
-        problem: why they did not end well, or "".
+        problem: why they failed, or "".
     """
     check = "all-reduce"
     if problem:
         cure = (
-            "NCCL_DEBUG=INFO in the job's environment says more; GPUs of one pod need enough /dev/shm (resources.shm)"
+            "NCCL_DEBUG=INFO in the job's environment logs more; GPUs of one pod need enough /dev/shm (resources.shm)"
             if backend == "nccl"
-            else "processes of a pod must reach each other by the pod's address: look for a service mesh's sidecar"
+            else "processes of a pod must reach each other by the pod's address: check for a service mesh's sidecar"
         )
         return findings.failed(check, f"{ranks} processes, {backend}: {problem}", cure)
     slowest = max(one["seconds"] for one in seen)
@@ -99,7 +99,7 @@ def reduces(backend: str, ranks: int, seen: Sequence[dict[str, Any]], problem: s
 
 
 def _together(commands: Sequence[Sequence[str]]) -> tuple[list[dict[str, Any]], str]:
-    """Runs processes at the same time; what each printed, or nothing and what went wrong first."""
+    """Runs processes at the same time; returns what each printed, or nothing and the first failure."""
     with tempfile.TemporaryDirectory() as folder:
         files = [Path(folder, str(index)) for index in range(len(commands))]
         children = []
@@ -118,32 +118,32 @@ def _together(commands: Sequence[Sequence[str]]) -> tuple[list[dict[str, Any]], 
                     child.kill()
         for child, file in zip(children, files, strict=True):
             if child.returncode:
-                return [], _last_words(child.returncode, file.read_text(errors="replace"))
+                return [], _failure(child.returncode, file.read_text(errors="replace"))
         return [json.loads(output.splitlines()[-1]) for output in outputs], ""
 
 
-def _last_words(code: int, said: str) -> str:
-    lines = [line for line in said.splitlines() if line.strip()]
+def _failure(code: int, output: str) -> str:
+    lines = [line for line in output.splitlines() if line.strip()]
     ended = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
     return f"{ended}: {lines[-1].strip()}" if lines else ended
 
 
 def main(argv: Sequence[str]) -> None:
-    """Does what the arguments say."""
+    """Runs one process of a check, as given by the arguments."""
     policies.apply_all()
     if argv[0] == "matmul":
-        said = matmul(int(argv[1]))
+        measured = matmul(int(argv[1]))
     else:
         backend, rank, ranks, file = argv[1:]
-        said = reduce(backend, int(rank), int(ranks), file)
-    print(json.dumps(said), flush=True)  # noqa: T201  read by `_together`
+        measured = reduce(backend, int(rank), int(ranks), file)
+    print(json.dumps(measured), flush=True)  # noqa: T201  read by `_together`
 
 
 def matmul(gpus: int) -> dict[str, Any]:
-    """Multiplies on the CPU or on each GPU and compares with what must come out.
+    """Multiplies on the CPU or on each GPU and checks the product.
 
     Args:
-        gpus: that the pod asked for; when fewer are seen, nothing is computed.
+        gpus: that the pod requested; if there are fewer, nothing is computed.
     """
     import torch
 
@@ -160,9 +160,9 @@ def reduce(backend: str, rank: int, ranks: int, file: str) -> dict[str, Any]:
 
     Args:
         backend: nccl or gloo.
-        rank: of this process; its GPU too.
+        rank: of this process, and the index of its GPU.
         ranks: how many there are.
-        file: where they meet.
+        file: for the rendezvous.
     """
     import torch
     import torch.distributed as group
@@ -178,9 +178,9 @@ def reduce(backend: str, rank: int, ranks: int, file: str) -> dict[str, Any]:
         group.barrier()
         begin = time.perf_counter()
         group.all_reduce(tensor)
-        wanted = ranks * (ranks + 1) / 2
-        if not bool((tensor == wanted).all()):
-            raise SystemExit(f"the sum over {ranks} processes is {tensor[0].item()} and not {wanted}")
+        expected = ranks * (ranks + 1) / 2
+        if not bool((tensor == expected).all()):
+            raise SystemExit(f"the sum over {ranks} processes is {tensor[0].item()} and not {expected}")
         seconds = time.perf_counter() - begin
     group.destroy_process_group()
     return {"seconds": seconds, "bytes": size}

@@ -1,4 +1,4 @@
-"""What a trial's pod keeps and allows: the four policies, its process and its files, and what it reaches on the network."""
+"""Checks of a trial's pod: the four policies, its process and its files, and its network access."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from trialplane.wire.findings import Finding
 PROC_STATUS = Path("/proc/self/status")
 TOKEN = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 _MIB = 2**20
-_MANIFEST = "submit with this version of `platform`, and look for a webhook of the cluster that changes pods"
+_MANIFEST = "submit with this version of `platform`, and check for a webhook of the cluster that changes pods"
 _IMAGE = "use an image built from jobs/Dockerfile, and leave the variable out of `env` in the chart's values"
 TIMEOUT = 5.0  # seconds
 # A network policy takes effect some seconds after a pod has started.
@@ -85,21 +85,21 @@ def why_not_writable(folder: str) -> str:
 
 
 def writable(folders: Sequence[str], obstacles: Sequence[str]) -> Finding:
-    """The folders that trials write in."""
+    """The folders that trials write to can be written."""
     if obstacles:
         return findings.failed("folders", f"cannot be written: {'; '.join(obstacles)}", _MANIFEST)
     return findings.passed("folders", f"{' and '.join(folders)} can be written")
 
 
-def shared_memory(size: int, wanted: int) -> Finding:
-    """/dev/shm.
+def shared_memory(size: int, requested: int) -> Finding:
+    """/dev/shm is large enough.
 
     Args:
         size: bytes it has.
-        wanted: bytes that the pod asked for, 0 when it did not.
+        requested: bytes that the pod requested, 0 for none.
     """
-    if size < wanted:
-        message = f"{size // _MIB} MiB, and the pod asked for {wanted // _MIB}"
+    if size < requested:
+        message = f"{size // _MIB} MiB, and the pod requested {requested // _MIB}"
         return findings.failed("/dev/shm", message, _MANIFEST)
     if size <= 64 * _MIB:
         message = f"{size // _MIB} MiB, too little for data loaders with workers"
@@ -108,7 +108,7 @@ def shared_memory(size: int, wanted: int) -> Finding:
 
 
 def data_volume(folder: str) -> Finding:
-    """The volume with data for trials."""
+    """The volume with data for trials can be read."""
     try:
         count = sum(1 for _ in Path(folder).iterdir())
     except OSError as error:
@@ -148,7 +148,7 @@ def _held(policy: ModuleType) -> Finding:
             return findings.failed(check, f"{variable} is {os.environ.get(variable)!r} and not {value!r}", _IMAGE)
     policy.apply()
     if policy is protobuf:
-        _import_protobuf()  # check() looks at what is loaded
+        _import_protobuf()  # check() inspects the loaded module
     try:
         policy.check()
     except errors.PolicyError as error:
@@ -175,8 +175,8 @@ def _import_protobuf() -> None:
     importlib.import_module("google.protobuf.internal.api_implementation")
 
 
-def ask(url: str) -> tuple[int, str]:
-    """Status and words of MLflow's answer to a question that needs its database; status 0 when it did not answer."""
+def query(url: str) -> tuple[int, str]:
+    """Status and body of MLflow's response to a query that needs its database; status 0 for no response."""
     address = f"{url.rstrip('/')}/api/2.0/mlflow/experiments/search?max_results=1"
     try:
         with urllib.request.urlopen(address, timeout=2 * TIMEOUT) as answer:
@@ -187,27 +187,25 @@ def ask(url: str) -> tuple[int, str]:
         return 0, errors.first_line(error)
 
 
-def mlflow(url: str, status: int, said: str) -> Finding:
+def mlflow(url: str, status: int, body: str) -> Finding:
     """MLflow answers a trial."""
     check = "MLflow"
     if status == 200:
         return findings.passed(check, f"{url} answers")
     if status == 0:
-        cure = "look at its pod (`kubectl get pods`), its service and the network policies of the namespace"
-        return findings.failed(check, f"{url} cannot be reached: {said}", cure)
+        cure = "check its pod (`kubectl get pods`), its service and the network policies of the namespace"
+        return findings.failed(check, f"{url} cannot be reached: {body}", cure)
     if status == 401:
         # What trials log themselves reaches MLflow through the controller, which has the password.
-        return findings.passed(check, f"{url} answers and asks for a password, as it should")
+        return findings.passed(check, f"{url} answers and requires a password, as it should")
     if status == 403:
         cure = "add the host of this address to `mlflow.allowedHosts` in the chart's values"
-        return findings.failed(check, f"{url} refuses the Host header: {said}", cure)
-    return findings.failed(
-        check, f"{url} answers {status}: {said}", "look at the log of its pod: `kubectl get pods` names it"
-    )
+        return findings.failed(check, f"{url} refuses the Host header: {body}", cure)
+    return findings.failed(check, f"{url} answers {status}: {body}", "read the log of its pod: `kubectl get pods` names it")
 
 
 class Way(enum.Enum):
-    """What became of attempts to connect."""
+    """The result of attempts to connect."""
 
     OPEN = "open"
     REFUSED = "refused"
@@ -245,8 +243,8 @@ def closed(name: str, address: str, seen: Way) -> Finding:
         )
         return findings.failed(check, f"a trial reaches {address}", cure)
     if seen is Way.UNKNOWN:
-        return findings.warned(check, f"{address} has no address", "look at the service and at the cluster's DNS")
+        return findings.warned(check, f"{address} has no address", "check the service and the cluster's DNS")
     if seen is Way.REFUSED:
-        cure = "make sure that it runs, and look again; some network plugins refuse instead of dropping"
+        cure = "make sure that it runs, and check again; some network plugins refuse instead of dropping"
         return findings.warned(check, f"{address} refuses, which a policy may do or a service without pods", cure)
     return findings.passed(check, f"{address} cannot be reached")

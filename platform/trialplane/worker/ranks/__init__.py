@@ -1,5 +1,5 @@
-"""A trial of several processes: `supervisor` starts and ends them, `rank` is one, `verdict` makes one outcome of theirs.
+"""A trial of several processes: `supervisor` starts and ends them, `rank` is one, `verdict` combines their outcomes.
 
-`starting` and `stragglers` are the supervisor's; a slot holds the ranks' port with `meeting`. Imports nothing: a rank by
-spawn comes through here.
+`starting` and `stragglers` are the supervisor's; a slot holds the rendezvous port with `meeting`. Imports nothing, as a
+spawned rank imports this package.
 """

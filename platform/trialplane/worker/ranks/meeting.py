@@ -1,8 +1,8 @@
-"""Where the ranks of one trial meet: a TCP port that stays theirs.
+"""The rendezvous of the ranks of one trial: a reserved TCP port.
 
-A port that was free a moment ago is a race. This one stays bound here, without listening, for as long as it is held: the
-kernel gives it to nobody who asks for any port, and rank 0, which asks for this one, may bind and listen on it, since both
-set SO_REUSEADDR (as torch's TCPStore does).
+Choosing a free port and releasing it is a race. This one stays bound here, without listening, as long as it is held: the
+kernel does not assign it to others, and rank 0 may bind and listen on it, since both set SO_REUSEADDR (as torch's TCPStore
+does).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Port:
     """A TCP port of this machine, held until it is closed.
 
     Attributes:
-        host: name or address at which the others find this machine.
+        host: name or address of this machine for the others.
         number: the port's.
     """
 
@@ -35,12 +35,12 @@ class Port:
         return f"{self.host}:{self.number}"
 
     def close(self) -> None:
-        """Gives the port back."""
+        """Releases the port."""
         self._socket.close()
 
 
 class Elsewhere:
-    """A meeting place that somebody else holds: a slot, for the ranks of several nodes.
+    """A rendezvous held by another process: a slot, for the ranks of several nodes.
 
     Attributes:
         address: as host:port.
@@ -52,20 +52,20 @@ class Elsewhere:
         self.address = address
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Does nothing: the slot holds the port."""
 
 
 def own_address() -> str:
-    """The address at which other machines, or pods, find this one; the loopback's when it has no other."""
+    """The address of this machine for others, or pods; the loopback's if it has no other."""
     try:
-        own = socket.gethostbyname(socket.gethostname())  # in a pod /etc/hosts says it
+        own = socket.gethostbyname(socket.gethostname())  # in a pod it is in /etc/hosts
         if not own.startswith("127."):
             return own
     except OSError:
         pass
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect(("192.0.2.1", 9))  # sends nothing: the kernel only chooses the way out (RFC 5737's example net)
+            probe.connect(("192.0.2.1", 9))  # sends nothing: the kernel only chooses the route (RFC 5737's example net)
         except OSError:
             return LOOPBACK
         return str(probe.getsockname()[0])

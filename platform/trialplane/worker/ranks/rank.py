@@ -1,8 +1,7 @@
-"""One rank of a trial: its place among the others, and its process from the first moment to the last message.
+"""One rank of a trial: its place among the others, and its process from start to end.
 
 `run_and_end` is called in a fork of the supervisor (supervisor.py); `python -m trialplane.worker.ranks.rank FD PARENT` is
-the same by spawn. A rank finds in its environment what torchrun would put there, so `init_process_group()` and Accelerate
-just work.
+the same by spawn. Its environment has torchrun's variables, so `init_process_group()` and Accelerate work unchanged.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ from trialplane.worker.ranks import meeting
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Where one rank stands.
+    """The place of one rank.
 
     Attributes:
         local: its number on this node.
-        ranks: how many there are on each node.
-        node: which of the nodes this is.
-        nodes: how many nodes there are.
-        address: host:port at which all ranks meet; rank 0 listens there.
+        ranks: number of ranks on each node.
+        node: number of this node.
+        nodes: number of nodes.
+        address: host:port of the rendezvous; rank 0 listens there.
         cpus: cores of this node's ranks together.
         restarts: attempts before this one.
     """
@@ -51,20 +50,20 @@ class Place:
 
     @property
     def rank(self) -> int:
-        """Its number among all."""
+        """Its global number."""
         return self.node * self.ranks + self.local
 
     @property
     def threads(self) -> int:
-        """How many threads it may compute with."""
+        """The number of threads for computing."""
         return max(1, self.cpus // self.ranks)
 
     def workdir(self, of_trial: Path) -> Path:
-        """Its own scratch folder: ranks that write a file of the same name do not meet there."""
+        """Its own scratch folder, so that ranks can write files of the same name."""
         return of_trial if self.local == 0 else of_trial / f"rank-{self.rank}"
 
     def env(self, of_trial: Path) -> dict[str, str]:
-        """What torchrun would set, and its share of the cores; `of_trial` is the trial's scratch folder."""
+        """Torchrun's variables, and its share of the cores; `of_trial` is the trial's scratch folder."""
         host, _, port = self.address.rpartition(":")
         local = {"GLOO_SOCKET_IFNAME": "lo"} if host == meeting.LOOPBACK and "GLOO_SOCKET_IFNAME" not in os.environ else {}
         return {
@@ -80,13 +79,13 @@ class Place:
             "OMP_NUM_THREADS": str(self.threads),
             "MKL_NUM_THREADS": str(self.threads),
             "TMPDIR": str(self.workdir(of_trial)),
-            **local,  # gloo would ask DNS for this machine's name, and may then leave the machine
+            **local,  # gloo would resolve this machine's name by DNS, and may then use another interface
         }
 
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """What all ranks of a trial run.
+    """The work that all ranks of a trial share.
 
     Attributes:
         run: the job's function; None where it is yet to be imported.
@@ -102,7 +101,7 @@ class Job:
 
 
 def place(job: Job, local: int, address: str) -> Place:
-    """Where rank number `local` of this node stands; all ranks meet at `address`."""
+    """The place of rank number `local` of this node; `address` is the rendezvous."""
     config, request = job.config, job.request
     return Place(local, config.ranks, request.node, config.nodes, address, config.cpus, restarts=request.attempt - 1)
 
@@ -112,7 +111,7 @@ RankChannel = Channel[messages.FromRank, messages.ToRank]
 
 
 class _Silent(trial.Reporter):
-    """Takes the reports of a rank whose reports nobody needs."""
+    """Drops the reports of ranks other than 0."""
 
     def __call__(self, step: int, metrics: Mapping[str, float]) -> bool:
         return False
@@ -130,7 +129,7 @@ def run_and_end(job: Job, place: Place, channel: RankChannel, parent: int) -> No
 
     def serve() -> int:
         _enter(job, place)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})  # the supervisor kept it back, until here
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})  # the supervisor blocked it until here
 
         def pulse(step: int, seconds: float) -> None:
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
@@ -156,7 +155,7 @@ def run_and_end(job: Job, place: Place, channel: RankChannel, parent: int) -> No
 
 
 def _enter(job: Job, place: Place) -> None:
-    """Makes a process with the trial's log and environment the rank's own."""
+    """Turns a process with the trial's log and environment into the rank's."""
     signal.signal(signal.SIGABRT, signal.SIG_DFL)
     faulthandler.disable()  # enabled already in a fork, where its handler of SIGABRT was replaced
     faulthandler.enable()

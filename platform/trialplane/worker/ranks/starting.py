@@ -1,4 +1,4 @@
-"""How the supervisor starts the process of one rank, by a fork of itself or by spawn, and passes on the lines it writes."""
+"""Starts the process of one rank, by a fork of the supervisor or by spawn, and forwards the lines it writes."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from trialplane.worker.channel import Channel
 from trialplane.worker.ranks import rank
 
 MAX_LINE = 8 << 10  # bytes; a longer one, or a progress bar's, is written in pieces
-_CHUNK = 64 << 10  # all that a pipe holds, unless somebody makes it larger
+_CHUNK = 64 << 10  # the default capacity of a pipe
 
 
 @dataclasses.dataclass
 class Rank:
-    """The process of one rank, as the supervisor holds it."""
+    """The process of one rank, from the supervisor's side."""
 
     place: rank.Place
     pid: int
@@ -32,12 +32,12 @@ class Rank:
 
 
 def fork(job: rank.Job, place: rank.Place, leave: Callable[[], None]) -> Rank:
-    """A rank that has everything the supervisor has imported.
+    """Starts a rank that inherits everything the supervisor has imported.
 
     Args:
         job: what it runs.
         place: its own.
-        leave: closes, in the child, what is the supervisor's: a peer is gone only when the last descriptor is.
+        leave: closes the supervisor's descriptors in the child: a peer counts as gone only when the last one is closed.
     """
     ours, theirs, source, sink = _channels(place)
     parent = os.getpid()
@@ -55,7 +55,7 @@ def fork(job: rank.Job, place: rank.Place, leave: Callable[[], None]) -> Rank:
 
 
 def spawn(job: rank.Job, place: rank.Place, leave: Callable[[], None]) -> Rank:
-    """A rank in a new interpreter, which imports the job itself; it inherits nothing that `leave` would have to close."""
+    """Starts a rank in a new interpreter, which imports the job itself and inherits nothing that `leave` would close."""
     ours, theirs, source, sink = _channels(place)
     process = subprocess.Popen(
         [sys.executable, "-m", "trialplane.worker.ranks.rank", str(theirs.fileno()), str(os.getpid())],
@@ -67,14 +67,14 @@ def spawn(job: rank.Job, place: rank.Place, leave: Callable[[], None]) -> Rank:
     )
     process.returncode = 0  # the supervisor waits for it, not the Popen object
     started = _held(place, process.pid, ours, theirs, source, sink)
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it has just died; its end says so
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it has just died, which its end reports
         started.channel.send(messages.RunRank(job.config, job.request, str(job.workdir), place.local, place.address))
     return started
 
 
 @contextlib.contextmanager
 def no_stop_in_between() -> Iterator[None]:
-    """Keeps SIGTERM back while ranks are started, so that none takes it with the supervisor's handler."""
+    """Blocks SIGTERM while ranks are started, so that none receives it with the supervisor's handler."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     try:
         yield
@@ -98,9 +98,9 @@ def _held(place: rank.Place, pid: int, ours: socket.socket, theirs: socket.socke
 
 
 class Lines:
-    """A rank's output on its way to the trial's log, each line with the rank's number before it.
+    """Forwards a rank's output to the trial's log, each line prefixed with the rank's number.
 
-    The pipe is the kernel's: what a rank wrote is there also when the rank was killed in the next moment.
+    The kernel holds the pipe: what a rank wrote is kept even if it is killed in the next moment.
 
     Args:
         source: the pipe's end; closed by `close`.
@@ -116,7 +116,7 @@ class Lines:
         self._rest = b""
 
     def pump(self) -> bool:
-        """Writes what is there now, not what comes meanwhile, which may never end; False once the other end is closed."""
+        """Forwards the available output once, as more may never end; False once the other end is closed."""
         try:
             data = os.read(self.source, _CHUNK)
         except BlockingIOError:
@@ -129,7 +129,7 @@ class Lines:
         return bool(data)
 
     def close(self) -> None:
-        """Writes the rest, whole line or not; of what somebody goes on writing, as much as a pipe holds."""
+        """Writes the rest, even an incomplete line; if a process still writes, at most the capacity of the pipe."""
         self.pump()
         if self._rest:
             self._write([self._rest])

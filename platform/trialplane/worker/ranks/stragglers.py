@@ -1,7 +1,7 @@
-"""Which rank holds the others up: from each rank's own seconds per step to a name. Standard library only.
+"""Detects the rank that slows down the others, from each rank's own seconds per step. Standard library only.
 
-In a step of many ranks all wait for the slowest one, so every rank shows the same time per step. What differs is the time
-that is its own: reading data and computing, without the collectives. The supervisor of the ranks feeds it in here.
+In each step all ranks wait for the slowest one, so every rank shows the same time per step. What differs is its own time:
+reading data and computing, without the collectives. The supervisor of the ranks reports it here.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ class Straggler:
     @property
     def factor(self) -> float:
         """How many times slower than the others."""
-        return self.seconds / max(self.others, 1e-6)  # a job may say that a step takes no time
+        return self.seconds / max(self.others, 1e-6)  # a job may report that a step takes no time
 
     def text(self) -> str:
-        """In words, for the log."""
+        """A line for the log."""
         if not self.slow:
             return f"rank {self.rank} has caught up: {_duration(self.seconds)} of its own per step at step {self.step}"
         return (
             f"rank {self.rank} holds the others up: {_duration(self.seconds)} of its own per step, "
             f"{self.factor:.1f} times the {_duration(self.others)} of the others (their median), at step "
-            f"{self.step}. Look at its data and DataLoader workers, its GPU (nvidia-smi: clocks, processes) and its node"
+            f"{self.step}. Check its data and DataLoader workers, its GPU (nvidia-smi: clocks, processes) and its node"
         )
 
 
 def slow_ranks(seconds: Mapping[int, float], factor: float, at_least: float) -> dict[int, float]:
-    """The ranks whose seconds are over `factor` times the median of the others', and by over `at_least`.
+    """The ranks whose seconds exceed the others' median by more than `factor` times and more than `at_least`.
 
     Returns:
         Rank → median of the others.
@@ -61,13 +61,13 @@ def slow_ranks(seconds: Mapping[int, float], factor: float, at_least: float) -> 
 
 
 class Stragglers:
-    """Watches the ranks' own seconds per step and names each straggler once, and again when it has caught up.
+    """Compares the ranks' own seconds per step; reports each straggler once, and again when it has caught up.
 
     Args:
-        world_size: number of ranks; nobody is named until each has filled its window.
+        world_size: number of ranks; none is reported until each has filled its window.
         factor: how many times slower than the others a straggler is.
-        window: reports per rank that count; their median does, so one slow step is nothing.
-        at_least: seconds per step under which a difference is nobody's business.
+        window: reports per rank, of which the median counts, so that one slow step is ignored.
+        at_least: smallest difference in seconds per step that counts.
     """
 
     def __init__(self, world_size: int, *, factor: float = 1.5, window: int = 8, at_least: float = 0.01) -> None:
@@ -83,7 +83,7 @@ class Stragglers:
         self._slowest: Straggler | None = None
 
     def pulse(self, rank: int, step: int, seconds: float) -> Straggler | None:
-        """Takes one report of a rank; what is new about any rank, or None: a slow rank may be the first to have reported."""
+        """Takes one report of a rank; returns a change of any rank, or None, as a slow rank may have reported before."""
         self._seconds[rank].append(seconds)
         self._steps[rank] = step
         full = [own for own in self._seconds.values() if len(own) == self._window]
@@ -96,7 +96,7 @@ class Stragglers:
         news = sorted(self._slow ^ slow.keys())
         if not news:
             return None
-        which = rank if rank in news else news[0]  # of several the others come with the next reports
+        which = rank if rank in news else news[0]  # of several changes the others follow with the next reports
         self._slow ^= {which}
         others = statistics.median(value for other, value in medians.items() if other != which)
         return Straggler(which, self._steps[which], medians[which], others, which in slow)
@@ -108,7 +108,7 @@ class Stragglers:
 
     @property
     def slowest(self) -> Straggler | None:
-        """Of the ranks that are slow by the newest reports the slowest, whether it was named already or not."""
+        """The slowest of the ranks that are slow by the newest reports, reported already or not."""
         return self._slowest
 
 

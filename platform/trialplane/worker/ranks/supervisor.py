@@ -1,11 +1,11 @@
 """The supervisor of a trial's ranks: the trial process itself, when the trial is more than one process.
 
-It forks one process per rank, or spawns it when a fork would not be clean (policies.spawn), and waits for whatever comes
-first: a message of a rank, its end, a signal, the slot's answer. Nothing is polled. One rank that fails ends all others, and
-the trial's outcome is the failure that came first; see wire/causes.py for what only followed from it. Ranks that hang after
-rank 0 has returned are ended in the end, and the result counts. SIGTERM is passed on,
-so that ranks save a checkpoint, and so is SIGABRT, with which a slot ends what took too long: their stacks are in the log.
-Ranks stay in the trial's session, where the slot finds their memory, and die with the supervisor.
+It forks one process per rank, or spawns it when a fork would not be clean (policies.spawn), and waits for the next event: a
+message of a rank, its end, a signal, the slot's answer. Nothing is polled. One failed rank ends all others, and the trial's
+outcome is the first failure that is a cause; see wire/causes.py for consequences. Ranks that hang after rank 0 has returned
+are ended after `linger`, and the result counts. SIGTERM is passed on, so that ranks save a checkpoint, and so is SIGABRT, by
+which a slot ends a trial over its time limit: the stacks are in the log. Ranks stay in the trial's session, where the slot
+measures their memory, and die with the supervisor.
 
 Must not compute, import what the job imports, or start a thread: it forks.
 """
@@ -34,9 +34,9 @@ from trialplane.worker.ranks import meeting, rank, starting
 from trialplane.worker.ranks.stragglers import Stragglers
 from trialplane.worker.ranks.verdict import Next, Verdict
 
-SETTLE = 1.0  # seconds in which the cause of a failure that may have followed from another can still show up
+SETTLE = 1.0  # seconds to wait for the cause of a failure that may be a consequence
 ENDING_GRACE = 5.0  # seconds between SIGTERM and SIGKILL for ranks of a trial that has failed: they may be writing a file
-PRUNED_GRACE = 1.0  # the same for one that was pruned: nobody goes on with it
+PRUNED_GRACE = 1.0  # the same for one that was pruned: it does not continue
 ABORT_GRACE = 1.5  # seconds for the stacks of all ranks; the slot gives 2
 
 
@@ -71,7 +71,7 @@ class Supervisor:
         self._selector = selectors.DefaultSelector()
         self._ranks: list[starting.Rank] = []
         self._stragglers = Stragglers(config.ranks)
-        self._remarks: dict[str, float] = {}  # metrics of ours that go along with reports, while they are so
+        self._remarks: dict[str, float] = {}  # the supervisor's own metrics, added to reports while they apply
         self._last: Mapping[str, float] = {}  # metrics of rank 0's newest report
         self._peak = 0  # sum of the ranks' largest resident sets
         self._verdict = Verdict(request.number, [each.rank for each in self._places("")], config.grace)
@@ -80,7 +80,7 @@ class Supervisor:
         self._due: dict[str, float] = {}  # what is to be done when: "settle", "left", "overdue", "kill"
 
     def run(self) -> records.TrialOutcome:
-        """Runs all ranks to their end; the trial's outcome."""
+        """Runs all ranks to their end; returns the trial's outcome."""
         wake_read, wake_write = socket.socketpair()
         wake_read.setblocking(False)
         wake_write.setblocking(False)
@@ -111,7 +111,7 @@ class Supervisor:
     # --- start
 
     def _meeting(self) -> meeting.Port | meeting.Elsewhere:
-        """Where the ranks of all nodes meet."""
+        """The rendezvous of the ranks of all nodes."""
         return meeting.Port() if self._config.nodes == 1 else meeting.Elsewhere(self._request.rendezvous)
 
     def _places(self, address: str) -> list[rank.Place]:
@@ -120,7 +120,7 @@ class Supervisor:
     def _start(self, address: str) -> None:
         reasons = spawn.reasons_not_to_fork()
         if reasons:
-            self._say(f"ranks are spawned, not forked: {'; '.join(reasons)}")
+            self._log(f"ranks are spawned, not forked: {'; '.join(reasons)}")
         make = starting.spawn if reasons else starting.fork
         for place in self._places(address):
             each = make(self._job, place, self._leave)
@@ -131,7 +131,7 @@ class Supervisor:
                 self._selector.register(each.lines.source, selectors.EVENT_READ, functools.partial(self._pump, each.lines))
 
     def _leave(self) -> None:
-        """Closes, in a fork, what is the supervisor's own."""
+        """Closes the supervisor's descriptors in a fork."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         for wake in self._wake:
@@ -144,7 +144,7 @@ class Supervisor:
             if each.lines is not None:
                 os.close(each.lines.source)
 
-    # --- what ranks do
+    # --- events of ranks
 
     def _read(self, each: starting.Rank) -> bool:
         """Reads what a rank has sent; False when its channel is closed."""
@@ -160,7 +160,7 @@ class Supervisor:
                 outcome = records.TrialOutcome(
                     self._request.number, TrialState.FAILED, FailureClass.INVALID, message=str(error)
                 )
-                self._follow(self._verdict.said(each.place.rank, outcome))
+                self._follow(self._verdict.reported(each.place.rank, outcome))
             return False
         return True
 
@@ -174,17 +174,17 @@ class Supervisor:
                     self._channel.send(dataclasses.replace(message, metrics=self._last), wait=False)
                 self._watch_channel()
             case messages.Ended():
-                self._follow(self._verdict.said(each.place.rank, message.outcome))
+                self._follow(self._verdict.reported(each.place.rank, message.outcome))
 
     def _pulsed(self, each: starting.Rank, message: messages.Pulsed) -> None:
         news = self._stragglers.pulse(each.place.rank, message.step, message.seconds)
         if news is not None:
-            self._say(news.text())
+            self._log(news.text())
         worst = self._stragglers.slowest
         self._remarks = {} if worst is None else {"slowest_rank": float(worst.rank), "slowest_rank_factor": worst.factor}
 
     def _ended(self, each: starting.Rank) -> None:
-        """A rank's process is gone."""
+        """Handles the end of a rank's process."""
         self._selector.unregister(each.handle)
         _, status, usage = os.wait4(each.pid, 0)
         os.close(each.handle)
@@ -195,13 +195,13 @@ class Supervisor:
         if not self._aborted:
             self._follow(self._verdict.ended(each.place.rank, os.waitstatus_to_exitcode(status)))
 
-    # --- what ends them
+    # --- ending
 
     def _signalled(self, wake: socket.socket) -> None:
         with contextlib.suppress(BlockingIOError):
             for number in wake.recv(4096):
                 if number == signal.SIGTERM:
-                    self._say(f"SIGTERM: ranks have {self._config.grace:g} s to save a checkpoint and end")
+                    self._log(f"SIGTERM: ranks have {self._config.grace:g} s to save a checkpoint and end")
                     if not self._verdict.stopping and self._verdict.decided is None:
                         self._verdict.stopping = True
                         self._follow(Next.STOP)
@@ -211,7 +211,7 @@ class Supervisor:
                     self._due["kill"] = time.monotonic() + ABORT_GRACE
 
     def _follow(self, what: Next) -> None:
-        """Does to the ranks that still run what follows for them."""
+        """Applies the next step to the ranks that still run."""
         now = time.monotonic()
         if what is Next.SETTLE:
             self._due.setdefault("settle", now + SETTLE)
@@ -226,7 +226,7 @@ class Supervisor:
             self._due = {"kill": now + min(grace, self._config.grace)}
             self._signal(signal.SIGTERM)
         for remark in self._verdict.remarks:
-            self._say(remark)
+            self._log(remark)
         self._verdict.remarks.clear()
 
     def _keep_time(self) -> None:
@@ -240,7 +240,7 @@ class Supervisor:
             left = [each.place.rank for each in self._ranks if not each.ended]
             if what == "left":
                 self._verdict.left(left, self._config.linger)
-                self._follow(Next.GO_ON)  # says so
+                self._follow(Next.GO_ON)  # logs the remark
                 self._signal(signal.SIGABRT)  # for their stacks
                 self._due["kill"] = now + ABORT_GRACE
                 continue
@@ -251,12 +251,12 @@ class Supervisor:
     def _signal(self, number: signal.Signals) -> None:
         for each in self._ranks:
             if not each.ended:
-                signal.pidfd_send_signal(each.handle, number)  # a zombie takes it too
+                signal.pidfd_send_signal(each.handle, number)  # a zombie accepts it too
 
     # --- to and from the slot, and the log
 
     def _answered(self) -> None:
-        """The slot reads again, or answers a report of rank 0."""
+        """Handles the slot's channel: it can be written again, or has an answer to a report of rank 0."""
         with contextlib.suppress(OSError):
             self._channel.flush()
         self._watch_channel()
@@ -267,7 +267,7 @@ class Supervisor:
                     with contextlib.suppress(OSError):  # rank 0 is gone
                         self._ranks[0].channel.send(answer)
             except EOFError:
-                self._selector.unregister(self._channel)  # the template ends us next
+                self._selector.unregister(self._channel)  # the template ends this process next
 
     def _watch_channel(self) -> None:
         if self._channel in self._selector.get_map():
@@ -278,6 +278,6 @@ class Supervisor:
         if not lines.pump():
             self._selector.unregister(lines.source)
 
-    def _say(self, text: str) -> None:
+    def _log(self, text: str) -> None:
         with contextlib.suppress(OSError):
             starting.write_all(sys.stdout.fileno(), f"supervisor: {text}\n".encode())

@@ -1,4 +1,4 @@
-"""What becomes of a trial, given what its ranks say and how they end, in order. Pure: knows no process and no clock."""
+"""Decides the outcome of a trial from its ranks' reports and ends, in order. Pure: no processes, no clock."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class Next(enum.Enum):
     """What follows for the ranks that still run."""
 
     GO_ON = "go on"
-    RESULT = "result"  # it is there: they have so long to end
+    RESULT = "result"  # the result is complete: they have `linger` to end
     STOP = "stop"  # save a checkpoint and end
-    SETTLE = "settle"  # wait a moment: the cause of this failure may be yet to come
-    END = "end"  # the outcome is there
+    SETTLE = "settle"  # wait a moment: the cause of this failure may follow
+    END = "end"  # the outcome is decided
 
 
 class Verdict:
-    """The outcome of a trial of several ranks on one node, as it takes shape.
+    """The developing outcome of a trial of several ranks on one node.
 
     Args:
         number: the ledger's, of the attempt.
@@ -31,8 +31,8 @@ class Verdict:
         grace: seconds they have between SIGTERM and SIGKILL.
 
     Attributes:
-        stopping: whether the ranks were asked to stop.
-        decided: the outcome, once there is no more to wait for.
+        stopping: whether the ranks were requested to stop.
+        decided: the outcome, once nothing can change it.
     """
 
     def __init__(self, number: int, ranks: Sequence[int], grace: float) -> None:
@@ -42,14 +42,14 @@ class Verdict:
         self._number = number
         self._ranks = tuple(ranks)
         self._grace = grace
-        self._said: dict[int, TrialOutcome] = {}
+        self._reported: dict[int, TrialOutcome] = {}
         self._failures: list[TrialOutcome] = []
         self._killed: tuple[int, ...] = ()
-        self._left = ""  # which ranks did not end after the result was there
+        self._left = ""  # which ranks did not end after the result was complete
 
-    def said(self, rank: int, outcome: TrialOutcome) -> Next:
-        """A rank says how it ended."""
-        self._said[rank] = outcome
+    def reported(self, rank: int, outcome: TrialOutcome) -> Next:
+        """Handles a rank's report of how it ended."""
+        self._reported[rank] = outcome
         if self.decided is not None:
             return Next.GO_ON
         if outcome.state is TrialState.COMPLETE:
@@ -57,16 +57,16 @@ class Verdict:
         if outcome.state is TrialState.PRUNED:
             self.decided = outcome
             return Next.END
-        if outcome.failure is FailureClass.LOST:  # it has stopped; the others may still be saving their part
-            self.stopping, asked = True, self.stopping
-            return Next.GO_ON if asked else Next.STOP
+        if outcome.failure is FailureClass.LOST:  # it has stopped; the others may still be saving theirs
+            self.stopping, was_stopping = True, self.stopping
+            return Next.GO_ON if was_stopping else Next.STOP
         return self._failed(dataclasses.replace(outcome, message=f"rank {rank}: {outcome.message}"))
 
     def ended(self, rank: int, code: int) -> Next:
-        """A rank's process is gone, with this exit code; a negative one is the signal that ended it."""
-        if rank in self._said or self.decided is not None or rank in self._killed:
+        """Handles the end of a rank's process; a negative exit code is the signal that ended it."""
+        if rank in self._reported or self.decided is not None or rank in self._killed:
             return Next.GO_ON
-        if self.stopping and code == -signal.SIGTERM:  # the job listens to nobody
+        if self.stopping and code == -signal.SIGTERM:  # the job does not handle it
             return Next.GO_ON
         return self._failed(
             TrialOutcome(
@@ -79,28 +79,28 @@ class Verdict:
         )
 
     def settled(self) -> None:
-        """The moment is over: one of the failures is the cause."""
+        """Decides which of the failures is the cause, once the wait is over."""
         self.decided = causes.cause(self._failures)
 
     def overdue(self, ranks: Sequence[int]) -> None:
-        """These ranks have not ended in the grace after SIGTERM, and are killed."""
+        """Records ranks that are killed, as they have not ended within the grace period after SIGTERM."""
         self._killed = tuple(ranks)
 
     def left(self, ranks: Sequence[int], seconds: float) -> None:
-        """These ranks have not ended so long after rank 0 had returned, and are ended; the result counts."""
+        """Records ranks that are ended, as they still ran that long after rank 0 had returned; the result counts."""
         self._killed = tuple(ranks)
         text = f"{_named(ranks)} had not ended {seconds:g} s after rank 0 had returned its result, and had to be ended"
         self._left = f"{text}; the log has their stacks"
         self.remarks.append(text)
 
     def outcome(self, metrics: Mapping[str, float]) -> TrialOutcome:
-        """The outcome, when all ranks have ended; `metrics` are the last reported ones."""
+        """The outcome, once all ranks have ended; `metrics` are the last reported ones."""
         if self.decided is None and self._failures:
             self.settled()
         if self.decided is not None:
             return dataclasses.replace(self.decided, metrics=metrics)
         if self._is_complete():
-            result = self._said[self._ranks[0]]
+            result = self._reported[self._ranks[0]]
             return dataclasses.replace(result, message=self._left) if self._left else result
         return TrialOutcome(
             number=self._number,
@@ -111,7 +111,7 @@ class Verdict:
         )
 
     def _failed(self, outcome: TrialOutcome) -> Next:
-        """A rank has failed: the cause, or what followed from another's failure or from the end that all were asked for."""
+        """Handles a failed rank: the cause, or a consequence of another's failure or of a requested stop."""
         if self.decided is not None:
             return Next.GO_ON
         follows = causes.may_follow(outcome)
@@ -125,13 +125,13 @@ class Verdict:
         return Next.END
 
     def _is_complete(self) -> bool:
-        """Whether the result is there: rank 0's, or on a node without it the word of all ranks that they are done."""
+        """Whether the result is complete: rank 0's, or on a node without rank 0 the success of all ranks."""
         needed = self._ranks[:1] if self._ranks[0] == 0 else self._ranks
-        return all(rank in self._said and self._said[rank].state is TrialState.COMPLETE for rank in needed)
+        return all(rank in self._reported and self._reported[rank].state is TrialState.COMPLETE for rank in needed)
 
     def _stopped(self) -> str:
-        """How they stopped: what the first of them says who did, and who did not."""
-        stopped = [self._said[rank] for rank in self._ranks if rank in self._said]
+        """How the ranks stopped: the first message, and the ranks that did not stop."""
+        stopped = [self._reported[rank] for rank in self._ranks if rank in self._reported]
         lost = [outcome.message for outcome in stopped if outcome.failure is FailureClass.LOST]
         if not self._killed:
             return lost[0] if lost else "stopped by SIGTERM at once, without a checkpoint"
@@ -146,8 +146,8 @@ def _named(ranks: Sequence[int]) -> str:
 
 
 def _end_of(code: int) -> str:
-    """How a process ended that said nothing."""
+    """How a process ended that reported nothing."""
     if code >= 0:
         return f"ended with exit code {code} without a result"
-    hint = " (by the kernel for want of memory, if nobody else did)" if code == -signal.SIGKILL else ""
+    hint = " (probably by the kernel, out of memory)" if code == -signal.SIGKILL else ""
     return f"was killed by {signal.Signals(-code).name}{hint}"
