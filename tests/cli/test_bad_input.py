@@ -51,7 +51,7 @@ SUBMIT = ("submit", "hpo", "demo", "--local")
         (nothing, (*SUBMIT, "--sampler", "tpee"), ["--sampler", "tpe"]),
         (nothing, (*SUBMIT, "--timeout", "soon"), ["--timeout", "30m"]),
         (nothing, (*SUBMIT, "--set", "trial"), ["--set", "field=value"]),
-        (nothing, (*SUBMIT, "--set", "resources.gpus=99"), ["resources.gpus", "asks for 99"]),
+        (nothing, (*SUBMIT, "--set", "resources.gpus=99"), ["resources.gpus", "requests 99"]),
         (nothing, (*SUBMIT, "--params", "no.yaml"), ["no.yaml", "does not exist"]),
         (lambda: Path("p.yaml").write_text("l: 1\n"), (*SUBMIT, "--params", "p.yaml"), ["no such parameter"]),
         (lambda: Path("p.yaml").write_text("a: 1\n---\nb: 2\n"), (*SUBMIT, "--params", "p.yaml"), ["p.yaml", "YAML"]),

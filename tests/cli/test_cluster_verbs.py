@@ -98,7 +98,7 @@ def test_the_environment_chooses(platform, namespace, monkeypatch):
 def test_two_places_are_refused(platform, namespace):
     result = platform("status", "--local", "-n", "team")
     assert result.exit_code == 2
-    assert "choose two places" in result.stderr
+    assert "name two places" in result.stderr
 
 
 def test_the_foreground_shows_it_until_its_end(platform, namespace, monkeypatch):

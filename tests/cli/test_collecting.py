@@ -118,7 +118,7 @@ def test_flags_are_fields(platform, home, games):
             (*SUBMIT, "--games", "0", "--workers", "0"),
             ["--units: collect.units: 0 must", "--workers: collect.workers: 0 must"],
         ),
-        ((*SUBMIT, "--in-flight", "much"), ["--in-flight: collect.in_flight: 'much' is no amount of memory"]),
+        ((*SUBMIT, "--in-flight", "much"), ["--in-flight: collect.in_flight: 'much' is not an amount of memory"]),
         ((*SUBMIT, "--set", "collect.write={}"), ["collect.write: stands beside learner (train:learn)"]),
         ((*SUBMIT, "--resume", "nothing"), ["--resume: resume: there is no run 'nothing'"]),
     ],

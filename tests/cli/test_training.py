@@ -94,7 +94,7 @@ def test_flags_are_fields(platform, home):
         ((*SUBMIT, "--parallel", "3"), ["No such option", "--parallel"]),
         ((*SUBMIT, "--sampler", "tpe"), ["No such option", "--sampler"]),
         ((*SUBMIT, "--set", "trials=3"), ["--set trials=3: trials: is for a search"]),
-        ((*SUBMIT, "--gpus", "8"), ["resources.gpus: the training asks for 8", "this machine has none; --gpus 0 --ranks 8"]),
+        ((*SUBMIT, "--gpus", "8"), ["resources.gpus: the training requests 8", "this machine has none; --gpus 0 --ranks 8"]),
         ((*SUBMIT, "--nodes", "0"), ["--nodes: nodes: 0 must be over 0"]),
         ((*SUBMIT, "--resume", "nothing"), ["--resume: resume: there is no run 'nothing'"]),
         ((*SUBMIT, "--resume", "x", "--name", "x"), ["is this run itself; `platform resume x`"]),

@@ -54,17 +54,17 @@ def test_a_living_run_and_an_ended_one(site: Site) -> None:
     assert site.ask("GET", "/runs/old/code").data == b"\0\1\2"
 
 
-def test_a_run_whose_controller_is_gone_is_paused_and_cancelled_by_the_wish(site: Site) -> None:
+def test_a_run_whose_controller_is_gone_is_paused_and_cancelled_by_the_desired_state(site: Site) -> None:
     """It has no controller that could come to say so."""
     with site.ledger("toy"):
         pass
     wait_until(lambda: not site.get("/runs/toy/status")["alive"], "PostgreSQL sees that the controller is gone")
     assert site.get("/runs/toy/status")["status"]["state"] == "RUNNING"
-    assert site.change("PUT", "/runs/toy/wish", {"state": "paused"}).code == 200
+    assert site.change("PUT", "/runs/toy/desired", {"state": "paused"}).code == 200
     status = site.get("/runs/toy/status")["status"]
     assert (status["state"], status["running"], status["eta"]) == ("PAUSED", 0, None)
     assert status["reason"] == "paused by the user; `platform resume toy` goes on"
-    assert site.change("PUT", "/runs/toy/wish", {"state": "cancelled", "parallel": None}).code == 200
+    assert site.change("PUT", "/runs/toy/desired", {"state": "cancelled", "parallel": None}).code == 200
     status = site.get("/runs/toy/status")["status"]
     assert (status["state"], status["reason"]) == ("CANCELLED", "cancelled by the user")
     assert (status["running"], status["slots_ready"], status["nodes"], status["eta"]) == (0, 0, [], None)
@@ -122,16 +122,16 @@ def test_the_controllers_own_status_is_newer(postgres: Postgres, tmp_path: Path)
 def test_to_go_on_is_about_the_newest_attempt(site: Site) -> None:
     with site.ledger("toy") as ledger:
         for state, again in (("RUNNING", None), ("PAUSED", None), ("RUNNING", 0)):
-            assert site.change("PUT", "/runs/toy/wish", {"state": state}).code == 200
+            assert site.change("PUT", "/runs/toy/desired", {"state": state}).code == 200
             assert ledger.desired().again == again
             if state == "PAUSED":
                 ask(ledger)
 
 
-def test_each_field_of_a_wish_changes_alone_and_a_pause_leaves_a_run_cancelled(site: Site) -> None:
+def test_each_field_of_a_desired_state_changes_alone_and_a_pause_leaves_a_run_cancelled(site: Site) -> None:
     with site.ledger("toy") as ledger:
         ask(ledger)
-        for changed, wish in (
+        for changed, desired in (
             ({"parallel": 7}, Desired(RunState.RUNNING, 7)),
             ({"state": "PAUSED"}, Desired(RunState.PAUSED, 7)),
             ({"parallel": 3}, Desired(RunState.PAUSED, 3)),
@@ -139,33 +139,33 @@ def test_each_field_of_a_wish_changes_alone_and_a_pause_leaves_a_run_cancelled(s
             ({"state": "PAUSED"}, Desired(RunState.CANCELLED)),
             ({"state": "RUNNING"}, Desired(RunState.RUNNING, None, 0)),
         ):
-            assert site.change("PUT", "/runs/toy/wish", changed).code == 200
-            assert ledger.desired() == wish
-            assert site.get("/runs/toy/status")["desired"] == records.to_dict(wish)
+            assert site.change("PUT", "/runs/toy/desired", changed).code == 200
+            assert ledger.desired() == desired
+            assert site.get("/runs/toy/status")["desired"] == records.to_dict(desired)
 
 
 @pytest.mark.parametrize(
-    "wish",
+    "desired",
     [{"state": "SUCCEEDED"}, {"state": "gone"}, {"state": "RUNNING", "parallel": 0}, {"parallel": "many"}, {}, [], "x", 1],
 )
-def test_what_is_no_wish_is_refused(site: Site, wish: Any) -> None:
+def test_what_is_no_desired_state_is_refused(site: Site, desired: Any) -> None:
     site.ledger("toy").close()
-    reply = site.change("PUT", "/runs/toy/wish", wish)
+    reply = site.change("PUT", "/runs/toy/desired", desired)
     assert reply.code == 400
     assert reply.json()["error"]
 
 
 def test_states_may_be_written_small(site: Site) -> None:
     with site.ledger("toy") as ledger:
-        assert site.change("PUT", "/runs/toy/wish", {"state": "cancelled"}).code == 200
+        assert site.change("PUT", "/runs/toy/desired", {"state": "cancelled"}).code == 200
         assert ledger.desired().state is RunState.CANCELLED
 
 
 @pytest.mark.parametrize("headers", [{}, {cluster.TOKEN_HEADER: "wrong"}, {cluster.TOKEN_HEADER: "ä"}])
 def test_changes_need_the_token(site: Site, headers: dict[str, str]) -> None:
     with site.ledger("toy") as ledger:
-        wish, new = b'{"state": "CANCELLED"}', json.dumps(submission()).encode()
-        changes = (("PUT", "/runs/toy/wish", wish), ("PUT", "/runs/new", new), ("DELETE", "/runs/toy", b""))
+        desired, new = b'{"state": "CANCELLED"}', json.dumps(submission()).encode()
+        changes = (("PUT", "/runs/toy/desired", desired), ("PUT", "/runs/new", new), ("DELETE", "/runs/toy", b""))
         for method, path, body in changes:
             assert site.ask(method, path, body, **headers).code == 403
         assert ledger.desired().state is RunState.RUNNING
@@ -254,7 +254,7 @@ def test_an_empty_database_has_no_runs(postgres: Postgres, tmp_path: Path) -> No
         postgres.execute("DROP SCHEMA public CASCADE", made.url.split("/")[3].split("?")[0])
         assert made.ask("GET", "/runs").code == 200
         assert made.ask("GET", "/runs/toy/status").code == 404
-        assert made.change("PUT", "/runs/toy/wish", {"state": "PAUSED"}).code == 404
+        assert made.change("PUT", "/runs/toy/desired", {"state": "PAUSED"}).code == 404
     finally:
         made.close()
 
@@ -330,7 +330,7 @@ def test_whether_a_training_has_saved_a_checkpoint(site: Site, postgres: Postgre
 
 def test_a_body_is_bounded(site: Site) -> None:
     site.ledger("toy").close()
-    assert site.change("PUT", "/runs/toy/wish", {"state": "x" * 10_000}).code == 413
+    assert site.change("PUT", "/runs/toy/desired", {"state": "x" * 10_000}).code == 413
     assert site.ask("GET", "/health", **{"Content-Length": "-1"}).code == 413
 
 

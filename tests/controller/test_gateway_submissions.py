@@ -28,7 +28,7 @@ def test_a_run_is_known_from_its_submission_on(site: Site) -> None:
     assert (status.state, status.trials, status.created, status.started) == (RunState.PENDING, 6, 3.0, None)
     assert (found["alive"], site.get("/runs/toy/attempts"), site.get("/runs/toy/job")) == (False, [], sent["job"])
     assert site.ask("GET", "/runs/toy/code").data == b"x" * 2**20
-    assert site.change("PUT", "/runs/toy/wish", {"state": "CANCELLED"}).code == 200
+    assert site.change("PUT", "/runs/toy/desired", {"state": "CANCELLED"}).code == 200
     assert site.get("/runs/toy/status")["status"]["state"] == "CANCELLED"
     with site.ledger("toy", objectives=objectives) as ledger:  # the study that its controller finds is its own
         request = ask(ledger)

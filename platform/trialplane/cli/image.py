@@ -87,5 +87,5 @@ def _targets(target: str) -> tuple[str, ...]:
 
 def _run(one: Command) -> None:
     variables = [f"{name}={value}" for name, value in one.environ.items()]
-    output.note(output.paint(f"$ {' '.join([*variables, shlex.join(one.words)])}", dim=True))
+    output.note(output.paint(f"$ {' '.join([*variables, shlex.join(one.argv)])}", dim=True))
     images.run(one)

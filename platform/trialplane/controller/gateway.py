@@ -116,10 +116,10 @@ class Gateway:
             case "PUT", ["runs", run]:
                 self._check_token(headers)
                 return self._record(_named(run), body)
-            case "PUT", ["runs", run, "wish"]:
+            case "PUT", ["runs", run, "desired"]:
                 self._check_token(headers)
                 self._runs.desire(_named(run), _desired(body))
-                return _json({"wished": run})
+                return _json({"desired": run})
             case "DELETE", ["runs", run]:
                 self._check_token(headers)
                 return self._delete(_named(run))

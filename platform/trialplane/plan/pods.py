@@ -234,7 +234,7 @@ def _soon_elsewhere() -> list[dict[str, Any]]:
 
 
 def _topology(plan: Plan, role: Role) -> dict[str, Any]:
-    """Wishes about where the trial pods of a run lie to each other."""
+    """Preferences for placing the trial pods of a run together."""
     topology = plan.job.cluster.topology
     alike = {"matchLabels": {cluster.RUN: plan.run, cluster.ROLE: cluster.TRIAL}}
     made: dict[str, Any] = {}
