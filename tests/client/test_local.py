@@ -184,9 +184,7 @@ def test_a_stale_pid_is_nobody(runs):
 def test_a_damaged_status_says_what_to_do(runs):
     run = runs.make("a")
     run.status.write_text("{")
-    with pytest.raises(
-        RunDamaged, match=r"Removing that file repairs the run: .*, only the used part of budget\.time is lost"
-    ):
+    with pytest.raises(RunDamaged, match=r"Removing that file repairs the run: .*, only the used budget\.time is lost"):
         RunHandle("a", runs.target).status()
     run.status.unlink()
     assert RunHandle("a", runs.target).status().state is RunState.PAUSED

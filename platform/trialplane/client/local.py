@@ -28,7 +28,7 @@ from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import Desired, RunStatus, TrialRow
 from trialplane.wire.states import RunState
 
-_COUNTED = "Removing that file repairs the run: its counts are in the ledger, only the used part of budget.time is lost."
+_COUNTED = "Removing that file repairs the run: its counts are in the ledger, only the used budget.time is lost."
 _POLL = 0.2  # seconds between reads of a growing log
 
 M = TypeVar("M", bound=Callable[..., Any])
