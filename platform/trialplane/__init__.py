@@ -4,8 +4,8 @@ What users import from here: `Platform` submits runs from Python; a job's train.
 annotations, `Context`; code of a trial that has no `ctx` at hand calls `report`, `params`, `checkpoints` and `current`,
 which do nothing outside of a trial.
 
-The rooms, from what the user asks to what a pod runs: `spec` (the job file), `plan` (what will be sent),
-`client` and `cli` (the laptop), `controller` (asks Optuna, tells results), `worker` (runs trials), with `wire` (what
+The rooms, from the user's file to the pod: `spec` (the job file), `plan` (what will be sent),
+`client` and `cli` (the laptop), `controller` (Optuna's `ask` and `tell`), `worker` (runs trials), with `wire` (what
 crosses a process boundary) and `policies` (what must hold in a process) below them.
 """
 
@@ -34,7 +34,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Imports a public name when it is first asked for: a trial needs no client, and `import trialplane` costs nothing."""
+    """Imports a public name on first use: a trial needs no client, and `import trialplane` costs nothing."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = globals()[name] = getattr(importlib.import_module(_MODULES[name]), name)

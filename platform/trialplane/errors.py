@@ -6,23 +6,23 @@
     │   ├── JobNotFound             no such job folder; names the nearest
     │   ├── RunNotFound             no such run; names the nearest
     │   ├── RunExists               the name belongs to a run with another spec; shows the difference
-    │   ├── EntrypointError         the job's code does not import
+    │   ├── EntrypointError         the job's code cannot be imported
     │   ├── CheckpointMismatch      a checkpoint of another model, order of batches or number of ranks
-    │   └── DataError               a text file is missing, empty, changed, or no text; names it and the line
-    ├── PolicyError                 a process would break one of the four policies; says what to do
+    │   └── DataError               a text file is missing, empty, changed, or not text; names it and the line
+    ├── PolicyError                 a process would break one of the four policies; explains what to do
     │   └── TransportError          a value that may not cross a process boundary, by its path in the tree
     ├── LedgerError                 the study's database
     │   ├── LedgerLocked            another controller has this study
     │   ├── LedgerFenced            another controller took this study over; this one must stop writing
-    │   ├── LedgerCorrupt           the file is no study, or is damaged
-    │   └── LedgerUnavailable       the disk is full or the database is away
+    │   ├── LedgerCorrupt           the file is not a study, or is damaged
+    │   └── LedgerUnavailable       the disk is full or the database cannot be reached
     ├── CheckpointError             a checkpoint could not be written or read; older complete ones are untouched
     │   └── CheckpointDamaged       its files were cut or changed after they were written
     ├── CacheError                  an index or a token cache could not be written, or was damaged
     ├── SlotError                   no slot could be started
-    ├── MessageError                a message of another process is damaged, too long, or of another version
+    ├── MessageError                a message from another process is damaged, too long, or of another version
     └── TargetError                 the place where runs live (this machine, a cluster) refused or failed
-        └── RunDamaged              a run's files cannot be read, or are not what they were; names them
+        └── RunDamaged              a run's files cannot be read, or were changed; names them
 
 A message says what happened, to which run or trial, where the log is and what to type next. Foreign errors are mapped
 once, at the border of the room that owns the library, and chained with `from`.
@@ -34,7 +34,7 @@ import dataclasses
 import difflib
 from collections.abc import Iterable, Sequence
 
-# What `platform` and the controller end with; `platform --help` shows this list.
+# Exit codes of `platform` and the controller; `platform --help` shows this list.
 EXIT_OK = 0
 EXIT_RUN_FAILED = 1
 EXIT_BAD_INPUT = 2
@@ -43,25 +43,25 @@ EXIT_CANCELLED = 4
 EXIT_INTERRUPTED = 130
 EXIT_CODES = {
     EXIT_OK: "done",
-    EXIT_RUN_FAILED: "the run failed: too many trials did, or none gave a result",
+    EXIT_RUN_FAILED: "the run failed: too many trials failed, or none gave a result",
     EXIT_BAD_INPUT: "the input is wrong; nothing was started, nothing was lost",
     EXIT_PLATFORM: "the platform could not do its work",
     EXIT_CANCELLED: "the run was cancelled",
     EXIT_INTERRUPTED: "the run was stopped and can be resumed",
 }
-MOST_ISSUES = 50  # that are shown at once
+MOST_ISSUES = 50  # shown at once
 Place = tuple[str | int, ...]  # path of a field of a job file: ("space", "lr", "low")
-_LONGEST_WORD = 100  # nobody meant a name of ours with a longer one, and comparing it would take seconds
+_LONGEST_NAME = 100  # longer input is no misspelt name, and comparing it would take seconds
 
 
 class TrialplaneError(Exception):
-    """The root of the tree. `exit_code` is what the command line ends with."""
+    """The root of the tree. `exit_code` is that of the command line."""
 
     exit_code: int = EXIT_PLATFORM
 
 
 class InputError(TrialplaneError):
-    """What the user gave cannot be used; nothing was started."""
+    """The user's input cannot be used; nothing was started."""
 
     exit_code = EXIT_BAD_INPUT
 
@@ -88,7 +88,7 @@ class Issue:
         return ".".join(map(str, self.place))
 
     def below(self, *above: str | int) -> Issue:
-        """The same, by the path from the part that has its own as the field `above`."""
+        """The same issue, with the path of the enclosing part in front."""
         return dataclasses.replace(self, place=(*above, *self.place))
 
     def __str__(self) -> str:
@@ -121,7 +121,7 @@ class RunExists(InputError):
 
 
 class EntrypointError(InputError):
-    """The job's module or function does not import."""
+    """The job's module or function cannot be imported."""
 
 
 class CheckpointMismatch(InputError):
@@ -129,7 +129,7 @@ class CheckpointMismatch(InputError):
 
 
 class DataError(InputError):
-    """A text file that is missing, empty, changed since it was indexed, or no text."""
+    """A text file that is missing, empty, changed since it was indexed, or not text."""
 
 
 class PolicyError(TrialplaneError):
@@ -153,13 +153,13 @@ class LedgerFenced(LedgerError):
 
 
 class LedgerCorrupt(LedgerError):
-    """The file is no study, or is damaged."""
+    """The file is not a study, or is damaged."""
 
     exit_code = EXIT_BAD_INPUT
 
 
 class LedgerUnavailable(LedgerError):
-    """The disk is full or the database is away; what was told is safe."""
+    """The disk is full or the database cannot be reached; what was recorded is safe."""
 
 
 class CheckpointError(TrialplaneError):
@@ -187,7 +187,7 @@ class TargetError(TrialplaneError):
 
 
 class RunDamaged(TargetError):
-    """A run whose files cannot be read, or are not what they were; deleting it works."""
+    """A run whose files cannot be read, or were changed; it can still be deleted."""
 
 
 def shortened(text: str, longest: int) -> str:
@@ -196,9 +196,9 @@ def shortened(text: str, longest: int) -> str:
 
 
 def nearest(word: str, candidates: Iterable[str]) -> str:
-    """A phrase naming the candidates nearest to `word`, or all when few, or nothing when there are none."""
+    """A phrase naming the candidates nearest to `word`, or all if there are few; else ""."""
     known = sorted(candidates)
-    close = difflib.get_close_matches(word, known, n=3, cutoff=0.5) if len(word) <= _LONGEST_WORD else []
+    close = difflib.get_close_matches(word, known, n=3, cutoff=0.5) if len(word) <= _LONGEST_NAME else []
     if close:
         return f"did you mean {' or '.join(close)}?"
     if 0 < len(known) <= 12:
@@ -212,6 +212,6 @@ def counted(number: int, noun: str) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says, in one line; its class when it says nothing."""
+    """The first line of an error's message, or its class if it has none."""
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__

@@ -74,7 +74,7 @@ def test_a_run_that_is_replaced_is_named(platform, namespace):
     namespace.held = True
     assert "x is starting\n" in platform(*SUBMIT, "--detach").stderr
     namespace.cluster.objects["rayjobs"]["x"]["status"].update(jobDeploymentStatus="Failed")
-    assert "it replaces the run x of before, which ended before its first trial" in platform(*SUBMIT, "--detach").stderr
+    assert "it replaces an earlier run x, which ended before its first trial" in platform(*SUBMIT, "--detach").stderr
 
 
 def test_a_run_in_another_place_is_named(platform, namespace, runs):
@@ -82,7 +82,7 @@ def test_a_run_in_another_place_is_named(platform, namespace, runs):
     assert platform(*SUBMIT, "--detach").exit_code == 0
     missing = platform("status", "here")
     assert missing.exit_code == 2
-    assert "There is a run here elsewhere: add --local" in missing.stderr
+    assert "There is a run here in another place: add --local" in missing.stderr
     assert platform("status", "here", "--local").exit_code == 0
     missing = platform("status", "x", "--local")
     assert "add --context lab --namespace team" in missing.stderr
@@ -98,7 +98,7 @@ def test_the_environment_chooses(platform, namespace, monkeypatch):
 def test_two_places_are_refused(platform, namespace):
     result = platform("status", "--local", "-n", "team")
     assert result.exit_code == 2
-    assert "choose two places" in result.stderr
+    assert "name two places" in result.stderr
 
 
 def test_the_foreground_shows_it_until_its_end(platform, namespace, monkeypatch):
@@ -127,7 +127,7 @@ def test_ctrl_c_leaves_a_run_on_the_cluster_alone(platform, namespace, monkeypat
     monkeypatch.setattr(namespace, "_begin", interrupted)
     result = platform(*SUBMIT)
     assert result.exit_code == 130
-    assert "x goes on in namespace team of lab" in result.stdout
+    assert "x continues in namespace team of lab" in result.stdout
     assert "platform pause x" in result.stdout
     assert namespace.studies["x"].alive
 
@@ -158,7 +158,7 @@ def test_delete_asks(platform, namespace):
     assert result.exit_code == 2
     assert "--yes" in result.stderr
     result = platform("delete", "x", "--yes")
-    assert (result.exit_code, "x is forgotten" in result.stderr) == (0, True)
+    assert (result.exit_code, "x is deleted" in result.stderr) == (0, True)
     assert namespace.studies == {}
     assert platform("delete", "x", "--yes").exit_code == 2
 
@@ -172,7 +172,7 @@ def test_delete_on_this_machine(platform, runs):
 def test_the_submitters_log(platform, namespace, runs):
     platform(*SUBMIT, "--detach")
     assert platform("logs", "x", "--submitter").exit_code == 2
-    assert "has no TRIAL" in platform("logs", "x", "1", "--submitter").stderr
+    assert "takes no TRIAL" in platform("logs", "x", "1", "--submitter").stderr
     runs.make("a", tell=complete)
     assert "has no submitter" in platform("logs", "a", "--submitter", "--local").stderr
 

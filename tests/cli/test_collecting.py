@@ -118,7 +118,7 @@ def test_flags_are_fields(platform, home, games):
             (*SUBMIT, "--games", "0", "--workers", "0"),
             ["--units: collect.units: 0 must", "--workers: collect.workers: 0 must"],
         ),
-        ((*SUBMIT, "--in-flight", "much"), ["--in-flight: collect.in_flight: 'much' is no amount of memory"]),
+        ((*SUBMIT, "--in-flight", "much"), ["--in-flight: collect.in_flight: 'much' is not an amount of memory"]),
         ((*SUBMIT, "--set", "collect.write={}"), ["collect.write: stands beside learner (train:learn)"]),
         ((*SUBMIT, "--resume", "nothing"), ["--resume: resume: there is no run 'nothing'"]),
     ],
@@ -133,7 +133,7 @@ def test_what_cannot_be_is_refused_and_starts_nothing(platform, home, words, sai
 
 def test_validate_says_what_it_is(platform):
     assert platform("validate", "demo").stdout == (
-        "demo is valid: 3 iterations of 4 units, 2 workers, results to train:learn, at most 1Mi on their way\n"
+        "demo is valid: 3 iterations of 4 units, 2 workers, results to train:learn, at most 1Mi in flight\n"
     )
     assert json.loads(platform("validate", "demo", "-o", "json").stdout)["collect"]["units"] == 4
 
@@ -170,7 +170,7 @@ def test_a_second_submission_of_one_that_succeeded_says_how_to_ask_for_more(plat
 
 def test_a_status_says_how_the_iteration_goes():
     assert SHOWN.line(GOING) == (
-        "3/10 iterations complete, 1 attempt done again; iteration 3: 45/80 units, 1 failed; 1.25 units/s, 250 items/s; "
+        "3/10 iterations complete, 1 attempt retried; iteration 3: 45/80 units, 1 failed; 1.25 units/s, 250 items/s; "
         "3 GiB moved, 200 MiB in flight; worker 1 failed (error: bad)"
     )
     assert progress.line(GOING) == SHOWN.line(GOING)
@@ -183,8 +183,8 @@ def test_a_status_says_how_the_iteration_goes():
     ("status", "said"),
     [
         (dataclasses.replace(START, running=1), "0/10 iterations complete"),
-        (dataclasses.replace(GOING, running=0, complete=10), "10/10 iterations complete, 1 attempt done again"),
-        (dataclasses.replace(GOING, running=0, failed=1), "3/10 iterations complete, 1 failed, 1 attempt done again"),
+        (dataclasses.replace(GOING, running=0, complete=10), "10/10 iterations complete, 1 attempt retried"),
+        (dataclasses.replace(GOING, running=0, failed=1), "3/10 iterations complete, 1 failed, 1 attempt retried"),
         (START, "RUNNING: the slots are warming up (2/3 slots ready)"),
     ],
 )
@@ -291,7 +291,7 @@ def test_failures_are_told_as_iterations(runs):
 def test_best_is_of_searches(platform, runs):
     runs.make("a", tell=collected)
     result = platform("best", "a")
-    assert (result.exit_code, "is a collection, which searched nothing; `platform results a`" in result.stderr) == (2, True)
+    assert (result.exit_code, "is a collection, which searches nothing; `platform results a`" in result.stderr) == (2, True)
 
 
 def test_logs_of_the_consumer_and_of_a_worker(platform, runs):
@@ -311,7 +311,7 @@ def test_logs_of_the_consumer_and_of_a_worker(platform, runs):
     ("words", "said"),
     [
         (("logs", "a", "--worker", "2"), "--worker needs a TRIAL, which is the iteration"),
-        (("logs", "a", "1", "--worker", "2", "--attempt", "1"), "--worker has no --attempt"),
+        (("logs", "a", "1", "--worker", "2", "--attempt", "1"), "--worker takes no --attempt"),
         (("resume", "a", "--trials", "9"), "--trials: trials: cannot change"),
         (("resume", "a", "--workers", "0"), "--workers: collect.workers: 0 must be over 0"),
         (("resume", "a", "--max-failed", "-1"), "--max-failed: collect.max_failed: -1 must be at least 0"),
@@ -330,7 +330,7 @@ def test_what_is_asked_of_the_wrong_thing_is_refused(platform, runs, words, said
 def test_a_study_has_no_workers(platform, runs, job):
     job.write_text("kind: hpo\nobjective: {metric: units, direction: maximize}\ntrials: 1\nresources: {memory: 1Mi}\n")
     runs.make("b", tell=collected)
-    assert "--worker is for collections, and b is none" in platform("logs", "b", "0", "--worker", "1").stderr
+    assert "--worker is for collections, and b is not one" in platform("logs", "b", "0", "--worker", "1").stderr
 
 
 @pytest.mark.parametrize(
@@ -341,7 +341,7 @@ def test_a_study_has_no_workers(platform, runs, job):
             {"complete": 3},
             ["3/3 iterations complete in 1 m 30 s", "platform logs a ITERATION --worker N"],
         ),
-        (RunState.PAUSED, {"complete": 1}, ["1/3 iterations complete", "go on with it: `platform resume a`"]),
+        (RunState.PAUSED, {"complete": 1}, ["1/3 iterations complete", "continue it: `platform resume a`"]),
         (
             RunState.FAILED,
             {"complete": 1, "failed": 1},

@@ -197,10 +197,10 @@ def test_a_damaged_run_spoils_nothing_but_itself(platform, run, made, refused, n
         said = result.stdout + result.stderr
         assert result.exit_code in errors.EXIT_CODES, (words, said)
         assert "Traceback" not in said, (words, said)
-        assert "should not have happened" not in said, (words, said)
+        assert "internal error" not in said, (words, said)
         if "is damaged: " in said:
             assert str(run.root) in said, (words, said)
-            assert "`platform delete a` forgets it" in said, (words, said)
+            assert "`platform delete a` deletes it" in said, (words, said)
         if words == ("list",):
             assert result.exit_code == 0, said
             rows = {line.split()[0]: line for line in result.stdout.splitlines()[1:]}
@@ -249,7 +249,7 @@ def test_it_is_listed_as_damaged_and_verbs_that_need_the_file_name_it(platform, 
     for words in (("status", "a"), ("cancel", "a", "--yes"), ("resume", "a", "--detach"), submit):
         result = platform(*words)
         assert result.exit_code == errors.EXIT_PLATFORM, (words, result.stderr)
-        for text in ("the run a is damaged", "`platform delete a` forgets it", str(run.root), *said):
+        for text in ("the run a is damaged", "`platform delete a` deletes it", str(run.root), *said):
             assert text in result.stderr, words
     assert by_name["a"]["reason"] in listed.stderr
 
@@ -273,7 +273,7 @@ def test_removing_a_damaged_status_mends_the_run(platform, run, made):
 
 @pytest.mark.parametrize(
     ("words", "said"),
-    [(("pause", "a"), "a PAUSED"), (("cancel", "a", "--yes"), "a CANCELLED"), (("delete", "a", "--yes"), "a is forgotten")],
+    [(("pause", "a"), "a PAUSED"), (("cancel", "a", "--yes"), "a CANCELLED"), (("delete", "a", "--yes"), "a is deleted")],
 )
 def test_a_living_training_whose_job_is_damaged_can_be_ended(platform, runs, double, words, said):
     (runs.jobs / "demo" / "job.yaml").write_text("kind: train\n")

@@ -50,7 +50,7 @@ def test_a_line_says_what_matters():
     assert progress.line(WARMING) == "RUNNING: the slots are warming up (1/2 slots ready)"
     assert progress.line(HALF) == "12/24 ended: 9 complete, 2 pruned, 1 failed; 2 running; best f1 0.8123 (trial 7)"
     again = [study.counts(dataclasses.replace(HALF, running=0, retried=count)) for count in (1, 2)]
-    assert [text.rpartition("; ")[2] for text in again] == ["1 attempt tried again", "2 attempts tried again"]
+    assert [text.rpartition("; ")[2] for text in again] == ["1 attempt retried", "2 attempts retried"]
 
 
 def test_plain_lines_appear_when_something_changed():
@@ -84,7 +84,7 @@ def test_the_live_display_holds_the_same_facts(status, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     stream = Terminal()
     with progress.view(stream) as shown:
-        shown.say("trial 3: error: [brackets] are no markup")
+        shown.message("trial 3: error: [brackets] are no markup")
         shown.update(status)
     raw = stream.getvalue()
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", raw)

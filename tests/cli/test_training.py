@@ -94,7 +94,7 @@ def test_flags_are_fields(platform, home):
         ((*SUBMIT, "--parallel", "3"), ["No such option", "--parallel"]),
         ((*SUBMIT, "--sampler", "tpe"), ["No such option", "--sampler"]),
         ((*SUBMIT, "--set", "trials=3"), ["--set trials=3: trials: is for a search"]),
-        ((*SUBMIT, "--gpus", "8"), ["resources.gpus: the training asks for 8", "this machine has none; --gpus 0 --ranks 8"]),
+        ((*SUBMIT, "--gpus", "8"), ["resources.gpus: the training requests 8", "this machine has none; --gpus 0 --ranks 8"]),
         ((*SUBMIT, "--nodes", "0"), ["--nodes: nodes: 0 must be over 0"]),
         ((*SUBMIT, "--resume", "nothing"), ["--resume: resume: there is no run 'nothing'"]),
         ((*SUBMIT, "--resume", "x", "--name", "x"), ["is this run itself; `platform resume x`"]),
@@ -179,7 +179,7 @@ def test_a_cluster_is_sent_all_pods_at_once_and_the_user_is_told_of_checkpoints(
     result = platform("submit", "train", "demo", "--dry-run", "--ranks", "2", "--nodes", "2")
     assert result.exit_code == 0, result.stderr
     assert "minReplicas: 2" in result.stdout
-    assert "the chart has no place for checkpoints" in result.stderr
+    assert "the chart has no volume for checkpoints" in result.stderr
     assert "checkpoints" not in platform("submit", "train", "demo", "--dry-run", "--set", "checkpoints.url=s3://b/c").stderr
 
 
@@ -198,15 +198,15 @@ def test_a_line_says_where_it_is_and_how_fast():
     assert progress.line(START) == "RUNNING: the slots are warming up (1/2 slots ready)"
     assert progress.line(QUIET) == "the training has started; it has not reported a step yet"
     assert progress.line(GOING) == (
-        "step 1,200/10,000 (12%); loss 2.312; 1,048,576 tokens/s; 8,192 samples/s; started again once"
+        "step 1,200/10,000 (12%); loss 2.312; 1,048,576 tokens/s; 8,192 samples/s; restarted once"
     )
     waits = dataclasses.replace(GOING, running=0, state=RunState.PAUSED)  # stopped, and not started again
     assert training.again(waits) == ""
-    assert training.again(dataclasses.replace(waits, retried=3)) == "started again twice"
+    assert training.again(dataclasses.replace(waits, retried=3)) == "restarted twice"
     assert SHOWN.left(GOING) == 4000
     assert SHOWN.left(dataclasses.replace(GOING, eta=30.0)) == 30
     slow = dataclasses.replace(QUIET, progress=TrainingProgress(3, metrics={"slowest_rank": 5.0}), recorder="MLflow is away")
-    assert progress.line(slow) == "step 3; rank 5 holds the others up; MLflow is away"
+    assert progress.line(slow) == "step 3; rank 5 delays the others; MLflow is away"
 
 
 def test_plain_lines_of_a_training_are_not_one_for_each_step():
@@ -234,20 +234,20 @@ def test_the_live_display(monkeypatch):
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", stream.getvalue())
     for words in ("a  RUNNING", "step 1,200/10,000", "12%", "loss 2.312", "1 h 6 m left", "lr 0.0001", "2/2 slots ready"):
         assert words in text
-    assert "rank 5 holds the others up  started again once" in text
+    assert "rank 5 delays the others  restarted once" in text
     assert "trials" not in text
 
 
 def test_attempts_that_failed_are_told_as_such(runs):
     row = runs.make("a", tell=lost_once) and RunHandle("a", runs.target).attempts()[0]
-    assert SHOWN.failure("a", row) == ("attempt 1: crashed: rank 3 was killed; it starts again from its last checkpoint")
+    assert SHOWN.failure("a", row) == ("attempt 1: crashed: rank 3 was killed; it restarts from its last checkpoint")
 
 
 @pytest.mark.parametrize(
     ("state", "fields", "said"),
     [
         (RunState.SUCCEEDED, {"complete": 1}, ["step 1,200/10,000; loss 2.312", "in 1 m 30 s", "`platform results a`"]),
-        (RunState.PAUSED, {}, ["go on with it: `platform resume a`"]),
+        (RunState.PAUSED, {}, ["continue it: `platform resume a`"]),
         (RunState.FAILED, {"failed": 1}, ["`platform resume a`", "`platform submit train demo --resume a --local`"]),
     ],
 )
@@ -287,7 +287,7 @@ def test_only_attempts_that_are_followed_by_another_are_told(runs, monkeypatch):
 
     monkeypatch.setattr(RunHandle, "watch", watch)
     with progress.view(io.StringIO()) as view:
-        monkeypatch.setattr(view, "say", told.append)
+        monkeypatch.setattr(view, "message", told.append)
         list(progress.follow(RunHandle("a", runs.target), view))
     assert [text for text in told if text.startswith("attempt")] == []
 
@@ -328,7 +328,7 @@ def test_it_has_no_best_and_no_other_width(platform, runs):
     runs.make("a", tell=trained)
     best = platform("best")
     assert (best.exit_code, best.stdout) == (2, "")
-    assert "searched nothing" in best.stderr
+    assert "searches nothing" in best.stderr
     scale = platform("scale", "--parallel", "3")
     assert scale.exit_code == 2
     assert "fixed; `platform submit train demo --resume a --ranks N --local` goes on" in scale.stderr  # nothing to cancel
@@ -353,7 +353,7 @@ def test_one_that_has_succeeded_is_not_resumed_but_begun_anew(platform, runs):
 def test_one_that_has_failed_is_resumed(platform, runs):
     runs.say(runs.make("a", tell=failed), RunState.FAILED, failed=1)
     result = platform("resume", "--detach")
-    assert "a goes on" in result.stderr
+    assert "a continues" in result.stderr
     assert result.exit_code == 0
 
 
@@ -370,7 +370,7 @@ def test_its_log_is_what_it_said_and_not_its_controller(platform, runs):
     assert platform("logs", "--controller").stdout == "the slots are warm\n"
     result = platform("logs", "a", "1")
     assert (result.exit_code, result.stdout) == (2, "")
-    assert "a is a training, and has no trial 1: `platform logs a` shows what all its ranks said" in result.stderr
+    assert "a is a training, and has no trial 1: `platform logs a` shows the output of all its ranks" in result.stderr
     assert "`platform logs a --attempt 1`" in result.stderr
 
 

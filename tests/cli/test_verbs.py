@@ -192,7 +192,7 @@ def test_submit_detached_returns_at_once(platform, runs, double, home):
     assert "platform status x --watch" in result.stderr
     double(RunPaths.of(home, "x"))
     again = platform("submit", "hpo", "demo", "--local", "--detach", "--name", "x")
-    assert "is running: it goes on" in again.stderr
+    assert "is running: it continues" in again.stderr
     assert platform("cancel", "x", "--yes").exit_code == 0
     assert json.loads(platform("status", "x", "-o", "json").stdout)["state"] == "CANCELLED"
 

@@ -1,7 +1,7 @@
 """What happens in a namespace with the chart, in this process: KubeRay, a controller that works on nothing, the gateway.
 
-A RayJob gets its RayCluster and pods at once. Its controller is there unless the test holds it back; it says RUNNING, takes
-wishes at once, and ends as the real one does. The ledger outlives every Kubernetes object. Trials end when a test says so.
+A RayJob gets its RayCluster and pods at once. Its controller is there unless the test holds it back; it reports RUNNING,
+follows the desired state at once, and ends as the real one does. The ledger outlives every object. A test ends trials.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Study:
     code: bytes
     status: RunStatus
     alive: bool = False
-    wish: RunState = RunState.RUNNING
+    desired: RunState = RunState.RUNNING
     parallel: int | None = None
     rows: list[TrialRow] = dataclasses.field(default_factory=list)
     whole: list[Attempt] | None = None  # what an export reads; None for a gateway of before there was one
@@ -61,7 +61,7 @@ class NamespaceDouble:
 
     Attributes:
         held: while True, controllers do not start: their pods are pending.
-        deaf: while True, controllers do not take wishes.
+        deaf: while True, controllers ignore the desired state.
         down: while True, the gateway does not answer.
     """
 
@@ -126,7 +126,7 @@ class NamespaceDouble:
     # The controller
 
     def step(self) -> None:
-        """Lets controllers whose pods are there begin, and take wishes."""
+        """Lets controllers whose pods are there begin, and take the desired state."""
         for run, ray_job in list(self.cluster.objects["rayjobs"].items()):
             if ray_job["status"]["jobDeploymentStatus"] == "Initializing" and not self.held:
                 self._begin(run, ray_job)
@@ -134,8 +134,8 @@ class NamespaceDouble:
             if study.alive and not self.deaf:
                 width = study.parallel or jobs.read(study.job).width
                 study.status = dataclasses.replace(study.status, parallel=width)
-                if study.wish is not RunState.RUNNING:
-                    self.end(run, study.wish, "stopped" if study.wish is RunState.PAUSED else "cancelled by the user")
+                if study.desired is not RunState.RUNNING:
+                    self.end(run, study.desired, "stopped" if study.desired is RunState.PAUSED else "cancelled by the user")
 
     def _begin(self, run: str, ray_job: dict[str, Any]) -> None:
         spec = self.cluster.objects["configmaps"].get(run)
@@ -214,10 +214,11 @@ class NamespaceDouble:
         if study is None:
             return _json({"error": f"there is no run {parts[1]}"}, 404)
         if method == "PUT":
-            wish = json.loads(body)
-            assert wish, "a wish changes something"
-            study.wish = RunState(wish.get("state", study.wish))
-            study.parallel = wish.get("parallel", study.parallel)
+            assert parts[2:] == ["desired"]
+            changed = json.loads(body)
+            assert changed, "a change names a field"
+            study.desired = RunState(changed.get("state", study.desired))
+            study.parallel = changed.get("parallel", study.parallel)
             return _json({})
         if method == "DELETE":
             del self.studies[parts[1]]
@@ -248,12 +249,13 @@ class NamespaceDouble:
     def _read(self, study: Study, what: str, query: Mapping[str, str]) -> tuple[int, dict[str, str], bytes]:
         if what == "status":
             status = study.status
-            if not study.alive and study.wish is RunState.CANCELLED and not status.state.is_ended:
+            desired = study.desired
+            if not study.alive and desired is RunState.CANCELLED and not status.state.is_ended:
                 status = dataclasses.replace(status, state=RunState.CANCELLED, reason="cancelled by the user", slots_ready=0)
-            elif not study.alive and study.wish is RunState.PAUSED and status.state in (RunState.PENDING, RunState.RUNNING):
+            elif not study.alive and desired is RunState.PAUSED and status.state in (RunState.PENDING, RunState.RUNNING):
                 status = dataclasses.replace(status, state=RunState.PAUSED, reason="paused by the user", slots_ready=0)
-            desired = {"state": study.wish, "parallel": study.parallel}
-            return _json({"status": records.to_dict(status), "alive": study.alive, "desired": desired})
+            recorded = {"state": desired, "parallel": study.parallel}
+            return _json({"status": records.to_dict(status), "alive": study.alive, "desired": recorded})
         if what == "job":
             return 200, {}, study.job
         if what == "submission":

@@ -74,7 +74,7 @@ def collected(request) -> TrialOutcome:
         (
             a_job({"gpus": 2}),
             {},
-            "resources.gpus: a worker asks for 2, and this machine has none; --set resources.gpus=0",
+            "resources.gpus: a worker requests 2, and this machine has none; --set resources.gpus=0",
         ),
     ],
 )
@@ -84,7 +84,7 @@ def test_gpus_are_counted_for_the_learner_too(wanted, has, said):
 
 def test_what_gets_slow_is_told_in_its_own_words():
     assert fits(a_job({"cpus": 2}, workers=3))[1] == [
-        "3 workers with 2 cores each and the learner with 2 cores: this machine has 4 cores, so they get slower"
+        "3 workers with 2 cores each and the learner with 2 cores: this machine has 4 cores, so they will be slower"
     ]
     (warning,) = fits(a_job({"memory": "5Gi"}, workers=1))[1]
     assert warning == "a worker with 5Gi and the learner with 5Gi: that is more than this machine's 8 GiB"
@@ -96,7 +96,7 @@ def test_shared_memory_too_small_for_what_is_in_flight_is_told(in_flight, shm, t
     assert len(warnings) == told
     for warning in warnings:
         assert "collect.in_flight is 598 MiB, and /dev/shm has 2048 MiB left, half of it for results" in warning
-        assert warning.endswith("--in-flight 597Mi is what fits")
+        assert warning.endswith("--in-flight 597Mi fits")
 
 
 def test_a_search_is_not_told_of_shared_memory():
@@ -109,17 +109,17 @@ def test_a_search_is_not_told_of_shared_memory():
 
 def test_a_worker_larger_than_every_node_is_called_a_worker(look):
     issues, _ = look(Seen(nodes=[node(nvidia_com__gpu="1")]), resources__gpus=2)
-    assert [text.partition(",")[0] for text in issues] == ["resources.gpus: a worker asks for 2 nvidia.com/gpu"]
+    assert [text.partition(",")[0] for text in issues] == ["resources.gpus: a worker requests 2 nvidia.com/gpu"]
 
 
 def test_the_cure_for_a_learner_without_gpus_is_the_learners(look):
     """Else the workers would get them."""
     (issue,), _ = look(Seen(nodes=[node(nvidia_com__gpu="1")]), **{"collect.learner.resources.gpus": 2, "resources.gpus": 0})
-    assert issue.startswith("collect.learner.resources.gpus: the learner asks for 2 nvidia.com/gpu")
+    assert issue.startswith("collect.learner.resources.gpus: the learner requests 2 nvidia.com/gpu")
     assert issue.endswith("--set collect.learner.resources.gpus=1")
     job = a_job(learner={"entrypoint": "train:learn", "resources": {"gpus": 2}})
     assert fits(job, cores=99)[0] == [
-        "collect.learner.resources.gpus: the learner asks for 2, and this machine has none; "
+        "collect.learner.resources.gpus: the learner requests 2, and this machine has none; "
         "--set collect.learner.resources.gpus=0"
     ]
 
@@ -139,7 +139,7 @@ def test_a_quota_must_hold_the_learner_and_a_worker(look, pods, fit):
     issues, warnings = look(Seen(quotas=[quota(pods=pods)]))
     if fit is None:
         (issue,) = issues
-        assert issue.startswith("resources: one worker, the learner and the controller ask for 4 pods, and small allows 3")
+        assert issue.startswith("resources: one worker, the learner and the controller request 4 pods, and small allows 3")
     elif fit == 1:
         assert issues == []
         (warning,) = warnings
@@ -154,9 +154,9 @@ def test_a_quota_must_hold_the_learner_and_a_worker(look, pods, fit):
         (None, False, ""),
         ("s3://b/c", False, ""),
         ("/checkpoints/games", True, ""),
-        ("/checkpoints/games", False, "goes with it; write a URL (s3://bucket/path), or leave it out"),
-        ("/data/games", True, "is on the data volume, which pods may only read; write a folder below /checkpoints, a URL"),
-        ("/home/ann", True, "/home/ann is a folder of the pod's own"),
+        ("/checkpoints/games", False, "is lost with it; write a URL (s3://bucket/path), or leave it out"),
+        ("/data/games", True, "is on the data volume, which is read-only; write a folder below /checkpoints, a URL"),
+        ("/home/ann", True, "/home/ann is a folder of the pod"),
     ],
 )
 def test_files_go_where_they_stay(to, has_volume, said):
@@ -207,7 +207,7 @@ def test_a_study_has_no_iterations():
 
 def test_one_that_has_succeeded_says_how_to_ask_for_more():
     status = RunStatus("a", "demo", RunState.SUCCEEDED, trials=10, complete=10, progress=CollectionProgress())
-    assert "`platform resume a --iterations N` asks for more than 10" in changes.nothing_to_do(status, a_job(), a_job())
+    assert "`platform resume a --iterations N` runs more than 10" in changes.nothing_to_do(status, a_job(), a_job())
     failed_ = dataclasses.replace(status, state=RunState.FAILED, complete=3, failed=1)
     assert changes.nothing_to_do(failed_, a_job(), a_job()) == ""
 
@@ -219,7 +219,7 @@ def test_a_status_before_the_controller_speaks_counts_slots():
 
 def test_here_other_workers_need_a_pause(runs, held):
     run = runs.make("a", tell=collected)
-    with pytest.raises(InputError, match="nobody works on a; `platform resume a --workers 4` goes on"):
+    with pytest.raises(InputError, match="a is not active; `platform resume a --workers 4` continues"):
         list(RunHandle("a", runs.target).scale(4))
     held(run)
     with pytest.raises(InputError, match="first `platform pause a`: `platform resume a --workers 4`"):
@@ -249,7 +249,7 @@ def test_a_resumed_one_keeps_its_workers(target, namespace, planned):
     handle = on_a_cluster(target, planned)
     assert scaled(target, 4)
     handle.pause()
-    with pytest.raises(InputError, match="`platform resume a --workers 3` goes on with so many"):
+    with pytest.raises(InputError, match="`platform resume a --workers 3` continues with that many"):
         scaled(target, 3)
     handle.resume()
     assert (handle.job.width, handle.status().slots) == (4, 5)

@@ -115,7 +115,7 @@ def test_the_pod_is_deleted_also_when_it_never_starts(cluster) -> None:
     cluster.status = {"phase": "Pending", "conditions": [condition]}
     code, found = examined("--wait", "1")
     assert code == 3
-    assert "for want of" in found["trial pod"]["message"]
+    assert "for lack of" in found["trial pod"]["message"]
     assert cluster.objects["pods"] == {}
 
 

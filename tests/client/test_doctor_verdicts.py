@@ -126,13 +126,13 @@ BAD = {
     "an operator that does not run": (
         doctor_verdicts.operator([operator("quay/operator:v1.6.2", 0)]),
         Verdict.FAIL,
-        "no pod that is ready",
+        "no ready pod",
         "kubectl --namespace kuberay-system",
     ),
     "an operator without a version": (
         doctor_verdicts.operator([operator("quay/operator@sha256:abc")]),
         Verdict.WARN,
-        "no version",
+        "not a version",
         "1.6",
     ),
     "no chart": (
@@ -163,7 +163,7 @@ BAD = {
     "no claim for runs": (
         doctor_verdicts.claims(site(runs={"claim": ""}), [], []),
         Verdict.WARN,
-        "go with their pods",
+        "are lost with their pods",
         "claim for runs",
     ),
     "no way to the gateway": (
@@ -186,7 +186,7 @@ BAD = {
         "--gpus 0",
     ),
     "no node of the kind": (room(0, [node({})], [])["nodes"], Verdict.WARN, "pool=gpu", "wait"),
-    "nodes that may not be seen": (room(0, None, [])["nodes"], Verdict.WARN, "may not look", "ask"),
+    "nodes that may not be seen": (room(0, None, [])["nodes"], Verdict.WARN, "may not list them", "ask"),
     "a quota that is too small": (
         room(0, [GPU_NODE], [TIGHT])["quota"],
         Verdict.FAIL,
@@ -208,7 +208,7 @@ BAD = {
     "no admission policy": (
         doctor_verdicts.admission(answer(201, {})),
         Verdict.FAIL,
-        "would be let in",
+        "would be admitted",
         "admission.enabled",
     ),
     "another refusal": (
@@ -230,7 +230,7 @@ BAD = {
             ["No module named probe\n"],
         ),
         Verdict.FAIL,
-        "ended with exit code 1 before its checks were done; it said: No module named probe",
+        "ended with exit code 1 before its checks were done; its output: No module named probe",
         "jobs/Dockerfile",
     ),
 }

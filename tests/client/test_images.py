@@ -183,7 +183,7 @@ def test_a_package_index_with_a_password_is_refused_as_it_would_stay_in_the_imag
     monkeypatch.setenv("PIP_EXTRA_INDEX_URL", "https://example.com/simple https://user:secret@example.com/simple")
     said = machine.type("build")
     assert said.exit_code == 2
-    assert "PIP_EXTRA_INDEX_URL holds a user's name or password" in said.stderr
+    assert "PIP_EXTRA_INDEX_URL holds a user name or password" in said.stderr
     assert "secret" not in said.output
     assert machine.ran == []
 
@@ -192,7 +192,7 @@ def test_a_build_that_fails_says_so_and_ends_with_3(machine):
     machine.set(broken=True)
     said = machine.type("build")
     assert said.exit_code == 3
-    assert "`docker build` ended with exit code 17; what it said is above" in said.stderr
+    assert "`docker build` ended with exit code 17; its output is above" in said.stderr
     assert len(machine.ran) == 0
 
 
@@ -233,7 +233,7 @@ def test_push_and_load_want_images_that_are_there(machine):
     for verb in (["push", "--registry", "r"], ["load", "--cluster", "lab"]):
         said = machine.type(*verb, "--tag", "v9")
         assert said.exit_code == 2
-        assert "there is no image trialplane/controller:v9 here; `platform image build` makes it" in said.stderr
+        assert "there is no image trialplane/controller:v9 here; `platform image build` creates it" in said.stderr
     assert machine.ran == []
 
 

@@ -60,7 +60,7 @@ def test_a_run_whose_pods_wait_is_pending_with_the_reason(target, namespace, pla
         pod["status"] = {"phase": "Pending", "conditions": [condition]}
     status = RunHandle("a", target).status()
     assert (status.state, status.trials, status.job) == (RunState.PENDING, 6, "demo")
-    assert "the controller's pod a-x7k2p-head fits no node, for want of 1 cpu" in status.reason
+    assert "the controller's pod a-x7k2p-head fits no node, for lack of 1 cpu" in status.reason
     assert target.is_active("a")
 
 
@@ -95,7 +95,7 @@ def test_what_kubernetes_alone_knows_is_shown_while_the_gateway_is_away(target, 
     assert target.runs() == ["a"]
     with pytest.raises(TargetError, match="does not answer"):
         handle.attempts()
-    with pytest.raises(TargetError, match="only runs that live are known"):
+    with pytest.raises(TargetError, match="only active runs are known"):
         RunHandle("b", target).status()
 
 
@@ -281,7 +281,7 @@ def test_a_scale_that_waits_leaves_a_pause_as_it_is(target, namespace, planned):
     namespace.deaf = True  # the controller takes its time to end
     RunHandle("a", target).stop()
     next(waits)
-    assert namespace.studies["a"].wish is RunState.PAUSED
+    assert namespace.studies["a"].desired is RunState.PAUSED
     namespace.deaf = False
     with pytest.raises(InputError, match="`platform resume a --parallel 1`"):
         list(waits)
@@ -328,7 +328,7 @@ def test_a_scaled_run_keeps_its_width_when_it_is_resumed(target, namespace, plan
 def test_the_log_of_a_controller_that_never_spoke_is_its_pods(target, namespace, planned):
     namespace.held = True
     submit(target, planned())
-    with pytest.raises(InputError, match="has said nothing yet: the controller's pod"):
+    with pytest.raises(InputError, match="has no log yet: the controller's pod"):
         RunHandle("a", target).logs()
     pod = namespace.cluster.objects["pods"]["a-x7k2p-head"]
     pod["status"]["containerStatuses"][0]["state"] = {"terminated": {"exitCode": 1}}
@@ -338,7 +338,7 @@ def test_the_log_of_a_controller_that_never_spoke_is_its_pods(target, namespace,
 
 def test_the_submitters_log(target, namespace, planned):
     started(target, planned())
-    with pytest.raises(InputError, match="submitter's pod of a is not there"):
+    with pytest.raises(InputError, match="there is no submitter's pod of a"):
         RunHandle("a", target).submitter_log()
     labels = {names.RUN: "a", names.ROLE: names.SUBMITTER}
     box = {"name": "submitter", "state": {"running": {}}}
@@ -366,7 +366,7 @@ def test_more_gpus_than_any_node_has(target, namespace, planned):
     assert [(one.field, one.message) for one in found] == [
         (
             "resources.gpus",
-            "a trial asks for 4 nvidia.com/gpu, and the largest node that it may run on has 2 nvidia.com/gpu; "
+            "a trial requests 4 nvidia.com/gpu, and the largest node that it may run on has 2 nvidia.com/gpu; "
             "--set resources.gpus=2",
         )
     ]

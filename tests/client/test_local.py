@@ -184,7 +184,7 @@ def test_a_stale_pid_is_nobody(runs):
 def test_a_damaged_status_says_what_to_do(runs):
     run = runs.make("a")
     run.status.write_text("{")
-    with pytest.raises(RunDamaged, match=r"Removing that file mends the run: .*, only what it used of budget\.time is lost"):
+    with pytest.raises(RunDamaged, match=r"Removing that file repairs the run: .*, only the used budget\.time is lost"):
         RunHandle("a", runs.target).status()
     run.status.unlink()
     assert RunHandle("a", runs.target).status().state is RunState.PAUSED
@@ -314,7 +314,7 @@ def test_more_trials_do_not_lift_a_budget(runs, state, budget, way):
     run = runs.make("a", tell=complete, asks=3, **budget)
     runs.say(run, state, worked=50.5)
     before = run.job.read_bytes()
-    with pytest.raises(InputError, match=rf"--set budget\.{way}` goes on"):
+    with pytest.raises(InputError, match=rf"--set budget\.{way}` continues"):
         RunHandle("a", runs.target).resume(changes={"trials": 9})
     assert run.job.read_bytes() == before
 

@@ -45,8 +45,8 @@ def test_a_job_that_fits_is_silent():
 @pytest.mark.parametrize(
     ("wanted", "has", "said"),
     [
-        (job(gpus=1), {}, "resources.gpus: a trial asks for 1, and this machine has none; --set resources.gpus=0"),
-        (job(gpus=4), {"gpus": 2}, "resources.gpus: a trial asks for 4, and this machine has 2; --set resources.gpus=2"),
+        (job(gpus=1), {}, "resources.gpus: a trial requests 1, and this machine has none; --set resources.gpus=0"),
+        (job(gpus=4), {"gpus": 2}, "resources.gpus: a trial requests 4, and this machine has 2; --set resources.gpus=2"),
         (
             job(parallel=4, gpus=1),
             {"gpus": 2},
@@ -55,7 +55,7 @@ def test_a_job_that_fits_is_silent():
         (
             training(gpus=8),
             {"gpus": 4, "cores": 8, "memory": None},
-            "resources.gpus: the training asks for 8, and this machine has 4; --gpus 4 trains on those, --gpus 0 --ranks 8 "
+            "resources.gpus: the training requests 8, and this machine has 4; --gpus 4 trains on those, --gpus 0 --ranks 8 "
             "on its cores, and without --local a cluster is asked",
         ),
         (training(gpus=8), {}, "this machine has none; --gpus 0 --ranks 8 on its cores"),
@@ -90,15 +90,15 @@ def test_without_a_job_only_the_machine_is_looked_at():
         (
             job(parallel=3, cpus=2),
             {},
-            "3 trials with 2 cores each: this machine has 4 cores, so they get slower",
+            "3 trials with 2 cores each: this machine has 4 cores, so they will be slower",
         ),
         (job(parallel=5, memory="2Gi"), {"cores": 8}, "more than this machine's 8 GiB"),
         (
             training(),
             {"gpus": 2},
-            "the training runs on cores, and none of its ranks sees this machine's 2 GPUs; --gpus 2 does",
+            "the training runs on CPUs and does not use this machine's 2 GPUs; --gpus 2 does",
         ),
-        (training(cpus=8), {}, "the training with 8 cores: this machine has 4 cores, so they get slower"),
+        (training(cpus=8), {}, "the training with 8 cores: this machine has 4 cores, so they will be slower"),
         (
             training(nodes=3, cpus=1, memory="4Gi"),
             {},
@@ -132,7 +132,7 @@ def test_fewer_trials_than_parallel_need_fewer_gpus():
 
 def test_a_home_in_a_closed_folder(closed, tmp_path):
     here = Machine.here(tmp_path / "closed" / "a" / "home")
-    assert here.obstacle == f"cannot be looked at: {tmp_path / 'closed'} is closed to you"
+    assert here.obstacle == f"cannot be checked: you may not read {tmp_path / 'closed'}"
 
 
 def test_hidden_gpus_do_not_count(tmp_path, monkeypatch):

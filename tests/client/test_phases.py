@@ -73,11 +73,11 @@ def test_one_that_is_being_deleted_is_over():
 
 def test_why_it_failed():
     failed = ray_job("Failed", reason="PreRunningDeadlineExceeded", message="The RayJob has been\n waiting")
-    assert phases.words(failed) == (
+    assert phases.explanation(failed) == (
         "its pods did not start in time (preRunningDeadlineSeconds): The RayJob has been waiting"
     )
-    assert phases.words(ray_job("Failed", reason="Whatever", message="")) == "Whatever"
-    assert phases.words(ray_job("Running", "RUNNING", message="fine")) == ""
+    assert phases.explanation(ray_job("Failed", reason="Whatever", message="")) == "Whatever"
+    assert phases.explanation(ray_job("Running", "RUNNING", message="fine")) == ""
 
 
 def test_the_log_in_a_message_is_left_out_but_for_its_exception():
@@ -86,10 +86,10 @@ def test_the_log_in_a_message_is_left_out_but_for_its_exception():
         '  File "/app/session.py", line 44, in drive\n    job = read(run)\nValueError: no job\n  of that name\n'
     )
     head = "Job entrypoint command failed with exit code 1, last available logs (truncated to 20,000 chars):\n"
-    assert phases.words(ray_job("Failed", reason="AppFailed", message=head + log)) == (
+    assert phases.explanation(ray_job("Failed", reason="AppFailed", message=head + log)) == (
         "the controller failed: Job entrypoint command failed with exit code 1: ValueError: no job of that name"
     )
-    plain = phases.words(ray_job("Failed", reason="AppFailed", message=head + "x\n" * 1000 + "the end"))
+    plain = phases.explanation(ray_job("Failed", reason="AppFailed", message=head + "x\n" * 1000 + "the end"))
     assert plain.endswith("the end")
     assert len(plain) < 600
 

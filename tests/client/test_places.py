@@ -24,7 +24,7 @@ def test_flags_win(home, submits):
     assert chosen(local=True, submits=submits, **environ) == HERE
     assert chosen(context="x", submits=submits, **environ) == Place(context="x")
     assert chosen(namespace="y", submits=submits, **environ) == Place(namespace="y")
-    with pytest.raises(InputError, match="--local and --namespace choose two places"):
+    with pytest.raises(InputError, match="--local and --namespace name two places"):
         chosen(local=True, namespace="y", submits=submits)
 
 

@@ -69,7 +69,7 @@ def test_gpus_of_the_largest_node_that_trials_may_run_on(look):
     assert look(Seen(nodes=nodes), resources__gpus=8) == ([], [])
     issues, _ = look(Seen(nodes=nodes), resources__gpus=8, cluster__node_selector={"pool": "small"})
     assert issues == [
-        "resources.gpus: a trial asks for 8 nvidia.com/gpu, and the largest node that it may run on has 2 nvidia.com/gpu; "
+        "resources.gpus: a trial requests 8 nvidia.com/gpu, and the largest node that it may run on has 2 nvidia.com/gpu; "
         "--set resources.gpus=2"
     ]
 
@@ -77,7 +77,7 @@ def test_gpus_of_the_largest_node_that_trials_may_run_on(look):
 def test_what_a_node_autoscaler_may_make_is_a_warning(look):
     assert look(Seen(nodes=[node()]), resources__gpus=1) == (
         [],
-        ["a trial asks for 1 nvidia.com/gpu, and no node has any now; it waits until one appears"],
+        ["a trial requests 1 nvidia.com/gpu, and no node has any now; it waits until one appears"],
     )
     assert look(Seen(nodes=[node()]), cluster__node_selector={"pool": "gpu"}) == (
         [],
@@ -89,8 +89,8 @@ def test_what_a_node_autoscaler_may_make_is_a_warning(look):
 
 def test_one_trial_must_fit_the_quota(look):
     (issue,), _ = look(Seen(quotas=[quota(requests__memory="2Gi")]))
-    assert issue.startswith("resources: a trial and the controller ask for ")
-    assert issue.endswith("small allows 2 GiB in the namespace; ask for less, or have the quota raised")
+    assert issue.startswith("resources: a trial and the controller request ")
+    assert issue.endswith("small allows 2 GiB in the namespace; request less, or have the quota raised")
 
 
 def test_all_trials_at_a_time_should(look):
@@ -116,7 +116,7 @@ def test_a_training_on_nodes_with_fewer_gpus_is_told_how_to_spread(training):
     nodes = [node(nvidia_com__gpu="4", **BIG), node(nvidia_com__gpu="4", **BIG)]
     (issue,), _ = training(Seen(nodes=nodes), resources__gpus=8)
     assert issue == (
-        "resources.gpus: each pod of the training asks for 8 nvidia.com/gpu, and the largest node that it may run on has "
+        "resources.gpus: each pod of the training requests 8 nvidia.com/gpu, and the largest node that it may run on has "
         "4 nvidia.com/gpu; --gpus 4 --nodes 2 spreads them over 2 nodes"
     )
     assert training(Seen(nodes=nodes), resources__gpus=4, nodes=2) == ([], [])
@@ -128,19 +128,19 @@ def test_all_pods_of_a_training_need_room(training):
     nodes = [node(nvidia_com__gpu="4", **BIG)]
     issues, (warning,) = training(Seen(nodes=nodes), resources__gpus=4, nodes=2)
     assert issues == []
-    assert "starts when all 2 are there, and the nodes have room for 1" in warning
+    assert "starts when all 2 are ready, and the nodes have room for 1" in warning
 
 
 def test_all_pods_of_a_training_must_fit_the_quota(training):
     seen = Seen(quotas=[quota(**{"requests.nvidia.com/gpu": "12"})])
     (issue,), _ = training(seen, resources__gpus=8, nodes=2)
-    assert issue.startswith("resources: the training and the controller ask for 16 nvidia.com/gpu, and small allows 12")
+    assert issue.startswith("resources: the training and the controller request 16 nvidia.com/gpu, and small allows 12")
     assert training(seen, resources__gpus=4, nodes=3)[0] == []
     full = quota(pods="8")
     full["status"]["used"] = {"pods": "5"}
     issues, (warning,) = training(Seen(quotas=[full]), nodes=4)
     assert issues == []
-    said = "has 3 pods left, and the training and its controller ask for 6 pods: it waits until others have ended"
+    said = "has 3 pods left, and the training and its controller request 6 pods: it waits until others have ended"
     assert warning == f"the quota small {said}"
 
 

@@ -103,7 +103,7 @@ def test_a_run_whose_ledger_is_gone_is_neither_forgotten_nor_begun_anew(runs, to
     plan = planning.plan(load.load_job(source), source, "a", ORIGIN)
     handle = RunHandle("a", runs.target)
     for verb in (handle.attempts, handle.resume, lambda: submit(runs.target, plan)):
-        with pytest.raises(TargetError, match=r"its trials are in MLflow: .*`platform delete a` forgets it"):
+        with pytest.raises(TargetError, match=r"its trials are in MLflow: .*`platform delete a` deletes it"):
             verb()
     assert run.root.exists()
 
@@ -172,7 +172,7 @@ def test_a_ledger_that_somebody_locks_is_no_damaged_one(runs, monkeypatch):
     holder = connect(run.ledger)
     holder.execute("PRAGMA journal_mode=DELETE")
     holder.execute("BEGIN EXCLUSIVE")
-    with pytest.raises(LedgerUnavailable, match="look who holds the file"):
+    with pytest.raises(LedgerUnavailable, match="see which process holds it"):
         read(run, alive=True)
     holder.close()
     assert len(read(run)) == 6

@@ -52,7 +52,7 @@ def platform(target, namespace, planned):
 
 
 def test_a_checkpoint_is_looked_for_where_it_would_be(platform, namespace, chart):
-    went = "resume: the checkpoints of a went with its pods, as the chart has no place for any"
+    went = "resume: the checkpoints of a were lost with its pods, as the chart has no volume for them"
     assert said(platform, resume="a") == [went]
     chart(checkpoints={"claim": "saved"})
     study = namespace.studies["a"]
@@ -62,7 +62,7 @@ def test_a_checkpoint_is_looked_for_where_it_would_be(platform, namespace, chart
     for study.saved in (True, None):  # None: a gateway that cannot tell stands in nobody's way
         assert said(platform, resume="a") == []
     (issue,) = said(platform, "checkpoints.url=s3://b/c", resume="a")
-    assert issue.startswith("resume: a saved itself in /checkpoints, and this run would look in s3://b/c;")
+    assert issue.startswith("resume: a saved checkpoints in /checkpoints, and this run would look in s3://b/c;")
     assert namespace.cluster.objects["rayjobs"].keys() == {"a"}
 
 

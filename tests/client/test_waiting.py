@@ -50,7 +50,7 @@ def event(reason: str, message: str, name: str = "a-nbmtb", when: str = "2026-11
 @pytest.mark.parametrize(
     ("name", "said", "stuck"),
     [
-        ("gpu", "fits no node, for want of 4 nvidia.com/gpu (0/2 nodes are available: 1 Insufficient nvidia.com/gpu, "
+        ("gpu", "fits no node, for lack of 4 nvidia.com/gpu (0/2 nodes are available: 1 Insufficient nvidia.com/gpu, "
          "1 node(s) had untolerated taint(s))", True),
         ("image", "cannot get its image nowhere.invalid/trial:1 (ImagePullBackOff): failed to do request: Head", True),
         ("never", "cannot get its image trialplane/trial:1 (ErrImageNeverPull): Container image", True),
@@ -84,7 +84,7 @@ def test_a_crash_loop_says_the_last_exit_code():
     box["state"] = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 40s restarting failed container"}}
     box["lastState"], box["restartCount"] = {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}, 4
     wait = waiting.blocked(found)
-    assert wait == waiting.Wait("ends again and again, 4 times by now, last with exit code 137 (OOMKilled)", True)
+    assert wait == waiting.Wait("keeps ending, 4 times so far, last with exit code 137 (OOMKilled)", True)
 
 
 def test_an_evicted_pod():
@@ -117,7 +117,7 @@ def test_workers_over_the_quota(ray_job):
 def test_workers_that_wait_alike_are_counted(ray_job):
     pods = [head(), running(names.SUBMITTER, "a-1"), pod("gpu", called="a-w1"), pod("gpu", called="a-w2")]
     found = waiting.reason(ray_job, pods, [], now=NOW)
-    assert found.startswith("2 of 2 trial pods: each fits no node, for want of 4 nvidia.com/gpu")
+    assert found.startswith("2 of 2 trial pods: each fits no node, for lack of 4 nvidia.com/gpu")
 
 
 def test_the_words_of_an_admission_policy(ray_job):
@@ -140,7 +140,7 @@ def test_a_submitter_that_was_refused(ray_job):
 def test_a_refusal_of_what_has_been_made_since_is_no_reason(ray_job):
     """KubeRay asks twice for a RayCluster that its own view does not show yet, and the second time is refused."""
     late = event("FailedToCreateRayCluster", 'Failed to create RayCluster team/a-nbmtb: "a-nbmtb" already exists', "a")
-    assert waiting.reason(ray_job, [], [late], now=NOW) == "KubeRay is making the controller's pod"
+    assert waiting.reason(ray_job, [], [late], now=NOW) == "KubeRay is creating the controller's pod"
     pods = [head(), running(names.TRIAL, "a-w1"), running(names.TRIAL, "a-w2")]
     assert waiting.reason(ray_job, pods, [late], now=NOW) == ""
     ray_job["status"].pop("rayClusterStatus")  # none is there yet, so it may well be the reason
@@ -149,7 +149,7 @@ def test_a_refusal_of_what_has_been_made_since_is_no_reason(ray_job):
 
 def test_a_refusal_in_a_former_life_of_the_run_is_no_reason(ray_job):
     before = event("FailedToCreateHeadPod", "exceeded quota: small, requested: pods=1", when="2026-11-21T09:58:28Z")
-    assert waiting.reason(ray_job, [], [before], now=NOW) == "KubeRay is making the controller's pod"
+    assert waiting.reason(ray_job, [], [before], now=NOW) == "KubeRay is creating the controller's pod"
 
 
 def test_the_newest_submitter_says_how_it_ended(ray_job):
@@ -175,8 +175,8 @@ def test_nothing_is_missing(ray_job):
 def test_an_operator_that_is_not_there(ray_job):
     ray_job["status"] = {}
     made = phases.created(ray_job)
-    assert waiting.reason(ray_job, [], [], now=made + 5) == "KubeRay is about to make its pods"
-    assert "KubeRay has not looked at it for 60 s" in waiting.reason(ray_job, [], [], now=made + 60)
+    assert waiting.reason(ray_job, [], [], now=made + 5) == "KubeRay is about to create its pods"
+    assert "KubeRay has not handled it for 60 s" in waiting.reason(ray_job, [], [], now=made + 60)
 
 
 def test_kueue(ray_job):
@@ -191,4 +191,4 @@ def test_kueue(ray_job):
 
 def test_events_of_others_do_not_count(ray_job):
     other = event("FailedToCreateHeadPod", "exceeded quota: theirs", name="ab-head")
-    assert waiting.reason(ray_job, [], [other], now=NOW) == "KubeRay is making the controller's pod"
+    assert waiting.reason(ray_job, [], [other], now=NOW) == "KubeRay is creating the controller's pod"

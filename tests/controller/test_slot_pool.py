@@ -83,7 +83,7 @@ def test_a_slot_that_was_to_go_is_gone_for_good(fake: FakeRay, clock: list[float
 STRANGE = [
     (b'["Hibernated","9.9.9",{}]', "a slot of trialplane 9.9.9 sent 'Hibernated', which trialplane"),
     (b'["TrialEnded","9.9.9",{"outcome":3}]', "a slot "),
-    (messages.encode(messages.UnitsWanted(3))[:-4], "a slot sent what is no message"),
+    (messages.encode(messages.UnitsWanted(3))[:-4], "a slot sent an invalid message"),
 ]
 
 

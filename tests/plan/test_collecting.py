@@ -120,5 +120,5 @@ def test_its_weights_lie_on_the_volume_of_the_chart(make: Make) -> None:
 def test_without_a_place_for_weights_the_user_is_told(make: Make) -> None:
     a_plan, a_site = make
     (warning,) = saving.warnings(a_plan(**fields()).job, a_site())
-    assert "a collection whose pods were lost has no weights to go on with" in warning
+    assert "a collection whose pods were lost has no weights to continue with" in warning
     assert "checkpoints.enabled=true" in warning

@@ -308,8 +308,8 @@ def test_pods_of_trials_lie_as_the_job_wants(make: Make) -> None:
     assert (constraint["topologyKey"], constraint["labelSelector"]) == ("zone", alike)
     assert "affinity" not in spread
     pack = templates(render.manifests(a_plan(cluster={"topology": {"pack": "host"}}), a_site(), 0.0))["trial"]["spec"]
-    ((wish,),) = pack["affinity"]["podAffinity"].values()
-    assert wish["podAffinityTerm"] == {"topologyKey": "host", "labelSelector": alike}
+    ((preferred,),) = pack["affinity"]["podAffinity"].values()
+    assert preferred["podAffinityTerm"] == {"topologyKey": "host", "labelSelector": alike}
     assert "topologySpreadConstraints" not in pack
 
 

@@ -106,7 +106,7 @@ def test_there_and_back(tmp_path: Path) -> None:
     target = tmp_path / "deep" / "code"
     pack.unpack(packed.data, target)
     assert pack.pack(target) == packed
-    with pytest.raises(InputError, match="there already"):
+    with pytest.raises(InputError, match="already exists"):
         pack.unpack(packed.data, target)
     assert [path.name for path in target.parent.iterdir()] == ["code"]
 

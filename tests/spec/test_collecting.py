@@ -132,7 +132,7 @@ def test_what_is_of_another_kind_is_refused_all_at_once(place: Path) -> None:
     [
         ("kind: collect\n", "collect", 1, "is missing; write collect: {units: 80"),
         ("kind: collect\ncollect: {learner: 'train:learn'}\n", "collect.units", 2, "is missing"),
-        ("kind: collect\ncollect: {units: 4}\n", "collect", 2, "nobody takes the results; write learner: train:learn"),
+        ("kind: collect\ncollect: {units: 4}\n", "collect", 2, "nothing reads the results; write learner: train:learn"),
         (
             "kind: collect\ncollect:\n  units: 4\n  learner: train:learn\n  write: {}\n",
             "collect.write", 5, "stands beside learner (train:learn)",
@@ -143,7 +143,7 @@ def test_what_is_of_another_kind_is_refused_all_at_once(place: Path) -> None:
         ("kind: collect\ncollect: {units: 4, write: {shards: 1Mi}}\n", "collect.write.shards", 2, "did you mean shard?"),
         ("kind: collect\ncollect: {units: 0, write: {}}\n", "collect.units", 2, "0 must be over 0"),
         ("kind: collect\ncollect: {units: 4, in_flight: 0, write: {}}\n", "collect.in_flight", 2, "must be more than 0"),
-        ("kind: collect\ncollect: {units: 4, timeout: soon, write: {}}\n", "collect.timeout", 2, "is no duration"),
+        ("kind: collect\ncollect: {units: 4, timeout: soon, write: {}}\n", "collect.timeout", 2, "is not a duration"),
         ("kind: collect\ncollect: {units: 4, learner: learn}\n", "collect.learner.entrypoint", 2, "must be module:function"),
         ("kind: collect\ncollect: {units: 4, learner: 'train:lern'}\n", "collect.learner.entrypoint", 2, "mean learn?"),
         ("kind: collect\nentrypoint: train:plya\ncollect: {units: 4, write: {}}\n", "entrypoint", 2, "did you mean play?"),

@@ -119,7 +119,7 @@ def test_what_works_is_taken(folder: Path, text: str) -> None:
         ("\nrun = lambda: 0", "(train.py:2)"),
         ("def run(ctx, more): ...", "takes ctx, more, but is called with ctx"),
         ("def run(ctx, *, more): ...", "takes ctx, more"),
-        ("async def run(ctx): ...", "is async, and nobody would await it"),
+        ("async def run(ctx): ...", "is async, but it is called synchronously"),
         ("if True:\n    def run(): ...\nelse:\n    run = 0", "run is 0 and no function (train.py:4)"),
     ],
 )

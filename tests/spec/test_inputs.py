@@ -167,10 +167,10 @@ def test_parquet_where_a_job_can_read_it(tmp_path: Path) -> None:
     (other,) = said("text", kind="table")
     assert other.startswith("is of a kind that cannot be read (.parquet); give .csv, .tsv or .jsonl, plain or .gz")
     file.write_bytes(file.read_bytes()[:-9])
-    assert said("text") == ["is no Parquet, or is cut off"]
+    assert said("text") == ["is not Parquet, or is truncated"]
     for short in (b"", b"PAR1", b"PAR1PAR1", b"PAR1\xff\xff\xff\x7fPAR1"):
         file.write_bytes(short)
-        assert said("text") == ["is no Parquet, or is cut off"]
+        assert said("text") == ["is not Parquet, or is truncated"]
     (tmp_path / "a.csv").write_text("text\nx\n")
     made = job("a.csv", "text").model_dump()
     made["inputs"]["data"]["format"] = "dataset"
@@ -324,7 +324,7 @@ def test_what_is_no_file_is_said_and_never_read(tmp_path: Path) -> None:
         ("a.csv/b.csv", "does not exist"),
         (f"{'a' * 300}.csv", "cannot be read: File name too long"),
         ("a\0.csv", "cannot be read: embedded null byte"),
-        ("~nosuchuser/a.csv", "begins with a user that is not there"),
+        ("~nosuchuser/a.csv", "begins with an unknown user"),
     ):
         [issue] = check_inputs(job(name, "text"), tmp_path)
         assert issue.field == "params.data"

@@ -83,7 +83,7 @@ def test_a_bad_set_is_named(folder: Path, given: str, part: str) -> None:
     assert part in message
 
 
-EDITED = "a new one is added to params in job.yaml"
+EDITED = "add new ones to params in job.yaml"
 
 
 def test_a_parameter_that_the_job_does_not_have_is_refused(folder: Path) -> None:
@@ -114,7 +114,7 @@ def test_parameters_of_the_profile_and_of_the_space_are_the_jobs(folder: Path) -
     ((field, _, _, message),) = found(folder, sets=["params.lr=0.1"])
     assert (field, message) == (
         "params.lr",
-        "is searched, and what is drawn wins; --set space.lr=null takes it out of the space",
+        "is searched, and what is drawn wins; --set space.lr=null removes it from the space",
     )
 
 

@@ -168,7 +168,7 @@ def test_a_flag_and_a_profile_cannot_make_it_a_search_either(folder: Path) -> No
         ("resume: Not/A/Run", "resume", "must be the name of a run"),
         ("checkpoints: {url: bucket}", "checkpoints.url", "s3://bucket/path"),
         ("checkpoints: {grac: 5}", "checkpoints.grac", "did you mean grace"),
-        ("checkpoints: {grace: soon}", "checkpoints.grace", "is no duration"),
+        ("checkpoints: {grace: soon}", "checkpoints.grace", "is not a duration"),
     ],
 )
 def test_bad_fields_are_explained(folder: Path, text: str, field: str, said: str) -> None:

@@ -130,7 +130,7 @@ def test_a_field_of_another_type_is_an_error(direction: Direction[Any], message:
 def test_a_truncated_message_is_an_error(direction: Direction[Any], message: Any) -> None:
     data = messages.encode(message).partition(b"\n")[0]
     for length in range(len(data)):
-        with pytest.raises(errors.MessageError, match=rf"^{direction.sender} sent what is no message"):
+        with pytest.raises(errors.MessageError, match=rf"^{direction.sender} sent an invalid message"):
             messages.decode(data[:length], direction)
 
 

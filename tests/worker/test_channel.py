@@ -123,7 +123,7 @@ def test_a_closed_end_is_an_end_also_in_mid_message(pair: Pair, left: bytes) -> 
     [
         (struct.pack("!I", messages.MAX_BYTES + 1), "a worker began a message of 4,194,305 bytes; a message has at most"),
         (b"\xff" * 4, "a worker began a message of 4,294,967,295 bytes"),
-        (framed(b"[1, 2"), "a worker sent what is no message"),
+        (framed(b"[1, 2"), "a worker sent an invalid message"),
         (framed(b'["Slept", "7.0", {}]'), "a worker of trialplane 7.0 sent 'Slept', which trialplane"),
         (framed(messages.encode(messages.FilesFree((1,)))), "sent 'FilesFree', which"),
     ],

@@ -64,7 +64,7 @@ def ended(fields: str, number: int = 0) -> bytes:
 
 STRANGE = {
     "unknown tag": (frame("Hibernated", "{}"), "of trialplane 9.9.9 sent 'Hibernated', which trialplane"),
-    "no message": (struct.pack("!I", 3) + b"abc", "sent what is no message"),
+    "no message": (struct.pack("!I", 3) + b"abc", "sent an invalid message"),
     "wrong type": (frame("Reported", '{"step":"x","metrics":{},"time":1,"sent":1}'), "a value of another type as step"),
     "too long": (struct.pack("!I", messages.MAX_BYTES + 1), "began a message of 4,194,305 bytes"),
 }

@@ -47,13 +47,13 @@ class Display:
         """See `progress.View`."""
         self._live.update(draw(status), refresh=True)
 
-    def say(self, text: str) -> None:
+    def message(self, text: str) -> None:
         """See `progress.View`."""
         self._console.print(_text(text))
 
 
 def draw(status: RunStatus) -> Group:
-    """A status as what rich draws."""
+    """A status as an object that rich can draw."""
     head = Text.assemble((status.run, "bold"), "  ", (status.state.value, _STYLES.get(status.state, "")))
     if status.reason:
         head.append_text(_text(f"  {status.reason}", "dim"))
@@ -74,5 +74,5 @@ def draw(status: RunStatus) -> Group:
 
 
 def _text(text: str, style: str = "") -> Text:
-    """Text that a job may have had a hand in."""
+    """Text that may come from a job, without its control characters."""
     return Text(escapes.visible(text), style)

@@ -1,4 +1,4 @@
-"""`platform doctor`: what is wrong with this machine, the cluster and a trial's pod, and the cure of each."""
+"""`platform doctor`: what is wrong with this machine, the cluster and a trial's pod, and how to fix it."""
 
 from __future__ import annotations
 
@@ -22,17 +22,21 @@ _COLOURS = {Verdict.PASS: "green", Verdict.WARN: "yellow", Verdict.FAIL: "red"}
 
 @click.command("doctor")
 @names.place_options(submits=True)
-@click.option("--gpus", type=click.IntRange(min=0), help="GPUs of the pod that is checked; 0 when left out, or the job's.")
-@click.option("--job", metavar="NAME", help="Check in a pod as this job's trials get: its nodes, GPUs and image.")
+@click.option("--gpus", type=click.IntRange(min=0), help="GPUs of the test pod; default: those of the job, or 0.")
+@click.option("--job", metavar="NAME", help="Make the test pod as for this job's trials: same nodes, GPUs and image.")
 @click.option(
-    "--wait", type=click.FloatRange(min=1), default=180.0, show_default=True, help="Seconds for that pod to start."
+    "--wait",
+    type=click.FloatRange(min=1),
+    default=180.0,
+    show_default=True,
+    help="Seconds to wait for the test pod to start.",
 )
 @output.option("table", "json")
 def doctor_command(place: Place, gpus: int | None, job: str | None, wait: float, kind: str) -> int:
-    """Check this machine, the cluster and, in a pod as trials get it, everything a trial relies on.
+    """Check this machine, the cluster and, in a pod like those of trials, everything a trial relies on.
 
-    With --local this machine alone, and whether it can run studies. Ends with 3 when a check fails; each says what to do.
-    The pod is deleted afterwards.
+    With --local, check only this machine and whether it can run studies. Each failed check comes with a fix, and the
+    exit code is then 3. The pod is deleted afterwards.
     """
     lines = []
     for line in doctor.examine(place, _job(job, gpus), wait):

@@ -1,7 +1,7 @@
 """A run in the foreground: shown until it ends.
 
-On this machine the first Ctrl-C stops it cleanly, the second at once. One on a cluster lives there, and Ctrl-C only ends
-to show it. A local run is no child that dies with the terminal either: it goes on, as with `--detach`.
+On this machine the first Ctrl-C stops the run cleanly, the second kills it. A run on a cluster is only detached from.
+A local run is not a child of the terminal either: it outlives it, as with `--detach`.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:  # pydantic, which `--help` need not wait for
 
 
 def attend(handle: RunHandle, kind: str, received: Sequence[int]) -> int:
-    """Shows a run until it ends and gives its exit code.
+    """Shows a run until it ends and returns its exit code.
 
     Args:
         handle: the run.
-        kind: with json or yaml the last status goes to stdout.
-        received: of `signals`, entered before the run was started.
+        kind: output format; with json or yaml the last status goes to stdout.
+        received: from `signals`, entered before the run was started.
     """
     stream = sys.stdout if kind == "table" else sys.stderr
     try:
@@ -41,7 +41,7 @@ def attend(handle: RunHandle, kind: str, received: Sequence[int]) -> int:
                     stops += 1
                     _stop(handle, shown, stops)
     except BrokenPipeError:
-        output.note(f"nobody reads this any more; the run {handle.name} goes on: `platform status {handle.name}`")
+        output.note(f"the output was closed; the run {handle.name} continues: `platform status {handle.name}`")
         raise
     progress.summary(handle, last, stream)
     if kind != "table":
@@ -50,7 +50,7 @@ def attend(handle: RunHandle, kind: str, received: Sequence[int]) -> int:
 
 
 def detached(handle: RunHandle, kind: str) -> int:
-    """Says how to find a run that goes on by itself."""
+    """Prints how to find a run that continues in the background."""
     name = handle.name
     if kind != "table":
         status_verb.show(handle.status(), kind)
@@ -63,25 +63,27 @@ def detached(handle: RunHandle, kind: str) -> int:
 
 def _left(handle: RunHandle, shown: progress.View) -> int:
     name = handle.name
-    shown.say(f"{name} goes on in {handle.log_place()}: `platform status {name} --watch` shows it again,")
-    shown.say(f"`platform pause {name}` and `platform cancel {name}` end it")
+    shown.message(f"{name} continues in {handle.log_place()}: `platform status {name} --watch` shows it again,")
+    shown.message(f"`platform pause {name}` and `platform cancel {name}` end it")
     return errors.EXIT_INTERRUPTED
 
 
 def _stop(handle: RunHandle, shown: progress.View, times: int) -> None:
     if times == 1:
-        shown.say(f"stopping {handle.name}; `platform resume {handle.name}` goes on. Again Ctrl-C kills it at once")
+        shown.message(
+            f"stopping {handle.name}; `platform resume {handle.name}` continues it. Press Ctrl-C again to kill it at once"
+        )
         handle.stop()
     else:
-        shown.say(f"killed; what has ended is kept, `platform resume {handle.name}` goes on")
+        shown.message(f"killed; completed work is kept, `platform resume {handle.name}` continues it")
         handle.stop(now=True)
 
 
 @contextlib.contextmanager
 def signals() -> Iterator[list[int]]:
-    """SIGINT and SIGTERM as a list that grows, instead of as exceptions in the middle of something.
+    """Collects SIGINT and SIGTERM in a list, instead of raising exceptions at arbitrary points.
 
-    Entered before a run is started: a Ctrl-C in between must not leave a run behind that nobody was told of.
+    Entered before a run is started: a Ctrl-C in between must not leave behind a run that was never announced.
     """
     received: list[int] = []
 

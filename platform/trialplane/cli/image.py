@@ -1,4 +1,4 @@
-"""`platform image`: builds, pushes and loads the images; prints the commands it runs, so that nobody needs it."""
+"""`platform image`: builds, pushes and loads the images; prints the commands it runs, so that they can be run by hand."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _target: Decorator = click.option(
 
 @click.group("image")
 def image_command() -> None:
-    """Build the images of a cluster's pods, and bring them to where it finds them.
+    """Build the images of a cluster's pods, and push or load them to where the cluster finds them.
 
-    Code of jobs is not in them: it travels with each submission. They change with the platform and its dependencies.
+    They hold the platform and its dependencies. Job code is not in them: it is sent with each submission.
     """
 
 
@@ -43,7 +43,7 @@ def image_command() -> None:
     show_default=True,
     help="cpu makes a trial image for nodes without GPUs and for kind: 2.3 GB instead of 7.",
 )
-@click.option("--package", "packages", multiple=True, metavar="NAME", help="One more Python package. Repeatable.")
+@click.option("--package", "packages", multiple=True, metavar="NAME", help="Additional Python package. Repeatable.")
 def build(target: str, tag: str, device: str, packages: tuple[str, ...]) -> None:
     """Build trialplane/controller:TAG and trialplane/trial:TAG with docker."""
     origin = images.source(Path.cwd())
@@ -56,7 +56,7 @@ def build(target: str, tag: str, device: str, packages: tuple[str, ...]) -> None
 @image_command.command("push")
 @_target
 @_tag
-@click.option("--registry", required=True, metavar="PREFIX", help="Where to: registry.example.com/team/trialplane.")
+@click.option("--registry", required=True, metavar="PREFIX", help="Registry and path: registry.example.com/team/trialplane.")
 def push(target: str, tag: str, registry: str) -> None:
     """Push the images to a registry as PREFIX/controller:TAG and PREFIX/trial:TAG."""
     for name in _targets(target):
@@ -72,9 +72,9 @@ def push(target: str, tag: str, registry: str) -> None:
 @_target
 @_tag
 @click.option("--cluster", default="kind", show_default=True, metavar="NAME", help="The kind cluster's name.")
-@click.option("--nodes", default="", metavar="NODE,…", help="These nodes only; all when left out.")
+@click.option("--nodes", default="", metavar="NODE,…", help="Only these nodes; default: all.")
 def load(target: str, tag: str, cluster: str, nodes: str) -> None:
-    """Load the images into the nodes of a kind cluster, which pulls nothing then."""
+    """Load the images into the nodes of a kind cluster, so that it need not pull them."""
     images.check_cluster(cluster)
     for name in _targets(target):
         images.check_image(images.image(name, tag))
@@ -87,5 +87,5 @@ def _targets(target: str) -> tuple[str, ...]:
 
 def _run(one: Command) -> None:
     variables = [f"{name}={value}" for name, value in one.environ.items()]
-    output.note(output.paint(f"$ {' '.join([*variables, shlex.join(one.words)])}", dim=True))
+    output.note(output.paint(f"$ {' '.join([*variables, shlex.join(one.argv)])}", dim=True))
     images.run(one)

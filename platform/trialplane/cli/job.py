@@ -1,4 +1,4 @@
-"""A job before it is a run: `platform init` makes one, `validate` checks it, `schema` is for editors."""
+"""Jobs before they are submitted: `platform init` creates one, `validate` checks it, `schema` is for editors."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ _SCHEMA = "job.schema.json"
     type=click.Choice(list(starters.FILES)),
     default="hpo",
     show_default=True,
-    help="hpo: a search, which needs no library. train: one training of many ranks, with torch. collect: producers and a "
-    "consumer, with numpy.",
+    help="hpo: a search, which needs no library. train: one training on many ranks, with torch. collect: workers and a "
+    "learner, with numpy.",
 )
 def init_command(name: str, kind: str) -> None:
-    """Make jobs/NAME with a job.yaml and a train.py that run as they are, and jobs/job.schema.json for editors."""
+    """Create jobs/NAME with a job.yaml and a train.py that run as they are, and jobs/job.schema.json for editors."""
     if not re.fullmatch(base.NAME, name):
-        raise InputError(f"{name!r} is no name for a job: use lower-case letters, digits, - and _, 63 at most")
+        raise InputError(f"{name!r} is not a valid job name: use lower-case letters, digits, - and _, at most 63 characters")
     here = Path.cwd()
     jobs = next((above / load.FOLDER for above in (here, *here.parents) if (above / load.FOLDER).is_dir()), None)
     folder = (jobs or here / load.FOLDER) / name
     if folder.exists():
-        raise InputError(f"{folder} is there already; nothing was changed, choose another name")
+        raise InputError(f"{folder} already exists; nothing was changed, choose another name")
     try:
         folder.mkdir(parents=True)
         for file, text in zip((load.FILE, "train.py"), starters.FILES[kind], strict=True):
@@ -59,7 +59,7 @@ def init_command(name: str, kind: str) -> None:
 def validate_command(job: str, profile: str | None, sets: tuple[str, ...], kind: str) -> None:
     """Check the job NAME, or the job in a folder: its fields, its profiles, its code and its data files.
 
-    Says nothing but the job in short when all is well; json and yaml print the resolved job.
+    Prints a one-line summary when the job is valid; with json or yaml, the resolved job.
     """
     folder = load.find_job(job, Path.cwd())
     notes: list[str] = []
@@ -80,7 +80,7 @@ def schema_command(kind: str) -> None:
 
     \b
     platform schema > jobs/job.schema.json
-    and as first line of job.yaml, for editors with a YAML language server:
+    and as the first line of job.yaml, for editors with a YAML language server:
     # yaml-language-server: $schema=../job.schema.json
     """  # noqa: D301  \b is click's mark
     output.emit(kind, schema.json_schema(), str)

@@ -31,19 +31,19 @@ def pause_command(run: str | None, place: Place, now: bool) -> None:
     handle = names.find_run(run, place)
     status = handle.pause(now=now)
     output.note(f"{handle.name} {status.state}: {kinds.of(status).stand(status)}")
-    output.note(f"`platform resume {handle.name}` goes on with it")
+    output.note(f"`platform resume {handle.name}` continues it")
 
 
 @click.command("resume")
 @names.run_argument
 @names.place_options()
-@click.option("--trials", type=int, help="Trials that must end, those of before included.")
-@click.option("--parallel", type=int, help="Trials at the same time.")
-@click.option("--iterations", type=int, metavar="N", help="Iterations of a collection, those of before included.")
-@click.option("--workers", type=int, metavar="N", help="Producers of a collection at the same time.")
-@click.option("--max-failed", type=int, metavar="N", help="Stop when more trials, or units of an iteration, failed.")
+@click.option("--trials", type=int, help="Number of trials in all, earlier ones included.")
+@click.option("--parallel", type=int, help="Number of trials at the same time.")
+@click.option("--iterations", type=int, metavar="N", help="Iterations of a collection in all, earlier ones included.")
+@click.option("--workers", type=int, metavar="N", help="Number of workers of a collection.")
+@click.option("--max-failed", type=int, metavar="N", help="Stop when more trials, or units of an iteration, fail.")
 @click.option("--set", "sets", multiple=True, metavar="FIELD=VALUE", help="trials, parallel, budget.…, retries.…, collect.…")
-@click.option("--detach", is_flag=True, help="Return at once; the run goes on in the background.")
+@click.option("--detach", is_flag=True, help="Return at once; the run continues in the background.")
 @output.option("table", "json", "yaml")
 def resume_command(
     run: str | None,
@@ -57,11 +57,11 @@ def resume_command(
     detach: bool,
     kind: str,
 ) -> int:
-    """Go on with RUN, or the newest run, with the code and the spec it was submitted with.
+    """Continue RUN, or the newest run, with the code and the spec it was submitted with.
 
-    How long and how wide it goes may change; another space, sampler or code is another study, under another name.
+    Its length and its width may change; another space, sampler or code is another study, under another name.
 
-    A training that failed is tried again from its newest checkpoint, with all its retries, and so is an iteration of a
+    A training that failed is retried from its newest checkpoint, with all its retries, and so is an iteration of a
     collection, with the weights of the one before.
     """
     handle = names.find_run(run, place)
@@ -69,7 +69,7 @@ def resume_command(
         changes = {"trials": trials, "parallel": parallel, kinds.of(handle.job).max_failed: max_failed}
         of_collection = {"collect.iterations": iterations, "collect.workers": workers}
         handle.resume(changes={**changes, **of_collection}, sets=sets)
-        output.note(f"{handle.name} goes on")
+        output.note(f"{handle.name} continues")
         return foreground.detached(handle, kind) if detach else foreground.attend(handle, kind, received)
 
 
@@ -84,14 +84,14 @@ def resume_command(
     required=True,
     help="Trials, or workers of a collection, at the same time from now on.",
 )
-@click.option("--now", is_flag=True, help="With fewer: take pods away at once; what was done in them is done again.")
+@click.option("--now", is_flag=True, help="With fewer: remove pods at once; the work that was running in them is repeated.")
 def scale_command(run: str | None, place: Place, parallel: int, now: bool) -> None:
-    """Change how many trials of RUN, or of the newest run, go at the same time. No running trial is lost.
+    """Change how many trials of RUN, or of the newest run, run at the same time. No running trial is lost.
 
-    Of a collection it is how many workers produce; how many iterations there are is `platform resume --iterations`.
+    Of a collection it is the number of workers; the number of iterations is set by `platform resume --iterations`.
 
-    With fewer than before it waits until trials end, and then gives their pods back. After a Ctrl-C the run keeps to the
-    new number all the same; the same command again gives back the pods that it then does not need.
+    With fewer than before it waits until trials end, and then removes their pods. After a Ctrl-C the new number still
+    applies; the same command again removes the pods that are no longer needed.
     """
     handle = names.find_run(run, place)
     with progress.view(sys.stderr) as shown:
@@ -109,7 +109,7 @@ def scale_command(run: str | None, place: Place, parallel: int, now: bool) -> No
 def cancel_command(run: str | None, place: Place, now: bool, yes: bool) -> None:
     """Cancel RUN, or the newest run; trials that have ended are kept.
 
-    `platform resume` goes on with it all the same; submitting it again under its name does not.
+    `platform resume` can still continue it; submitting it again under its name cannot.
     """
     handle = names.find_run(run, place)
     if not yes:
@@ -120,10 +120,10 @@ def cancel_command(run: str | None, place: Place, now: bool, yes: bool) -> None:
 
 def _ask_to_cancel(handle: RunHandle) -> None:
     before = handle.status()
-    if before.state.is_ended:  # there is nothing to cancel, which is said without a question
+    if before.state.is_ended:  # nothing to cancel, so nothing to confirm
         return
     ended = errors.counted(before.ended_trials, f"ended {kinds.of(before).noun}")
-    question = f"Cancel {handle.name} in {handle.log_place()}? What it has is kept, with {ended}"
+    question = f"Cancel {handle.name} in {handle.log_place()}? Its results are kept, with {ended}"
     _confirm(question, f"cancel {handle.name}")
 
 
@@ -132,29 +132,29 @@ def _ask_to_cancel(handle: RunHandle) -> None:
 @names.place_options()
 @_yes
 def delete_command(run: str, place: Place, yes: bool) -> None:
-    """Forget RUN: its ledger, its logs, its code, and its checkpoints with what a collection wrote beside them.
+    """Delete RUN: its ledger, logs, code and checkpoints, and the files that a collection wrote beside them.
 
-    What MLflow recorded of it stays there, and so does what lies in an object store or in a folder that the job names.
+    Its records in MLflow stay, and so do files in an object store or in a folder that the job names.
 
-    A run that goes on is cancelled first.
+    An active run is cancelled first.
     """
     handle = names.find_run(run, place)
     if not yes:
         _ask_to_delete(handle)
     handle.delete()
-    output.note(f"{run} is forgotten")
+    output.note(f"{run} is deleted")
 
 
 def _ask_to_delete(handle: RunHandle) -> None:
     run = handle.name
-    active = ", which goes on," if handle.is_active() else ""
+    active = ", which is active," if handle.is_active() else ""
     try:
         status = handle.status()
     except RunDamaged as error:
-        question = f"{error}\nForget {run}{active} with all that is in {handle.log_place()}?"
+        question = f"{error}\nDelete {run}{active} with everything in {handle.log_place()}?"
     else:
         ended = errors.counted(status.ended_trials, f"ended {kinds.of(status).noun}")
-        question = f"Forget {run}{active} with {ended}, in {handle.log_place()}?"
+        question = f"Delete {run}{active} with {ended}, in {handle.log_place()}?"
     _confirm(question, f"delete {run}")
 
 

@@ -1,4 +1,4 @@
-"""The command `platform`: a table of verbs, and what errors look like.
+"""The command `platform`: a table of verbs, and the handling of errors.
 
 A verb's module is imported when the verb is typed, so that `platform --help` and completion cost almost nothing: this
 module imports click and the standard library only.
@@ -19,35 +19,35 @@ import click
 from click import shell_completion
 from click.shell_completion import CompletionItem
 
-# Verb → module that holds its command, and what it does.
+# Verb → module that holds its command, and its summary.
 VERBS = {
     "submit": ("trialplane.cli.submit", "Start a run of a job."),
     "list": ("trialplane.cli.status", "Show all runs, the newest first."),
-    "status": ("trialplane.cli.status", "Show how a run stands."),
+    "status": ("trialplane.cli.status", "Show the state of a run."),
     "logs": ("trialplane.cli.logs", "Show the log of a run or of one of its trials."),
     "results": ("trialplane.cli.results", "Show the trials of a run, the best first."),
-    "best": ("trialplane.cli.results", "Print the best parameters as `submit --params` takes them."),
-    "export": ("trialplane.cli.results", "Write a run as a study that Optuna opens."),
+    "best": ("trialplane.cli.results", "Print the best parameters, for `submit --params`."),
+    "export": ("trialplane.cli.results", "Export a run as an Optuna study."),
     "cancel": ("trialplane.cli.lifecycle", "End a run; its results are kept."),
-    "pause": ("trialplane.cli.lifecycle", "Stop a run so that `resume` goes on."),
-    "resume": ("trialplane.cli.lifecycle", "Go on with a run that stopped."),
-    "scale": ("trialplane.cli.lifecycle", "Change how many trials, or workers, of a run go at the same time."),
-    "delete": ("trialplane.cli.lifecycle", "Forget a run, its ledger and its logs."),
+    "pause": ("trialplane.cli.lifecycle", "Stop a run so that `resume` can continue it."),
+    "resume": ("trialplane.cli.lifecycle", "Continue a run that stopped."),
+    "scale": ("trialplane.cli.lifecycle", "Change how many trials, or workers, of a run run at the same time."),
+    "delete": ("trialplane.cli.lifecycle", "Delete a run, its ledger and its logs."),
     "ui": ("trialplane.cli.ui", "Show all results in a browser (MLflow)."),
     "validate": ("trialplane.cli.job", "Check a job without starting anything."),
-    "doctor": ("trialplane.cli.doctor", "Check this machine and the cluster, and say what to do."),
+    "doctor": ("trialplane.cli.doctor", "Check this machine and the cluster, and suggest fixes."),
     "image": ("trialplane.cli.image", "Build, push or load the images of a cluster's pods."),
-    "init": ("trialplane.cli.job", "Make a new job that runs."),
+    "init": ("trialplane.cli.job", "Create a new job that runs as it is."),
     "schema": ("trialplane.cli.job", "Print the JSON schema of job.yaml."),
-    "completion": ("trialplane.cli.main", "Print what makes a shell complete `platform`."),
+    "completion": ("trialplane.cli.main", "Print the completion script of a shell."),
 }
 
-# The variable by which a shell that completes asks; `platform completion` prints what sets it.
+# The variable by which a shell requests completions; the script of `platform completion` sets it.
 _COMPLETE = "_PLATFORM_COMPLETE"
 
 
 class _Verbs(click.Group):
-    """A group that imports a verb when it is needed."""
+    """A group that imports a verb's module when the verb is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(VERBS)
@@ -91,8 +91,8 @@ class _Verbs(click.Group):
             )
 
 
-def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
-    if wanted:
+def _version(ctx: click.Context, _: click.Parameter, requested: bool) -> None:
+    if requested:
         import trialplane
 
         click.echo(f"platform {trialplane.__version__}")
@@ -118,7 +118,7 @@ def platform() -> None:
 @click.command("completion")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion_command(shell: str) -> None:
-    """Print what makes SHELL complete `platform`.
+    """Print the script that makes SHELL complete `platform`.
 
     \b
     bash   eval "$(platform completion bash)"      in ~/.bashrc
@@ -127,27 +127,27 @@ def completion_command(shell: str) -> None:
     """  # noqa: D301  \b is click's mark
     made = shell_completion.get_completion_class(shell)
     if made is None:
-        raise click.UsageError(f"this version of click does not know {shell}")
+        raise click.UsageError(f"this version of click does not support {shell}")
     click.echo(made(platform, {}, "platform", _COMPLETE).source())
 
 
 def _check_surroundings() -> None:
-    """What every verb stands on, and would stumble over in many places: the working directory and the home."""
+    """Checks what every verb needs: the working directory and the home."""
     from trialplane.errors import InputError
     from trialplane.wire import env, paths
 
     try:
         Path.cwd()
     except OSError as error:
-        raise InputError(f"the folder you are in is not there any more ({error.strerror}); go to another: cd ~") from error
+        raise InputError(f"the current directory no longer exists ({error.strerror}); change to another: cd ~") from error
     try:
         paths.home().exists()
-    except PermissionError:  # verbs that need it say so
+    except PermissionError:  # verbs that need it report it
         return
-    except (OSError, RuntimeError) as error:  # a name too long; ~ of a user that is not there
+    except (OSError, RuntimeError) as error:  # a name too long; ~ of a user that does not exist
         shown = os.environ.get(env.HOME, "~")
-        said = getattr(error, "strerror", None) or error
-        raise InputError(f"{env.HOME} is {shown}, which cannot be used: {said}; set it to a folder of your own") from error
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"{env.HOME} is {shown}, which cannot be used: {reason}; set it to a folder of your own") from error
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -156,7 +156,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         code = _run(sys.argv[1:] if argv is None else list(argv))
         sys.stdout.flush()
-    except BrokenPipeError:  # who read our output has seen enough
+    except BrokenPipeError:  # the reader of the output has closed it
         code = 0
     except _Unwritten as error:
         from trialplane.cli import failure
@@ -167,23 +167,23 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _run(argv: list[str]) -> int:
-    """What the command line came to, as an exit code.
+    """Runs the command line and returns its exit code.
 
     Raises:
-        BrokenPipeError: nobody reads the output.
-        _Unwritten: it cannot be written.
+        BrokenPipeError: the output was closed.
+        _Unwritten: the output cannot be written.
     """
     try:
         instruction = os.environ.get(_COMPLETE)
         if instruction:
             return shell_completion.shell_complete(platform, {}, "platform", _COMPLETE, instruction)
-        with platform.make_context("platform", argv) as ctx:  # click's own main would end a broken pipe with 1
+        with platform.make_context("platform", argv) as ctx:  # click's own main exits with 1 on a broken pipe
             result: Any = platform.invoke(ctx)
         return result if isinstance(result, int) else 0
     except click.exceptions.Exit as ending:
         return ending.exit_code
     except click.ClickException as error:
-        with contextlib.suppress(OSError):  # nobody reads what is wrong; the exit code says that something is
+        with contextlib.suppress(OSError):  # stderr is closed; the exit code still reports it
             error.show()
         return 2
     except (KeyboardInterrupt, click.Abort):
@@ -199,13 +199,13 @@ def _run(argv: list[str]) -> int:
 def _open_streams() -> None:
     """Gives a process that was started without standard streams the null device.
 
-    Otherwise the first file that is opened would take the number of stdout, and get what is printed.
+    Otherwise the first file opened would get the descriptor of stdout, and with it the output.
     """
     for number in (0, 1, 2):
         try:
             os.fstat(number)
         except OSError:
-            # It takes the lowest number that is free, in the programs that are started from here too.
+            # open() takes the lowest free descriptor; inheritable, so that child processes have it too.
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
     for name, number in (("stdout", 1), ("stderr", 2)):
         if getattr(sys, name) is None:
@@ -215,11 +215,11 @@ def _open_streams() -> None:
 
 
 class _Unwritten(OSError):
-    """The output cannot be written. What other files refuse is no such error."""
+    """The output cannot be written; errors of other files are not of this class."""
 
 
 class _Output:
-    """stdout that takes any text, as stderr does, and whose errors can be told from those of other files."""
+    """stdout that accepts any text, as stderr does, and whose errors are distinct from those of other files."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -228,12 +228,12 @@ class _Output:
 
     def write(self, text: str) -> int:
         """See `io.TextIOBase`."""
-        with _told():
+        with _marked():
             return int(self._stream.write(text))
 
     def flush(self) -> None:
         """See `io.TextIOBase`."""
-        with _told():
+        with _marked():
             self._stream.flush()
 
     def __getattr__(self, name: str) -> Any:
@@ -241,7 +241,7 @@ class _Output:
 
 
 @contextlib.contextmanager
-def _told() -> Iterator[None]:
+def _marked() -> Iterator[None]:
     try:
         yield
     except BrokenPipeError:
@@ -251,7 +251,7 @@ def _told() -> Iterator[None]:
 
 
 def _drop_unwritten() -> None:
-    """Has Python not complain at its end about output that could not be written."""
+    """Keeps Python from reporting unwritable output at exit."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 def complete_run(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Names of runs on this machine, the newest first, and of those submitted from here; no cluster is asked."""
+    """Names of runs on this machine, the newest first, and of those submitted from here; contacts no cluster."""
     found: dict[str, float] = {}
-    with contextlib.suppress(OSError, RuntimeError):  # the verb itself says what is wrong with home
+    with contextlib.suppress(OSError, RuntimeError):  # the verb itself reports what is wrong with home
         for path in paths.runs(paths.home()).glob("[!.]*"):
             with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
                 found[path.name] = path.lstat().st_mtime
@@ -33,7 +33,7 @@ def complete_run(ctx: click.Context, param: click.Parameter, incomplete: str) ->
 def complete_job(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Names of jobs in the nearest `jobs/` folder."""
     names: list[str] = []
-    with contextlib.suppress(OSError):  # the verb itself says what is wrong with the working directory
+    with contextlib.suppress(OSError):  # the verb itself reports what is wrong with the working directory
         here = Path.cwd()
         folder = next((above / "jobs" for above in (here, *here.parents) if (above / "jobs").is_dir()), None)
         names = [] if folder is None else sorted(path.parent.name for path in folder.glob("*/job.yaml"))
@@ -48,14 +48,14 @@ def place_options(*, submits: bool = False) -> Callable[[Callable[..., Any]], Ca
     """The options `--local`, `--context` and `--namespace`, as one argument `place` of the verb.
 
     Args:
-        submits: whether the verb makes a run; see `places`.
+        submits: whether the verb creates a run; see `places`.
     """
-    place = "A cluster: context of the kubeconfig."
+    place = "Cluster, as a context of the kubeconfig."
     if not submits:
-        place += " With no place given it is where the last `submit` from here went, else this machine."
+        place += " Without any place: that of the last `submit` from here, else this machine."
 
     def decorate(verb: Callable[..., Any]) -> Callable[..., Any]:
-        @click.option("--namespace", "-n", metavar="NAME", help="The cluster's namespace; the context's when left out.")
+        @click.option("--namespace", "-n", metavar="NAME", help="Namespace of the cluster; default: the context's.")
         @click.option("--context", metavar="NAME", help=place)
         @click.option("--local", is_flag=True, help="This machine.")
         @functools.wraps(verb)
@@ -80,7 +80,7 @@ def find_run(run: str | None, place: Place) -> RunHandle:
 
 
 def find_status(run: str | None, place: Place) -> tuple[RunHandle, RunStatus]:
-    """As `find_run`, and how the run stands: one look at it, where finding it first would be a second one.
+    """As `find_run`, with the run's status, in one request where finding it first would take a second one.
 
     Raises:
         RunNotFound: as `find_run`.
@@ -97,7 +97,7 @@ def find_status(run: str | None, place: Place) -> tuple[RunHandle, RunStatus]:
 
 @contextlib.contextmanager
 def _elsewhere(run: str | None, place: Place) -> Iterator[None]:
-    """Adds to the error for an unknown run which other place has it."""
+    """Adds the other place that has the run to the error for an unknown one."""
     from trialplane.errors import RunNotFound
 
     try:
@@ -106,4 +106,4 @@ def _elsewhere(run: str | None, place: Place) -> Iterator[None]:
         flags = "" if run is None else places.elsewhere(run, place)
         if not flags:
             raise
-        raise RunNotFound(f"{error}\nThere is a run {run} elsewhere: add {flags}") from error
+        raise RunNotFound(f"{error}\nThere is a run {run} in another place: add {flags}") from error

@@ -1,4 +1,4 @@
-"""How data is printed: aligned tables for people, JSON, YAML and CSV for programs. Data goes to stdout, notes to stderr."""
+"""Printing of data: aligned tables for people, JSON, YAML and CSV for programs. Data goes to stdout, notes to stderr."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def option(*kinds: str) -> Decorator:
         type=click.Choice(kinds),
         default=kinds[0],
         show_default=True,
-        help="Format of what is printed.",
+        help="Output format.",
     )
 
 
 def note(text: str) -> None:
-    """A line for the user that is no data; where nobody can read it, it is not worth an error."""
+    """Prints a line for the user on stderr; a closed stderr is not an error."""
     with contextlib.suppress(OSError):
         click.echo(escapes.visible(text), err=True)
 
@@ -47,9 +47,9 @@ def paint(text: str, **style: Any) -> str:
 
 
 def emit(kind: str, data: Any, table: Callable[[], str]) -> None:
-    """Prints `data` (plain values) as JSON or YAML, or what `table` makes for people."""
+    """Prints `data` (plain values) as JSON or YAML, or the table that `table` returns."""
     if kind == "json":
-        click.echo(escapes.visible(json.dumps(data, indent=2, ensure_ascii=False)))  # the escapes are JSON's
+        click.echo(escapes.visible(json.dumps(data, indent=2, ensure_ascii=False)))  # JSON itself escapes control characters
     elif kind == "yaml":
         click.echo(as_yaml(data), nl=False)
     else:
@@ -70,7 +70,7 @@ def as_yaml(data: Any) -> str:
         try:
             plain = "\n" in text or document.scalar(text, "") == text
         except TrialplaneError:
-            plain = True  # PyYAML quotes what is no YAML
+            plain = True  # PyYAML quotes what is not valid YAML
         return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if plain else '"')
 
     Dumper.add_representer(str, represent)
@@ -87,7 +87,7 @@ def as_csv(header: Sequence[str], lines: Sequence[Sequence[Any]]) -> str:
 
 
 def as_table(header: Sequence[str], lines: Sequence[Sequence[Any]]) -> str:
-    """Aligned columns; numbers to the right. Cut to the terminal's width, whole where there is no terminal."""
+    """Aligned columns, numbers to the right, cut to the width of the terminal if there is one."""
     shown = [[cell(value) for value in line] for line in (header, *lines)]
     widths = [max(len(text) for text in column) for column in zip(*shown, strict=True)]
     right = [
@@ -108,14 +108,14 @@ def as_table(header: Sequence[str], lines: Sequence[Sequence[Any]]) -> str:
 
 
 def as_fields(fields: Mapping[str, Any]) -> str:
-    """One field a line; empty ones are left out."""
+    """One field per line; empty ones are left out."""
     shown = {name: cell(value) for name, value in fields.items() if value not in ("", None)}
     width = max((len(name) for name in shown), default=0)
     return "\n".join(f"{paint(name.ljust(width), bold=True)}  {text}" for name, text in shown.items())
 
 
 def cell(value: Any) -> str:
-    """A value as people read it: four digits of a number, no line breaks, nothing that steers a terminal."""
+    """A value for display: numbers with four digits, no line breaks, no terminal escapes."""
     if value is None:
         return ""
     if isinstance(value, float):
@@ -124,7 +124,7 @@ def cell(value: Any) -> str:
 
 
 def percent(share: float) -> str:
-    """A share from 0 to 1 as `16%`, rounded down, so that only what is done is 100%."""
+    """A share from 0 to 1 as `16%`, rounded down, so that 100% means done."""
     return f"{math.floor(100 * share + 1e-9)}%"
 
 
@@ -149,7 +149,7 @@ def size(count: float) -> str:
 
 
 def rate(value: float) -> str:
-    """So many a second: whole from 100 on, else three digits."""
+    """A rate per second: an integer from 100 on, else three digits."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
@@ -157,5 +157,5 @@ def moment(epoch: float | None) -> str:
     """Seconds since the epoch as local time."""
     try:
         return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(epoch)) if epoch else ""
-    except (OverflowError, ValueError, OSError):  # no clock shows it
+    except (OverflowError, ValueError, OSError):  # outside the range of local time
         return f"{epoch:g}"

@@ -1,4 +1,4 @@
-"""What a user sees of a run that goes on: a live display on a terminal, plain lines elsewhere. Only looks at the run."""
+"""The progress of an active run: a live display on a terminal, plain lines elsewhere. Reads only."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ from trialplane.wire.states import FailureClass, RunState
 if TYPE_CHECKING:  # pydantic, which `--help` need not wait for
     from trialplane.client.run import RunHandle
 
-MOST_FAILURES = 20  # shown one by one; the rest is in `platform results`
+MOST_FAILURES = 20  # shown one by one; `platform results` shows all
 _PAUSE = 1.0  # seconds between plain lines ...
-_PAUSE_OF_STEPS = 10.0  # ... of which a training has one at each step, and a collection at each unit
+_PAUSE_OF_STEPS = 10.0  # ... of trainings and collections, which change at each step or unit
 
 
 class View(Protocol):
-    """Where the progress goes."""
+    """A destination of progress."""
 
     def __enter__(self) -> View:
-        """Begins to show."""
+        """Starts the display."""
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        """Ends to show."""
+        """Stops the display."""
 
     def update(self, status: RunStatus) -> None:
         """Shows a status."""
 
-    def say(self, text: str) -> None:
-        """Shows a line that stays."""
+    def message(self, text: str) -> None:
+        """Prints a line that stays."""
 
 
 class Plain:
-    """A line for each change, not more than one a second, and of a training's steps not more than one in ten.
+    """A line for each change, at most one per second, and for steps and units at most one in ten seconds.
 
     Args:
-        stream: where to.
+        stream: to write to.
     """
 
     def __init__(self, stream: Any) -> None:
@@ -67,9 +67,9 @@ class Plain:
         self._last, self._time = text, time.monotonic()
         self._pause = _PAUSE_OF_STEPS if status.progress.numbers else _PAUSE  # a search has none
         left = kinds.of(status).left(status)
-        self.say(text + (f"; {output.duration(left)} left" if left is not None else ""))
+        self.message(text + (f"; {output.duration(left)} left" if left is not None else ""))
 
-    def say(self, text: str) -> None:
+    def message(self, text: str) -> None:
         """See `View`."""
         _echo(text, self._stream)
         self._stream.flush()
@@ -85,7 +85,7 @@ def view(stream: Any) -> View:
 
 
 def show(handle: RunHandle, stream: Any = None) -> RunStatus:
-    """Shows a run until nobody works on it any more; gives its last status."""
+    """Shows a run until it is no longer active; returns its last status."""
     with view(stream or sys.stdout) as shown:
         for status in follow(handle, shown):
             last = status
@@ -94,15 +94,15 @@ def show(handle: RunHandle, stream: Any = None) -> RunStatus:
 
 
 def follow(handle: RunHandle, shown: View) -> Iterator[RunStatus]:
-    """Shows each status and each failure, and gives the statuses."""
+    """Shows each status and each failure, and yields the statuses."""
     place, _ = _ends(handle, 0)
-    before, told = None, 0
+    before, failures = None, 0
     warned: set[str] = set()
     for status in handle.watch():
         for text in status.warnings:
             if text not in warned:
                 warned.add(text)
-                shown.say(f"warning: {text}")
+                shown.message(f"warning: {text}")
         now = (status.ended_trials, status.retried)
         if now != before:
             before = now
@@ -114,17 +114,17 @@ def follow(handle: RunHandle, shown: View) -> Iterator[RunStatus]:
                 text = presenter.failure(handle.name, row)
                 if not text:
                     continue
-                told += 1
-                if told <= MOST_FAILURES:
-                    shown.say(text)
-                elif told == MOST_FAILURES + 1:
-                    shown.say(f"more {presenter.noun}s fail; `platform results {handle.name}` shows all")
+                failures += 1
+                if failures <= MOST_FAILURES:
+                    shown.message(text)
+                elif failures == MOST_FAILURES + 1:
+                    shown.message(f"more {presenter.noun}s fail; `platform results {handle.name}` shows all")
         shown.update(status)
         yield status
 
 
 def _ends(handle: RunHandle, place: int) -> tuple[int, list[TrialRow]]:
-    """Ends since a place; none while those who know them are away, for the status says so."""
+    """Attempts that ended since a place; none while the ledger cannot be reached, which the status reports."""
     try:
         return handle.target.rows(handle.name, place)
     except TargetError:
@@ -134,7 +134,7 @@ def _ends(handle: RunHandle, place: int) -> tuple[int, list[TrialRow]]:
 
 
 def line(status: RunStatus) -> str:
-    """A status in one line, without what changes all the time."""
+    """A status in one line, without constantly changing values."""
     if status.state in (RunState.PENDING, RunState.PAUSED) or not (status.ended_trials or status.running):
         slots = f" ({status.slots_ready}/{status.slots} slots ready)" if status.state is RunState.RUNNING else ""
         return f"{status.state}: {status.reason or 'the slots are warming up'}{slots}"
@@ -142,13 +142,13 @@ def line(status: RunStatus) -> str:
 
 
 def summary(handle: RunHandle, status: RunStatus, stream: Any = None) -> None:
-    """How the run ended, and what to type next."""
+    """Prints how the run ended, and what to type next."""
     name = handle.name
     _echo(f"{name} {status.state}: {status.reason}" if status.reason else f"{name} {status.state}", stream)
     for text in kinds.of(status).summary(handle, status):
         _echo(text, stream)
     if status.state is RunState.PAUSED:
-        _echo(f"go on with it: `platform resume {name}`", stream)
+        _echo(f"continue it: `platform resume {name}`", stream)
 
 
 def _echo(text: str, stream: Any) -> None:

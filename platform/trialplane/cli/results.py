@@ -1,4 +1,4 @@
-"""What came of a run: `platform results`, `best`, and `export` for Optuna."""
+"""The results of a run: `platform results`, `best`, and `export` for Optuna."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:  # pydantic, which `--help` need not wait for
 @click.command("results")
 @names.run_argument
 @names.place_options()
-@click.option("--limit", type=click.IntRange(1), help="Show so many only.")
-@click.option("--all-attempts", is_flag=True, help="Also attempts that were tried again, in the order they started.")
+@click.option("--limit", type=click.IntRange(1), help="Show at most this many.")
+@click.option("--all-attempts", is_flag=True, help="Include attempts that were retried, in the order they started.")
 @output.option("table", "json", "yaml", "csv")
 def results_command(run: str | None, place: Place, limit: int | None, all_attempts: bool, kind: str) -> None:
-    """Show the trials of RUN, or of the newest run, the best first; of a training, its numbers.
+    """Show the trials of RUN, or of the newest run, the best first; of a training, its metrics.
 
-    Of a collection they are its iterations, in their order, with what the platform counted and what the consumer returned.
+    Of a collection it shows the iterations in order, with the platform's counts and the metrics the learner returned.
     """
     handle = names.find_run(run, place)
     job = handle.job
@@ -43,12 +43,12 @@ def results_command(run: str | None, place: Place, limit: int | None, all_attemp
 
 
 def _as_text(value: Any) -> Any:
-    """What a trial returned, in one cell: texts and numbers as they are, lists and the like as JSON."""
+    """A returned value in one cell: strings and numbers as they are, lists and mappings as JSON."""
     return json.dumps(value) if isinstance(value, (list, tuple, Mapping)) else value
 
 
 def _full(found: list[TrialRow]) -> tuple[list[str], list[list[Any]]]:
-    """Every field of every row; parameters, metrics and what else was returned get columns of their own."""
+    """Every field of every row; each parameter, metric and other returned value has its own column."""
     params = list(dict.fromkeys(name for row in found for name in row.params))
     metrics = list(dict.fromkeys(name for row in found for name in row.metrics))
     returned = list(dict.fromkeys(name for row in found for name in row.returned))
@@ -69,12 +69,12 @@ def _full(found: list[TrialRow]) -> tuple[list[str], list[list[Any]]]:
 @click.command("best")
 @names.run_argument
 @names.place_options()
-@click.option("--trial", type=click.IntRange(0), help="The parameters of this trial instead.")
+@click.option("--trial", type=click.IntRange(0), help="Print the parameters of this trial instead.")
 @output.option("yaml", "json")
 def best_command(run: str | None, place: Place, trial: int | None, kind: str) -> None:
     """Print the best parameters of RUN, or of the newest run.
 
-    With several objectives these are the trials that no other beats in all of them; choose one with --trial.
+    With several objectives these are the Pareto-optimal trials; choose one with --trial.
     """
     handle = names.find_run(run, place)
     reason = kinds.of(handle.job).why_no_best(handle.name)
@@ -88,7 +88,9 @@ def best_command(run: str | None, place: Place, trial: int | None, kind: str) ->
     made = [_document(handle.name, objectives, row) for row in found]
     click.echo("---\n".join(made), nl=False)
     if len(found) > 1:
-        output.note(f"{len(found)} trials are not beaten; `platform best {handle.name} --trial N` prints one for --params")
+        output.note(
+            f"{len(found)} trials are Pareto-optimal; `platform best {handle.name} --trial N` prints one for --params"
+        )
 
 
 def _chosen(handle: RunHandle, trial: int | None) -> list[TrialRow]:
@@ -116,9 +118,9 @@ def _document(run: str, objectives: list[str], row: TrialRow) -> str:
 def export_command(run: str, url: str, place: Place) -> None:
     """Write RUN as an Optuna study into the database at URL, for example sqlite:///study.db.
 
-    Each attempt is a trial, with its parameters, values, reports, constraints and times. A study of that name that is there
-    already is left alone. `optuna.load_study(study_name=RUN, storage=URL)` opens it.
+    Each attempt becomes a trial, with its parameters, values, reports, constraints and times. An existing study of that name
+    is not changed. `optuna.load_study(study_name=RUN, storage=URL)` opens the export.
     """
     handle = names.find_run(run, place)
     handle.export(url)
-    output.note(f"{handle.name} is a study of that name in the database; open it with optuna.load_study or optuna-dashboard")
+    output.note(f"exported as the study {handle.name}; open it with optuna.load_study or optuna-dashboard")

@@ -1,4 +1,4 @@
-"""The jobs that `platform init` makes, one for each kind: they run as they are, and are there to be changed."""
+"""The jobs that `platform init` creates, one for each kind: they run as they are, and are meant to be edited."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ def run(ctx):
     p = ctx.params
     speed = abs(math.log10(p["lr"]) + 2)  # best at lr = 0.01 ...
     depth = abs(p["layers"] - 3)  # ... with 3 layers ...
-    bonus = 0.2 if p["optimizer"] == "adam" else abs(p["momentum"] - 0.9)  # ... and much momentum
+    bonus = 0.2 if p["optimizer"] == "adam" else abs(p["momentum"] - 0.9)  # ... and high momentum
     loss = 4.0
     for step in range(p["steps"]):
         loss = 0.5 * loss + 0.5 * (speed + 0.3 * depth + bonus)
         print(f"step {{step}}: loss {{loss:.4f}}")
-        ctx.report(step, loss=loss)  # a bad trial ends here
+        ctx.report(step, loss=loss)  # a pruned trial ends here
     return {{"loss": loss}}
 
 
@@ -72,11 +72,11 @@ params:
   steps: 400
   lr: 0.05
   save_every: 100
-divided: [batch] # among the ranks, evenly; checked before the start
+divided: [batch] # must divide evenly among the ranks; checked before the start
 
 objective: {{metric: loss, direction: minimize}}
 retries: {{crashed: 3, lost: 5}}
-resources: {{cpus: 2, memory: 4Gi, gpus: 0}} # of each node; a rank for each GPU
+resources: {{cpus: 2, memory: 4Gi, gpus: 0}} # of each node; one rank per GPU
 """
 
 _TRAIN_IN_RANKS = '''\
@@ -96,20 +96,20 @@ from trialplane.training import batches, checkpoint, progress
 
 
 def run(ctx):
-    """Trains with `ctx.params`, saves itself, and returns the metrics."""
+    """Trains with `ctx.params`, saves checkpoints, and returns the metrics."""
     p, gpu = ctx.params, torch.cuda.is_available()
     device = torch.device("cuda", ctx.local_rank) if gpu else torch.device("cpu")
     if ctx.world_size > 1:
         distributed.init_process_group("nccl" if gpu else "gloo")
 
     points = torch.linspace(-1, 1, 1024).unsqueeze(1)
-    order = batches.BatchOrder(len(points), p["batch"], seed=ctx.seed)  # the same batches whatever the number of ranks
+    order = batches.BatchOrder(len(points), p["batch"], seed=ctx.seed)  # the same batches for any number of ranks
     model = nn.Linear(1, 1).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=p["lr"], momentum=0.9)
 
     saves, start = checkpoint.Checkpoints(ctx.checkpoints), 0
     found = saves.resume(rank=ctx.rank, world_size=ctx.world_size, like=model, otherwise=ctx.resume_from)
-    if found is not None:  # another attempt came this far, or the run of --resume
+    if found is not None:  # from an earlier attempt, or from the run of --resume
         start = order.start(found.state["order"])
         model.load_state_dict(found.state["model"])
         optimizer.load_state_dict(found.state["optimizer"])
@@ -126,7 +126,7 @@ def run(ctx):
 
         done = step + 1
         meter.step(done, samples=len(x), loss=loss)
-        stops = torch.tensor(float(ctx.stopping), device=device)  # the pod must go, or the user has paused the run
+        stops = torch.tensor(float(ctx.stopping), device=device)  # the pod is being evicted, or the run is paused
         if ctx.world_size > 1:
             distributed.all_reduce(stops, op=distributed.ReduceOp.MAX)  # all ranks stop at the same step
         if stops or done % p["save_every"] == 0 or done == p["steps"]:
@@ -157,26 +157,26 @@ _COLLECTION = """\
 # `platform validate {name}` checks this file; `platform schema` prints its schema for editors.
 kind: collect
 description: Looks for the lowest point of a valley where workers try points, as a stand-in for games to learn from.
-entrypoint: train:play # the producer: module:function below this folder
+entrypoint: train:play # the worker: module:function below this folder
 preload: [numpy] # heavy modules to import once per slot: torch
 
 params: # the same in every unit
-  points: 2000 # of a unit
-  keep: 0.05 # best share, which the next iteration starts from
+  points: 2000 # per unit
+  keep: 0.05 # share of best points, from which the next iteration starts
 
 collect:
   units: 20 # results of one iteration
   iterations: 5
-  workers: 2 # each in a slot of its own, and the consumer in one more
+  workers: 2 # each in a slot of its own; the learner has one more
   learner: train:learn # reads the results; or write: {{format: npz}}
-  in_flight: 64Mi # bytes on their way to it at most; also what /dev/shm is sized by
-  timeout: 5m # of a worker without a result
+  in_flight: 64Mi # most bytes on their way to the learner; /dev/shm is sized by it
+  timeout: 5m # longest time of a worker without a result
 
-resources: {{cpus: 1, memory: 1Gi}} # of each worker, and of the consumer
+resources: {{cpus: 1, memory: 1Gi}} # of each worker, and of the learner
 """
 
 _PLAY_AND_LEARN = '''\
-"""Producer and consumer of the job {name}.
+"""Worker and learner of the job {name}.
 
     platform submit collect {name} --local      # on this machine; on a cluster: --workers 8 --units 800
     python jobs/{name}/train.py                 # alone in one process
@@ -188,7 +188,7 @@ from trialplane import standalone
 
 
 def play(ctx):
-    """Makes a result of each unit it gets, with the weights of the iteration before; `unit.seed` is the unit's own."""
+    """Makes a result for each unit, with the weights of the previous iteration; each unit has its own `unit.seed`."""
     where = ctx.weights or {{"mean": np.full(2, 5.0), "width": np.full(2, 4.0)}}  # none in the first iteration
     for unit in ctx.units():
         points = np.random.default_rng(unit.seed).normal(where["mean"], where["width"], (ctx.params["points"], 2))
@@ -199,7 +199,7 @@ def play(ctx):
 def learn(ctx, results):
     """Reads the results as they come, and returns metrics and the weights for the next iteration."""
     points, heights = [], []
-    for result in results:  # its arrays lie in shared memory and may not be written
+    for result in results:  # its arrays are read-only, in shared memory
         few = np.argsort(result.value["heights"])[: int(ctx.params["keep"] * result.items) + 1]
         points.append(result.value["points"][few])
         heights.append(result.value["heights"][few])

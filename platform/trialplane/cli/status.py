@@ -1,4 +1,4 @@
-"""How runs stand: `platform status` for one, `platform list` for all."""
+"""The state of runs: `platform status` for one, `platform list` for all."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _DAMAGED = "DAMAGED"  # the state of a run whose files cannot be read
 @click.command("status")
 @names.run_argument
 @names.place_options()
-@click.option("--watch", "-w", is_flag=True, help="Show it until nobody works on the run any more.")
+@click.option("--watch", "-w", is_flag=True, help="Keep showing it until the run is no longer active.")
 @output.option("table", "json", "yaml")
 def status_command(run: str | None, place: Place, watch: bool, kind: str) -> None:
-    """Show how RUN stands, or the newest run."""
+    """Show the state of RUN, or of the newest run."""
     if watch and kind == "table":
         progress.show(names.find_run(run, place))
         return
@@ -48,7 +48,7 @@ def _text(status: RunStatus) -> str:
     presenter = kinds.of(status)
     fields = output.as_fields(_fields(status, presenter))
     workers = presenter.workers(status)
-    if workers is None or status.state is not RunState.RUNNING:  # else they are those of the last moment
+    if workers is None or status.state is not RunState.RUNNING:  # else they are stale
         return fields
     return f"{fields}\n\n{output.as_table(*workers)}"
 
@@ -71,14 +71,14 @@ def _fields(status: RunStatus, presenter: Presenter) -> dict[str, object]:
 
 
 def _waiting(status: RunStatus) -> str:
-    """What a run does of which there is nothing else to say yet."""
+    """The reason to show for a run that has started no trial yet."""
     begins = status.state is RunState.RUNNING and not (status.ended_trials or status.running)
     return f"the slots are warming up ({status.slots_ready}/{status.slots} slots ready)" if begins else ""
 
 
 @click.command("list")
 @names.place_options()
-@click.option("--limit", type=click.IntRange(1), help="Show so many only.")
+@click.option("--limit", type=click.IntRange(1), help="Show at most this many.")
 @output.option("table", "json", "yaml")
 def list_command(place: Place, limit: int | None, kind: str) -> None:
     """Show all runs of a place, the newest first. One whose files are damaged is shown as DAMAGED."""
@@ -99,7 +99,7 @@ def list_command(place: Place, limit: int | None, kind: str) -> None:
 
 
 def _look(handle: RunHandle) -> RunStatus | RunDamaged | None:
-    """How a run stands; None for one that was deleted since it was found."""
+    """The status of a run; None if it was deleted since it was found."""
     try:
         return handle.status()
     except RunDamaged as error:
@@ -109,7 +109,7 @@ def _look(handle: RunHandle) -> RunStatus | RunDamaged | None:
 
 
 def _plain(name: str, status: RunStatus | RunDamaged) -> dict[str, Any]:
-    """A run as plain values; of a damaged one all but the reason is unknown."""
+    """A run as plain values; of a damaged one only name and reason are known."""
     if isinstance(status, RunStatus):
         plain: dict[str, Any] = records.to_dict(status)
         return plain

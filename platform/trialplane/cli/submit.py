@@ -1,4 +1,4 @@
-"""`platform submit hpo NAME`, `train NAME`, `collect NAME`: a study of a job, one training, or a collection, as a run."""
+"""`platform submit hpo NAME`, `train NAME`, `collect NAME`: starts a study, a training or a collection as a run."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from trialplane.spec.load import Flag
 
 _NOTES = {
     Submitted.NEW: "{0} is starting",
-    Submitted.REPLACED: "{0} is starting; it replaces the run {0} of before, which ended before its first trial",
-    Submitted.RESUMED: "{0} was submitted before with the same spec and is not finished: it goes on",
-    Submitted.RUNNING: "{0} was submitted before with the same spec and is running: it goes on",
+    Submitted.REPLACED: "{0} is starting; it replaces an earlier run {0}, which ended before its first trial",
+    Submitted.RESUMED: "{0} was submitted before with the same spec and is not finished: it continues",
+    Submitted.RUNNING: "{0} was submitted before with the same spec and is running: it continues",
     Submitted.FINISHED: "{0} was submitted before with the same spec and has succeeded: nothing was started. ",
 }
 
@@ -34,21 +34,21 @@ def submit_command() -> None:
 
 
 def _options(verb: Callable[..., int]) -> Callable[..., int]:
-    """What every kind of job takes, behind its own options."""
+    """Adds the options that every kind of job takes, after its own."""
     for option in (
         output.option("table", "json", "yaml"),
         click.option("--dry-run", is_flag=True, help="Show what would be started, with the resolved job; start nothing."),
-        click.option("--detach", is_flag=True, help="Return at once; the run goes on in the background."),
-        click.option("--timeout", metavar="TIME", help="Longest time of one trial, or iteration: 30m, 2h."),
+        click.option("--detach", is_flag=True, help="Return at once; the run continues in the background."),
+        click.option("--timeout", metavar="TIME", help="Time limit of one trial, or iteration: 30m, 2h."),
         click.option("--seed", type=int, help="Seed of the sampler and of the trials."),
         click.option(
-            "--set", "sets", multiple=True, metavar="FIELD=VALUE", help="Any field: --set budget.time=2h. Repeatable."
+            "--set", "sets", multiple=True, metavar="FIELD=VALUE", help="Set any field: --set budget.time=2h. Repeatable."
         ),
         click.option(
             "--params", type=click.Path(path_type=Path), help="YAML file of parameters to fix; see `platform best`."
         ),
-        click.option("--name", metavar="RUN", help="Name of the run; NAME and the time when left out."),
-        click.option("--profile", metavar="NAME", help="A profile of job.yaml, for example max."),
+        click.option("--name", metavar="RUN", help="Name of the run; default: NAME and the time."),
+        click.option("--profile", metavar="NAME", help="Profile of job.yaml, for example max."),
     ):
         verb = option(verb)
     return verb
@@ -57,21 +57,21 @@ def _options(verb: Callable[..., int]) -> Callable[..., int]:
 @submit_command.command("hpo")
 @names.job_argument
 @names.place_options(submits=True)
-@click.option("--trials", type=int, help="Trials that must end.")
-@click.option("--parallel", type=int, help="Trials at the same time.")
+@click.option("--trials", type=int, help="Number of trials.")
+@click.option("--parallel", type=int, help="Number of trials at the same time.")
 @click.option("--sampler", help="tpe, gp, cmaes, nsgaii, qmc, random, grid, …")
 @click.option("--pruner", help="median, hyperband, percentile, none, …")
-@click.option("--max-failed", type=int, help="Stop when more trials than this failed.")
+@click.option("--max-failed", type=int, help="Stop when more trials than this fail.")
 @_options
 def hpo(job: str, place: Place, **given: Any) -> int:
-    """Search good hyper-parameters for the job NAME (in jobs/NAME) or the job in a folder.
+    """Search for good hyper-parameters of the job NAME (in jobs/NAME), or of the job in a folder.
 
-    Without --local it runs on a cluster: where --context and --namespace, else TRIALPLANE_CONTEXT and
-    TRIALPLANE_NAMESPACE, else the kubeconfig say. The other verbs then look there too.
+    Without --local it runs on a cluster: that of --context and --namespace, else of TRIALPLANE_CONTEXT and
+    TRIALPLANE_NAMESPACE, else of the kubeconfig. The other verbs then use the same place.
 
-    Stays in the foreground and shows the progress. With --local, Ctrl-C stops the run cleanly, a second one kills it;
-    `platform resume` goes on with it in both cases. On a cluster Ctrl-C only ends to show it: the run goes on, and
-    `platform pause` or `cancel` ends it. A run goes on when the terminal goes away.
+    Stays in the foreground and shows the progress. With --local, Ctrl-C stops the run cleanly and a second one kills it;
+    `platform resume` continues it in both cases. On a cluster Ctrl-C only ends the display: the run continues, and
+    `platform pause` or `cancel` ends it. A run continues when the terminal is closed.
     """
     own = {name: given.pop(name) for name in ("trials", "parallel", "sampler", "pruner")}
     own["budget.max_failed"] = Flag(given.pop("max_failed"), "--max-failed")
@@ -81,9 +81,9 @@ def hpo(job: str, place: Place, **given: Any) -> int:
 @submit_command.command("train")
 @names.job_argument
 @names.place_options(submits=True)
-@click.option("--gpus", type=int, metavar="N", help="GPUs of each node, a rank for each; 0 trains on CPUs.")
-@click.option("--nodes", type=int, metavar="N", help="Machines (pods) that train together.")
-@click.option("--ranks", type=int, metavar="N", help="Processes of each node, where that is not one per GPU.")
+@click.option("--gpus", type=int, metavar="N", help="GPUs per node, one rank each; 0 trains on CPUs.")
+@click.option("--nodes", type=int, metavar="N", help="Number of machines (pods) that train together.")
+@click.option("--ranks", type=int, metavar="N", help="Processes per node, if not one per GPU.")
 @click.option(
     "--resume", metavar="RUN", help="Start from the newest checkpoint of that run.", shell_complete=names.complete_run
 )
@@ -91,12 +91,12 @@ def hpo(job: str, place: Place, **given: Any) -> int:
 def train(job: str, place: Place, **given: Any) -> int:
     """Train the job NAME (in jobs/NAME), or the job in a folder, once, with one process for each GPU.
 
-    A rank that dies ends the others, and all start again from the last checkpoint, as often as `retries` of job.yaml
-    says; so they do after a pod, a node or the controller was lost. The number of ranks may differ between runs: where the
-    job can, --resume goes on with another one.
+    When a rank dies, the others are ended and all restart from the last checkpoint, as often as `retries` of job.yaml
+    allows; likewise after a pod, a node or the controller is lost. If the job supports it, --resume can use another number
+    of ranks than that run.
 
-    Without --local it runs on a cluster: where --context and --namespace, else TRIALPLANE_CONTEXT and
-    TRIALPLANE_NAMESPACE, else the kubeconfig say. The other verbs then look there too. Ctrl-C is as with `submit hpo`.
+    Without --local it runs on a cluster: that of --context and --namespace, else of TRIALPLANE_CONTEXT and
+    TRIALPLANE_NAMESPACE, else of the kubeconfig. The other verbs then use the same place. Ctrl-C is as with `submit hpo`.
 
     \b
     platform submit train NAME --gpus 8                     one pod with 8 GPUs, and cores and memory for 8 ranks
@@ -111,24 +111,24 @@ def train(job: str, place: Place, **given: Any) -> int:
 @submit_command.command("collect")
 @names.job_argument
 @names.place_options(submits=True)
-@click.option("--workers", type=int, metavar="N", help="Producers at the same time, each in a slot of its own.")
-@click.option("--units", "--games", "units", type=int, metavar="N", help="Results of one iteration; --games is the same.")
-@click.option("--iterations", type=int, metavar="N", help="How often producers and consumer take turns.")
-@click.option("--max-failed", type=int, metavar="N", help="Units of one iteration that may fail before it does.")
-@click.option("--in-flight", metavar="SIZE", help="Bytes on their way to the consumer at most: 512Mi, 4Gi.")
+@click.option("--workers", type=int, metavar="N", help="Number of workers, each in a slot of its own.")
+@click.option("--units", "--games", "units", type=int, metavar="N", help="Results per iteration; --games is a synonym.")
+@click.option("--iterations", type=int, metavar="N", help="Number of iterations.")
+@click.option("--max-failed", type=int, metavar="N", help="Units of one iteration that may fail before the iteration fails.")
+@click.option("--in-flight", metavar="SIZE", help="Most bytes on their way to the learner: 512Mi, 4Gi.")
 @click.option(
     "--resume", metavar="RUN", help="Start from the newest weights of that run.", shell_complete=names.complete_run
 )
 @_options
 def collect(job: str, place: Place, **given: Any) -> int:
-    """Have producers of the job NAME (in jobs/NAME), or of the job in a folder, make results for its consumer.
+    """Run the workers of the job NAME (in jobs/NAME), or of the job in a folder, with its learner.
 
-    In each iteration the workers do the units, games for example, and the consumer reads their results and returns the
-    weights for the next iteration, or they are written into files. A unit whose worker is lost is done again and counted
-    once. A resumed run goes on at the first iteration that is not complete.
+    In each iteration the workers process the units, for example games, and the learner reads their results and returns the
+    weights for the next iteration, or the results are written to files. A unit whose worker is lost is repeated and counted
+    once. A resumed run continues with the first incomplete iteration.
 
-    Without --local it runs on a cluster: where --context and --namespace, else TRIALPLANE_CONTEXT and
-    TRIALPLANE_NAMESPACE, else the kubeconfig say. The other verbs then look there too. Ctrl-C is as with `submit hpo`.
+    Without --local it runs on a cluster: that of --context and --namespace, else of TRIALPLANE_CONTEXT and
+    TRIALPLANE_NAMESPACE, else of the kubeconfig. The other verbs then use the same place. Ctrl-C is as with `submit hpo`.
 
     \b
     platform submit collect NAME --workers 8 --games 800 --iterations 10
@@ -152,7 +152,7 @@ def _submit(
     kind: str,
     **given: Any,
 ) -> int:
-    """Checks, starts and shows a run; `own` is what only this kind of job takes, dotted field → value or `Flag`."""
+    """Checks, starts and shows a run; `own` holds the options of this kind alone, dotted field → value or `Flag`."""
     platform = Platform(places.target_of(place))
     issues, params = _params(given["params"])
     prepared = platform.prepare(

@@ -32,26 +32,26 @@ if TYPE_CHECKING:
     from trialplane.client.run import RunHandle
     from trialplane.spec.jobs import Job
 
-_HOST = "127.0.0.1"  # neither UI asks anybody for a password
+_HOST = "127.0.0.1"  # neither UI asks for a password
 _FIRST_PORT = 5000
-_PATIENCE = 10.0  # seconds for a server to end, or for MLflow to say what an experiment is called
-_REFRESH = 2.0  # seconds between looks at what has changed since
-_STUDY = 0  # what the only study of a storage in memory is called there
-_LOOK = 0.1  # seconds between looks whether it has started
-_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # to this machine, where no proxy leads
+_PATIENCE = 10.0  # seconds for a server to end, or for MLflow to return the id of an experiment
+_REFRESH = 2.0  # seconds between updates of the copy
+_STUDY = 0  # id of the only study of a storage in memory
+_LOOK = 0.1  # seconds between checks whether the server has started
+_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # to this machine, past any proxy
 
 
 @click.command("ui")
 @names.run_argument
 @names.place_options()
-@click.option("--dashboard", is_flag=True, help="optuna-dashboard on RUN, also while it goes on, in place of MLflow.")
-@click.option("--port", type=click.IntRange(1, 65535), help="Port; the first free one from 5000 on when left out.")
+@click.option("--dashboard", is_flag=True, help="Show RUN in optuna-dashboard instead of MLflow, also while it is active.")
+@click.option("--port", type=click.IntRange(1, 65535), help="Port; default: the first free one from 5000 on.")
 def ui_command(run: str | None, place: Place, dashboard: bool, port: int | None) -> int:
     """Show results in a browser, until Ctrl-C; only this machine can reach it.
 
-    The address leads to the trials of RUN, or of the newest run, the best first; everything else that is recorded is there
-    too. On a cluster it forwards a port to MLflow there. optuna-dashboard works on a copy of the run: what is changed there
-    is forgotten with it.
+    The address leads to the trials of RUN, or of the newest run, the best first; all other records can be reached from
+    there. On a cluster it forwards a port to MLflow. optuna-dashboard works on a copy of the run: changes made in it are
+    lost when it ends.
     """
     home = paths.home()
     if place.local and not dashboard:
@@ -73,17 +73,17 @@ def ui_command(run: str | None, place: Place, dashboard: bool, port: int | None)
 
 def _here(place: Place, home: Path, run: str | None, port: int) -> int:
     shown = _shown(run, place)
-    # Its runner of evaluation jobs would be as large as the server, and its telemetry would call home.
+    # Its runner of evaluation jobs would be as large as the server, and its telemetry would send data to its vendor.
     off = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
     environ = {**protobuf.controller_env(os.environ), **off}
     server = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", paths.mlflow_uri(home)]
     server += ["--default-artifact-root", str(paths.mlflow_artifacts(home)), "--workers", "1"]
-    output.note(f"MLflow starts, which takes a few seconds; Ctrl-C ends it. Showing the results in {home}")
+    output.note(f"starting MLflow, which takes a few seconds; Ctrl-C stops it. Showing the results in {home}")
     base = f"http://{_HOST}:{port}"
     server += ["--host", _HOST, "--port", str(port)]
     code = _serve(server, environ, f"{base}/health", lambda: output.note(_page(base, shown)))
     if code:
-        raise TargetError(f"MLflow ended with exit code {code}; what it said is above")
+        raise TargetError(f"MLflow ended with exit code {code}; its output is above")
     return 0
 
 
@@ -91,12 +91,12 @@ def _dashboard(handle: RunHandle, port: int) -> int:
     from trialplane.client import exporting  # needs pydantic, which `--help` should not wait for
 
     exporting.check("optuna", "sqlalchemy", "optuna_dashboard")
-    line, after = exporting.changes(handle.target, handle.name, 0)  # an error before anything starts
+    line, after = exporting.changes(handle.target, handle.name, 0)  # errors are raised before anything starts
     first = exporting.order(handle.name, handle.job, port=port) + line
-    output.note(f"optuna-dashboard starts; Ctrl-C ends it. Showing a copy of {handle.name}, which is kept up to date")
+    output.note(f"starting optuna-dashboard; Ctrl-C stops it. Showing a copy of {handle.name}, which is kept up to date")
 
     def feed(stdin: IO[bytes]) -> None:
-        """Writes what has changed for as long as somebody reads it."""
+        """Writes the changes until the server ends."""
         shown, text, place = "", first, after
         with contextlib.suppress(OSError):  # the server has ended
             while True:
@@ -128,17 +128,17 @@ def _there(place: Place, run: str | None, port: int) -> int:
     mlflow = target.objects.site.mlflow
     shown = _shown(run, place)
     if not mlflow.service:
-        page = _page(mlflow.url, shown, urllib.request.build_opener())  # to elsewhere, where a proxy may lead
+        page = _page(mlflow.url, shown, urllib.request.build_opener())  # to another machine, possibly by a proxy
         output.note(f"MLflow is not in {target.cluster.place}; it is at {page}")
         return 0
     with Forward(target.cluster, mlflow.service, mlflow.port, port, output.note) as forward:
-        forward.connect().close()  # what stands in the way is said at once
+        forward.connect().close()  # report a failure at once
         output.note(_page(forward.url, shown))
-        output.note(f"Showing the results in {target.cluster.place}; Ctrl-C ends it")
+        output.note(f"Showing the results in {target.cluster.place}; Ctrl-C stops it")
         if mlflow.secret:
             kubectl = f"kubectl --context {target.cluster.context} -n {target.cluster.namespace}"
             output.note(f"MLflow asks for the user and password of `{kubectl} get secret {mlflow.secret} -o yaml`")
-        _until_enough()
+        _until_stopped()
     return 0
 
 
@@ -158,12 +158,12 @@ def _shown(run: str | None, place: Place) -> tuple[str, Job] | None:
 
 
 def _page(base: str, shown: tuple[str, Job] | None, way: urllib.request.OpenerDirector = _direct) -> str:
-    """The page of a run's trials, the best first and with their curves, or MLflow's first page when it cannot be told.
+    """The page of a run's trials, the best first and with their curves, or MLflow's start page when it is not known.
 
     Args:
         base: the address of MLflow.
         shown: a run and its job.
-        way: opens that address; the default does on this machine only.
+        way: opens that address; the default only on this machine.
     """
     if shown is None:
         return base
@@ -178,11 +178,11 @@ def _page(base: str, shown: tuple[str, Job] | None, way: urllib.request.OpenerDi
         ValueError,
         KeyError,
         TypeError,
-    ):  # no such experiment yet, or a password is wanted
+    ):  # no such experiment yet, or a password is required
         return base
     best = job.objectives[0]
     query = {
-        "workflowType": "machine_learning",  # somebody who was never there is shown pages for language models
+        "workflowType": "machine_learning",  # by default first-time visitors see the pages for language models
         "searchFilter": f"tags.`{labels.KIND}` = 'trial' and tags.`{labels.RUN}` = '{run}'",
         "orderByKey": f"metrics.`{best.metric}`",
         "orderByAsc": "true" if best.direction == "minimize" else "false",
@@ -200,11 +200,11 @@ def _answers(address: str) -> bool:
         return False
 
 
-def _until_enough() -> None:
-    enough = threading.Event()
+def _until_stopped() -> None:
+    stopped = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda *_: enough.set())
-    enough.wait()
+        signal.signal(number, lambda *_: stopped.set())
+    stopped.wait()
 
 
 def _serve(
@@ -214,19 +214,19 @@ def _serve(
     started: Callable[[], None],
     feed: Callable[[IO[bytes]], None] | None = None,
 ) -> int:
-    """Runs a server until it ends, or until the user has had enough: then its exit code does not matter.
+    """Runs a server until it ends or is interrupted by the user, which returns 0.
 
     Args:
-        server: its command.
+        server: command line.
         environ: its environment.
         address: where it answers once it has started.
         started: called when it does.
         feed: writes into its standard input, in a thread of its own.
     """
-    # SIGINT too: a shell that starts this in the background has it ignored.
+    # SIGINT too: a shell ignores it for processes that it starts in the background.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
-    # A session of its own: a Ctrl-C that reached it as well would make it print tracebacks.
+    # A session of its own: a Ctrl-C would otherwise reach it too and make it print tracebacks.
     stdin = None if feed is None else subprocess.PIPE
     child = subprocess.Popen(server, env=environ, stdin=stdin, start_new_session=True)
     try:

@@ -3,12 +3,12 @@
 what a user holds     sdk (`Platform`) and run (`RunHandle`, and a run's life), which know of a place only the port: target
 which place           places: flags, environment, memory → this machine or a namespace
 this machine          local, on machine (does a job fit), folder, process, results (its ledger)
-a cluster             kubernetes, on two witnesses:
-                        objects  the API server: RayJobs, pods; in words by phases, waiting, preflight
+a cluster             kubernetes, from two sources:
+                        objects  the API server: RayJobs, pods; explained by phases, waiting, preflight
                         gateway  the ledger and the logs (remote_log), through the API server
                       standing makes one status of both
 how to reach one      kubeconfig → connection → cluster (objects of the kinds in its table), forward (a port),
-                      refusal (what it refuses, in words)
+                      refusal (explains what it refuses)
 both places           changes (what a resubmission or `resume` may change, why nothing is left to do)
 apart from runs       doctor and doctor_*, images
 """

@@ -1,6 +1,6 @@
-"""What may change between two lives of a run, and what differs between a run and a new submission of its name. Pure.
+"""Changes that `resume` allows, and differences between a run and a new submission under its name. Pure.
 
-Also why a run that ended has nothing to do, and what to type so that it has.
+Also why an ended run has nothing left to do, and what to type to extend it.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from trialplane.spec.jobs import Job
 from trialplane.wire.records import RunStatus
 from trialplane.wire.states import RunState
 
-# Words for people change nothing in a run.
+# Descriptive fields change nothing in a run.
 _IGNORED = ("description",)
 
 
 def changed(old: Job, changes: Mapping[str, Any], sets: Sequence[str], started: int) -> Job:
-    """A job with changes of how long, how wide and on what pods it goes.
+    """A job with changes of its length, its width and its pods.
 
     Args:
         old: the run's job.
         changes: dotted field → value, of flags; None stands for a flag that was not given.
         sets: `field=value` each.
-        started: trials that the run has started; it cannot be asked for fewer.
+        started: trials that the run has started, the lowest number allowed.
 
     Raises:
-        SpecError: a field that makes another study, or a wrong value; all issues.
+        SpecError: a field that would make it another study, or an invalid value; holds all issues.
     """
     whole = Draft(old.model_dump(mode="json"), {})
     given = {field: (value, "--" + field.rpartition(".")[2].replace("_", "-")) for field, value in changes.items()}
@@ -64,14 +64,14 @@ def changed(old: Job, changes: Mapping[str, Any], sets: Sequence[str], started: 
     issues += judged.issues
     if judged.job is not None and judged.job.trials != old.trials and judged.job.trials < started:
         flag = f"--{old.count_field.rpartition('.')[2]}"
-        issues.append(Issue((old.count_field,), f"{started} were started already; ask for that many or more", flag))
+        issues.append(Issue((old.count_field,), f"{started} were started already; set at least that many", flag))
     if issues or judged.job is None:
         raise SpecError(issues)
     return judged.job
 
 
 def differences(job: Job, code_hash: str, code: Mapping[str, bytes], plan: Plan) -> list[str]:
-    """What a new submission has otherwise than the run of its name: fields of the job, files of the code.
+    """The fields of the job and files of the code in which a new submission differs from the run of its name.
 
     Args:
         job: the run's.
@@ -99,34 +99,34 @@ def refusal(run: str, lines: Sequence[str]) -> str:
     shown = "\n".join(f"  {line}" for line in lines)
     return (
         f"the run {run} exists with another spec (there → here):\n{shown}\n"
-        f"`platform resume {run}` goes on with it as it was, {other_name(run)}"
+        f"`platform resume {run}` continues it unchanged, {other_name(run)}"
     )
 
 
 def other_name(run: str) -> str:
-    """The way out that is always open."""
+    """The advice that always applies."""
     return f"or give this one another name with --name; see it with `platform status {run}`"
 
 
 def nothing_to_do(status: RunStatus, old: Job, job: Job, where: str = "") -> str:
-    """Why a resumed run would end again at once, and what to type; "" when it goes on.
+    """Why a resumed run would end again at once, and what to type; "" when it would continue.
 
     Args:
         status: of the run, with exact counts.
         old: its job.
-        job: its job with the changes asked for.
-        where: what a submission needs to go to the same place: " --local".
+        job: its job with the requested changes.
+        where: flags for a submission to the same place: " --local".
     """
     if old.count_field not in old.changeable and status.ended_trials >= job.trials and not status.failed:
-        return _done(status, job, where)  # a training: no change makes it go on
+        return _done(status, job, where)  # a training: no change can extend it
     resume = f"`platform resume {status.run}"
     counts = f"{status.ended_trials} of {errors.counted(job.trials, job.noun)}"
     used = _used_up(status, job)
     if used is not None and status.state in (RunState.SUCCEEDED, RunState.FAILED):
         return (
             f"the run {status.run} has {status.state.lower()}: budget.time ({used:g} s) was used up after "
-            f"{counts}; {resume} --set budget.time={2 * used:g}` goes on until it has worked that long in all, "
-            "budget.time=null without end"
+            f"{counts}; {resume} --set budget.time={2 * used:g}` continues until it has worked that long in all, "
+            "budget.time=null without a limit"
         )
     if status.state is not RunState.SUCCEEDED:
         return ""
@@ -134,7 +134,7 @@ def nothing_to_do(status: RunStatus, old: Job, job: Job, where: str = "") -> str
     if _is_reached(status, job):
         return (
             f"{done}: it reached budget.target ({job.budget.target:g}) after {counts}; "
-            f"{resume} --set budget.target=null` goes on without a target, or set a better one"
+            f"{resume} --set budget.target=null` continues without a target, or set a better one"
         )
     if job != old:
         return ""
@@ -142,7 +142,7 @@ def nothing_to_do(status: RunStatus, old: Job, job: Job, where: str = "") -> str
         return _done(status, job, where)
     return (
         f"{done}: every point of the space was tried, in {counts}; a larger space is another study, under another name. "
-        f"{resume} --trials N` looks for more points all the same"
+        f"{resume} --trials N` searches for more points anyway"
     )
 
 
@@ -179,7 +179,7 @@ def _flat(job: Job) -> dict[str, Any]:
     def walk(value: Any, path: tuple[str, ...]) -> None:
         if isinstance(value, dict) and value:
             for key, below in value.items():
-                # Options stand beside the name in a job file.
+                # Options are beside the name in a job file.
                 walk(below, path if path in (("sampler",), ("pruner",)) and key == "options" else (*path, key))
         elif isinstance(value, list) and any(isinstance(item, dict) for item in value):
             for index, item in enumerate(value):
@@ -192,7 +192,7 @@ def _flat(job: Job) -> dict[str, Any]:
 
 
 def _equal(one: Any, other: Any) -> bool:
-    """Whether two JSON values are written alike; 1 is not true, and 1 is 1.0."""
+    """Whether two JSON values are equal; 1 is not true, but 1 is 1.0."""
     return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)
 
 

@@ -1,9 +1,8 @@
 """One namespace of a Kubernetes cluster, as plain JSON objects; the only module that imports `kubernetes`.
 
-Requests go over connections of our own: that package takes half a second of processor time to import, whichever part of it
-is wanted, so it is imported where it does what is hard to do well: credential plugins, proxies of the environment, the
-service account of a pod, and the port-forward stream. What the API server refuses becomes an error of ours once, in
-`refusal`.
+Requests use our own connections: importing any part of that package takes half a second of processor time, so it is used
+only for what is hard to do well: credential plugins, proxies of the environment, the service account of a pod, and the
+port-forward stream. Refusals of the API server are mapped to our errors in one place, `refusal`.
 """
 
 from __future__ import annotations
@@ -25,15 +24,15 @@ from trialplane.client.kinds import Kind
 from trialplane.errors import InputError, TargetError
 from trialplane.wire import cluster as names
 
-CONNECT = 5.0  # seconds until a connection must stand
+CONNECT = 5.0  # seconds until a connection must be established
 READ = 30.0  # seconds an answer may take
-_POD = "this cluster"  # what a pod has in place of a context
+_POD = "this cluster"  # shown in a pod, which has no context
 _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """What came back: `headers` by lower-case name."""
+    """A response; `headers` by lower-case name."""
 
     status: int
     headers: Mapping[str, str]
@@ -41,7 +40,7 @@ class Answer:
 
     @property
     def ok(self) -> bool:
-        """Whether it is what was asked for."""
+        """Whether the request succeeded."""
         return 200 <= self.status < 300
 
     def json(self) -> Any:
@@ -51,7 +50,7 @@ class Answer:
 
 @dataclasses.dataclass(frozen=True)
 class Applied:
-    """An object as it is after an apply, and whether that made it."""
+    """An object after an apply, and whether that created it."""
 
     thing: Mapping[str, Any]
     is_new: bool
@@ -66,7 +65,7 @@ class Cluster:
 
     Raises:
         InputError: there is no kubeconfig, or no such context in it.
-        TargetError: the credentials cannot be had.
+        TargetError: the credentials cannot be obtained.
     """
 
     def __init__(self, context: str | None = None, namespace: str | None = None) -> None:
@@ -76,10 +75,10 @@ class Cluster:
             self._pool = connection.pool(self._access)
         except ssl.SSLError as error:
             raise TargetError(
-                f"the kubeconfig {kubeconfig.names()} has a certificate or a key for {self.context} that is none: {error}"
+                f"the kubeconfig {kubeconfig.names()} has an invalid certificate or key for {self.context}: {error}"
             ) from error
         except ImportError as error:
-            raise TargetError(f"the proxy of {self.context} takes PySocks: `pip install PySocks` ({error})") from error
+            raise TargetError(f"the proxy of {self.context} needs PySocks: `pip install PySocks` ({error})") from error
 
     @property
     def place(self) -> str:
@@ -102,16 +101,16 @@ class Cluster:
         headers: Mapping[str, str] | None = None,
         timeout: float = READ,
     ) -> Answer:
-        """Sends one request; an answer of any status is given back.
+        """Sends one request; returns the response, whatever its status.
 
         Args:
             method: GET, PUT, …
             path: with its leading /.
-            query: after the ?.
+            query: parameters after the ?.
             body: plain JSON values, or None for none.
             content: type of the body.
-            headers: more of them.
-            timeout: seconds the answer may take.
+            headers: additional ones.
+            timeout: seconds the response may take.
 
         Raises:
             TargetError: the cluster cannot be reached.
@@ -130,13 +129,13 @@ class Cluster:
     def list(
         self, kind: Kind, selector: str = "", fields: str = "", limit: int = 0, everywhere: bool = False
     ) -> list[dict[str, Any]]:
-        """The objects of a kind, in our namespace where they have one, that both selectors choose.
+        """The objects of a kind that match both selectors, in our namespace if they are namespaced.
 
         Args:
-            kind: of what.
+            kind: of the objects.
             selector: by labels: `a=b,c`.
             fields: by fields: `type=Warning`.
-            limit: so many at most; 0 is all.
+            limit: most objects to return; 0 is all.
             everywhere: in all namespaces.
         """
         query = {"labelSelector": selector, "fieldSelector": fields, "limit": str(limit) if limit else ""}
@@ -146,12 +145,12 @@ class Cluster:
         return items
 
     def apply(self, thing: Mapping[str, Any], manager: str, *, force: bool) -> Applied | None:
-        """Server-side apply; None, and nothing changed, when another manager wants a field otherwise.
+        """Server-side apply; None, and nothing changed, on a conflict with another field manager.
 
         Args:
             thing: the object.
-            manager: of its fields.
-            force: whether what others want does not count.
+            manager: our field manager.
+            force: whether to override other managers.
         """
         kind = kinds.APPLIED[thing["kind"]]
         path = self._path(kind, thing["metadata"]["name"])
@@ -169,7 +168,7 @@ class Cluster:
         return made
 
     def create(self, kind: Kind, thing: Mapping[str, Any]) -> dict[str, Any]:
-        """A new object; one of that name must not exist."""
+        """Creates an object; one of that name must not exist."""
         made: dict[str, Any] = self._checked(self.call("POST", self._path(kind), body=thing), "create", kind).json()
         return made
 
@@ -177,9 +176,9 @@ class Cluster:
         """Deletes an object, and in the background what it owns; False when there was none.
 
         Args:
-            kind: of what.
+            kind: of the objects.
             name: of it.
-            now: without the time that its processes have to end in.
+            now: without a grace period for its processes.
         """
         body: dict[str, Any] = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Background"}
         if now:
@@ -191,9 +190,9 @@ class Cluster:
         return True
 
     def pod_log(self, pod: str, *, container: str = "", follow: bool = False, previous: bool = False) -> Iterator[str]:
-        """Lines of a pod's log, with their ends of line; with `follow` as long as the container lives.
+        """Lines of a pod's log, with line ends; with `follow` as long as the container lives.
 
-        Silence has no time limit while following: TCP notices a connection that is gone.
+        While following there is no read timeout: TCP detects a lost connection.
         """
         query = {"container": container, "follow": "true" if follow else "", "previous": "true" if previous else ""}
         path = f"{self._path(kinds.POD, pod)}/log"
@@ -241,7 +240,7 @@ class Cluster:
         return made.socket(port)
 
     def refused(self, answer: Answer, verb: str, what: str) -> Exception:
-        """The error for an answer that is not what was asked for.
+        """The error for an unsuccessful response.
 
         Args:
             answer: of `call` or `service`.
@@ -264,8 +263,8 @@ class Cluster:
         return f"{base}{scope}/{kind.plural}" + (f"/{urllib.parse.quote(name, safe='')}" if name else "")
 
     def _authorization(self) -> dict[str, str]:
-        said = self._access.authorization()
-        return {"authorization": said} if said else {}
+        header = self._access.authorization()
+        return {"authorization": header} if header else {}
 
     def _send(
         self,
@@ -283,7 +282,7 @@ class Cluster:
         sent = {"accept": "application/json, */*", "user-agent": names.MANAGER, **self._authorization(), **(headers or {})}
         if body is not None:
             sent["content-type"] = content
-        # A read may be sent again, and so may whatever did not get through at all.
+        # Reads may be repeated, and so may requests that were never sent.
         retries = urllib3.Retry(
             total=3, connect=2, read=1, redirect=0, status=2, status_forcelist=(429,), backoff_factor=0.2
         )
@@ -302,7 +301,7 @@ class Cluster:
             raise TargetError(refusal.unreachable(error, self.host, self.context)) from error
 
     def _guarded(self, answer: Any) -> Iterator[bytes]:
-        """A body piece by piece; a connection that breaks is an error of ours."""
+        """A body piece by piece; a broken connection becomes our error."""
         try:
             yield from answer.stream(2**16, decode_content=True)
         except urllib3.exceptions.HTTPError as error:
@@ -324,13 +323,13 @@ def _found(context: str | None) -> tuple[str, str, Access]:
 
 
 def _by_package(context: str | None) -> Access:
-    """How to reach a cluster, as the `kubernetes` package finds out."""
+    """How to reach a cluster, as determined by the `kubernetes` package."""
     from kubernetes.client.rest import should_bypass_proxies
 
     made = _settings(context)
 
     def authorization() -> str:
-        setting = made.auth_settings().get("BearerToken")  # asks the plugin again when it is time
+        setting = made.auth_settings().get("BearerToken")  # runs the plugin again when the token expires
         return str((setting and setting["value"]) or "")
 
     proxy = made.proxy if made.proxy and not should_bypass_proxies(made.host, made.no_proxy or "") else ""

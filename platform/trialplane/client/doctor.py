@@ -1,8 +1,8 @@
-"""Looks at everything a run relies on, from the laptop to a trial's pod, and says what is wrong and how to cure it.
+"""Checks everything a run relies on, from the laptop to a trial's pod, and reports what is wrong and how to fix it.
 
-`examine` yields findings as they are made. What to think of what was seen is decided by pure functions: of this machine
-those below, of a cluster `doctor_verdicts`, and in a pod of the trial image `worker.probe` (`doctor_pod`). What a plain user
-may not read becomes a warning.
+`examine` yields findings as they are made. Pure functions judge what was observed: of this machine
+those below, of a cluster `doctor_verdicts`, and in a pod of the trial image `worker.probe` (`doctor_pod`). What an ordinary
+user may not read becomes a warning.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LAPTOP, CLUSTER, POD = "laptop", "cluster", "trial pod"
 _MIB = 2**20
 _LEAST_SHM = 128 * _MIB  # Ray's object store takes 80 MiB at least, and half of what is free
 _RAY_LIMIT = 120.0
-# Ray in a process of its own: it keeps threads and settings in whoever starts it.
+# Ray in a process of its own: it leaves threads and settings behind in the process that starts it.
 _RAY = """
 import ray
 ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False, configure_logging=False,
@@ -44,7 +44,7 @@ assert ray.get(ray.remote(lambda: 6 * 7).remote()) == 42
 print(ray.__version__)
 ray.shutdown()
 """
-# What the verbs of the command line do: verbs, group, resource, subresource, name.
+# Permissions that the command line needs: verbs, group, resource, subresource, name.
 _Permission = tuple[tuple[str, ...], str, str, str, str]
 _PERMISSIONS: tuple[_Permission, ...] = (
     (("get", "list", "create", "patch", "delete"), "ray.io", "rayjobs", "", ""),
@@ -59,18 +59,18 @@ _PERMISSIONS_OF_DOCTOR: tuple[_Permission, ...] = ((("create", "delete"), "", "p
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-    """A finding and where it was made: on the laptop, of the cluster, in a trial's pod."""
+    """A finding and its area: the laptop, the cluster, or a trial's pod."""
 
     area: str
     finding: Finding
 
 
 def examine(place: Place, job: Job, patience: float) -> Iterator[Line]:
-    """Everything, in the order in which a run needs it; stops where nothing more can be seen.
+    """Checks everything, in the order in which a run needs it; stops where nothing more can be checked.
 
     Args:
         place: this machine, or a namespace of a cluster.
-        job: whose trials the pod stands for; `default_job` when the user named none.
+        job: the test pod is made as for its trials; `default_job` when the user named none.
         patience: seconds for the pod to start.
     """
     yield from _lines(LAPTOP, _everywhere())
@@ -107,7 +107,7 @@ def examine(place: Place, job: Job, patience: float) -> Iterator[Line]:
 
 
 def default_job(gpus: int) -> Job:
-    """A job as simple as can be, whose trials have so many GPUs."""
+    """A minimal job whose trials have this number of GPUs."""
     return jobs.read(
         {
             "name": "doctor",
@@ -119,7 +119,7 @@ def default_job(gpus: int) -> Job:
 
 
 def exit_code(lines: Iterable[Line]) -> int:
-    """What the command ends with."""
+    """The exit code of the command."""
     return EXIT_PLATFORM if any(line.finding.verdict is Verdict.FAIL for line in lines) else EXIT_OK
 
 
@@ -129,14 +129,14 @@ def _lines(area: str, found: Iterable[Finding]) -> Iterator[Line]:
 
 
 def _everywhere() -> Iterator[Finding]:
-    """What every use of the command needs; docker and kind are for those who make images."""
+    """What every use of the command needs; docker and kind are needed only to make images."""
     yield python(sys.version_info[:3])
-    for program, purpose in (("docker", "builds images"), ("kind", "makes clusters to try things on")):
+    for program, purpose in (("docker", "builds images"), ("kind", "makes local test clusters")):
         yield optional(program, shutil.which(program), purpose)
 
 
 def _alone(home: Path) -> Iterator[Finding]:
-    """What a study on this machine needs besides.
+    """What a study on this machine needs in addition.
 
     Args:
         home: TRIALPLANE_HOME.
@@ -158,7 +158,7 @@ def python(version: tuple[int, ...]) -> Finding:
 
 
 def optional(program: str, where: str | None, purpose: str) -> Finding:
-    """A program that not everybody needs."""
+    """An optional program."""
     return findings.passed(program, where or f"not installed, and not needed: it {purpose}")
 
 
@@ -195,7 +195,7 @@ def shared_memory(free: int | None) -> Finding:
 def ray(version: str, problem: str) -> Finding:
     """Whether Ray starts and runs a task."""
     if problem:
-        cure = "look at the newest folder of /tmp/ray, and at limits of memory and of processes (`ulimit -u`)"
+        cure = "see the newest folder of /tmp/ray, and check the limits of memory and processes (`ulimit -u`)"
         return findings.failed("Ray", f"does not start: {problem}", cure)
     return findings.passed("Ray", f"{version} starts and runs a task")
 
@@ -223,11 +223,11 @@ def _start_ray() -> tuple[str, str]:
 
 
 def _reach(cluster: Cluster) -> Iterator[Finding]:
-    """The API server and KubeRay; after a failed first finding nothing else can be seen."""
+    """The API server and KubeRay; after a failed first finding nothing else can be checked."""
     try:
         yield doctor_verdicts.server(cluster.call("GET", "/version"), cluster.context)
     except TargetError as error:
-        yield findings.failed(doctor_verdicts.SERVER, str(error), "look at the network, the VPN and the kubeconfig")
+        yield findings.failed(doctor_verdicts.SERVER, str(error), "check the network, the VPN and the kubeconfig")
         return
     api = cluster.call("GET", "/apis/ray.io/v1")
     schema = cluster.call("GET", "/openapi/v3/apis/ray.io/v1") if api.ok else api
@@ -236,7 +236,7 @@ def _reach(cluster: Cluster) -> Iterator[Finding]:
 
 
 def _look(cluster: Cluster, site: Site, plan: Plan) -> Iterator[Finding]:
-    """What the chart made, and whether the namespace has room for the plan's trials."""
+    """What the chart installed, and whether the namespace has room for the plan's trials."""
     classes = _try(cluster, kinds.STORAGE_CLASS)
     yield _guarded("volumes", lambda: doctor_verdicts.claims(site, cluster.list(kinds.CLAIM), classes))
     yield doctor_verdicts.gateway(cluster.service(site.gateway.service, site.gateway.port, "GET", "/health"), site)
@@ -249,7 +249,7 @@ def _look(cluster: Cluster, site: Site, plan: Plan) -> Iterator[Finding]:
 
 
 def _pods_denied(cluster: Cluster) -> Finding | None:
-    """None when this user may make a pod to check in."""
+    """None when this user may create a test pod."""
     denied = _denied(cluster, _PERMISSIONS_OF_DOCTOR)
     return doctor_verdicts.permission_to_make_pods(denied, cluster.context, cluster.namespace)
 
@@ -281,10 +281,10 @@ def _permissions(site: Site) -> list[_Permission]:
     return [*found, (("get",), "", "secrets", "", gateway_.secret)] if gateway_.secret else found
 
 
-def _denied(cluster: Cluster, wanted: Sequence[_Permission]) -> list[str]:
-    """What of it this user may not do, in words."""
+def _denied(cluster: Cluster, required: Sequence[_Permission]) -> list[str]:
+    """The permissions that this user lacks, as text."""
     denied = []
-    for verbs, group, resource, below, name in wanted:
+    for verbs, group, resource, below, name in required:
         for verb in verbs:
             asked = {"namespace": cluster.namespace, "verb": verb, "group": group, "resource": resource}
             asked |= {key: value for key, value in (("subresource", below), ("name", name)) if value}
@@ -310,8 +310,8 @@ def _try(cluster: Cluster, kind: kinds.Kind) -> list[dict[str, Any]] | None:
 
 
 def _guarded(check: str, make: Callable[[], Finding]) -> Finding:
-    """A finding, or a warning when what it needs may not be read."""
+    """A finding, or a warning when this user may not read what it needs."""
     try:
         return make()
     except TargetError as error:
-        return findings.warned(check, f"could not be looked at: {error}", "ask whoever runs the cluster to run this")
+        return findings.warned(check, f"could not be checked: {error}", "ask an administrator of the cluster to run this")

@@ -1,6 +1,6 @@
-"""A pod of the trial image, made as a trial's pod is, in which `trialplane.worker.probe` looks around for the doctor.
+"""A pod of the trial image, made like a trial's pod, in which `trialplane.worker.probe` runs the checks of the doctor.
 
-It is deleted afterwards whatever happens, and ends by itself should this process die first.
+It is deleted afterwards in any case, and ends by itself if this process dies first.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from trialplane.wire.findings import Finding
 
 CONTAINER = "probe"
 _LIFE = 900  # seconds after which Kubernetes ends the pod
-_STUCK = 30.0  # seconds for which a reason that does not change by itself must last
+_STUCK = 30.0  # seconds for which a permanent reason must last
 _POLL = 1.0
 _POSTGRESQL = 5432
 _SERVER = "kubernetes.default.svc:443"
@@ -54,7 +54,7 @@ def manifest(plan: Plan, site: Site, arguments: Sequence[str]) -> dict[str, Any]
 
 
 def arguments(plan: Plan, site: Site, databases: Sequence[str]) -> list[str]:
-    """What the probe is told of the pod it should find itself in.
+    """The probe's command line: what it should find in its pod.
 
     Args:
         plan: of the pod.
@@ -76,12 +76,12 @@ def look(cluster: Cluster, site: Site, plan: Plan, patience: float) -> Iterator[
     Args:
         cluster: where.
         site: the chart's.
-        plan: whose trial the pod stands for.
-        patience: seconds for it to start.
+        plan: of the trial whose pod it imitates.
+        patience: seconds to wait for its start.
     """
     databases = _databases(cluster, site)
     if not databases:
-        cure = "let somebody look who may list services or read the ledger's Secret"
+        cure = "have this run by a user who may list services or read the ledger's Secret"
         yield findings.warned("no way to PostgreSQL", "its address cannot be found, so it was not tried", cure)
     pod = manifest(plan, site, arguments(plan, site, databases))
     name = pod["metadata"]["name"]
@@ -100,7 +100,7 @@ def look(cluster: Cluster, site: Site, plan: Plan, patience: float) -> Iterator[
 
 
 def read(line: str) -> Finding | None:
-    """A line of the pod's log as a finding, or None when it is something else's."""
+    """A line of the pod's log as a finding, or None if it is not one."""
     if not line.startswith('{"check"'):
         return None
     try:
@@ -110,21 +110,21 @@ def read(line: str) -> Finding | None:
 
 
 def ending(pod: dict[str, Any], count: int, noise: Sequence[str]) -> Finding | None:
-    """What to say of a pod that ended, or None when it did its work.
+    """The finding for a pod that ended early, or None if it completed its checks.
 
     Args:
         pod: the object.
         count: findings that it printed.
-        noise: what else it printed.
+        noise: its other output.
     """
     phase = (pod.get("status") or {}).get("phase")
     if phase == "Succeeded" and count:
         return None
     wait = waiting.blocked(pod)
-    words = wait.text if wait else f"is {phase}"
-    said = f"; it said: {noise[-1].strip()}" if noise else ""
+    state = wait.text if wait else f"is {phase}"
+    output = f"; its output: {noise[-1].strip()}" if noise else ""
     cure = "the trial image must hold this version of the platform: build it from jobs/Dockerfile, or upgrade the chart"
-    return findings.failed("trial pod", f"it {words} before its checks were done{said}", cure)
+    return findings.failed("trial pod", f"it {state} before its checks were done{output}", cure)
 
 
 def databases(services: Sequence[dict[str, Any]], namespace: str, url: str) -> list[str]:
@@ -151,7 +151,7 @@ def _watch(cluster: Cluster, name: str, patience: float) -> Iterator[Finding]:
     while True:
         pod = cluster.read(kinds.POD, name)
         if pod is None:
-            yield findings.failed("trial pod", f"{name} was deleted by somebody else", "try again")
+            yield findings.failed("trial pod", f"{name} was deleted by another user", "try again")
             return
         if (pod.get("status") or {}).get("phase") not in (None, "Pending"):
             break
@@ -160,7 +160,7 @@ def _watch(cluster: Cluster, name: str, patience: float) -> Iterator[Finding]:
         stuck_since = (stuck_since or now) if wait is not None and wait.stuck else None
         if now - begin > patience or (stuck_since is not None and now - stuck_since > min(_STUCK, patience)):
             text = wait.text if wait is not None else "does not start"
-            cure = "a run's trials would wait for the same; where nodes or images only take long: --wait 600"
+            cure = "a run's trials would wait for the same; if nodes or images only take long: --wait 600"
             yield findings.failed("trial pod", f"it {text}", cure)
             return
         time.sleep(_POLL)
@@ -199,7 +199,7 @@ def _databases(cluster: Cluster, site: Site) -> list[str]:
 
 
 def _ledger(cluster: Cluster, site: Site) -> str:
-    """The ledger's URL, or "" for the many who may not read it."""
+    """The ledger's URL, or "" when this user may not read it."""
     try:
         secret = cluster.read(kinds.SECRET, site.ledger.name)
         return base64.b64decode((secret or {})["data"][site.ledger.key]).decode()

@@ -1,4 +1,4 @@
-"""What `platform doctor` thinks of what a cluster shows: KubeRay, the chart, room, permissions, admission. Pure."""
+"""Verdicts of `platform doctor` on a cluster: KubeRay, the chart, room, permissions, admission. Pure."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ Thing = Mapping[str, Any]
 
 SERVER, CHART = "API server", "chart"
 OPERATOR = "app.kubernetes.io/name=kuberay-operator"
-_OLDEST_KUBERNETES = (1, 30)  # ValidatingAdmissionPolicy is there for good since
+_OLDEST_KUBERNETES = (1, 30)  # ValidatingAdmissionPolicy is generally available since
 _OLDEST_KUBERAY = (1, 6)
 _NEWER_FIELD = "preRunningDeadlineSeconds"  # of RayJob, since KubeRay 1.6
 _INSTALL_KUBERAY = (
-    "whoever runs the cluster installs KubeRay 1.6 or newer once: `helm install kuberay-operator "
+    "an administrator of the cluster installs KubeRay 1.6 or newer once: `helm install kuberay-operator "
     "kuberay-operator --namespace kuberay-system --create-namespace`"
 )
 _DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
@@ -37,20 +37,20 @@ def server(answer: Answer, context: str) -> Finding:
     if not answer.ok:
         cure = f"log in again; `kubectl --context {context} auth whoami` shows who you are"
         return findings.failed(SERVER, f"{context} answers {answer.status}", cure)
-    said = answer.json()
-    version = (_number(said["major"]), _number(said["minor"]))
+    version_info = answer.json()
+    version = (_number(version_info["major"]), _number(version_info["minor"]))
     if version < _OLDEST_KUBERNETES:
         cure = "use a cluster of Kubernetes 1.30 or newer: older ones have no ValidatingAdmissionPolicy"
-        return findings.failed(SERVER, f"{context} runs Kubernetes {said['gitVersion']}", cure)
-    return findings.passed(SERVER, f"{context} runs Kubernetes {said['gitVersion']}")
+        return findings.failed(SERVER, f"{context} runs Kubernetes {version_info['gitVersion']}", cure)
+    return findings.passed(SERVER, f"{context} runs Kubernetes {version_info['gitVersion']}")
 
 
 def resources(api: Answer, schema: Answer) -> Finding:
-    """KubeRay's kinds, in a version that has what we use.
+    """KubeRay's kinds, in a version with the fields that we use.
 
     Args:
-        api: the answer to what ray.io/v1 has.
-        schema: that to what its fields are.
+        api: the response with the kinds of ray.io/v1.
+        schema: the response with their fields.
     """
     check = "KubeRay's kinds"
     have = {one["name"] for one in api.json().get("resources", [])} if api.ok else set()
@@ -61,12 +61,12 @@ def resources(api: Answer, schema: Answer) -> Finding:
         cure = (
             "Helm never upgrades them: `helm show crds` of KubeRay's chart, 1.6 or newer, into `kubectl apply --server-side`"
         )
-        return findings.failed(check, f"they are of a KubeRay before 1.6: RayJob has no {_NEWER_FIELD}", cure)
+        return findings.failed(check, f"they are from a KubeRay before 1.6: RayJob has no {_NEWER_FIELD}", cure)
     return findings.passed(check, "rayjobs and rayclusters, of 1.6 or newer")
 
 
 def operator(deployments: Sequence[Thing]) -> Finding:
-    """The operator runs, in a version that we know."""
+    """The operator runs, in a supported version."""
     check = "KubeRay operator"
     if not deployments:
         return findings.failed(
@@ -78,11 +78,11 @@ def operator(deployments: Sequence[Thing]) -> Finding:
     found = re.search(r":v?(\d+)\.(\d+)", image)
     if not (one.get("status") or {}).get("availableReplicas"):
         where = f"kubectl --namespace {one['metadata']['namespace']}"
-        cure = f"`{where} describe pods -l {OPERATOR}` and `{where} logs deploy/{one['metadata']['name']}` say why"
-        return findings.failed(check, f"{name} has no pod that is ready", cure)
+        cure = f"`{where} describe pods -l {OPERATOR}` and `{where} logs deploy/{one['metadata']['name']}` show why"
+        return findings.failed(check, f"{name} has no ready pod", cure)
     if found is None:
         cure = "make sure that it is KubeRay 1.6 or newer"
-        return findings.warned(check, f"{name} runs {image}, whose tag is no version", cure)
+        return findings.warned(check, f"{name} runs {image}, whose tag is not a version", cure)
     if (int(found[1]), int(found[2])) < _OLDEST_KUBERAY:
         return findings.failed(check, f"{name} runs {image}, older than 1.6", _INSTALL_KUBERAY)
     return findings.passed(check, f"{name} runs {image}")
@@ -114,7 +114,7 @@ def claims(site: Site, found: Sequence[Thing], classes: Sequence[Thing] | None) 
     needed = [name for name in (site.runs.claim, site.data.claim) if name]
     absent = [name for name in needed if name not in states]
     if absent:
-        cure = f"make it, or name another in the chart's values: `helm upgrade {site.release}`"
+        cure = f"create it, or name another in the chart's values: `helm upgrade {site.release}`"
         return findings.failed(check, f"there is no claim {' or '.join(absent)}", cure)
     waiting = [name for name, state in states.items() if state != "Bound"]
     if waiting:
@@ -123,11 +123,11 @@ def claims(site: Site, found: Sequence[Thing], classes: Sequence[Thing] | None) 
                 "name a storage class in the chart's values, or make one the cluster's default (`kubectl get storageclass`)"
             )
             return findings.failed(check, f"{', '.join(waiting)} not bound; no storage class is the default", cure)
-        cure = f"`kubectl describe pvc {waiting[0]}` says why; some are bound when a pod first mounts them"
+        cure = f"`kubectl describe pvc {waiting[0]}` shows why; some are bound when a pod first mounts them"
         return findings.warned(check, f"{', '.join(waiting)} not bound", cure)
     if not site.runs.claim:
         cure = "set a claim for runs in the chart's values to keep the logs of runs whose pods are gone"
-        return findings.warned(check, "no claim for runs: their logs go with their pods", cure)
+        return findings.warned(check, "no claim for runs: their logs are lost with their pods", cure)
     return findings.passed(check, f"{', '.join(sorted(states))} bound")
 
 
@@ -138,13 +138,13 @@ def gateway(answer: Answer, site: Site) -> Finding:
         cure = "ask for the role trialplane-user in the namespace (its rule for services/proxy)"
         return findings.failed("gateway", f"you may not reach the service {service}", cure)
     if not answer.ok:
-        cure = f"`kubectl get pods,endpointslices` shows whether it runs, `kubectl logs deploy/{service}` what it says"
-        return findings.failed("gateway", f"the service {service} answers {answer.status}: {_words(answer)}", cure)
+        cure = f"`kubectl get pods,endpointslices` shows whether it runs, `kubectl logs deploy/{service}` its log"
+        return findings.failed("gateway", f"the service {service} answers {answer.status}: {_text(answer)}", cure)
     return findings.passed("gateway", f"the service {service} answers")
 
 
 def probed(plan: Plan) -> Role:
-    """The role whose pod is looked at: the one with the most GPUs."""
+    """The role whose pod is checked: the one with the most GPUs."""
     return max(plan.job.roles(), key=lambda one: one.resources.gpus)
 
 
@@ -160,18 +160,18 @@ def room(site: Site, plan: Plan, nodes: Sequence[Thing] | None, quotas: Sequence
         ("quota", preflight.Seen(nodes=(), quotas=quotas), quotas is None),
     ):
         if unread:
-            cure = "ask whoever runs the cluster; a run that finds no room says so in `platform status`"
-            yield findings.warned(check, "you may not look at them", cure)
+            cure = "ask an administrator of the cluster; `platform status` of a run shows when it finds no room"
+            yield findings.warned(check, "you may not list them", cure)
             continue
         issues, warnings = preflight.check(job, ray_job, seen)
         if issues or (warnings and need.gpus and check == "nodes"):
             cure = (
                 "add or enlarge nodes (GPUs: install their device plugin), or raise the quota; "
-                "`platform doctor --gpus 0` asks for none"
+                "`platform doctor --gpus 0` requests none"
             )
             yield findings.failed(check, "; ".join([one.message for one in issues] or warnings), cure)
         elif warnings:
-            yield findings.warned(check, "; ".join(warnings), "wait for room, or ask for less")
+            yield findings.warned(check, "; ".join(warnings), "wait for room, or request less")
         else:
             yield findings.passed(
                 check, _capacity(job.cluster.gpu_resource, nodes) if check == "nodes" else f"room for {wanted}"
@@ -179,10 +179,10 @@ def room(site: Site, plan: Plan, nodes: Sequence[Thing] | None, quotas: Sequence
 
 
 def permissions(denied: Sequence[str], context: str, namespace: str) -> Finding:
-    """What the verbs of the command line need."""
+    """The permissions that the command line needs."""
     if denied:
         cure = (
-            f"whoever installed the platform allows it: `kubectl --context {context} -n {namespace} "
+            f"whoever installed the platform can grant it: `kubectl --context {context} -n {namespace} "
             "create rolebinding NAME --role=trialplane-user --user=YOU`"
         )
         return findings.failed("permissions", f"you may not {', '.join(denied)}", cure)
@@ -190,25 +190,25 @@ def permissions(denied: Sequence[str], context: str, namespace: str) -> Finding:
 
 
 def permission_to_make_pods(denied: Sequence[str], context: str, namespace: str) -> Finding | None:
-    """None when this user may make a pod to check in; runs do without, as KubeRay makes theirs."""
+    """None when this user may create a test pod; runs do not need this, as KubeRay creates their pods."""
     if not denied:
         return None
-    cure = f"let somebody who may run `platform doctor --context {context} --namespace {namespace}`"
+    cure = f"have a user who may create pods run `platform doctor --context {context} --namespace {namespace}`"
     return findings.warned("trial pod", f"you may not {' and '.join(denied)}, so nothing is checked in one", cure)
 
 
 def admission(answer: Answer) -> Finding:
-    """What the API server says to a trial's pod without the policies' variables (it is only asked, not to make it)."""
+    """The API server's answer to a dry run of a trial's pod without the policies' variables."""
     check = "admission policy"
     if answer.ok:
         cure = (
             "see that `admission.enabled` is true and `admission.actions` has Deny in the chart's values, and that "
             "`kubectl get validatingadmissionpolicybindings` shows the chart's; a new one takes some seconds"
         )
-        return findings.failed(check, "a trial's pod without the policies' variables would be let in", cure)
-    message = _words(answer)
+        return findings.failed(check, "a trial's pod without the policies' variables would be admitted", cure)
+    message = _text(answer)
     if "ValidatingAdmissionPolicy" not in message:
-        cure = "the policy was not asked, as something else refused the pod first: cure that and look again"
+        cure = "something else refused the pod before the policy was evaluated: fix that and check again"
         return findings.warned(check, f"a trial's pod was refused, but not by it: {refusal.denial(message)}", cure)
     return findings.passed(check, f"refuses a pod without the variables: {refusal.denial(message)}")
 
@@ -221,8 +221,8 @@ def unruly(pod: Thing) -> dict[str, Any]:
     return bad
 
 
-def _words(answer: Answer) -> str:
-    """What an answer that is none of the wanted ones says: the message of a Status, else the beginning of its text."""
+def _text(answer: Answer) -> str:
+    """The message of an unsuccessful response: that of a Status, else the beginning of its text."""
     try:
         data = answer.json()
     except ValueError:

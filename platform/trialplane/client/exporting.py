@@ -1,6 +1,6 @@
-"""A run as an Optuna study: what is read of it goes to `trialplane.controller.export`, a process that has Optuna.
+"""A run as an Optuna study: its attempts are sent to `trialplane.controller.export`, a process that has Optuna.
 
-The process gets the study's order and the attempts on its standard input, one JSON document a line.
+The process receives the order and the attempts on its standard input, one JSON document per line.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from trialplane.client.target import Target
     from trialplane.spec.jobs import Job
 
-# Without `-P` a file of the working directory could take the place of a library.
+# Without `-P` a file of the working directory could shadow a library.
 COMMAND = (sys.executable, "-P", "-m", "trialplane.controller.export")
 
 
@@ -45,14 +45,14 @@ def order(run: str, job: Job, **where: Any) -> str:
 
 
 def changes(target: Target, run: str, after: int) -> tuple[str, int]:
-    """The attempts that run and those that ended since a place, as a line, and the place to ask from next."""
+    """The attempts that run and those that ended since a place, as a line, and the place to continue from."""
     found, alive = target.attempts(run, after)
     line = json.dumps({"attempts": records.to_dict(found), "alive": alive})
     return f"{line}\n", attempts.newest_place(found, after)
 
 
 def check(*libraries: str) -> None:
-    """Raises InputError where this machine lacks what the process needs."""
+    """Raises InputError if libraries that the process needs are not installed."""
     missing = [name for name in libraries if importlib.util.find_spec(name) is None]
     if missing:
         raise InputError(f"{', '.join(missing)} cannot be found; pip install 'trialplane[local]'")
@@ -67,7 +67,7 @@ def write(target: Target, run: str, url: str) -> None:
     """Writes a run as a study into the database of `url`.
 
     Raises:
-        InputError: there is such a study, the URL leads nowhere, or Optuna is not installed.
+        InputError: the study exists already, the URL is not usable, or Optuna is not installed.
         TargetError: the database cannot be written.
     """
     check("optuna", "sqlalchemy")

@@ -1,6 +1,6 @@
-"""The folder of a local run: made whole or not at all, compared with a new submission, kept when `resume` changed it.
+"""The folder of a local run: created atomically, compared with a new submission, updated by `resume`.
 
-And what is said of one that is damaged: only the run whose folder it is has to suffer from that.
+Also the errors of a damaged one, which affect no other run.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from trialplane.wire.paths import RunPaths
 
 
 def create(run: RunPaths, plan: Plan) -> None:
-    """Makes the folder of a run; it appears with everything in it or not at all.
+    """Creates the folder of a run; it appears with everything in it or not at all.
 
     Raises:
         RunExists: another submission took the name in the meantime.
-        InputError: the disk is full or cannot be written; nothing is left of the try.
+        InputError: the disk is full or cannot be written; nothing is left behind.
     """
     with written(run.root.parent):
         run.root.parent.mkdir(parents=True, exist_ok=True)
@@ -59,44 +59,44 @@ def create(run: RunPaths, plan: Plan) -> None:
 
 
 def discard(run: RunPaths) -> None:
-    """Takes away a run on which nobody works, damaged or not.
+    """Removes an inactive run, damaged or not.
 
     Raises:
-        InputError: it cannot be taken away, or not all of it.
+        InputError: it cannot be removed, or not completely.
     """
     with written(run.root.parent, "nothing was deleted"):
         away = Path(tempfile.mkdtemp(prefix=f".{run.root.name}-", dir=run.root.parent))
         try:
-            run.root.rename(away / "old")  # at once, so that no half-deleted run is ever seen
+            run.root.rename(away / "old")  # atomically, so that no half-deleted run is ever visible
         except OSError:
             away.rmdir()
             raise
     shutil.rmtree(away, ignore_errors=True)
-    if away.exists():  # folders that its job has closed
+    if away.exists():  # folders that its job has made inaccessible
         for above, names, _ in os.walk(away):
             for name in names:
                 _open(Path(above) / name)
         shutil.rmtree(away, ignore_errors=True)
     if away.exists():
-        raise InputError(f"{run.root.name} is forgotten, but not all of its files can be removed: see {away}")
+        raise InputError(f"{run.root.name} is deleted, but not all of its files can be removed: see {away}")
 
 
 def open_up(run: RunPaths) -> None:
-    """Opens the folder of a run that is to be deleted, where its owner has closed it: else nobody sees who works on it."""
+    """Restores access to the folder of a run that is to be deleted, so that its lock can be read."""
     _open(run.root)
 
 
 def _open(folder: Path) -> None:
     if not folder.is_symlink():
-        with contextlib.suppress(OSError):  # another user's; what then cannot be done says so
+        with contextlib.suppress(OSError):  # another user's; what fails because of it reports so
             folder.chmod(folder.stat().st_mode | stat.S_IRWXU)
 
 
 def is_run(root: Path) -> bool:
-    """Whether a name in the folder of runs is taken by one, whatever has become of it; a file is none.
+    """Whether a name in the folder of runs is a run, damaged or not; a file is not one.
 
     Raises:
-        OSError: the folder of runs cannot be looked into.
+        OSError: the folder of runs cannot be read.
     """
     try:
         return not stat.S_ISREG(root.lstat().st_mode)
@@ -105,25 +105,25 @@ def is_run(root: Path) -> bool:
 
 
 def damaged(run: RunPaths, file: Path, why: Exception | str, cure: str = "") -> RunDamaged | RunNotFound:
-    """The error for a run of which a file cannot be read; for one that was deleted meanwhile, that there is no such run.
+    """The error for a run with an unreadable file; RunNotFound if it was deleted meanwhile.
 
     Args:
         run: the run.
         file: what cannot be read.
-        why: the error, or words that go on after the file's name.
-        cure: what else than deleting the run helps, as a sentence.
+        why: the error, or text to follow the file's name.
+        cure: another remedy than deleting the run, as a sentence.
     """
     name = run.root.name
     if not os.path.lexists(run.root):
-        return RunNotFound(f"there is no run {name!r} any more; it was deleted a moment ago")
+        return RunNotFound(f"the run {name!r} no longer exists; it was deleted a moment ago")
     if isinstance(why, PermissionError) and not os.access(run.root, os.R_OK | os.X_OK):
-        file, cure = run.root, f"`chmod u+rwx {run.root}` opens it, as far as it is yours."
-    ways = f"{cure} `platform delete {name}` forgets it".strip()
-    return RunDamaged(f"the run {name} is damaged: {file} {_words(why)}. {ways}; what is left of it is in {run.root}")
+        file, cure = run.root, f"`chmod u+rwx {run.root}` restores access, if it is yours."
+    ways = f"{cure} `platform delete {name}` deletes it".strip()
+    return RunDamaged(f"the run {name} is damaged: {file} {_explained(why)}. {ways}; its remaining files are in {run.root}")
 
 
-def _words(why: Exception | str) -> str:
-    """What is wrong with a file, after its name."""
+def _explained(why: Exception | str) -> str:
+    """What is wrong with a file, to follow its name."""
     if isinstance(why, str):
         return why
     if isinstance(why, FileNotFoundError):
@@ -133,15 +133,15 @@ def _words(why: Exception | str) -> str:
     if isinstance(why, ValidationError):
         first = why.errors()[0]
         field = ".".join(map(str, first["loc"]))
-        return f"is not of this version ({field}: {first['msg']})" if field else f"holds no job ({first['msg']})"
-    return f"holds something else ({errors.first_line(why)})"
+        return f"is not of this version ({field}: {first['msg']})" if field else f"holds no valid job ({first['msg']})"
+    return f"is not valid ({errors.first_line(why)})"
 
 
 def load_job(run: RunPaths) -> Job:
     """The job of a run.
 
     Raises:
-        RunDamaged: the file is gone or damaged, or of another version.
+        RunDamaged: the file is missing, damaged or of another version.
     """
     try:
         return jobs.read(process.read(run.job))
@@ -153,7 +153,7 @@ def load_submission(run: RunPaths) -> Mapping[str, Any]:
     """The facts of a run's submission, among them `submitted` and `code_hash`.
 
     Raises:
-        RunDamaged: the file is gone or damaged.
+        RunDamaged: the file is missing or damaged.
     """
     try:
         facts = json.loads(process.read(run.submission))
@@ -162,12 +162,12 @@ def load_submission(run: RunPaths) -> Mapping[str, Any]:
     except (OSError, ValueError) as error:
         raise damaged(run, run.submission, error) from error
     except (KeyError, TypeError, OverflowError, RecursionError) as error:
-        raise damaged(run, run.submission, f"holds something else ({type(error).__name__}: {error})") from error
+        raise damaged(run, run.submission, f"is not valid ({type(error).__name__}: {error})") from error
     return {**facts}
 
 
 def differences(run: RunPaths, plan: Plan) -> list[str]:
-    """What a new submission has otherwise than the run of its name."""
+    """How a new submission differs from the run of its name."""
     try:
         code = {name: (run.code / name).read_bytes() for name in packing.pack(run.code).files}
     except (OSError, InputError) as error:
@@ -183,18 +183,18 @@ def keep(run: RunPaths, job: Job) -> None:
 
 @contextlib.contextmanager
 def seen(home: Path) -> Iterator[None]:
-    """A home that this user may not look into, in words."""
+    """Explains the error for a home that this user may not read."""
     try:
         yield
     except PermissionError as error:
         raise InputError(
-            f"{error.filename or home} is closed to you; set {env.HOME} to a folder of your own, or have it opened"
+            f"you may not read {error.filename or home}; set {env.HOME} to a folder of your own, or ask for access"
         ) from error
 
 
 @contextlib.contextmanager
 def written(folder: Path, nothing: str = "nothing was started") -> Iterator[None]:
-    """What the disk refuses, in words, and that `nothing` became of it."""
+    """Explains errors of the disk; `nothing` is what did not happen."""
     try:
         yield
     except OSError as error:

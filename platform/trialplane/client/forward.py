@@ -1,7 +1,7 @@
-"""A port of this machine's loopback that leads to a service in a cluster, as `kubectl port-forward` does.
+"""Forwards a loopback port of this machine to a service in a cluster, as `kubectl port-forward` does.
 
-Each connection gets a stream of its own to a pod that is ready at that moment, so a pod that is replaced breaks the
-connections it had and no later ones.
+Each connection gets its own stream to a pod that is ready at that moment, so replacing a pod breaks only the
+connections it had.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from trialplane.client import kinds
 from trialplane.client.cluster import Cluster
 from trialplane.errors import InputError, TargetError
 
-HOST = "127.0.0.1"  # who can reach the port can use the service
+HOST = "127.0.0.1"  # anyone who can reach the port can use the service
 _PIECE = 2**16
 
 
@@ -28,19 +28,19 @@ class Forward:
         service: its name.
         port: of the service.
         local: port of this machine; any free one when 0.
-        said: is told why a connection could not be made.
+        report: called with the reason when a connection could not be made.
 
     Raises:
         InputError: the local port is in use.
     """
 
     def __init__(
-        self, cluster: Cluster, service: str, port: int, local: int = 0, said: Callable[[str], None] = lambda text: None
+        self, cluster: Cluster, service: str, port: int, local: int = 0, report: Callable[[str], None] = lambda text: None
     ) -> None:
         self._cluster = cluster
         self._service = service
         self._port = port
-        self._said = said
+        self._report = report
         self._listener = socket.socket()
         self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -64,7 +64,7 @@ class Forward:
         return f"http://{HOST}:{self.port}"
 
     def close(self) -> None:
-        """Takes no more connections; those that are open end with the process."""
+        """Accepts no more connections; open ones end with the process."""
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -73,11 +73,11 @@ class Forward:
         """A stream to a pod of the service; see `Cluster.forward`.
 
         Raises:
-            TargetError: no pod of it is ready.
+            TargetError: none of its pods is ready.
         """
         service = self._cluster.read(kinds.SERVICE, self._service)
         if service is None:
-            raise TargetError(f"there is no service {self._service} in {self._cluster.place}; `helm upgrade` makes it anew")
+            raise TargetError(f"there is no service {self._service} in {self._cluster.place}; `helm upgrade` recreates it")
         selector = ",".join(f"{key}={value}" for key, value in (service["spec"].get("selector") or {}).items())
         pods = [pod for pod in self._cluster.list(kinds.POD, selector=selector) if _is_ready(pod)]
         if not pods:
@@ -85,8 +85,8 @@ class Forward:
                 f"no pod of {self._service} in {self._cluster.place} is ready; "
                 f"`kubectl -n {self._cluster.namespace} get pods -l {selector}` shows them"
             )
-        wanted = next((one for one in service["spec"]["ports"] if one["port"] == self._port), service["spec"]["ports"][0])
-        return self._cluster.forward(pods[0]["metadata"]["name"], _number(pods[0], wanted.get("targetPort", self._port)))
+        entry = next((one for one in service["spec"]["ports"] if one["port"] == self._port), service["spec"]["ports"][0])
+        return self._cluster.forward(pods[0]["metadata"]["name"], _number(pods[0], entry.get("targetPort", self._port)))
 
     def _accept(self) -> None:
         while True:
@@ -101,7 +101,7 @@ class Forward:
             try:
                 stream = self.connect()
             except (TargetError, InputError) as error:
-                self._said(str(error))
+                self._report(str(error))
                 return
             with contextlib.closing(stream):
                 back = threading.Thread(target=_pump, args=(stream, client), daemon=True)
@@ -111,7 +111,7 @@ class Forward:
 
 
 def _pump(source: Any, target: Any) -> None:
-    """Copies until the source ends, and ends the target then."""
+    """Copies until the source ends, then ends the target."""
     with contextlib.suppress(OSError):
         while piece := source.recv(_PIECE):
             target.sendall(piece)
@@ -126,7 +126,7 @@ def _is_ready(pod: dict[str, Any]) -> bool:
 
 
 def _number(pod: dict[str, Any], port: int | str) -> int:
-    """A target port as a number; pods may give them names."""
+    """A target port as a number; pods may name their ports."""
     if isinstance(port, int):
         return port
     named = {one.get("name"): one["containerPort"] for box in pod["spec"]["containers"] for one in box.get("ports") or []}

@@ -1,7 +1,7 @@
-"""The chart's gateway as seen from the laptop: the ledger, logs and desired state of runs, through the API server's proxy.
+"""Client of the chart's gateway: the ledger, logs and desired state of runs, through the API server's proxy.
 
-One method per address of its protocol (`trialplane.controller.gateway` is the other end). A run that the ledger does not
-know is None or False here; whatever else is not an answer is a `TargetError`.
+One method per route of its protocol (`trialplane.controller.gateway` is the other end). For a run that is not in the
+ledger they return None or False; every other failure is a `TargetError`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SECRET_KEY = "token"
 
 @dataclasses.dataclass(frozen=True)
 class Piece:
-    """A piece of a log: its bytes, the offset to ask from next, and whether more may come."""
+    """A piece of a log: its bytes, the next offset, and whether more may follow."""
 
     data: bytes
     next: int
@@ -36,11 +36,11 @@ class Piece:
 
 
 class Gateway:
-    """Asks the gateway of one site.
+    """Sends requests to the gateway of one site.
 
     Args:
         cluster: where it is.
-        site: says what its service is called.
+        site: has the name of its service.
     """
 
     def __init__(self, cluster: Cluster, site: Site) -> None:
@@ -49,7 +49,7 @@ class Gateway:
         self._token: str | None = None
 
     def runs(self) -> list[dict[str, Any]]:
-        """All runs that the ledger knows, the newest first: run, job, submitted, state."""
+        """All runs in the ledger, the newest first: run, job, submitted, state."""
         found: list[dict[str, Any]] = self._need(self._get("/runs")).json()
         return found
 
@@ -57,7 +57,7 @@ class Gateway:
         """The newest status, whether a controller lives, and the desired state, or None.
 
         Raises:
-            RunDamaged: it is no status, or one of another version.
+            RunDamaged: it is not a status, or is of another version.
         """
         answer = self._known(run, "status")
         if answer is None:
@@ -65,7 +65,7 @@ class Gateway:
         data = answer.json()
         try:
             status = records.from_dict(RunStatus, data["status"])
-            desired = records.from_dict(Desired, data.get("desired", {}))  # a gateway of an earlier version gives none
+            desired = records.from_dict(Desired, data.get("desired", {}))  # missing from gateways of earlier versions
         except ValueError as error:
             raise self._unreadable(run, str(error)) from error
         if wrong := records.misfit(status):
@@ -86,7 +86,7 @@ class Gateway:
         return self._data(run, "code")
 
     def is_saved(self, run: str) -> bool | None:
-        """Whether there is a checkpoint of a training; None when the gateway cannot see any, or is too old to say."""
+        """Whether there is a checkpoint of a training; None if the gateway has no access to any, or is too old."""
         answer = self._known(run, "checkpoints")
         return None if answer is None else bool(answer.json()["saved"])
 
@@ -115,7 +115,7 @@ class Gateway:
         return [records.from_dict(Attempt, attempt) for attempt in data["attempts"]], bool(data["alive"])
 
     def log(self, run: str, which: Log, offset: int) -> Piece | str:
-        """A log from an offset on, or why there is none (yet)."""
+        """A log from an offset on, or why there is none yet."""
         chosen = {"trial": which.trial, "attempt": which.attempt, "worker": which.worker}
         query = {"from": str(offset), **{name: str(number) for name, number in chosen.items() if number is not None}}
         answer = self._get(f"/runs/{run}/log", query)
@@ -126,12 +126,12 @@ class Gateway:
         return Piece(answer.data, following, answer.headers.get("x-trialplane-growing") == "1")
 
     def record(self, plan: Plan, submitted: float, *, new: bool) -> bool:
-        """Keeps what a run is submitted or resumed with, so that it is known before it has a controller.
+        """Records what a run is submitted or resumed with, so that it is known before it has a controller.
 
         Args:
             plan: of the run.
             submitted: seconds since the epoch.
-            new: whether no run may have its name; then False, and nothing is changed, when one has.
+            new: whether its name must be free; if it is taken, returns False and changes nothing.
         """
         body = {
             "job": plan.job.model_dump(mode="json"),
@@ -146,11 +146,11 @@ class Gateway:
         return True
 
     def desire(self, run: str, **changed: Any) -> bool:
-        """Changes these fields of the run's `Desired`, and no others; False when the ledger does not know it."""
-        return self._change("PUT", f"/runs/{run}/wish", records.to_dict(changed))
+        """Changes these fields of the run's `Desired`, and no others; False for an unknown run."""
+        return self._change("PUT", f"/runs/{run}/desired", records.to_dict(changed))
 
     def forget(self, run: str) -> bool:
-        """Deletes the study and the run's folder; False when the ledger does not know it."""
+        """Deletes the study and the run's folder; False for an unknown run."""
         return self._change("DELETE", f"/runs/{run}")
 
     def _unreadable(self, run: str, why: str) -> RunDamaged:
@@ -189,7 +189,7 @@ class Gateway:
             if found is None or SECRET_KEY not in (found.get("data") or {}):
                 raise TargetError(
                     f"the Secret {name} in {self._cluster.place}, which allows changes, has no {SECRET_KEY}; `helm upgrade` "
-                    "makes it anew"
+                    "recreates it"
                 )
             self._token = base64.b64decode(found["data"][SECRET_KEY]).decode()
         return self._token
@@ -198,9 +198,9 @@ class Gateway:
         if answer.ok:
             return answer
         service, place = self._site.gateway.service, self._cluster.place
-        said = _error(answer)
-        if said is not None:
-            raise TargetError(f"the gateway in {place} says: {said}; `kubectl logs deploy/{service}` in it says more")
+        message = _error(answer)
+        if message is not None:
+            raise TargetError(f"the gateway in {place} reports: {message}; see `kubectl logs deploy/{service}` there")
         if answer.status in (404, 502, 503, 504):
             raise TargetError(
                 f"the gateway {service} in {place} does not answer; `kubectl --context {self._cluster.context} "
@@ -210,12 +210,12 @@ class Gateway:
 
 
 def _is_unknown(answer: Answer) -> bool:
-    """Whether it is the gateway's own 404, and not that of an API server without the service."""
+    """Whether it is a 404 from the gateway itself, not from an API server without the service."""
     return answer.status == 404 and _error(answer) is not None
 
 
 def _error(answer: Answer) -> str | None:
-    """The gateway's message, or None when somebody else speaks."""
+    """The gateway's message, or None if the response is not from the gateway."""
     try:
         data = answer.json()
     except ValueError:

@@ -20,15 +20,15 @@ from trialplane.errors import InputError, TargetError
 TARGETS = ("controller", "trial")
 DOCKERFILE = Path("jobs", "Dockerfile")
 REPOSITORY = "trialplane"  # local images are trialplane/controller and trialplane/trial
-# Where the packages come from, when the user's environment says so; the Dockerfile declares them.
+# Package indexes from the user's environment; the Dockerfile declares these arguments.
 _PASSED_ON = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL")
 
 
 @dataclasses.dataclass(frozen=True)
 class Command:
-    """A program with its arguments, the variables that it gets beside ours, and the folder it runs in."""
+    """A program with its arguments, additional environment variables, and working directory."""
 
-    words: tuple[str, ...]
+    argv: tuple[str, ...]
     environ: Mapping[str, str] = dataclasses.field(default_factory=dict)
     folder: Path | None = None
 
@@ -39,8 +39,8 @@ class Source:
 
     Attributes:
         root: the repository; holds jobs/Dockerfile.
-        revision: its commit, with `-dirty` behind it when files were changed; "" outside of git.
-        created: when, as RFC 3339; that of the commit, so that the same code gives the same image.
+        revision: its commit, with the suffix `-dirty` when files were changed; "" outside of git.
+        created: time as of RFC 3339; that of the commit, so that the same code gives the same image.
     """
 
     root: Path
@@ -80,33 +80,33 @@ def build(
         tag: of the image.
         device: cuda or cpu; of the trial image.
         builder: variables that choose the builder, see `builder`.
-        packages: more Python packages to install.
+        packages: additional Python packages to install.
     """
-    words = ["docker", "build", "--file", str(DOCKERFILE), "--target", target, "--tag", image(target, tag)]
+    argv = ["docker", "build", "--file", str(DOCKERFILE), "--target", target, "--tag", image(target, tag)]
     arguments = {"VERSION": trialplane.__version__, "REVISION": origin.revision, "CREATED": origin.created}
     if target == "trial":
         arguments["DEVICE"] = device
     if packages:
         arguments["PACKAGES"] = " ".join(packages)
     for name, value in arguments.items():
-        words += ["--build-arg", f"{name}={value}"]
+        argv += ["--build-arg", f"{name}={value}"]
     for name in _PASSED_ON:
         if os.environ.get(name):
             _check_no_password(name, os.environ[name])
-            words += ["--build-arg", name]  # docker takes the value from the environment
-    return Command((*words, "."), builder, origin.root)
+            argv += ["--build-arg", name]  # docker takes the value from the environment
+    return Command((*argv, "."), builder, origin.root)
 
 
 def push(target: str, tag: str, registry: str) -> tuple[Command, Command]:
-    """The commands that give an image its name in a registry and push it."""
+    """The commands that tag an image for a registry and push it."""
     there = image(target, tag, registry)
     return Command(("docker", "tag", image(target, tag), there)), Command(("docker", "push", there))
 
 
 def load(targets: Sequence[str], tag: str, cluster: str, nodes: Sequence[str]) -> Command:
     """The command that loads images into the nodes of a kind cluster; into all when none is named."""
-    words = ["kind", "load", "docker-image", *(image(target, tag) for target in targets), "--name", cluster]
-    return Command((*words, *(["--nodes", ",".join(nodes)] if nodes else [])))
+    argv = ["kind", "load", "docker-image", *(image(target, tag) for target in targets), "--name", cluster]
+    return Command((*argv, *(["--nodes", ",".join(nodes)] if nodes else [])))
 
 
 def builder() -> dict[str, str]:
@@ -126,11 +126,11 @@ def check_image(name: str) -> None:
     """Raises InputError when docker has no image of that name."""
     _client_version()
     if _ask("docker", "image", "inspect", "--format", "{{.Id}}", name).returncode:
-        raise InputError(f"there is no image {name} here; `platform image build` makes it")
+        raise InputError(f"there is no image {name} here; `platform image build` creates it")
 
 
 def check_cluster(name: str) -> None:
-    """Raises when kind is not there (TargetError) or has no cluster of that name (InputError)."""
+    """Raises TargetError if kind is not installed, InputError if it has no cluster of that name."""
     answer = _ask("kind", "get", "clusters")
     if answer.returncode:
         raise TargetError(f"`kind get clusters` failed: {_last(answer.stderr)}")
@@ -143,24 +143,24 @@ def check_cluster(name: str) -> None:
 
 
 def run(command: Command) -> None:
-    """Runs a command; what it prints goes where ours goes.
+    """Runs a command, which inherits stdout and stderr.
 
     Raises:
         TargetError: it failed.
     """
     try:
-        done = subprocess.run(command.words, env={**os.environ, **command.environ}, cwd=command.folder, check=False)
+        done = subprocess.run(command.argv, env={**os.environ, **command.environ}, cwd=command.folder, check=False)
     except FileNotFoundError as error:
-        raise _missing(command.words[0]) from error
+        raise _missing(command.argv[0]) from error
     if done.returncode:
-        what = " ".join(command.words[:2])
-        raise TargetError(f"`{what}` ended with exit code {done.returncode}; what it said is above")
+        what = " ".join(command.argv[:2])
+        raise TargetError(f"`{what}` ended with exit code {done.returncode}; its output is above")
 
 
 def _check_no_password(name: str, url: str) -> None:
     if any(urllib.parse.urlsplit(one).username for one in url.split()):
         raise InputError(
-            f"{name} holds a user's name or password, which everybody could read in the image's history; unset it and put "
+            f"{name} holds a user name or password, which would be readable in the image's history; unset it and put "
             f"the index into the pip.conf of a base image: `docker build --build-arg PYTHON=... --file {DOCKERFILE} .`"
         )
 
@@ -170,32 +170,32 @@ def _client_version() -> int:
     answer = _ask("docker", "version", "--format", "{{.Client.Version}} {{.Server.Version}}")
     if answer.returncode:
         raise TargetError(
-            f"docker's daemon does not answer: {_last(answer.stderr)}\n"
-            "Start it (`sudo systemctl start docker`, or Docker Desktop), and see that `docker info` works"
+            f"the docker daemon does not answer: {_last(answer.stderr)}\n"
+            "Start it (`sudo systemctl start docker`, or Docker Desktop), and check that `docker info` works"
         )
     major = answer.stdout.split(".")[0]
     return int(major) if major.isdigit() else 0
 
 
-def _ask(*words: str) -> subprocess.CompletedProcess[str]:
+def _ask(*argv: str) -> subprocess.CompletedProcess[str]:
     try:
-        return subprocess.run(words, capture_output=True, text=True, check=False)
+        return subprocess.run(argv, capture_output=True, text=True, check=False)
     except FileNotFoundError as error:
-        raise _missing(words[0]) from error
+        raise _missing(argv[0]) from error
 
 
 def _missing(program: str) -> TargetError:
     where = {"docker": "https://docs.docker.com/engine/install", "kind": "https://kind.sigs.k8s.io"}
-    return TargetError(f"{program} is not installed; {where.get(program, '')} says how")
+    return TargetError(f"{program} is not installed; {where.get(program, '')} explains how")
 
 
 def _last(text: str) -> str:
     lines = [line for line in text.splitlines() if line.strip()]
-    return lines[-1].strip() if lines else "it said nothing"
+    return lines[-1].strip() if lines else "no output"
 
 
 def _git(folder: Path, *arguments: str) -> str:
-    """What git says, or "" where there is no git, no repository or no commit."""
+    """The output of git, or "" without git, a repository or a commit."""
     try:
         done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, timeout=30, check=True)
     except (OSError, subprocess.SubprocessError):

@@ -1,4 +1,4 @@
-"""The kinds of Kubernetes objects that the laptop reads or makes, as they stand in addresses: a table."""
+"""Table of the kinds of Kubernetes objects that the laptop reads or creates, as they are named in URLs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """A kind of object: `plural` as it stands in addresses; `group` is "" for the core."""
+    """A kind of object: `plural` as in URLs; `group` is "" for the core."""
 
     group: str
     version: str
@@ -33,5 +33,5 @@ CRD = Kind("apiextensions.k8s.io", "v1", "customresourcedefinitions", namespaced
 ADMISSION_POLICY = Kind("admissionregistration.k8s.io", "v1", "validatingadmissionpolicies", namespaced=False)
 LOCAL_QUEUE = Kind("kueue.x-k8s.io", "v1beta1", "localqueues")
 WORKLOAD = Kind("kueue.x-k8s.io", "v1beta1", "workloads")
-# What `apply` finds by the `kind` of an object.
+# For `apply`, by the `kind` of an object.
 APPLIED = {"RayJob": RAY_JOB, "ConfigMap": CONFIG_MAP, "Secret": SECRET, "Service": SERVICE, "Pod": POD}

@@ -1,7 +1,7 @@
-"""The kubeconfig as kubectl reads it: several files merged into one, and of that what a context says. Contacts nothing.
+"""The kubeconfig as kubectl reads it: several files merged, and the settings of a context in it. Contacts nothing.
 
-Read here and not by the `kubernetes` package, because importing that package takes longer than everything else that
-`platform status` does. What needs more than reading is left to the package: see `Context.is_plain`.
+It is read here rather than by the `kubernetes` package, because importing that takes longer than everything else that
+`platform status` does. Contexts that need more than reading are left to the package: see `Context.is_plain`.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # a tenth of the t
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """What is said of a cluster, a user or a context, and the file that says it: paths in it are relative to that one."""
+    """The entry of a cluster, a user or a context, and its file, to which paths in it are relative."""
 
     values: Mapping[str, Any]
     file: Path
 
     def text(self, key: str) -> str:
-        """A string; "" when it is not said."""
+        """A string; "" when it is absent."""
         value = self.values.get(key)
         if value is not None and not isinstance(value, str):
             raise TargetError(f"the kubeconfig {self.file} cannot be used: {key} must be a string, in quotes")
         return value or ""
 
     def content(self, key: str) -> bytes:
-        """What is in `<key>-data`, or else in the file that `key` names; b"" when neither is said."""
+        """The content of `<key>-data`, or else of the file that `key` names; b"" when both are absent."""
         data, name = self.text(f"{key}-data"), self.text(key)
         try:
             if data:
@@ -49,7 +49,7 @@ class Entry:
         except binascii.Error as error:
             raise TargetError(f"the kubeconfig {self.file} cannot be used: {key}-data is not base64 ({error})") from error
         except OSError as error:
-            raise TargetError(f"the kubeconfig {self.file} cannot be used: {key}: {_said(error)}") from error
+            raise TargetError(f"the kubeconfig {self.file} cannot be used: {key}: {_reason(error)}") from error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,8 +58,8 @@ class Context:
 
     Attributes:
         name: of the context.
-        namespace: that it says, or "".
-        cluster, user: what it names.
+        namespace: its default namespace, or "".
+        cluster, user: the entries it names.
     """
 
     name: str
@@ -69,7 +69,7 @@ class Context:
 
     @property
     def is_plain(self) -> bool:
-        """Whether reading is all it takes: no plugin gives the credentials, and the environment names no proxy."""
+        """Whether reading is sufficient: no plugin supplies the credentials, and the environment names no proxy."""
         if any(self.user.values.get(plugin) for plugin in ("exec", "auth-provider")):
             return False
         return bool(self.cluster.text("proxy-url")) or not _has_proxy(self.cluster.text("server"))
@@ -84,7 +84,7 @@ class Context:
         if not server.startswith(("http://", "https://")):
             raise TargetError(f"the kubeconfig {self.cluster.file} cannot be used: the cluster of {self.name} has no server")
         authorization = functools.partial(_authorization, self.user)
-        authorization()  # a token that cannot be read is better told now
+        authorization()  # report an unreadable token now
         return Access(
             server=server,
             authority=self.cluster.content("certificate-authority"),
@@ -118,7 +118,7 @@ class Kubeconfig:
 
         Raises:
             InputError: there is none.
-            TargetError: it names what is not there.
+            TargetError: it names a missing entry.
         """
         if name is None and not self.current:
             raise InputError(
@@ -146,7 +146,7 @@ def read() -> Kubeconfig | None:
     """The kubeconfig; None when there is none. Of two entries with one name, and two current contexts, the first counts.
 
     Raises:
-        TargetError: a file cannot be read, or is something else.
+        TargetError: a file cannot be read, or is not a kubeconfig.
     """
     files = _files()
     if not files:
@@ -161,20 +161,20 @@ def read() -> Kubeconfig | None:
                 for one in data.get(kind) or []:
                     entries.setdefault(one["name"], Entry(dict(one.get(kind[:-1]) or {}), file))
             except (TypeError, KeyError, ValueError, AttributeError) as error:
-                raise TargetError(f"the kubeconfig {file} cannot be used: {kind} is no list of named {kind}") from error
+                raise TargetError(f"the kubeconfig {file} cannot be used: {kind} is not a list of named {kind}") from error
     return Kubeconfig(names(), current, **found)
 
 
 def _files() -> list[Path]:
-    """The files that KUBECONFIG names and that are there."""
+    """The existing files that KUBECONFIG names."""
     found = []
     for name in filter(None, names().split(os.pathsep)):
         try:
             file = Path(name).expanduser()
             if file.exists():
                 found.append(file)
-        except (OSError, RuntimeError) as error:  # a name too long, a closed folder; ~ of a user that is not there
-            raise TargetError(f"the kubeconfig {name} cannot be read: {_said(error)}") from error
+        except (OSError, RuntimeError) as error:  # a name too long, no access; ~ of a user that does not exist
+            raise TargetError(f"the kubeconfig {name} cannot be read: {_reason(error)}") from error
     return found
 
 
@@ -182,20 +182,20 @@ def _document(file: Path) -> Mapping[str, Any]:
     try:
         data = yaml.load(document.content(file), _LOADER)
     except (OSError, yaml.YAMLError) as error:
-        raise TargetError(f"the kubeconfig {file} cannot be read: {_said(error)}") from error
+        raise TargetError(f"the kubeconfig {file} cannot be read: {_reason(error)}") from error
     if data is not None and not isinstance(data, dict):
-        raise TargetError(f"the kubeconfig {file} cannot be used: it is no mapping")
+        raise TargetError(f"the kubeconfig {file} cannot be used: it is not a mapping")
     return data or {}
 
 
 def _authorization(user: Entry) -> str:
-    """The header; a token's file is read anew each time, for whoever writes it renews it."""
+    """The header; a token's file is read each time, as it may be renewed."""
     file, token, name = user.text("tokenFile"), user.text("token"), user.text("username")
     if file:
         try:
             token = document.content(user.file.parent / file).decode().strip()
         except (OSError, ValueError) as error:
-            raise TargetError(f"the kubeconfig {user.file} cannot be used: tokenFile: {_said(error)}") from error
+            raise TargetError(f"the kubeconfig {user.file} cannot be used: tokenFile: {_reason(error)}") from error
     if token:
         return f"Bearer {token}"
     if not name:
@@ -204,10 +204,10 @@ def _authorization(user: Entry) -> str:
 
 
 def _has_proxy(server: str) -> bool:
-    """Whether the environment may want a proxy for it; who is exempt is for the package to say."""
+    """Whether the environment may name a proxy for it; the package handles exceptions."""
     scheme = server.partition(":")[0]
     return any(os.environ.get(name) for name in (f"{scheme}_proxy", f"{scheme}_proxy".upper(), "all_proxy", "ALL_PROXY"))
 
 
-def _said(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     return " ".join(str(error).split()) or type(error).__name__

@@ -1,7 +1,7 @@
 """A namespace of a Kubernetes cluster as a target: a run is a RayJob while it lives, and a study in the ledger for good.
 
-Two witnesses are asked about a run: the API server knows the RayJob and its pods, the gateway knows the ledger, where
-`apply` records a run before it makes a RayJob. What each may not know, and how the two make one status, is `standing`.
+A run has two sources: the API server has the RayJob and its pods, the gateway has the ledger, where `apply` records a run
+before it creates a RayJob. `standing` combines both into one status.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from trialplane.wire.states import RunState
 
 
 class KubernetesTarget:
-    """Runs in one namespace of a cluster; see `target.Target` for what each method promises.
+    """Runs in one namespace of a cluster; see `target.Target` for the contract of each method.
 
     Nothing is read, not even the kubeconfig, before it is needed.
 
@@ -62,7 +62,7 @@ class KubernetesTarget:
 
     @property
     def place(self) -> Place:
-        """See `Target`: what the kubeconfig says may change, a run stays where it is."""
+        """See `Target`; resolved, as the kubeconfig may change while a run stays where it is."""
         return Place(context=self.cluster.context, namespace=self.cluster.namespace)
 
     @functools.cached_property
@@ -81,7 +81,7 @@ class KubernetesTarget:
             return [], []
         plan = Plan("check", job, Pack(b"", "", ()), Provenance("", "", ""))
         ray_job = next(thing for thing in self.objects.manifests(plan, 0.0) if thing["kind"] == "RayJob")
-        # What a plain user of a namespace may not read is not looked at; the run says later why it waits.
+        # What an ordinary user of a namespace may not read is not checked; the run's status shows later why it waits.
         read = self._allowed
         named = job.cluster.priority_class or site.priority_class
         queue = job.cluster.queue or site.queue
@@ -106,7 +106,7 @@ class KubernetesTarget:
         if not here.is_volume:
             return ""
         if not here.claim:
-            return f"the checkpoints of {run} went with its pods, as the chart has no place for any"
+            return f"the checkpoints of {run} were lost with its pods, as the chart has no volume for them"
         try:
             return saving.none_of(run) if self.gateway.is_saved(run) is False else ""
         except TargetError:
@@ -169,9 +169,7 @@ class KubernetesTarget:
         found = self.gateway.whole(run, after)
         if found is None:
             self._known(run)
-            raise TargetError(
-                f"the gateway in {self.cluster.place} is too old for that; `helm upgrade` brings the one of now"
-            )
+            raise TargetError(f"the gateway in {self.cluster.place} is too old for that; `helm upgrade` updates it")
         return found
 
     def log(self, run: str, which: Log, follow: bool) -> Iterator[str]:
@@ -188,25 +186,25 @@ class KubernetesTarget:
             what = self.job(run).noun
             shows = f"`platform results {run}` shows the {what}s"
             raise InputError(f"there is no log of {what} {which.trial} of {run} (yet): {found}; {shows}")
-        # No volume keeps it, or there never was one: what Ray's submitter passed on, or else what the head pod printed.
+        # No volume keeps it, or there never was one: use the submitter's copy, or else the head pod's output.
         for role in (names.SUBMITTER, names.CONTROLLER):
             lines = remote_log.of_pod(self.objects, run, role, follow)
             if lines is not None:
                 return lines
         reason = standing.status(self.objects, self._known(run)).reason
-        raise InputError(f"the controller of {run} has said nothing yet: {reason or found}")
+        raise InputError(f"the controller of {run} has no log yet: {reason or found}")
 
     def apply(self, plan: Plan) -> None:
-        """See `Target`: what cannot be made is not left in the ledger either."""
+        """See `Target`; if the objects cannot be created, the ledger's record is removed too."""
         submitted = time.time()
         is_new = self.gateway.record(plan, submitted, new=True)
-        if not is_new and (lines := self._differences(plan)):  # it was interrupted, or another of this moment was quicker
+        if not is_new and (lines := self._differences(plan)):  # it was interrupted, or a concurrent one was quicker
             raise RunExists(changing.refusal(plan.run, lines))
         try:
             self.objects.apply(plan, submitted)
         except BaseException:
             if is_new:
-                with contextlib.suppress(TargetError):  # what stopped it is the news
+                with contextlib.suppress(TargetError):  # the original error matters
                     self.gateway.forget(plan.run)
             raise
 
@@ -216,7 +214,7 @@ class KubernetesTarget:
         self.objects.remove(run)
         plan, submitted = _plan(run, job, found)
         self.gateway.record(plan, submitted, new=False)
-        # No desire to stop may be left when the new controller asks, and how wide it goes is the job's to say now.
+        # Reset the desired state, so that the new controller neither stops nor overrides the job's width.
         self.gateway.desire(run, state=RunState.RUNNING, parallel=None)
         self.objects.apply(plan, submitted)
 
@@ -227,11 +225,11 @@ class KubernetesTarget:
             self._scalable(view, run, parallel)
             if not view.has_begun or not self.gateway.desire(run, parallel=parallel):
                 raise InputError(
-                    f"the controller of {run} has not started yet; `platform status {run}` shows why, try again then"
+                    f"the controller of {run} has not started yet; `platform status {run}` shows why; try again later"
                 )
         if state is not None:
             known = self.gateway.desire(run, state=state) or self._recorded(run, state)
-            if now or not known or not view.alive:  # no controller is there that could end in order
+            if now or not known or not view.alive:  # there is no controller that could end cleanly
                 self.objects.remove(run)
 
     def fit(self, run: str, parallel: int, *, now: bool = False) -> bool:
@@ -242,17 +240,17 @@ class KubernetesTarget:
         role = job.widened(parallel).roles()[0]
         pods = self.objects.trial_pods(ray_job["metadata"]["name"], role.name)
         if len(pods) > role.pods and not seen and not now:
-            return False  # until the controller has said which pods it keeps, none may go
+            return False  # no pod may be removed before the controller has reported which it keeps
         keep = None if now or view.status is None else frozenset(view.status.nodes)
         return self.objects.scale(ray_job, job, parallel, keep)
 
     def _scalable(self, view: View, run: str, parallel: int) -> tuple[dict[str, Any], Job]:
-        """The RayJob and the job of a run whose pods can be more or fewer."""
+        """The RayJob and the job of a run that can be scaled."""
         job = self.job(run)
         if view.ray_job is None:
-            raise InputError(f"the RayJob of {run} is gone, with its pods; `platform status {run}` shows how it stands")
+            raise InputError(f"the RayJob of {run} is gone, with its pods; `platform status {run}` shows its state")
         groups = [group["groupName"] for group in view.ray_job["spec"]["rayClusterSpec"]["workerGroupSpecs"]]
-        if names.group(job.roles()[0].name) not in groups:  # its workers and its learner are one group
+        if names.group(job.roles()[0].name) not in groups:  # its workers and its learner share one group
             cure = f"`platform pause {run}`, then `platform resume {run} {job.width_option} {parallel}`"
             raise InputError(f"{run} was started by an earlier version of trialplane, whose pods cannot be scaled; {cure}")
         return view.ray_job, job
@@ -266,15 +264,15 @@ class KubernetesTarget:
             self.gateway.forget(run)
 
     def _view(self, run: str) -> View | None:
-        """What both witnesses say of a run; None when neither knows it."""
+        """What both sources have of a run; None when neither knows it."""
         ray_job = self.objects.ray_job(run)
         try:
             found = self.gateway.status(run)
         except TargetError as error:
             if ray_job is None:
-                if isinstance(error, RunDamaged):  # which says more than that it does not live
+                if isinstance(error, RunDamaged):  # which is more specific
                     raise
-                more = f"Without it only runs that live are known, and {run} is none of them"
+                more = f"Without it only active runs are known, and {run} is not one of them"
                 raise TargetError(f"{error}\n{more}") from error
             return View(ray_job, None, False, str(error), Desired())
         if found is None:
@@ -284,7 +282,7 @@ class KubernetesTarget:
         return View(ray_job, self._recounted(status) if killed else status, alive, "", desired)
 
     def _recounted(self, status: RunStatus) -> RunStatus:
-        """The status of a controller that was killed, with what the ledger counts."""
+        """The status of a controller that was killed, with the counts of the ledger."""
         found, job = self.gateway.attempts(status.run), self.gateway.job(status.run)
         if found is None or job is None:
             return status
@@ -298,7 +296,7 @@ class KubernetesTarget:
         return view
 
     def _recorded(self, run: str, state: RunState) -> bool:
-        """Records a run that `apply` did not make, with this desired state; False when its objects are not whole."""
+        """Records a run that `apply` did not create, with this desired state; False when its objects are incomplete."""
         found = self.objects.submission(run)
         if found is None:
             return False
@@ -306,14 +304,14 @@ class KubernetesTarget:
         return self.gateway.desire(run, state=state)
 
     def _submission(self, run: str) -> Submission:
-        """What a run was submitted with: of its living objects, else of the ledger."""
+        """What a run was submitted with, from its objects, else from the ledger."""
         found = self.objects.submission(run)
         if found is not None:
             return found
         job, facts, code = self.gateway.job(run), self.gateway.submission(run), self.gateway.code(run)
         if job is None or facts is None or code is None:
             self._known(run)
-            raise TargetError(f"the ledger does not know what {run} was submitted with; submit it again under another name")
+            raise TargetError(f"the ledger has no submission of {run}; submit it again under another name")
         return Submission(jobs.read(job), facts, code)
 
     def _allowed(self, kind: kinds.Kind) -> list[dict[str, Any]] | None:
@@ -324,7 +322,7 @@ class KubernetesTarget:
 
 
 def _plan(run: str, job: Job, found: Submission) -> tuple[Plan, float]:
-    """The plan that a run was submitted with, with its job of now, and when that was."""
+    """The plan that a run was submitted with, with its current job, and the time of submission."""
     known = {field.name for field in dataclasses.fields(Provenance)}
     origin = Provenance(**{key: value for key, value in found.facts.items() if key in known})
     pack = Pack(found.code, str(found.facts.get("code_hash", "")), tuple(changing.contents(found.code)))

@@ -1,6 +1,6 @@
 """This machine as a target: a run is a folder below home, its controller a process of its own session.
 
-A folder can be damaged or vanish at any moment. What that hinders is one run, and its error names the file.
+A folder can be damaged or vanish at any moment. This affects only its own run, and the error names the file.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import Desired, RunStatus, TrialRow
 from trialplane.wire.states import RunState
 
-_COUNTED = "Removing that file mends the run: its counts are in the ledger, only what it used of budget.time is lost."
-_POLL = 0.2  # seconds between looks at a log that grows
+_COUNTED = "Removing that file repairs the run: its counts are in the ledger, only the used budget.time is lost."
+_POLL = 0.2  # seconds between reads of a growing log
 
 M = TypeVar("M", bound=Callable[..., Any])
 
 
 def _of_run(method: M) -> M:
-    """A method about one run, whose folder answers for whatever the system refuses meanwhile."""
+    """A method on one run; errors of the system in it become errors about the run's folder."""
 
     @functools.wraps(method)
-    def told(self: LocalTarget, run: str, *args: Any, **options: Any) -> Any:
+    def mapped(self: LocalTarget, run: str, *args: Any, **options: Any) -> Any:
         try:
             return method(self, run, *args, **options)
         except OSError as error:
             files = RunPaths.of(self.home, run)
             raise folder.damaged(files, Path(error.filename or files.root), error) from error
 
-    return cast(M, told)
+    return cast(M, mapped)
 
 
 class LocalTarget:
-    """Runs on this machine; see `target.Target` for what each method promises.
+    """Runs on this machine; see `target.Target` for the contract of each method.
 
     Args:
         home: the folder of everything, TRIALPLANE_HOME when None.
@@ -110,34 +110,34 @@ class LocalTarget:
             if not self._is_run(run):
                 return None
         alive = process.living(files) is not None
-        status = self._recorded(files)  # read after the look, so that the last status of one that has just ended is found
+        status = self._recorded(files)  # read last, so that the final status of a run that has just ended is found
         pid = self._started.get(run)
         status = status if alive else self._left(files, status)
         return Observed(status, alive, Desired(), None if pid is None else process.exit_code(pid))
 
     def _left(self, files: RunPaths, status: RunStatus) -> RunStatus:
-        """The status of a run that nobody works on, with the counts and the best of its ledger."""
+        """The status of an inactive run, with the counts and the best of its ledger."""
         run = files.root.name
-        if files.cancelled.exists() and not status.state.is_ended:  # its controller was killed, or ended before it knew
+        if files.cancelled.exists() and not status.state.is_ended:  # its controller was killed, or ended before it noticed
             status = _cancelled(status)
         elif status.state in (RunState.PENDING, RunState.RUNNING):
-            reason = f"the controller is not running (killed?); `platform resume {run}` goes on"
+            reason = f"the controller is not running (killed?); `platform resume {run}` continues it"
             status = dataclasses.replace(
                 status, state=RunState.PAUSED, reason=reason, eta=None, rate=None, running=0, slots_ready=0, ended=None
             )
         job = folder.load_job(files)
-        # A controller that failed recorded its last counts before; one that succeeded with all trials recorded all.
+        # A failed controller has recorded its last counts; one that succeeded with all trials has recorded all.
         whole = status.state is RunState.SUCCEEDED and status.ended_trials == status.trials
         if not whole and files.ledger.exists():
             try:
                 found = results.attempts(files.ledger, run, job, alive=False)
-            except LedgerError as error:  # the rest of the status may say why; and one such run must not spoil the list
+            except LedgerError as error:  # the rest of the status may explain it; and one such run must not break the list
                 text = errors.first_line(error)
                 reason = status.reason if text in status.reason else f"{status.reason}; {text}".removeprefix("; ")
                 status = dataclasses.replace(status, reason=reason)
             else:
                 status = dataclasses.replace(status, **results.counts(found), best=rows.best(job, rows.newest(found)))
-        self._find(run)  # deleted while it was counted: counts of what was left would be wrong
+        self._find(run)  # deleted while being counted: the counts would be wrong
         return status
 
     @_of_run
@@ -165,7 +165,7 @@ class LocalTarget:
         if not files.ledger.exists():
             status = self._recorded(files)
             if status.ended_trials or status.running:
-                ways = f"its trials are in MLflow: `platform ui`; `platform delete {run}` forgets it"
+                ways = f"its trials are in MLflow: `platform ui`; `platform delete {run}` deletes it"
                 raise TargetError(f"the ledger of {run} is not in {files.root}; {ways}")
         return 0, results.attempts(files.ledger, run, folder.load_job(files), alive=self.is_active(run))
 
@@ -175,7 +175,7 @@ class LocalTarget:
         files = self._find(run)
         alive = self.is_active(run)
         found = results.whole(files.ledger, run, alive, after)
-        return found, alive or self.is_active(run)  # one that came or went meanwhile counts: what runs may run still
+        return found, alive or self.is_active(run)  # also if it started or ended meanwhile: attempts may still be running
 
     @_of_run
     def log(self, run: str, which: Log, follow: bool) -> Iterator[str]:
@@ -193,7 +193,7 @@ class LocalTarget:
         if not follow and not file.exists():
             shows = f"`platform results {run}` shows the {self.job(run).noun}s"
             if worker is not None:
-                shows = f"worker {worker} has not worked in iteration {trial}; `platform logs {run}` says what each did"
+                shows = f"worker {worker} has not worked in iteration {trial}; `platform logs {run}` shows what each did"
             raise InputError(f"there is no log {file} (yet); {shows}")
         if file.exists():
             process.check_file(file)
@@ -227,14 +227,14 @@ class LocalTarget:
 
     @_of_run
     def desire(self, run: str, state: RunState | None = None, *, parallel: int | None = None, now: bool = False) -> None:
-        """See `Target`: Ray gives a laptop's run its room when it starts."""
+        """See `Target`: on a laptop Ray allocates a run's resources when it starts."""
         files = self._find(run)
         if parallel is not None:
-            goes_on = f"`platform resume {run} {self.job(run).width_option} {parallel}` goes on with so many at a time"
-            raise InputError(f"first `platform pause {run}`: {goes_on}")
+            then = f"`platform resume {run} {self.job(run).width_option} {parallel}` continues with that many at a time"
+            raise InputError(f"first `platform pause {run}`: {then}")
         controller = process.living(files)
         if controller is not None:
-            process.check_reach(run, controller)  # before the mark, which would make a cancel of the next pause
+            process.check_reach(run, controller)  # before the mark, which would turn the next pause into a cancel
         if state is RunState.CANCELLED:
             status = self._recorded(files) if controller else self._left(files, self._recorded(files))
             with folder.written(files.root, "nothing was changed"):
@@ -242,11 +242,11 @@ class LocalTarget:
         if controller is not None:
             process.signal_stop(run, controller, now=now)
         if state is RunState.CANCELLED and (controller is None or now) and not status.state.is_ended:
-            with folder.written(files.root, "the run counts as cancelled all the same"):
+            with folder.written(files.root, "the run counts as cancelled anyway"):
                 process.replace(files.status, records.to_json(_cancelled(status)))
 
     def fit(self, run: str, parallel: int, *, now: bool = False) -> bool:
-        """See `Target`: there is nothing that `desire` has not refused."""
+        """See `Target`: nothing to do, as `desire` has refused every change."""
         return True
 
     @_of_run
@@ -296,7 +296,7 @@ class LocalTarget:
 
 
 def _lines(file: Path, is_growing: Callable[[], bool]) -> Iterator[str]:
-    """The lines of a file, and new ones until nobody writes any more; a file that is not there yet is waited for."""
+    """The lines of a file, and new ones until its writer has ended; waits for a file that does not exist yet."""
     while not file.exists():
         if not is_growing():
             return
@@ -304,7 +304,7 @@ def _lines(file: Path, is_growing: Callable[[], bool]) -> Iterator[str]:
     with file.open(encoding="utf-8", errors="replace") as handle:
         pending = ""
         while True:
-            growing = is_growing()  # asked before reading, so that the last lines are not missed
+            growing = is_growing()  # checked before reading, so that the last lines are not missed
             for piece in handle:
                 pending += piece
                 if pending.endswith("\n"):
@@ -318,7 +318,7 @@ def _lines(file: Path, is_growing: Callable[[], bool]) -> Iterator[str]:
 
 
 def _cancelled(status: RunStatus) -> RunStatus:
-    """The status of a run that was cancelled and that nobody works on, whatever was recorded last."""
+    """The status of an inactive run that was cancelled, whatever was recorded last."""
     return dataclasses.replace(
         status,
         state=RunState.CANCELLED,

@@ -22,12 +22,12 @@ _NEEDED = ("ray", "optuna", "mlflow", "sqlalchemy")
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
-    """A machine as far as starting a run on it goes.
+    """The properties of a machine that matter for starting a run.
 
     Attributes:
         cores: CPU cores this process may use.
         gpus: NVIDIA GPUs this process may use.
-        memory: bytes, or None where the system does not say.
+        memory: bytes, or None if unknown.
         missing: libraries of the `local` extra that are not installed.
         obstacle: why nothing can be written below home, or "".
         free: bytes left on home's disk.
@@ -44,7 +44,7 @@ class Machine:
 
     @classmethod
     def here(cls, home: Path) -> Machine:
-        """This machine, looked at without writing anything."""
+        """This machine, inspected without writing anything."""
         base, unseen = _base(home)
         return cls(
             cores=_cores(),
@@ -57,13 +57,13 @@ class Machine:
         )
 
     def check(self, home: Path, job: Job | None) -> tuple[list[Issue], list[str]]:
-        """What stands in the way of a run, and warnings; the job may be None when it is wrong itself."""
+        """Issues that prevent a run, and warnings; the job is None if it is invalid itself."""
         found: list[Issue] = []
         if self.missing:
             message = f"{', '.join(self.missing)} cannot be found; pip install 'trialplane[local]'"
             found.append(Issue(("--local",), message))
         if self.obstacle:
-            found.append(Issue((env.HOME,), f"{self.obstacle}; set {env.HOME} to a folder you may write", str(home)))
+            found.append(Issue((env.HOME,), f"{self.obstacle}; set {env.HOME} to a folder you may write to", str(home)))
         elif self.free < ENOUGH_SPACE:
             message = (
                 f"{self.free // 2**20} MiB are left on the disk and {ENOUGH_SPACE // 2**20} are needed; "
@@ -75,12 +75,12 @@ class Machine:
         return [*found, *self._gpus_lacking(job)], self._warnings(job)
 
     def _gpus_lacking(self, job: Job) -> list[Issue]:
-        """What is said of GPUs that this machine does not have, the first that stands in the way."""
+        """The first issue about GPUs that this machine lacks."""
         for role in job.roles():
             if role.resources.gpus > self.gpus:
                 has = f"has {self.gpus}" if self.gpus else "has none"
                 cure = job.with_gpus(role.field, self.gpus)
-                message = f"{role.title} asks for {role.resources.gpus}, and this machine {has}; {cure}"
+                message = f"{role.title} requests {role.resources.gpus}, and this machine {has}; {cure}"
                 return [Issue((role.field, "gpus"), message)]
         first, *others = job.roles()
         each = first.resources.gpus * first.nodes
@@ -94,10 +94,10 @@ class Machine:
         if each * first.replicas <= left:
             return []
         fit = left // each if each else 0
-        asked = " and ".join(_with(role, errors.counted(role.resources.gpus, "GPU")) for role in job.roles())
+        required = " and ".join(_with(role, errors.counted(role.resources.gpus, "GPU")) for role in job.roles())
         cure = f"{job.width_option} {fit}" if fit > 0 else job.with_gpus(first.field, 0)
         beside = f" beside {' and '.join(role.title for role in others)}" if others else " at a time"
-        message = f"{asked} do not fit this machine, which has {self.gpus}, enough for {max(fit, 0)}{beside}; {cure}"
+        message = f"{required} do not fit this machine, which has {self.gpus}, enough for {max(fit, 0)}{beside}; {cure}"
         return [Issue((job.width_field,), message)]
 
     def _warnings(self, job: Job) -> list[str]:
@@ -105,33 +105,31 @@ class Machine:
         found += self._crowded(job)
         if job.is_for_gpus and self.gpus and not any(role.resources.gpus for role in roles):
             here = "GPU" if self.gpus == 1 else f"{self.gpus} GPUs"
-            found.append(
-                f"the training runs on cores, and none of its ranks sees this machine's {here}; --gpus {self.gpus} does"
-            )
+            found.append(f"the training runs on CPUs and does not use this machine's {here}; --gpus {self.gpus} does")
         if sum(role.resources.cpus * role.pods for role in roles) > self.cores:
-            asked = " and ".join(_with(role, role.resources.cores) for role in roles)
-            found.append(f"{asked}: this machine has {errors.counted(self.cores, 'core')}, so they get slower")
+            required = " and ".join(_with(role, role.resources.cores) for role in roles)
+            found.append(f"{required}: this machine has {errors.counted(self.cores, 'core')}, so they will be slower")
         if self.memory is not None and sum(role.resources.memory_bytes * role.pods for role in roles) > self.memory:
-            asked = " and ".join(_with(role, role.resources.memory) for role in roles)
-            found.append(f"{asked}: that is more than this machine's {self.memory / 2**30:.0f} GiB")
+            required = " and ".join(_with(role, role.resources.memory) for role in roles)
+            found.append(f"{required}: that is more than this machine's {self.memory / 2**30:.0f} GiB")
         return found
 
     def _crowded(self, job: Job) -> list[str]:
-        """Says so where Ray's object store, for which half of /dev/shm is taken, cannot hold what is to be in flight."""
-        wanted = max(role.in_flight_bytes for role in job.roles())
-        if not wanted or self.shm is None:
+        """A warning if Ray's object store, half of the free /dev/shm, cannot hold `in_flight`."""
+        needed = max(role.in_flight_bytes for role in job.roles())
+        if not needed or self.shm is None:
             return []
         if sizes.local_object_store(job, self.shm) >= max(map(sizes.object_store, job.roles())):
             return []
         fits = int((self.shm // 2 - sizes.OBJECT_STORE) / sizes.STORE_FACTOR) // sizes.MIB
         return [
-            f"collect.in_flight is {wanted // sizes.MIB} MiB, and /dev/shm has {self.shm // sizes.MIB} MiB left, half of it "
-            f"for results: workers wait earlier for the learner; --in-flight {max(1, fits)}Mi is what fits"
+            f"collect.in_flight is {needed // sizes.MIB} MiB, and /dev/shm has {self.shm // sizes.MIB} MiB left, half of it "
+            f"for results: workers wait earlier for the learner; --in-flight {max(1, fits)}Mi fits"
         ]
 
 
 def _with(role: Role, amount: str) -> str:
-    """What a role asks for: "3 trials with 2 cores each", "the learner with 1 GPU"."""
+    """What a role requests: "3 trials with 2 cores each", "the learner with 1 GPU"."""
     each = f" on each of {role.nodes} nodes" if role.nodes > 1 else " each" if role.replicas > 1 else ""
     return f"{role.many} with {amount}{each}"
 
@@ -160,14 +158,14 @@ def _memory() -> int | None:
 
 
 def _base(home: Path) -> tuple[Path, str]:
-    """The nearest folder that exists, and why what is below it cannot be seen, or ""."""
+    """The nearest folder that exists, and why its content cannot be read, or ""."""
     unseen = ""
     for folder in (home, *home.parents):
         try:
             if folder.exists():
                 return folder, unseen
         except PermissionError:
-            unseen = f"cannot be looked at: {folder.parent} is closed to you"
+            unseen = f"cannot be checked: you may not read {folder.parent}"
     return Path("/"), unseen
 
 

@@ -1,6 +1,6 @@
-"""The Kubernetes objects of runs in one namespace: made, read, scaled and removed.
+"""The Kubernetes objects of runs in one namespace: creates, reads, scales and removes them.
 
-A run is one RayJob of its name; everything else belongs to it, so that removing it removes all.
+A run is one RayJob of its name, which owns all other objects, so that removing it removes them too.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from trialplane.spec.jobs import Job
 from trialplane.wire import cluster as names
 from trialplane.wire.paths import RunPaths
 
-PATIENCE = 120.0  # seconds for a RayJob to go; its finalizer asks Ray to stop the job first
+PATIENCE = 120.0  # seconds for a RayJob to be removed; its finalizer first has Ray stop the job
 _PAUSE = 0.5
-_EVENTS = 500  # the newest that the API server gives; enough for the pods of a wide run
+_EVENTS = 500  # the newest that the API server returns; enough for the pods of a wide run
 _FILES = RunPaths(Path())  # for the names of files only
 _OURS = f"{names.MANAGED_BY}={names.MANAGER}"
 
 
 @dataclasses.dataclass(frozen=True)
 class Submission:
-    """What the ConfigMaps of a run say of it: the job, the facts of its submission, and its packed code."""
+    """The content of a run's ConfigMaps: the job, the facts of its submission, and its packed code."""
 
     job: Job
     facts: Mapping[str, Any]
@@ -47,7 +47,7 @@ class Objects:
 
     Args:
         cluster: where they are.
-        pause: waits so many seconds.
+        pause: waits for a number of seconds.
     """
 
     def __init__(self, cluster: Cluster, pause: Callable[[float], None] = time.sleep) -> None:
@@ -59,7 +59,7 @@ class Objects:
         """What the chart installed.
 
         Raises:
-            TargetError: it did not, or is of another version.
+            TargetError: it is not installed, or of another version.
         """
         found = self.cluster.read(kinds.CONFIG_MAP, names.SITE)
         text = ((found or {}).get("data") or {}).get(names.SITE_KEY)
@@ -73,18 +73,18 @@ class Objects:
         return sorted(found, key=lambda one: (phases.created(one), one["metadata"]["name"]), reverse=True)
 
     def ray_job(self, run: str) -> dict[str, Any] | None:
-        """The RayJob of a run, or None: one of that name that is somebody else's is no run."""
+        """The RayJob of a run, or None; a RayJob of that name without our labels is not a run."""
         return self._ours(kinds.RAY_JOB, run, run)
 
     def manifests(self, plan: Plan, submitted: float) -> list[dict[str, Any]]:
-        """What `apply` sends, the RayJob first."""
+        """The objects that `apply` sends, the RayJob first."""
         return render.manifests(plan, self.site, submitted)
 
     def apply(self, plan: Plan, submitted: float) -> None:
-        """Makes the objects of a run, or none of them; what the same submission made of them before is completed.
+        """Creates all objects of a run or none; completes those that the same submission has created before.
 
         Raises:
-            RunExists: the names are taken, by another submission of this moment or by what is no run.
+            RunExists: the names are taken, by a concurrent submission or by objects of no run.
         """
         things = self.manifests(plan, submitted)
         self._check_names(plan.run)
@@ -92,7 +92,7 @@ class Objects:
         manager = _manager(ray_job)
         made = self.cluster.apply(ray_job, manager, force=False) or self._same(ray_job)
         try:
-            # Its pods wait for the ConfigMaps, which need the RayJob's uid to belong to it.
+            # Its pods wait for the ConfigMaps, which need the RayJob's uid as their owner.
             for thing in render.owned(things, made.thing["metadata"]["uid"]):
                 if thing["kind"] != "RayJob":
                     self.cluster.apply(thing, manager, force=True)
@@ -105,10 +105,10 @@ class Objects:
         """Removes a run's RayJob and all that belongs to it, and waits until it is gone; False when there was none.
 
         Raises:
-            TargetError: it does not go.
+            TargetError: it is not removed in time.
         """
         there = self.cluster.delete(kinds.RAY_JOB, run)
-        # They go with it, but in their own time, and not at all when somebody applied what `--dry-run` printed.
+        # They are removed with it, but later, and not at all if the output of `--dry-run` was applied by hand.
         for name in _config_maps(run):
             if self._ours(kinds.CONFIG_MAP, name, run) is not None:
                 self.cluster.delete(kinds.CONFIG_MAP, name)
@@ -116,14 +116,14 @@ class Objects:
         while there and self.cluster.read(kinds.RAY_JOB, run) is not None:
             if time.monotonic() > deadline:
                 raise TargetError(
-                    f"the RayJob {run} in {self.cluster.place} does not go after {PATIENCE:.0f} s: is the KubeRay operator "
-                    f"running? `kubectl -n {self.cluster.namespace} describe rayjob {run}`"
+                    f"the RayJob {run} in {self.cluster.place} was not removed within {PATIENCE:.0f} s: is the KubeRay "
+                    f"operator running? `kubectl -n {self.cluster.namespace} describe rayjob {run}`"
                 )
             self._pause(_PAUSE)
         return there
 
     def submission(self, run: str) -> Submission | None:
-        """What a run was submitted with, from its ConfigMaps; None when one of them is not there."""
+        """What a run was submitted with, from its ConfigMaps; None if one of them is missing."""
         spec, code = (self._ours(kinds.CONFIG_MAP, name, run) for name in _config_maps(run))
         if spec is None or code is None:
             return None
@@ -153,13 +153,13 @@ class Objects:
         return waiting.reason(ray_job, self.pods(run), events, self._workload(ray_job) if suspended else None)
 
     def scale(self, ray_job: Mapping[str, Any], job: Job, parallel: int, keep: frozenset[str] | None) -> bool:
-        """Changes how many trial pods there are; whether there are as many as wanted when that is done.
+        """Changes the number of trial pods; returns whether it is then the requested one.
 
         Args:
             ray_job: the run's.
             job: the run's.
             parallel: replicas of the first role: trials at a time, or workers of a collection.
-            keep: pods that have a slot and so may have a trial; None takes away any.
+            keep: pods with a slot, which may run a trial; None allows removing any.
         """
         run = ray_job["metadata"]["name"]
         name = (ray_job.get("status") or {}).get("rayClusterName")
@@ -167,16 +167,16 @@ class Objects:
             raise TargetError(f"{run} has no pods yet; `platform status {run}` shows why")
         autoscale = bool(ray_job["spec"]["rayClusterSpec"].get("enableInTreeAutoscaling"))
         role = job.widened(parallel).roles()[0]
-        wanted, pods = role.pods, self.trial_pods(run, role.name)
+        target, pods = role.pods, self.trial_pods(run, role.name)
         spare = [pod for pod in pods if keep is None or pod not in keep]
-        surplus = spare[: max(0, len(pods) - wanted)]
-        # Also Ray's autoscaler would take a pod with a trial for a lower bound, when all have one.
-        count = wanted if keep is None else max(wanted, len(pods) - len(surplus))
+        surplus = spare[: max(0, len(pods) - target)]
+        # Ray's autoscaler too would remove a pod with a trial for a lower bound, when all have one.
+        count = target if keep is None else max(target, len(pods) - len(surplus))
         self.cluster.patch(kinds.RAY_CLUSTER, name, _resized(role.name, count, surplus, autoscale))
-        return count == wanted
+        return count == target
 
     def _sites(self) -> list[str]:
-        """Namespaces with the chart, as far as they may be seen: few users may look into all."""
+        """Namespaces with the chart that this user may list; few users may list all."""
         try:
             found = self.cluster.list(kinds.CONFIG_MAP, fields=f"metadata.name={names.SITE}", everywhere=True)
         except TargetError:
@@ -184,15 +184,15 @@ class Objects:
         return sorted(one["metadata"]["namespace"] for one in found if names.SITE_KEY in (one.get("data") or {}))
 
     def _ours(self, kind: kinds.Kind, name: str, run: str) -> dict[str, Any] | None:
-        """An object of a run, or None when there is none or it is somebody else's."""
+        """An object of a run, or None if there is none or it belongs to something else."""
         found = self.cluster.read(kind, name)
         return found if found is not None and _is_of(found, run) else None
 
     def _same(self, ray_job: Mapping[str, Any]) -> Applied:
-        """The RayJob that is there, when it is of the same submission: KubeRay only filled in what we leave out.
+        """The existing RayJob if it is of the same submission, in which KubeRay has filled in defaults.
 
         Raises:
-            RunExists: it is of another one.
+            RunExists: it is of another submission.
         """
         run = ray_job["metadata"]["name"]
         found = self.ray_job(run)
@@ -204,9 +204,9 @@ class Objects:
         return Applied(found, False)
 
     def _check_names(self, run: str) -> None:
-        """Raises RunExists when an object of a run's would take the name of one that is none."""
-        wanted = [(kinds.RAY_JOB, run), *((kinds.CONFIG_MAP, name) for name in _config_maps(run))]
-        for kind, name in wanted:
+        """Raises RunExists if an object of the run would take the name of an unrelated one."""
+        target = [(kinds.RAY_JOB, run), *((kinds.CONFIG_MAP, name) for name in _config_maps(run))]
+        for kind, name in target:
             found = self.cluster.read(kind, name)
             if found is not None and not _is_of(found, run):
                 raise RunExists(
@@ -215,10 +215,10 @@ class Objects:
                 )
 
     def _workload(self, ray_job: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Kueue's object for a RayJob."""
+        """Kueue's workload for a RayJob."""
         try:
             found = self.cluster.list(kinds.WORKLOAD)
-        except TargetError:  # there is no Kueue, or we may not look
+        except TargetError:  # there is no Kueue, or we may not list its objects
             return None
         uid = ray_job["metadata"].get("uid")
         return next(
@@ -237,27 +237,27 @@ def _is_of(thing: Mapping[str, Any], run: str) -> bool:
 
 
 def _hashes(ray_job: Mapping[str, Any]) -> list[str]:
-    """What tells its job and its code from others."""
+    """The hashes that identify its job and its code."""
     annotations = ray_job["metadata"].get("annotations") or {}
     return [str(annotations.get(name)) for name in (names.SPEC_HASH, names.CODE_HASH)]
 
 
 def _manager(ray_job: Mapping[str, Any]) -> str:
-    """The field manager of one submission: another of the same name at the same moment is another one, and refused."""
+    """The field manager of one submission, distinct so that a concurrent one of the same name is refused."""
     text = json.dumps(ray_job, sort_keys=True)
     return f"{names.MANAGER}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
 def _resized(role: str, count: int, surplus: list[str], autoscale: bool) -> list[dict[str, Any]]:
-    """The JSON patch of a RayCluster to so many pods of its first role, without those in `surplus`."""
+    """The JSON patch that sets the pods of a RayCluster's first role to `count`, removing those in `surplus`."""
     group = "/spec/workerGroupSpecs/0"
     replicas = rayjob.Replicas.of(count, autoscale)
-    # Another group in its place is not ours.
+    # The test fails if another group has taken its place.
     patch: list[dict[str, Any]] = [{"op": "test", "path": f"{group}/groupName", "value": names.group(role)}]
     patch.append({"op": "add", "path": f"{group}/maxReplicas", "value": replicas.most})
     if not autoscale:  # else Ray chooses: a pod that has not started, then the one that is idle the longest
         patch.append({"op": "add", "path": f"{group}/minReplicas", "value": replicas.least})
         patch.append({"op": "add", "path": f"{group}/replicas", "value": replicas.now})
-        # Otherwise KubeRay would choose, and it does not know which pods have a trial; nor does it forget the last ones.
+        # Otherwise KubeRay would choose without knowing which pods have a trial; it also keeps the previous list.
         patch.append({"op": "add", "path": f"{group}/scaleStrategy", "value": {"workersToDelete": surplus}})
     return patch

@@ -1,8 +1,8 @@
-"""Which place a command means: this machine, or a context and a namespace of the kubeconfig. Standard library only.
+"""The place that a command uses: this machine, or a context and a namespace of the kubeconfig. Standard library only.
 
-The rule, for all verbs alike: what the flags say (`--local`, `--context`, `--namespace`); else TRIALPLANE_CONTEXT and
-TRIALPLANE_NAMESPACE, when one of them is set. Else `submit` means the kubeconfig's current context, and every other verb the
-place where the last submission from this machine went, or this machine when there was none.
+The rule for all verbs: the flags `--local`, `--context` and `--namespace`; else TRIALPLANE_CONTEXT and
+TRIALPLANE_NAMESPACE, when one of them is set. Else `submit` uses the kubeconfig's current context, and every other verb the
+place of the last submission from this machine, or this machine when there was none.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _REMEMBERED = 50  # names of runs, for completion
 
 @dataclasses.dataclass(frozen=True)
 class Memory:
-    """What this machine remembers of submissions: where the last one went, and runs on clusters, the newest first."""
+    """Submissions from this machine: the place of the last one, and runs on clusters, the newest first."""
 
     place: Place | None = None
     runs: tuple[str, ...] = ()
@@ -31,7 +31,7 @@ class Memory:
 
 def target_of(place: Place) -> Target:
     """The target at a place; contacts nothing."""
-    # Each is imported where it is used: the one reads ledgers, the other speaks to Kubernetes, and a verb needs one of them.
+    # Imported where used: one reads ledgers, the other accesses Kubernetes, and a verb needs only one of them.
     if place.local:
         from trialplane.client.local import LocalTarget
 
@@ -50,7 +50,7 @@ def chosen(
         local: whether `--local` was given.
         context: of `--context`.
         namespace: of `--namespace`.
-        submits: whether the verb makes a run.
+        submits: whether the verb creates a run.
         environ: variables, the process's own when None.
 
     Raises:
@@ -59,7 +59,7 @@ def chosen(
     if local:
         if context or namespace:
             given = "--context" if context else "--namespace"
-            raise InputError(f"--local and {given} choose two places; leave one out")
+            raise InputError(f"--local and {given} name two places; leave one out")
         return HERE
     if context or namespace:
         return Place(context=context, namespace=namespace)
@@ -71,17 +71,17 @@ def chosen(
 
 
 def recall() -> Memory:
-    """What is remembered; nothing when that was never written, or cannot be read."""
+    """The recorded submissions; empty if never written or unreadable."""
     try:
         data = json.loads(paths.place(paths.home()).read_bytes())
         place = data["place"]
         return Memory(Place(bool(place["local"]), place["context"], place["namespace"]), tuple(map(str, data["runs"])))
-    except (OSError, ValueError, KeyError, TypeError, RuntimeError):  # RuntimeError: ~ of a user that is not there
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError):  # RuntimeError: ~ of a user that does not exist
         return Memory()
 
 
 def remember(place: Place, run: str) -> None:
-    """Keeps where a run was submitted; what cannot be written is not worth an error."""
+    """Records where a run was submitted; a failure to write is ignored."""
     known = recall()
     runs = known.runs if place.local else (run, *(name for name in known.runs if name != run))[:_REMEMBERED]
     file = paths.place(paths.home())
@@ -96,7 +96,7 @@ def remember(place: Place, run: str) -> None:
 
 
 def elsewhere(run: str, place: Place) -> str:
-    """The flags of another place that has the run, as far as that can be told; "" when none is known to."""
+    """The flags of another place known to have the run, or ""."""
     if not place.local:
         return HERE.flags if _is_here(run) else ""
     other = recall().place

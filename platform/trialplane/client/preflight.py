@@ -1,6 +1,6 @@
-"""Whether a run fits a cluster, asked before anything starts: nodes, quota, priority class, queue. Pure.
+"""Whether a run fits a cluster, checked before anything starts: nodes, quota, priority class, queue. Pure.
 
-What no node could ever hold is an issue; what only has to wait is a warning. None stands for what we may not read.
+What can never fit is an issue; what only has to wait is a warning. None stands for what we may not read.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _UNITS: dict[str, str | int] = {
 
 @dataclasses.dataclass(frozen=True)
 class Seen:
-    """What a cluster has, as far as it may be read.
+    """The resources of a cluster that this user may read.
 
     Attributes:
         nodes: all of them, or None.
@@ -46,7 +46,7 @@ class Seen:
 
 
 def check(job: Job, ray_job: Thing, seen: Seen) -> tuple[list[Issue], list[str]]:
-    """What stands in the way of a run, and warnings.
+    """Issues that prevent a run, and warnings.
 
     Args:
         job: the resolved job.
@@ -68,7 +68,7 @@ def check(job: Job, ray_job: Thing, seen: Seen) -> tuple[list[Issue], list[str]]
 
 
 def data(job: Job, claim: str) -> list[Issue]:
-    """What is wrong with input files below the place of the chart's data volume, where the chart has none.
+    """Issues of input files on the data volume when the chart has none.
 
     Args:
         job: the resolved job.
@@ -77,16 +77,16 @@ def data(job: Job, claim: str) -> list[Issue]:
     if claim or job.cluster.image is not None:  # an image of the user's own may have files there
         return []
     given = [(name, path) for name in job.inputs for path in _listed(job.params.get(name))]
-    cure = "helm upgrade --set data.enabled=true makes one, data.existingClaim names yours"
+    cure = "helm upgrade --set data.enabled=true creates one, data.existingClaim names yours"
     return [
-        Issue(("params", name), f"{path} is not there for the trials: the chart has no data volume; {cure}")
+        Issue(("params", name), f"{path} is not available to the trials: the chart has no data volume; {cure}")
         for name, path in given
         if isinstance(path, str) and PurePosixPath(path).is_relative_to(cluster.DATA)
     ]
 
 
 def shards(job: Job, has_volume: bool) -> list[Issue]:
-    """What is wrong with the folder that a collection's files go to, of which pods have few that outlive them.
+    """Issues of the output folder of a collection, as few folders outlive their pod.
 
     Args:
         job: the resolved job.
@@ -98,9 +98,7 @@ def shards(job: Job, has_volume: bool) -> list[Issue]:
     if PurePosixPath(to).is_relative_to(cluster.CHECKPOINTS) and has_volume:
         return []
     below_data = PurePosixPath(to).is_relative_to(cluster.DATA)
-    why = (
-        "is on the data volume, which pods may only read" if below_data else "is a folder of the pod's own, and goes with it"
-    )
+    why = "is on the data volume, which is read-only" if below_data else "is a folder of the pod, and is lost with it"
     below = f"a folder below {cluster.CHECKPOINTS}, " if has_volume else ""
     return [Issue(("collect", "write", "to"), f"{to} {why}; write {below}a URL (s3://bucket/path), or leave it out")]
 
@@ -110,7 +108,7 @@ def _listed(value: Any) -> Sequence[Any]:
 
 
 def amount(text: Any) -> decimal.Decimal:
-    """A quantity as Kubernetes writes it (500m, 2Gi, 3) as a number; 0 for what is none."""
+    """A quantity as Kubernetes writes it (500m, 2Gi, 3) as a number; 0 if it is not one."""
     found = _AMOUNT.fullmatch(str(text).strip())
     if found is None or found.group(2) not in _UNITS:
         return decimal.Decimal(0)
@@ -118,12 +116,12 @@ def amount(text: Any) -> decimal.Decimal:
 
 
 def requests(pod: Thing) -> dict[str, decimal.Decimal]:
-    """What a pod (a template) asks of a node: the sum of its containers; a limit alone is a request too."""
+    """The requests of a pod (template): the sum of its containers; a limit alone counts as a request."""
     total: dict[str, decimal.Decimal] = {}
     for container in pod["spec"]["containers"]:
         resources = container.get("resources") or {}
-        asked = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
-        for name, value in asked.items():
+        requested = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
+        for name, value in requested.items():
             total[name] = total.get(name, decimal.Decimal(0)) + amount(value)
     return total
 
@@ -131,11 +129,11 @@ def requests(pod: Thing) -> dict[str, decimal.Decimal]:
 def _nodes(job: Job, ray_job: Thing, nodes: Sequence[Thing] | None) -> tuple[list[Issue], list[str]]:
     if nodes is None:
         if any(role.resources.gpus for role in job.roles()):
-            return [], ["nodes may not be listed, so nobody looked whether one has the GPUs of a trial"]
+            return [], ["nodes may not be listed, so it was not checked whether one has the GPUs of a trial"]
         return [], []
     issues: list[Issue] = []
     warnings: list[str] = []
-    looked: list[tuple[Resources, Cluster]] = []  # roles that are alike have one issue
+    looked: list[tuple[Resources, Cluster]] = []  # identical roles have one issue
     for role, group in _groups(job, ray_job):
         if (role.resources, role.cluster) in looked:
             continue
@@ -147,46 +145,46 @@ def _nodes(job: Job, ray_job: Thing, nodes: Sequence[Thing] | None) -> tuple[lis
 
 
 def _nodes_of(job: Job, role: Role, pod: Thing, nodes: Sequence[Thing]) -> tuple[list[Issue], list[str]]:
-    """What stands in the way of the pods of one role, and warnings."""
+    """Issues that prevent the pods of one role, and warnings."""
     fitting = [node for node in nodes if _selects(pod["spec"].get("nodeSelector") or {}, node)]
     if not fitting and nodes:
         labels = ", ".join(f"{key}={value}" for key, value in (pod["spec"].get("nodeSelector") or {}).items())
         return [], [f"no node has the labels {labels} now; {role.title} waits until one appears"]
-    asked, gpu = requests(pod), role.cluster.gpu_resource
+    requested, gpu = requests(pod), role.cluster.gpu_resource
     who = f"each pod of {role.title}" if role.gang else role.title
     issues: list[Issue] = []
     warnings: list[str] = []
     for name, field in {"cpu": "cpus", "memory": "memory", gpu: "gpus"}.items():
-        want = asked.get(name, decimal.Decimal(0))
-        most = max((amount((node["status"].get("allocatable") or {}).get(name, 0)) for node in fitting), default=want)
-        if want <= most:
+        needed = requested.get(name, decimal.Decimal(0))
+        most = max((amount((node["status"].get("allocatable") or {}).get(name, 0)) for node in fitting), default=needed)
+        if needed <= most:
             continue
         if not most:  # a node autoscaler may make one
-            warnings.append(f"{who} asks for {_show(name, want)}, and no node has any now; it waits until one appears")
+            warnings.append(f"{who} requests {_show(name, needed)}, and no node has any now; it waits until one appears")
             continue
-        message = f"{who} asks for {_show(name, want)}, and the largest node that it may run on has {_show(name, most)}"
+        message = f"{who} requests {_show(name, needed)}, and the largest node that it may run on has {_show(name, most)}"
         if name == gpu:
-            cure = job.with_gpus(role.field, int(most), -(-int(want) * role.nodes // int(most)))
+            cure = job.with_gpus(role.field, int(most), -(-int(needed) * role.nodes // int(most)))
             issues.append(Issue((role.field, field), f"{message}; {cure}"))
         else:  # a node autoscaler may make a larger one
             warnings.append(f"{message}; it waits until a larger one appears")
     if role.nodes > 1 and fitting and not issues and not warnings:
-        room = sum(_room(node, asked) for node in fitting)
+        room = sum(_room(node, requested) for node in fitting)
         if room < role.nodes:
             warnings.append(
-                f"{who} starts when all {role.nodes} are there, and the nodes have room for {room}; it waits for more"
+                f"{who} starts when all {role.nodes} are ready, and the nodes have room for {room}; it waits for more"
             )
     return issues, warnings
 
 
-def _room(node: Thing, asked: Mapping[str, decimal.Decimal]) -> int:
-    """How many pods an empty node would take."""
+def _room(node: Thing, requested: Mapping[str, decimal.Decimal]) -> int:
+    """How many of these pods fit an empty node."""
     has = node["status"].get("allocatable") or {}
-    return min((int(amount(has.get(name, 0)) / want) for name, want in asked.items() if want), default=0)
+    return min((int(amount(has.get(name, 0)) / needed) for name, needed in requested.items() if needed), default=0)
 
 
 def _quota(job: Job, ray_job: Thing, quotas: Sequence[Thing] | None) -> tuple[list[Issue], list[str]]:
-    """One replica of each role must fit what the namespace may use at all; all of them should fit what is left of it."""
+    """One replica of each role must fit the whole quota; all of them should fit the rest of it."""
     issues: list[Issue] = []
     warnings: list[str] = []
     head = requests(ray_job["spec"]["rayClusterSpec"]["headGroupSpec"]["template"])
@@ -207,23 +205,23 @@ def _quota(job: Job, ray_job: Thing, quotas: Sequence[Thing] | None) -> tuple[li
             whole, left = amount(limit), amount(limit) - amount(used.get(key, 0))
             least = of_head + sum(each * role.nodes for role, each in needs)
             if least > whole:
-                message = f"{who} and the controller ask for {_show(what, least)}, and {name} allows {_show(what, whole)}"
-                issues.append(Issue(("resources",), f"{message} in the namespace; ask for less, or have the quota raised"))
+                message = f"{who} and the controller request {_show(what, least)}, and {name} allows {_show(what, whole)}"
+                issues.append(Issue(("resources",), f"{message} in the namespace; request less, or have the quota raised"))
             elif of_head + sum(each * role.pods for role, each in needs) > left:
                 begun = f"the quota {name} has {_show(what, left)} left"
                 if job.width_option:
                     warnings.append(f"{begun}, {_fewer(job, needs, left - of_head)}")
                 else:
-                    ask = f"{who} and its controller ask for {_show(what, least)}"
+                    ask = f"{who} and its controller request {_show(what, least)}"
                     warnings.append(f"{begun}, and {ask}: it waits until others have ended")
     return issues, warnings
 
 
 def _fewer(job: Job, needs: Sequence[tuple[Role, decimal.Decimal]], left: decimal.Decimal) -> str:
-    """What of a run there is room for, and what to type to ask for no more."""
+    """The part of a run that there is room for, and what to type to request no more."""
     (role, each), *others = needs
     room = left - sum(amount * other.pods for other, amount in others)
-    if room < 0:  # not even for what is beside them; always so where these ask for nothing
+    if room < 0:  # not even for the other roles; always so if these request nothing
         return f"too little for {' and '.join(other.title for other, _ in others)}: the run waits until others have ended"
     fit = max(0, int(room / (each * role.nodes)))
     beside = f" beside {' and '.join(other.title for other, _ in others)}" if others else " at a time"

@@ -1,4 +1,4 @@
-"""The controller process of a local run: starting it, telling whether it lives, ending it."""
+"""The controller process of a local run: starts it, checks whether it lives, ends it."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ PROGRAM = ("-m", "trialplane.controller")
 STARTING = 60.0
 _MOST = 256 * 2**20  # bytes of a file that is read whole
 
-# Children of this process, by pid: they must be waited for, or they stay zombies that look alive.
+# Children of this process, by pid: unless waited for they remain zombies, which look alive.
 _children: dict[int, subprocess.Popen[bytes]] = {}
 
 
 def start(run: RunPaths) -> int:
-    """Starts the controller of a run in a session of its own, so that it outlives the terminal; gives its pid.
+    """Starts the controller of a run in a session of its own, so that it outlives the terminal; returns its pid.
 
     Raises:
-        TargetError: the system does not start it.
+        TargetError: the system cannot start it.
     """
     environ = protobuf.controller_env(os.environ)
     environ.pop(env.LEDGER, None)  # a local run's ledger is the file that `results` reads
@@ -53,19 +53,19 @@ def start(run: RunPaths) -> int:
     except OSError as error:
         raise TargetError(f"the controller of {run.root.name} could not be started: {error}") from error
     _children[child.pid] = child
-    # Until the controller holds the lock this is how others know that one is coming; it writes its own facts later.
-    with contextlib.suppress(OSError):  # of a full disk: the controller goes on, or says so itself
+    # Until the controller holds the lock this file announces it to others; it writes its own facts later.
+    with contextlib.suppress(OSError):  # a full disk: the controller continues, or reports it itself
         replace(run.controller, json.dumps(Holder.of(child.pid).facts(port=0, started=time.time())))
     return child.pid
 
 
 def living(run: RunPaths) -> Holder | None:
-    """The controller that works on the run or is being started, here or elsewhere; None when there is none.
+    """The controller that works on the run or is being started, on any machine; None when there is none.
 
-    Who holds the lock works on the run, whether or not its process can be seen from here.
+    The holder of the lock works on the run, whether or not its process is visible from here.
 
     Raises:
-        RunDamaged: the lock cannot be looked at, and the last controller worked elsewhere.
+        RunDamaged: the lock cannot be checked, and the last controller was on another machine.
     """
     coming, started = _facts(run)
     try:
@@ -74,19 +74,19 @@ def living(run: RunPaths) -> Holder | None:
         if not coming.pid or coming.is_here:
             return coming if coming.is_alive else None
         raise RunDamaged(
-            f"whether {run.root.name} is worked on cannot be told: {run.lock} cannot be locked ({error.strerror}), and its "
+            f"whether {run.root.name} is active is unknown: {run.lock} cannot be locked ({error.strerror}), and its "
             f"last controller was {coming.where}; when that has ended, remove {run.controller}"
         ) from error
     if text is None:
         is_recent = abs(time.time() - started) < STARTING
         return coming if is_recent and coming.pid and (coming.is_alive or not coming.is_here) else None
     holder = Holder.read(text)
-    is_stale = not holder.pid or (holder.is_here and not holder.is_alive)  # who has just taken it is yet to write into it
+    is_stale = not holder.pid or (holder.is_here and not holder.is_alive)  # a new holder may not have written into it yet
     return coming if is_stale and coming.pid else holder
 
 
 def signal_stop(run: str, controller: Holder, *, now: bool = False) -> None:
-    """Asks the controller of a run to end, or kills it with its process group at once; one that is gone is left alone.
+    """Has the controller of a run end, or kills it with its process group at once; ignores one that is gone.
 
     Raises:
         TargetError: its process cannot be reached from here, or is another user's.
@@ -96,7 +96,7 @@ def signal_stop(run: str, controller: Holder, *, now: bool = False) -> None:
         return
     try:
         if now:
-            os.killpg(controller.pid, signal.SIGKILL)  # it leads its session and so its group
+            os.killpg(controller.pid, signal.SIGKILL)  # it leads its session and therefore its group
         else:
             os.kill(controller.pid, signal.SIGTERM)
     except ProcessLookupError:
@@ -104,15 +104,15 @@ def signal_stop(run: str, controller: Holder, *, now: bool = False) -> None:
 
 
 def check_reach(run: str, controller: Holder) -> None:
-    """That a signal would reach the controller of a run: its pid is another process's on any other machine.
+    """Checks that a signal would reach the controller of a run: elsewhere its pid belongs to another process.
 
     Raises:
-        TargetError: its process cannot be reached from here, or is another user's; says where, and what to type there.
+        TargetError: its process cannot be reached from here, or is another user's; names where, and what to type there.
     """
     if not controller.pid:
         raise TargetError(
             f"the controller of {run} holds the run's controller.lock, which does not name its process (an older version "
-            "wrote it): `fuser` shows it on the machine where it works, and SIGTERM lets it end in order"
+            "wrote it): `fuser` shows it on the machine where it works, and SIGTERM ends it cleanly"
         )
     if not controller.is_here:
         raise TargetError(
@@ -129,13 +129,13 @@ def check_reach(run: str, controller: Holder) -> None:
 
 
 def exit_code(pid: int) -> int | None:
-    """What a controller that this process started ended with, or None when that is not known."""
+    """The exit code of a controller that this process started, or None if unknown."""
     child = _children.get(pid)
     return None if child is None else child.poll()
 
 
 def replace(file: Path, text: str) -> None:
-    """Writes a file so that a reader sees the old text or the new one."""
+    """Writes a file atomically: a reader sees the old text or the new one."""
     partial = file.with_name(f".{file.name}.{os.getpid()}")
     try:
         partial.write_text(text, encoding="utf-8")
@@ -145,7 +145,7 @@ def replace(file: Path, text: str) -> None:
 
 
 def read(file: Path) -> bytes:
-    """The bytes of a regular file of a run; anything else (a pipe that nobody writes) is refused instead of waited for.
+    """The bytes of a regular file of a run; anything else, for example a pipe, is refused, as it could block.
 
     Raises:
         OSError: it cannot be read.
@@ -159,7 +159,7 @@ def read(file: Path) -> bytes:
 
 
 def check_file(file: Path) -> None:
-    """That a file can be opened and read without waiting.
+    """Checks that a file can be opened and read without blocking.
 
     Raises:
         OSError: it cannot be.
@@ -169,7 +169,7 @@ def check_file(file: Path) -> None:
 
 
 def _opener(file: str, flags: int) -> int:
-    """For a file to write: a pipe that nobody reads is refused instead of waited for."""
+    """Opener for writing: a pipe without a reader is refused, as it would block."""
     return os.open(file, flags | os.O_NONBLOCK, 0o666)
 
 
@@ -178,14 +178,14 @@ def _opened(file: Path) -> Iterator[int]:
     descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "it is no regular file", str(file))
+            raise OSError(errno.EINVAL, "it is not a regular file", str(file))
         yield descriptor
     finally:
         os.close(descriptor)
 
 
 def _facts(run: RunPaths) -> tuple[Holder, float]:
-    """The newest controller that was started, and when; the unknown holder where that is missing or damaged."""
+    """The newest controller that was started, and when; an unknown holder if that is missing or damaged."""
     try:
         text = read(run.controller)
         return Holder.read(text), float(json.loads(text)["started"])
@@ -194,7 +194,7 @@ def _facts(run: RunPaths) -> tuple[Holder, float]:
 
 
 def _locked(lock: Path) -> bytes | None:
-    """What the lock says of its holder; None when nobody holds it.
+    """The lock's record of its holder; None when it is free.
 
     Raises:
         OSError: it cannot be read or locked.
@@ -202,7 +202,7 @@ def _locked(lock: Path) -> bytes | None:
     try:
         with _opened(lock) as descriptor:
             try:
-                # A controller that takes the lock at this moment tries again; see `locking.LOCK_PATIENCE`.
+                # A controller that tries to take the lock at this moment retries; see `locking.LOCK_PATIENCE`.
                 fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
                 return os.read(descriptor, 4096)

@@ -1,4 +1,4 @@
-"""What an API server's refusal means to a user, and what to do about it. Pure; every such message is made here.
+"""Explains an API server's refusal, and what to do about it. Pure; every such message is made here.
 
 Kubernetes answers with a `Status` object: a message for people, a reason for programs.
 """
@@ -22,23 +22,23 @@ _POLICY = re.compile(
 
 
 def is_about_an_object(data: bytes) -> bool:
-    """Whether a 404 says that one object is not there, and not that its kind is unknown to the server."""
+    """Whether a 404 means that one object is missing, not that its kind is unknown to the server."""
     return bool(_status(data).get("details", {}).get("name"))
 
 
 def explain(status: int, data: bytes, verb: str, what: str, namespace: str, context: str) -> TrialplaneError:
-    """The error for an answer that is none of the wanted ones.
+    """The error for an unsuccessful response.
 
     Args:
         status: of HTTP.
         data: the body.
-        verb: of RBAC, that was tried: get, list, patch, …
-        what: of RBAC, that it was tried on: rayjobs.ray.io, pods/log, …
+        verb: the attempted verb of RBAC: get, list, patch, …
+        what: its resource: rayjobs.ray.io, pods/log, …
         namespace: where.
         context: of the kubeconfig.
     """
-    said = _status(data)
-    message = str(said.get("message") or data[:300].decode(errors="replace").strip() or f"HTTP {status}")
+    answer = _status(data)
+    message = str(answer.get("message") or data[:300].decode(errors="replace").strip() or f"HTTP {status}")
     place = f"namespace {namespace} of {context}"
     if status == 401:
         return TargetError(
@@ -48,25 +48,25 @@ def explain(status: int, data: bytes, verb: str, what: str, namespace: str, cont
     if status == 403 and "cannot" in message and "denied" not in message:
         return TargetError(_forbidden(message, verb, what, namespace, context))
     if status == 403 or (status == 422 and _POLICY.search(message)):
-        return InputError(f"{place} refuses it: {denial(message)}")
+        return InputError(f"{place} refuses the request: {denial(message)}")
     if status == 404 and what in _RAY and not is_about_an_object(data):
         return TargetError(
-            f"the cluster {context} does not know {what}: the KubeRay operator (1.6 or newer) is not installed; whoever "
-            "runs the cluster installs it once: `helm install kuberay-operator kuberay-operator --namespace kuberay-system`"
+            f"the cluster {context} does not know {what}: the KubeRay operator (1.6 or newer) is not installed; a "
+            "cluster administrator installs it: `helm install kuberay-operator kuberay-operator --namespace kuberay-system`"
         )
-    if status == 404 and said.get("details", {}).get("kind") == "namespaces":
+    if status == 404 and answer.get("details", {}).get("kind") == "namespaces":
         return InputError(f"there is no namespace {namespace} in {context}; choose another with --namespace")
     if status == 409:
-        return TargetError(f"{place}: {message}; somebody else changed it just now: try again")
+        return TargetError(f"{place}: {message}; it was changed concurrently: try again")
     if status == 422:
-        return InputError(f"{place} does not take it: {message}")
+        return InputError(f"{place} rejects the request: {message}")
     if status in (429, 500, 502, 503, 504):
         return TargetError(f"the cluster {context} could not answer ({status}: {message}); try again in a moment")
     return TargetError(f"{place}: {verb} {what} failed ({status}): {message}")
 
 
 def denial(message: str) -> str:
-    """The words of an admission policy, a webhook or a quota in what the API server wraps around them."""
+    """The message of an admission policy, a webhook or a quota, without the API server's wrapping."""
     found = _POLICY.search(message)
     if found:
         return found.group(1).strip()
@@ -82,19 +82,16 @@ def unreachable(error: Exception, host: str, context: str) -> str:
     cause = getattr(error, "reason", None) or error
     text = errors.first_line(cause if isinstance(cause, Exception) else error)
     text = re.sub(r"^<?[\w.]*(?:HTTPS?Connection|object)[^>]*>: ?", "", text)
-    if "alert certificate" in text or "alert unknown ca" in text:  # it is the server that says so
-        return (
-            f"the cluster {context} ({host}) does not take the certificate of your kubeconfig ({text}); "
-            "get the kubeconfig anew"
-        )
+    if "alert certificate" in text or "alert unknown ca" in text:  # sent by the server
+        return f"the cluster {context} ({host}) rejects the certificate of your kubeconfig ({text}); get a new kubeconfig"
     if "CERTIFICATE_VERIFY_FAILED" in text or "certificate" in text.lower():
         return (
-            f"the cluster {context} ({host}) shows a certificate that your kubeconfig does not trust ({text}); "
-            "get the kubeconfig anew"
+            f"the cluster {context} ({host}) has a certificate that your kubeconfig does not trust ({text}); "
+            "get a new kubeconfig"
         )
     return (
-        f"the cluster {context} ({host}) cannot be reached: {text}; look at the network and the VPN, "
-        f"`kubectl --context {context} get --raw /readyz` asks it too"
+        f"the cluster {context} ({host}) cannot be reached: {text}; check the network and the VPN, "
+        f"`kubectl --context {context} get --raw /readyz` tests it too"
     )
 
 
@@ -118,7 +115,7 @@ def _forbidden(message: str, verb: str, what: str, namespace: str, context: str)
     kubectl = f"kubectl --context {context} -n {namespace}"
     return (
         f"{name} may not {verb} {what} in namespace {namespace} of {context}; whoever installed the platform there can "
-        f"allow it: `{kubectl} create rolebinding NAME --role=trialplane-user --user={name}`"
+        f"grant it: `{kubectl} create rolebinding NAME --role=trialplane-user --user={name}`"
     )
 
 

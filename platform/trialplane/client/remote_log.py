@@ -1,4 +1,4 @@
-"""Logs of a run on a cluster as lines: from the gateway, which keeps them, and where it has none from the pods."""
+"""Logs of a run on a cluster as lines: from the gateway, which keeps them, or else from the pods."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ def followed(
     is_active: Callable[[], bool],
     pause: Callable[[float], None] = time.sleep,
 ) -> Iterator[str]:
-    """The lines of a log, and new ones until nobody writes any more; one that is not there yet is waited for.
+    """The lines of a log, and new ones until its writer has ended; waits for one that does not exist yet.
 
     Args:
-        gateway: asked again and again; while it is away nothing is lost.
+        gateway: polled; nothing is lost while it is unavailable.
         run: its name.
         which: of its logs.
-        is_active: whether the run goes on.
-        pause: waits so many seconds.
+        is_active: whether the run is active.
+        pause: waits for a number of seconds.
     """
     offset, text = 0, b""
     while True:
-        active = is_active()  # asked before reading, so that the last lines are not missed
+        active = is_active()  # checked before reading, so that the last lines are not missed
         try:
             piece = gateway.log(run, which, offset)
         except TargetError:
@@ -64,7 +64,7 @@ def followed(
             *whole, text = (text + piece.data).split(b"\n")
             yield from (line.decode(errors="replace") + "\n" for line in whole)
             continue
-        # A controller's log grows again in a new head pod; a trial's attempt ends once.
+        # A controller's log continues in a new head pod; a trial's attempt ends once.
         growing = active if isinstance(piece, str) or which.trial is None else piece.growing and active
         if not growing:
             break
@@ -92,7 +92,7 @@ def of_submitter(objects: Objects, run: str, follow: bool) -> Iterator[str]:
     found = of_pod(objects, run, names.SUBMITTER, follow)
     if found is None:
         raise InputError(
-            f"the submitter's pod of {run} is not there: it starts when the controller's pod is ready, and goes with the "
-            f"RayJob when the run has ended; `platform status {run}` shows how it stands"
+            f"there is no submitter's pod of {run}: it starts when the controller's pod is ready, and is removed with the "
+            f"RayJob when the run has ended; `platform status {run}` shows the state of the run"
         )
     return found

@@ -1,6 +1,6 @@
-"""Reads a run's ledger on the laptop, a SQLite file, without ever writing: see `wire.attempts`, with its errors as ours.
+"""Reads a run's ledger on the laptop, a SQLite file, without ever writing: see `wire.attempts`; errors become ours.
 
-A controller that was killed leaves a write-ahead log behind, which a reader must take into account.
+A killed controller leaves a write-ahead log behind, which a reader must take into account.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from trialplane.wire.attempts import Attempt, Select
 from trialplane.wire.records import TrialRow
 from trialplane.wire.states import TrialState
 
-# The tables of ours in a file of trialplane 0.1's layout, Optuna's own, which a controller takes over when it goes on.
+# Our tables as views of trialplane 0.1's layout, Optuna's own, which a controller migrates when it resumes the run.
 _FORMER = """
 WITH runs AS (SELECT study_id AS id, study_name AS name FROM studies),
 attempts AS (
@@ -39,11 +39,11 @@ def attempts(ledger: Path, run: str, job: Job, alive: bool) -> list[TrialRow]:
     Args:
         ledger: the SQLite file.
         run: name of the run.
-        job: says which metrics are objectives and which are constrained.
-        alive: whether a controller works on it. Without one an attempt that has not ended never will: it is LOST.
+        job: defines which metrics are objectives and which are constrained.
+        alive: whether a controller works on it. Without one an attempt that has not ended is LOST.
 
     Raises:
-        LedgerCorrupt: the file is no ledger, is damaged, or is of a later version.
+        LedgerCorrupt: the file is not a ledger, is damaged, or is of a later version.
         LedgerUnavailable: it cannot be read.
     """
     with _opened(ledger, run, alive) as select:
@@ -57,7 +57,7 @@ def has_ended(ledger: Path, run: str, trial: int, attempt: int) -> bool:
 
 
 def ends(ledger: Path, run: str, after: int) -> tuple[int, list[Attempt]]:
-    """The attempts that ended since the one at the place `after`, in order, and the place to ask from next.
+    """The attempts that ended since the one at the place `after`, in order, and the place to continue from.
 
     Errors are those of `attempts`.
     """
@@ -87,14 +87,14 @@ def _opened(ledger: Path, run: str, alive: bool) -> Iterator[Select]:
             yield lambda query, values: []
             return
         if not ledger.is_file():
-            raise ValueError("it is no regular file")  # opening a pipe would wait for its writer
-        # Without a write-ahead log nobody writes, and `immutable` keeps SQLite from making one.
+            raise ValueError("it is not a regular file")  # opening a pipe would block
+        # Without a write-ahead log there is no writer, and `immutable` keeps SQLite from creating one.
         log = ledger.with_name(ledger.name + "-wal")
         quiet = not alive and not (log.exists() and log.stat().st_size)
         uri = f"{ledger.absolute().as_uri()}?mode=ro{'&immutable=1' if quiet else ''}"
         with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=10)) as connection:
             tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-            if not tables:  # the controller has just made the file
+            if not tables:  # the controller has just created the file
                 yield lambda query, values: []
                 return
             before = _FORMER if "schema_version" not in tables and "studies" in tables else ""
@@ -104,7 +104,7 @@ def _opened(ledger: Path, run: str, alive: bool) -> Iterator[Select]:
 
 
 def counts(found: Iterable[TrialRow]) -> dict[str, Any]:
-    """What `RunStatus` counts, from all attempts of a run without a controller."""
+    """The counts of `RunStatus`, from all attempts of a run without a controller."""
     all_rows = list(found)
     newest = rows.newest(all_rows)
     states = [row.state for row in newest]
@@ -118,7 +118,7 @@ def counts(found: Iterable[TrialRow]) -> dict[str, Any]:
         "pruned": states.count(TrialState.PRUNED),
         "failed": len(failed),
         "failures": failures,
-        # Also one that failed for good, once a resumed training tries it again.
+        # Also one that failed for good, once a resumed training retries it.
         "retried": sum(row.failure is not None for row in all_rows) - len(failed),
         "running": 0,
     }
@@ -126,7 +126,7 @@ def counts(found: Iterable[TrialRow]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _intact(ledger: Path, run: str) -> Iterator[None]:
-    """SQLite's errors, the system's, and records that do not read, as ours."""
+    """Maps SQLite's errors, the system's, and invalid records to ours."""
     try:
         yield
     except OSError as error:
@@ -134,10 +134,10 @@ def _intact(ledger: Path, run: str) -> Iterator[None]:
     except (sqlite3.Error, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         if isinstance(error, sqlite3.Error) and not reading.is_damage(error):
             raise errors.LedgerUnavailable(
-                f"the ledger of {run} cannot be read now ({error}): {ledger}; try again, or look who holds the file"
+                f"the ledger of {run} cannot be read now ({error}): {ledger}; try again, or see which process holds it"
             ) from error
         raise errors.LedgerCorrupt(
-            f"the ledger of {run} is damaged or no ledger ({type(error).__name__}: {error}): {ledger}\n"
-            f"Nothing was changed. Put a good copy in its place, save what `sqlite3 {ledger} .recover` finds, or move "
+            f"the ledger of {run} is damaged or not a ledger ({type(error).__name__}: {error}): {ledger}\n"
+            f"Nothing was changed. Restore a good copy, save what `sqlite3 {ledger} .recover` finds, or move "
             f"{ledger.parent} away and submit under the same name"
         ) from error

@@ -1,6 +1,6 @@
-"""The life of a run, above both places: what a submission of a taken name is, and a run as a live handle.
+"""The life cycle of a run, independent of its place: submissions under a taken name, and live handles of runs.
 
-What a place itself can do are the primitives of `target`.
+The operations of a place are the primitives of `target`.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from trialplane.wire.records import RunStatus, TrialRow
 from trialplane.wire.states import RunState
 
 _PATIENCE = 60.0
-_GRACE = 300.0  # more than a chart gives, as a rule
+_GRACE = 300.0  # usually more than a chart's grace period
 
 
 class Submitted(enum.Enum):
-    """What became of a submission."""
+    """The outcome of a submission."""
 
     NEW = "new"
-    REPLACED = "replaced"  # new too; a run of that name had ended before its first trial, and is forgotten
-    RESUMED = "resumed"  # the same spec under the same name was unfinished: it goes on
+    REPLACED = "replaced"  # also new; an earlier run of that name ended before its first trial, and was deleted
+    RESUMED = "resumed"  # the same spec under the same name was unfinished: it continues
     RUNNING = "running"  # it is running already
     FINISHED = "finished"  # it has succeeded before; nothing was started
 
 
 def submit(place: Target, plan: Plan) -> Submitted:
-    """Starts a run, or goes on with the one of that name and spec.
+    """Starts a run, or continues the one of that name and spec.
 
     Raises:
         RunExists: the name belongs to a run with another spec or other code, or to one that failed or was cancelled.
@@ -65,8 +65,8 @@ def submit(place: Target, plan: Plan) -> Submitted:
     if state is RunState.SUCCEEDED:
         return Submitted.FINISHED
     if state.is_ended:
-        word = "failed" if state is RunState.FAILED else "was cancelled"
-        raise RunExists(f"the run {name} {word}; `platform resume {name}` goes on with it, {changing.other_name(name)}")
+        ended = "failed" if state is RunState.FAILED else "was cancelled"
+        raise RunExists(f"the run {name} {ended}; `platform resume {name}` continues it, {changing.other_name(name)}")
     RunHandle(name, place).resume()
     return Submitted.RESUMED
 
@@ -89,10 +89,10 @@ class RunHandle:
         return self.target.job(self.name)
 
     def observe(self) -> Observed:
-        """How it stands, and whether a controller works on it, of the same moment.
+        """Its status, and whether a controller works on it, at the same moment.
 
         Raises:
-            RunNotFound: it is not there.
+            RunNotFound: it does not exist.
         """
         seen = self.target.observe(self.name)
         if seen is None:
@@ -108,7 +108,7 @@ class RunHandle:
         return self.target.is_active(self.name)
 
     def watch(self) -> Iterator[RunStatus]:
-        """The status a few times a second, whether it changed or not, until nobody works on the run any more."""
+        """The status a few times a second, changed or not, until the run is no longer active."""
         while True:
             seen = self.observe()
             yield seen.status
@@ -117,7 +117,7 @@ class RunHandle:
             time.sleep(self.target.poll)
 
     def wait(self, timeout: float | None = None) -> RunStatus:
-        """The status once nobody works on the run any more: ended, or paused.
+        """The status once the run is no longer active: ended, or paused.
 
         Raises:
             TimeoutError: it took longer than `timeout` seconds.
@@ -132,7 +132,7 @@ class RunHandle:
     def logs(
         self, trial: int | None = None, attempt: int | None = None, *, follow: bool = False, worker: int | None = None
     ) -> Iterator[str]:
-        """Lines of the controller's log, or of a trial's newest attempt, or of the attempt named, or of a producer."""
+        """Lines of the controller's log, or of a trial's newest or given attempt, or of a worker."""
         return self.target.log(self.name, Log(trial, attempt, worker), follow)
 
     def attempts(self) -> list[TrialRow]:
@@ -144,7 +144,7 @@ class RunHandle:
         return rows.ranked(self.job, rows.newest(self.attempts()))
 
     def best(self) -> list[TrialRow]:
-        """The best trial, or with several objectives those that no other beats; empty while none has a result."""
+        """The best trial, or with several objectives the Pareto-optimal ones; empty while none has a result."""
         job = self.job
         found = rows.newest(self.attempts())
         if len(job.objectives) > 1:
@@ -159,30 +159,30 @@ class RunHandle:
             url: as of SQLAlchemy: `sqlite:///study.db`, `postgresql+psycopg2://user:password@host/database`.
 
         Raises:
-            InputError: there is such a study, the URL leads nowhere, or Optuna is not installed here.
+            InputError: the study exists already, the URL is not usable, or Optuna is not installed here.
             TargetError: the database cannot be written.
         """
         exporting.write(self.target, self.name, url)
 
     def stop(self, *, now: bool = False) -> None:
-        """Asks the controller to end cleanly, so that `resume` goes on; `now` kills it and its trials instead."""
+        """Has the controller end cleanly, so that `resume` can continue; `now` kills it and its trials instead."""
         if self.is_active():
             self.target.desire(self.name, RunState.PAUSED, now=now)
 
     def pause(self, *, now: bool = False, patience: float | None = None) -> RunStatus:
-        """`stop`, and waits until nobody works on the run and nothing is held for it.
+        """`stop`, and waits until the run is inactive and holds no resources.
 
         Raises:
-            InputError: nobody works on it.
+            InputError: it is not active.
             TargetError: it has not stopped after `patience` seconds (None: enough for a training to save itself).
         """
         seen, name = self.observe(), self.name
         if not seen.is_active:
-            raise InputError(f"nobody works on {name}, which is {seen.status.state}; `platform resume {name}` goes on")
+            raise InputError(f"{name} is not active but {seen.status.state}; `platform resume {name}` continues it")
         return self._end(seen.status, RunState.PAUSED, now, patience)
 
     def cancel(self, *, now: bool = False, patience: float | None = None) -> RunStatus:
-        """Ends the run as CANCELLED and waits until it has, and nothing is held for it.
+        """Ends the run as CANCELLED and waits until it has ended and holds no resources.
 
         Raises:
             InputError: it has ended already.
@@ -194,16 +194,16 @@ class RunHandle:
         return self._end(seen.status, RunState.CANCELLED, now, patience)
 
     def _patience(self, status: RunStatus) -> float:
-        """Seconds that a run may take to end: what a training gets to save itself is the job's to say, or the chart's."""
+        """Seconds that a run may take to end: the time of a training to save itself is set by the job or the chart."""
         if not isinstance(status.progress, TrainingProgress):
             return _PATIENCE
-        with contextlib.suppress(RunDamaged):  # its controller has read the job and works all the same
+        with contextlib.suppress(RunDamaged):  # its controller has read the job and keeps working
             return _PATIENCE + (self.job.checkpoints.grace or _GRACE)
         return _PATIENCE + _GRACE
 
     def _end(self, before: RunStatus, state: RunState, now: bool, patience: float | None) -> RunStatus:
-        """The last status of a run that is to end; one of a run that had not started, or is damaged, is made of `before`."""
-        patience = patience or self._patience(before)  # while it is known for sure
+        """Ends a run and returns its last status; that of an unstarted or damaged run is derived from `before`."""
+        patience = patience or self._patience(before)  # before the run ends, while it is known
         self.target.desire(self.name, state, now=now)
         otherwise = dataclasses.replace(before, state=state, running=0)
         try:
@@ -214,19 +214,19 @@ class RunHandle:
             verb = "pause" if state is RunState.PAUSED else "cancel"
             raise TargetError(f"{error}; `platform {verb} {self.name} --now` kills it") from error
         except RunNotFound:
-            return dataclasses.replace(otherwise, reason="it had not started; nothing of it is left")
+            return dataclasses.replace(otherwise, reason="it had not started; nothing of it remains")
         except RunDamaged as error:
             if self.is_active():
                 raise
             return dataclasses.replace(otherwise, reason=errors.first_line(error))
 
     def scale(self, parallel: int, *, now: bool = False) -> Iterator[RunStatus]:
-        """Changes how many trials run at a time; gives statuses until that is done.
+        """Changes how many trials run at a time; yields statuses until that is done.
 
-        With fewer than before it waits for trials to end, unless `now`: then those are tried again.
+        With fewer than before it waits for trials to end, unless `now`: then those are retried.
 
         Raises:
-            InputError: it is a training, nobody works on it (any more), the place cannot do it, or it has been scaled to
+            InputError: it is a training, it is not active (any more), the place cannot scale it, or it has been scaled to
                 another number since.
         """
         job = self.job
@@ -235,7 +235,7 @@ class RunHandle:
             others = "--nodes N" if self.target.remote else "--ranks N --local"
             raise InputError(
                 f"{self.name} is one training, whose ranks are fixed; {first}"
-                f"`platform submit train {job.name} --resume {self.name} {others}` goes on with others"
+                f"`platform submit train {job.name} --resume {self.name} {others}` continues with others"
             )
         seen = self._active(job, parallel)
         self.target.desire(self.name, parallel=parallel)
@@ -245,29 +245,29 @@ class RunHandle:
             seen = self._active(job, parallel)
             newest = seen.desired.parallel
             if newest not in (None, parallel):
-                raise InputError(f"{self.name} was scaled to {newest} in the meantime; it does not come to {parallel}")
+                raise InputError(f"{self.name} was scaled to {newest} in the meantime; scaling to {parallel} was abandoned")
 
     def _active(self, job: Job, parallel: int) -> Observed:
-        """How a run that is to be scaled stands."""
+        """The state of an active run that is to be scaled."""
         seen = self.observe()
         if not seen.is_active:
-            again = f"`platform resume {self.name} {job.width_option} {parallel}` goes on with so many at a time"
-            raise InputError(f"nobody works on {self.name}; {again}")
+            again = f"`platform resume {self.name} {job.width_option} {parallel}` continues with that many at a time"
+            raise InputError(f"{self.name} is not active; {again}")
         return seen
 
     def delete(self) -> None:
-        """Cancels the run if somebody works on it, and forgets it; what is in MLflow stays there."""
+        """Cancels the run if it is active, and deletes it; its records in MLflow stay."""
         if self.is_active():
             self.cancel()
         with contextlib.suppress(RunNotFound):  # it had never started
             self.target.remove(self.name, forget=True)
 
     def submitter_log(self, *, follow: bool = False) -> Iterator[str]:
-        """Lines of what the place itself said while it started the controller."""
+        """Lines that the place itself logged while it started the controller."""
         return self.target.log(self.name, Log(submitter=True), follow)
 
     def resume(self, *, changes: Mapping[str, Any] | None = None, sets: Sequence[str] = ()) -> None:
-        """Goes on with a run that stopped, longer or wider when `changes` (dotted field → value) say so.
+        """Continues a run that stopped, with `changes` (dotted field → value) of its length or width.
 
         Raises:
             InputError: it is active, or has succeeded with nothing left.
@@ -292,13 +292,13 @@ class RunHandle:
 
     @property
     def exit_code(self) -> int:
-        """How it ended, as an exit code of `errors`; of a controller that did not end in order, the controller's."""
+        """How it ended, as an exit code of `errors`; the controller's own if that did not end cleanly."""
         seen = self.observe()
         if seen.exit_code in (errors.EXIT_BAD_INPUT, errors.EXIT_PLATFORM):
             return seen.exit_code
         state, code = seen.status.state, seen.exit_code or 0
         if state is RunState.PAUSED and code > 0 and code != state.exit_code:
-            return errors.EXIT_PLATFORM  # nobody stopped it: it broke
+            return errors.EXIT_PLATFORM  # not stopped by a user: it broke
         return state.exit_code
 
     def log_place(self) -> str:

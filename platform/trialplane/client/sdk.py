@@ -31,7 +31,7 @@ from trialplane.wire import cluster
 
 @dataclasses.dataclass(frozen=True)
 class Prepared:
-    """A plan that nothing stands in the way of, with what the user should know before it starts."""
+    """A plan without issues, with warnings for the user."""
 
     plan: Plan
     warnings: tuple[str, ...]
@@ -68,10 +68,10 @@ class Platform:
             profile: name of one of the job's profiles.
             sets: `field=value` each.
             overrides: dotted field → value, or → `load.Flag`; None stands for a flag that was not given.
-            params: values to fix; a parameter of the space leaves it.
+            params: values to fix; such parameters are removed from the space.
             command: what the user typed, for the record.
-            issues: found by the caller, shown with the others.
-            kind: what the job must be; any when None.
+            issues: those found by the caller, shown with the others.
+            kind: that the job must have; any when None.
 
         Raises:
             JobNotFound: there is no such job.
@@ -102,7 +102,7 @@ class Platform:
             obstacles, warnings = self.target.check(resolved)
             found += obstacles
             found += self._check_resumed(resolved, name)
-        except InputError as error:  # about the place as such: no such context, or nothing to find it by
+        except InputError as error:  # about the place itself: no such context, or no kubeconfig
             found.append(Issue(("--context",), str(error)))
         if found or resolved is None:
             raise SpecError(found)
@@ -111,11 +111,11 @@ class Platform:
         return Prepared(made, (*notes, *resolved.advice(), *warnings))
 
     def _check_resumed(self, job: Job | None, name: str | None) -> list[Issue]:
-        """What is wrong with the run whose checkpoint a training, or a collection, is to start from."""
+        """Issues of the run from whose checkpoint a training, or a collection, is to start."""
         if job is None or job.resume is None:
             return []
         if job.resume == name:
-            return [Issue(("resume",), f"is this run itself; `platform resume {name}` goes on with it", "--resume")]
+            return [Issue(("resume",), f"is this run itself; `platform resume {name}` continues it", "--resume")]
         try:
             why = self._unfit(self.target.job(job.resume), job, job.resume)
         except RunNotFound as error:
@@ -123,7 +123,7 @@ class Platform:
         return [Issue(("resume",), why, "--resume")] if why else []
 
     def _unfit(self, old: Job, new: Job, run: str) -> str:
-        """Why a training or a collection cannot start from a run of the job `old`, or nothing."""
+        """Why a training or a collection cannot start from a run of the job `old`, or ""."""
         if old.title != new.title:
             hint = f"; `platform best {run}` has its parameters" if old.search.space else ""
             return f"{run} is a {old.title}, and a {new.title} starts from another {new.title}{hint}"
@@ -132,7 +132,7 @@ class Platform:
         return self.target.missing_checkpoint(run, new)
 
     def start(self, plan: Plan) -> tuple[RunHandle, Submitted]:
-        """Starts a plan; says what became of it.
+        """Starts a plan; returns the outcome.
 
         Raises:
             RunExists: the name is taken by a run with another spec.
@@ -159,7 +159,7 @@ class Platform:
             if not names:
                 raise RunNotFound(targets.nothing_yet(self.target))
             return RunHandle(names[0], self.target)
-        self.target.is_active(run)  # raises for a name that is none
+        self.target.is_active(run)  # raises for an unknown name
         return RunHandle(run, self.target)
 
 
@@ -183,7 +183,7 @@ def _user() -> str:
 
 
 def _git(folder: Path, *arguments: str) -> str:
-    """What git says about a folder, or "" where there is no git, no repository or no commit."""
+    """The output of git in a folder, or "" without git, a repository or a commit."""
     try:
         done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):

@@ -1,6 +1,6 @@
-"""The port: what a place where runs live can do; `local` is this machine, `kubernetes` a namespace of a cluster.
+"""The port: operations of a place where runs live; `local` is this machine, `kubernetes` a namespace of a cluster.
 
-Primitives only: what a submission, a pause or a resumed run is made of is decided once for both places, in `run`.
+Primitives only: how submissions, pauses and resumes use them is decided once for both places, in `run`.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from trialplane.wire.attempts import Attempt
 from trialplane.wire.records import Desired, RunStatus, TrialRow
 from trialplane.wire.states import RunState
 
-if TYPE_CHECKING:  # pydantic is a tenth of a second that `platform status --help` need not take
+if TYPE_CHECKING:  # pydantic costs `platform status --help` a tenth of a second
     from trialplane.plan.plan import Plan
     from trialplane.spec.jobs import Job
 
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Where runs live: `local`, or a cluster's namespace; None is what the kubeconfig says."""
+    """Where runs live: `local`, or a cluster's namespace; None for the kubeconfig's default."""
 
     local: bool = False
     context: str | None = None
@@ -30,7 +30,7 @@ class Place:
 
     @property
     def flags(self) -> str:
-        """What a command line needs to name it; of a place that a target gave, which knows context and namespace."""
+        """The flags that name it; for a place from a target, which has context and namespace."""
         return "--local" if self.local else f"--context {self.context} --namespace {self.namespace}"
 
 
@@ -42,7 +42,7 @@ class Observed:
     """A run at one moment.
 
     Attributes:
-        status: with the truth about whether a controller works on the run: no dead run is RUNNING.
+        status: checked against the controller: a run without one is never RUNNING.
         is_active: whether a controller works on it, or is being started; without one the status is final.
         desired: its desired state, as `desire` records it; a controller on this machine gets signals instead.
         exit_code: of the controller, where this process started it and it has ended.
@@ -56,13 +56,13 @@ class Observed:
 
 @dataclasses.dataclass(frozen=True)
 class Log:
-    """Which log of a run: its controller's, where nothing else is given.
+    """Which log of a run: its controller's, if nothing else is given.
 
     Attributes:
         trial: the log of this trial.
-        attempt: at the trial; the newest when None.
-        worker: of a collection, which has worked in the iteration `trial`; all its processes add to one log.
-        submitter: what the place itself printed while it started the controller.
+        attempt: of the trial; the newest when None.
+        worker: of a collection, in the iteration `trial`; all its processes append to one log.
+        submitter: the log of the place itself while it started the controller.
     """
 
     trial: int | None = None
@@ -75,16 +75,16 @@ class Target(Protocol):
     """A place where runs live.
 
     Contract:
-        - Methods that read never write, also not a lock file, and work while a controller writes.
-        - A run is named by its name alone. A method that gets the name of no run raises `unknown`.
-        - Reads give what was durable at that moment.
-        - What the place refuses is a `TargetError` (its fault) or an `InputError` (the user's), with what to do.
-        - Everything may be called from several threads.
+        - Methods that read never write, not even a lock file, and work while a controller writes.
+        - A run is identified by its name alone. For the name of no run a method raises `unknown`.
+        - Reads return what was durable at that moment.
+        - A refusal is a `TargetError` (the place's fault) or an `InputError` (the user's), with what to do.
+        - All methods are thread-safe.
 
     Attributes:
-        remote: whether runs live elsewhere: then Ctrl-C in the foreground leaves them alone, and looking costs requests.
-        poll: seconds between two looks at a run.
-        place: to find it again.
+        remote: whether runs live elsewhere: then Ctrl-C in the foreground does not stop them, and reading costs requests.
+        poll: seconds between two reads of a run.
+        place: names it for later commands.
     """
 
     remote: bool
@@ -95,19 +95,19 @@ class Target(Protocol):
         """See above."""
 
     def where(self, run: str = "") -> str:
-        """Where runs are, or the logs of one, for messages."""
+        """Where runs, or the logs of one, are; for messages."""
 
     def check(self, job: Job | None) -> tuple[list[Issue], list[str]]:
-        """What stands in the way of a run here, and warnings about what will be slow; starts and writes nothing.
+        """Issues that prevent a run here, and warnings about what will be slow; starts and writes nothing.
 
         Args:
-            job: the resolved job, or None when it is wrong: then only what every run needs is looked at.
+            job: the resolved job, or None when it is invalid: then only what every run needs is checked.
         """
 
     def missing_checkpoint(self, run: str, job: Job) -> str:
         """Why a new training of `job` would find no checkpoint of the training `run`; "" when it would.
 
-        Also "" where nobody can look: in an object store, or while those who could do not answer.
+        Also "" if that cannot be checked: in an object store, or while the gateway does not answer.
         """
 
     def describe(self, plan: Plan) -> dict[str, Any]:
@@ -119,22 +119,22 @@ class Target(Protocol):
         """Names of all runs, the newest first."""
 
     def observe(self, run: str) -> Observed | None:
-        """How a run stands; None when there is none of that name."""
+        """The state of a run; None when there is none of that name."""
 
     def is_active(self, run: str) -> bool:
-        """As `observe` has it, for a run whose status may be damaged, and for less."""
+        """As in `observe`, but cheaper, and also for a run whose status is damaged."""
 
     def job(self, run: str) -> Job:
         """The job of a run, as resolved when it was submitted or changed since."""
 
     def differences(self, plan: Plan) -> list[str] | None:
-        """What a plan has otherwise than the run of its name.
+        """How a plan differs from the run of its name.
 
-        None when that run is being submitted, or was interrupted at that: the same plan, applied again, completes it.
+        None when the submission of that run is not complete: the same plan, applied again, completes it.
         """
 
     def rows(self, run: str, after: int | None = None) -> tuple[int, list[TrialRow]]:
-        """The attempts that ended since the place `after` (0 at first), and the place to ask from next time.
+        """The attempts that ended since the place `after` (0 at first), and the place to continue from.
 
         Without a place every attempt that started, in that order.
         """
@@ -146,74 +146,74 @@ class Target(Protocol):
         """
 
     def log(self, run: str, which: Log, follow: bool) -> Iterator[str]:
-        """Lines of a log, with their ends of line.
+        """Lines of a log, with line ends.
 
-        With `follow` the iterator goes on until the run, or the attempt, has ended. A log that does not exist and will
+        With `follow` the iterator continues until the run, or the attempt, has ended. A log that does not exist and will
         not is an `InputError`.
         """
 
     # What there is to be
 
     def apply(self, plan: Plan) -> None:
-        """Makes a new run and starts its controller, or does neither. It goes on when the caller ends.
+        """Creates a run and starts its controller, or does neither. The run outlives the caller.
 
         Raises:
-            RunExists: another submission of this moment has the name.
+            RunExists: a concurrent submission has the name.
         """
 
     def restart(self, run: str, job: Job, status: RunStatus) -> None:
-        """Starts a controller of a run that nobody works on.
+        """Starts a controller for an inactive run.
 
         Args:
             run: its name.
-            job: what its job is from now on.
-            status: how it stands.
+            job: its job from now on.
+            status: its current status.
         """
 
     def desire(self, run: str, state: RunState | None = None, *, parallel: int | None = None, now: bool = False) -> None:
-        """Records the desired state of an active run; what is left out stays as it is.
+        """Records the desired state of an active run; omitted fields stay as they are.
 
         Args:
             run: its name.
-            state: PAUSED, so that `restart` goes on, or CANCELLED, also of a run that nobody works on.
+            state: PAUSED, so that `restart` can continue, or CANCELLED, also for an inactive run.
             parallel: trials at a time; `fit` has the place follow.
-            now: whether the controller and its trials are killed, instead of asked to end cleanly.
+            now: whether the controller and its trials are killed, instead of ended cleanly.
 
         Raises:
             InputError: the place cannot change how many trials run at a time, or not yet.
         """
 
     def fit(self, run: str, parallel: int, *, now: bool = False) -> bool:
-        """Has as much room as the desired number of trials needs, and returns whether that is done.
+        """Allocates the room for the desired number of trials, and returns whether that is done.
 
-        With fewer than before it takes until trials end; none that runs is lost. `now` takes the room away at once, and the
-        trials in it are tried again.
+        With fewer than before it takes until trials end; no running one is lost. `now` frees the room at once, and the
+        trials in it are retried.
         """
 
     def remove(self, run: str, *, forget: bool) -> None:
-        """Frees what a run still holds of the place: nothing here, its pods on a cluster. Returns when that is done.
+        """Frees the resources of a run: nothing locally, its pods on a cluster. Returns when that is done.
 
         Args:
             run: its name.
-            forget: its ledger and its logs too; what is in MLflow stays there.
+            forget: also delete its ledger and its logs; its records in MLflow stay.
 
         Raises:
-            InputError: it is to be forgotten, and a controller works on it.
+            InputError: it is to be deleted, and a controller works on it.
         """
 
 
 def unknown(target: Target, run: str) -> RunNotFound:
-    """The error for the name of no run, with the nearest that is one."""
+    """The error for an unknown run, with the nearest names."""
     known = target.runs()
     hint = (errors.nearest(run, known) or "`platform list` shows all") if known else nothing_yet(target)
     return RunNotFound(f"there is no run {run!r} in {target.where()}; {hint}")
 
 
 def nothing_yet(target: Target) -> str:
-    """What is reported of a place without runs."""
+    """The message for a place without runs."""
     return f"there are no runs yet; `platform submit hpo NAME{'' if target.remote else ' --local'}` starts one"
 
 
 def active(run: str) -> InputError:
-    """The error for a run that is to be forgotten while a controller works on it."""
+    """The error for a run that is to be deleted while a controller works on it."""
     return InputError(f"the run {run} is active; `platform cancel {run}` ends it first")

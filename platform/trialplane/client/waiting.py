@@ -1,7 +1,7 @@
-"""Why a run's pods do not run, in words: from the objects that the API server gives to the reason a person needs. Pure.
+"""Explains why a run's pods do not run, from the objects of the API server. Pure.
 
-A reason names the pod, what it lacks and what to do. What only takes its time (an image is being pulled) is told apart from
-what will not change by itself (there is no such image).
+A reason names the pod, what it lacks and what to do. Temporary states (an image is being pulled) are distinguished from
+permanent ones (there is no such image).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from trialplane.wire import cluster as names
 
 Thing = Mapping[str, Any]
 
-PATIENCE = 20.0  # seconds in which an operator that lives has seen a new RayJob
+PATIENCE = 20.0  # seconds within which a running operator handles a new RayJob
 _NO_IMAGE = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable"})
 _NO_CONTAINER = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
 _REFUSED = frozenset(
@@ -29,16 +29,16 @@ _REFUSED = frozenset(
         "FailedToCreateRayCluster",  # of the RayJob
         "FailedToCreateRayJobSubmitter",
         "FailedToCreateService",
-        "FailedCreate",  # of the submitter's Job, and of everything else that makes pods
+        "FailedCreate",  # of the submitter's Job, and of everything else that creates pods
         "InvalidRayJobSpec",
         "InvalidRayClusterSpec",
         "AutoscalerServiceAccountNotFound",
     }
 )
-# What is left to be made once there is a head pod, besides trial pods.
+# Objects created after the head pod, besides trial pods.
 _AFTER_HEAD = frozenset({"FailedToCreateRayJobSubmitter", "FailedToCreateService", "FailedCreate"})
 _NO_VOLUME = frozenset({"FailedMount", "FailedAttachVolume", "FailedMapVolume"})
-# What the scheduler adds about resource claims and preemption, which helps nobody here.
+# The scheduler's remarks about resource claims and preemption, which are of no use here.
 _TAIL = re.compile(r"\.? *(?:not found|no new claims to deallocate)?[ ,.]*(?:preemption:.*)?$", re.DOTALL)
 _WANT = re.compile(r"Insufficient ([\w./-]+)")
 
@@ -48,7 +48,7 @@ class Wait:
     """Why something is not running yet.
 
     Attributes:
-        text: for people.
+        text: for the user.
         stuck: whether it will not change by itself.
     """
 
@@ -70,7 +70,7 @@ def reason(
     """
     run = str(ray_job["metadata"]["name"])
     living = [pod for pod in pods if not pod["metadata"].get("deletionTimestamp")]
-    # One of a former life of the name is no news.
+    # Events of an earlier run of that name do not count.
     mine = sorted((one for one in events if _is_about(one, run) and _happened(one) >= phases.created(ray_job)), key=_when)
     if (ray_job.get("spec") or {}).get("suspend"):
         return _queued(run, workload)
@@ -81,15 +81,15 @@ def reason(
             return refused
         if age > PATIENCE:
             return (
-                f"KubeRay has not looked at it for {age:.0f} s: is its operator running? "
+                f"KubeRay has not handled it for {age:.0f} s: is its operator running? "
                 "`kubectl get pods -A -l app.kubernetes.io/name=kuberay-operator`"
             )
-        return "KubeRay is about to make its pods"
+        return "KubeRay is about to create its pods"
     return _pods(run, ray_job, living, mine)
 
 
 def blocked(pod: Thing, events: Iterable[Thing] = ()) -> Wait | None:
-    """Why one pod does not run; None when it runs or has ended well.
+    """Why one pod does not run; None when it runs or has succeeded.
 
     Args:
         pod: the object.
@@ -116,19 +116,19 @@ def _pods(run: str, ray_job: Thing, pods: Sequence[Thing], events: Sequence[Thin
     """Reasons in the order in which pods are needed: head, submitter, workers."""
     heads, submitters, trials = ([pod for pod in pods if _role(pod) == role] for role in _ROLES_IN_ORDER)
     if not heads:
-        # KubeRay asks for a RayCluster a second time when its own view lags behind, and is then refused: "already exists".
+        # KubeRay may request a RayCluster again when its own view lags behind, and is then refused: "already exists".
         is_made = bool((ray_job.get("status") or {}).get("rayClusterStatus"))
         others = [event for event in events if not (is_made and event.get("reason") == "FailedToCreateRayCluster")]
-        return _refusal(events, "HeadPod") or _refusal(others, "") or "KubeRay is making the controller's pod"
+        return _refusal(events, "HeadPod") or _refusal(others, "") or "KubeRay is creating the controller's pod"
     waits = [(head, wait) for head in heads if (wait := blocked(head, events))]
     if waits:
         head, wait = waits[0]
         text = f"the controller's pod {head['metadata']['name']} {wait.text}"
-        # What was refused stays so when the head has started; what only starts is no news yet.
-        more = _refusal(events, "WorkerPod") if len(trials) < _wanted(ray_job) else ""
+        # A refusal outlasts the start of the head; pods that are only starting are not reported yet.
+        more = _refusal(events, "WorkerPod") if len(trials) < _target(ray_job) else ""
         return f"{text}; trial pods: {more}" if more else text
     parts = []
-    for submitter in sorted(submitters, key=phases.created)[-1:]:  # earlier ones have failed: the Job made another
+    for submitter in sorted(submitters, key=phases.created)[-1:]:  # earlier ones have failed: the Job created another
         wait_ = blocked(submitter, events)
         if wait_:
             again = "; another follows" if (submitter.get("status") or {}).get("phase") == "Failed" else ""
@@ -147,14 +147,14 @@ _ROLES_IN_ORDER = (names.CONTROLLER, names.SUBMITTER, names.TRIAL)
 
 
 def _workers(ray_job: Thing, pods: Sequence[Thing], events: Sequence[Thing]) -> str:
-    wanted = _wanted(ray_job)
+    target = _target(ray_job)
     waits = [wait for pod in pods if (wait := blocked(pod, events))]
     groups: dict[str, int] = {}
     for wait in sorted(waits, key=lambda wait: not wait.stuck):
         groups[wait.text] = groups.get(wait.text, 0) + 1
-    total = max(wanted, len(pods))
+    total = max(target, len(pods))
     parts = [f"{count} of {total} trial pods: {'it' if count == 1 else 'each'} {text}" for text, count in groups.items()]
-    missing = wanted - len(pods)
+    missing = target - len(pods)
     if missing > 0:
         refused = _refusal(events, "WorkerPod") or _condition(ray_job)
         if refused:
@@ -162,8 +162,8 @@ def _workers(ray_job: Thing, pods: Sequence[Thing], events: Sequence[Thing]) -> 
     return "; ".join(parts[:2])
 
 
-def _wanted(ray_job: Thing) -> int:
-    """Worker pods that there should be."""
+def _target(ray_job: Thing) -> int:
+    """The number of worker pods that there should be."""
     cluster = (ray_job.get("status") or {}).get("rayClusterStatus") or {}
     if cluster.get("desiredWorkerReplicas") is not None:
         return int(cluster["desiredWorkerReplicas"])
@@ -172,7 +172,7 @@ def _wanted(ray_job: Thing) -> int:
 
 
 def _condition(ray_job: Thing) -> str:
-    """What KubeRay says of pods that it could not make."""
+    """KubeRay's message about pods that it could not create."""
     cluster = (ray_job.get("status") or {}).get("rayClusterStatus") or {}
     for condition in cluster.get("conditions") or []:
         if condition.get("type") == "ReplicaFailure" and condition.get("status") == "True":
@@ -181,7 +181,7 @@ def _condition(ray_job: Thing) -> str:
 
 
 def _refusal(events: Sequence[Thing], about: str) -> str:
-    """The newest event that says that something could not be made."""
+    """The newest event about something that could not be created."""
     for event in reversed(events):
         if event.get("reason") in _REFUSED and about in str(event["reason"]):
             return f"refused: {refusal.denial(' '.join(str(event.get('message', '')).split()))}"
@@ -195,8 +195,8 @@ def _queued(run: str, workload: Thing | None) -> str:
     queue = (workload.get("spec") or {}).get("queueName", "")
     evicted = conditions.get("Evicted") or {}
     reserved = conditions.get("QuotaReserved") or conditions.get("Admitted") or {}
-    told = evicted if evicted.get("status") == "True" and reserved.get("status") != "True" else reserved
-    return _joined(f"Kueue has not admitted it to the queue {queue}", told.get("message"))
+    condition = evicted if evicted.get("status") == "True" and reserved.get("status") != "True" else reserved
+    return _joined(f"Kueue has not admitted it to the queue {queue}", condition.get("message"))
 
 
 def _unscheduled(pod: Thing) -> Wait | None:
@@ -208,10 +208,10 @@ def _unscheduled(pod: Thing) -> Wait | None:
             return Wait("waits for its scheduling gate to be lifted, by Kueue for example", False)
         if "PersistentVolumeClaim" in message or "persistentvolumeclaim" in message:
             return Wait(f"waits for its volume: {message}; `kubectl get pvc` shows {_claims(pod)}", True)
-        wants = list(dict.fromkeys(_WANT.findall(message)))
-        if wants:
-            amounts = ", ".join(f"{_amount(pod, want)} {want}".strip() for want in wants)
-            return Wait(f"fits no node, for want of {amounts} ({message})", True)
+        lacking = list(dict.fromkeys(_WANT.findall(message)))
+        if lacking:
+            amounts = ", ".join(f"{_amount(pod, want)} {want}".strip() for want in lacking)
+            return Wait(f"fits no node, for lack of {amounts} ({message})", True)
         return Wait(f"fits no node ({message})" if message else "fits no node", True)
     return None
 
@@ -230,7 +230,7 @@ def _container(container: Thing) -> Wait | None:
     if why == "CrashLoopBackOff":
         last = (container.get("lastState") or {}).get("terminated") or {}
         often = errors.counted(container.get("restartCount", 0), "time")
-        text = f"ends again and again, {often} by now, last {_ending(last)}"
+        text = f"keeps ending, {often} so far, last {_ending(last)}"
         return Wait(_joined(text, last.get("message")), True)
     if ended and ended.get("exitCode"):
         return Wait(_joined(f"ended {_ending(ended)}", ended.get("message")), True)
@@ -238,7 +238,7 @@ def _container(container: Thing) -> Wait | None:
 
 
 def _cause(message: str, image: str) -> str:
-    """The end of a message that names the image again at each step it went through."""
+    """The last part of a message that repeats the image at each step."""
     steps = message.split(": ")
     last = max((number for number, step in enumerate(steps) if image in step), default=-1)
     return ": ".join(steps[last + 1 :]) or message
@@ -251,7 +251,7 @@ def _starting(events: Sequence[Thing]) -> Wait:
         if event.get("reason") in _NO_VOLUME:
             return Wait(f"waits for its volumes: {message}", True)
         if event.get("reason") == "FailedCreatePodSandBox":
-            return Wait(f"gets no network: {message}", True)
+            return Wait(f"has no network: {message}", True)
         if event.get("reason") == "Pulling":
             return Wait(f"is {message[:1].lower()}{message[1:]}", False)
         if event.get("reason") in ("Pulled", "Created", "Started"):
@@ -266,7 +266,7 @@ def _ending(terminated: Thing) -> str:
 
 
 def _amount(pod: Thing, want: str) -> str:
-    """How much of a resource a pod asks for, when one container alone asks."""
+    """How much of a resource a pod requests, if only one container requests it."""
     found = [
         asked
         for container in (pod.get("spec") or {}).get("containers") or []
@@ -285,7 +285,7 @@ def _role(pod: Thing) -> str:
 
 
 def _is_about(event: Thing, run: str) -> bool:
-    """Whether an event is about the run or something made for it: names of those begin with the run's."""
+    """Whether an event is about the run or one of its objects, whose names begin with the run's."""
     name = str((event.get("involvedObject") or {}).get("name", ""))
     return name == run or name.startswith(f"{run}-")
 
@@ -298,7 +298,7 @@ def _when(event: Thing) -> str:
 
 
 def _happened(event: Thing) -> float:
-    """When an event was last seen, in seconds since the epoch; infinite for one that does not say."""
+    """When an event was last seen, in seconds since the epoch; infinite if it has no time."""
     return phases.moment(_when(event)) or math.inf
 
 

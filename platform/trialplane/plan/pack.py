@@ -1,6 +1,6 @@
-"""A job's folder as one small archive with a hash that is the same on every machine, and back.
+"""Packs a job's folder as one small archive with a reproducible hash, and unpacks it.
 
-The archive travels in a ConfigMap, which Kubernetes limits to 1 MiB; data belongs elsewhere. Two folders with the
+The archive is stored in a ConfigMap, which Kubernetes limits to 1 MiB; data belongs elsewhere. Two folders with the
 same files give the same tar whatever their times, owners and umask, so its hash names the code of a run.
 """
 
@@ -71,12 +71,12 @@ def unpack(data: bytes, target: Path) -> None:
     """Unpacks into `target`, which must not exist or be empty; it appears whole or not at all.
 
     Raises:
-        InputError: `data` is no such archive, would write outside of `target`, or `target` is in use.
+        InputError: `data` is not such an archive, would write outside of `target`, or `target` is in use.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     try:
-        # Whole before anything is written: tarfile itself takes an archive without its end for a good one.
+        # Check all of it before writing anything: tarfile accepts a truncated archive.
         with tarfile.open(fileobj=io.BytesIO(gzip.decompress(data)), mode="r:") as archive:
             for member in archive:
                 _extract(archive, member, scratch)
@@ -86,7 +86,7 @@ def unpack(data: bytes, target: Path) -> None:
         raise InputError(f"the packed code for {target} is damaged: {error}") from error
     except OSError as error:
         if target.exists():
-            raise InputError(f"{target} is there already and is not empty; remove it first") from error
+            raise InputError(f"{target} already exists and is not empty; remove it first") from error
         raise
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
@@ -107,7 +107,7 @@ def _patterns(folder: Path) -> list[str]:
     file = folder / IGNORE_FILE
     if not os.path.lexists(file):
         return []
-    if not file.is_file():  # a pipe would be read for ever
+    if not file.is_file():  # reading a pipe may block forever
         raise InputError(f"{file} is no file; nothing was started")
     try:
         text = file.read_text(encoding="utf-8")

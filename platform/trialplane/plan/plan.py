@@ -1,4 +1,4 @@
-"""From a resolved job to the one value that says all about a run before it exists: `client.run.submit` starts it.
+"""Turns a resolved job into a plan, the complete description of a run before it exists: `client.run.submit` starts it.
 
 Reads the job's folder to pack it; writes nothing and starts nothing.
 """
@@ -88,7 +88,7 @@ def plan(job: Job, folder: Path, run: str, provenance: Provenance) -> Plan:
 
 
 def pending(run: str, job: Job, submitted: float) -> RunStatus:
-    """The status of a run whose controller has yet to speak; `submitted` in seconds since the epoch."""
+    """The status of a run whose controller has not reported yet; `submitted` in seconds since the epoch."""
     return RunStatus(
         run=run,
         job=job.name,
@@ -121,7 +121,7 @@ def check_name(run: str) -> list[Issue]:
 
 
 def default_name(job: str, taken: Collection[str], now: time.struct_time) -> str:
-    """`<job>-<YYYYmmdd-HHMMSS>`, with a number behind it when that is taken."""
+    """`<job>-<YYYYmmdd-HHMMSS>`, with a numeric suffix when that is taken."""
     stamp = time.strftime("%Y%m%d-%H%M%S", now)
     room = LONGEST_NAME - len(stamp) - len("--99")
     name = f"{slug(job)[:room].rstrip('-')}-{stamp}"
@@ -134,7 +134,7 @@ def default_name(job: str, taken: Collection[str], now: time.struct_time) -> str
 
 
 def slug(text: str) -> str:
-    """`text` with what a run's name may not hold replaced."""
+    """`text` with the characters replaced that a run's name may not contain."""
     plain = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
     return (plain if plain[:1].isalpha() else f"run-{plain}".rstrip("-"))[:LONGEST_NAME].rstrip("-")
 

@@ -1,7 +1,7 @@
 """The kinds of pod of a run, as templates: the controller's, one for each role, the submitter's. Pure data, no network.
 
 All of them run as uid 1000 with a read-only root file system and without a service account's token, as the Pod Security
-Standard `restricted` wants; KubeRay's own container beside trials (`wait-gcs-ready`) copies a trial's environment, mounts
+Standard `restricted` requires; KubeRay's own container beside trials (`wait-gcs-ready`) copies a trial's environment, mounts
 and security context. What is private stays in the controller's pod: the database's URL and MLflow's password.
 """
 
@@ -21,10 +21,10 @@ from trialplane.wire.paths import RunPaths
 
 USER = 1000  # of the images
 _TOKEN = "/var/run/secrets/kubernetes.io/serviceaccount"
-# Nodes of one trial talk at each step: on one machine if they fit, else in one zone.
+# Nodes of one trial communicate at each step: put them on one machine if they fit, else in one zone.
 _NEAR = ("kubernetes.io/hostname", "topology.kubernetes.io/zone")
 _RAY_AGENT = 52365  # port of Ray's agent in every pod
-# Seconds that a pod without which nothing goes on may stay on a node that does not answer. Kubernetes takes 40 to notice
+# Seconds that an indispensable pod may stay on a node that does not answer. Kubernetes takes 40 to notice
 # and waits 300 more by default, but KubeRay 1.7 fails a run whose head has not answered for 300.
 _PATIENCE_WITH_NODE = 30
 _LOST_NODE = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
@@ -72,19 +72,19 @@ def controller(plan: Plan, site: Site) -> dict[str, Any]:
     ]
     spec = _pod(plan, site, site.controller_account, container, volumes)
     spec["tolerations"] = _soon_elsewhere()
-    # Gone from Kubernetes at once when it is deleted: KubeRay makes no other head while one is ending, which on a lost node
-    # takes until somebody removes the node. There is nothing to wait for: Ray ends at the first signal, the ledger has what
-    # was told, and of two controllers it takes one.
+    # Removed at once when deleted: KubeRay creates no other head while one is terminating, which on a lost node
+    # lasts until the node is removed. There is nothing to wait for: Ray ends at the first signal, the ledger has all
+    # reported results, and of two controllers it accepts one.
     spec["terminationGracePeriodSeconds"] = 0
     if autoscales(job, site):
-        # KubeRay makes an account for this cluster, with a role for it; ours would collect the roles of all runs.
+        # KubeRay creates an account with a role for this cluster; ours would accumulate the roles of all runs.
         del spec["serviceAccountName"]
         spec["volumes"] += [_scratch("autoscaler-tmp"), _token_volume()]
     return {"metadata": _metadata(plan, cluster.CONTROLLER), "spec": spec}
 
 
 def autoscales(job: Job, site: Site) -> bool:
-    """Whether trial pods come and go as trials need them; a queue admits all of a run's pods at once.
+    """Whether trial pods are autoscaled; not in a queue, which admits all of a run's pods at once.
 
     Nor do they where a trial fills several, or where there is one trial: KubeRay starts the run when all of them are ready.
     """
@@ -98,11 +98,11 @@ def autoscales(job: Job, site: Site) -> bool:
 def trial(plan: Plan, site: Site, role: Role) -> dict[str, Any]:
     """Template of a pod of a role, in which one trial, or one node of a trial, or one worker runs at a time."""
     saving = Saving.of(plan.job, site)
-    need, wanted = role.resources, role.cluster
+    need, placement = role.resources, role.cluster
     resources = sizes.resources(need.cpus, sizes.mib(sizes.trial_memory(role)), site.overcommit)
     if need.gpus:
         for kind in ("limits", "requests"):
-            resources[kind][wanted.gpu_resource] = str(need.gpus)
+            resources[kind][placement.gpu_resource] = str(need.gpus)
     mounts = [
         _mount("tmp", variables.TMP),
         _mount("home", cluster.HOME),
@@ -111,7 +111,7 @@ def trial(plan: Plan, site: Site, role: Role) -> dict[str, Any]:
     ]
     container: dict[str, Any] = {
         "name": "ray-worker",
-        "image": wanted.image or site.images.trial,
+        "image": placement.image or site.images.trial,
         "imagePullPolicy": site.images.pull_policy,
         "env": variables.trial(site, saving),
         "resources": resources,
@@ -129,14 +129,14 @@ def trial(plan: Plan, site: Site, role: Role) -> dict[str, Any]:
         mounts.append(_mount("data", cluster.DATA, read_only=True))
         volumes.append(_claim("data", site.data.claim, read_only=True))
     spec = _pod(plan, site, site.trial_account, container, volumes)
-    # A container that ended is not started again in the same pod, but the pod made anew: it waits for the head as the
-    # first one did, with no back-off, and finds nothing that the former one left in memory or on disk.
+    # An ended container is not restarted in the same pod; the pod is recreated: it waits for the head as the
+    # first one did, without back-off, and finds nothing left in memory or on disk.
     spec["restartPolicy"] = "Never"
-    selector = {**site.node_selector, **wanted.node_selector}
+    selector = {**site.node_selector, **placement.node_selector}
     if selector:
         spec["nodeSelector"] = selector
     tolerations = [dict(one) for one in site.tolerations]
-    tolerations += [one.model_dump(exclude_none=True) for one in wanted.tolerations]
+    tolerations += [one.model_dump(exclude_none=True) for one in placement.tolerations]
     if tolerations:
         spec["tolerations"] = tolerations
     spec.update(_topology(plan, role))
@@ -158,13 +158,13 @@ def submitter(plan: Plan, site: Site) -> dict[str, Any]:
         "volumeMounts": [_mount("tmp", variables.TMP)],
     }
     spec = _pod(plan, site, site.controller_account, container, [_scratch("tmp")])
-    spec["restartPolicy"] = "Never"  # KubeRay asks for it; a new pod keeps the former one's log
+    spec["restartPolicy"] = "Never"  # KubeRay requires it; a new pod keeps the former one's log
     spec["tolerations"] = _soon_elsewhere()
     return {"metadata": _metadata(plan, cluster.SUBMITTER), "spec": spec}
 
 
 def autoscaler(site: Site) -> dict[str, Any]:
-    """What KubeRay's autoscaler container in the head pod gets; the only one with a token, which it mounts itself."""
+    """Resources and mounts of KubeRay's autoscaler container in the head pod; the only one with a token."""
     return {
         "imagePullPolicy": site.images.pull_policy,
         "env": variables.autoscaler(site),
@@ -193,7 +193,7 @@ def locked() -> dict[str, Any]:
 
 
 def _ready() -> dict[str, Any]:
-    """KubeRay's own question whether Ray runs in a pod; but KubeRay first asks after 10 s and then every 5."""
+    """KubeRay's own check whether Ray runs in a pod, but without its initial 10 s and its interval of 5 s."""
     asked = {"path": "/api/healthz", "port": _RAY_AGENT}
     return {"httpGet": asked, "initialDelaySeconds": 1, "periodSeconds": 1, "timeoutSeconds": 5, "failureThreshold": 10}
 
@@ -222,7 +222,7 @@ def _pod(
 
 
 def _soon_elsewhere() -> list[dict[str, Any]]:
-    """For a pod that is soon made anew elsewhere when its node is lost.
+    """Tolerations of a pod that is soon recreated elsewhere when its node is lost.
 
     Trial pods stay as long as Kubernetes lets others: the controller learns from Ray which are gone, and one whose node only
     Kubernetes does not reach may be far in a trial.
@@ -234,7 +234,7 @@ def _soon_elsewhere() -> list[dict[str, Any]]:
 
 
 def _topology(plan: Plan, role: Role) -> dict[str, Any]:
-    """Wishes about where the trial pods of a run lie to each other."""
+    """Preferences for placing the trial pods of a run together."""
     topology = plan.job.cluster.topology
     alike = {"matchLabels": {cluster.RUN: plan.run, cluster.ROLE: cluster.TRIAL}}
     made: dict[str, Any] = {}

@@ -1,7 +1,7 @@
-"""The RayJob of a run: KubeRay makes a RayCluster of it, and a submitter's pod once that is ready. Pure data.
+"""The RayJob of a run: KubeRay creates a RayCluster from it, and a submitter's pod once that is ready. Pure data.
 
 Written for KubeRay 1.6 and later. A study that failed is a RayJob that failed; a killed head pod is not, for the
-submitter hands the controller to the new one, which takes the study up where the database says.
+submitter hands the controller to the new one, which resumes the study from the database.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from trialplane.plan.site import Site
 from trialplane.spec.jobs import Job, Role
 from trialplane.wire import cluster
 
-# Of the images; KubeRay asks for it before it makes a token, and picks its probes by it.
+# Of the images; KubeRay requires it to create a token, and chooses its probes by it.
 RAY_VERSION = "2.60.0"
 # Submitter's pods that may be lost (to drained nodes, say) before KubeRay gives up a run, which is sound without them. Each
 # comes a while after the one before it, ten minutes at most; of one that failed `status` says how it ended.
 SUBMITTER_RETRIES = 1000
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
-ELASTIC = "kueue.x-k8s.io/elastic-job"  # without it Kueue takes no RayJob that scales
+ELASTIC = "kueue.x-k8s.io/elastic-job"  # without it Kueue admits no RayJob that scales
 _LARGEST = 2**31 - 1  # of Kubernetes's int32
-# Nobody reads what Ray's process for it would collect in every pod, after an import of more than a second. KubeRay drops a
+# Unused: Ray's process for it would collect metrics in every pod, after an import of more than a second. KubeRay drops a
 # "false".
 _NO_LOG_MONITOR = {"include-log-monitor": "0"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Replicas:
-    """How many trial pods there shall be at first, at least, and at most."""
+    """The initial, the minimum and the maximum number of trial pods."""
 
     now: int
     least: int
@@ -40,7 +40,7 @@ class Replicas:
 
     @classmethod
     def of(cls, pods: int, autoscale: bool) -> Replicas:
-        """For so many pods, which with `autoscale` come and go as trials wait for them."""
+        """For a number of pods, which with `autoscale` follows the waiting trials."""
         return cls(0, 0, pods) if autoscale else cls(pods, pods, pods)
 
 
@@ -66,13 +66,13 @@ def rayjob(plan: Plan, site: Site) -> dict[str, Any]:
             "backoffLimit": job.cluster.backoff_limit,
             "preRunningDeadlineSeconds": _seconds(job.cluster.pending_deadline),
             **({"activeDeadlineSeconds": _seconds(deadline)} if deadline is not None else {}),
-            "shutdownAfterJobFinishes": True,  # Kueue insists, and GPUs are not held for nothing
+            "shutdownAfterJobFinishes": True,  # Kueue requires it, and idle GPUs are freed
             "ttlSecondsAfterFinished": _seconds(job.cluster.ttl),
             "submitterConfig": {"backoffLimit": SUBMITTER_RETRIES},
             "submitterPodTemplate": pods.submitter(plan, site),
             "rayClusterSpec": {
                 "rayVersion": RAY_VERSION,
-                "authOptions": {"mode": "token"},  # KubeRay makes the token; it is not the default, whatever its docs say
+                "authOptions": {"mode": "token"},  # KubeRay creates the token; contrary to its docs, not the default
                 **(_autoscaling(job, site) if pods.autoscales(job, site) else {}),
                 "headGroupSpec": {
                     "rayStartParams": {
@@ -97,7 +97,7 @@ def _workers(plan: Plan, site: Site, role: Role) -> dict[str, Any]:
         "replicas": replicas.now,
         "minReplicas": replicas.least,
         "maxReplicas": replicas.most,
-        # Ray's, not the pod's. Said here, for KubeRay knows neither a slot nor every name of a GPU.
+        # Ray's, not the pod's. Explicit, as KubeRay knows neither slots nor every name of a GPU.
         "resources": {"CPU": str(need.threads), "GPU": str(need.gpus), cluster.slot(role.name): "1"},
         "rayStartParams": {**_NO_LOG_MONITOR, "object-store-memory": str(sizes.object_store(role))},
         "template": pods.trial(plan, site, role),

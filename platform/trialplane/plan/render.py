@@ -1,7 +1,7 @@
 """From a plan and a site to the objects of a run, as Kubernetes takes them; `submit` sends what `--dry-run` prints.
 
-The RayJob owns the ConfigMaps, so that one delete removes everything; as it has no uid before it is made, `owned` adds
-that when it has.
+The RayJob owns the ConfigMaps, so that one delete removes everything; as it has no uid before it is created, `owned` adds
+it afterwards.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _config_map(plan: Plan, name: str, content: dict[str, Any]) -> dict[str, Any
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes what is there twice twice: no anchors, which would puzzle a reader."""
+    """Writes repeated values in full: no anchors, which would confuse readers."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True

@@ -1,4 +1,4 @@
-"""Where the trials of a run save themselves in a cluster, and how long they get to. Pure: of a job and a site.
+"""Where the trials of a run save checkpoints in a cluster, and their grace period. Pure: from a job and a site.
 
 A volume at `wire.cluster.CHECKPOINTS`, or a URL: the job's own, else the chart's. Where there is neither, the volume is the
 pod's: a trial whose process died finds its checkpoint, one whose pod was lost does not.
@@ -16,20 +16,20 @@ from trialplane.spec.jobs import Job
 from trialplane.wire import cluster
 
 # Seconds that a pod has longer than its trial: the hook waits for half of them, for the slot may have to kill the trial, and
-# the controller must hear of it before the pod's own process is ended.
+# the controller must receive that before the pod's own process is ended.
 MARGIN = 10
-LEAVING = ("python", "-m", "trialplane.worker.leaving")  # tells the trial, and waits for it as many seconds as it is told
+LEAVING = ("python", "-m", "trialplane.worker.leaving")  # signals the trial, and waits for it for the given seconds
 _VOLUME = "checkpoints"
 
 
 @dataclasses.dataclass(frozen=True)
 class Saving:
-    """How the trials of one run save themselves.
+    """How the trials of one run save checkpoints.
 
     Attributes:
         place: folder or URL below which their checkpoints lie.
-        grace: seconds they get to save themselves when their pod must go.
-        claim: of the volume; "" for one that goes with the pod, and for a URL.
+        grace: seconds they get to save a checkpoint when their pod is evicted.
+        claim: of the volume; "" for one that is lost with the pod, and for a URL.
         secret: with variables that open the URL, or "".
     """
 
@@ -55,7 +55,7 @@ class Saving:
         return self.place == cluster.CHECKPOINTS
 
     def add_to(self, spec: dict[str, Any], container: dict[str, Any]) -> None:
-        """Gives a trial pod the volume, what opens the URL, and the time to save itself before it goes."""
+        """Adds the volume, the URL's credentials, and the grace period to a trial pod."""
         if self.is_volume:
             source = {"persistentVolumeClaim": {"claimName": self.claim}} if self.claim else {"emptyDir": {}}
             spec["volumes"].append({"name": _VOLUME, **source})
@@ -78,19 +78,19 @@ def elsewhere(run: str, there: str, here: str, url: str | None) -> str:
         url: what its job says of that place.
     """
     cure = f"--set checkpoints.url={url or 'null'}"
-    return f"{run} saved itself in {there}, and this run would look in {here}; {cure} makes them the same"
+    return f"{run} saved checkpoints in {there}, and this run would look in {here}; {cure} makes them the same"
 
 
 def none_of(run: str) -> str:
-    """What is said of a training that has saved nothing."""
+    """The message for a training that has saved nothing."""
     return f"{run} has saved no checkpoint to start from; `platform logs {run}` shows how far it came"
 
 
 def warnings(job: Job, site: Site) -> Iterator[str]:
-    """What a user should know of it before the run starts."""
+    """A warning for the user before the run starts."""
     saving = Saving.of(job, site)
     if saving is not None and saving.is_volume and not saving.claim:
         yield (
-            f"the chart has no place for checkpoints, so they go with their pod, and {job.loss}; "
+            f"the chart has no volume for checkpoints, so they are lost with their pod, and {job.loss}; "
             "helm upgrade --set checkpoints.enabled=true, or --set checkpoints.url=s3://bucket/path here"
         )

@@ -16,7 +16,7 @@ from trialplane.spec import values
 
 
 class _Part(BaseModel):
-    # A newer chart may say more than this laptop knows.
+    # A newer chart may have fields that this version does not know.
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
@@ -59,7 +59,7 @@ class Volume(_Part):
 class Checkpoints(_Part):
     """Where trials save themselves: a claim, or a URL with a Secret of variables that open it; both "" is nowhere.
 
-    `grace` is how many seconds a training gets to save itself when its pod must go.
+    `grace` is how many seconds a training gets to save a checkpoint when its pod is evicted.
     """
 
     claim: str = ""
@@ -69,19 +69,19 @@ class Checkpoints(_Part):
 
 
 class Controller(_Part):
-    """What the head pod gets of a node."""
+    """Resources of the head pod."""
 
     cpus: values.Cores = 1
     memory: values.Quantity = "2Gi"
 
 
 class Site(_Part):
-    """Everything `plan` and the laptop must know of an installed chart.
+    """Everything that `plan` and the laptop need to know of an installed chart.
 
     Attributes:
         version: of the chart.
         release: its name.
-        namespace: where it is; filled in by who reads it.
+        namespace: where it is; filled in by the reader.
         images: of the pods.
         mlflow: the tracking server.
         gateway: serves ledgers and logs to the laptop; its Secret's key `token` allows changes.
@@ -93,7 +93,7 @@ class Site(_Part):
         controller: resources of a head pod.
         overcommit: by how much CPU limits exceed requests; 1 except on a laptop's cluster.
         priority_class, queue: used where the job names none.
-        autoscale: used where the job does not say; not for a run in a queue, which admits all of its pods at once.
+        autoscale: used where the job does not set it; not for a run in a queue, which admits all of its pods at once.
         node_selector, tolerations: added to those of every job's trial pods.
         env: variables for all pods of runs, a proxy's for example.
     """
@@ -131,6 +131,6 @@ class Site(_Part):
             return cls.model_validate({**data, "namespace": namespace})
         except (ValidationError, ValueError) as error:
             raise TargetError(
-                f"what the chart in namespace {namespace} says of itself cannot be read: {error}\n"
+                f"the chart's site description in namespace {namespace} cannot be read: {error}\n"
                 "Upgrade it with `helm upgrade` to the version of this `platform`"
             ) from error

@@ -16,7 +16,7 @@ RAY_MEMORY = 768 * MIB
 # A trial's packed arrays pass through it on their way to the controller; what does not fit, Ray puts on disk.
 OBJECT_STORE = 128 * MIB
 STORE_FACTOR = 1.5  # Ray begins to spill at 0.8 of a store, results may fill 0.7 of it, and the rest is for weights
-_LEAST_LOCAL, _LOCAL = 80 * MIB, 1024 * MIB  # of a laptop's: at least, and at most where the job does not ask for more
+_LEAST_LOCAL, _LOCAL = 80 * MIB, 1024 * MIB  # of a laptop's: at least, and at most unless the job requests more
 # Ray's own smallest is 75 MiB. The controller's takes an eighth of its pod: the arrays of trials that end together.
 LEAST_OBJECT_STORE = 96 * MIB
 DEFAULT_SHM = 64 * MIB  # what every container has

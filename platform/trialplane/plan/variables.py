@@ -15,14 +15,14 @@ TMP = "/tmp"
 
 # What Ray reads in all of its pods; `controller/__main__.py` sets the same on a laptop.
 _RAY = {
-    # Trials have a limit of their own, and the pod has one: Ray would kill the slot, or the controller, for them.
+    # Trials and the pod have limits of their own: Ray would kill the slot, or the controller, instead.
     "RAY_memory_monitor_refresh_ms": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
 }
 _RAY_OF_TRIALS = {
     **_RAY,
-    # A worker whose head is gone ends after these seconds and is made anew; a minute is the default. A head that only
-    # does not answer for a moment must not cost every trial its slot.
+    # A worker whose head is gone ends after these seconds and is recreated; the default is a minute. A head that only
+    # pauses for a moment must not cost every trial its slot.
     "RAY_gcs_rpc_server_reconnect_timeout_s": "20",
     # A trial's GPUs are all its own; a slot without GPUs must not hide those of a job that finds them itself.
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
@@ -45,7 +45,7 @@ def controller(site: Site, saving: Saving | None = None) -> list[dict[str, Any]]
             ("MLFLOW_TRACKING_PASSWORD", site.mlflow.secret, "password"),
         ]
     hidden = {name: {"secretKeyRef": {"name": secret, "key": key}} for name, secret, key in found}
-    plain = {name: value for name, value in own.items() if name not in hidden}  # a name stands once
+    plain = {name: value for name, value in own.items() if name not in hidden}  # each name occurs once
     return [*_listed(plain), *({"name": name, "valueFrom": source} for name, source in hidden.items())]
 
 
@@ -66,7 +66,7 @@ def autoscaler(site: Site) -> list[dict[str, Any]]:
 
 
 def _saving(saving: Saving | None) -> dict[str, str]:
-    """Where trials save themselves and how long they get to, for the controller that makes the slots."""
+    """Where trials save checkpoints, and their grace period, for the controller that creates the slots."""
     return {} if saving is None else {env.CHECKPOINTS: saving.place, env.GRACE: f"{saving.grace:g}"}
 
 

@@ -1,7 +1,7 @@
 """The four policies, one file each, one shape.
 
-Each module says Rule, Why, Enforced where and Test, and has `ENV` (what a trial's process and pod get), `apply()` (takes
-effect in this process; call it before any other import) and `check()` (raises `errors.PolicyError`, which says what to
+Each documents Rule, Why, Enforced where and Test, and has `ENV` (what a trial's process and pod get), `apply()` (takes
+effect in this process; call it before any other import) and `check()` (raises `errors.PolicyError`, which explains what to
 do). Standard library only at import.
 """
 

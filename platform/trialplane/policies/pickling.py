@@ -2,7 +2,7 @@
 
 Rule: an object sent to a spawned process pickles to at most 1 MiB, a dataset comes back with the length it had, and no
 tensor is in what the platform itself sends.
-Why: a list of 14.7 million strings took 15 s and 5 GB to pickle, and eight workers woke up with an empty dataset.
+Why: a list of 14.7 million strings took 15 s and 5 GB to pickle, and eight workers started with an empty dataset.
 Enforced where: `apply()` makes multiprocessing refuse a larger object at the moment it would be sent; `check_dataset`
 proves a dataset before anything starts; the platform's own messages to its processes are made by `dumps`.
 Test: tests/policies/test_pickling.py, and test_refused_tensors.py.
@@ -52,7 +52,7 @@ def dumps(message: Any, name: str) -> bytes:
 
     Args:
         message: what is sent.
-        name: what it is called where it is refused.
+        name: its name in the error.
 
     Raises:
         TransportError: a torch tensor is in it; names its shape and dtype.

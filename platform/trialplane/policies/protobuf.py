@@ -3,7 +3,7 @@
 Rule: `PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION=python` is in a trial's environment before its interpreter starts, and never
 in the controller's.
 Why: sentencepiece and transformers both register `sentencepiece_model.proto`. The C implementation (upb) has one pool
-per process and refuses the second: "duplicate file name sentencepiece_model.proto". The pure one forgives it, at a price
+per process and refuses the second: "duplicate file name sentencepiece_model.proto". The pure one allows it, at a price
 that only a trial can pay: parsing a large Optuna or MLflow reply is two orders of magnitude slower.
 Enforced where: the slot puts `ENV` into the template's environment; images and manifests set the same; the controller is
 started without it.
@@ -24,7 +24,7 @@ ENV = {VARIABLE: "python"}
 
 
 def apply() -> None:
-    """Sets the variable unless the user has; warns when the user's value is another."""
+    """Sets the variable unless the user has; warns when the user's value differs."""
     chosen = os.environ.setdefault(VARIABLE, ENV[VARIABLE])
     if chosen != ENV[VARIABLE]:
         warnings.warn(

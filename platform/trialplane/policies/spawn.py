@@ -28,7 +28,7 @@ from trialplane import errors
 START_METHOD = "TRIALPLANE_START_METHOD"
 ENV = {
     START_METHOD: "spawn",
-    # Lets an import ask torch.cuda.is_available() without starting the driver, which no fork survives.
+    # Lets an import call torch.cuda.is_available() without starting the driver, which does not survive a fork.
     "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
 }
 
@@ -120,13 +120,13 @@ def _other_threads() -> list[str]:
         if int(task.name) != os.getpid():
             try:
                 names.append((task / "comm").read_text().strip())
-            except (FileNotFoundError, ProcessLookupError):  # it ended while we looked
+            except (FileNotFoundError, ProcessLookupError):  # it ended meanwhile
                 continue
     return names
 
 
 def _guard(dataset: ModuleType) -> None:
-    """Makes the processes of `datasets` start by spawn, and its class refuse to start them where that cannot go well."""
+    """Makes the processes of `datasets` start by spawn, and its class refuse to start them where they would fail."""
     multiprocess = sys.modules["multiprocess"]  # imported by the module itself
     if multiprocess.get_start_method(allow_none=True) is None:
         multiprocess.set_start_method(os.environ[START_METHOD])

@@ -47,7 +47,7 @@ _DTYPE = re.compile(r"[<>|][a-zA-Z]\d+(\[\w+\])?")  # as numpy's `dtype.str` has
 
 
 def apply() -> None:
-    """Sets the variable by which pods and checks know the policy."""
+    """Sets the variable that marks the policy for pods and checks."""
     for name, value in ENV.items():
         os.environ.setdefault(name, value)
 

@@ -1,6 +1,6 @@
-"""What a job wants of a Kubernetes cluster; ignored where a run stays on this machine.
+"""What a job requires of a Kubernetes cluster; ignored by local runs.
 
-Everything may be left out: the images, the queue and the like are then those of the installed chart.
+Every field is optional: the images, the queue and the like default to those of the installed chart.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from trialplane.spec import models, values
 _LABEL = r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 _DNS = r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*"
 _KEY = rf"(?:{_DNS}/)?{_LABEL}"
-# Their labels say what belongs to a run, and by them KubeRay's service finds the head: changed, a run loses its pods.
+# These labels mark the objects of a run, and KubeRay's service selects the head by them: they must not be overridden.
 _OURS = ("trialplane.io/", "ray.io/", "app.kubernetes.io/", "kueue.x-k8s.io/")
 
 
 @dataclasses.dataclass(frozen=True)
 class _Shape:
-    """Of a string, with words for who wrote another."""
+    """The pattern of a string, with the description used in errors."""
 
     pattern: str
-    wanted: str
+    description: str
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_after_validator_function(self._check, handler(source))
@@ -38,7 +38,7 @@ class _Shape:
 
     def _check(self, value: str) -> str:
         if not re.fullmatch(self.pattern, value):
-            raise ValueError(f"{value!r} is not {self.wanted}")
+            raise ValueError(f"{value!r} is not {self.description}")
         return value
 
 
@@ -65,7 +65,7 @@ Resource = Annotated[
 
 
 class Toleration(models.Model):
-    """A taint of nodes that trial pods may run on nevertheless; as Kubernetes writes it."""
+    """A taint that trial pods tolerate, in the syntax of Kubernetes."""
 
     key: Key | None = Field(default=None, description="The taint's key; without it every taint.")
     operator: Literal["Equal", "Exists"] = Field(
@@ -83,9 +83,9 @@ class Toleration(models.Model):
     def _whole(self) -> Toleration:
         found = []
         if self.key is None and self.operator != "Exists":
-            found.append(Issue(("key",), "is missing; operator: Exists alone does without it"))
+            found.append(Issue(("key",), "is missing; only operator: Exists does not need it"))
         if self.operator == "Exists" and self.value is not None:
-            found.append(Issue(("value",), "cannot stand with operator: Exists"))
+            found.append(Issue(("value",), "cannot be combined with operator: Exists"))
         if self.tolerationSeconds is not None and self.effect != "NoExecute":
             found.append(Issue(("tolerationSeconds",), "needs effect: NoExecute"))
         models.refuse(found)
@@ -93,14 +93,14 @@ class Toleration(models.Model):
 
 
 class Topology(models.Model):
-    """How trial pods lie to each other; both are preferences, no pod waits for them."""
+    """How trial pods are placed together; both are preferences, no pod waits for them."""
 
     spread: Key | None = Field(
         default=None, description="Label of nodes to spread trial pods over evenly: topology.kubernetes.io/zone."
     )
     pack: Key | None = Field(
         default=None,
-        description="Label of nodes to put trial pods together by: kubernetes.io/hostname fills node after node.",
+        description="Label of nodes to pack trial pods by: kubernetes.io/hostname fills node after node.",
     )
 
     @model_validator(mode="after")
@@ -108,30 +108,30 @@ class Topology(models.Model):
         if self.spread is None and self.pack is None:
             models.refuse([Issue((), "needs spread or pack or both")])
         elif self.spread == self.pack:
-            models.refuse([Issue(("pack",), f"cannot be spread's label too ({self.spread})")])
+            models.refuse([Issue(("pack",), f"cannot be the label of spread too ({self.spread})")])
         return self
 
 
 class ControllerPod(models.Model):
-    """What the pod of the controller gets of a node."""
+    """Resources of the controller's pod."""
 
-    cpus: values.Cores | None = Field(default=None, description="CPU cores: 2, 0.5 or 500m; else the chart's.")
-    memory: values.Quantity | None = Field(default=None, description="Memory: 2Gi, 4Gi; else the chart's.")
+    cpus: values.Cores | None = Field(default=None, description="CPU cores: 2, 0.5 or 500m; default: the chart's.")
+    memory: values.Quantity | None = Field(default=None, description="Memory: 2Gi, 4Gi; default: the chart's.")
 
 
 class Cluster(models.Model):
-    """How a run's pods are made in a cluster."""
+    """How a run's pods are created in a cluster."""
 
     image: Image | None = Field(
-        default=None, description="Image of the trial pods, made from trialplane's trial image; else the chart's."
+        default=None, description="Image of the trial pods, based on trialplane's trial image; default: the chart's."
     )
     autoscale: Switch | None = Field(
         default=None,
-        description="Make trial pods as trials wait for them and give idle ones back: a study starts with the pods it gets, "
-        "and its end frees their GPUs. Otherwise it waits for all of them. The chart says when left out.",
+        description="Create trial pods while trials wait and remove idle ones: a study starts with the pods it gets, "
+        "and its end frees their GPUs. Otherwise it waits for all of them. Default: the chart's.",
     )
     idle: values.Duration = Field(
-        default=60.0, description="With autoscale: after how long an idle trial pod is given back: 60, 90s, 5m."
+        default=60.0, description="With autoscale: time after which an idle trial pod is removed: 60, 90s, 5m."
     )
     node_selector: dict[Key, Label] = Field(
         default_factory=dict, description="Labels that the nodes of trial pods must have; added to the chart's."
@@ -140,29 +140,30 @@ class Cluster(models.Model):
         default=(), description="Taints that trial pods tolerate, as Kubernetes writes them; added to the chart's."
     )
     topology: Topology | None = Field(default=None, description="Spread trial pods over zones, or pack them on nodes.")
-    priority_class: Object | None = Field(default=None, description="PriorityClass of all pods; else the chart's.")
+    priority_class: Object | None = Field(default=None, description="PriorityClass of all pods; default: the chart's.")
     queue: Object | None = Field(
-        default=None, description="LocalQueue of Kueue, which then starts the run when there is room; else the chart's."
+        default=None, description="LocalQueue of Kueue, which then starts the run when there is room; default: the chart's."
     )
     deadline: values.Duration | None = Field(
         default=None, description="End the run as failed after this long, waiting included: seconds, or 12h, 3d."
     )
     pending_deadline: values.Duration = Field(
-        default=3600.0, description="End the run as failed when its pods are not there after this long: 30m, 1h."
+        default=3600.0, description="End the run as failed when its pods have not started after this long: 30m, 1h."
     )
     backoff_limit: values.Integer = Field(
-        default=0, ge=0, le=100, description="How often a failed run is begun anew; a killed pod is no failed run."
+        default=0, ge=0, le=100, description="How often a failed run is restarted; a killed pod does not fail a run."
     )
-    controller: ControllerPod = Field(default_factory=ControllerPod, description="What the controller's pod gets of a node.")
+    controller: ControllerPod = Field(default_factory=ControllerPod, description="Resources of the controller's pod.")
     gpu_resource: Resource = Field(
-        default="nvidia.com/gpu", description="What a GPU is called on the nodes: nvidia.com/gpu, nvidia.com/mig-1g.10gb."
+        default="nvidia.com/gpu",
+        description="Name of the GPU resource on the nodes: nvidia.com/gpu, nvidia.com/mig-1g.10gb.",
     )
     ttl: values.Duration = Field(
-        default=10.0, description="How long the pods are kept after the end, to look into them; they hold their GPUs."
+        default=10.0, description="How long the pods are kept after the end, for inspection; they hold their GPUs."
     )
     labels: Annotated[dict[Key, Label], BeforeValidator(_free("label"))] = Field(
         default_factory=dict, description="Labels for all pods: a team, a cost centre."
     )
     annotations: Annotated[dict[Key, str], BeforeValidator(_free("annotation"))] = Field(
-        default_factory=dict, description="Annotations for all pods: what a node autoscaler or a service mesh reads."
+        default_factory=dict, description="Annotations for all pods: for a node autoscaler or a service mesh."
     )

@@ -1,6 +1,6 @@
 """A YAML file as plain data, with the line of every field.
 
-Scalars are read as YAML 1.2 has them: `1e-5` is a number, `on`, `no` and dates are strings. Keys given twice are
+Scalars are read as in YAML 1.2: `1e-5` is a number, `on`, `no` and dates are strings. Keys given twice are
 refused, because the second would silently win.
 """
 
@@ -21,9 +21,9 @@ from trialplane.errors import Issue, Place, SpecError
 
 # Aliases of aliases make a small file endlessly large.
 _MOST_NODES = 100_000
-# Parsers go down once for each level, in C until the stack ends; no job is nested like that.
+# Parsers recurse for each level, in C until the stack overflows; no job is nested that deeply.
 _DEEPEST = 50
-_OPEN = (("/", "dev"), ("/", "proc"))  # `--params <(platform best)` is a pipe that is open already
+_OPEN = (("/", "dev"), ("/", "proc"))  # `--params <(platform best)` is an open pipe
 _MOST_BYTES = 16 * 2**20
 _LONGEST_NUMBER = 400  # digits; Python itself takes 4,300, and no field takes one of 20
 # The C parser is ten times faster, but a PyYAML built without libyaml lacks it.
@@ -50,7 +50,7 @@ _Loader.add_implicit_resolver(_MERGE, re.compile("<<$"), ["<"])
 
 @dataclasses.dataclass(frozen=True)
 class Document:
-    """What a file holds.
+    """The content of a file.
 
     Attributes:
         data: mappings, lists and scalars.
@@ -67,7 +67,7 @@ def read(path: Path, source: str = "") -> Document:
     """The document in a file, which must hold a mapping.
 
     Raises:
-        SpecError: it cannot be read, is no YAML, is empty, holds no mapping, or has a key twice.
+        SpecError: it cannot be read, is not YAML, is empty, is not a mapping, or has a key twice.
     """
     source = source or str(path)
     try:
@@ -88,12 +88,12 @@ def read(path: Path, source: str = "") -> Document:
 
 
 def content(path: Path) -> bytes:
-    """The bytes of a file, and of a pipe that is open already; anything that may last for ever is refused.
+    """The bytes of a file or of an open pipe; anything that may block forever is refused.
 
     Raises:
-        OSError: it cannot be read, is another pipe, or is larger than any text that is meant for us.
+        OSError: it cannot be read, is another pipe, or is larger than any job file.
     """
-    if stat.S_ISFIFO(path.stat().st_mode) and path.parts[:2] not in _OPEN:  # to open it may last for ever
+    if stat.S_ISFIFO(path.stat().st_mode) and path.parts[:2] not in _OPEN:  # opening it may block forever
         raise OSError(errno.EINVAL, "it is a pipe, and not a file", str(path))
     with path.open("rb") as file:
         data = file.read(_MOST_BYTES + 1)
@@ -106,11 +106,11 @@ def parse(text: str, source: str) -> Document:
     """The document in a text.
 
     Raises:
-        SpecError: it is no YAML, is nested too deeply, or has a key twice.
+        SpecError: it is not YAML, is nested too deeply, or has a key twice.
     """
     try:
         text.encode()
-    except UnicodeEncodeError:  # an argument or a variable of bytes that are no text
+    except UnicodeEncodeError:  # an argument or a variable that is not text
         raise SpecError([Issue(("file",), "is not UTF-8 text", source)]) from None
     try:
         _bound(text, source)
@@ -135,7 +135,7 @@ def parse(text: str, source: str) -> Document:
 
 
 def _bound(text: str, source: str) -> None:
-    """Refuses what would end the process, or take minutes, to build; reading events takes neither stack nor memory."""
+    """Refuses what would crash the process or take minutes to build; reading events needs neither stack nor memory."""
     depth = 0
     for count, event in enumerate(yaml.parse(text, Loader=_Parser)):
         line = event.start_mark.line + 1 if event.start_mark else 0
@@ -153,7 +153,7 @@ def scalar(text: str, source: str) -> Any:
     """The value that `text` would have in a job file: `0.1`, `[1, 2]`, `bert`.
 
     Raises:
-        SpecError: it is no YAML.
+        SpecError: it is not YAML.
     """
     return parse(text, source).data
 
@@ -162,7 +162,7 @@ def assignment(given: str) -> tuple[str, Any, str]:
     """The field and the value of a `--set field=value`, and how messages name it.
 
     Raises:
-        SpecError: it is none, or the value is no YAML.
+        SpecError: it is malformed, or the value is not YAML.
     """
     field, equals, text = given.partition("=")
     source = f"--set {given}"
@@ -176,7 +176,7 @@ def assignment(given: str) -> tuple[str, Any, str]:
 
 
 class _Builder:
-    """Turns nodes into data and notes lines and issues on the way."""
+    """Turns nodes into data and records lines and issues."""
 
     def __init__(self, source: str) -> None:
         self.source = source
@@ -186,14 +186,14 @@ class _Builder:
         self._count = 0
 
     def build(self, node: Any, place: Place) -> Any:
-        """The data of a node; issues are kept and None stands in for what is wrong."""
+        """The data of a node; issues are recorded and None replaces invalid parts."""
         line = node.start_mark.line + 1
         self.lines.setdefault(place, line)
         self._count += 1
         if id(node) in self._above or self._count > _MOST_NODES:
             why = "an alias stands for something that contains it" if id(node) in self._above else "is too large"
             if not self.issues:
-                self._complain(place, why, line)
+                self._add_issue(place, why, line)
             return None
         if isinstance(node, yaml.ScalarNode):
             return self._scalar(node, place)
@@ -212,12 +212,12 @@ class _Builder:
         for key_node, value_node in pairs:
             line = key_node.start_mark.line + 1
             if not isinstance(key_node, yaml.ScalarNode):
-                self._complain(place, "a key must be a single word", line)
+                self._add_issue(place, "a key must be a single word", line)
                 continue
-            # A key is what is written: `on: 1` and `1: x` have the keys "on" and "1".
+            # A key is its source text: `on: 1` and `1: x` have the keys "on" and "1".
             key = key_node.value
             if key in first:
-                self._complain((*place, key), f"is given twice, in lines {first[key]} and {line}; keep one", line)
+                self._add_issue((*place, key), f"is given twice, in lines {first[key]} and {line}; keep one", line)
                 continue
             if key in data:
                 self._forget((*place, key))
@@ -227,7 +227,7 @@ class _Builder:
         return data
 
     def _merged(self, values: list[Any], place: Place) -> dict[str, Any]:
-        """What `<<` brings in; of several mappings the first wins."""
+        """The fields that `<<` merges; of several mappings the first wins."""
         data: dict[str, Any] = {}
         sources = [item for value in values for item in (value.value if value.id == "sequence" else [value])]
         for source in reversed(sources):
@@ -235,7 +235,7 @@ class _Builder:
             if isinstance(below, dict):
                 data.update(below)
             else:
-                self._complain(place, "`<<` needs a mapping", source.start_mark.line + 1)
+                self._add_issue(place, "`<<` needs a mapping", source.start_mark.line + 1)
         return data
 
     def _forget(self, place: Place) -> None:
@@ -251,17 +251,17 @@ class _Builder:
         if tag == "bool" and _BOOL.fullmatch(text):
             return text.lower() == "true"
         if tag == "int" and len(text) > _LONGEST_NUMBER:
-            self._complain(place, f"is a number of {len(text)} digits; put it in quotes", node.start_mark.line + 1)
+            self._add_issue(place, f"is a number of {len(text)} digits; put it in quotes", node.start_mark.line + 1)
             return None
         if tag == "int" and _INT.fullmatch(text):
             return int(text, 10 if text.lstrip("+-").isdigit() else 0)
         if tag == "float" and _FLOAT.fullmatch(text):
             plain = text.lower().replace(".inf", "inf").replace(".nan", "nan")
             return float(plain) if not math.isnan(float(plain)) else math.nan
-        self._complain(
+        self._add_issue(
             place, f"{errors.shortened(repr(text), 60)} with the tag {node.tag} cannot be read", node.start_mark.line + 1
         )
         return None
 
-    def _complain(self, place: Place, message: str, line: int) -> None:
+    def _add_issue(self, place: Place, message: str, line: int) -> None:
         self.issues.append(Issue(place or ("file",), message, self.source, line))

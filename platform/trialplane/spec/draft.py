@@ -1,4 +1,4 @@
-"""A job in the making: the raw data of a job file with overrides laid over it, and where each piece came from.
+"""An unvalidated job: the raw data of a job file with overrides merged over it, and the origin of each piece.
 
 Merging: mappings merge field by field, everything else replaces. A parameter whose `type` changes and a sampler or
 pruner whose name changes are replaced whole, because the other fields belong to the former one. `null` takes a
@@ -17,9 +17,9 @@ from trialplane.spec import former
 from trialplane.spec.document import Document
 
 _NAMED = ("sampler", "pruner")
-# Where a name is a field of its own and may stand in place of the mapping: `pruner: median`.
+# Fields with a name, which may replace the whole mapping: `pruner: median`.
 _SHORT = (*_NAMED, "wrapped", "independent_sampler", "crossover", "mutation")
-_LEARNER: Place = ("collect", "learner")  # its entrypoint may stand in its place: `learner: train:learn`
+_LEARNER: Place = ("collect", "learner")  # its entrypoint may replace the mapping: `learner: train:learn`
 _LONGEST_INDEX = 9  # digits of a place in a list
 
 
@@ -57,11 +57,11 @@ class Draft:
             if not place or place[0] not in skip
         }
         made = cls(*plural(data, origins))
-        made.data, made.origins = made._today(made.data, made.origins)
+        made.data, made.origins = made._current(made.data, made.origins)
         return made
 
     def copy(self) -> Draft:
-        """A draft of its own with the same content."""
+        """An independent draft with the same content."""
         other = Draft(self.data, self.origins)
         other.issues, other.former = list(self.issues), dict(self.former)
         return other
@@ -75,20 +75,20 @@ class Draft:
         return Origin("")
 
     def lay(self, data: Mapping[str, Any], origins: Mapping[Place, Origin]) -> None:
-        """Merges a mapping over what is there."""
+        """Merges a mapping over the current content."""
         data, present = dict(data), self.data.get("objectives")
         if "objective" in data and isinstance(present, list) and len(present) == 1 and isinstance(present[0], dict):
             changed = data.pop("objective")
             for key, value in changed.items() if isinstance(changed, dict) else [("metric", changed)]:
                 place: Place = ("objectives", 0, key)
                 self.set(place, value, origins.get(("objective", key), Origin("")))
-        data, origins = self._today(*plural(data, origins))
+        data, origins = self._current(*plural(data, origins))
         for key, value in data.items():
             below = {place: origin for place, origin in origins.items() if place[:1] == (key,)}
             self._put(self.data, (), key, value, below)
 
     def set(self, place: Place, value: Any, origin: Origin) -> None:
-        """Puts `value` at one place, making the mappings on the way; what cannot be is an issue."""
+        """Sets `value` at one place, creating the mappings above it; an impossible place is an issue."""
         if place[:1] == ("objective",):
             place = ("objectives", 0, *place[1:])
         if (today := former.current(place)) != place:
@@ -114,8 +114,8 @@ class Draft:
         else:
             self._put(here, place[:-1], str(last), value, {(*place[:-1], str(last)): origin})
 
-    def _today(self, data: dict[str, Any], origins: Mapping[Place, Origin]) -> tuple[dict[str, Any], dict[Place, Origin]]:
-        """A layer with the names and the forms of today: `learner` as a mapping, also where it was called otherwise."""
+    def _current(self, data: dict[str, Any], origins: Mapping[Place, Origin]) -> tuple[dict[str, Any], dict[Place, Origin]]:
+        """A layer with current names and forms: `learner` as a mapping, also under its former name."""
         collect, spots = data.get("collect"), dict(origins)
         if not isinstance(collect, dict):
             return data, spots
@@ -142,7 +142,7 @@ class Draft:
         return here
 
     def keep(self, place: Place, indices: Sequence[int]) -> None:
-        """Drops all items of a list but those at `indices`; the rest keep their lines."""
+        """Drops all items of a list but those at `indices`, which keep their lines."""
         items = self.get(place)
         items[:] = [items[index] for index in indices]
         size = len(place)
@@ -154,7 +154,7 @@ class Draft:
                 self.origins[(*place, indices.index(int(spot[size])), *spot[size + 1 :])] = origin
 
     def _step(self, here: Any, so_far: Place, step: str | int, place: Place, origin: Origin) -> Any:
-        """The container below `here`, made when it is not there; None after an issue."""
+        """The container below `here`, created if missing; None after an issue."""
         if isinstance(here, list):
             if _is_index(step) and int(step) == len(here):
                 here.append({})
@@ -202,7 +202,7 @@ class Draft:
         self._mark(place, origins)
 
     def _mark(self, place: Place, origins: Mapping[Place, Origin]) -> None:
-        """Forgets where `place` and all below came from, and notes anew."""
+        """Replaces the origins of `place` and everything below."""
         if place in self.origins:  # else nothing below it has one either
             for stale in [spot for spot in self.origins if spot[: len(place)] == place]:
                 del self.origins[stale]
@@ -214,13 +214,13 @@ class Draft:
 
 
 def is_another(above: Place, key: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
-    """Whether `new` names another type, sampler or pruner than `old`, so that their fields do not mix."""
+    """Whether `new` names another type, sampler or pruner than `old`, so that their fields must not mix."""
     field = "type" if above == ("space",) else "name" if key in _SHORT else ""
     return bool(field) and field in new and new[field] != old.get(field)
 
 
 def plural(data: dict[str, Any], origins: Mapping[Place, Origin]) -> tuple[dict[str, Any], dict[Place, Origin]]:
-    """`objective: {…}` as `objectives: [{…}]`; both given stays as it is, for the checks to refuse."""
+    """`objective: {…}` as `objectives: [{…}]`; if both are given nothing changes, and the checks refuse it."""
     if "objective" not in data or "objectives" in data:
         return data, dict(origins)
     data = {("objectives" if key == "objective" else key): value for key, value in data.items()}

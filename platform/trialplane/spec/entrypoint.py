@@ -1,4 +1,4 @@
-"""Whether the code that a job names is there, told from the text of the files: nothing is imported or run."""
+"""Checks that the code that a job names exists, from the source text: nothing is imported or run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trialplane.spec.jobs import Job
 
 
 def check(job: Job, folder: Path, broken: Collection[Place]) -> Iterator[Issue]:
-    """What is wrong with the functions that a job names.
+    """Issues of the functions that a job names.
 
     Args:
         job: that names them.
@@ -30,7 +30,7 @@ def check(job: Job, folder: Path, broken: Collection[Place]) -> Iterator[Issue]:
 
 
 def _look(text: str, folder: Path, unread: set[Path], given: tuple[str, ...]) -> Iterator[str | Issue]:
-    """What is wrong with one function.
+    """Issues of one function.
 
     Args:
         text: module:function.
@@ -42,7 +42,7 @@ def _look(text: str, folder: Path, unread: set[Path], given: tuple[str, ...]) ->
     base = folder.joinpath(*module.split("."))
     try:
         file = next((path for path in (base.with_suffix(".py"), base / "__init__.py") if path.is_file()), None)
-    except OSError:  # a name too long for a file, or a folder that is closed
+    except OSError:  # a name too long for a file, or no access
         file = None
     if file is None:
         there = [path.stem for path in folder.glob("*.py")] if folder.is_dir() else []
@@ -55,8 +55,8 @@ def _look(text: str, folder: Path, unread: set[Path], given: tuple[str, ...]) ->
     except SyntaxError as error:
         unread.add(file)
         line = errors.shortened((error.text or "").strip(), 100)
-        said = f"{error.msg}: {line}" if line else str(error.msg)
-        yield Issue((module,), f"is not Python: {said}", str(file), error.lineno or 0)
+        reason = f"{error.msg}: {line}" if line else str(error.msg)
+        yield Issue((module,), f"is not Python: {reason}", str(file), error.lineno or 0)
         return
     except (OSError, ValueError) as error:  # ValueError: the file holds null bytes
         unread.add(file)
@@ -81,14 +81,14 @@ def _unfit(node: ast.stmt, given: tuple[str, ...]) -> str:
     if isinstance(node, (ast.Assign, ast.AnnAssign)):
         made = node.value
         if isinstance(made, ast.Constant) and made.value is None:
-            return ""  # something may take its place when the module runs
+            return ""  # it may be replaced when the module runs
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         if not all(isinstance(target, ast.Name) for target in targets):
             return ""  # of several names at once, what each gets is known when the module runs
         if isinstance(made, (ast.Constant, ast.JoinedStr, ast.List, ast.Tuple, ast.Dict, ast.Set)):
             return f"is {ast.unparse(made)[:40]} and no function"
     if isinstance(made, ast.AsyncFunctionDef):
-        return "is async, and nobody would await it; drop async"
+        return "is async, but it is called synchronously; drop async"
     if not given or not isinstance(made, (ast.FunctionDef, ast.Lambda)) or getattr(made, "decorator_list", []):
         return ""
     arguments = made.args

@@ -1,6 +1,6 @@
-"""Parameters given on the command line: those of `--params` leave the space, and what depended on them is settled.
+"""Parameters given on the command line: those of `--params` leave the space, and conditions on them are resolved.
 
-A name that the job does not have is refused, in `--params` as in `--set params.…`: nothing would read it.
+A name that the job does not have is refused, in `--params` as in `--set params.…`, as nothing would read it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def named(*jobs: Mapping[str, Any]) -> set[str]:
 
 
 def refused(whole: Draft, given: Mapping[str, tuple[Place, Any]], known: Collection[str]) -> Iterator[Issue]:
-    """What is wrong with the parameters among the fields of `--set`, of flags and of the SDK.
+    """Issues of the parameters among the fields of `--set`, of flags and of the SDK.
 
     Args:
         whole: the draft with all of them laid over it.
@@ -39,9 +39,9 @@ def refused(whole: Draft, given: Mapping[str, tuple[Place, Any]], known: Collect
             if name not in known:
                 hint = errors.nearest(name, known)
                 message = "; ".join(part for part in ("there is no such parameter", hint.rstrip("?")) if part)
-                yield Issue(("params", name), f"{message}; a new one is added to params in job.yaml", source)
+                yield Issue(("params", name), f"{message}; add new ones to params in job.yaml", source)
             elif isinstance(searched, dict) and name in searched:
-                cure = f"--set space.{name}=null takes it out of the space"
+                cure = f"--set space.{name}=null removes it from the space"
                 yield Issue(("params", name), f"is searched, and what is drawn wins; {cure}", source)
 
 
@@ -54,7 +54,7 @@ def lay(whole: Draft, params: Mapping[str, Any]) -> None:
     searched = whole.data.get("space")
     known = whole.data.get("params") or {}
     if not isinstance(known, dict):
-        return  # the issue about params itself says enough
+        return  # params itself has an issue
     for name, value in params.items():
         if isinstance(searched, dict) and name in searched:
             gone = _leave(whole, searched, name)
@@ -71,13 +71,13 @@ def lay(whole: Draft, params: Mapping[str, Any]) -> None:
 
 
 def _settle(whole: Draft, searched: dict[str, Any], other: str, name: str, value: Any) -> set[str]:
-    """Takes the condition on `name` from a parameter, or the parameter when it does not hold; gives what left."""
+    """Takes the condition on `name` from a parameter, or the parameter when it does not hold; returns the removed names."""
     conditions = searched[other].get("when") if isinstance(searched[other], dict) else None
     if not isinstance(conditions, dict) or name not in conditions:
         return set()
     allowed = conditions.pop(name)
     listed = allowed if isinstance(allowed, (list, tuple)) else [allowed]
-    return set() if any(space.same(value, wanted) for wanted in listed) else _leave(whole, searched, other)
+    return set() if any(space.same(value, allowed_value) for allowed_value in listed) else _leave(whole, searched, other)
 
 
 def _leave(whole: Draft, searched: dict[str, Any], name: str) -> set[str]:

@@ -1,4 +1,4 @@
-"""Names that fields of a job had in earlier versions: taken for this version, with a note where a user wrote them."""
+"""Former names of fields of a job: accepted for this version, with a note to the user."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NAMES: Mapping[Place, Place] = {("collect", "consumer"): ("collect", "learner")}
 
 
 def current(place: Place) -> Place:
-    """The place of a field by the names of today."""
+    """The place of a field by its current names."""
     for old, new in NAMES.items():
         if place[: len(old)] == old:
             return (*new, *place[len(old) :])
@@ -19,7 +19,7 @@ def current(place: Place) -> Place:
 
 
 def renamed(section: Mapping[str, Any], above: Place) -> tuple[dict[str, Any], list[Place]]:
-    """A section by the names of today, and the former names that it had; where it has both, it stays, to be refused."""
+    """A section by current names, and the former names it had; if it has both, it is unchanged, to be refused."""
     made, found = dict(section), []
     for old, new in NAMES.items():
         if old[:-1] == above and old[-1] in made and new[-1] not in made:

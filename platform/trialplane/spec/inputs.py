@@ -1,6 +1,6 @@
-"""Whether the data files that a job names are there and hold what it needs, told from as little of them as can be.
+"""Checks that the data files that a job names exist and hold what it needs, reading as little of them as possible.
 
-Of a table that is its first record. Of plain text it is as many lines as all ranks need for one batch each.
+Of a table that is its first record. Of plain text it is the lines that all ranks need for one batch each.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from trialplane.spec.jobs import Input, Job
 
 _SEPARATORS = {".csv": ",", ".tsv": "\t"}
 _RECORDS = (".jsonl", ".ndjson", ".json")
-# A first line longer than this is no record but a file of another kind.
+# A first line longer than this is not a record: the file is of another kind.
 _LONGEST_LINE = 16 * 2**20
 _PARQUET = ".parquet"
 _PARQUET_MARK = b"PAR1"
@@ -34,7 +34,7 @@ _PIECE = 2**20
 
 
 def check_inputs(job: Job, folder: Path, elsewhere: str = "", *, away: bool = False) -> list[Issue]:
-    """What is wrong with the files in `job.inputs`.
+    """Issues of the files in `job.inputs`.
 
     Args:
         job: names the files in its params; relative paths start at the job's folder.
@@ -43,11 +43,11 @@ def check_inputs(job: Job, folder: Path, elsewhere: str = "", *, away: bool = Fa
         away: whether the trials are on another machine, which has no file of this one but the job's folder.
     """
     found: list[Issue] = []
-    for name, wanted in job.inputs.items():
+    for name, input_ in job.inputs.items():
         field, value = f"params.{name}", job.params.get(name)
         if value is None:
-            if not (wanted.optional or name in job.search.names or job.search.function):
-                found.append(Issue((field,), f"is null, and must name {_kind(wanted)}"))
+            if not (input_.optional or name in job.search.names or job.search.function):
+                found.append(Issue((field,), f"is null, and must name {_kind(input_)}"))
             continue
         files: list[Path] = []
         before = len(found)
@@ -58,37 +58,37 @@ def check_inputs(job: Job, folder: Path, elsewhere: str = "", *, away: bool = Fa
             try:
                 file = Path(path).expanduser()
             except RuntimeError:
-                found.append(Issue((field,), f"begins with a user that is not there: {path}"))
+                found.append(Issue((field,), f"begins with an unknown user: {path}"))
                 continue
             below = Path(os.path.normpath(folder.absolute() / file))
             file = file if file.is_absolute() else folder / file
             if elsewhere and file.is_relative_to(elsewhere) and not os.path.lexists(file):
                 break  # nor can the lines of all of them be counted
             files.append(file)
-            message = _look(file, wanted, _columns(job, wanted)) or _unreachable(
+            message = _look(file, input_, _columns(job, input_)) or _unreachable(
                 path, below, folder.absolute(), elsewhere, away
             )
             if message:
                 found.append(Issue((field,), message, str(file)))
         else:
-            if wanted.format == "lines" and len(found) == before:
-                found += [Issue((field,), text, str(files[0]) if files else "") for text in _too_few(job, wanted, files)]
+            if input_.format == "lines" and len(found) == before:
+                found += [Issue((field,), text, str(files[0]) if files else "") for text in _too_few(job, input_, files)]
     return found
 
 
-def _kind(wanted: Input) -> str:
-    tables = "a .csv, .tsv, .jsonl or .parquet file" if wanted.format == "dataset" else "a .csv, .tsv or .jsonl file"
-    return "a text file" if wanted.format == "lines" else tables
+def _kind(input_: Input) -> str:
+    tables = "a .csv, .tsv, .jsonl or .parquet file" if input_.format == "dataset" else "a .csv, .tsv or .jsonl file"
+    return "a text file" if input_.format == "lines" else tables
 
 
-def _columns(job: Job, wanted: Input) -> list[str]:
+def _columns(job: Job, input_: Input) -> list[str]:
     """The columns that a table must have; a parameter that is null or searched names none."""
-    named = [job.params.get(name) for name in wanted.columns_of]
-    return list(dict.fromkeys([*wanted.columns, *(name for name in named if isinstance(name, str))]))
+    named = [job.params.get(name) for name in input_.columns_of]
+    return list(dict.fromkeys([*input_.columns, *(name for name in named if isinstance(name, str))]))
 
 
 def _unreachable(path: str, file: Path, folder: Path, elsewhere: str, away: bool) -> str:
-    """Why trials would not find a file that is here, or nothing: they get a copy of the job's folder.
+    """Why trials would not find a local file, or "": they get a copy of the job's folder.
 
     Args:
         path: as the user wrote it.
@@ -100,7 +100,7 @@ def _unreachable(path: str, file: Path, folder: Path, elsewhere: str, away: bool
     inside = file.is_relative_to(folder)
     if not Path(path).expanduser().is_absolute():
         if inside or away:
-            return "" if inside else f"is outside of the job's folder, which alone travels to the cluster; {_way(elsewhere)}"
+            return "" if inside else f"is outside of the job's folder, which alone is sent to the cluster; {_way(elsewhere)}"
         return f"is outside of the job's folder, of which a run has a copy; write {file}"
     if not away or (elsewhere and file.is_relative_to(elsewhere)):
         return ""
@@ -113,8 +113,8 @@ def _way(elsewhere: str) -> str:
     return f"put it on the chart's data volume and write {elsewhere}/…, or, a small one, into the job's folder"
 
 
-def _look(file: Path, wanted: Input, columns: Sequence[str]) -> str:
-    """What is wrong with one file, or nothing."""
+def _look(file: Path, input_: Input, columns: Sequence[str]) -> str:
+    """What is wrong with one file, or ""."""
     try:
         mode = file.stat().st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -122,10 +122,10 @@ def _look(file: Path, wanted: Input, columns: Sequence[str]) -> str:
     except (OSError, ValueError) as error:  # a circle of links, a closed folder, a name too long or with a zero byte
         return f"cannot be read: {getattr(error, 'strerror', error)}"
     if stat.S_ISDIR(mode):
-        return f"is a folder; name {_kind(wanted)}"
-    if not stat.S_ISREG(mode):  # to read it may last for ever
-        return f"is a device or a pipe, and not a file; name {_kind(wanted)}"
-    return _look_at_text(file) if wanted.format == "lines" else _look_at_table(file, wanted, columns)
+        return f"is a folder; name {_kind(input_)}"
+    if not stat.S_ISREG(mode):  # reading it may block forever
+        return f"is a device or a pipe, and not a file; name {_kind(input_)}"
+    return _look_at_text(file) if input_.format == "lines" else _look_at_table(file, input_, columns)
 
 
 def _beside(file: Path) -> list[str]:
@@ -136,14 +136,14 @@ def _beside(file: Path) -> list[str]:
         return []
 
 
-def _look_at_table(file: Path, wanted: Input, columns: Sequence[str]) -> str:
+def _look_at_table(file: Path, input_: Input, columns: Sequence[str]) -> str:
     suffixes = [suffix.lower() for suffix in file.suffixes]
     packed = suffixes[-1:] == [".gz"]
     kind = (suffixes[:-1] if packed else suffixes)[-1:] or [""]
-    if wanted.format == "dataset" and suffixes[-1:] == [_PARQUET]:
+    if input_.format == "dataset" and suffixes[-1:] == [_PARQUET]:
         return _look_at_parquet(file, columns)
     if kind[0] not in _SEPARATORS and kind[0] not in _RECORDS:
-        cure = _kind(wanted).removesuffix(" file").removeprefix("a ")
+        cure = _kind(input_).removesuffix(" file").removeprefix("a ")
         return f"is of a kind that cannot be read ({kind[0] or 'no suffix'}); give {cure}, plain or .gz"
     try:
         with (
@@ -166,14 +166,14 @@ def _look_at_table(file: Path, wanted: Input, columns: Sequence[str]) -> str:
 
 
 def _look_at_parquet(file: Path, columns: Sequence[str]) -> str:
-    """Looks for the names in the footer, where they stand as they are; what else stands there is not taken apart."""
+    """Searches the footer for the names, which are stored as plain text; the footer is not parsed."""
     try:
         with file.open("rb") as raw:
             begin, size = raw.read(4), raw.seek(0, os.SEEK_END)
             raw.seek(max(0, size - 8))
             length, end = int.from_bytes(raw.read(4), "little"), raw.read(4)
             if begin != _PARQUET_MARK or end != _PARQUET_MARK or length + 12 > size or length > _LONGEST_FOOTER:
-                return "is no Parquet, or is cut off"
+                return "is not Parquet, or is truncated"
             raw.seek(size - 8 - length)
             footer = raw.read(length)
     except OSError as error:
@@ -183,7 +183,7 @@ def _look_at_parquet(file: Path, columns: Sequence[str]) -> str:
 
 
 def _look_at_text(file: Path) -> str:
-    """Looks at the first piece only; a byte that is wrong further on is named by who reads it."""
+    """Checks the first piece only; an invalid byte further on is reported when it is read."""
     try:
         with file.open("rb") as raw:
             head = raw.read(_PIECE)
@@ -212,9 +212,9 @@ def _plain(file: Path) -> str:
     return file.stem if file.suffix == ".gz" else "NEW.txt"
 
 
-def _too_few(job: Job, wanted: Input, files: Sequence[Path]) -> list[str]:
-    """Says so when there are fewer lines, blank ones aside, than a batch of all ranks needs."""
-    return [text for field, terms in wanted.amounts.items() if (text := _lacks(job, field == "per_rank", terms, files))][:1]
+def _too_few(job: Job, input_: Input, files: Sequence[Path]) -> list[str]:
+    """A message if there are fewer non-blank lines than a batch of all ranks needs."""
+    return [text for field, terms in input_.amounts.items() if (text := _lacks(job, field == "per_rank", terms, files))][:1]
 
 
 def _lacks(job: Job, per_rank: bool, terms: Sequence[int | str], files: Sequence[Path]) -> str:

@@ -78,17 +78,17 @@ def load_job(
     kind: str | None = None,
     notes: list[str] | None = None,
 ) -> Job:
-    """The job in a folder, with everything laid over it that a command line can.
+    """The job in a folder, with all overrides of a command line applied.
 
     Args:
         folder: holds job.yaml and the code.
         profile: name of one of the file's profiles.
         sets: `field=value` each, value in YAML: `space.lr.high=0.1`.
         overrides: dotted field → value, or → `Flag`; None stands for a flag that was not given.
-        params: values to fix; a parameter of the space leaves it.
+        params: values to fix; such parameters are removed from the space.
         environ: variables, of which those in the job's `environment` are read; empty ones are not.
-        kind: what the job must be; a job of another kind has no other issue, for those would be about that.
-        notes: takes what the user should know of a job that is right all the same.
+        kind: that the job must have; for another kind this is the only issue.
+        notes: collects remarks on a valid job for the user.
 
     Raises:
         SpecError: with every issue.
@@ -145,7 +145,7 @@ def load_job(
 
 
 def _former(place: Place, origin: Origin) -> str:
-    """What is said of a field that is given by the name of an earlier version."""
+    """The note on a field that is given by a former name."""
     old, new = (".".join(map(str, path)) for path in ((*origin.within, *place), former.current(place)))
     where = f" ({origin.source}:{origin.line})" if origin.line else f" ({origin.source})" if origin.source else ""
     return f"{old} is called {new} now{where}; the next version does not know the old name"
@@ -174,7 +174,7 @@ def _name(folder: Path) -> str:
 
 
 def _shown(path: Path) -> str:
-    """A path as short as it can be told."""
+    """A path in its shortest form."""
     try:
         return str(path.absolute().relative_to(Path.cwd()))
     except ValueError:
@@ -207,10 +207,10 @@ def _lay_profile(base: Draft, text: Document, name: str) -> None:
 
 
 def _judge_profile(base: Draft, text: Document, name: str, plain: verdict.Verdict, singular: bool) -> list[Issue]:
-    """What is wrong with the job only when a profile is laid over it, chosen or not."""
+    """Issues that the job has only with a profile, chosen or not."""
     trial = base.copy()
     _lay_profile(trial, text, name)
-    # A field of the file that is wrong already may be wrong in other words with the profile; once is enough.
+    # An invalid field of the file may have another message with the profile; report it once.
     known_fields = {(one.field, one.line) for one in plain.issues}
     found = [
         one
@@ -226,8 +226,8 @@ def _judge_profile(base: Draft, text: Document, name: str, plain: verdict.Verdic
 
 
 def _lay_environment(whole: Draft, environ: Mapping[str, str]) -> None:
-    wanted = whole.data.get("environment")
-    for variable, field in wanted.items() if isinstance(wanted, dict) else ():
+    variables = whole.data.get("environment")
+    for variable, field in variables.items() if isinstance(variables, dict) else ():
         given = environ.get(variable, "")
         if not given.strip() or not isinstance(field, str):
             continue
@@ -238,7 +238,7 @@ def _lay_environment(whole: Draft, environ: Mapping[str, str]) -> None:
             if isinstance(old, list) and not isinstance(value, list):
                 value = [document.scalar(part, variable) for part in given.split(",") if part.strip()]
         except SpecError:
-            value = given  # a plain string that happens to be no YAML
+            value = given  # a plain string that is not valid YAML
         if _is_number(old) and not _is_number(value) and value is not None:
             whole.issues.append(Issue((field,), f"must be a number like {old}, not {given!r}", variable))
         else:
@@ -258,7 +258,7 @@ def _lay_set(whole: Draft, given: str) -> tuple[Place, Any] | None:
 
 
 def _check_code(whole: Draft, judged: verdict.Verdict, folder: Path) -> list[Issue]:
-    """What is wrong with the functions that the job names, as far as it is said which those are."""
+    """Issues of the functions that the job names, where they are named."""
     if judged.sound is None or ("kind",) in judged.broken:  # a kind may have an entrypoint of its own
         return []
     found = entrypoint.check(judged.sound, folder, judged.broken)

@@ -1,4 +1,4 @@
-"""What the models of a job have in common, and the issues that one finds in itself, all at once, as one pydantic error."""
+"""The base of all models of a job, and a way for a model to report all of its issues as one pydantic error."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pydantic_core import PydanticCustomError
 
 from trialplane.errors import Issue
 
-ISSUES = "issues"  # type of the error by which a model refuses itself
+ISSUES = "issues"  # type of the error with which a model rejects its data
 
 
 class Model(BaseModel):
-    """What every model of the spec is: a frozen value that knows all its fields."""
+    """The base of every model of the spec: frozen, without unknown fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

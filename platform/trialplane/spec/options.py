@@ -1,6 +1,6 @@
 """Every option of Optuna's samplers, pruners, crossovers and mutations, as data.
 
-The laptop has no Optuna, so the names and types stand here; a test compares them with the installed Optuna. The
+The laptop has no Optuna, so the names and types are listed here; a test compares them with the installed Optuna. The
 controller reads the same tables to turn (name, options) into objects: `Choice.cls` is the class, `Option.argument` its
 keyword. Not listed are the arguments that the platform sets itself, see `Choice.platform`.
 """

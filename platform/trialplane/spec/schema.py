@@ -38,10 +38,10 @@ def json_schema() -> dict[str, Any]:
     watched = {key: defs["Pruner"]["properties"][key] for key in WATCHED}
     defs["Pruner"] = _watching(defs[_NAMES[Kind.PRUNER]], watched)
     learner = defs["Collect"]["properties"]["learner"]
-    words = learner.pop("description")
+    description = learner.pop("description")
     short = {"type": "string", "pattern": f"^{values.FUNCTION}$"}
-    defs["Collect"]["properties"]["learner"] = {"anyOf": [short, learner, {"type": "null"}], "description": words}
-    defs["Collect"]["properties"]["consumer"] = {**short, "deprecated": True, "description": "What learner was called."}
+    defs["Collect"]["properties"]["learner"] = {"anyOf": [short, learner, {"type": "null"}], "description": description}
+    defs["Collect"]["properties"]["consumer"] = {**short, "deprecated": True, "description": "Former name of learner."}
     kinds = {name: defs.pop(kind.__name__) for name, kind in jobs.CLASSES.items()}
     for definition in (*defs.values(), *kinds.values()):
         _conditions(definition)
@@ -84,13 +84,13 @@ def json_schema() -> dict[str, Any]:
 
 
 def _file(definition: dict[str, Any]) -> dict[str, Any]:
-    """What the file of a kind holds: not the name, and `objective` in the place of one in `objectives`."""
+    """The file of a kind: without the name, and with `objective` as a short form of `objectives`."""
     properties = {key: value for key, value in definition["properties"].items() if key != "name"}
     for key in ("sampler", "pruner"):
         if key in properties:
             properties[key].pop("default", None)
     if "space" in properties:
-        _parameters(definition)["additionalProperties"] = False  # a name that does not fit the pattern
+        _parameters(definition)["additionalProperties"] = False  # a name that does not match the pattern
     properties["objective"] = {
         "$ref": f"{_PREFIX}Objective",
         "description": "What to optimize, when it is one metric; else `objectives`.",
@@ -138,7 +138,7 @@ def _named(kind: Kind) -> dict[str, Any]:
 
 
 def _watching(named: dict[str, Any], watched: dict[str, Any]) -> dict[str, Any]:
-    """The job's own pruner: as any, with what it watches."""
+    """The job's own pruner: with the metric that it watches."""
     forms = [
         {**form, "properties": {**form["properties"], **watched}} if "properties" in form else form
         for form in named["anyOf"]

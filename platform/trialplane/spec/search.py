@@ -1,4 +1,4 @@
-"""How the parameters of trials are drawn, and by what trials are compared; without Optuna, which the ledger brings."""
+"""How the parameters of trials are drawn, and how trials are compared; without Optuna, which the ledger imports."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Objective(models.Model):
 
 
 class Constraint(models.Model):
-    """Bounds of a metric, both included; a trial outside is infeasible and never the best."""
+    """Inclusive bounds of a metric; a trial outside is infeasible and never the best."""
 
     metric: str = Field(min_length=1, description="Name of the metric that the job returns.")
     min: values.Number | None = Field(default=None, description="Smallest value allowed.")
@@ -37,7 +37,7 @@ class Constraint(models.Model):
         return self
 
     def excess(self, value: float) -> float:
-        """How far `value` lies outside: over 0 is infeasible, 0 or less feasible, as Optuna wants it."""
+        """How far `value` lies outside: over 0 is infeasible, 0 or less feasible, as in Optuna."""
         sides = [
             bound
             for bound in (
@@ -51,7 +51,7 @@ class Constraint(models.Model):
 
 @dataclasses.dataclass(frozen=True)
 class Search:
-    """What a study draws from, how, and by what it compares its trials.
+    """The space of a study, how it is sampled, and how trials are compared.
 
     Attributes:
         space: the parameters, or module:function of an Optuna trial.
@@ -82,7 +82,7 @@ class Search:
         """The sampled parameters, each after those its condition names; empty when the space is code.
 
         Raises:
-            ValueError: the conditions go round in a circle; no job that `load_job` gave does.
+            ValueError: the conditions are circular, which `load_job` rules out.
         """
         return {} if isinstance(self.space, str) else dict(spaces.ordered(self.space))
 

@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from trialplane.errors import Issue
 from trialplane.spec import models, values
 
-# With more combinations than this in the parameters that conditions ask for, points are not counted.
+# With more combinations than this of the parameters named by conditions, points are not counted.
 _MOST_BRANCHES = 10_000
 _MOST_CHOICES = 20  # that a message lists
 
@@ -56,7 +56,7 @@ class FloatParameter(_Parameter):
 
     @property
     def count(self) -> int | None:
-        """How many values there are, or None when there is no end to them."""
+        """How many values there are, or None if infinitely many."""
         if self.low == self.high:
             return 1
         return None if self.step is None else int((self.high - self.low) / self.step + 1e-8) + 1
@@ -65,7 +65,7 @@ class FloatParameter(_Parameter):
         """Every value, for a grid.
 
         Raises:
-            ValueError: there are endless many.
+            ValueError: there are infinitely many.
         """
         if self.count is None:
             raise ValueError("a float without a step has no grid")
@@ -148,7 +148,7 @@ def same(one: Any, other: Any) -> bool:
 def is_active(parameter: AnyParameter, drawn: Mapping[str, Any]) -> bool:
     """Whether `parameter` exists, given the values drawn before it; one whose condition is not drawn does not."""
     return all(
-        name in drawn and any(same(drawn[name], wanted) for wanted in allowed) for name, allowed in parameter.when.items()
+        name in drawn and any(same(drawn[name], value) for value in allowed) for name, allowed in parameter.when.items()
     )
 
 
@@ -158,7 +158,7 @@ def ordered(
     """The parameters so that each comes after those its `when` names, else in the order they were written.
 
     Raises:
-        ValueError: the conditions go round in a circle.
+        ValueError: the conditions are circular.
     """
     circle = cycle(space)
     if circle:
@@ -178,7 +178,7 @@ def ordered(
 
 
 def cycle(space: Mapping[str, AnyParameter]) -> list[str]:
-    """A circle of conditions, its first name repeated at the end, or nothing."""
+    """A cycle of conditions, its first name repeated at the end, or []."""
     clear: set[str] = set()
     for start in space:
         trail: list[str] = []
@@ -204,7 +204,7 @@ def cycle(space: Mapping[str, AnyParameter]) -> list[str]:
 
 
 def count_points(parameters: dict[str, AnyParameter]) -> int | None:
-    """How many points the space has, following conditions, or None when it has no end or is too large to count.
+    """How many points the space has, following conditions, or None when it is infinite or too large to count.
 
     Args:
         parameters: in an order in which conditions come after what they name.
@@ -230,7 +230,7 @@ def count_points(parameters: dict[str, AnyParameter]) -> int | None:
 
 
 def describe(parameter: AnyParameter) -> str:
-    """The range in words."""
+    """A description of the range."""
     if isinstance(parameter, CategoricalParameter):
         if len(parameter.choices) > _MOST_CHOICES:
             return f"one of {len(parameter.choices)} choices"
@@ -252,7 +252,7 @@ def _interval(low: float, high: float, log: bool, step: float | None, log_and_st
 
 
 def _resolution(low: float, high: float, step: float | None) -> Iterator[Issue]:
-    """What floats cannot tell apart, or not hold."""
+    """Issues of bounds and steps that floats cannot represent or distinguish."""
     if not math.isfinite(high - low):
         yield Issue(("high",), f"{high} is farther from low ({low}) than the largest number there is; narrow the range")
     elif step is not None and step < max(math.ulp(low), math.ulp(high)):

@@ -1,4 +1,4 @@
-"""The kinds of scalar a job file holds, each as an annotated type that says in plain words what it wants."""
+"""The kinds of scalar in a job file, each as an annotated type with a readable error."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _duration(value: Any) -> Any:
     if isinstance(value, str):
         parts = _DURATION.findall(value.replace(" ", ""))
         if not parts or "".join(number + unit for number, unit in parts) != value.replace(" ", ""):
-            raise ValueError(f"{value!r} is no duration; write seconds (90) or 90s, 30m, 2h, 1h30m")
+            raise ValueError(f"{value!r} is not a duration; write seconds (90) or 90s, 30m, 2h, 1h30m")
         return sum(float(number) * _UNITS[unit] for number, unit in parts)
     if isinstance(value, bool):
         raise ValueError("write seconds (90) or 90s, 30m, 2h, 1h30m")
@@ -35,14 +35,14 @@ def _duration(value: Any) -> Any:
 def _quantity(value: Any) -> Any:
     text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
     if not isinstance(text, str) or not _QUANTITY.fullmatch(text):
-        raise ValueError(f"{value!r} is no amount of memory; write 512Mi, 2Gi or bytes")
+        raise ValueError(f"{value!r} is not an amount of memory; write 512Mi, 2Gi or bytes")
     if bytes_of(text) < 1:
         raise ValueError("must be more than 0")
     return text
 
 
 def cores(value: Any) -> int | float | None:
-    """An amount of CPU as Kubernetes writes it, as a number; None for what is none."""
+    """An amount of CPU in Kubernetes' syntax, as a number; None if it is not one."""
     amount: int | float = 0
     if isinstance(value, str) and _CORES.fullmatch(value):
         amount = float(value.removesuffix("m")) / (1000 if value.endswith("m") else 1)
@@ -56,7 +56,7 @@ def cores(value: Any) -> int | float | None:
 def _cores(value: Any) -> int | float:
     amount = cores(value)
     if amount is None:
-        raise ValueError(f"{repr(value)[:40]} is no amount of CPU; write 2, 0.5 or 500m")
+        raise ValueError(f"{repr(value)[:40]} is not an amount of CPU; write 2, 0.5 or 500m")
     return amount
 
 
@@ -64,16 +64,16 @@ def bytes_of(quantity: str) -> int:
     """The bytes in a Kubernetes quantity such as `2Gi`.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not a quantity.
     """
     match = _QUANTITY.fullmatch(quantity)
     if match is None:
-        raise ValueError(f"{quantity!r} is no amount of memory; write 512Mi, 2Gi or bytes")
+        raise ValueError(f"{quantity!r} is not an amount of memory; write 512Mi, 2Gi or bytes")
     return int(float(match[1]) * _BYTES[match[2] or ""])
 
 
 def times(quantity: Any, factor: float) -> str | None:
-    """So many times a Kubernetes quantity, in its unit; None of what is none."""
+    """A multiple of a Kubernetes quantity, in its unit; None if it is not one."""
     match = _QUANTITY.fullmatch(str(quantity))
     return None if match is None else f"{float(match[1]) * factor:.3f}".rstrip("0").rstrip(".") + (match[2] or "")
 
@@ -97,7 +97,7 @@ def _plain(value: Any) -> Any:
         elif isinstance(item, int) and not -_OVER <= item < _OVER:
             found.append(Issue(path, "has more than 64 bits, which no array or database takes; put it in quotes"))
         elif item is not None and not isinstance(item, (str, int, float, bool)):
-            found.append(Issue(path, f"a {type(item).__name__} cannot stand in a job; put it in quotes"))
+            found.append(Issue(path, f"a {type(item).__name__} is not allowed in a job; put it in quotes"))
 
     walk(value, ())
     models.refuse(found)
@@ -105,7 +105,7 @@ def _plain(value: Any) -> Any:
 
 
 def _listed(value: Any) -> Any:
-    """Tuples as lists, so that a value equals what its JSON reads back to."""
+    """Tuples as lists, so that a value equals its JSON round trip."""
     if isinstance(value, dict):
         return {key: _listed(below) for key, below in value.items()}
     if isinstance(value, (list, tuple)):
@@ -121,7 +121,7 @@ def _scalar(value: Any) -> Any:
 
 _OVER = 2**63  # the first whole number that does not fit into 64 bits with a sign
 LARGEST = 2**53  # Optuna keeps whole numbers as floats, which are exact up to here
-# No lower bound here: a field's own one would not win over it.
+# No lower bound here: a field's own bound could not override it.
 Integer = Annotated[int, Field(strict=True, le=LARGEST)]
 Bound = Annotated[int, Field(strict=True, ge=-LARGEST, le=LARGEST)]
 Number = Annotated[FiniteFloat, Field(strict=True)]

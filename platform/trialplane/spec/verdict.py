@@ -1,4 +1,4 @@
-"""A draft becomes a job, or the list of everything that is wrong with it."""
+"""Turns a draft into a job, or into the list of all its issues."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _STAND_INS: Mapping[str, Any] = {
 
 
 class Verdict(NamedTuple):
-    """What a draft came to.
+    """The result of validating a draft.
 
     Attributes:
         job: None when anything is wrong.
@@ -39,9 +39,9 @@ def judge(draft: Draft, singular: bool = False, settled: Collection[Place] = ())
     """Validates a draft.
 
     Args:
-        draft: what the job file and all overrides came to.
-        singular: whether the file says `objective:`; issues then do too.
-        settled: fields that were right in the file alone, and that no override can make wrong.
+        draft: the job file with all overrides.
+        singular: whether the file uses `objective:`; issues then do too.
+        settled: fields that are valid in the file alone and that no override can invalidate.
     """
     if "objective" in draft.data:
         found = [Issue(("objective",), "stands beside objectives; keep one of them")]
@@ -58,7 +58,7 @@ def judge(draft: Draft, singular: bool = False, settled: Collection[Place] = ())
         broken = {_part(issue.place) for issue in found}
     partial = job or _partial(kind, data, broken)
     if partial is not None:
-        # A field that has an issue already gets no second one from the rules that look at several.
+        # A field with an issue gets no second one from the rules across fields.
         taken = {issue.place for issue in found}
         seen = [issue for issue in partial.check(broken) if issue.place not in (*taken, *settled)]
         found += _hinted(draft, seen)
@@ -72,7 +72,7 @@ def _part(place: Place) -> Place:
 
 
 def _partial(kind: type[Job], data: Mapping[str, Any], broken: set[Place]) -> Job | None:
-    """The job without its broken parts, so that the rules can look at the rest; None when nothing can be saved."""
+    """The job without its broken parts, so that the rules can check the rest; None if nothing remains."""
     kept = {key: value for key, value in data.items() if (key,) not in broken and key in kind.model_fields}
     if isinstance(kept.get("space"), dict):
         kept["space"] = {key: value for key, value in kept["space"].items() if ("space", key) not in broken}
@@ -82,12 +82,12 @@ def _partial(kind: type[Job], data: Mapping[str, Any], broken: set[Place]) -> Jo
             kept.setdefault(key, value)
     try:
         return kind.model_validate(kept)
-    except ValidationError:  # a part whose issue lies elsewhere than it says; the issues found so far are shown
+    except ValidationError:  # the cause is in another part; show the issues found so far
         return None
 
 
 def _hinted(draft: Draft, found: Collection[Issue]) -> Iterator[Issue]:
-    """Says so where an override narrowed the space from under what the file says about it."""
+    """Adds a hint where an override narrowed the space so that fields of the file no longer fit."""
     origins: dict[str | int, list[Origin]] = {}
     for place, origin in draft.origins.items():
         if place[:1] == ("space",) and len(place) > 1:
@@ -108,7 +108,7 @@ def _hinted(draft: Draft, found: Collection[Issue]) -> Iterator[Issue]:
 
 
 def located(draft: Draft, issue: Issue, singular: bool = False) -> Issue:
-    """An issue with where its value came from, at the place that it has there."""
+    """An issue with the origin of its value, and the place it has there."""
     place, origin = issue.place, draft.origin(issue.place)
     shown = ("objective", *place[2:]) if singular and place[:1] == ("objectives",) else place
     return Issue((*origin.within, *(shown or ("job",))), issue.message, origin.source, origin.line)

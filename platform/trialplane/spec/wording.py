@@ -1,4 +1,4 @@
-"""Pydantic's errors as issues: at the path that a user wrote, in words that say what would be right."""
+"""Pydantic's errors as issues: at the path that a user wrote, with a message that explains what would be right."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ _PARAMETERS: Mapping[str, type[models.Model]] = {
 
 
 def translate(error: ValidationError, data: Mapping[str, Any]) -> list[Issue]:
-    """Every issue in `error`, which came of validating `data` as a job."""
+    """Every issue in `error`, raised when validating `data` as a job."""
     found: list[Issue] = []
     for entry in error.errors(include_url=False):
         place = _place(entry["loc"])
         if entry["type"] == models.ISSUES:
             found += [issue.below(*place) for issue in entry["ctx"][models.ISSUES]]
         else:
-            found.append(Issue(place, _say(entry, place, data)))
-    # A list whose items are wrong is reported too short as well, because wrong items do not count.
+            found.append(Issue(place, _message(entry, place, data)))
+    # A list with invalid items is reported as too short as well, because those items do not count.
     wrong = [issue.place for issue in found if issue.message.startswith(_UNKNOWN)]
     found = [issue for issue in found if not (issue.message == _MISSING and _is_misspelt(issue.place, wrong))]
-    if any(issue.place == ("kind",) for issue in found):  # judged as a study, of which another kind may have no part
+    if any(issue.place == ("kind",) for issue in found):  # checked as a study, whose fields another kind may lack
         own = {name for kind in jobs.CLASSES.values() for name in kind.model_fields}
         named = any(issue.place == ("kind",) and not issue.message.startswith(_MISSING) for issue in found)
         found = [
@@ -59,8 +59,8 @@ def _place(loc: tuple[str | int, ...]) -> Place:
     return tuple(step for step in loc if step != "[key]")
 
 
-def _say(entry: Any, place: Place, data: Mapping[str, Any]) -> str:
-    """A pydantic error in our words."""
+def _message(entry: Any, place: Place, data: Mapping[str, Any]) -> str:
+    """Our message for a pydantic error."""
     kind, given, context = entry["type"], entry.get("input"), entry.get("ctx", {})
     shown = _short(given)
     if kind == "extra_forbidden":
@@ -97,8 +97,8 @@ def _say(entry: Any, place: Place, data: Mapping[str, Any]) -> str:
         return f"{shown} must be {bound} {limit:g}"
     if kind == "too_short":
         return f"needs at least {context['min_length']}, and is empty"
-    wanted = _KINDS.get(kind)
-    return f"must be {wanted}, not {shown}" if wanted else str(entry["msg"])
+    expected = _KINDS.get(kind)
+    return f"must be {expected}, not {shown}" if expected else str(entry["msg"])
 
 
 _KINDS = {
@@ -140,7 +140,7 @@ def _missing(place: Place) -> str:
 
 
 def _elsewhere(place: Place, data: Mapping[str, Any]) -> str:
-    """Which field is meant by one at the top that stands in a section: collect.workers by workers."""
+    """The field meant by a top-level name that belongs in a section: collect.workers for workers."""
     if len(place) != 1:
         return ""
     found = []

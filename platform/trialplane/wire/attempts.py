@@ -39,7 +39,7 @@ class Attempt:
     """One attempt as the ledger holds it.
 
     Attributes:
-        request: what was asked; of the parameters those that were drawn.
+        request: the request; of the parameters only those that were drawn.
         outcome: how it ended; None while it has not.
         place: among the ends of the run, in the order they were written, from 1 on; None while it has not ended.
         optuna: Optuna's view of it, as `controller.history` writes it; empty where it was not read.
@@ -89,7 +89,7 @@ def ended(select: Select, run: str, after: int) -> tuple[int, list[Attempt]]:
 
 
 def newest_place(found: Sequence[Attempt], after: int) -> int:
-    """The place to ask from next, of who has asked from `after` on and found these."""
+    """The place to continue from, after reading these from `after` on."""
     return max((attempt.place or 0 for attempt in found), default=after)
 
 
@@ -102,7 +102,7 @@ def row(job: Job, attempt: Attempt, alive: bool) -> TrialRow:
     """An attempt as a row.
 
     Args:
-        job: says which metrics are objectives and which are constrained.
+        job: defines which metrics are objectives and which are constrained.
         attempt: that started.
         alive: whether a controller works on the run. Without one an attempt that has not ended never will: it is LOST.
     """
@@ -127,7 +127,7 @@ def check_version(found: int, ledger: str) -> None:
 
 def is_damage(error: sqlite3.Error) -> bool:
     """Whether SQLite found that a file is damaged, or no ledger; else it cannot be used at the moment."""
-    code = getattr(error, "sqlite_errorcode", None)  # none where Python itself could not read what SQLite gave
+    code = getattr(error, "sqlite_errorcode", None)  # missing where Python itself could not decode SQLite's data
     return code is None or code & 0xFF in _DAMAGE
 
 

@@ -1,6 +1,6 @@
 """Which of several failures is the cause: when one rank dies, the others fail because it is gone.
 
-Pure: the supervisor of a node's ranks asks, and whoever joins the outcomes of several nodes.
+Pure: used by the supervisor of a node's ranks, and where the outcomes of several nodes are joined.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from trialplane.wire.records import TrialOutcome
 from trialplane.wire.states import FailureClass, TrialState
 
-# What gloo, NCCL, torch's store and Python say when the other end is gone; in lower case.
+# Messages of gloo, NCCL, torch's store and Python when the other end is gone; in lower case.
 _OTHER_END = (
     "connectionerror",
     "connectionreseterror",
@@ -39,8 +39,8 @@ def may_follow(outcome: TrialOutcome) -> bool:
         return False
     if outcome.failure is FailureClass.CRASHED and outcome.exit_code == -signal.SIGABRT:
         return True  # NCCL's watchdog ends its process so
-    said = outcome.message.lower()
-    return outcome.failure is FailureClass.ERROR and any(text in said for text in _OTHER_END)
+    message = outcome.message.lower()
+    return outcome.failure is FailureClass.ERROR and any(text in message for text in _OTHER_END)
 
 
 def cause(failures: Sequence[TrialOutcome]) -> TrialOutcome:

@@ -1,7 +1,7 @@
-"""Text of others, made fit to be stored and to be shown: what a job prints, raises and names is data, whatever is in it.
+"""Untrusted text, made safe to store and to show: what a job prints, raises and names is data, whatever it contains.
 
-A lone surrogate is no character, and no file, database or terminal takes it. A control character may do with a terminal
-whatever it likes: move the cursor, hide text, change the title.
+A lone surrogate is not a character, and no file, database or terminal accepts it. A control character may do anything to
+a terminal: move the cursor, hide text, change the title.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def visible(text: str, *, colours: bool = False) -> str:
     r"""Text that a terminal only shows: control characters but tab and newline as `\u001b`, as JSON writes them.
 
     Args:
-        text: of anybody.
+        text: from any source.
         colours: whether sequences that only set colours stay as they are.
     """
     if text.isascii() and text.isprintable():
@@ -37,7 +37,7 @@ def visible(text: str, *, colours: bool = False) -> str:
 
 
 def without_passwords(text: str) -> str:
-    """Text that anybody who may look at a run may read: URLs in it without their passwords."""
+    """Text that is safe for every reader of a run: URLs in it without their passwords."""
     return _PASSWORD.sub(r"\1***", text)
 
 

@@ -1,4 +1,4 @@
-"""One line of `platform doctor`: what was looked at, whether it is well, and the cure. Pods print them as JSON."""
+"""One line of `platform doctor`: the check, its verdict, and the cure. Pods print them as JSON."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class Verdict(enum.StrEnum):
     """How one check ended."""
 
     PASS = "pass"
-    WARN = "warn"  # runs will work, but something is not as it should be, or could not be looked at
+    WARN = "warn"  # runs will work, but something is not as it should be, or could not be checked
     FAIL = "fail"  # runs will not work, or not safely
 
 
@@ -19,9 +19,9 @@ class Finding:
     """The outcome of one check.
 
     Attributes:
-        check: what was looked at, in a few words.
-        verdict: how it is.
-        message: what was seen.
+        check: a short name of the check.
+        verdict: its result.
+        message: what was observed.
         cure: what to do; "" when nothing is wrong.
     """
 
@@ -32,7 +32,7 @@ class Finding:
 
 
 def passed(check: str, message: str) -> Finding:
-    """All is well."""
+    """The check passed."""
     return Finding(check, Verdict.PASS, message)
 
 

@@ -1,4 +1,4 @@
-"""Which process works on a run: what it writes into the run's lock, and by which others find it or know that they cannot.
+"""The process that works on a run, as recorded in the run's lock, by which other processes find it.
 
 A pid means something on one boot of one machine, and inside of one container. Beside it the lock therefore names the boot
 and the pid namespace, and when the process started, as a pid is given away again. Home may be shared by machines (NFS) and
@@ -47,7 +47,7 @@ class Holder:
 
     @classmethod
     def read(cls, text: str | bytes) -> Holder:
-        """What a lock or the facts of a controller say; the unknown holder when they are empty or damaged."""
+        """The holder in a lock or in the facts of a controller; an unknown one when they are empty or damaged."""
         try:
             holder = records.from_json(cls, text)
         except ValueError:

@@ -230,14 +230,14 @@ class AnswerReport:
 
 @dataclasses.dataclass(frozen=True)
 class Reported:
-    """Metrics of one step. Whose they are is for the receiver to say.
+    """Metrics of one step. The receiver determines whose they are.
 
     Attributes:
         step: 0 to 2³¹ - 1.
         metrics: by name.
         time: seconds since the epoch.
         sent: the same by the monotonic clock, which all processes of a machine share.
-        remark: what somebody should know of the trial now, or "".
+        remark: a note on the trial for the user, or "".
     """
 
     step: int
@@ -249,7 +249,7 @@ class Reported:
 
 @dataclasses.dataclass(frozen=True)
 class Ended:
-    """How the job's function ended; what is left for the process is to exit."""
+    """How the job's function ended; the process only has to exit."""
 
     outcome: TrialOutcome
 
@@ -289,7 +289,7 @@ class HandUnits:
 
 @dataclasses.dataclass(frozen=True)
 class ReleaseResults:
-    """Results on offer have been fetched, or nobody needs them: their files may be used again."""
+    """Results on offer have been fetched, or are not needed: their files may be reused."""
 
     units: tuple[int, ...]
 
@@ -325,7 +325,7 @@ class EndFeed:
 
 @dataclasses.dataclass(frozen=True)
 class UnitsWanted:
-    """A worker needs so many more units."""
+    """A worker needs this many more units."""
 
     count: int
 
@@ -452,7 +452,7 @@ def decode(data: bytes, direction: Direction[M]) -> M:
             )
         message = records.from_dict(kind, {**fields, _BESIDE: beside} if newline else fields)
     except (ValueError, TypeError, AttributeError, KeyError, OverflowError, RecursionError) as error:
-        raise errors.MessageError(f"{direction.sender} sent what is no message: {errors.first_line(error):.200}") from error
+        raise errors.MessageError(f"{direction.sender} sent an invalid message: {errors.first_line(error):.200}") from error
     if wrong := records.misfit(message):
         raise errors.MessageError(f"{direction.sender} sent {tag} with a value of another type as {wrong}")
     return message

@@ -1,4 +1,4 @@
-"""Every path of a run, in one class; nobody else formats a file name.
+"""Every path of a run, in one class; file names are formatted nowhere else.
 
 ```
 <home>/                    TRIALPLANE_HOME, else ~/.trialplane
@@ -18,10 +18,10 @@
     spool/                 what the recorder has yet to write to MLflow; damaged.jsonl: lines of it that cannot be read
     trials/0007/attempt-1.log
     trials/0007/worker-2.log  of a collection's worker
-    slots/0-1.log          what a slot's template said
+    slots/0-1.log          output of a slot's template
     arrays/                arrays on their way to MLflow
     scratch/               work folders of running trials; emptied when they end
-    checkpoints/<run>/trial-0/  what trials that save themselves go on from
+    checkpoints/<run>/trial-0/  checkpoints of a trial
 ```
 """
 
@@ -138,7 +138,7 @@ class RunPaths:
         return self.arrays / f"{number}.packed"
 
     def slot_log(self, slot: str) -> Path:
-        """What the template of a slot said."""
+        """The output of a slot's template."""
         return self.root / "slots" / f"{slot}.log"
 
     def trial_log(self, trial: int, attempt: int, worker: int | None = None) -> Path:

@@ -57,13 +57,13 @@ class CollectionProgress:
         iteration: its number; None before the first.
         units: that arrived.
         units_total: that it is to have.
-        units_failed: that nobody could do.
+        units_failed: that failed for good.
         items: what the job counts in the results that arrived: positions, samples.
         bytes: of the results that arrived.
         in_flight_bytes: of those on their way to the learner.
         units_per_second, items_per_second: from the first unit to the newest result.
         spilled_bytes: that the object store had to write to disk.
-        workers: how each of them stands.
+        workers: the state of each of them.
     """
 
     kind: Literal["collect"] = dataclasses.field(default="collect", init=False)
@@ -113,7 +113,7 @@ def whole(value: Any) -> int | None:
 
 
 def converted(status: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A status in plain JSON values in the form of today, of one that has `kind` and `workers` beside its progress.
+    """A status in plain JSON values in the current form, from one that has `kind` and `workers` beside its progress.
 
     Such a progress is one mapping of numbers, whatever the kind. A status of today is returned as it is.
     """

@@ -1,7 +1,7 @@
 """The records that cross a process boundary, and their JSON form.
 
-Frozen values without behaviour: what the controller asks of a slot (`TrialRequest`), what a trial says while it runs
-(`TrialReport`) and at its end (`TrialOutcome`), and what a run tells the laptop (`TrialRow`, `RunStatus`). Times are
+Frozen values without behaviour: what the controller requests of a slot (`TrialRequest`), what a trial reports while it runs
+(`TrialReport`) and at its end (`TrialOutcome`), and what a run reports to the laptop (`TrialRow`, `RunStatus`). Times are
 seconds since the epoch.
 
 Over 400 lines: every record of the wire is in this one place, with what each field means, and the JSON form they share.
@@ -37,7 +37,7 @@ class TrialRequest:
         run: name of the run.
         trial: logical number, 0 to `trials` - 1; a retry keeps it.
         attempt: 1 for the first.
-        number: the ledger's number of this attempt; unique, so that a late result of a former attempt can be told.
+        number: the ledger's number of this attempt; unique, so that a late result of a former attempt can be recognized.
         params: the job's fixed parameters and the sampled ones, merged.
         seed: for this trial's own random numbers; the same in every attempt.
         metrics: names that the result must hold (objectives and constraints).
@@ -122,7 +122,7 @@ class SlotConfig:
 
 @dataclasses.dataclass(frozen=True)
 class TrialReport:
-    """Metrics of one step of a running trial; `remark` is what somebody should know of the trial now, or ""."""
+    """Metrics of one step of a running trial; `remark` is a note on the trial for the user, or ""."""
 
     number: int
     step: int
@@ -141,7 +141,7 @@ class TrialOutcome:
         failure: why, when FAILED.
         metrics: the final metrics (COMPLETE), or the last reported ones.
         returned: what the job returned beside metrics and arrays: texts, lists and the like, as JSON values; the small ones.
-        message: one line for a person.
+        message: one line for the user.
         place: what failures that are alike have in common: file and line of the job's code that raised, or what its result
             lacks; or "".
         traceback: the job's, when it raised.

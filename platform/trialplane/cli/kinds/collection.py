@@ -1,4 +1,4 @@
-"""How a collection is shown: its iterations, how far the one that runs is, and what each worker does."""
+"""How a collection is shown: its iterations, the progress of the current one, and the state of each worker."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class CollectionPresenter(Presenter):
     noun = "iteration"
     scaled = "worker"
     max_failed = "collect.max_failed"
-    finished = "`platform results {0}` shows its iterations, `platform resume {0} --iterations N` asks for more"
+    finished = "`platform results {0}` shows its iterations, `platform resume {0} --iterations N` runs more"
 
     def valid(self, job: Job) -> str:
         """See `Presenter`."""
@@ -35,7 +35,7 @@ class CollectionPresenter(Presenter):
         work = f"{errors.counted(collect.iterations, 'iteration')} of {errors.counted(collect.units, 'unit')}"
         each = f" with {errors.counted(workers, 'GPU')} each" if workers else ""
         made = f"{work}, {errors.counted(collect.workers, 'worker')}{each}"
-        return f"{made}, results to {into}{own}, at most {collect.in_flight} on their way"
+        return f"{made}, results to {into}{own}, at most {collect.in_flight} in flight"
 
     def line(self, status: RunStatus) -> str:
         """See `Presenter`."""
@@ -51,7 +51,7 @@ class CollectionPresenter(Presenter):
         yield f"its iterations: `platform results {name}`, `platform ui`"
         yield f"logs are in {handle.log_place()}: `platform logs {name}`, `platform logs {name} ITERATION --worker N`"
         if status.state in (RunState.FAILED, RunState.CANCELLED):
-            yield f"go on after its last complete iteration: `platform resume {name}`"
+            yield f"continue after its last complete iteration: `platform resume {name}`"
 
     def live(self, status: RunStatus) -> Live:
         """See `Presenter`."""
@@ -63,21 +63,21 @@ class CollectionPresenter(Presenter):
         return Live(min(1.0, whole), (_done(status),), tuple(lines))
 
     def fields(self, status: RunStatus) -> dict[str, object]:
-        """What is past is in `platform results`."""
+        """The current iteration; earlier ones are in `platform results`."""
         if not _now(status):
             return {"iterations": _done(status)}
         return {"iterations": _done(status), "now": _now(status), "speed": _rates(status), "results": _moved(status)}
 
     def best_value(self, status: RunStatus) -> float | None:
-        """None: a later iteration is no trial that competes with one before."""
+        """None: iterations do not compete with each other."""
         return None
 
     def results(self, job: Job, rows: Sequence[TrialRow]) -> Table:
-        """Iterations with every number: the objective, what the platform counted, and what else the consumer returned."""
+        """Iterations with every metric: the objective, the platform's counts, and whatever else the learner returned."""
         from trialplane.spec.jobs import collection  # pydantic, which `platform status --help` need not wait for
 
-        told = dict.fromkeys(name for row in rows for name in row.metrics if not collection.OF_WORKER.match(name))
-        names = dict.fromkeys([*job.metrics, *(name for name in collection.ADDED if name in told), *told])
+        reported = dict.fromkeys(name for row in rows for name in row.metrics if not collection.OF_WORKER.match(name))
+        names = dict.fromkeys([*job.metrics, *(name for name in collection.ADDED if name in reported), *reported])
         shown: list[Column] = [(name, [_whole(row.metrics.get(name)) for row in rows]) for name in names]
         return presenter.table(presenter.numbered(self.noun, rows), rows, shown)
 
@@ -97,12 +97,12 @@ class CollectionPresenter(Presenter):
         return header, lines
 
     def ordered(self, rows: list[TrialRow]) -> list[TrialRow]:
-        """As they came, one after the other."""
+        """In the order in which they ran."""
         return sorted(rows, key=lambda row: row.trial)
 
     def why_no_best(self, run: str) -> str:
         """See `Presenter`."""
-        return f"{run} is a collection, which searched nothing; `platform results {run}` shows it"
+        return f"{run} is a collection, which searches nothing; `platform results {run}` shows its iterations"
 
     def worker_logs(self, handle: RunHandle, trial: int, worker: int, *, follow: bool) -> Iterator[str]:
         """See `Presenter`."""
@@ -115,18 +115,18 @@ def _progress(status: RunStatus) -> CollectionProgress:
 
 
 def _share(status: RunStatus) -> float:
-    """How much of the iteration that runs has arrived, 0 to 1; 0 while none runs."""
+    """The share of the current iteration's units that have arrived, 0 to 1; 0 while none runs."""
     now = _progress(status)
     return min(1.0, now.units / now.units_total) if now.units_total and status.running else 0.0
 
 
 def _done(status: RunStatus) -> str:
-    """`3/10 iterations complete`, and what else is known of them."""
+    """`3/10 iterations complete`, with failures and retries."""
     parts = [f"{status.complete}/{status.trials} iterations complete"]
     if status.failed:
         parts.append(f"{status.failed} failed")
     if status.retried:
-        parts.append(f"{errors.counted(status.retried, 'attempt')} done again")
+        parts.append(f"{errors.counted(status.retried, 'attempt')} retried")
     return ", ".join(parts)
 
 
@@ -140,25 +140,25 @@ def _now(status: RunStatus) -> str:
 
 
 def _rates(status: RunStatus) -> str:
-    """`1.5 units/s, 300 items/s`, as far as they are known."""
+    """`1.5 units/s, 300 items/s`, where known."""
     now = _progress(status)
     rates = {"units/s": now.units_per_second, "items/s": now.items_per_second}
     return ", ".join(f"{output.rate(rate)} {unit}" for unit, rate in rates.items() if rate)
 
 
 def _moved(status: RunStatus) -> str:
-    """Bytes that came in this iteration, those on their way, and those that had to go over a disk."""
+    """Bytes moved in this iteration, in flight, and spilled to disk."""
     now = _progress(status)
     sizes = {"moved": now.bytes, "in flight": now.in_flight_bytes, "spilled to disk": now.spilled_bytes}
     return ", ".join(f"{output.size(count)} {where}" for where, count in sizes.items() if count)
 
 
 def _troubles(status: RunStatus) -> str:
-    """Which workers do not work, and why."""
+    """Which workers have failed or are gone, and why."""
     bad = [worker for worker in _progress(status).workers if worker.state in ("failed", "gone")]
     return ", ".join(f"worker {one.worker} {one.state}" + (f" ({one.message})" if one.message else "") for one in bad)
 
 
 def _whole(value: float | None) -> float | None:
-    """A number as an integer where it is one."""
+    """Integral floats as integers."""
     return int(value) if value is not None and value.is_integer() else value

@@ -45,7 +45,7 @@ class Presenter(Protocol):
 
     Attributes:
         noun: what one trial is called.
-        scaled: what `platform scale` sets the number of.
+        scaled: noun of which `platform scale` sets the number.
         max_failed: the field of the job that `platform resume --max-failed` sets.
         finished: what to type when a submission finds the run finished; `{0}` is its name.
     """
@@ -56,19 +56,19 @@ class Presenter(Protocol):
     finished: str
 
     def valid(self, job: Job) -> str:
-        """A valid job in short."""
+        """A one-line summary of a valid job."""
 
     def line(self, status: RunStatus) -> str:
-        """How a run stands that has begun, in one line, without the time left."""
+        """The state of a run that has begun, in one line, without the time left."""
 
     def summary(self, handle: RunHandle, status: RunStatus) -> Iterator[str]:
-        """Lines about what an ended run came to, and what to type next."""
+        """Lines about the outcome of an ended run, and what to type next."""
 
     def live(self, status: RunStatus) -> Live:
         """The live display."""
 
     def fields(self, status: RunStatus) -> dict[str, object]:
-        """What `platform status` shows of this kind alone; empty ones are left out."""
+        """The fields of `platform status` that only this kind has; empty ones are left out."""
 
     def results(self, job: Job, rows: Sequence[TrialRow]) -> Table:
         """The table of `platform results`."""
@@ -82,7 +82,7 @@ class Presenter(Protocol):
         return None if status.best is None or not status.best.values else status.best.values[0]
 
     def left(self, status: RunStatus) -> float | None:
-        """Seconds to the end; None while nobody can tell."""
+        """Seconds to the end; None while unknown."""
         return status.eta
 
     def stand(self, status: RunStatus) -> str:
@@ -95,11 +95,11 @@ class Presenter(Protocol):
 
     def failure(self, run: str, row: TrialRow) -> str:
         """One line about an attempt that failed; "" where the end of the run is enough."""
-        again = "; it is tried again" if row.state is TrialState.LOST else f"; `platform logs {run} {row.trial}`"
+        again = "; it is retried" if row.state is TrialState.LOST else f"; `platform logs {run} {row.trial}`"
         return f"{self.noun} {row.trial}: {reason(row)[:200]}{again}"
 
     def ordered(self, rows: list[TrialRow]) -> list[TrialRow]:
-        """The trials of a run, which come the best first, in the order in which they are shown."""
+        """The trials of a run, given the best first, in the order in which they are shown."""
         return rows
 
     def why_no_best(self, run: str) -> str:
@@ -107,7 +107,7 @@ class Presenter(Protocol):
         return ""
 
     def logs(self, handle: RunHandle, trial: int | None, attempt: int | None, *, follow: bool) -> Iterator[str]:
-        """Lines of a trial's log, or without a trial of what stands for the whole run.
+        """Lines of a trial's log, or without a trial of the log of the whole run.
 
         Raises:
             InputError: there is no such trial.
@@ -118,11 +118,11 @@ class Presenter(Protocol):
 
     def worker_logs(self, handle: RunHandle, trial: int, worker: int, *, follow: bool) -> Iterator[str]:
         """Lines of one worker's log."""
-        raise click.UsageError(f"--worker is for collections, and {handle.name} is none")
+        raise click.UsageError(f"--worker is for collections, and {handle.name} is not one")
 
 
 def took(status: RunStatus) -> str:
-    """How long an ended run took; "" while that is not known."""
+    """How long an ended run took; "" while unknown."""
     return output.duration(status.ended - status.started) if status.ended and status.started else ""
 
 
@@ -132,12 +132,12 @@ def parameters(status: RunStatus) -> str:
 
 
 def slots(status: RunStatus) -> str:
-    """How many slots are ready, of those there are to be."""
+    """How many of the run's slots are ready."""
     return f"{status.slots_ready}/{status.slots} slots ready"
 
 
 def reason(row: TrialRow) -> str:
-    """Why an attempt failed, in words that begin with the class; empty for others."""
+    """Why an attempt failed, beginning with the failure class; empty if it did not fail."""
     message = output.cell(row.message)
     if row.failure is None:
         return message
@@ -145,14 +145,14 @@ def reason(row: TrialRow) -> str:
 
 
 def numbered(noun: str, rows: Sequence[TrialRow]) -> list[Column]:
-    """The columns that name each row: its trial, and its attempt where any was tried again."""
+    """The columns that identify each row: its trial, and its attempt if any was retried."""
     trials: Column = (noun, [row.trial for row in rows])
     attempts: Column = ("attempt", [row.attempt for row in rows])
     return [trials, attempts] if any(row.attempt > 1 for row in rows) else [trials]
 
 
 def table(names: Sequence[Column], rows: Sequence[TrialRow], shown: Sequence[Column]) -> Table:
-    """Results as a table: what names each row, its state, what is shown of it, its time, and its message if any has one."""
+    """Results as a table: identifying columns, state, `shown` columns, time, and message if any row has one."""
     columns: list[Column] = [*names, ("state", [row.state.value for row in rows]), *shown]
     columns.append(("time", [output.duration(row.seconds) for row in rows]))
     messages = [": ".join(filter(None, (reason(row), "" if row.feasible else "infeasible"))) for row in rows]

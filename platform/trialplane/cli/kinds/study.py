@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class StudyPresenter(Presenter):
     """See `Presenter`."""
 
-    finished = "`platform results {0}` shows its trials, `platform resume {0} --trials N` asks for more"
+    finished = "`platform results {0}` shows its trials, `platform resume {0} --trials N` runs more"
 
     def valid(self, job: Job) -> str:
         """See `Presenter`."""
@@ -61,7 +61,7 @@ class StudyPresenter(Presenter):
             (f"{status.running} running", "" if status.running else "dim"),
             (f"{status.pruned} pruned", "" if status.pruned else "dim"),
             (f"{status.failed} failed", "red" if status.failed else "dim"),
-            (f"{status.retried} tried again" if status.retried else "", "yellow"),
+            (f"{status.retried} retried" if status.retried else "", "yellow"),
         ]
         left = "" if status.eta is None else f"{output.duration(status.eta)} left"
         lines = [
@@ -90,13 +90,13 @@ class StudyPresenter(Presenter):
 
 
 def counts(status: RunStatus) -> str:
-    """How many trials stand how."""
+    """The number of trials by state."""
     text = f"{status.ended_trials}/{status.trials} ended: {status.complete} complete, {status.pruned} pruned"
     text += f", {status.failed} failed"
     if status.running:
         text += f"; {status.running} running"
     if status.retried:
-        text += f"; {errors.counted(status.retried, 'attempt')} tried again"
+        text += f"; {errors.counted(status.retried, 'attempt')} retried"
     return text
 
 

@@ -1,4 +1,4 @@
-"""How a training is shown: where it is, how fast it goes and how long it will take; attempts instead of trials."""
+"""How a training is shown: its step, its rate and its time left; attempts instead of trials."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from trialplane.client.run import RunHandle
     from trialplane.spec.jobs import Job, Training
 
-# Metrics of a report that are shown apart from the others; `training/progress.py` reports so.
+# Metrics of a report that are shown apart from the others; `training/progress.py` reports them.
 LEFT = "seconds_left"
-SLOWEST = "slowest_rank"  # by the supervisor of the ranks, while one of them holds the others up
-# What tells how a training goes and not how good it is.
+SLOWEST = "slowest_rank"  # from the supervisor of the ranks, while one of them delays the others
+# Metrics of speed and progress, not of quality.
 _PASSING = (
     *(LEFT, "total_steps", SLOWEST, "slowest_rank_factor", "seconds_per_step"),
     *("samples_per_second", "samples_per_second_and_rank", "tokens_per_second", "tokens_per_second_and_rank"),
@@ -32,7 +32,7 @@ _RATES = {"tokens_per_second": "tokens/s", "samples_per_second": "samples/s"}
 class TrainingPresenter(Presenter):
     """See `Presenter`."""
 
-    finished = "`platform results {0}` shows its numbers; another one needs another --name"
+    finished = "`platform results {0}` shows its metrics; another training needs another --name"
 
     def valid(self, job: Job) -> str:
         """See `Presenter`."""
@@ -52,15 +52,15 @@ class TrainingPresenter(Presenter):
     def summary(self, handle: RunHandle, status: RunStatus) -> Iterator[str]:
         """See `Presenter`."""
         name, took, result = handle.name, presenter.took(status), _result(status)
-        # The objectives of what it returned, where there are any, and not those of the batches that it saw last.
+        # The objectives of its result, if there is one, rather than those of the last batches.
         measures = [f"result: {result}", *_rates(status)] if result else _measures(status)
         done = "; ".join(part for part in (_steps(status), *measures, again(status)) if part)
         yield f"{done or 'no step was reported'}" + (f"; in {took}" if took else "")
         where = f"`platform logs {name}` (in {handle.log_place()})"
-        yield f"its log: {where}; its numbers: `platform results {name}`, `platform ui`"
+        yield f"its log: {where}; its metrics: `platform results {name}`, `platform ui`"
         if status.state in (RunState.FAILED, RunState.CANCELLED) and _steps(status):  # else it has no checkpoint
             local = "" if handle.target.remote else " --local"
-            yield f"go on from its newest checkpoint: `platform resume {name}`"
+            yield f"continue from its newest checkpoint: `platform resume {name}`"
             yield f"the same with other code or parameters: `platform submit train {status.job} --resume {name}{local}`"
 
     def live(self, status: RunStatus) -> Live:
@@ -80,7 +80,7 @@ class TrainingPresenter(Presenter):
         return {**shown, "parameters": presenter.parameters(status)}
 
     def ended(self, status: RunStatus) -> str:
-        """`done`, `failed`, or how much is done; "" for one that has not reported."""
+        """`done`, `failed`, or its progress; "" before its first report."""
         if status.complete:
             return "done"
         if status.failed or status.pruned:
@@ -89,14 +89,14 @@ class TrainingPresenter(Presenter):
         return _steps(status) if done is None else output.percent(done)
 
     def results(self, job: Job, rows: Sequence[TrialRow]) -> Table:
-        """Attempts instead of trials, and every number instead of the objectives."""
-        told = (name for row in rows for name in row.metrics if name not in _PASSING)
-        names = dict.fromkeys([*job.metrics, *told])
+        """Attempts instead of trials, and every metric instead of the objectives."""
+        reported = (name for row in rows for name in row.metrics if name not in _PASSING)
+        names = dict.fromkeys([*job.metrics, *reported])
         shown: list[Column] = [(name, [row.metrics.get(name) for row in rows]) for name in names]
         return presenter.table([("attempt", [row.attempt for row in rows])], rows, shown)
 
     def left(self, status: RunStatus) -> float | None:
-        """As the controller estimates it, or the training itself; None while it does not run."""
+        """The controller's estimate, else that of the training itself; None while it does not run."""
         if not status.running:
             return None
         return status.eta if status.eta is not None else _progress(status).metrics.get(LEFT)
@@ -106,35 +106,35 @@ class TrainingPresenter(Presenter):
         return _steps(status) or "it had not reported a step"
 
     def failure(self, run: str, row: TrialRow) -> str:
-        """Of an attempt that another follows; how the last one ended is in the summary of the run."""
+        """Only for an attempt that is retried; the summary of the run shows how the last one ended."""
         if row.state is not TrialState.LOST:
             return ""
-        return f"attempt {row.attempt}: {presenter.reason(row)[:200]}; it starts again from its last checkpoint"
+        return f"attempt {row.attempt}: {presenter.reason(row)[:200]}; it restarts from its last checkpoint"
 
     def why_no_best(self, run: str) -> str:
         """See `Presenter`."""
         return (
-            f"{run} is a training, which searched nothing: its parameters are those it was given "
-            f"(`platform results {run}` shows its numbers)"
+            f"{run} is a training, which searches nothing: its parameters are those of the job "
+            f"(`platform results {run}` shows its metrics)"
         )
 
     def logs(self, handle: RunHandle, trial: int | None, attempt: int | None, *, follow: bool) -> Iterator[str]:
-        """Its own log without a trial, and not its controller's."""
+        """Without a trial, the log of the training instead of the controller's."""
         name = handle.name
         if trial:
             raise errors.InputError(
-                f"{name} is a training, and has no trial {trial}: `platform logs {name}` shows what all its ranks said, "
+                f"{name} is a training, and has no trial {trial}: `platform logs {name}` shows the output of all its ranks, "
                 f"`platform logs {name} --attempt {trial}` its attempt {trial}"
             )
         return _logs(handle, follow) if trial is None and attempt is None else handle.logs(0, attempt, follow=follow)
 
 
 def again(status: RunStatus) -> str:
-    """How often it had to start again."""
+    """How often it was restarted."""
     waits = not (status.running or status.ended_trials)  # for an attempt that has not begun, or for `platform resume`
     count = status.retried - waits
     times = {1: "once", 2: "twice"}.get(count, f"{count} times")
-    return f"started again {times}" if count > 0 else ""
+    return f"restarted {times}" if count > 0 else ""
 
 
 def _progress(status: RunStatus) -> TrainingProgress:
@@ -143,15 +143,15 @@ def _progress(status: RunStatus) -> TrainingProgress:
 
 
 def _share(status: RunStatus) -> float | None:
-    """How much of it is done, 0 to 1; None while that is not known."""
+    """The share of steps done, 0 to 1; None while unknown."""
     now = _progress(status)
     if now.step is None or not now.total_steps:
         return None
-    return now.step / now.total_steps if now.step < now.total_steps else 1.0  # a quotient may be no float
+    return now.step / now.total_steps if now.step < now.total_steps else 1.0  # the quotient of huge integers may overflow
 
 
 def _steps(status: RunStatus) -> str:
-    """`step 1,200/10,000`, or as much of that as is known."""
+    """`step 1,200/10,000`, or the part of it that is known."""
     now = _progress(status)
     if now.step is None:
         return ""
@@ -178,7 +178,7 @@ def _details(status: RunStatus) -> str:
 
 
 def _result(status: RunStatus) -> str:
-    """The objectives of what it returned, which its newest report need not have; "" while it has returned nothing."""
+    """The objectives of its result, which its newest report need not have; "" before it has returned."""
     if status.best is None or not status.best.values:
         return ""
     found = zip(status.objectives, status.best.values, strict=False)
@@ -186,9 +186,9 @@ def _result(status: RunStatus) -> str:
 
 
 def _slowest(status: RunStatus) -> str:
-    """Which rank holds the others up; "" while none does."""
+    """Which rank delays the others; "" while none does."""
     rank = _progress(status).metrics.get(SLOWEST)
-    return "" if rank is None else f"rank {rank:.0f} holds the others up"
+    return "" if rank is None else f"rank {rank:.0f} delays the others"
 
 
 def _before(status: RunStatus) -> str:
@@ -200,9 +200,9 @@ def _before(status: RunStatus) -> str:
 def _logs(handle: RunHandle, follow: bool) -> Iterator[str]:
     """The newest attempt's log; with `follow` also those of the attempts after it."""
     shown = 0
-    told = False
+    noted = False
     while True:
-        active = handle.is_active()  # asked first, so that an attempt that has just begun is not missed
+        active = handle.is_active()  # read first, so that an attempt that has just begun is not missed
         newest = max((row.attempt for row in handle.attempts()), default=0)
         if newest > shown:
             shown = newest
@@ -210,12 +210,12 @@ def _logs(handle: RunHandle, follow: bool) -> Iterator[str]:
         elif not (follow and active):
             break
         else:
-            if not shown and not told:
-                told = True
-                output.note(f"{handle.name} has not started to train; `platform status {handle.name}` says why")
+            if not shown and not noted:
+                noted = True
+                output.note(f"{handle.name} has not started to train; `platform status {handle.name}` shows why")
             time.sleep(handle.target.poll)
         if not follow:
             break
     if not shown:
-        output.note(f"{handle.name} has not started to train; this is what its controller said")
+        output.note(f"{handle.name} has not started to train; this is its controller's log")
         yield from handle.logs()

@@ -1,4 +1,4 @@
-"""The job: everything a user asks for, resolved and frozen. Its JSON form reads back to an equal job.
+"""The job as a user specified it, resolved and frozen. Its JSON form reads back to an equal job.
 
 A job is a `Study`, a `Training` or a `Collection`, told apart by `kind`. The kind is asked for here, to pick the class; what
 differs between kinds is a field, an attribute or a method of these.
@@ -28,12 +28,12 @@ CLASSES: Mapping[str, type[Study] | type[Training] | type[Collection]] = {
     "collect": Collection,
 }
 _FIELDS = TypeAdapter(dict[str, Any])
-# What earlier versions wrote into every job, whatever its kind, or took where it had no effect.
+# Fields that earlier versions wrote into every job, whatever its kind, or accepted where they had no effect.
 _FORMER = ("trials", "parallel", "nodes", "ranks", "divided", "resume")
 
 
 def of_kind(kind: Any) -> type[Study] | type[Training] | type[Collection]:
-    """The class of the jobs of a kind; a study's for what is none, so that the rest of a job can be judged."""
+    """The class of the jobs of a kind; a study's for an invalid kind, so that the rest of a job can be checked."""
     return CLASSES.get(kind, Study) if isinstance(kind, str) else Study
 
 
@@ -41,7 +41,7 @@ def read(stored: str | bytes | Mapping[str, Any]) -> Job:
     """The job in its JSON form, which this version wrote or an earlier one.
 
     Raises:
-        pydantic.ValidationError: it is none, or no JSON.
+        pydantic.ValidationError: it is not a job, or not JSON.
     """
     data = _FIELDS.validate_json(stored) if isinstance(stored, (str, bytes)) else _FIELDS.validate_python(stored)
     kind = of_kind(data.get("kind"))

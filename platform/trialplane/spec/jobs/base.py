@@ -1,4 +1,4 @@
-"""What every job has, whatever its kind: its fields, the rules between them, and what else a kind has to say of itself."""
+"""What all kinds of job share: their fields, the rules between them, and the properties that each kind defines."""
 
 from __future__ import annotations
 
@@ -97,9 +97,9 @@ class Base(models.Model):
     changeable: ClassVar[tuple[str, ...]] = ("budget", "retries", "cluster")  # all else would make it another run
     width_field: ClassVar[str] = ""  # the same as a field of the job
     is_sequential: ClassVar[bool] = True  # whether trials come one after another, so that the first to fail ends the run
-    is_for_gpus: ClassVar[bool] = False  # whether it is worth a word where GPUs are there and not asked for
+    is_for_gpus: ClassVar[bool] = False  # whether to warn if GPUs are available but not requested
     foreign: ClassVar[Mapping[str, str]]  # fields of other kinds → why this one has none
-    loss: ClassVar[str]  # what becomes of checkpoints that go with their pod
+    loss: ClassVar[str]  # consequence of checkpoints lost with their pod
 
     name: str = Field(pattern=NAME, description="The name of the job's folder.")
     kind: str
@@ -122,13 +122,13 @@ class Base(models.Model):
     )
     objectives: Objectives = Field(description="What to optimize; several make a multi-objective study.")
     budget: Budget = Field(default_factory=Budget, description="When to stop before all trials have ended.")
-    retries: Retries = Field(default_factory=Retries, description="How often to try a lost trial again.")
-    resources: Resources = Field(default_factory=Resources, description="What one trial gets of a machine, of each node.")
+    retries: Retries = Field(default_factory=Retries, description="How often to retry a lost trial.")
+    resources: Resources = Field(default_factory=Resources, description="Resources of one trial on each node.")
     checkpoints: Checkpoints = Field(
-        default_factory=Checkpoints, description="When a trial saves itself, what is kept of that, and where."
+        default_factory=Checkpoints, description="When a trial saves checkpoints, which are kept, and where."
     )
-    cluster: Cluster = Field(default_factory=Cluster, description="How the run's pods are made in a cluster.")
-    seed: values.Integer = Field(default=0, ge=0, lt=2**32, description="Of the sampler; trials derive theirs.")
+    cluster: Cluster = Field(default_factory=Cluster, description="How the run's pods are created in a cluster.")
+    seed: values.Integer = Field(default=0, ge=0, lt=2**32, description="Seed of the sampler; trials derive theirs.")
 
     @property
     def search(self) -> Search:
@@ -174,7 +174,7 @@ class Base(models.Model):
         return self.checkpoints.grace or 30.0  # what Kubernetes gives every pod
 
     def with_gpus(self, field: str, gpus: int, nodes: int = 0) -> str:
-        """What to type where no machine has the GPUs that a role asks for.
+        """What to type when no machine has the GPUs that a role requests.
 
         Args:
             field: section of the role's resources.
@@ -188,11 +188,11 @@ class Base(models.Model):
         yield ("entrypoint",), self.entrypoint, ("ctx",)
 
     def advice(self) -> Iterator[str]:
-        """What a user should know of a job that is right all the same."""
+        """Remarks on a valid job for the user."""
         return iter(())
 
     def check(self, broken: Collection[Place]) -> Iterator[Issue]:
-        """What is wrong between its fields; what one model can tell of itself stands in the models.
+        """Issues across fields; those within one model are found by the model.
 
         Args:
             broken: the fields (`("trials",)`) and parameters (`("space", "lr")`) that have issues of their own, in whose
@@ -307,24 +307,24 @@ def unkeepable(name: str) -> str:
     if len(name) > _LONGEST:
         return f"the name has {len(name)} characters, and MLflow keeps {_LONGEST} at most"
     if not _ALLOWED.fullmatch(name):
-        return f"{name!r} is no name for MLflow: use letters, digits, _ - . : / and spaces"
-    # It takes names for paths, and wants one name for one path.
+        return f"{name!r} is not a valid MLflow name: use letters, digits, _ - . : / and spaces"
+    # It uses names as paths, and requires them to be normalized.
     if posixpath.normpath(name) != name or name == "." or name.startswith(("..", "/")):
-        return f"{name!r} is no name for MLflow: it may not be empty, begin or end with /, or hold //, ./ or ../"
+        return f"{name!r} is not a valid MLflow name: it may not be empty, begin or end with /, or hold //, ./ or ../"
     return ""
 
 
 def _amounts(job: Base) -> Iterator[Issue]:
-    """Parameters that say how many lines a file must have, or which columns."""
-    for file, wanted in job.inputs.items():
-        for index, name in enumerate(wanted.columns_of):
+    """Parameters that set how many lines or which columns a file must have."""
+    for file, input_ in job.inputs.items():
+        for index, name in enumerate(input_.columns_of):
             if name not in job.params:
                 hint = errors.nearest(name, job.params)
                 yield Issue(("inputs", file, "columns_of", index), f"there is no {name!r} in params; {hint}".rstrip("; "))
             elif job.params[name] is not None and not isinstance(job.params[name], str):
                 why = f"inputs.{file}.columns_of needs it"
                 yield Issue(("params", name), f"must be the name of a column, not {job.params[name]!r}: {why}")
-    every = [(file, key, terms) for file, wanted in job.inputs.items() for key, terms in wanted.amounts.items()]
+    every = [(file, key, terms) for file, input_ in job.inputs.items() for key, terms in input_.amounts.items()]
     for file, key, terms in every:
         for name in dict.fromkeys(term for term in terms if isinstance(term, str)):
             value = job.params.get(name)
@@ -338,16 +338,16 @@ def _amounts(job: Base) -> Iterator[Issue]:
 
 def _divided(job: Ranked, broken: Collection[Place]) -> Iterator[Issue]:
     """Parameters that the ranks share evenly; else the mean gradients of some would count more than those of others."""
-    counted = {term for wanted in job.inputs.values() for terms in wanted.amounts.values() for term in terms}
+    counted = {term for input_ in job.inputs.values() for terms in input_.amounts.values() for term in terms}
     for index, name in enumerate(job.divided):
         value = job.params.get(name)
         if name in job.search.names:
-            continue  # its values are the job's to judge
+            continue  # the job checks its values
         if name not in job.params:
             hint = errors.nearest(name, job.params)
             yield Issue(("divided", index), f"there is no {name!r} in params; {hint}".rstrip("; "))
         elif type(value) is not int or value < 1:
-            if name not in counted:  # else that was said
+            if name not in counted:  # else it is reported already
                 yield Issue(("params", name), f"must be a whole number over 0, not {value!r}: divided names it")
         elif value % job.world_size and not {("ranks",), ("nodes",), ("resources",)} & set(broken):
             below = value - value % job.world_size

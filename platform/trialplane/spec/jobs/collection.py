@@ -1,7 +1,7 @@
 """A collection: iterations, in each of which workers make results for one learner, or for files.
 
 An iteration is a trial of the run, and they run one after another. The model and its rules only: `worker/collect/` does the
-work, `controller/workloads/collection.py` hands it out.
+work, `controller/workloads/collection.py` distributes it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _place(value: str) -> str:
 
 
 class Write(models.Model):
-    """Results as files, where no code of the job reads them."""
+    """Results written to files instead of being read by a learner."""
 
     format: Literal["npz", "parquet"] = Field(
         default="npz",
@@ -62,7 +62,7 @@ class Write(models.Model):
 
 
 class LearnerResources(models.Model):
-    """What the learner may use; what is left out is as `resources` of the job says."""
+    """Resources of the learner; omitted ones are those of the job's `resources`."""
 
     cpus: values.Cores | None = Field(default=None, description="CPU cores: 2, 0.5 or 500m.")
     memory: values.Quantity | None = Field(default=None, description="Memory: 512Mi, 2Gi or bytes.")
@@ -82,7 +82,7 @@ class Learner(models.Model):
     entrypoint: values.Function | None = Field(
         default=None, description="module:function that reads the results and returns weights; left out with write."
     )
-    resources: LearnerResources = Field(default_factory=LearnerResources, description="What it gets of a machine.")
+    resources: LearnerResources = Field(default_factory=LearnerResources, description="Its resources.")
     image: cluster.Image | None = Field(default=None, description="Image of its pod; else cluster.image.")
     node_selector: dict[cluster.Key, cluster.Label] | None = Field(
         default=None, description="Labels its node must have; else cluster.node_selector."
@@ -108,7 +108,7 @@ class Collect(models.Model):
 
     units: values.Integer = Field(gt=0, description="Results of one iteration: games, episodes, documents.")
     iterations: values.Integer = Field(
-        default=1, gt=0, description="How often workers and learner take turns; each has the weights of the one before."
+        default=1, gt=0, description="Number of iterations; each starts with the weights of the one before."
     )
     workers: values.Integer = Field(
         default=1, gt=0, description="Workers at the same time, each in a slot of its own; the learner has one more."
@@ -119,7 +119,7 @@ class Collect(models.Model):
     )
     write: Write | None = Field(default=None, description="Write the results into files; or learner.")
     in_flight: values.Quantity = Field(
-        default="512Mi", description="Bytes on their way from workers to the learner at most; no result may be larger."
+        default="512Mi", description="Most bytes on their way from workers to the learner; no result may be larger."
     )
     timeout: values.Duration = Field(
         default=600.0, description="How long a worker may be without a result before it is ended: 600, 10m."
@@ -131,7 +131,7 @@ class Collect(models.Model):
     @field_validator("write", mode="after")
     @classmethod
     def _no_other_reader(cls, write: Write | None, info: ValidationInfo) -> Write | None:
-        """Told beside whatever else is wrong in the section."""
+        """Reported together with the other issues of the section."""
         learner = info.data.get("learner")
         if learner is not None and learner.entrypoint is not None and write is not None:
             models.refuse([Issue((), f"stands beside learner ({learner.entrypoint}), and one of them takes the results")])
@@ -141,7 +141,7 @@ class Collect(models.Model):
     def _a_reader(self) -> Collect:
         if self.learner.entrypoint is None and self.write is None:
             example = "learner: train:learn (code that reads them) or write: {format: npz} (files)"
-            models.refuse([Issue((), f"nobody takes the results; write {example}")])
+            models.refuse([Issue((), f"nothing reads the results; write {example}")])
         return self
 
     @property
@@ -175,7 +175,7 @@ class Collection(Base):
         "nodes": _RANKS,
         "divided": _RANKS,
     }
-    loss: ClassVar[str] = "a collection whose pods were lost has no weights to go on with"
+    loss: ClassVar[str] = "a collection whose pods were lost has no weights to continue with"
 
     kind: Literal["collect"] = Field(description="Results that workers make for a learner.")
     entrypoint: values.Function = Field(
@@ -207,7 +207,7 @@ class Collection(Base):
     def roles(self) -> tuple[Role, ...]:
         """The workers and the learner.
 
-        What the learner keeps of its results lies in /dev/shm, and until it has read them, no more than `collect.in_flight`.
+        The learner keeps its unread results in /dev/shm, at most `collect.in_flight`.
         """
         collect, learner = self.collect, self.collect.learner
         flows, need = collect.in_flight_bytes, learner.resources.over(self.resources)
@@ -250,8 +250,8 @@ class Collection(Base):
         return {**collect, **({"learner": learner} if learner else {})}
 
     def further(self, run: str, where: str) -> str:
-        """What to type so that a run of it which has ended well does more."""
-        return f"`platform resume {run} --iterations N` asks for more than {self.trials}"
+        """What to type to extend a run of it that has succeeded."""
+        return f"`platform resume {run} --iterations N` runs more than {self.trials}"
 
     def functions(self) -> Iterator[tuple[Place, str, tuple[str, ...]]]:
         """Of all jobs, and the learner's."""

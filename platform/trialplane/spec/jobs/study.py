@@ -19,9 +19,9 @@ from trialplane.spec.resources import Checkpoints
 from trialplane.spec.sampling import Pruner, Sampler
 from trialplane.spec.search import Constraint, Search
 
-# More points are no grid that anybody waits for, and each trial that is drawn looks at all that are left.
+# A larger grid would never finish, and each draw goes through all remaining points.
 _MOST_POINTS = 100_000
-_MOST_STEPS = 1_000_000  # of one parameter, which the gp sampler looks at one by one
+_MOST_STEPS = 1_000_000  # of one parameter, which the gp sampler evaluates one by one
 
 
 def _space_form(value: Any) -> str:
@@ -44,7 +44,7 @@ class Study(Ranked):
     changeable: ClassVar[tuple[str, ...]] = ("trials", "parallel", *Ranked.changeable)
     foreign: ClassVar[Mapping[str, str]] = {
         "collect": "is for kind: collect, and the kind is hpo",
-        "resume": "is for kind: train and kind: collect; a study goes on with `platform resume`",
+        "resume": "is for kind: train and kind: collect; a study is continued by `platform resume`",
     }
     loss: ClassVar[str] = "a lost pod starts its trial from nothing"
     resume: ClassVar[None] = None  # it starts from no other run
@@ -57,9 +57,9 @@ class Study(Ranked):
     sampler: Sampler = Field(
         default_factory=lambda: Sampler(name="tpe"), description="How the next trial's parameters are drawn."
     )
-    pruner: Pruner = Field(default_factory=lambda: Pruner(name="none"), description="How bad trials are ended early.")
-    trials: values.Integer = Field(default=20, gt=0, description="Trials that must end; a retry is not counted.")
-    parallel: values.Integer = Field(default=1, gt=0, description="Trials at the same time.")
+    pruner: Pruner = Field(default_factory=lambda: Pruner(name="none"), description="How bad trials are stopped early.")
+    trials: values.Integer = Field(default=20, gt=0, description="Number of trials; a retry is not counted.")
+    parallel: values.Integer = Field(default=1, gt=0, description="Number of trials at the same time.")
     enqueue: tuple[dict[str, values.Choice], ...] = Field(
         default=(), description="Points to try first; parameters that a point leaves out are drawn."
     )
@@ -80,7 +80,7 @@ class Study(Ranked):
 
     @property
     def keeps_checkpoints(self) -> bool:
-        """Whether its trials save themselves: when the job says something about it."""
+        """Whether its trials save checkpoints: if the job configures them."""
         return self.checkpoints != Checkpoints()
 
     def roles(self) -> tuple[Role, ...]:
@@ -110,13 +110,13 @@ class Study(Ranked):
         }
 
     def further(self, run: str, where: str) -> str:
-        """What to type so that a run of it which has ended well does more.
+        """What to type to extend a run of it that has succeeded.
 
         Args:
             run: its name.
-            where: what a submission needs to go to the same place: " --local".
+            where: flags for a submission to the same place: " --local".
         """
-        return f"`platform resume {run} --trials N` asks for more than {self.trials}"
+        return f"`platform resume {run} --trials N` runs more than {self.trials}"
 
     def functions(self) -> Iterator[tuple[Place, str, tuple[str, ...]]]:
         """Of all jobs, the space's, and those that Optuna calls."""
@@ -187,7 +187,7 @@ def _enqueue(job: Study, known: Collection[Any]) -> Iterator[Issue]:
             if not parameter.holds(value):
                 yield Issue(place, f"{value!r} is outside of the space: {name} is {space.describe(parameter)}")
             for other, allowed in parameter.when.items():
-                if other in point and not any(space.same(point[other], wanted) for wanted in allowed):
+                if other in point and not any(space.same(point[other], one) for one in allowed):
                     yield Issue(place, f"does not exist with {other}: {point[other]!r}")
         missing = [name for name in job.space if name not in point]
         if missing and job.sampler.name == "grid" and not known:

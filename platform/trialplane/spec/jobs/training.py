@@ -17,8 +17,8 @@ from trialplane.spec.search import Objective
 
 _SEARCH = "is for a search (kind: hpo), and a training is one trial"
 _BUDGET = {
-    "max_failed": f"{_SEARCH}: retries says how often to try again",
-    "failed_alike": f"{_SEARCH}: retries says how often to try again",
+    "max_failed": f"{_SEARCH}: retries sets how often to retry",
+    "failed_alike": f"{_SEARCH}: retries sets how often to retry",
     "time": f"{_SEARCH}: budget.timeout ends a training that takes too long",
     "target": f"{_SEARCH}: the job's own code stops when it is good enough",
 }
@@ -27,16 +27,16 @@ _MEMORY_GIB = 2  # of each rank: what a trial of a search gets
 
 
 class PatientRetries(Retries):
-    """As of every job, with patience for a rank that its node's lack of memory, or a GPU's error, ended.
+    """As of every job, but with retries for a rank that ran out of memory on its node or had a GPU error.
 
-    Begun again from a checkpoint, little is lost.
+    A restart from a checkpoint loses little.
     """
 
     crashed: values.Integer = Field(default=3, ge=0, description=Retries.model_fields["crashed"].description)
 
 
 class Training(Ranked):
-    """One trial of one or many ranks, which saves itself and is tried again from there."""
+    """One trial of one or many ranks, which saves checkpoints and is retried from them."""
 
     title: ClassVar[str] = "training"
     is_for_gpus: ClassVar[bool] = True
@@ -51,9 +51,9 @@ class Training(Ranked):
     kind: Literal["train"] = Field(description="One training of one or many ranks.")
     objectives: Objectives = Field(
         default=(Objective(metric="loss", direction="minimize"),),
-        description="What the training makes better; of several, MLflow shows all.",
+        description="What the training optimizes; of several, MLflow shows all.",
     )
-    retries: PatientRetries = Field(default_factory=PatientRetries, description="How often to try a lost trial again.")
+    retries: PatientRetries = Field(default_factory=PatientRetries, description="How often to retry a lost trial.")
     resume: Annotated[str, Field(pattern=RUN)] | None = Field(
         default=None, description="A run whose newest checkpoint a training starts from while it has none of its own."
     )
