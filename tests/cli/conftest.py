@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 from click.testing import CliRunner, Result
-from tests.client.conftest import closed, double, held, home, namespace, planned, runs, target, workplace
+from tests.client.conftest import closed, double, held, home, namespace, planned, runs, started, target, workplace
 
 from trialplane.cli import main
 
 __all__ = [
-    "closed", "double", "held", "home", "namespace", "planned", "platform", "runs", "target", "workplace",
+    "closed", "double", "held", "home", "namespace", "planned", "platform", "runs", "started", "target", "workplace",
 ]  # fmt: skip
 
 

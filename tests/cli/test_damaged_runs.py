@@ -131,7 +131,7 @@ def made(tmp_path_factory):
 
 
 @pytest.fixture
-def run(runs, home, made, monkeypatch):
+def run(runs, home, made, monkeypatch, started):
     """A run that nobody works on, yet to be copied from `made`, beside one that stays as it is; `resume` starts nothing."""
     monkeypatch.setattr(process, "PROGRAM", ("-c", ""))
     if not any(made.iterdir()):
@@ -147,9 +147,8 @@ def run(runs, home, made, monkeypatch):
     else:
         shutil.copytree(made / "sound", home / "runs" / "sound")
     yield RunPaths.of(home, "a")
-    for child in process._children.values():
+    for child in started:
         child.wait(60)
-    process._children.clear()
 
 
 @pytest.fixture

@@ -156,10 +156,10 @@ def test_a_signal_while_the_run_is_started_is_not_lost(platform, double, monkeyp
     start = process.start
 
     def interrupted(run):
-        pid = start(run)
+        child = start(run)
         double(run)
         os.kill(os.getpid(), signal.SIGINT)
-        return pid
+        return child
 
     monkeypatch.setattr(process, "start", interrupted)
     result = platform("submit", "hpo", "demo", "--local", "--name", "x")

@@ -209,7 +209,21 @@ def held() -> Iterator[Callable[..., None]]:
 
 
 @pytest.fixture
-def double(monkeypatch) -> Iterator[Callable[[RunPaths], None]]:
+def started(monkeypatch) -> list[process.Controller]:
+    """The controllers that the test starts, also when the target that did is gone."""
+    children: list[process.Controller] = []
+    start = process.start
+
+    def kept(run: RunPaths) -> process.Controller:
+        children.append(start(run))
+        return children[-1]
+
+    monkeypatch.setattr(process, "start", kept)
+    return children
+
+
+@pytest.fixture
+def double(monkeypatch, started) -> Iterator[Callable[[RunPaths], None]]:
     """Controllers are doubles that work on nothing; the value waits until the one of a run listens."""
     monkeypatch.setattr(process, "PROGRAM", (str(Path(__file__).with_name("controller_double.py")),))
 
@@ -220,8 +234,7 @@ def double(monkeypatch) -> Iterator[Callable[[RunPaths], None]]:
             time.sleep(0.02)
 
     yield ready
-    for pid, child in list(process._children.items()):
+    for child in started:
         if child.poll() is None:
-            os.killpg(pid, signal.SIGKILL)
+            os.killpg(child.pid, signal.SIGKILL)
             child.wait()
-        del process._children[pid]

@@ -1,7 +1,6 @@
 """The kubeconfig as kubectl reads it: several files, contexts, paths, credentials, and certificates on a real TLS server.
 
-Not checked here: credential plugins and proxies of the environment, which are the `kubernetes` package's; that these are
-left to it is.
+Not checked here: how the `kubernetes` package renews what a plugin gives.
 """
 
 from __future__ import annotations
@@ -68,30 +67,31 @@ def test_of_several_files_the_first_word_counts(write, monkeypatch, tmp_path):
     second["current-context"] = "two"
     files = write({"kind": "Config"}, first, second)
     monkeypatch.setenv("KUBECONFIG", ":".join(["", str(tmp_path / "missing"), *map(str, files), ""]))
-    found = kubeconfig.read()
-    assert (found.current, list(found.contexts)) == ("one", ["one", "two"])
-    assert found.context(None).namespace == "of-one"
-    two = found.context("two")
-    assert (two.namespace, two.access().server, two.access().authorization()) == ("", "https://first", "Bearer t")
+    current = kubeconfig.read(None)
+    assert (current.name, current.namespace) == ("one", "of-one")
+    assert kubeconfig.read("two").namespace == ""
+    two = Cluster("two")
+    assert (two.namespace, two.host, two.authorization()) == ("default", "https://first", {"authorization": "Bearer t"})
+    with pytest.raises(InputError, match=r"there is no context 'three' .*one.*two"):
+        Cluster("three")
 
 
 def test_paths_are_relative_to_the_file_that_names_them(write):
+    user = {"client-certificate": "u/u.crt", "client-key": "u/u.key", "tokenFile": "token", "exec": {"command": "./plugin"}}
     one, two = write(
-        config(cluster={"certificate-authority": "ca.crt"}, user={"client-certificate": "u/u.crt", "client-key": "u/u.key"}),
-        {"users": [{"name": "late", "user": {"tokenFile": "token"}}], "contexts": []},
+        {**config(cluster={"certificate-authority": "ca.crt"}), "users": []},
+        {"users": [{"name": "lab", "user": user}], "contexts": []},
     )
     (one.parent / "ca.crt").write_text("CA")
-    (one.parent / "u").mkdir()
-    (one.parent / "u" / "u.crt").write_text("CERT")
-    (one.parent / "u" / "u.key").write_text("KEY")
-    access = kubeconfig.read().context("lab").access()
-    assert (access.authority, access.certificate, access.key) == (b"CA", b"CERT", b"KEY")
-    assert kubeconfig.read().users["late"].file == two
-
-
-def test_data_wins_over_the_file_of_the_same_name(write):
-    write(config(cluster={"certificate-authority": "gone", "certificate-authority-data": base64.b64encode(b"CA").decode()}))
-    assert kubeconfig.read().context("lab").access().authority == b"CA"
+    (two.parent / "u").mkdir()
+    for name in ("u/u.crt", "u/u.key", "token"):
+        (two.parent / name).write_text("of the user")
+    found = kubeconfig.read("lab")
+    assert found.cluster["certificate-authority"] == str(one.parent / "ca.crt")
+    assert [found.user[key] for key in ("client-certificate", "client-key", "tokenFile")] == [
+        str(two.parent / name) for name in ("u/u.crt", "u/u.key", "token")
+    ]
+    assert found.user["exec"]["command"] == str(two.parent / "plugin")
 
 
 @pytest.mark.parametrize(
@@ -105,27 +105,27 @@ def test_data_wins_over_the_file_of_the_same_name(write):
 )
 def test_who_the_user_is(write, user, header):
     write(config(user=user))
-    assert kubeconfig.read().context("lab").access().authorization() == header
+    assert Cluster("lab").authorization().get("authorization", "") == header
 
 
 def test_a_token_that_is_renewed_in_its_file_is_seen(write):
     (file,) = write(config(user={"tokenFile": "token", "token": "old"}))
     token = file.parent / "token"
     token.write_text("first\n")
-    access = kubeconfig.read().context("lab").access()
-    assert access.authorization() == "Bearer first"
+    cluster = Cluster("lab")
+    assert cluster.authorization() == {"authorization": "Bearer first"}
     token.write_text("second\n")
-    assert access.authorization() == "Bearer second"
+    assert cluster.authorization() == {"authorization": "Bearer second"}
     token.unlink()
     with pytest.raises(TargetError, match=r"tokenFile: .*No such file"):
-        access.authorization()
+        cluster.authorization()
 
 
 def test_a_context_without_a_user_is_anonymous(write):
     content = config()
     del content["contexts"][0]["context"]["user"]
     write(content)
-    assert kubeconfig.read().context(None).access().authorization() == ""
+    assert Cluster().authorization() == {}
 
 
 @pytest.mark.parametrize(
@@ -141,6 +141,8 @@ def test_a_context_without_a_user_is_anonymous(write):
         (config(user={"token": 12}), "token must be a string, in quotes"),
         (config(cluster={"certificate-authority": "gone.crt"}), r"certificate-authority: .*No such file.*gone\.crt"),
         (config(user={"client-key-data": "a"}), "client-key-data is not base64"),
+        (config(user={"auth-provider": {"name": "oidc", "config": {}}}), "cannot be used: .*id-token"),
+        (config(user={"auth-provider": {"name": "oidc", "config": 12}}), "cannot be used: .*int"),
         (config(cluster={"certificate-authority-data": "bm9uZQ=="}), "has an invalid certificate or key for lab"),
         (config(user={"client-certificate-data": "bm9uZQ=="}), "has an invalid certificate or key for lab"),
     ],
@@ -193,19 +195,20 @@ def test_no_current_context(write):
     assert Cluster("lab").namespace == "of-lab"
 
 
-@pytest.mark.parametrize("plugin", ["exec", "auth-provider"])
-def test_plugins_are_for_the_package(write, plugin):
-    write(config(user={plugin: {"command": "x"}}))
-    assert not kubeconfig.read().context("lab").is_plain
+def _plugin(command: str, *args: str) -> dict[str, Any]:
+    """A user whose credentials that program gives."""
+    version = "client.authentication.k8s.io/v1"
+    return {"exec": {"apiVersion": version, "command": command, "args": list(args), "interactiveMode": "Never"}}
 
 
-def test_proxies_of_the_environment_are_for_the_package_and_those_of_the_kubeconfig_are_not(write, monkeypatch):
-    write(config())
-    assert kubeconfig.read().context("lab").is_plain
-    monkeypatch.setenv("HTTPS_PROXY", "http://proxy:3128")
-    assert not kubeconfig.read().context("lab").is_plain
-    write(config(cluster={"proxy-url": "http://proxy:3128"}))
-    assert kubeconfig.read().context("lab").is_plain
+@pytest.mark.parametrize(
+    "plugin", [_plugin("no-such-plugin"), _plugin("false"), _plugin("echo", "{}"), {"exec": {"args": 1}}, {"exec": [1]}]
+)
+def test_a_plugin_that_fails_is_named(write, plugin):
+    """Else requests would go out without credentials."""
+    write(config(user=plugin))
+    with pytest.raises(TargetError, match=r"plugin of lab .* gave no credentials .*`kubectl --context lab auth whoami`"):
+        Cluster("lab")
 
 
 def test_a_plugin_gives_the_token(write, tmp_path):
@@ -215,14 +218,7 @@ def test_a_plugin_gives_the_token(write, tmp_path):
         content = yaml.safe_load(double.kubeconfig(tmp_path / "plain").read_text())
         token = content["users"][0]["user"]["token"]
         said = f'{{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","status":{{"token":"{token}"}}}}'
-        content["users"][0]["user"] = {
-            "exec": {
-                "apiVersion": "client.authentication.k8s.io/v1",
-                "command": "echo",
-                "args": [said],
-                "interactiveMode": "Never",
-            }
-        }
+        content["users"][0]["user"] = _plugin("echo", said)
         write(content)
         assert Cluster().list(kinds.POD) == []
     finally:
@@ -293,6 +289,19 @@ def _user(folder: Path, *, as_data: bool) -> dict[str, str]:
     return {f"{key}-data": base64.b64encode(file.read_bytes()).decode() for key, file in files.items()}
 
 
+def test_data_wins_over_the_file_of_the_same_name(write, certificates, tls):
+    data = base64.b64encode((certificates / "ca.crt").read_bytes()).decode()
+    named = {"certificate-authority": "gone", "certificate-authority-data": data, "tls-server-name": "api.test"}
+    write(config(tls, named, {**_user(certificates, as_data=True), "client-key": "gone"}))
+    assert Cluster().call("GET", "/").data == b"client"
+
+
+def test_empty_data_leaves_the_file(write, certificates, tls):
+    named = {"certificate-authority": str(certificates / "ca.crt"), "certificate-authority-data": ""}
+    write(config(tls, {**named, "tls-server-name": "api.test"}, _user(certificates, as_data=False)))
+    assert Cluster().call("GET", "/").data == b"client"
+
+
 @pytest.mark.parametrize("as_data", [True, False], ids=["data", "files"])
 def test_both_sides_show_certificates(write, certificates, tls, as_data):
     named = {"certificate-authority": str(certificates / "ca.crt"), "tls-server-name": "api.test"}
@@ -322,8 +331,9 @@ def test_a_user_without_a_certificate_is_refused(write, certificates, tls):
         Cluster().call("GET", "/")
 
 
-def test_a_proxy_of_the_kubeconfig_is_used(write):
-    """A proxy of HTTP servers gets whole addresses."""
+@pytest.mark.parametrize("of", ["kubeconfig", "environment"])
+def test_a_proxy_is_used(write, monkeypatch, of):
+    """A proxy of HTTP servers gets whole addresses; that of the kubeconfig comes before that of the environment."""
     asked: list[tuple[str, str | None]] = []
 
     class Proxy(http.server.BaseHTTPRequestHandler):
@@ -338,6 +348,8 @@ def test_a_proxy_of_the_kubeconfig_is_used(write):
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Proxy) as server, contextlib.ExitStack() as after:
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
         after.callback(server.shutdown)
-        write(config("http://api.test", {"proxy-url": f"http://me:pw@127.0.0.1:{server.server_port}"}))
+        proxy = f"http://me:pw@127.0.0.1:{server.server_port}"
+        monkeypatch.setenv("HTTP_PROXY", proxy if of == "environment" else "http://gone.test")
+        write(config("http://api.test", {"proxy-url": proxy} if of == "kubeconfig" else {}))
         assert Cluster().call("GET", "/version").status == 204
     assert asked == [("http://api.test/version", "Basic bWU6cHc=")]

@@ -10,7 +10,7 @@ import os
 import threading
 
 import pytest
-from tests.client.conftest import double, home, namespace, runs, workplace
+from tests.client.conftest import double, home, namespace, runs, started, workplace
 from tests.contracts.target_places import TRIALS, Double, RealCluster, ThisMachine, until
 
 from trialplane.client.kubernetes import KubernetesTarget
@@ -18,7 +18,7 @@ from trialplane.client.run import RunHandle, Submitted, submit
 from trialplane.errors import InputError, RunExists, RunNotFound, SpecError
 from trialplane.wire.states import RunState, TrialState
 
-__all__ = ["double", "home", "namespace", "runs", "workplace"]
+__all__ = ["double", "home", "namespace", "runs", "started", "workplace"]
 
 KUBECONFIG = os.environ.get("KUBECONFIG")  # before a test hides it
 

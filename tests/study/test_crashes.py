@@ -90,8 +90,8 @@ def test_a_killed_controller_is_resumed_and_nothing_is_lost_or_done_twice(study:
     wait_until(study.trials, "the controller is at work")
     first = study.controller()
     second = process.start(study.files())
-    code = wait_until(lambda: (process.exit_code(second) is not None) and (process.exit_code(second),), "it gives up")
-    assert code == (errors.LedgerLocked.exit_code,)
+    wait_until(lambda: second.poll() is not None, "it gives up")
+    assert second.returncode == errors.LedgerLocked.exit_code
     assert f"another controller (pid {first} on {socket.gethostname()})" in study.files().controller_log.read_text()
 
     study.let_begin(2)

@@ -7,7 +7,7 @@ a cluster             kubernetes, from two sources:
                         objects  the API server: RayJobs, pods; explained by phases, waiting, preflight
                         gateway  the ledger and the logs (remote_log), through the API server
                       standing makes one status of both
-how to reach one      kubeconfig → connection → cluster (objects of the kinds in its table), forward (a port),
+how to reach one      kubeconfig → cluster (objects of the kinds in its table), forward (a port),
                       refusal (explains what it refuses)
 both places           changes (what a resubmission or `resume` may change, why nothing is left to do)
 apart from runs       doctor and doctor_*, images

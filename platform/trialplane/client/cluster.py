@@ -1,8 +1,8 @@
 """One namespace of a Kubernetes cluster, as plain JSON objects; the only module that imports `kubernetes`.
 
-Requests use our own connections: importing any part of that package takes half a second of processor time, so it is used
-only for what is hard to do well: credential plugins, proxies of the environment, the service account of a pod, and the
-port-forward stream. Refusals of the API server are mapped to our errors in one place, `refusal`.
+The package gives credentials and renews them, chooses the proxy, and makes the connections and the port-forward stream. The
+first `Cluster` imports it, for that takes longer than all that a verb on this machine does. Requests over its connections
+are plain paths and JSON. What the API server refuses becomes an error of ours once, in `refusal`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import Any
 
 import urllib3
 
-from trialplane.client import connection, kinds, kubeconfig, refusal
-from trialplane.client.connection import Access
+from trialplane.client import kinds, kubeconfig, refusal
 from trialplane.client.kinds import Kind
+from trialplane.client.kubeconfig import Context
 from trialplane.errors import InputError, TargetError
 from trialplane.wire import cluster as names
 
@@ -69,10 +69,20 @@ class Cluster:
     """
 
     def __init__(self, context: str | None = None, namespace: str | None = None) -> None:
-        self.context, known, self._access = _found(context)
+        found = kubeconfig.read(context)
+        if found is not None:
+            self.context, known = found.name, found.namespace
+        elif context is None and os.environ.get("KUBERNETES_SERVICE_HOST") and (_ACCOUNT / "token").exists():
+            self.context, known = _POD, (_ACCOUNT / "namespace").read_text().strip()
+        else:
+            raise InputError(
+                f"there is no kubeconfig ({kubeconfig.names()}), so no cluster is known; set KUBECONFIG, or run on this "
+                "machine with --local"
+            )
         self.namespace = namespace or known or "default"
+        self._settings = _settings(found)
         try:
-            self._pool = connection.pool(self._access)
+            self._pool = _connections(self._settings)
         except ssl.SSLError as error:
             raise TargetError(
                 f"the kubeconfig {kubeconfig.names()} has an invalid certificate or key for {self.context}: {error}"
@@ -88,7 +98,12 @@ class Cluster:
     @property
     def host(self) -> str:
         """Address of the API server."""
-        return self._access.server
+        return str(self._settings.host)
+
+    def authorization(self) -> dict[str, str]:
+        """The header of that name, or none; the package renews tokens when it is time."""
+        setting = self._settings.auth_settings().get("BearerToken")
+        return {"authorization": str(setting["value"])} if setting else {}
 
     def call(
         self,
@@ -232,9 +247,8 @@ class Cluster:
 
         url = f"{self.host}{self._path(kinds.POD, pod)}/portforward"
         query = [("ports", str(port))]
-        settings = _settings(None if self.context == _POD else self.context)
         try:
-            made = ws_client.portforward_call(settings, "GET", url, query_params=query, headers=self._authorization())
+            made = ws_client.portforward_call(self._settings, "GET", url, query_params=query, headers=self.authorization())
         except ApiException as error:
             raise TargetError(f"port {port} of the pod {pod} in {self.place} cannot be reached: {error.reason}") from error
         return made.socket(port)
@@ -262,10 +276,6 @@ class Cluster:
         scope = f"/namespaces/{self.namespace}" if kind.namespaced else ""
         return f"{base}{scope}/{kind.plural}" + (f"/{urllib.parse.quote(name, safe='')}" if name else "")
 
-    def _authorization(self) -> dict[str, str]:
-        header = self._access.authorization()
-        return {"authorization": header} if header else {}
-
     def _send(
         self,
         method: str,
@@ -279,7 +289,7 @@ class Cluster:
         whole: bool,
     ) -> Any:
         url = self.host.rstrip("/") + path + (f"?{urllib.parse.urlencode(query)}" if query else "")
-        sent = {"accept": "application/json, */*", "user-agent": names.MANAGER, **self._authorization(), **(headers or {})}
+        sent = {"accept": "application/json, */*", "user-agent": names.MANAGER, **self.authorization(), **(headers or {})}
         if body is not None:
             sent["content-type"] = content
         # Reads may be repeated, and so may requests that were never sent.
@@ -308,52 +318,60 @@ class Cluster:
             raise TargetError(refusal.unreachable(error, self.host, self.context)) from error
 
 
-def _found(context: str | None) -> tuple[str, str, Access]:
-    """The names of the context and of its namespace, and how to reach its cluster."""
-    found = kubeconfig.read()
-    if found is None:
-        if context is None and os.environ.get("KUBERNETES_SERVICE_HOST") and (_ACCOUNT / "token").exists():
-            return _POD, (_ACCOUNT / "namespace").read_text().strip(), _by_package(None)
-        raise InputError(
-            f"there is no kubeconfig ({kubeconfig.names()}), so no cluster is known; set KUBECONFIG, or run on this machine "
-            "with --local"
-        )
-    chosen = found.context(context)
-    return chosen.name, chosen.namespace, chosen.access() if chosen.is_plain else _by_package(chosen.name)
-
-
-def _by_package(context: str | None) -> Access:
-    """How to reach a cluster, as determined by the `kubernetes` package."""
-    from kubernetes.client.rest import should_bypass_proxies
-
-    made = _settings(context)
-
-    def authorization() -> str:
-        setting = made.auth_settings().get("BearerToken")  # runs the plugin again when the token expires
-        return str((setting and setting["value"]) or "")
-
-    proxy = made.proxy if made.proxy and not should_bypass_proxies(made.host, made.no_proxy or "") else ""
-    authority, certificate, key = (
-        Path(file).read_bytes() if file else b"" for file in (made.ssl_ca_cert, made.cert_file, made.key_file)
-    )
-    return Access(made.host, authority, certificate, key, made.verify_ssl, made.tls_server_name or "", proxy, authorization)
-
-
-def _settings(context: str | None) -> Any:
-    """The package's own settings for a context of the kubeconfig, or with None for the cluster that this pod is in."""
-    from kubernetes import client, config
+def _settings(context: Context | None) -> Any:
+    """The package's settings for a context, or with None for the cluster that this pod is in."""
+    from kubernetes import client, config  # takes a quarter of a second, which no verb on this machine needs
 
     made, files = client.Configuration(), kubeconfig.names()
     try:
         if context is None:
             config.load_incluster_config(client_configuration=made)
-        else:
-            config.load_kube_config(files, context, made, persist_config=False)
-    except config.ConfigException as error:
-        raise TargetError(f"the kubeconfig {files} cannot be used: {error}") from error
-    except (OSError, ValueError) as error:
-        raise TargetError(f"the kubeconfig {files} cannot be read: {error}") from error
+            return made
+        config.load_kube_config_from_dict(context.document(), client_configuration=made, persist_config=False)
+    except (config.ConfigException, OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        # The last three are what the package raises for an entry of another shape.
+        raise TargetError(f"the kubeconfig {files} cannot be used: {type(error).__name__}: {error}") from error
+    if "tokenFile" in context.user:  # which the package reads only once
+        made.refresh_api_key_hook = lambda to: to.api_key.update(dict.fromkeys(to.api_key, f"Bearer {context.token()}"))
+    if "exec" in context.user and not made.api_key and not made.cert_file:  # the package logs why and goes on as nobody
+        raise TargetError(
+            f"the credential plugin of {context.name} in the kubeconfig {files} gave no credentials (the log line above "
+            f"has its reason); log in again as for kubectl: `kubectl --context {context.name} auth whoami` runs it too"
+        )
     return made
+
+
+def _connections(settings: Any) -> urllib3.PoolManager:
+    """Connections as the package makes them, through the proxy that it chooses.
+
+    Raises:
+        ssl.SSLError: a certificate or a key is none.
+        ImportError: a SOCKS proxy takes a package that is not installed.
+    """
+    from kubernetes.client import rest  # as in `_settings`
+
+    login = urllib3.util.parse_url(settings.proxy or "").auth
+    settings.proxy_headers = urllib3.util.make_headers(proxy_basic_auth=login) if login else None
+    pool: urllib3.PoolManager = rest.RESTClientObject(settings).pool_manager
+    if settings.host.startswith("https:"):
+        pool.connection_pool_kw["ssl_context"] = _tls(settings)
+    return pool
+
+
+def _tls(settings: Any) -> ssl.SSLContext:
+    # As strict as kubectl and not more: the default context refuses the authorities of some clusters since Python 3.13.
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    if not settings.verify_ssl:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)  # the kubeconfig chooses it
+    elif settings.ssl_ca_cert:
+        context.load_verify_locations(settings.ssl_ca_cert)
+    else:
+        context.load_default_certs()
+    if settings.cert_file:
+        context.load_cert_chain(settings.cert_file, settings.key_file)
+    return context
 
 
 def _lines(pieces: Iterator[bytes]) -> Iterator[str]:

@@ -61,7 +61,7 @@ class LocalTarget:
 
     def __init__(self, home: Path | None = None) -> None:
         self.home = home or paths.home()
-        self._started: dict[str, int] = {}  # pids of the controllers that this object started
+        self._started: dict[str, process.Controller] = {}  # by run
 
     def where(self, run: str = "") -> str:
         """See `Target`."""
@@ -111,9 +111,9 @@ class LocalTarget:
                 return None
         alive = process.living(files) is not None
         status = self._recorded(files)  # read last, so that the final status of a run that has just ended is found
-        pid = self._started.get(run)
+        controller = self._started.get(run)
         status = status if alive else self._left(files, status)
-        return Observed(status, alive, Desired(), None if pid is None else process.exit_code(pid))
+        return Observed(status, alive, Desired(), None if controller is None else controller.poll())
 
     def _left(self, files: RunPaths, status: RunStatus) -> RunStatus:
         """The status of an inactive run, with the counts and the best of its ledger."""

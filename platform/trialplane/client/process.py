@@ -26,12 +26,16 @@ PROGRAM = ("-m", "trialplane.controller")
 STARTING = 60.0
 _MOST = 256 * 2**20  # bytes of a file that is read whole
 
-# Children of this process, by pid: unless waited for they remain zombies, which look alive.
-_children: dict[int, subprocess.Popen[bytes]] = {}
+
+class Controller(subprocess.Popen[bytes]):
+    """The process of a controller, which may outlive whoever started it: its destructor does not warn of that."""
+
+    def __del__(self) -> None:
+        return
 
 
-def start(run: RunPaths) -> int:
-    """Starts the controller of a run in a session of its own, so that it outlives the terminal; returns its pid.
+def start(run: RunPaths) -> Controller:
+    """Starts the controller of a run in a session of its own, so that it outlives the terminal.
 
     Raises:
         TargetError: the system cannot start it.
@@ -41,7 +45,7 @@ def start(run: RunPaths) -> int:
     command = [sys.executable, *PROGRAM, "--run-dir", str(run.root)]
     try:
         with open(run.controller_log, "ab", opener=_opener) as log:
-            child = subprocess.Popen(
+            child = Controller(
                 command,
                 env=environ,
                 stdin=subprocess.DEVNULL,
@@ -52,11 +56,10 @@ def start(run: RunPaths) -> int:
             )
     except OSError as error:
         raise TargetError(f"the controller of {run.root.name} could not be started: {error}") from error
-    _children[child.pid] = child
     # Until the controller holds the lock this file announces it to others; it writes its own facts later.
     with contextlib.suppress(OSError):  # a full disk: the controller continues, or reports it itself
         replace(run.controller, json.dumps(Holder.of(child.pid).facts(port=0, started=time.time())))
-    return child.pid
+    return child
 
 
 def living(run: RunPaths) -> Holder | None:
@@ -126,12 +129,6 @@ def check_reach(run: str, controller: Holder) -> None:
         return
     except PermissionError as error:
         raise TargetError(f"the controller of {run} ({controller.where}) is another user's, who must end it") from error
-
-
-def exit_code(pid: int) -> int | None:
-    """The exit code of a controller that this process started, or None if unknown."""
-    child = _children.get(pid)
-    return None if child is None else child.poll()
 
 
 def replace(file: Path, text: str) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -75,9 +75,6 @@ class Results:
         if result is None:
             raise StopIteration
         return result
-
-
-Learn = Callable[["Learner", Results], Mapping[str, Any] | None]
 
 
 @dataclasses.dataclass(frozen=True)
