@@ -284,7 +284,7 @@ def test_each_flaw_of_a_worker_has_its_outcome_and_too_many_end_the_run_which_a_
         3: "error: ValueError: no legal move",
         7: "timeout: ",
         11: "garbage",
-        15: "the result of unit 15 has ",
+        15: "the result of unit 15 is 73.4 MB",
         22: "crashed: ",
     }.items():
         lines = [line for line in log.splitlines() if f"unit {unit}" in line]
