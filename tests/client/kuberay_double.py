@@ -63,6 +63,7 @@ class NamespaceDouble:
         held: while True, controllers do not start: their pods are pending.
         deaf: while True, controllers ignore the desired state.
         down: while True, the gateway does not answer.
+        route: what the gateway calls the desired state; a former version said `wish`.
     """
 
     def __init__(self, cluster: ClusterDouble) -> None:
@@ -71,6 +72,7 @@ class NamespaceDouble:
         self.held = False
         self.deaf = False
         self.down = False
+        self.route = "desired"
         cluster.made = self._made
         cluster.gone = self._gone
         cluster.proxy = self._proxy
@@ -214,7 +216,8 @@ class NamespaceDouble:
         if study is None:
             return _json({"error": f"there is no run {parts[1]}"}, 404)
         if method == "PUT":
-            assert parts[2:] == ["desired"]
+            if parts[2:] != [self.route]:
+                return _json({"error": f"there is no PUT {rest}"}, 405)
             changed = json.loads(body)
             assert changed, "a change names a field"
             study.desired = RunState(changed.get("state", study.desired))

@@ -169,6 +169,14 @@ def test_pausing_gives_the_pods_back_and_resuming_brings_the_same_code(target, n
     assert handle.status().state is RunState.RUNNING
 
 
+def test_a_run_of_a_chart_of_the_former_version_is_paused_too(target, namespace, planned):
+    namespace.route = "wish"
+    handle = started(target, planned())
+    handle.pause()
+    assert namespace.studies["a"].desired is RunState.PAUSED
+    assert namespace.cluster.objects["pods"] == {}
+
+
 def test_how_its_pods_are_made_may_change_at_resume(target, namespace, planned):
     handle = started(target, planned())
     handle.pause()

@@ -147,11 +147,15 @@ class Gateway:
 
     def desire(self, run: str, **changed: Any) -> bool:
         """Changes these fields of the run's `Desired`, and no others; False for an unknown run."""
-        return self._change("PUT", f"/runs/{run}/desired", records.to_dict(changed))
+        fields = records.to_dict(changed)
+        answer = self._send("PUT", f"/runs/{run}/desired", fields)
+        if answer.status == 405:  # a chart of the former version, which calls it so
+            answer = self._send("PUT", f"/runs/{run}/wish", fields)
+        return self._changed(answer, "update")
 
     def forget(self, run: str) -> bool:
         """Deletes the study and the run's folder; False for an unknown run."""
-        return self._change("DELETE", f"/runs/{run}")
+        return self._changed(self._send("DELETE", f"/runs/{run}"), "delete")
 
     def _unreadable(self, run: str, why: str) -> RunDamaged:
         place = self._cluster.place
@@ -170,14 +174,11 @@ class Gateway:
     def _get(self, path: str, query: Mapping[str, str] | None = None) -> Answer:
         return self._cluster.service(self._site.gateway.service, self._site.gateway.port, "GET", path, query=query)
 
-    def _change(self, method: str, path: str, body: Any = None) -> bool:
-        answer = self._send(method, path, body)
-        if _is_unknown(answer):
-            return False
-        self._need(answer, "update" if method == "PUT" else "delete")
-        return True
+    def _changed(self, answer: Answer, verb: str) -> bool:
+        """Whether a change was made; False for an unknown run."""
+        return False if _is_unknown(answer) else self._need(answer, verb).ok
 
-    def _send(self, method: str, path: str, body: Any) -> Answer:
+    def _send(self, method: str, path: str, body: Any = None) -> Answer:
         headers = {names.TOKEN_HEADER: self._secret()} if self._site.gateway.secret else {}
         service = self._site.gateway
         return self._cluster.service(service.service, service.port, method, path, body=body, headers=headers)
