@@ -10,9 +10,7 @@ import pytest
 from tests.controller.collecting import UNITS, Collecting
 from tests.controller.conftest import request
 
-from trialplane import errors
 from trialplane.controller.iteration import STORE_SHARE
-from trialplane.controller.slot_events import SlotTrial
 from trialplane.controller.workers import MAX_EMPTY
 from trialplane.controller.workloads import collection
 from trialplane.wire.messages import LogGrown
@@ -382,35 +380,6 @@ def test_a_unit_that_a_worker_keeps_to_itself_has_failed() -> None:
     run.workers.end(0)
     run.listen()
     assert run.work.progress.units_failed == 1
-
-
-def test_what_was_fed_to_a_learner_that_ended_in_the_same_moment_has_arrived() -> None:
-    """It had read as many results as it expected, and asked for no more."""
-    run = Collecting()
-    run.begin()
-    run.want(0, UNITS)
-    for unit in range(UNITS, 2 * UNITS - 1):
-        run.pass_on(0, unit)
-    run.offer(0, 2 * UNITS - 1)
-    run.exchange.fetched(0, 2 * UNITS - 1, reference="the last result")
-    run.listen()
-    run.exchange.fed()
-    run.learner.end(0)
-    ended = run.end()
-    assert (ended.state, ended.message, ended.metrics["units"]) == (TrialState.COMPLETE, "", UNITS)
-
-
-def test_an_outcome_counts_though_the_workers_slots_fail_in_the_same_moment() -> None:
-    run = Collecting()
-    run.begin()
-    run.learner.fail(0, FailureClass.ERROR, "ValueError: no")
-    run.workers.break_down(errors.SlotError("3 slots in a row could not be started"))
-    events = run.work.events(0)
-    *_, ended = (next(events) for _ in range(1))
-    assert isinstance(ended, SlotTrial)
-    assert ended.outcome is not None and ended.outcome.message == "ValueError: no"
-    with pytest.raises(errors.SlotError, match="could not be started"):
-        next(events)
 
 
 def test_the_answers_of_both_pools_and_of_the_exchange_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,10 +9,12 @@ from __future__ import annotations
 import time
 
 import pytest
-from tests.controller.collecting import Collecting
+from tests.controller.collecting import UNITS, Collecting
 from tests.controller.conftest import request
 
+from trialplane import errors
 from trialplane.controller import iteration
+from trialplane.controller.slot_events import SlotTrial
 from trialplane.controller.workers import MAX_EMPTY, MAX_LOST
 from trialplane.controller.workloads import collection
 from trialplane.wire.states import FailureClass, TrialState
@@ -232,3 +234,32 @@ def test_what_each_worker_did_is_told_with_the_iteration(monkeypatch: pytest.Mon
         "worker_0/units_failed": 0.0,
     }
     assert told["worker_1/units_failed"] == 1
+
+
+def test_an_outcome_counts_though_the_workers_slots_fail_in_the_same_moment() -> None:
+    run = Collecting()
+    run.begin()
+    run.learner.fail(0, FailureClass.ERROR, "ValueError: no")
+    run.workers.break_down(errors.SlotError("3 slots in a row could not be started"))
+    events = run.work.events(0)
+    *_, ended = (next(events) for _ in range(1))
+    assert isinstance(ended, SlotTrial)
+    assert ended.outcome is not None and ended.outcome.message == "ValueError: no"
+    with pytest.raises(errors.SlotError, match="could not be started"):
+        next(events)
+
+
+def test_what_was_fed_to_a_learner_that_ended_in_the_same_moment_has_arrived() -> None:
+    """It had read as many results as it expected, and asked for no more."""
+    run = Collecting()
+    run.begin()
+    run.want(0, UNITS)
+    for unit in range(UNITS, 2 * UNITS - 1):
+        run.pass_on(0, unit)
+    run.offer(0, 2 * UNITS - 1)
+    run.exchange.fetched(0, 2 * UNITS - 1, reference="the last result")
+    run.listen()
+    run.exchange.fed()
+    run.learner.end(0)
+    ended = run.end()
+    assert (ended.state, ended.message, ended.metrics["units"]) == (TrialState.COMPLETE, "", UNITS)
