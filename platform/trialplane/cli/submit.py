@@ -54,7 +54,7 @@ def _options(verb: Callable[..., int]) -> Callable[..., int]:
     return verb
 
 
-@submit_command.command("hpo")
+@submit_command.command("hpo", short_help="A study: many trials with different parameters.")
 @names.job_argument
 @names.place_options(submits=True)
 @click.option("--trials", type=int, help="Number of trials.")
@@ -78,7 +78,7 @@ def hpo(job: str, place: Place, **given: Any) -> int:
     return _submit("hpo", job, place, own, **given)
 
 
-@submit_command.command("train")
+@submit_command.command("train", short_help="A training: one trial, on one or many GPUs.")
 @names.job_argument
 @names.place_options(submits=True)
 @click.option("--gpus", type=int, metavar="N", help="GPUs per node, one rank each; 0 trains on CPUs.")
@@ -108,7 +108,7 @@ def train(job: str, place: Place, **given: Any) -> int:
     return _submit("train", job, place, own, **given)
 
 
-@submit_command.command("collect")
+@submit_command.command("collect", short_help="A collection: workers, and a learner of their results.")
 @names.job_argument
 @names.place_options(submits=True)
 @click.option("--workers", type=int, metavar="N", help="Number of workers, each in a slot of its own.")
