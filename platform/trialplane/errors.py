@@ -43,7 +43,7 @@ EXIT_CANCELLED = 4
 EXIT_INTERRUPTED = 130
 EXIT_CODES = {
     EXIT_OK: "done",
-    EXIT_RUN_FAILED: "the run failed: too many trials failed, or none gave a result",
+    EXIT_RUN_FAILED: "the run failed; `platform status` shows why",
     EXIT_BAD_INPUT: "the input is wrong; nothing was started, nothing was lost",
     EXIT_PLATFORM: "the platform could not do its work",
     EXIT_CANCELLED: "the run was cancelled",

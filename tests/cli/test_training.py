@@ -20,7 +20,7 @@ from trialplane.cli import kinds, progress
 from trialplane.cli.kinds import training
 from trialplane.client import machine
 from trialplane.client.run import RunHandle
-from trialplane.wire.progress import StudyProgress, TrainingProgress
+from trialplane.wire.progress import TrainingProgress
 from trialplane.wire.records import RunStatus, TrialOutcome
 from trialplane.wire.states import FailureClass, RunState, TrialState
 
@@ -331,15 +331,14 @@ def test_it_has_no_best_and_no_other_width(platform, runs):
     assert "searches nothing" in best.stderr
     scale = platform("scale", "--parallel", "3")
     assert scale.exit_code == 2
-    assert "fixed; `platform submit train demo --resume a --ranks N --local` goes on" in scale.stderr  # nothing to cancel
+    assert "fixed; `platform submit train demo --resume a --ranks N --local` continues" in scale.stderr  # nothing to cancel
 
 
 def test_it_is_waited_for_until_it_has_saved_itself(runs):
-    """A pause of a study that takes a minute is stuck; a training may have a large checkpoint to write."""
+    """A pause that takes a minute is stuck, unless a trial may have a large checkpoint to write."""
     handle = RunHandle("a", runs.target)
     runs.say(runs.make("a", **{"checkpoints.grace": 400}), RunState.RUNNING)
-    assert handle._patience(handle.status()) > 400
-    assert handle._patience(dataclasses.replace(handle.status(), progress=StudyProgress())) == 60
+    assert handle._patience() > 400
 
 
 def test_one_that_has_succeeded_is_not_resumed_but_begun_anew(platform, runs):

@@ -109,3 +109,11 @@ def test_only_a_run_that_has_begun_is_scaled(target, namespace, planned):
         scaled(target, 2)
     namespace.held = False
     assert handle.status().parallel == planned().job.parallel
+
+
+@pytest.mark.parametrize(("changes", "seconds"), [({}, 60), ({"checkpoints.grace": 400}, 460)])
+def test_who_saves_itself_has_the_time_for_that_before_a_pause_gives_up(
+    runs, changes: dict[str, Any], seconds: float
+) -> None:
+    runs.make("a", **changes)
+    assert RunHandle("a", runs.target)._patience() == seconds

@@ -122,7 +122,7 @@ def test_a_field_of_another_type_is_an_error(direction: Direction[Any], message:
     tag, _, fields = json.loads(messages.encode(message).partition(b"\n")[0])
     for name, hint in typing.get_type_hints(type(message)).items():
         for value in wrong_values(hint):
-            with pytest.raises(errors.MessageError, match=rf"^{direction.sender} sent "):
+            with pytest.raises(errors.MessageError, match=rf"^{direction.sender} of trialplane 9.9.9 sent "):
                 messages.decode(text(tag, {**fields, name: value}), direction)
 
 
@@ -147,7 +147,7 @@ def test_bytes_beside_what_has_none_are_dropped(beside: bytes) -> None:
      b'["Reported","1",{"step":1,"metrics":{"a":1' + b"0" * 400 + b'},"time":1,"sent":1}]'],
 )  # fmt: skip
 def test_what_is_no_message_is_an_error(data: bytes) -> None:
-    with pytest.raises(errors.MessageError, match=r"^a trial sent "):
+    with pytest.raises(errors.MessageError, match=r"^a trial (of trialplane (9.9.9|1) )?sent "):
         messages.decode(data, messages.FROM_TRIAL)
 
 

@@ -24,9 +24,10 @@ _yes = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @names.place_options()
 @_now
 def pause_command(run: str | None, place: Place, now: bool) -> None:
-    """Stop RUN, or the newest run; `platform resume` goes on with it.
+    """Stop RUN, or the newest run; `platform resume` continues it.
 
-    Trials that have ended are kept, those that run are run again. On a cluster it gives back all of its pods.
+    Trials that have ended are kept; running trials are repeated, or continue from their checkpoints. On a cluster all of the
+    run's pods are removed.
     """
     handle = names.find_run(run, place)
     status = handle.pause(now=now)
@@ -59,7 +60,8 @@ def resume_command(
 ) -> int:
     """Continue RUN, or the newest run, with the code and the spec it was submitted with.
 
-    Its length and its width may change; another space, sampler or code is another study, under another name.
+    The number of trials or iterations, how many run at the same time, budgets and retries may change. Another space, sampler
+    or code needs a new run.
 
     A training that failed is retried from its newest checkpoint, with all its retries, and so is an iteration of a
     collection, with the weights of the one before.
@@ -88,7 +90,8 @@ def resume_command(
 def scale_command(run: str | None, place: Place, parallel: int, now: bool) -> None:
     """Change how many trials of RUN, or of the newest run, run at the same time. No running trial is lost.
 
-    Of a collection it is the number of workers; the number of iterations is set by `platform resume --iterations`.
+    Of a collection it is the number of workers; the number of iterations is set by `platform resume --iterations`. On this
+    machine the number cannot change while a run is active: pause it, and resume it with --parallel or --workers.
 
     With fewer than before it waits until trials end, and then removes their pods. After a Ctrl-C the new number still
     applies; the same command again removes the pods that are no longer needed.

@@ -32,7 +32,7 @@ VERBS = {
     "pause": ("trialplane.cli.lifecycle", "Stop a run so that `resume` can continue it."),
     "resume": ("trialplane.cli.lifecycle", "Continue a run that stopped."),
     "scale": ("trialplane.cli.lifecycle", "Change how many trials, or workers, of a run run at the same time."),
-    "delete": ("trialplane.cli.lifecycle", "Delete a run, its ledger and its logs."),
+    "delete": ("trialplane.cli.lifecycle", "Delete a run, with its ledger, logs and checkpoints."),
     "ui": ("trialplane.cli.ui", "Show all results in a browser (MLflow)."),
     "validate": ("trialplane.cli.job", "Check a job without starting anything."),
     "doctor": ("trialplane.cli.doctor", "Check this machine and the cluster, and suggest fixes."),

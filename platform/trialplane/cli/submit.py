@@ -39,8 +39,10 @@ def _options(verb: Callable[..., int]) -> Callable[..., int]:
         output.option("table", "json", "yaml"),
         click.option("--dry-run", is_flag=True, help="Show what would be started, with the resolved job; start nothing."),
         click.option("--detach", is_flag=True, help="Return at once; the run continues in the background."),
-        click.option("--timeout", metavar="TIME", help="Time limit of one trial, or iteration: 30m, 2h."),
-        click.option("--seed", type=int, help="Seed of the sampler and of the trials."),
+        click.option(
+            "--timeout", metavar="TIME", help="Time limit of a trial, of the training, or of an iteration: 30m, 2h."
+        ),
+        click.option("--seed", type=int, help="Seed of the run's random numbers."),
         click.option(
             "--set", "sets", multiple=True, metavar="FIELD=VALUE", help="Set any field: --set budget.time=2h. Repeatable."
         ),

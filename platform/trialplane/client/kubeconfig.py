@@ -137,7 +137,7 @@ def _entries(documents: Mapping[Path, Mapping[str, Any]], kind: str) -> dict[str
             for one in data.get(kind) or []:
                 found.setdefault(one["name"], (file, dict(one.get(kind[:-1]) or {})))
         except (TypeError, KeyError, ValueError, AttributeError) as error:
-            raise TargetError(f"the kubeconfig {file} cannot be used: {kind} is no list of named {kind}") from error
+            raise TargetError(f"the kubeconfig {file} cannot be used: {kind} is not a list of named {kind}") from error
     return found
 
 

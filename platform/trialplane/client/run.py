@@ -20,7 +20,6 @@ from trialplane.errors import InputError, RunDamaged, RunExists, RunNotFound, Sp
 from trialplane.plan.plan import Plan
 from trialplane.spec.jobs import Job
 from trialplane.wire import rows
-from trialplane.wire.progress import TrainingProgress
 from trialplane.wire.records import RunStatus, TrialRow
 from trialplane.wire.states import RunState
 
@@ -174,7 +173,7 @@ class RunHandle:
 
         Raises:
             InputError: it is not active.
-            TargetError: it has not stopped after `patience` seconds (None: enough for a training to save itself).
+            TargetError: it has not stopped after `patience` seconds (None: enough for its trials to save themselves).
         """
         seen, name = self.observe(), self.name
         if not seen.is_active:
@@ -186,24 +185,22 @@ class RunHandle:
 
         Raises:
             InputError: it has ended already.
-            TargetError: it has not ended after `patience` seconds (None: enough for a training to save itself).
+            TargetError: it has not ended after `patience` seconds (None: enough for its trials to save themselves).
         """
         seen = self.observe()
         if seen.status.state.is_ended and not seen.is_active:
             raise InputError(f"the run {self.name} has ended already ({seen.status.state}); nothing was changed")
         return self._end(seen.status, RunState.CANCELLED, now, patience)
 
-    def _patience(self, status: RunStatus) -> float:
-        """Seconds that a run may take to end: the time of a training to save itself is set by the job or the chart."""
-        if not isinstance(status.progress, TrainingProgress):
-            return _PATIENCE
-        with contextlib.suppress(RunDamaged):  # its controller has read the job and keeps working
-            return _PATIENCE + (self.job.checkpoints.grace or _GRACE)
+    def _patience(self) -> float:
+        """Seconds that a run may take to end, with the time that its trials have to save themselves."""
+        with contextlib.suppress(RunDamaged, RunNotFound):  # its controller has read the job and keeps working
+            return _PATIENCE + (self.job.checkpoints.grace or _GRACE if self.job.keeps_checkpoints else 0.0)
         return _PATIENCE + _GRACE
 
     def _end(self, before: RunStatus, state: RunState, now: bool, patience: float | None) -> RunStatus:
         """Ends a run and returns its last status; that of an unstarted or damaged run is derived from `before`."""
-        patience = patience or self._patience(before)  # before the run ends, while it is known
+        patience = patience or self._patience()  # before the run ends, while it is known
         self.target.desire(self.name, state, now=now)
         otherwise = dataclasses.replace(before, state=state, running=0)
         try:

@@ -97,5 +97,5 @@ class Checkpoints(models.Model):
     )
     grace: values.Duration | None = Field(
         default=None,
-        description="How long a trial that must leave its pod gets to save itself: 120, 5m; else the chart's.",
+        description="Time to save itself of a trial that must leave its pod: 120, 5m; else 30 s, of a training the chart's.",
     )

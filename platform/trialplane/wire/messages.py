@@ -442,8 +442,11 @@ def decode(data: bytes, direction: Direction[M]) -> M:
         MessageError: it is none of those that are taken from there, is damaged, or a field has another type than its own.
     """
     line, newline, beside = data.partition(b"\n")
+    sender = direction.sender
     try:
         tag, version, fields = json.loads(line.decode())
+        if version != __version__:
+            sender = f"{sender} of trialplane {version!s:.40}"
         kind = direction.kinds.get(tag)
         if kind is None:
             raise errors.MessageError(
@@ -452,7 +455,8 @@ def decode(data: bytes, direction: Direction[M]) -> M:
             )
         message = records.from_dict(kind, {**fields, _BESIDE: beside} if newline else fields)
     except (ValueError, TypeError, AttributeError, KeyError, OverflowError, RecursionError) as error:
-        raise errors.MessageError(f"{direction.sender} sent an invalid message: {errors.first_line(error):.200}") from error
+        why = f"sent an invalid message to trialplane {__version__}: {errors.first_line(error):.200}"
+        raise errors.MessageError(f"{sender} {why}") from error
     if wrong := records.misfit(message):
-        raise errors.MessageError(f"{direction.sender} sent {tag} with a value of another type as {wrong}")
+        raise errors.MessageError(f"{sender} sent {tag} with a value of another type as {wrong}")
     return message

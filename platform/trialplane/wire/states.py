@@ -64,7 +64,7 @@ class FailureClass(enum.StrEnum):
 
     ERROR = "error"  # exception in the job
     OOM = "oom"  # CUDA out of memory
-    INVALID = "invalid"  # metric missing or NaN at the end
+    INVALID = "invalid"  # metric missing, NaN or infinite at the end; a message that is none
     CRASHED = "crashed"  # killed by a signal, host out of memory
     LOST = "lost"  # pod, node, slot or controller lost, or preempted
     TIMEOUT = "timeout"  # over its time limit

@@ -1,4 +1,4 @@
-"""The work of a run's slots, by the kind of its job: the only part of the controller that distinguishes kinds."""
+"""The work that the slots of a run do, by the kind of its job; `start` chooses it."""
 
 from __future__ import annotations
 

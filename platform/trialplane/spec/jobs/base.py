@@ -122,7 +122,7 @@ class Base(models.Model):
     )
     objectives: Objectives = Field(description="What to optimize; several make a multi-objective study.")
     budget: Budget = Field(default_factory=Budget, description="When to stop before all trials have ended.")
-    retries: Retries = Field(default_factory=Retries, description="How often to retry a lost trial.")
+    retries: Retries = Field(default_factory=Retries, description="How often to retry a trial that crashed, or was lost.")
     resources: Resources = Field(default_factory=Resources, description="Resources of one trial on each node.")
     checkpoints: Checkpoints = Field(
         default_factory=Checkpoints, description="When a trial saves checkpoints, which are kept, and where."
