@@ -112,8 +112,6 @@ def test_only_a_run_that_has_begun_is_scaled(target, namespace, planned):
 
 
 @pytest.mark.parametrize(("changes", "seconds"), [({}, 60), ({"checkpoints.grace": 400}, 460)])
-def test_who_saves_itself_has_the_time_for_that_before_a_pause_gives_up(
-    runs, changes: dict[str, Any], seconds: float
-) -> None:
+def test_a_pause_waits_for_a_trial_that_saves_itself(runs, changes, seconds):
     runs.make("a", **changes)
     assert RunHandle("a", runs.target)._patience() == seconds
