@@ -17,8 +17,8 @@ GAMES, ITERATIONS = 20, 2
 @pytest.mark.timeout(1800)
 def test_twenty_games_twice_and_a_worker_pod_that_is_lost(cluster: Cluster) -> None:
     wanted = ("--workers", "2", "--games", str(GAMES), "--iterations", str(ITERATIONS), "--profile", "smoke")
-    # Searched longer and two at a time, games come one after the other for a while.
-    slow = ("--set", "params.simulations=48", "--set", "params.games_at_once=2")
+    # Searched longer and two at a time, games come one after the other for long enough to be seen by a busy machine.
+    slow = ("--set", "params.simulations=192", "--set", "params.games_at_once=2")
     cluster.platform("submit", "collect", "selfplay", "--name", "chess", *wanted, *slow, "--detach")
 
     def busy() -> dict[str, Any] | None:
