@@ -260,7 +260,7 @@ def test_a_service_without_a_ready_pod_says_so(target, namespace, service):
     namespace.cluster.objects["pods"]["m-1"]["status"] = {}
     said: list[str] = []
     with (
-        Forward(target.cluster, "m", 80, said=said.append) as forward,
+        Forward(target.cluster, "m", 80, report=said.append) as forward,
         socket.create_connection(("127.0.0.1", forward.port), timeout=60) as client,
     ):
         assert client.recv(1) == b""

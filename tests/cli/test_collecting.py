@@ -317,7 +317,7 @@ def test_logs_of_the_consumer_and_of_a_worker(platform, runs):
         (("resume", "a", "--max-failed", "-1"), "--max-failed: collect.max_failed: -1 must be at least 0"),
         (("logs", "a", "9"), "has started no iteration 9; `platform results a` shows the iterations"),
         (("logs", "a", "1"), "(yet); `platform results a` shows the iterations"),
-        (("scale", "a", "--workers", "3"), "nobody works on a; `platform resume a --workers 3`"),
+        (("scale", "a", "--workers", "3"), "a is not active; `platform resume a --workers 3`"),
     ],
 )
 def test_what_is_asked_of_the_wrong_thing_is_refused(platform, runs, words, said):

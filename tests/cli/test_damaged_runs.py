@@ -226,10 +226,10 @@ def _renew(whole, root):
 @pytest.mark.parametrize(
     ("name", "damage", "said"),
     [
-        ("status.json", writes(b""), ["status.json", "Removing that file mends the run"]),
-        ("status.json", writes(b"null"), ["status.json", "Removing that file mends the run"]),
+        ("status.json", writes(b""), ["status.json", "Removing that file repairs the run"]),
+        ("status.json", writes(b"null"), ["status.json", "Removing that file repairs the run"]),
         ("status.json", changed(trials="6"), ["status.json has an invalid value for `trials`. Removing"]),
-        ("status.json", changed(progress={"kind": "new"}), ["another version wrote it", "Removing that file mends the run"]),
+        ("status.json", changed(progress={"kind": "new"}), ["another version wrote it", "Removing that file repairs the run"]),
         ("job.json", writes(b""), ["job.json"]),
         ("job.json", missing, ["job.json is missing"]),
         (".", closed, ["Permission denied"]),
