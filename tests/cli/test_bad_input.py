@@ -155,7 +155,7 @@ def test_a_home_that_cannot_be(platform, home, monkeypatch, chosen):
 def test_a_home_in_a_closed_folder(platform, closed, words):
     result = platform(*words)
     assert result.exit_code == 2, result.stderr
-    assert "is closed to you" in result.stderr
+    assert "you may not read" in result.stderr
     assert "set TRIALPLANE_HOME" in result.stderr
 
 

@@ -229,7 +229,7 @@ def _renew(whole, root):
         ("status.json", writes(b""), ["status.json", "Removing that file repairs the run"]),
         ("status.json", writes(b"null"), ["status.json", "Removing that file repairs the run"]),
         ("status.json", changed(trials="6"), ["status.json has an invalid value for `trials`. Removing"]),
-        ("status.json", changed(progress={"kind": "new"}), ["another version wrote it", "Removing that file repairs the run"]),
+        ("status.json", changed(progress={"kind": "new"}), ["another version wrote it", "Removing that file"]),
         ("job.json", writes(b""), ["job.json"]),
         ("job.json", missing, ["job.json is missing"]),
         (".", closed, ["Permission denied"]),
