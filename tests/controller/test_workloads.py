@@ -22,12 +22,13 @@ from trialplane.controller import slots as pools
 from trialplane.controller import workloads
 from trialplane.controller.counts import Counts
 from trialplane.controller.endings import Ending
+from trialplane.controller.iteration import Iteration
 from trialplane.controller.workloads.study import StudyWorkload
 from trialplane.controller.workloads.training import TrainingWorkload
 from trialplane.spec.jobs import Job
 from trialplane.wire.progress import TrainingProgress
 from trialplane.wire.records import SlotConfig, TrialReport, TrialRequest
-from trialplane.wire.states import RunState
+from trialplane.wire.states import FailureClass, RunState
 
 
 class Ledger:
@@ -125,6 +126,18 @@ def test_the_rest_of_a_collection_takes_as_long_as_its_iterations_did() -> None:
     for unit in (6, 7, 8):
         run.pass_on(0, unit)
     assert run.work.eta(0.0, 0.5) == 5.0, "half of the second iteration is done"
+
+
+def test_units_that_failed_are_done_too() -> None:
+    iteration = Iteration(request(7, trial=0), collecting.job(units=80), 0)  # type: ignore[arg-type]  # a collection
+    assert iteration.done == 0
+    for unit in iteration.book.hand(0, 24):
+        assert iteration.book.made(0, unit.number)
+        if unit.number:
+            assert iteration.book.arrive(unit.number)
+        else:
+            assert iteration.book.refuse(unit.number, FailureClass.INVALID, "too large")
+    assert iteration.done == 24 / 80
 
 
 def test_an_iteration_that_failed_for_good_ends_the_run() -> None:

@@ -195,7 +195,8 @@ class RunHandle:
     def _patience(self) -> float:
         """Seconds that a run may take to end, with the time that its trials have to save themselves."""
         with contextlib.suppress(RunDamaged, RunNotFound):  # its controller has read the job and keeps working
-            return _PATIENCE + (self.job.checkpoints.grace or _GRACE if self.job.keeps_checkpoints else 0.0)
+            job = self.job
+            return _PATIENCE + (job.checkpoints.grace or _GRACE if job.keeps_checkpoints else 0.0)
         return _PATIENCE + _GRACE
 
     def _end(self, before: RunStatus, state: RunState, now: bool, patience: float | None) -> RunStatus:

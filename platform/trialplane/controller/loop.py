@@ -11,9 +11,9 @@ import dataclasses
 import logging
 import statistics
 import time
-from typing import Protocol
 
 from trialplane.controller import arrival, endings
+from trialplane.controller.desired import DesiredState
 from trialplane.controller.endings import Ending
 from trialplane.controller.ledger import Ledger
 from trialplane.controller.recorder import ID_WAIT, Recorder
@@ -31,16 +31,6 @@ log = logging.getLogger(__name__)
 WAIT = 0.25  # seconds; how soon the loop handles a signal when no slot has an event
 
 
-class User(Protocol):
-    """The desired state of the run, which the loop polls."""
-
-    def ending(self) -> Ending | None:
-        """How the run is to end, or None."""
-
-    def parallel(self) -> int | None:
-        """The desired number of slots; None keeps the current one."""
-
-
 class Controller:
     """Drives one run to its end.
 
@@ -54,7 +44,7 @@ class Controller:
         recorder: to MLflow.
         board: publishes the status.
         base: the constant part of the status.
-        user: the source of the desired state.
+        desired: the desired state of the run, which the loop polls.
     """
 
     def __init__(
@@ -65,7 +55,7 @@ class Controller:
         recorder: Recorder,
         board: StatusBoard,
         base: RunStatus,
-        user: User,
+        desired: DesiredState,
     ) -> None:
         self._run = run
         self._job = ledger.job
@@ -74,7 +64,7 @@ class Controller:
         self._recorder = recorder
         self._board = board
         self._base = base
-        self._user = user
+        self._desired = desired
         self._is_dry = False  # nothing is left to start, unless a running trial is retried
         self._ending: Ending | None = None
         self._hurry = False
@@ -129,7 +119,7 @@ class Controller:
     # Starting
 
     def _resize(self) -> None:
-        parallel = self._user.parallel()
+        parallel = self._desired.parallel()
         if parallel is not None:
             self._base = dataclasses.replace(self._base, parallel=parallel)
             self._workload.resize(parallel, 0 if self._is_dry or self._ending else self._ledger.unstarted)
@@ -197,7 +187,7 @@ class Controller:
             self._recorder.best(self._job.objectives[0].metric, best.values[0], best.trial, self._ledger.counts.ended)
 
     def _log_end(self, request: TrialRequest, ended: TrialOutcome) -> None:
-        name = f"{self._workload.noun} {request.trial}" + (f" (attempt {request.attempt})" if request.attempt > 1 else "")
+        name = f"{self._job.noun} {request.trial}" + (f" (attempt {request.attempt})" if request.attempt > 1 else "")
         if ended.failure is None:
             log.info("%s: %s%s", name, ended.state.value, f"; {ended.message}" if ended.message else "")
         else:
@@ -211,7 +201,7 @@ class Controller:
         if self._since is not None:
             before, self._since = self._since, time.monotonic()
             self.worked += self._since - before
-        if (by_user := self._user.ending()) is not None:
+        if (by_user := self._desired.ending()) is not None:
             self._ending = endings.of(self._ending, by_user)
             self._hurry = self._hurry or by_user.hurry  # whichever ending counts
         ledger = self._ledger
@@ -257,7 +247,7 @@ class Controller:
             reason=reason,
             **counts.shown(),
             slots_ready=self._workload.ready,
-            nodes=() if self._user.parallel() is None else self._workload.nodes,
+            nodes=() if self._desired.parallel() is None else self._workload.nodes,
             best=self._ledger.best,
             rate=rate,
             eta=self._workload.eta(now, rate) if state is RunState.RUNNING else None,

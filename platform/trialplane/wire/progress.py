@@ -81,11 +81,6 @@ class CollectionProgress:
     slots_aside = 1  # the learner's
 
     @property
-    def done(self) -> float:
-        """The share of the iteration's units that have arrived or failed, 0 to 1."""
-        return (self.units + self.units_failed) / self.units_total if self.units_total else 0.0
-
-    @property
     def numbers(self) -> Mapping[str, float]:
         """Each number by its name; empty before the first iteration."""
         names = [field.name for field in dataclasses.fields(self) if field.name not in ("kind", "workers")]

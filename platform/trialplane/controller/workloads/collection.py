@@ -61,8 +61,6 @@ class CollectionWorkload(Workload):
         stores: those that results pass through.
     """
 
-    noun = "iteration"
-
     def __init__(
         self, ledger: Ledger, learner: SlotPool, workers: SlotPool, exchange: Exchange, stores: ObjectStores
     ) -> None:
@@ -202,8 +200,8 @@ class CollectionWorkload(Workload):
             return
         if event.outcome is None:
             self._learner.answer(event.slot)
-        now = self._now
-        if now is None or event.request.number != now.request.number:
+        now = self._of(event.request)
+        if now is None:
             return  # of a former attempt
         for message in event.messages:
             if isinstance(message, messages.WeightsOffered) and event.outcome is None:

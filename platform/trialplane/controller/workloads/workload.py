@@ -21,15 +21,10 @@ log = logging.getLogger(__name__)
 class Workload(abc.ABC):
     """The work of one run. Each attempt of the ledger runs in one slot, or in a gang of them.
 
-    Attributes:
-        noun: what a trial of the run is called.
-
     Args:
         ledger: of the run.
         slots: where its attempts run.
     """
-
-    noun = "trial"
 
     def __init__(self, ledger: Ledger, slots: SlotPool | GangPool) -> None:
         self._ledger = ledger
