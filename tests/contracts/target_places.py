@@ -122,7 +122,7 @@ class Double(Place):
         job = handle.job
         made = []
         for trial in range(TRIALS):
-            request = TrialRequest(name, trial, 1, trial, {"lr": 0.1 * trial}, 0, job.metrics)
+            request = TrialRequest(name, trial, 1, trial, {"lr": 0.1 * trial}, 0, job.required_metrics)
             outcome = TrialOutcome(trial, TrialState.COMPLETE, metrics={"loss": 0.1 * trial}, started=1.0, ended=2.0)
             made.append(rows.row(job, request, request.params, outcome))
         self.namespace.tell(name, made)

@@ -51,7 +51,7 @@ def test_a_trial_returns_finite_metrics_and_reports_each_epoch(trials, name):
     trial = trials(name)
     metrics = trial(max_rows=60, epochs=2)
     assert set(metrics) == METRICS[name]
-    assert set(trial.job.metrics) <= set(metrics)
+    assert set(trial.job.required_metrics) <= set(metrics)
     assert all(math.isfinite(value) for value in metrics.values())
     assert all(isinstance(value, float) for value in metrics.values())
     assert [step for step, _ in trial.reports] == [0, 1]

@@ -49,7 +49,7 @@ def test_sets(folder: Path) -> None:
     job = load.load_job(folder, sets=sets)
     assert job.search.parameters["lr"].high == 0.1  # type: ignore[union-attr]
     assert job.enqueue == ({"lr": 1e-4, "model": "bert"}, {"lr": 0.01})
-    assert job.metrics == ("acc",) and job.budget.time == 7200 and job.params["data"] == {"a": [1, 2]}
+    assert job.required_metrics == ("acc",) and job.budget.time == 7200 and job.params["data"] == {"a": [1, 2]}
     assert job.sampler.options == {"n_startup_trials": 2}
     assert (job.pruner.name, job.pruner.options) == ("median", {"n_warmup_steps": 3})
     assert load.load_job(folder, sets=["sampler.name=random"]).sampler.options == {}

@@ -17,7 +17,7 @@ from trialplane.spec import document, jobs, load
 
 def test_a_good_job_loads(folder: Path) -> None:
     job = load.load_job(folder)
-    assert (job.name, job.trials, job.metrics) == ("demo", 24, ("f1",))
+    assert (job.name, job.trials, job.required_metrics) == ("demo", 24, ("f1",))
     assert (job.budget.time, job.budget.timeout) == (5400.0, 90.0)
     assert job.sampler.name == "tpe" and job.sampler.options == {"n_startup_trials": 8}
     assert job.params["epochs"] == 3 and job.pruner.name == "median"

@@ -52,7 +52,7 @@ def test_a_training_needs_its_kind_only(folder: Path) -> None:
     assert (job.trials, job.width, job.nodes, job.slots, job.world_size) == (1, 1, 1, 1, 1)
     assert (job.retries.crashed, job.retries.lost) == (3, 5)
     assert isinstance(job, jobs.Training) and job.keeps_checkpoints and job.roles()[0].gang
-    assert job.metrics == ("loss",)
+    assert job.required_metrics == ("loss",)
 
 
 @pytest.mark.parametrize(

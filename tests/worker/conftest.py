@@ -111,7 +111,7 @@ class Bench:
     def __init__(self, root: Path, modules: Mapping[str, str], **config: Any) -> None:
         self.root = root / "run"
         code = root / "code"
-        code.mkdir()
+        code.mkdir(exist_ok=True)
         for name, text in modules.items():
             (code / f"{name}.py").write_text(text)
         self.config = SlotConfig(

@@ -267,7 +267,7 @@ class Ledger:
             number=len(self._attempts),
             params={**self.job.params, **sampled},
             seed=samplers.derived_seed(self.job.seed, trial) ^ 0x5EED,  # not the sampler's own
-            metrics=self.job.metrics,
+            metrics=self.job.required_metrics,
             timeout=self.job.budget.timeout,
             prunable=self._search.pruner.name != "none",
             resume=self.job.resume or "",

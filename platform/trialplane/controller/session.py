@@ -246,7 +246,7 @@ class Session:
         return SlotConfig(
             run=run.root.name,
             code=str(run.code),
-            entrypoint=role.entrypoint or SHARDS,
+            entrypoint="" if role.program else role.entrypoint or SHARDS,
             root=str(run.root),
             cache=str(paths.cache(run.root.parent.parent)),
             preload=job.preload,
@@ -262,6 +262,7 @@ class Session:
             ship=setting.in_cluster,
             role=role.name,
             write=role.write,
+            program=role.program,
         )
 
     def _recorded(self, recorder: Recorder, ending: Ending) -> bool:

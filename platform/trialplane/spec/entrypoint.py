@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
@@ -27,6 +28,25 @@ def check(job: Job, folder: Path, broken: Collection[Place]) -> Iterator[Issue]:
         if place[:1] not in broken:
             for found in _look(text, folder, unread, arguments):
                 yield found if isinstance(found, Issue) else Issue(place, found)
+    for place, text, is_python in job.programs():
+        if place[:1] not in broken:
+            yield from _look_at_file(place, text, folder, is_python)
+
+
+def _look_at_file(place: Place, text: str, folder: Path, is_python: bool) -> Iterator[Issue]:
+    """Issues of a script, or of a command's file, in the job's folder."""
+    file = folder / text
+    if not file.is_file():
+        there = [path.relative_to(folder).as_posix() for path in folder.glob("**/*.py" if is_python else "*")]
+        yield Issue(place, f"there is no {text} in {folder}; {errors.nearest(text, there)}".rstrip("; "))
+    elif is_python:
+        tree = _parsed(file, text)
+        if isinstance(tree, str):
+            yield Issue(place, tree)
+        elif isinstance(tree, Issue):
+            yield tree
+    elif not os.access(file, os.X_OK):
+        yield Issue(place, f"{text} is not executable; `chmod +x {file}`, or write command: [bash, {text}]")
 
 
 def _look(text: str, folder: Path, unread: set[Path], given: tuple[str, ...]) -> Iterator[str | Issue]:
@@ -50,21 +70,10 @@ def _look(text: str, folder: Path, unread: set[Path], given: tuple[str, ...]) ->
         return
     if file in unread:
         return
-    try:
-        tree = ast.parse(file.read_bytes(), filename=str(file))
-    except SyntaxError as error:
+    tree = _parsed(file, module)
+    if not isinstance(tree, ast.Module):
         unread.add(file)
-        line = errors.shortened((error.text or "").strip(), 100)
-        reason = f"{error.msg}: {line}" if line else str(error.msg)
-        yield Issue((module,), f"is not Python: {reason}", str(file), error.lineno or 0)
-        return
-    except (OSError, ValueError) as error:  # ValueError: the file holds null bytes
-        unread.add(file)
-        yield f"{file} cannot be read: {error}"
-        return
-    except (RecursionError, MemoryError):  # Python's own parser gives up like this
-        unread.add(file)
-        yield f"{file} is nested too deeply for Python"
+        yield tree
         return
     names, open_ended = _names(tree)
     if function not in names and not open_ended:
@@ -73,6 +82,20 @@ def _look(text: str, folder: Path, unread: set[Path], given: tuple[str, ...]) ->
     wrong = [why for node in found if (why := _unfit(node, given))]
     if wrong and len(wrong) == len(found):  # of several definitions one may be meant for this machine
         yield f"{function} {wrong[-1]} ({file.name}:{found[-1].lineno})"
+
+
+def _parsed(file: Path, name: str) -> ast.Module | Issue | str:
+    """The syntax tree of a file, or what is wrong with it: in one of its lines, where it has `name`, or as a whole."""
+    try:
+        return ast.parse(file.read_bytes(), filename=str(file))
+    except SyntaxError as error:
+        line = errors.shortened((error.text or "").strip(), 100)
+        reason = f"{error.msg}: {line}" if line else str(error.msg)
+        return Issue((name,), f"is not Python: {reason}", str(file), error.lineno or 0)
+    except (OSError, ValueError) as error:  # ValueError: the file holds null bytes
+        return f"{file} cannot be read: {error}"
+    except (RecursionError, MemoryError):  # Python's own parser gives up like this
+        return f"{file} is nested too deeply for Python"
 
 
 def _unfit(node: ast.stmt, given: tuple[str, ...]) -> str:

@@ -86,6 +86,15 @@ class Search:
         """
         return {} if isinstance(self.space, str) else dict(spaces.ordered(self.space))
 
+    def start_point(self) -> dict[str, Any]:
+        """A value for each parameter: from the first `enqueue` point, or else the middle of its range."""
+        known = self.enqueue[0] if self.enqueue else {}
+        point: dict[str, Any] = {}
+        for name, parameter in self.parameters.items():
+            if spaces.is_active(parameter, point):
+                point[name] = known.get(name, spaces.middle(parameter))
+        return point
+
     def watched(self, objective: Objective) -> Objective:
         """The metric of the reports that the pruner compares trials by, and which way of it is better.
 

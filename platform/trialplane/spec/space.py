@@ -140,6 +140,15 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_-]*$")]  # no dots: `
 TYPES: tuple[str, ...] = ("float", "int", "categorical")
 
 
+def middle(parameter: AnyParameter) -> Any:
+    """The value in the middle of a range, on its scale; the first of choices."""
+    if isinstance(parameter, CategoricalParameter):
+        return parameter.choices[0]
+    low, high = parameter.low, parameter.high
+    value = math.sqrt(low * high) if parameter.log else (low + high) / 2
+    return round(value) if isinstance(parameter, IntParameter) else value
+
+
 def same(one: Any, other: Any) -> bool:
     """Whether two scalars are the same value; unlike ==, true is not 1, but 1.0 is 1."""
     return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)

@@ -19,6 +19,7 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+from trialplane.spec.program import Program
 from trialplane.wire import escapes, progress
 from trialplane.wire.progress import RunProgress, StudyProgress
 from trialplane.wire.states import FailureClass, RunState, TrialState
@@ -77,7 +78,7 @@ class SlotConfig:
     Attributes:
         run: name of the run.
         code: folder of the job's code.
-        entrypoint: `module:function` in it.
+        entrypoint: `module:function` in it; "" where trials run a program.
         preload: modules the template imports before the job's own.
         root: folder below which trial logs and scratch folders go.
         cache: folder shared by all trials of all runs.
@@ -97,6 +98,7 @@ class SlotConfig:
             own home, and events carry what the trial writes into files: its log, and its own MLflow store.
         role: "trial"; of a collection "worker" or "learner".
         write: for the learner that writes files: how and where, as `spec.jobs.collection.Write` says.
+        program: the script or command that its trials run instead of the entrypoint, or None.
     """
 
     run: str
@@ -118,6 +120,7 @@ class SlotConfig:
     ship: bool = False
     role: str = "trial"
     write: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    program: Program | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import signal
 import sys
@@ -20,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from trialplane import errors, policies
-from trialplane.spec import document, load, space
-from trialplane.spec.jobs import Collection, Job, Training
+from trialplane.spec import document, load
+from trialplane.spec.jobs import Collection, Training
 from trialplane.training import process, progress
 from trialplane.wire import paths
 from trialplane.worker import context
@@ -87,7 +86,7 @@ def _run(file: str, run: Callable[..., Any], argv: Sequence[str] | None, learn: 
     policies.apply_all()
     folder = Path(file).resolve().parent
     job = load.load_job(folder, profile=arguments.profile, environ=os.environ)
-    params = {**job.params, **_starting_point(job)}
+    params = {**job.params, **job.search.start_point()}
     if isinstance(job, Collection):
         job, others = _sized(job, others)
     known = {*params, *job.search.parameters}  # with those that the starting point leaves out
@@ -157,25 +156,6 @@ def _collect(
         shown = {name: value for name, value in returned.items() if isinstance(value, (int, float))}
         print(f"iteration {iteration}: " + "  ".join(f"{name} {value:.6g}" for name, value in shown.items()), flush=True)  # noqa: T201
     return returned
-
-
-def _starting_point(job: Job) -> dict[str, Any]:
-    """A value for each sampled parameter: from the first `enqueue` point, or else the middle of its range."""
-    search = job.search
-    known = search.enqueue[0] if search.enqueue else {}
-    point: dict[str, Any] = {}
-    for name, parameter in search.parameters.items():
-        if space.is_active(parameter, point):
-            point[name] = known.get(name, _middle(parameter))
-    return point
-
-
-def _middle(parameter: space.FloatParameter | space.IntParameter | space.CategoricalParameter) -> Any:
-    if isinstance(parameter, space.CategoricalParameter):
-        return parameter.choices[0]
-    low, high = parameter.low, parameter.high
-    middle = math.sqrt(low * high) if parameter.log else (low + high) / 2
-    return round(middle) if isinstance(parameter, space.IntParameter) else middle
 
 
 def _assignments(texts: Sequence[str], known: Names[str] | None) -> dict[str, Any]:

@@ -21,9 +21,11 @@ from trialplane.wire.states import FailureClass, TrialState
 from trialplane.worker import sessions, shipping
 from trialplane.worker.channel import Channel
 from trialplane.worker.collect.exchange import Exchange
+from trialplane.worker.metrics.reader import INTERVAL, Reader
 
 WATCH_INTERVAL = 1.0  # seconds between checks of the trial's memory
 ABORT_GRACE = 2.0  # seconds between SIGABRT, which writes the stacks to the log, and SIGKILL
+PRUNED_GRACE = 5.0  # seconds between SIGTERM and SIGKILL for a program that was pruned
 SEND_PATIENCE = 60.0  # seconds for the process to read what the slot sends, which is never much
 STOP_MARGIN = 2.0  # seconds on top of a trial's grace, which it enforces itself, to report how it ended
 
@@ -40,6 +42,10 @@ class Running:
     pid: int = 0
     handle: int | None = None  # descriptor of the process (pidfd): unlike its pid it is never reused
     method: str = ""
+    reader: Reader | None = None  # of a program's metrics
+    read_at: float = 0.0  # when it reads next
+    read_step: int = 0  # of the newest report that it made
+    pruned: int | None = None  # the step at which the pruner ended it, where the process is not told
     reports: list[records.TrialReport] = dataclasses.field(default_factory=list)
     last: Mapping[str, float] = dataclasses.field(default_factory=dict)  # metrics of the newest report
     final: records.TrialOutcome | None = None  # the outcome that the process reported
@@ -48,6 +54,7 @@ class Running:
     killed: tuple[FailureClass, str] | None = None
     kill_at: float | None = None
     stopping: str = ""  # why a stop was requested
+    stopped_at: float = 0.0
     timer: threading.Timer | None = None  # kills a process that does not stop
     flush_at: float = 0.0
     log: shipping.Log | None = None  # when it is shipped
@@ -55,7 +62,8 @@ class Running:
     reported_at: float = 0.0  # when the process sent its newest report
     taken_at: float | None = None  # when the controller received the newest event
     credited_until: float = 0.0  # up to when the controller's time has been added to the deadline
-    waiting: bool = False  # whether the trial is blocked until it is answered
+    blocked: bool = False  # whether the process waits for the answer to a report, if it is prunable
+    waiting: bool = False  # whether the controller has that report
     exchange: Exchange | None = None  # of a collection's trial
     is_gone: threading.Event = dataclasses.field(default_factory=threading.Event)
     lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
@@ -84,6 +92,17 @@ class Running:
         when = self._possible(report.time)
         self.reports.append(records.TrialReport(self.request.number, report.step, report.metrics, when, report.remark))
         self.last, self.reported_at = report.metrics, report.sent
+        self.blocked = self.request.prunable
+
+    def read(self, *, ended: bool = False) -> None:
+        """Reads what a program has written, and makes reports of the metrics in it."""
+        if self.reader is None:
+            return
+        now = time.monotonic()
+        self.read_at = now + INTERVAL
+        for step, metrics in self.reader.read(now, ended=ended):
+            self.reports.append(records.TrialReport(self.request.number, step, metrics, time.time(), ""))
+            self.last, self.read_step = metrics, step
 
     def returned(self, outcome: records.TrialOutcome) -> None:
         """Handles the process's report of how the job's function ended.
@@ -91,7 +110,8 @@ class Running:
         Raises:
             MessageError: the outcome is inconsistent.
         """
-        if wrong := _flaw(outcome, self.request):
+        is_whole = self.request.node == 0 and self.reader is None  # those of a program are read
+        if wrong := _flaw(outcome, self.request.metrics if is_whole else ()):
             raise errors.MessageError(f"a trial sent an outcome {wrong}")
         self.final = dataclasses.replace(outcome, number=self.request.number, started=self._possible(outcome.started))
         self.final_at = time.monotonic()
@@ -109,8 +129,10 @@ class Running:
                 self.deadline += now - max(since, self.credited_until)
             self.credited_until = now
         if self.waiting:
-            self.waiting = False
+            self.waiting = self.blocked = False
             self.send(messages.AnswerReport(prune))
+        elif prune:
+            self.prune()
 
     def started(self, pid: int, method: str, handle: int) -> None:
         """Records that the process has started, perhaps only after it was to be ended."""
@@ -143,9 +165,21 @@ class Running:
         with self.lock:
             if self.killed is not None or self.stopping:
                 return
-            self.stopping = message
+            self.stopping, self.stopped_at = message, time.monotonic()
             text = f"{message}; it had not ended {grace:g} s after SIGTERM and was killed"
             self.timer = threading.Timer(grace + STOP_MARGIN, self.kill, (FailureClass.LOST, text))
+            self.timer.daemon = True
+            self.timer.start()
+            self._signal(signal.SIGTERM)
+
+    def prune(self) -> None:
+        """Ends a program that the pruner has ended: by SIGTERM, and if it has not ended in time by SIGKILL."""
+        with self.lock:
+            if self.killed is not None or self.final is not None or self.pruned is not None:
+                return
+            self.pruned = self.read_step
+            text = f"had not ended {PRUNED_GRACE:g} s after it was pruned"
+            self.timer = threading.Timer(PRUNED_GRACE, self.kill, (FailureClass.TIMEOUT, text))
             self.timer.daemon = True
             self.timer.start()
             self._signal(signal.SIGTERM)
@@ -212,6 +246,16 @@ class Running:
         outcome = self.final or records.TrialOutcome(
             number=self.request.number, state=TrialState.FAILED, metrics=self.last, started=self.began
         )
+        if self.pruned is not None:
+            text = f"pruned at step {self.pruned}"
+            return records.TrialOutcome(
+                self.request.number, TrialState.PRUNED, metrics=self.last, message=text, started=self.began
+            )
+        if self.final is not None and self.reader is not None:
+            if self.final.state is TrialState.COMPLETE:
+                outcome = self._completed(self.final, self.reader)
+            else:
+                outcome = dataclasses.replace(outcome, metrics={**self.last, **outcome.metrics})
         if self.final is None:
             failure, text = self.killed or _unexplained(code, grace, lost)
             if self.killed is None and self.stopping and failure is FailureClass.LOST:
@@ -226,6 +270,20 @@ class Running:
         if self.stopping and outcome.failure is FailureClass.LOST:
             return dataclasses.replace(outcome, message=f"{self.stopping}: {outcome.message}")
         return outcome
+
+    def _completed(self, outcome: records.TrialOutcome, reader: Reader) -> records.TrialOutcome:
+        """The outcome of a program that ended well, with the metrics that were read."""
+        metrics = {**reader.newest, **outcome.metrics}
+        if self.stopping and self.stopped_at < self.final_at:  # whether it had done all its work, only it knows
+            failure, text, at = FailureClass.LOST, "it ended after SIGTERM", ""
+        elif missing := [name for name in self.request.metrics if not math.isfinite(metrics.get(name, math.nan))]:
+            at = f"{', '.join(missing)} is missing"
+            failure, text = FailureClass.INVALID, reader.missing(tuple(missing))
+        else:
+            return dataclasses.replace(outcome, metrics=metrics)
+        return dataclasses.replace(
+            outcome, state=TrialState.FAILED, failure=failure, message=text, metrics=metrics, place=at
+        )
 
     def _possible(self, seconds: float) -> float:
         """Clamps a time since the epoch to the lifetime of the process; `seconds` may be NaN."""
@@ -254,17 +312,21 @@ def with_arrays(outcome: records.TrialOutcome, file: Path) -> tuple[records.Tria
     return failed, None
 
 
-def _flaw(outcome: records.TrialOutcome, request: records.TrialRequest) -> str:
-    """What is wrong with an outcome from a process, which may run any code; "" if nothing."""
+def _flaw(outcome: records.TrialOutcome, needed: tuple[str, ...]) -> str:
+    """What is wrong with an outcome from a process, which may run any code; "" if nothing.
+
+    Args:
+        outcome: as the process sent it.
+        needed: metrics that it must hold if it is complete.
+    """
     if outcome.state not in (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAILED):
         return f"of state {outcome.state}"
     if (outcome.state is TrialState.FAILED) != (outcome.failure is not None):
         return f"of state {outcome.state} with failure {outcome.failure}"
     if outcome.arrays < 0 or outcome.peak_memory < 0:
         return "with a negative number of bytes"
-    needed = request.metrics if outcome.state is TrialState.COMPLETE and request.node == 0 else ()
     missing = [name for name in needed if not math.isfinite(outcome.metrics.get(name, math.nan))]
-    return f"without a finite number for {', '.join(missing)}" if missing else ""
+    return f"without a finite number for {', '.join(missing)}" if missing and outcome.state is TrialState.COMPLETE else ""
 
 
 def _unexplained(code: int | None, grace: float, lost: str) -> tuple[FailureClass, str]:

@@ -32,9 +32,10 @@ from trialplane import errors, policies
 from trialplane.wire import env, messages, paths, records
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.states import FailureClass, TrialState
-from trialplane.worker import sessions, shipping
+from trialplane.worker import programs, sessions, shipping
 from trialplane.worker.channel import Channel
 from trialplane.worker.collect import exchange
+from trialplane.worker.metrics.reader import Reader
 from trialplane.worker.ranks import meeting
 from trialplane.worker.running import Running, taken_from, with_arrays
 from trialplane.worker.template import MAX_MESSAGE
@@ -102,9 +103,9 @@ class Slot:
             return messages.SlotStarted(self.node, message.seconds, message.unclean, message.mlflow, address)
         self.close()
         if message is not None:
+            what = "the job's code does not import" if self.config.program is None else "no trial can start"
             raise errors.EntrypointError(
-                f"the job's code does not import: {message.message}\n"
-                f"  in {self.config.code}, entrypoint {self.config.entrypoint}\n  traceback: {self._where()}"
+                f"{what}: {message.message}\n  in {self.config.code}, {self._runs()}\n  traceback: {self._where()}"
             )
         raise errors.SlotError(f"slot {self.name} on {self.node}: its template ended while importing; see {self._where()}")
 
@@ -141,6 +142,9 @@ class Slot:
             log=shipping.Log(file) if self.config.ship else None,
             log_at=time.monotonic() + LOG_INTERVAL,
         )
+        if self.config.program is not None and request.node == 0:
+            runs_in = programs.folder(self.config.program, workdir)
+            running.reader = Reader(self.config.program, file, runs_in, time.time())
         self._running = running
         if self.config.role != "trial":
             running.exchange = exchange.Exchange(request, running.send, weights, workdir)
@@ -199,6 +203,13 @@ class Slot:
                 self._template.wait()
             self._template = None
 
+    def _runs(self) -> str:
+        """What its trials run."""
+        program = self.config.program
+        if program is None:
+            return f"entrypoint {self.config.entrypoint}"
+        return f"script {program.script}" if program.script else f"command {program.command[0]}"
+
     def _where(self) -> str:
         """Where to read the template's output: the path of its log, or its end if the file is not accessible to others."""
         if not self.config.ship:
@@ -251,6 +262,8 @@ class Slot:
                 if message.reasons:
                     with self._log.open("a") as log:
                         log.write(f"attempt {message.number} was spawned, not forked: {'; '.join(message.reasons)}\n")
+            if running.reader is not None and time.monotonic() >= running.read_at:
+                running.read()
             if running.reports and (running.request.prunable or time.monotonic() >= running.flush_at):
                 return self._take(running)
             if running.log is not None and time.monotonic() >= running.log_at and (found := self._take(running)):
@@ -280,7 +293,7 @@ class Slot:
         now = running.taken_at = time.monotonic()
         running.flush_at, running.log_at = now + FLUSH_INTERVAL, now + LOG_INTERVAL
         reports, running.reports = running.reports, []
-        running.waiting = bool(reports) and running.request.prunable
+        running.waiting = running.blocked
         log = b"" if running.log is None else running.log.grown()
         news = () if running.exchange is None else running.exchange.news()
         return (*_piece(log), *reports, *news)
@@ -307,6 +320,7 @@ class Slot:
         """The last messages of a trial whose process or template is gone."""
         while running.channel.is_readable() and self._read(running):
             pass
+        running.read(ended=True)
         with running.sending:
             running.channel.close()
         running.ended()
@@ -369,6 +383,8 @@ class Slot:
             waits.append(max(0.0, running.flush_at - now))
         if running.log is not None:
             waits.append(max(0.0, running.log_at - now))
+        if running.reader is not None and not has_ended:
+            waits.append(max(0.0, running.read_at - now))
         if running.exchange is not None and not has_ended and (report_at := running.exchange.report_at) is not None:
             waits.append(max(0.0, report_at - now))
         return min(waits, default=None)

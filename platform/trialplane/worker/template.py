@@ -31,7 +31,7 @@ from trialplane import policies
 from trialplane.policies import spawn
 from trialplane.training import mlflow_runs, process
 from trialplane.wire import env, messages, records
-from trialplane.worker import channel, context, outcomes, roles, trial
+from trialplane.worker import channel, context, outcomes, programs, roles, trial
 
 _PR_SET_CHILD_SUBREAPER = 36
 TRACKER_GRACE = 2.0  # seconds
@@ -56,6 +56,12 @@ def main() -> None:
             control.send(messages.encode(messages.JobFailed(outcomes.describe(error))))
             os._exit(0)
     unclean = tuple(spawn.reasons_not_to_fork())
+    if not unclean:
+        try:
+            programs.check_arguments(run, config)
+        except context.Invalid as error:
+            control.send(messages.encode(messages.JobFailed(str(error))))
+            os._exit(0)
     control.send(messages.encode(messages.JobLoaded(time.monotonic() - began, unclean, "mlflow" in sys.modules)))
     nothing = messages.RunTrial(config, records.TrialRequest("", 0, 1, 0, {}, 0, ()), "")
     messages.decode(messages.encode(nothing), messages.TO_TRIAL)  # builds what decoding needs, for all children

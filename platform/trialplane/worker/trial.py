@@ -28,7 +28,7 @@ from trialplane.training import mlflow_runs, process, progress
 from trialplane.wire import env, messages, paths, records
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.states import TrialState
-from trialplane.worker import context, outcomes, stopping
+from trialplane.worker import context, outcomes, programs, stopping
 from trialplane.worker.channel import Channel, TrialChannel
 
 # The work of a trial's process between its request and its outcome; see `roles`.
@@ -39,7 +39,7 @@ _UNREAD = "--resume {run} has no effect: the job has not read ctx.resume_from, s
 
 
 def import_job(config: records.SlotConfig) -> context.Run:
-    """The job's function, with its module and everything in `preload` imported.
+    """The job's function, with its module and everything in `preload` imported; or what runs the job's program.
 
     Raises:
         whatever the job's code raises at import; AttributeError when it lacks the function.
@@ -48,6 +48,8 @@ def import_job(config: records.SlotConfig) -> context.Run:
         sys.path.insert(0, config.code)
     for name in config.preload:
         importlib.import_module(name)
+    if config.program is not None:
+        return programs.load(config, config.program)
     module, _, function = config.entrypoint.partition(":")
     run: context.Run = getattr(importlib.import_module(module), function)
     return run
@@ -189,6 +191,7 @@ def run_job(
         act: makes the context from its fields and calls the function with it.
         **of_the_rank: fields of the context that differ between ranks.
     """
+    reporter.is_quiet = config.program is not None
     origin = context.Origin(checkpoints(config, request.resume, request.trial) if request.resume else None)
     is_first = request.attempt == 1 and config.role == "trial"  # later ones have checkpoints of their own
     if origin.place is not None and is_first:
@@ -222,6 +225,8 @@ def run_job(
             result, exited = reporter.newest, True  # how a script without a return value ends
         if of_the_rank.get("rank", 0) > 0:  # what counts is rank 0's
             return records.TrialOutcome(number=request.number, state=TrialState.COMPLETE)
+        if config.program is not None:  # the slot adds what it has read, and judges whether that is all
+            return records.TrialOutcome(number=request.number, state=TrialState.COMPLETE, metrics=reporter.newest)
         outcome = outcomes.complete(request, result, workdir, exited=exited)
         return dataclasses.replace(outcome, message="; ".join(filter(None, (outcome.message, reporter.remark()))))
     except (Exception, SystemExit) as error:  # noqa: BLE001  the boundary: every error of the job is an outcome
@@ -263,6 +268,7 @@ class Reporter:
         last: the metrics of the newest report.
         newest: the newest value of each metric, from any report.
         remark: returns a warning about the trial, or ""; called at the first report.
+        is_quiet: whether reports are not printed: those of a program, whose output is read for metrics.
     """
 
     def __init__(self, request: records.TrialRequest, channel: Channel[Any, Any]) -> None:
@@ -271,6 +277,7 @@ class Reporter:
         self.last: Mapping[str, float] = {}
         self.newest: dict[str, float] = {}
         self.remark: Callable[[], str] = str
+        self.is_quiet = False
 
     def __call__(self, step: int, metrics: Mapping[str, float]) -> bool:
         """Sends the metrics of one step; whether the trial is to end as pruned."""
@@ -280,7 +287,8 @@ class Reporter:
         with contextlib.suppress(OSError, ValueError, AttributeError):  # the job may have closed or replaced its streams
             if remark:
                 print(f"warning: {remark}")  # noqa: T201  into the trial's log
-            print(progress.line(step, metrics), flush=True)  # noqa: T201  into the trial's log
+            if not self.is_quiet:
+                print(progress.line(step, metrics), flush=True)  # noqa: T201  into the trial's log
         self._channel.send(messages.Reported(step, metrics, time.time(), time.monotonic(), remark))
         if not self._request.prunable:
             return False

@@ -77,7 +77,7 @@ class CollectionPresenter(Presenter):
         from trialplane.spec.jobs import collection  # pydantic, which `platform status --help` need not wait for
 
         reported = dict.fromkeys(name for row in rows for name in row.metrics if not collection.OF_WORKER.match(name))
-        names = dict.fromkeys([*job.metrics, *(name for name in collection.ADDED if name in reported), *reported])
+        names = dict.fromkeys([*job.required_metrics, *(name for name in collection.ADDED if name in reported), *reported])
         shown: list[Column] = [(name, [_whole(row.metrics.get(name)) for row in rows]) for name in names]
         return presenter.table(presenter.numbered(self.noun, rows), rows, shown)
 

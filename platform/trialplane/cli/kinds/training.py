@@ -91,7 +91,7 @@ class TrainingPresenter(Presenter):
     def results(self, job: Job, rows: Sequence[TrialRow]) -> Table:
         """Attempts instead of trials, and every metric instead of the objectives."""
         reported = (name for row in rows for name in row.metrics if name not in _PASSING)
-        names = dict.fromkeys([*job.metrics, *reported])
+        names = dict.fromkeys([*job.required_metrics, *reported])
         shown: list[Column] = [(name, [row.metrics.get(name) for row in rows]) for name in names]
         return presenter.table([("attempt", [row.attempt for row in rows])], rows, shown)
 

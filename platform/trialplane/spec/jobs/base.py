@@ -20,12 +20,8 @@ from trialplane.spec.search import NO_SEARCH, Objective, Search
 
 NAME = r"^[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?$"
 RUN = r"^[a-z]([a-z0-9-]*[a-z0-9])?$"  # of a run; `plan.check_name` says more
-# /dev/shm of each rank: NCCL's buffers between GPUs of a node, and the batches of a DataLoader's workers.
-_SHM_OF_GPU_RANK = 2**30
-SHM_OF_CPU_RANK = 2**28
 _LONGEST = 250  # characters of a name that MLflow keeps
 _ALLOWED = re.compile(r"[/\w.\- :]*")
-_MOST_RANKS = 64  # that are proposed
 
 
 def _amount(value: Any) -> Any:
@@ -136,7 +132,7 @@ class Base(models.Model):
         return NO_SEARCH
 
     @property
-    def metrics(self) -> tuple[str, ...]:
+    def required_metrics(self) -> tuple[str, ...]:
         """Names that a trial's result must hold."""
         names = [*(one.metric for one in self.objectives), *(one.metric for one in self.search.constraints)]
         return tuple(dict.fromkeys(names))
@@ -187,6 +183,10 @@ class Base(models.Model):
         """The functions that the job names: field, module:function, and its arguments, where those are known."""
         yield ("entrypoint",), self.entrypoint, ("ctx",)
 
+    def programs(self) -> Iterator[tuple[Place, str, bool]]:
+        """The files of its folder that it runs as they are: field, path, and whether it is a Python script."""
+        return iter(())
+
     def advice(self) -> Iterator[str]:
         """Remarks on a valid job for the user."""
         return iter(())
@@ -214,56 +214,6 @@ class Base(models.Model):
                 continue
             if issue := unknown(self, former.path(field)):
                 yield Issue(("environment", variable), issue)
-
-
-class Ranked(Base):
-    """A job whose trials may each be several processes, on several machines."""
-
-    divided: tuple[str, ...] = Field(
-        default=(), description="Parameters that all ranks share evenly, as a global batch: the world size must divide them."
-    )
-    ranks: values.Integer | None = Field(
-        default=None, gt=0, description="Processes of one trial on each node; left out: one per GPU, or one."
-    )
-    nodes: values.Integer = Field(default=1, gt=0, description="Machines (pods) that run one trial together.")
-
-    @property
-    def ranks_per_node(self) -> int:
-        """Processes of one trial on each of its nodes; 1 is the trial's own process."""
-        return self.ranks or max(1, self.resources.gpus)
-
-    @property
-    def world_size(self) -> int:
-        """Processes of one trial."""
-        return self.ranks_per_node * self.nodes
-
-    @property
-    def shm_of_ranks(self) -> int:
-        """Bytes of /dev/shm on each node: as the job says, else by its ranks."""
-        each = _SHM_OF_GPU_RANK if self.resources.gpus else SHM_OF_CPU_RANK
-        return self.resources.shm_bytes or self.ranks_per_node * each
-
-    def advice(self) -> Iterator[str]:
-        """Ranks that do not fit what a node has."""
-        ranks, need = self.ranks_per_node, self.resources
-        if need.gpus > ranks:
-            yield (
-                f"{errors.counted(ranks, 'rank')} for {need.gpus} GPUs on a node: a rank uses one, unless its code takes "
-                f"more; --ranks {need.gpus} uses all"
-            )
-        if ranks > 1 and ranks > need.cpus:
-            yield f"{ranks} ranks share {need.cores} (resources.cpus) and wait for each other"
-
-    def check(self, broken: Collection[Place]) -> Iterator[Issue]:
-        """Of all jobs, and ranks that cannot be."""
-        yield from super().check(broken)
-        if ("params",) not in broken and ("space",) not in broken:
-            yield from _divided(self, broken)
-        gpus = self.resources.gpus
-        if self.ranks is not None and 0 < gpus < self.ranks:
-            message = f"{self.ranks} is more than the GPUs of a node ({gpus}), and ranks cannot share one"
-            cure = f"write ranks: {gpus}, or leave it out for one per GPU, or resources.gpus: 0"
-            yield Issue(("ranks",), f"{message}; {cure}")
 
 
 def search_fields(refusal: str) -> dict[str, str]:
@@ -334,27 +284,6 @@ def _amounts(job: Base) -> Iterator[Issue]:
             elif type(value) is not int or value < 1:
                 why = f"inputs.{file}.{key} needs it"
                 yield Issue(("params", name), f"must be a whole number over 0, not {value!r}: {why}")
-
-
-def _divided(job: Ranked, broken: Collection[Place]) -> Iterator[Issue]:
-    """Parameters that the ranks share evenly; else the mean gradients of some would count more than those of others."""
-    counted = {term for input_ in job.inputs.values() for terms in input_.amounts.values() for term in terms}
-    for index, name in enumerate(job.divided):
-        value = job.params.get(name)
-        if name in job.search.names:
-            continue  # the job checks its values
-        if name not in job.params:
-            hint = errors.nearest(name, job.params)
-            yield Issue(("divided", index), f"there is no {name!r} in params; {hint}".rstrip("; "))
-        elif type(value) is not int or value < 1:
-            if name not in counted:  # else it is reported already
-                yield Issue(("params", name), f"must be a whole number over 0, not {value!r}: divided names it")
-        elif value % job.world_size and not {("ranks",), ("nodes",), ("resources",)} & set(broken):
-            below = value - value % job.world_size
-            near = " or ".join(str(one) for one in (below, below + job.world_size) if one)
-            fits = ", ".join(str(ranks) for ranks in range(1, min(value, _MOST_RANKS) + 1) if value % ranks == 0)
-            message = f"{value} cannot be divided evenly among {job.world_size} ranks: make it {near}"
-            yield Issue(("params", name), f"{message}, or change the ranks; it can be among {fits}")
 
 
 def unknown(job: Base, field: str) -> str:

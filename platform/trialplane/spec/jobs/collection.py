@@ -17,7 +17,8 @@ from trialplane.errors import Issue, Place
 from trialplane.spec import cluster, models, values
 from trialplane.spec.cluster import Cluster
 from trialplane.spec.jobs import base
-from trialplane.spec.jobs.base import RUN, SHM_OF_CPU_RANK, Base, Objectives
+from trialplane.spec.jobs.base import RUN, Base, Objectives
+from trialplane.spec.jobs.ranked import SHM_OF_CPU_RANK
 from trialplane.spec.jobs.roles import Role
 from trialplane.spec.resources import Resources
 from trialplane.spec.search import Objective
@@ -31,6 +32,7 @@ _PLACE = r"^([a-z][a-z0-9+.-]*://[^\s/]\S*|/\S.*)$"
 _SHARE_FAILED = 10  # one unit in so many may fail where the job does not say
 _SEARCH = "is for a search (kind: hpo), and a collection compares no trials"
 _RANKS = "is for trials of several processes (kind: hpo, kind: train); a collection has collect.workers"
+_PROGRAM = "is for trials that are scripts (kind: hpo, kind: train); what makes results calls ctx.give in a function"
 _FIRST_ENDS = (
     "an iteration needs the weights of the one before, so the first that fails for good ends the run; "
     "collect.max_failed says how many units may fail"
@@ -174,6 +176,7 @@ class Collection(Base):
         "ranks": _RANKS,
         "nodes": _RANKS,
         "divided": _RANKS,
+        **dict.fromkeys(("script", "command", "arguments", "cwd", "metrics"), _PROGRAM),
     }
     loss: ClassVar[str] = "a collection whose pods were lost has no weights to continue with"
 

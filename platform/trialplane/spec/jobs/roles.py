@@ -8,6 +8,7 @@ from typing import Any
 
 from trialplane import errors
 from trialplane.spec.cluster import Cluster
+from trialplane.spec.program import Program
 from trialplane.spec.resources import Resources
 
 
@@ -28,6 +29,7 @@ class Role:
         in_flight_bytes: of results on their way through the object store of each node; 0 where none pass.
         gang: whether its pods are of use only when all are there, so that none come and go.
         field: path of the section with its resources.
+        program: the script or command that they run instead, or None.
         write: for the learner that writes files: how and where, as `collection.Write` says.
     """
 
@@ -43,6 +45,7 @@ class Role:
     in_flight_bytes: int = 0
     gang: bool = False
     field: str = "resources"
+    program: Program | None = None
     write: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property

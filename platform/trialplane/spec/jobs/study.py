@@ -11,8 +11,8 @@ from pydantic import Discriminator, Field, Tag
 from trialplane import errors
 from trialplane.errors import Issue, Place
 from trialplane.spec import options, sampling, space, values
-from trialplane.spec.jobs import base
-from trialplane.spec.jobs.base import Ranked
+from trialplane.spec.jobs import base, program
+from trialplane.spec.jobs.ranked import Ranked
 from trialplane.spec.jobs.roles import Role
 from trialplane.spec.options import Kind
 from trialplane.spec.resources import Checkpoints
@@ -91,6 +91,7 @@ class Study(Ranked):
                 title="a trial",
                 replicas=min(self.parallel, self.trials),
                 entrypoint=self.entrypoint,
+                program=program.of(self),
                 resources=self.resources,
                 cluster=self.cluster,
                 nodes=self.nodes,

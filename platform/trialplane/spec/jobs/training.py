@@ -9,8 +9,9 @@ from pydantic import Field, model_validator
 
 from trialplane.errors import Issue, Place
 from trialplane.spec import values
-from trialplane.spec.jobs import base
-from trialplane.spec.jobs.base import RUN, Objectives, Ranked
+from trialplane.spec.jobs import base, program
+from trialplane.spec.jobs.base import RUN, Objectives
+from trialplane.spec.jobs.ranked import Ranked
 from trialplane.spec.jobs.roles import Role
 from trialplane.spec.resources import Retries
 from trialplane.spec.search import Objective
@@ -90,6 +91,7 @@ class Training(Ranked):
                 title="the training",
                 replicas=1,
                 entrypoint=self.entrypoint,
+                program=program.of(self),
                 resources=self.resources,
                 cluster=self.cluster,
                 nodes=self.nodes,

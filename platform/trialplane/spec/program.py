@@ -1,0 +1,52 @@
+"""The script or command that a trial runs instead of a function of the job's code. Plain values: a slot gets them too."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+
+@dataclasses.dataclass(frozen=True)
+class MetricSource:
+    """A place in which a program leaves its metrics.
+
+    Attributes:
+        source: stdout, file, tensorboard or wandb.
+        pattern: regular expressions that find metrics in a line; the usual forms when there are none.
+        path: of the files, with wildcards, below the folder in which the program runs; "" for wherever they are.
+        step: name of the step among the numbers; "" for the usual ones.
+    """
+
+    source: str
+    pattern: tuple[str, ...] = ()
+    path: str = ""
+    step: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """What the trials of a slot run.
+
+    Attributes:
+        script: a Python file of the job's folder, which runs as `__main__`; "" for a command.
+        command: a program with its first arguments, which may hold placeholders; empty for a script.
+        arguments: what follows, with placeholders; see `arguments.build`.
+        booleans: how they become flags.
+        lists: how they become flags.
+        cwd: "code", a copy of the job's folder for each trial, or "workdir", an empty folder.
+        metrics: where the program leaves its metrics.
+        names: metrics that the job names, which are found in any spelling.
+        sample: parameters of a possible trial, with which the script's arguments are checked before the first one; None
+            where only the job's code knows them.
+    """
+
+    script: str = ""
+    command: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()
+    booleans: str = "switch"
+    lists: str = "spread"
+    cwd: str = "code"
+    metrics: tuple[MetricSource, ...] = ()
+    names: tuple[str, ...] = ()
+    sample: Mapping[str, Any] | None = None

@@ -1,0 +1,201 @@
+"""Reads the scalars in the files of TensorBoard and of W&B's offline mode, as they grow.
+
+Both are records of protocol buffers, of which a few fields are needed; so they are read without either package, which the
+machine that reads may lack. Sources: TensorFlow's `core/lib/io/record_writer.h`, `core/util/event.proto` and
+`core/framework/{summary,tensor}.proto`; LevelDB's `doc/log_format.md` and wandb's `proto/wandb_internal.proto`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import struct
+from collections.abc import Iterator, Mapping
+
+from trialplane.worker.metrics import lines
+from trialplane.worker.metrics.lines import Found
+
+_LARGEST = 16 << 20  # bytes of one record; a larger one is none of scalars, and its file is not read further
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # wire types
+_FLOAT, _DOUBLE = 1, 2  # of a tensor
+_BLOCK = 32 << 10  # of LevelDB's log format
+_FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
+
+
+class TensorBoard:
+    """Scalars of an event file; the step is the event's.
+
+    Args:
+        step: not used: an event has its step.
+        known: names of metrics that the job names, by their lower-case form.
+    """
+
+    def __init__(self, step: str, known: Mapping[str, str]) -> None:
+        self._known = known
+        self._rest = b""
+
+    def read(self, data: bytes, ended: bool) -> Iterator[Found]:
+        """The scalars in the records that have become whole."""
+        self._rest += data
+        offset = 0
+        while offset + 12 <= len(self._rest):
+            (size,) = struct.unpack_from("<Q", self._rest, offset)
+            if size > _LARGEST:
+                self._rest, offset = b"", 0  # damaged, or no event file
+                return
+            end = offset + 12 + size + 4  # length, its checksum, the record, its checksum
+            if end > len(self._rest):
+                break
+            with contextlib.suppress(ValueError, struct.error, IndexError):  # a damaged record
+                yield from self._event(self._rest[offset + 12 : end - 4])
+            offset = end
+        self._rest = self._rest[offset:]
+
+    def _event(self, record: bytes) -> Iterator[Found]:
+        step, values = 0, {}
+        for field, value in _fields(record):
+            if field == 2 and isinstance(value, int):
+                step = value
+            elif field == 5 and isinstance(value, bytes):  # summary
+                for one, below in _fields(value):
+                    if one == 1 and isinstance(below, bytes) and (scalar := _scalar(below)) is not None:
+                        values[scalar[0]] = scalar[1]
+        if values:
+            named = {self._known.get(name.lower(), lines.clean(name)): value for name, value in values.items()}
+            yield Found(step, named)
+
+
+class Wandb:
+    """The history of a run in W&B's offline mode.
+
+    Args:
+        step: name of the step in the history; "" for W&B's own.
+        known: names of metrics that the job names, by their lower-case form.
+    """
+
+    def __init__(self, step: str, known: Mapping[str, str]) -> None:
+        self._step = step or "_step"
+        self._known = known
+        self._data = b""
+        self._at = 0  # position of `_data` in the file
+        self._record = b""
+
+    def read(self, data: bytes, ended: bool) -> Iterator[Found]:
+        """The rows of the history in the records that have become whole."""
+        self._data += data
+        offset = 0
+        if self._at == 0 and len(self._data) >= 7:
+            offset = 7  # W&B's own header
+        while True:
+            left = _BLOCK - (self._at + offset) % _BLOCK
+            if left < 7:  # the end of a block is padded
+                offset += left
+                continue
+            if offset + 7 > len(self._data):
+                break
+            _, size, kind = struct.unpack_from("<IHB", self._data, offset)
+            if offset + 7 + size > len(self._data):
+                break
+            piece = self._data[offset + 7 : offset + 7 + size]
+            offset += 7 + size
+            self._record = piece if kind in (_FULL, _FIRST) else self._record + piece
+            if kind in (_FULL, _LAST) and len(self._record) <= _LARGEST:
+                with contextlib.suppress(ValueError, struct.error, IndexError):  # a damaged record
+                    yield from self._row(self._record)
+        self._data, self._at = self._data[offset:], self._at + offset
+
+    def _row(self, record: bytes) -> Iterator[Found]:
+        for field, history in _fields(record):
+            if field != 2 or not isinstance(history, bytes):  # Record.history
+                continue
+            values: dict[str, object] = {}
+            for one, item in _fields(history):
+                if one == 1 and isinstance(item, bytes):  # HistoryRecord.item
+                    parts = list(_fields(item))
+                    key = ".".join(part.decode() for number, part in parts if number in (1, 2) and isinstance(part, bytes))
+                    text = next((part for number, part in parts if number == 16 and isinstance(part, bytes)), b"null")
+                    values[key] = json.loads(text)
+            found = lines.stepped(dict(lines.numbers(values)), self._step, self._known)
+            kept = {name: value for name, value in found.metrics.items() if not name.startswith("_")}
+            if kept:
+                yield Found(found.step, kept)
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, int | float | bytes]]:
+    """Numbers and values of a message's fields; groups, which are long out of use, end it.
+
+    Raises:
+        IndexError, struct.error: the message is cut off.
+    """
+    at = 0
+    while at < len(message):
+        key, at = _varint(message, at)
+        field, wire = key >> 3, key & 7
+        if wire == _VARINT:
+            number, at = _varint(message, at)
+            yield field, number
+        elif wire == _FIXED64:
+            yield field, struct.unpack_from("<d", message, at)[0]
+            at += 8
+        elif wire == _FIXED32:
+            yield field, struct.unpack_from("<f", message, at)[0]
+            at += 4
+        elif wire == _BYTES:
+            size, at = _varint(message, at)
+            if at + size > len(message):
+                raise IndexError("a field is cut off")
+            yield field, message[at : at + size]
+            at += size
+        else:
+            return
+
+
+def _varint(message: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = message[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            return value, at
+        if shift > 63:
+            raise ValueError("a number has too many bytes")
+
+
+def _scalar(value: bytes) -> tuple[str, float] | None:
+    """Tag and number of a summary's value, if it is a scalar."""
+    tag, number = "", None
+    for field, below in _fields(value):
+        if field == 1 and isinstance(below, bytes):
+            tag = below.decode(errors="replace")
+        elif field == 2 and isinstance(below, float):  # simple_value
+            number = below
+        elif field == 8 and isinstance(below, bytes):  # tensor
+            number = _tensor(below)
+    return (tag, number) if tag and number is not None and not math.isnan(number) else None
+
+
+def _tensor(tensor: bytes) -> float | None:
+    """The number of a tensor without dimensions."""
+    kind, content = 0, b""
+    listed: float | None = None
+    for field, value in _fields(tensor):
+        if field == 1 and isinstance(value, int):
+            kind = value
+        elif field == 2 and value:  # its shape has a dimension
+            return None
+        elif field == 4 and isinstance(value, bytes):
+            content = value
+        elif field in (5, 6):  # float_val, double_val
+            form = "<f" if field == 5 else "<d"
+            size = struct.calcsize(form)
+            if isinstance(value, float):
+                listed = value
+            elif isinstance(value, bytes) and len(value) == size:
+                listed = struct.unpack(form, value)[0]
+    if content and kind in (_FLOAT, _DOUBLE):
+        form = "<f" if kind == _FLOAT else "<d"
+        return float(struct.unpack(form, content)[0]) if len(content) == struct.calcsize(form) else None
+    return listed

@@ -1,0 +1,259 @@
+"""Follows what a program writes while it runs, and makes reports of it, as `ctx.report` would.
+
+The slot reads, not the trial: the program is not slowed down, and what it writes is taken as data only. Each read is
+bounded, so that a program that writes without an end holds nothing up.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from trialplane.spec.program import MetricSource, Program
+from trialplane.wire import records
+from trialplane.worker.metrics import events, lines
+from trialplane.worker.metrics.lines import Found
+
+CHUNK = 1 << 20  # bytes of one file in one read
+MOST = 2_000  # reports of one read; of more, these are spread evenly, the last one among them
+MOST_NAMES = 500  # metrics with different names; of more the later ones are dropped
+MOST_FILES = 50  # that match a path
+INTERVAL = 0.1  # seconds between two reads
+LOOK_INTERVAL = 1.0  # seconds between two looks for new files
+_LAST = 64 << 20  # bytes that are read after the end of the program; of more, the end
+
+Report = tuple[int, dict[str, float]]
+
+
+class Reader:
+    """The metrics of one trial.
+
+    Args:
+        program: of the slot.
+        log: file of the trial's output.
+        folder: in which the program runs.
+        now: seconds since the epoch when the trial began: files that were there before are not its own.
+
+    Attributes:
+        newest: the newest value of each metric.
+        count: reports so far.
+    """
+
+    def __init__(self, program: Program, log: Path, folder: Path, now: float) -> None:
+        self.newest: dict[str, float] = {}
+        self.count = 0
+        self._folder = folder
+        self._began = now
+        self._sources = [_Source(source, program.names) for source in program.metrics]
+        self._tails: list[_Tail] = []
+        self._log = log
+        for source in self._sources:
+            if source.of.source == "stdout":
+                self._tails.append(_Tail(log, source, log.stat().st_size if log.exists() else 0))
+        self._steps = _Steps()
+        self._looked_at = -math.inf
+
+    def read(self, now: float, *, ended: bool = False) -> list[Report]:
+        """The reports since the last read, with steps that do not fall.
+
+        Args:
+            now: seconds, of the monotonic clock.
+            ended: whether the program has ended, and nothing more will come.
+        """
+        if ended or now - self._looked_at >= LOOK_INTERVAL:
+            self._looked_at = now
+            self._look()
+        made: list[Report] = []
+        is_idle = True
+        for tail in self._tails:
+            for found in tail.read(ended):
+                is_idle = False
+                self._take(found)
+                made += self._steps.add(found)
+        if ended or is_idle:
+            made += self._steps.flush()
+        self.count += len(made)
+        if len(made) > MOST:
+            made = [made[len(made) * (index + 1) // MOST - 1] for index in range(MOST)]
+        return made
+
+    def missing(self, names: tuple[str, ...]) -> str:
+        """What to tell the user when metrics of these names are missing."""
+        where = " and ".join(dict.fromkeys(_WHERE[source.of.source].format(source.of.path) for source in self._sources))
+        shown = ", ".join(f"{name} ({value:g})" for name, value in list(self.newest.items())[:20])
+        found = f"found were {shown}" if shown else "no metrics were found"
+        return f"no {' or '.join(names)} in {where or 'its reports'}; {found}"
+
+    def _take(self, found: Found) -> None:
+        for name in [name for name in found.metrics if name not in self.newest]:
+            if len(self.newest) >= MOST_NAMES:
+                del found.metrics[name]
+        self.newest.update(found.metrics)
+
+    def _look(self) -> None:
+        """Finds the files of sources that have appeared."""
+        known = {tail.file for tail in self._tails}
+        for source in self._sources:
+            pattern = source.pattern
+            if pattern is None or len(self._tails) >= MOST_FILES:
+                continue
+            for file in sorted(self._folder.glob(pattern))[:MOST_FILES]:
+                # A link could lead anywhere, also to what only the slot may read.
+                if file not in known and file.is_file() and not file.is_symlink() and self._is_own(file):
+                    self._tails.append(_Tail(file, source, 0))
+
+    def _is_own(self, file: Path) -> bool:
+        resolved = file.resolve()
+        return resolved.is_relative_to(self._folder.resolve()) and file.stat().st_mtime >= self._began - 1
+
+
+_WHERE: Mapping[str, str] = {
+    "stdout": "its output",
+    "file": "{}",
+    "tensorboard": "its TensorBoard files",
+    "wandb": "its W&B files",
+}
+
+
+class _Source:
+    """A source of the job, with how its files are found and read."""
+
+    def __init__(self, of: MetricSource, names: tuple[str, ...]) -> None:
+        self.of = of
+        self.known = {name.lower(): name for name in names}
+        self.parse = lines.parser(of.pattern, names, of.step or None)
+        self.pattern: str | None = None
+        if of.source == "file":
+            self.pattern = of.path
+        elif of.source == "tensorboard":
+            self.pattern = f"{of.path.rstrip('/') + '/' if of.path else ''}**/*tfevents*"
+        elif of.source == "wandb":
+            self.pattern = f"{of.path.rstrip('/') + '/' if of.path else ''}**/*.wandb"
+
+
+class _Tail:
+    """The new parts of one file."""
+
+    def __init__(self, file: Path, source: _Source, offset: int) -> None:
+        self.file = file
+        self._source = source
+        self._offset = offset
+        self._rest = b""
+        self._decode: Callable[[bytes, bool], Iterator[Found]] = self._of_text
+        if source.of.source == "tensorboard":
+            self._decode = events.TensorBoard(source.of.step, source.known).read
+        elif source.of.source == "wandb":
+            self._decode = events.Wandb(source.of.step, source.known).read
+        elif file.suffix in (".csv", ".tsv") and not source.of.pattern:
+            self._decode = _Table("\t" if file.suffix == ".tsv" else ",", source).read
+
+    def read(self, ended: bool) -> Iterator[Found]:
+        """What the next part of it holds; all of the rest once the program has ended."""
+        left = _LAST if ended else CHUNK
+        try:
+            size = self.file.stat().st_size
+            if size < self._offset:  # written anew
+                self._offset, self._rest = 0, b""
+            if ended and size - self._offset > left:
+                self._offset, self._rest = size - left, b""
+            while left > 0 and (data := self._next(min(left, CHUNK))):
+                left -= len(data)
+                yield from self._decode(data, False)
+        except OSError:  # gone, or closed to us
+            return
+        if ended:
+            yield from self._decode(b"", True)
+
+    def _next(self, count: int) -> bytes:
+        with self.file.open("rb") as file:
+            file.seek(self._offset)
+            data = file.read(count)
+        self._offset += len(data)
+        return data
+
+    def _of_text(self, data: bytes, ended: bool) -> Iterator[Found]:
+        *whole, self._rest = (self._rest + data).split(b"\n")
+        if ended and self._rest:
+            whole.append(self._rest)
+            self._rest = b""
+        elif len(self._rest) > CHUNK:
+            self._rest = self._rest[-lines.LONGEST_LINE :]
+        elif b"\r" in self._rest and not ended:
+            # A progress bar: what it shows now counts, once for each read.
+            shown, _, self._rest = self._rest.rpartition(b"\r")
+            whole.append(shown)
+        for line in whole:
+            # Of a bar that was drawn over and over the last state counts.
+            text = line.rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace")
+            if text.startswith("[rank "):  # reports are those of rank 0
+                continue
+            found = self._source.parse(text)
+            if found.metrics or found.step is not None:
+                yield found
+
+
+class _Table:
+    """The rows of a file with a header, as loggers write it."""
+
+    def __init__(self, delimiter: str, source: _Source) -> None:
+        self._delimiter = delimiter
+        self._source = source
+        self._header: list[str] = []
+        self._rest = b""
+
+    def read(self, data: bytes, ended: bool) -> Iterator[Found]:
+        """The rows that have become whole."""
+        *whole, self._rest = (self._rest + data).split(b"\n")
+        if ended and self._rest:
+            whole, self._rest = [*whole, self._rest], b""
+        for row in csv.reader((line.decode(errors="replace") for line in whole), delimiter=self._delimiter):
+            if not row:
+                continue
+            if not self._header:
+                self._header = row
+                continue
+            read = ((name, lines.number(value)) for name, value in zip(self._header, row, strict=False))
+            values = {name: value for name, value in read if value is not None}
+            yield lines.stepped(values, self._source.of.step or None, self._source.known)
+
+
+class _Steps:
+    """Puts what is found into reports, whose steps do not fall.
+
+    What follows a line with a step belongs to that step, and so does what stands in lines after each other, until a metric
+    comes again. Steps that do not grow, as those of batches that begin anew in each epoch, are counted on.
+    """
+
+    def __init__(self) -> None:
+        self._metrics: dict[str, float] = {}  # of the report that is being collected
+        self._named: int | None = None  # its step, as the program names it
+        self._last = -1  # the step of the newest report
+        self._last_named: int | None = None
+        self._at_last: set[str] = set()  # names of the metrics that were reported for that step
+
+    def add(self, found: Found) -> list[Report]:
+        """Takes what a line holds; returns the report that is complete by it, if one is."""
+        is_next = found.step is not None and found.step != self._named
+        made = self.flush() if is_next or not self._metrics.keys().isdisjoint(found.metrics) else []
+        if found.step is not None:
+            self._named = found.step
+        self._metrics.update(found.metrics)
+        return made
+
+    def flush(self) -> list[Report]:
+        """The report that was being collected, where nothing more is there now."""
+        if not self._metrics:
+            return []
+        metrics, self._metrics = self._metrics, {}
+        if self._named is not None and self._named > self._last:
+            step = self._named
+        elif self._last >= 0 and self._named == self._last_named and self._at_last.isdisjoint(metrics):
+            step = self._last  # more of the same
+        else:
+            step = self._last + 1
+        step = min(step, records.STEPS - 1)
+        self._at_last = {*(self._at_last if step == self._last else ()), *metrics}
+        self._last, self._last_named = step, self._named
+        return [(step, metrics)]

@@ -1,0 +1,355 @@
+"""Scripts and commands as trials: each is a function of the trial's context, like the one of a job, which runs it as it is.
+
+A script runs in the trial's own process as `__main__`, so what the template has imported is there at once. A command is a
+child of that process. Their metrics are read by the slot (`metrics/`).
+"""
+
+from __future__ import annotations
+
+import ast
+import compileall
+import contextlib
+import importlib.util
+import json
+import multiprocessing
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import traceback
+import types
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from trialplane.spec import arguments
+from trialplane.spec.program import Program
+from trialplane.training import process
+from trialplane.wire import env, records
+from trialplane.worker import context
+
+USAGE_ERROR = 2  # the exit code of argparse, click and their like for arguments that they do not take
+_TAIL = 4096  # bytes of the output in which the cause of an end is looked for
+_PATIENCE = 30.0  # seconds for a script to read its arguments
+_LONGEST = 300  # characters of it in a message
+
+
+class CommandFailed(Exception):
+    """A command ended with an exit code over 0."""
+
+
+def load(config: records.SlotConfig, program: Program) -> context.Run:
+    """The function that runs a program as one trial; of a script its third-party imports are done once, here.
+
+    Raises:
+        SyntaxError: the script is not Python.
+        OSError: it cannot be read.
+    """
+    if not program.script:
+        return Command(program).run
+    code = Path(config.code)
+    file = code / program.script
+    made = compile(file.read_bytes(), str(file), "exec", dont_inherit=True)
+    with contextlib.suppress(OSError):
+        compileall.compile_dir(code, quiet=2)  # copied along, so that no trial does it again
+    if not config.preload:
+        preload(file, code)
+    return Script(program, made).run
+
+
+def preload(file: Path, code: Path) -> None:
+    """Does the imports at the top of a script, and of the modules beside it that it imports, but for the job's own modules.
+
+    One that fails is left to the script, which may be prepared for that. So are those after a line that sets an environment
+    variable, on which they may depend.
+    """
+    done: set[Path] = set()
+    todo = [file]
+    while todo:
+        source = todo.pop()
+        done.add(source)
+        for node in imports(source):
+            modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
+            own = [found for name in modules if (found := _own(name, [file.parent, code])) is not None]
+            todo += [found for found in own if found not in done]
+            if not own:
+                module = ast.Module(body=[node], type_ignores=[])
+                with contextlib.suppress(Exception, SystemExit):
+                    exec(compile(module, str(source), "exec", dont_inherit=True), {"__name__": "trialplane.preload"})
+
+
+def imports(file: Path) -> Iterator[ast.Import | ast.ImportFrom]:
+    """The imports at the top of a file, also in `try`, up to a line that touches the environment."""
+    try:
+        todo: list[ast.stmt] = list(ast.parse(file.read_bytes()).body)
+    except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
+        return
+    while todo:
+        node = todo.pop(0)
+        if isinstance(node, ast.Import) or (isinstance(node, ast.ImportFrom) and not node.level):
+            if not (isinstance(node, ast.ImportFrom) and node.module == "__future__"):
+                yield node
+        elif isinstance(node, ast.Try):
+            todo = [*node.body, *todo]
+        elif not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) and _sets_environment(node):
+            return
+
+
+def _sets_environment(node: ast.stmt) -> bool:
+    names = {name.attr for name in ast.walk(node) if isinstance(name, ast.Attribute)}
+    names |= {name.id for name in ast.walk(node) if isinstance(name, ast.Name)}
+    return bool(names & {"environ", "putenv", "load_dotenv"})
+
+
+def _own(name: str, folders: list[Path]) -> Path | None:
+    """The file of a module of the job, or None where it is somebody else's."""
+    for folder in folders:
+        base = folder.joinpath(*name.split("."))
+        for file in (base.with_suffix(".py"), base / "__init__.py"):
+            if file.is_file():
+                return file
+        if (folder / name.partition(".")[0]).is_dir() and importlib.util.find_spec(name.partition(".")[0]) is None:
+            return folder / name.partition(".")[0]  # a package without __init__.py
+    return None
+
+
+class _Parsed(BaseException):
+    """The script has taken its arguments; raised where it would go on with them."""
+
+
+def check_arguments(run: context.Run, config: records.SlotConfig) -> None:
+    """Runs a script in a fork of this process, up to the point where it has read its arguments.
+
+    That point is known of argparse, and what is built on it, and of click. A script that reads them otherwise, or not within
+    some seconds, is not judged.
+
+    Args:
+        run: what `load` made.
+        config: of the slot; its process is fit for a fork.
+
+    Raises:
+        Invalid: the script refused the arguments, with what it said about them.
+    """
+    program = config.program
+    if program is None or not program.script or program.sample is None or not {"argparse", "click"} & sys.modules.keys():
+        return
+    with tempfile.TemporaryDirectory(prefix="trialplane-") as folder, tempfile.TemporaryFile() as output:
+        pid = os.fork()
+        if pid == 0:
+            code = 0
+            try:
+                process.end_with_parent()
+                signal.setitimer(signal.ITIMER_REAL, _PATIENCE)
+                for stream in (1, 2):
+                    os.dup2(output.fileno(), stream)
+                _stop_when_parsed()
+                places: dict[str, Any] = {"code": Path(config.code), "cache": Path(config.cache), "workdir": Path(folder)}
+                ctx = context.Context(
+                    params=program.sample,
+                    seed=0,
+                    run=config.run,
+                    trial=0,
+                    attempt=1,
+                    cpus=config.cpus,
+                    gpus=config.gpus,
+                    _reporter=lambda step, metrics: False,
+                    checkpoints=str(Path(folder, "checkpoints")),
+                    **places,
+                )
+                run(ctx)
+            except context.Invalid:
+                code = USAGE_ERROR
+            except BaseException:  # noqa: BLE001  whatever else it does here, it is judged when it runs
+                code = 0
+            finally:
+                with contextlib.suppress(BaseException):
+                    sys.stdout.flush()
+                    sys.stderr.flush()
+                os._exit(code)
+        _, status = os.waitpid(pid, 0)
+        if os.waitstatus_to_exitcode(status) == USAGE_ERROR:
+            output.seek(0)
+            text = output.read()[-_TAIL:].decode(errors="replace")
+            sys.stderr.write(text)
+            raise context.Invalid(_refused(program.script, text))
+
+
+def _stop_when_parsed() -> None:
+    """Ends a script, by `_Parsed`, once argparse or click has read its arguments."""
+    under_way: list[object] = []
+    if (argparse := sys.modules.get("argparse")) is not None:
+        for name in ("parse_args", "parse_known_args"):  # the one calls the other, and that itself for subcommands
+            setattr(argparse.ArgumentParser, name, _to_the_end(getattr(argparse.ArgumentParser, name), under_way))
+    if (click := sys.modules.get("click.core")) is not None:
+
+        def invoke(self: Any, ctx: Any) -> Any:
+            raise _Parsed
+
+        click.Command.invoke = invoke
+
+
+def _to_the_end(parse: Callable[..., Any], under_way: list[object]) -> Callable[..., Any]:
+    """The function, with `_Parsed` after its outermost call; `under_way` has the calls that are not done."""
+
+    def parse_and_end(self: object, *given: Any, **named: Any) -> Any:
+        under_way.append(self)
+        parsed = parse(self, *given, **named)
+        under_way.pop()
+        if not under_way:
+            raise _Parsed
+        return parsed
+
+    return parse_and_end
+
+
+class Script:
+    """A Python file that runs as `__main__`."""
+
+    def __init__(self, program: Program, code: types.CodeType) -> None:
+        self._program = program
+        self._code = code
+
+    def run(self, ctx: context.Context) -> context.Result:
+        """Runs it, in this process; its metrics are found elsewhere.
+
+        Raises:
+            Invalid: it does not take its arguments, or asks for input.
+            whatever the script raises.
+        """
+        folder = _enter(self._program, ctx)
+        file = folder / self._program.script if self._program.cwd == "code" else ctx.code / self._program.script
+        main = types.ModuleType("__main__")
+        main.__file__ = str(file)
+        sys.argv = [self._program.script, *_arguments(self._program, ctx)]
+        sys.path[:] = [str(file.parent), *(place for place in sys.path if place not in ("", str(ctx.code)))]
+        sys.modules["__main__"] = main
+        _allow_start_method()
+        pid = os.getpid()
+        try:
+            exec(self._code, main.__dict__)
+            _join()
+        except SystemExit as error:
+            if error.code == USAGE_ERROR and os.getpid() == pid:
+                raise context.Invalid(_refused(self._program.script, _output())) from error
+            raise
+        except EOFError as error:
+            if "reading a line" in str(error):
+                raise context.Invalid(f"{self._program.script} asked for input, and a trial has none") from error
+            raise
+        finally:
+            if os.getpid() != pid:  # a process that the script has forked, and that ran to the script's end
+                _end_fork(sys.exc_info()[1])
+        return {}
+
+
+class Command:
+    """A program in a process of its own."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+
+    def run(self, ctx: context.Context) -> context.Result:
+        """Runs it to its end, and passes SIGTERM on to it; its metrics are found elsewhere.
+
+        Raises:
+            CommandFailed: it ended with an exit code over 0.
+            OSError: it cannot be started.
+        """
+        _enter(self._program, ctx)
+        facts = _facts(ctx)
+        argv = [*arguments.build(self._program.command, ctx.params, facts), *_arguments(self._program, ctx)]
+        # The interpreter of the trial, and what is installed with it, before the system's.
+        os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+        child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, preexec_fn=process.end_with_parent)
+        signal.signal(signal.SIGTERM, lambda number, _: child.send_signal(number))
+        code = child.wait()
+        if code < 0:  # ends as it did, so that the slot judges both alike
+            with contextlib.suppress(OSError):  # SIGKILL has no other action
+                signal.signal(-code, signal.SIG_DFL)
+            os.kill(os.getpid(), -code)
+        if code > 0:
+            raise CommandFailed(f"{self._program.command[0]} ended with exit code {code}: {_last_line()}")
+        return {}
+
+
+def folder(program: Program, workdir: Path) -> Path:
+    """Where a program runs."""
+    return workdir / "code" if program.cwd == "code" else workdir
+
+
+def _enter(program: Program, ctx: context.Context) -> Path:
+    """Makes the program's folder and variables; returns the folder."""
+    place = folder(program, ctx.workdir)
+    if program.cwd == "code":
+        shutil.copytree(ctx.code, place, symlinks=True)
+    os.chdir(place)
+    os.environ |= {env.TRIAL_CHECKPOINTS: ctx.checkpoints, env.PARAMS: json.dumps(ctx.params)}
+    return place
+
+
+def _facts(ctx: context.Context) -> Mapping[str, Any]:
+    return {name: getattr(ctx, name) for name in arguments.FACTS}
+
+
+def _arguments(program: Program, ctx: context.Context) -> list[str]:
+    return arguments.build(program.arguments, ctx.params, _facts(ctx), program.booleans, program.lists)
+
+
+def _allow_start_method() -> None:
+    """Lets a script choose how its workers start; the policy's choice would make that an error."""
+    choose = multiprocessing.set_start_method
+    multiprocessing.set_start_method = lambda method, force=True: choose(method, force=True)
+
+
+def _join() -> None:
+    """Waits for what an interpreter waits for before it ends: threads and workers that are no daemons."""
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join()
+    for worker in multiprocessing.active_children():
+        if not worker.daemon:
+            worker.join()
+
+
+def _end_fork(error: BaseException | None) -> None:
+    """Ends a process that the script has forked, as the interpreter would."""
+    code = 0
+    if isinstance(error, SystemExit):
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
+    elif error is not None:
+        traceback.print_exception(error)
+        code = 1
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
+
+
+def _refused(script: str, text: str) -> str:
+    """What a script printed about its arguments, from the end of its output."""
+    usage = text.rfind("usage:") if "usage:" in text else text.rfind("Usage:")
+    words = " ".join(text[usage if usage >= 0 else 0 :].split())
+    error = re.search(r"(?:error|Error):.*", words)
+    return f"{script} does not take its arguments: {(error[0] if error else words)[:_LONGEST]}; see its usage in the log"
+
+
+def _last_line() -> str:
+    lines = [line for line in _output().splitlines() if line.strip()]
+    return lines[-1].strip()[:_LONGEST] if lines else "it printed nothing"
+
+
+def _output() -> str:
+    """The end of what this trial has printed."""
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        file = Path(f"/proc/self/fd/{sys.__stderr__.fileno() if sys.__stderr__ else 2}").resolve()
+        if file.is_file():
+            with file.open("rb") as stream:
+                stream.seek(max(0, file.stat().st_size - _TAIL))
+                return stream.read().decode(errors="replace")
+    return ""

@@ -1,0 +1,44 @@
+"""A script that knows nothing of the platform as a study on this machine: pruned, and recorded in MLflow.
+
+Not checked here: everything about one trial (tests/worker/test_programs.py).
+"""
+
+from __future__ import annotations
+
+from tests.study.conftest import Study
+
+SPEC = """
+kind: hpo
+script: train.py
+space:
+  lr: {type: float, low: 0.0, high: 1.0}
+enqueue: [{lr: 0.1}, {lr: 0.2}, {lr: 0.9}, {lr: 0.8}]
+objective: {metric: accuracy, direction: maximize}
+pruner: {name: median, n_startup_trials: 2, n_warmup_steps: 3}
+trials: 4
+"""
+SCRIPT = """
+import argparse
+import time
+from pathlib import Path
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float, required=True)
+lr = parser.parse_args().lr
+for epoch in range(1, 100):
+    print(f"epoch {epoch}: loss={lr} accuracy={1 - lr}")
+    time.sleep(0.05 if lr > 0.5 else 0)  # the good ones are quick, the others have the time to be pruned
+"""
+
+
+def test_a_script_is_a_study(study: Study) -> None:
+    study.write(SCRIPT, SPEC)
+    handle = study.submit()
+    status = handle.wait(timeout=300)
+    assert (status.complete, status.pruned) == (2, 2), status.reason
+    runs = {float(run["params"]["lr"]): run for run in study.mlflow_runs()}
+    assert set(runs) == {0.1, 0.2, 0.9, 0.8}
+    accuracy = runs[0.1]["history"]["accuracy"]
+    assert accuracy[:99] == [(step, 0.9) for step in range(1, 100)], "each line once"
+    assert runs[0.9]["tags"]["trialplane.state"] == "PRUNED" and len(runs[0.9]["history"]["loss"]) < 99
+    assert {row.params["lr"]: row.metrics["accuracy"] for row in handle.rows()}[0.2] == 0.8

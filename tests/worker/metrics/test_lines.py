@@ -1,0 +1,76 @@
+"""Metrics in lines of text, as well-known programs print them, and lines that hold none."""
+
+from __future__ import annotations
+
+import math
+
+import hypothesis
+import pytest
+from hypothesis import strategies as given
+
+from trialplane.worker.metrics import lines
+
+NAMES = ("accuracy", "val_loss")
+
+
+@pytest.mark.parametrize(
+    ("line", "step", "metrics"),
+    [
+        ("loss=0.93", None, {"loss": 0.93}),
+        ("name: 0.93  acc: 93.1%", None, {"name": 0.93, "acc": 93.1}),
+        ('{"step": 3, "loss": 0.5, "eval": {"f1": 1}, "ok": true}', 3, {"loss": 0.5, "eval.f1": 1.0}),
+        ("{'loss': 0.5, 'learning_rate': 1e-05, 'epoch': 1.0}", 1, {"loss": 0.5, "learning_rate": 1e-05}),
+        ("{'loss': 0.5, 'epoch': 1.25}", None, {"loss": 0.5}),
+        ("Epoch [3/10], Step [100/600], Loss: 0.25", 100, {"Loss": 0.25}),
+        ("Train Epoch: 1 [640/60000 (1%)]\tLoss: 2.300", 1, {"Loss": 2.3}),
+        ("Test set: Average loss: 0.04, Accuracy: 9870/10000 (99%)", None, {"loss": 0.04, "accuracy": 0.987}),
+        ("step 250: train loss 1.9, val loss 2.1", 250, {"val_loss": 2.1}),
+        ("[10]\ttrain-rmse:0.3\tvalid-auc:0.9", 10, {"train-rmse": 0.3, "valid-auc": 0.9}),
+        ("100%|###| 60/60 [00:05<00:00, 11.3it/s, loss=0.3]", None, {"loss": 0.3}),
+        ("Epoch 3/10 - loss: 0.3 - accuracy: 0.9", 3, {"loss": 0.3, "accuracy": 0.9}),
+        ("12/12 [====] - 0s 5ms/step - loss: 0.4 - val_loss: 0.7", None, {"loss": 0.4, "val_loss": 0.7}),
+        ("Accuracy is 0.8", None, {"accuracy": 0.8}),
+        ("epoch=2", 2, {}),
+        ("global step 7, epoch 1: loss=3", 7, {"loss": 3.0}),
+        ("serving on http://localhost:8080", None, {}),
+        ("2024-01-02 10:31:02 INFO: hello 3", None, {}),
+        ("version: 1.2.3 hash=3fa9 eta: 0:00:10", None, {}),
+        ("done in 3 epochs", None, {}),
+        ("no number here: at all", None, {}),
+    ],
+)
+def test_forms(line: str, step: int | None, metrics: dict[str, float]) -> None:
+    assert lines.parser((), NAMES)(line) == (step, pytest.approx(metrics))
+
+
+def test_numbers_that_are_none() -> None:
+    found = lines.parser((), ())("loss=nan grad: inf")
+    assert math.isnan(found.metrics["loss"]) and found.metrics["grad"] == math.inf
+
+
+@pytest.mark.parametrize("pattern", [r"(\w+)\s*->\s*([\d.]+)", r"(?P<value>[\d.]+) points of (?P<name>\w+)"])
+def test_a_pattern_of_the_job_counts_alone(pattern: str) -> None:
+    found = lines.parser((pattern,), NAMES)("Accuracy -> 0.5 loss=3, 0.5 points of accuracy")
+    assert found == (None, {"accuracy": 0.5})
+
+
+def test_the_step_may_have_a_name_of_its_own() -> None:
+    assert lines.parser((), (), "tick")("epoch=3 tick=40 loss=1.5") == (40, {"epoch": 3.0, "loss": 1.5})
+
+
+def test_a_metric_that_is_called_like_a_step_is_one() -> None:
+    assert lines.parser((), ("epoch",))("epoch=3 loss=1") == (3, {"epoch": 3.0, "loss": 1.0})
+
+
+def test_names_are_as_mlflow_keeps_them() -> None:
+    assert lines.parser((), ())('{"eval//f1 (macro)": 1, "/": 2}').metrics == {"eval/f1 _macro_": 1.0}
+
+
+@hypothesis.given(given.text(max_size=300))
+def test_any_line_is_read(text: str) -> None:
+    found = lines.parser((), NAMES)(text)
+    assert all(isinstance(value, float) for value in found.metrics.values())
+
+
+def test_a_long_line_counts_with_its_end() -> None:
+    assert lines.parser((), ())("x" * (2 * lines.LONGEST_LINE) + " loss=2").metrics == {"loss": 2.0}

@@ -1,0 +1,186 @@
+"""Reports made of what a program writes: lines that arrive in pieces, tables, the files of loggers; and bounds."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from pathlib import Path
+
+import pytest
+import tensorboardX
+
+from trialplane.spec.program import MetricSource, Program
+from trialplane.worker.metrics import reader
+from trialplane.worker.metrics.reader import Reader
+
+STDOUT = MetricSource("stdout")
+
+
+class Trial:
+    """A trial whose files the test writes itself."""
+
+    def __init__(self, root: Path, *sources: MetricSource, names: tuple[str, ...] = ("acc",)) -> None:
+        self.log = root / "attempt-1.log"
+        self.folder = root / "work"
+        self.folder.mkdir()
+        self.log.write_text("from an earlier process: loss=99\n")
+        self.reader = Reader(Program(script="train.py", metrics=sources, names=names), self.log, self.folder, 0.0)
+        self._now = 0.0
+
+    def prints(self, text: str) -> None:
+        with self.log.open("a", newline="") as file:
+            file.write(text)
+
+    def read(self, *, ended: bool = False) -> list[reader.Report]:
+        self._now += reader.LOOK_INTERVAL
+        return self.reader.read(self._now, ended=ended)
+
+
+def test_lines_that_belong_to_one_step_are_one_report(tmp_path: Path) -> None:
+    trial = Trial(tmp_path, STDOUT)
+    trial.prints("Epoch 1\nloss=0.5\nacc=0.7\nEpoch 2\nloss=0.4\nac")
+    assert trial.read() == [(1, {"loss": 0.5, "acc": 0.7})]
+    assert trial.read() == [(2, {"loss": 0.4})], "nothing more has come: it is reported"
+    trial.prints("c=0.8\n")
+    assert trial.read() == [] and trial.read() == [(2, {"acc": 0.8})], "and what follows is of the same step"
+    assert trial.reader.newest == {"loss": 0.4, "acc": 0.8}
+
+
+def test_steps_that_no_one_names_are_counted(tmp_path: Path) -> None:
+    trial = Trial(tmp_path, STDOUT)
+    trial.prints("loss=3\nloss=2\nacc=1\nloss=1")
+    assert trial.read(ended=True) == [(0, {"loss": 3.0}), (1, {"loss": 2.0, "acc": 1.0}), (2, {"loss": 1.0})]
+
+
+def test_steps_that_begin_anew_are_counted_on(tmp_path: Path) -> None:
+    trial = Trial(tmp_path, STDOUT)
+    trial.prints("".join(f"epoch {epoch} step {step} loss={step}\n" for epoch in (1, 2) for step in (5, 10)))
+    assert [step for step, _ in trial.read(ended=True)] == [5, 10, 11, 12]
+
+
+def test_a_progress_bar_is_read_as_it_stands(tmp_path: Path) -> None:
+    trial = Trial(tmp_path, STDOUT)
+    trial.prints("\r 10%| loss=3\r 20%| loss=2\r 30%| lo")
+    assert trial.read() == [] and trial.read() == [(0, {"loss": 2.0})]
+    trial.prints("ss=1.5\r100%| loss=1\n")
+    assert trial.read(ended=True) == [(1, {"loss": 1.0})]
+
+
+def test_other_ranks_do_not_report(tmp_path: Path) -> None:
+    trial = Trial(tmp_path, STDOUT)
+    trial.prints("[rank 1] acc=0.1\nacc=0.5\n")
+    assert trial.read(ended=True) == [(0, {"acc": 0.5})]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("m.jsonl", '{"step": 1, "acc": 0.5}\n{"step": 2, "acc": 0.75}\n'),
+        ("m.csv", "step,acc,note\n1,0.5,x\n2,0.75,y"),
+        ("m.tsv", "epoch\tACC\n1\t0.5\n2\t0.75\n"),
+        ("m.txt", "step 1 acc=0.5\nstep 2 acc=0.75\n"),
+    ],
+)
+def test_files(tmp_path: Path, name: str, text: str) -> None:
+    trial = Trial(tmp_path, MetricSource("file", path="out/m.*"))
+    assert trial.read() == []
+    (trial.folder / "out").mkdir()
+    with (trial.folder / "out" / name).open("w") as file:
+        made = []
+        for letter in text:  # as it may arrive
+            file.write(letter)
+            file.flush()
+            made += trial.read()
+    assert made + trial.read(ended=True) == [(1, {"acc": 0.5}), (2, {"acc": 0.75})]
+
+
+def test_a_file_that_is_written_anew_is_read_from_its_beginning(tmp_path: Path) -> None:
+    trial = Trial(tmp_path, MetricSource("file", path="m.jsonl"))
+    (trial.folder / "m.jsonl").write_text('{"step": 1, "acc": 0.5, "loss": 1}\n')
+    assert trial.read() == [] and trial.read() == [(1, {"acc": 0.5, "loss": 1.0})]
+    (trial.folder / "m.jsonl").write_text('{"step": 2, "acc": 0.6}\n')
+    assert trial.read(ended=True) == [(2, {"acc": 0.6})]
+
+
+def test_links_and_files_of_others_are_not_read(tmp_path: Path) -> None:
+    secret = tmp_path / "secret.jsonl"
+    secret.write_text('{"acc": 1}\n')
+    trial = Trial(tmp_path, MetricSource("file", path="**/*.jsonl"))
+    (trial.folder / "m.jsonl").symlink_to(secret)
+    (trial.folder / "out").symlink_to(tmp_path)
+    assert trial.read(ended=True) == []
+    old = trial.folder / "old.jsonl"
+    old.write_text('{"acc": 1}\n')
+    os.utime(old, (1, 1))
+    late = Reader(Program(metrics=(MetricSource("file", path="*.jsonl"),)), trial.log, trial.folder, 1_000.0)
+    assert late.read(1.0, ended=True) == [], "it came with the code"
+
+
+def test_tensorboard(tmp_path: Path) -> None:
+    trial = Trial(tmp_path, MetricSource("tensorboard"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        writer = tensorboardX.SummaryWriter(str(trial.folder / "runs" / "a"))
+    for step in (10, 20):
+        writer.add_scalar("eval/loss", 1 / step, step)
+        writer.add_scalar("ACC", step / 100, step)
+        writer.add_text("note", "no number", step)
+    writer.close()
+    made = [*trial.read(), *trial.read(ended=True)]
+    assert [step for step, _ in made] == [10, 20]
+    assert made[-1][1] == pytest.approx({"eval/loss": 0.05, "acc": 0.2})
+
+
+def test_tensorboard_by_torch(tmp_path: Path) -> None:
+    from torch.utils.tensorboard import SummaryWriter  # torch takes seconds
+
+    trial = Trial(tmp_path, MetricSource("tensorboard", path="logs"))
+    with SummaryWriter(str(trial.folder / "logs")) as writer:
+        writer.add_scalar("acc", 0.5, 3)
+        writer.add_scalar("acc", 0.75, 4, new_style=True)
+    assert trial.read(ended=True) == [(3, {"acc": 0.5}), (4, {"acc": 0.75})]
+
+
+def test_damaged_event_files_are_passed_over(tmp_path: Path) -> None:
+    trial = Trial(tmp_path, MetricSource("tensorboard"), MetricSource("wandb"))
+    (trial.folder / "events.out.tfevents.1").write_bytes(b"\xff" * 5_000)
+    (trial.folder / "run.wandb").write_bytes(b":W&B\x0f\xbe\x00" + b"\x07" * 70_000)
+    assert trial.read(ended=True) == []
+
+
+def test_wandb_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import wandb  # takes a second
+
+    trial = Trial(tmp_path, MetricSource("wandb"))
+    for name, value in {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "WANDB_DIR": str(trial.folder)}.items():
+        monkeypatch.setenv(name, value)
+    run = wandb.init(project="p", settings=wandb.Settings(console="off", x_disable_stats=True))
+    for step in range(3):
+        run.log({"acc": step / 4, "eval": {"loss": 1.5}, "text": "x" * 40_000})
+    run.finish()
+    made = trial.read(ended=True)
+    assert [(step, metrics["acc"]) for step, metrics in made] == [(0, 0.0), (1, 0.25), (2, 0.5)]
+    assert trial.reader.newest["eval.loss"] == 1.5
+
+
+def test_what_is_missing_is_told_with_what_was_found(tmp_path: Path) -> None:
+    trial = Trial(tmp_path, STDOUT, MetricSource("file", path="m.csv"))
+    assert trial.reader.missing(("acc",)) == "no acc in its output and m.csv; no metrics were found"
+    trial.prints("loss=0.5\n")
+    trial.read(ended=True)
+    assert trial.reader.missing(("acc",)) == "no acc in its output and m.csv; found were loss (0.5)"
+
+
+def test_a_flood_is_thinned_evenly(tmp_path: Path) -> None:
+    trial = Trial(tmp_path, STDOUT)
+    trial.prints("".join(f"step {step} acc={step}\n" for step in range(30_000)))
+    steps = [step for step, _ in trial.read(ended=True)]
+    assert len(steps) == reader.MOST and steps[-1] == 29_999
+    assert trial.reader.newest == {"acc": 29_999.0}
+
+
+def test_names_without_an_end_are_bounded(tmp_path: Path) -> None:
+    trial = Trial(tmp_path, STDOUT)
+    trial.prints("".join(f"m{index}=1\n" for index in range(2 * reader.MOST_NAMES)))
+    trial.read(ended=True)
+    assert len(trial.reader.newest) == reader.MOST_NAMES

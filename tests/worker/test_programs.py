@@ -1,0 +1,371 @@
+"""Scripts and commands as trials of a real slot: what they get, how each of their ends is judged, pruning and stopping.
+
+Not checked here: how arguments are made (tests/spec/test_arguments.py), how metrics are found (metrics/), and the styles of
+scripts in a whole run (tests/study/test_scripts.py).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.worker.conftest import Bench, Event, alive, wait_until
+
+from trialplane import errors
+from trialplane.spec.program import MetricSource, Program
+from trialplane.wire.records import TrialOutcome
+from trialplane.wire.states import FailureClass, TrialState
+from trialplane.worker import programs
+
+# What a trial does is its parameter `what`, as a function of this script.
+SCRIPT = """
+import json, multiprocessing, os, pickle, signal, sys, threading, time
+from pathlib import Path
+
+import helper
+
+class Thing:
+    pass
+
+def facts():
+    found = {
+        "argv": sys.argv, "cwd": os.getcwd(), "file": __file__, "name": __name__, "path0": sys.path[0],
+        "main": sys.modules["__main__"].__dict__ is globals(), "helper": helper.__file__,
+        "data": Path("data.txt").read_text() if Path("data.txt").exists() else None,
+        "env": {name: text for name, text in os.environ.items() if name.startswith("TRIALPLANE_")},
+        "pickled": pickle.loads(pickle.dumps(Thing())).__class__ is Thing,
+    }
+    Path("written.txt").write_text("beside the code")
+    Path(sys.argv[2].removeprefix("--file=")).write_text(json.dumps(found))
+    print("score: 0.5")
+
+def steps():
+    for step in range(3):
+        print(f"step {step} score={step / 4} loss={1 - step / 4}")
+
+def ambient():
+    import trialplane
+    trialplane.report(score=0.25)
+    trialplane.report(score=0.75, loss=trialplane.params()["x"])
+
+def prints_nothing():
+    print("all is well, loss=3")
+
+def fails():
+    raise ValueError("no such colour")
+
+def refuses():
+    print("usage: train.py [-h] --lr LR\\ntrain.py: error: argument --lr: invalid float value: 'x'", file=sys.stderr)
+    sys.exit(2)
+
+def leaves_early():
+    sys.exit(0)
+
+def leaves_with_three():
+    sys.exit(3)
+
+def asks():
+    input("continue? ")
+
+def forks():
+    if os.fork() == 0:
+        print("child is done")
+        return
+    os.wait()
+    print("score=1")
+
+def forks_and_fails():
+    if os.fork() == 0:
+        raise RuntimeError("only in the child")
+    os.wait()
+    print("score=1")
+
+def becomes_a_daemon():
+    if os.fork() == 0:
+        os.setsid()
+        Path(os.environ["PIDS"]).write_text(str(os.getpid()))
+        time.sleep(600)
+    while not Path(os.environ["PIDS"]).exists():
+        time.sleep(0.01)
+
+def late_thread():
+    threading.Thread(target=lambda: (time.sleep(0.3), print("score=0.9"))).start()
+
+def work(queue):
+    queue.put(0.625)
+
+def workers():
+    multiprocessing.set_start_method("spawn")
+    queue = multiprocessing.Queue()
+    process = multiprocessing.Process(target=work, args=(queue,))
+    process.start()
+    print(f"score={queue.get()}")
+
+def endless():
+    for step in range(10_000):
+        print(f"step {step} score={step}")
+        time.sleep(0.01)
+
+def deaf():
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    endless()
+
+def saves():
+    def save(number, frame):
+        print("saved")
+        sys.exit(0)
+    signal.signal(signal.SIGTERM, save)
+    endless()
+
+if __name__ == "__main__":
+    globals()[sys.argv[1].removeprefix("--what=")]()
+"""
+STDOUT = (MetricSource("stdout"),)
+FLAGS = ("{flags}",)
+
+
+def bench(root: Path, program: Program, **config: Any) -> Bench:
+    program = dataclasses.replace(program, names=("score",))
+    return Bench(root, {"train": SCRIPT, "helper": "import colorsys\n"}, program=program, **config)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    with bench(tmp_path_factory.mktemp("slot"), Program(script="train.py", arguments=FLAGS, metrics=STDOUT)) as made:
+        Path(made.config.code, "data.txt").write_text("beside the script")
+        assert made.ready.unclean == ()
+        yield made
+
+
+def test_a_script_runs_as_it_would_by_itself(shared: Bench, tmp_path: Path) -> None:
+    file = tmp_path / "facts.json"
+    outcome = shared.outcome("facts", file=str(file))
+    assert (outcome.state, outcome.metrics, outcome.start_method) == (TrialState.COMPLETE, {"score": 0.5}, "fork")
+    found = json.loads(file.read_text())
+    assert found["argv"] == ["train.py", "--what=facts", f"--file={file}"]
+    assert (found["name"], found["main"], found["pickled"]) == ("__main__", True, True)
+    assert found["data"] == "beside the script"
+    own = Path(found["cwd"])
+    assert found["file"] == str(own / "train.py") and found["path0"] == str(own)
+    assert found["helper"] == str(own / "helper.py"), "modules beside it are those of the copy"
+    assert not own.exists() and not Path(shared.config.code, "written.txt").exists(), "what it writes is its own"
+    assert json.loads(found["env"]["TRIALPLANE_PARAMS"])["what"] == "facts"
+    assert found["env"]["TRIALPLANE_TRIAL_CHECKPOINTS"].endswith(f"/toy/trial-{outcome.number}")
+
+
+def test_lines_are_reports(shared: Bench) -> None:
+    events = shared.events("steps")
+    reports = [(report.step, report.metrics) for event in events for report in event.reports]
+    assert reports == [(step, {"score": step / 4, "loss": 1 - step / 4}) for step in range(3)]
+    assert events[-1].outcome is not None and events[-1].outcome.metrics == {"score": 0.5, "loss": 0.5}
+
+
+def test_what_a_script_reports_itself_is_not_reported_again(shared: Bench) -> None:
+    events = shared.events("ambient", x=0.5)
+    reports = [(report.step, report.metrics) for event in events for report in event.reports]
+    assert reports == [(0, {"score": 0.25}), (1, {"score": 0.75, "loss": 0.5})]
+    assert events[-1].outcome is not None and events[-1].outcome.metrics == {"score": 0.75, "loss": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("what", "failure", "message"),
+    [
+        ("prints_nothing", FailureClass.INVALID, "no score in its output; found were loss (3)"),
+        ("leaves_early", FailureClass.INVALID, "no score in its output; no metrics were found"),
+        ("fails", FailureClass.ERROR, "ValueError: no such colour (train.py:"),
+        ("refuses", FailureClass.INVALID, "train.py does not take its arguments: error: argument --lr: invalid float"),
+        ("leaves_with_three", FailureClass.ERROR, "SystemExit: 3 (train.py:"),
+        ("asks", FailureClass.INVALID, "train.py asked for input, and a trial has none"),
+    ],
+)
+def test_how_a_script_fails(shared: Bench, what: str, failure: FailureClass, message: str) -> None:
+    outcome = shared.outcome(what)
+    assert (outcome.state, outcome.failure) == (TrialState.FAILED, failure)
+    assert message in outcome.message
+
+
+@pytest.mark.parametrize(
+    ("what", "score"), [("forks", 1.0), ("forks_and_fails", 1.0), ("late_thread", 0.9), ("workers", 0.625)]
+)
+def test_processes_and_threads_of_a_script(shared: Bench, what: str, score: float) -> None:
+    outcome = shared.outcome(what)
+    assert (outcome.state, outcome.metrics) == (TrialState.COMPLETE, {"score": score}), outcome.message
+
+
+def test_a_script_that_becomes_a_daemon_ends_with_its_trial(shared: Bench, tmp_path: Path) -> None:
+    pids = tmp_path / "pid"
+    outcome = shared.outcome("becomes_a_daemon", env={"PIDS": str(pids)})
+    assert outcome.failure is FailureClass.INVALID and not alive(int(pids.read_text()))
+
+
+def prune_at(slot: Bench, step: int, event: Event) -> TrialOutcome:
+    """Answers the reports of a trial until one is of that step, which prunes it."""
+    while event.outcome is None:
+        event = slot.slot.answer(prune=any(report.step >= step for report in event.reports))
+    return event.outcome
+
+
+@pytest.mark.parametrize("what", ["endless", "deaf"])
+def test_the_pruner_ends_a_script_that_only_prints(shared: Bench, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trialplane.worker.running.PRUNED_GRACE", 0.2)
+    outcome = prune_at(shared, 3, shared.slot.run(shared.request(what, prunable=True)))
+    assert (outcome.state, outcome.failure) == (TrialState.PRUNED, None)
+    assert outcome.message.startswith("pruned at step ") and outcome.metrics["score"] >= 3
+    assert outcome.exit_code == -(signal.SIGKILL if what == "deaf" else signal.SIGTERM)
+
+
+@pytest.mark.parametrize(
+    ("what", "message"), [("endless", "stopped by SIGTERM at once"), ("saves", "the run was paused: it ended after SIGTERM")]
+)
+def test_a_script_that_is_stopped_goes_on_later(shared: Bench, what: str, message: str) -> None:
+    event = shared.slot.run(shared.request(what))
+    stop = threading.Thread(target=shared.slot.stop, args=("the run was paused",))
+    while not event.reports:
+        event = shared.slot.answer()
+    stop.start()
+    while event.outcome is None:
+        event = shared.slot.answer()
+    stop.join()
+    assert (event.outcome.state, event.outcome.failure) == (TrialState.FAILED, FailureClass.LOST)
+    assert message in event.outcome.message
+
+
+def test_a_trial_that_cannot_be_forked_is_the_same(tmp_path: Path) -> None:
+    (tmp_path / "busy.py").write_text(
+        "import threading, time\nthreading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n"
+    )
+    program = Program(script="train.py", arguments=FLAGS, metrics=STDOUT)
+    with bench(tmp_path, program, preload=("busy",), env={"PYTHONPATH": str(tmp_path)}) as slot:
+        outcome = slot.outcome("workers")
+    assert (outcome.start_method, outcome.metrics) == ("spawn", {"score": 0.625}), outcome.message
+
+
+def test_an_empty_folder_to_run_in(tmp_path: Path) -> None:
+    program = Program(script="train.py", arguments=FLAGS, metrics=STDOUT, cwd="workdir")
+    with bench(tmp_path, program) as slot:
+        file = tmp_path / "facts.json"
+        assert slot.outcome("facts", file=str(file)).state is TrialState.COMPLETE
+        found = json.loads(file.read_text())
+    assert found["data"] is None and found["file"] == str(Path(slot.config.code, "train.py"))
+
+
+def test_arguments_that_a_script_refuses_are_known_before_the_first_trial(tmp_path: Path) -> None:
+    text = (
+        "import argparse\np = argparse.ArgumentParser()\np.add_argument('--lr', type=float)\np.parse_args()\nopen('ran')\n"
+    )
+    program = Program(script="train.py", arguments=FLAGS, metrics=STDOUT, sample={"lr": 0.1, "momentum": 0.9})
+    with pytest.raises(errors.EntrypointError) as caught:
+        Bench(tmp_path, {"train": text}, program=program)
+    assert "train.py does not take its arguments: error: unrecognized arguments: --momentum=0.9" in str(caught.value)
+    assert "script train.py" in str(caught.value)
+    root = tmp_path / "again"
+    root.mkdir()
+    Bench(root, {"train": text}, program=dataclasses.replace(program, sample={"lr": 0.1})).close()
+
+
+def test_the_imports_that_the_template_does(tmp_path: Path) -> None:
+    lines = [
+        "import statistics",
+        "try:",
+        "    import no_such_module",
+        "except ImportError:",
+        "    pass",
+        "import os",
+        "def later():",
+        "    import chunk",
+        "os.environ['HOME_PAGE'] = 'x'",
+        "import colorsys",
+    ]
+    (tmp_path / "train.py").write_text("\n".join(lines))
+    made = [name.name for node in programs.imports(tmp_path / "train.py") for name in node.names]
+    assert made == ["statistics", "no_such_module", "os"], "what follows a change of the environment is the script's"
+
+
+def test_what_a_script_and_its_modules_import_is_there_at_once(tmp_path: Path) -> None:
+    script = "import sys\nbefore = 'colorsys' in sys.modules\nimport helper\nprint(f'score={int(before)}')\n"
+    program = Program(script="train.py", metrics=STDOUT, names=("score",))
+    with Bench(tmp_path, {"train": script, "helper": "import colorsys\n"}, program=program) as slot:
+        assert slot.outcome("").metrics == {"score": 1.0}
+
+
+# Commands
+
+SHELL = """#!/bin/sh
+echo "score=$1"
+case "$2" in
+  fails) echo "no disk left" >&2; exit 3 ;;
+  killed) kill -9 $$ ;;
+  slow) echo $$ > "$3"; i=0; while true; do echo "step $i score=$i"; i=$((i + 1)); sleep 0.02; done ;;
+  python) python -c 'import sys; print("prefix", sys.prefix)' ;;
+esac
+"""
+
+
+@pytest.fixture(scope="module")
+def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    root = tmp_path_factory.mktemp("shell")
+    program = Program(command=("./go.sh", "{x}", "{what}"), arguments=("{file}",), metrics=STDOUT)
+    made = bench(root, program)
+    go = Path(made.config.code, "go.sh")
+    go.write_text(SHELL)
+    go.chmod(0o755)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize(
+    ("what", "failure", "message"),
+    [
+        ("works", None, ""),
+        ("fails", FailureClass.ERROR, "CommandFailed: ./go.sh ended with exit code 3: no disk left"),
+        ("killed", FailureClass.CRASHED, "the process was killed by SIGKILL"),
+    ],
+)
+def test_how_a_command_ends(shell: Bench, what: str, failure: FailureClass | None, message: str) -> None:
+    outcome = shell.outcome(what, x=0.5, file="")
+    assert outcome.failure is failure and message in outcome.message
+    assert outcome.metrics["score"] == 0.5
+
+
+def test_a_command_finds_the_interpreter_of_the_trial(shell: Bench) -> None:
+    outcome = shell.outcome("python", x=1, file="")
+    assert f"prefix {sys.prefix}" in shell.log(outcome)
+
+
+@pytest.mark.parametrize("end", ["prune", "stop", "kill"])
+def test_a_command_ends_with_its_trial(shell: Bench, tmp_path: Path, end: str) -> None:
+    file = tmp_path / "pid"
+    event = shell.slot.run(shell.request("slow", x=0, file=str(file), prunable=end == "prune"))
+    wait_until(file.exists, "the command runs")
+    ends: dict[str, Callable[[], object]] = {
+        "prune": lambda: None,
+        "stop": lambda: shell.slot.stop("the run was paused"),
+        "kill": lambda: shell.slot.kill(FailureClass.TIMEOUT, "too long"),
+    }
+    thread = threading.Thread(target=ends[end])
+    thread.start()
+    outcome = prune_at(shell, 3 if end == "prune" else 10**6, event)
+    thread.join()
+    assert not alive(int(file.read_text()))
+    assert (outcome.state, outcome.failure) == {
+        "prune": (TrialState.PRUNED, None),
+        "stop": (TrialState.FAILED, FailureClass.LOST),
+        "kill": (TrialState.FAILED, FailureClass.TIMEOUT),
+    }[end]
+
+
+@pytest.mark.parametrize("program", [Program(script="train.py"), Program(command=("python", "train.py"))])
+def test_ranks(tmp_path: Path, program: Program) -> None:
+    text = "import os\nprint(f\"step 1 score={int(os.environ['RANK']) + 10 * int(os.environ['WORLD_SIZE'])}\")\n"
+    program = dataclasses.replace(program, metrics=STDOUT, names=("score",))
+    with Bench(tmp_path, {"train": text}, program=program, ranks=2) as slot:
+        outcome = slot.outcome("")
+        assert (outcome.state, outcome.metrics) == (TrialState.COMPLETE, {"score": 20.0}), outcome.message
+        assert "[rank 1] step 1 score=21" in slot.log(outcome)

@@ -1,0 +1,174 @@
+"""Scripts of the styles that people have, unchanged, as trials: their arguments and metrics arrive.
+
+Not checked here: everything else about scripts (test_programs.py).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from tests.worker.conftest import Bench
+
+from trialplane.spec.program import MetricSource, Program
+from trialplane.wire.states import TrialState
+
+FLAGS = ("{flags}",)
+PARAMS = {"lr": 0.003, "layers": 4, "amp": True}
+TRAINS = """
+    for epoch in range(1, 4):
+        print(f"epoch {epoch}: loss={lr / epoch} score={1 - lr / epoch}")
+    assert (layers, amp) == (4, True)
+"""
+STYLES = {
+    "argparse": (
+        Program(script="train.py", arguments=FLAGS),
+        """
+import argparse
+
+def train(lr, layers, amp):%s
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float, required=True)
+parser.add_argument("--layers", type=int, default=2)
+parser.add_argument("--amp", action="store_true")
+train(**vars(parser.parse_args()))
+""",
+    ),
+    "click": (
+        Program(script="train.py", arguments=FLAGS, booleans="negated"),
+        """
+import click
+
+@click.command()
+@click.option("--lr", type=float, required=True)
+@click.option("--layers", type=int)
+@click.option("--amp/--no-amp")
+def train(lr, layers, amp):%s
+if __name__ == "__main__":
+    train()
+""",
+    ),
+    "fire": (
+        Program(script="train.py", arguments=FLAGS, booleans="value"),
+        """
+import fire
+
+def train(lr, layers, amp):%s
+if __name__ == "__main__":
+    fire.Fire(train)
+""",
+    ),
+    "simple-parsing": (
+        Program(script="train.py", arguments=FLAGS, booleans="value"),
+        """
+from dataclasses import dataclass
+import simple_parsing
+
+def train(lr, layers, amp):%s
+@dataclass
+class Options:
+    lr: float
+    layers: int = 2
+    amp: bool = False
+
+options = simple_parsing.parse(Options)
+train(options.lr, options.layers, options.amp)
+""",
+    ),
+    "hf": (
+        Program(script="train.py", arguments=FLAGS, booleans="value"),
+        """
+from dataclasses import dataclass
+from transformers import HfArgumentParser
+
+def train(lr, layers, amp):%s
+@dataclass
+class Options:
+    lr: float
+    layers: int = 2
+    amp: bool = False
+
+def main():
+    (options,) = HfArgumentParser(Options).parse_args_into_dataclasses()
+    train(options.lr, options.layers, options.amp)
+
+if __name__ == "__main__":
+    main()
+""",
+    ),
+    "hydra": (
+        Program(script="train.py", arguments=("hydra.run.dir=.", "{hydra}")),
+        """
+import hydra
+
+@hydra.main(version_base=None, config_path="conf", config_name="config")
+def main(config):
+    train(config.lr, config.layers, config.amp)
+
+def train(lr, layers, amp):%s
+if __name__ == "__main__":
+    main()
+""",
+    ),
+    "configurator": (
+        Program(script="train.py", arguments=("big.py", "{flags}"), booleans="value"),
+        """
+lr = 1e-2
+layers = 2
+amp = False
+exec(open("configurator.py").read())
+
+def train(lr, layers, amp):%s
+train(lr, layers, amp)
+""",
+    ),
+    "parameters": (
+        Program(script="train.py"),
+        """
+import trialplane
+
+def train(lr, layers, amp):%s
+train(**trialplane.params())
+""",
+    ),
+    "command": (
+        Program(command=("python", "train.py", "{lr}", "{layers}")),
+        """
+import sys
+
+def train(lr, layers, amp):%s
+train(float(sys.argv[1]), int(sys.argv[2]), True)
+""",
+    ),
+}
+CONFIGURATOR = """
+import sys
+from ast import literal_eval
+for text in sys.argv[1:]:
+    if text.startswith("--"):
+        name, value = text[2:].split("=")
+        globals()[name] = literal_eval(value)
+    else:
+        exec(open(text).read())
+"""
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_a_script_of_each_style(tmp_path: Path, style: str) -> None:
+    program, text = STYLES[style]
+    program = dataclasses.replace(program, metrics=(MetricSource("stdout"),), names=("score",), sample=PARAMS)
+    code = tmp_path / "code"
+    (code / "conf").mkdir(parents=True)
+    (code / "conf" / "config.yaml").write_text("lr: 0.1\nlayers: 2\namp: false\n")
+    with Bench(
+        tmp_path, {"train": text % TRAINS, "configurator": CONFIGURATOR, "big": "layers = 5\n"}, program=program
+    ) as slot:
+        request = dataclasses.replace(slot.request(""), params=PARAMS)
+        sent = [slot.slot.run(request)]
+        while sent[-1].outcome is None:
+            sent.append(slot.slot.answer())
+    outcome = sent[-1].outcome
+    assert outcome is not None and outcome.state is TrialState.COMPLETE, outcome
+    assert [report.step for event in sent for report in event.reports] == [1, 2, 3]
+    assert outcome.metrics == {"loss": 0.001, "score": 0.999}
