@@ -20,6 +20,7 @@ from tests.benchmarks.workplace import MeasurementFailed, Workplace
 # Figure → whether it is measured unless another is asked for.
 FIGURES = {
     "trial": True,
+    "scripts": True,
     "overhead": True,
     "cli": True,
     "ask": True,

@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # Figure → units of its rows, and how many there are.
 FIGURES = {
     "cli": ({"ms"}, 5),
+    "scripts": ({"ms", "%"}, 3),
     "ask": ({"ms", "MiB", "s"}, 7),
     "ledger": ({"ms"}, 4),
     "training_overhead": ({"%", "ms", "µs", "MiB"}, 6),

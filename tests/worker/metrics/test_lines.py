@@ -40,37 +40,37 @@ NAMES = ("accuracy", "val_loss")
     ],
 )
 def test_forms(line: str, step: int | None, metrics: dict[str, float]) -> None:
-    assert lines.parser((), NAMES)(line) == (step, pytest.approx(metrics))
+    assert lines.parser((), lines.Names(NAMES))(line) == (step, pytest.approx(metrics))
 
 
 def test_numbers_that_are_none() -> None:
-    found = lines.parser((), ())("loss=nan grad: inf")
+    found = lines.parser((), lines.Names(()))("loss=nan grad: inf")
     assert math.isnan(found.metrics["loss"]) and found.metrics["grad"] == math.inf
 
 
 @pytest.mark.parametrize("pattern", [r"(\w+)\s*->\s*([\d.]+)", r"(?P<value>[\d.]+) points of (?P<name>\w+)"])
 def test_a_pattern_of_the_job_counts_alone(pattern: str) -> None:
-    found = lines.parser((pattern,), NAMES)("Accuracy -> 0.5 loss=3, 0.5 points of accuracy")
+    found = lines.parser((pattern,), lines.Names(NAMES))("Accuracy -> 0.5 loss=3, 0.5 points of accuracy")
     assert found == (None, {"accuracy": 0.5})
 
 
 def test_the_step_may_have_a_name_of_its_own() -> None:
-    assert lines.parser((), (), "tick")("epoch=3 tick=40 loss=1.5") == (40, {"epoch": 3.0, "loss": 1.5})
+    assert lines.parser((), lines.Names((), "tick"))("epoch=3 tick=40 loss=1.5") == (40, {"epoch": 3.0, "loss": 1.5})
 
 
 def test_a_metric_that_is_called_like_a_step_is_one() -> None:
-    assert lines.parser((), ("epoch",))("epoch=3 loss=1") == (3, {"epoch": 3.0, "loss": 1.0})
+    assert lines.parser((), lines.Names(("epoch",)))("epoch=3 loss=1") == (3, {"epoch": 3.0, "loss": 1.0})
 
 
 def test_names_are_as_mlflow_keeps_them() -> None:
-    assert lines.parser((), ())('{"eval//f1 (macro)": 1, "/": 2}').metrics == {"eval/f1 _macro_": 1.0}
+    assert lines.parser((), lines.Names(()))('{"eval//f1 (macro)": 1, "/": 2}').metrics == {"eval/f1 _macro_": 1.0}
 
 
 @hypothesis.given(given.text(max_size=300))
 def test_any_line_is_read(text: str) -> None:
-    found = lines.parser((), NAMES)(text)
+    found = lines.parser((), lines.Names(NAMES))(text)
     assert all(isinstance(value, float) for value in found.metrics.values())
 
 
 def test_a_long_line_counts_with_its_end() -> None:
-    assert lines.parser((), ())("x" * (2 * lines.LONGEST_LINE) + " loss=2").metrics == {"loss": 2.0}
+    assert lines.parser((), lines.Names(()))("x" * (2 * lines.LONGEST_LINE) + " loss=2").metrics == {"loss": 2.0}

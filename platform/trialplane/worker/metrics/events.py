@@ -11,10 +11,10 @@ import contextlib
 import json
 import math
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from trialplane.worker.metrics import lines
-from trialplane.worker.metrics.lines import Found
+from trialplane.worker.metrics.lines import Found, Names
 
 _LARGEST = 16 << 20  # bytes of one record; a larger one is none of scalars, and its file is not read further
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # wire types
@@ -27,12 +27,11 @@ class TensorBoard:
     """Scalars of an event file; the step is the event's.
 
     Args:
-        step: not used: an event has its step.
-        known: names of metrics that the job names, by their lower-case form.
+        names: what the tags stand for.
     """
 
-    def __init__(self, step: str, known: Mapping[str, str]) -> None:
-        self._known = known
+    def __init__(self, names: Names) -> None:
+        self._names = names
         self._rest = b""
 
     def read(self, data: bytes, ended: bool) -> Iterator[Found]:
@@ -62,21 +61,18 @@ class TensorBoard:
                     if one == 1 and isinstance(below, bytes) and (scalar := _scalar(below)) is not None:
                         values[scalar[0]] = scalar[1]
         if values:
-            named = {self._known.get(name.lower(), lines.clean(name)): value for name, value in values.items()}
-            yield Found(step, named)
+            yield Found(step, {kept: value for name, value in values.items() if (kept := self._names.of(name)[0])})
 
 
 class Wandb:
     """The history of a run in W&B's offline mode.
 
     Args:
-        step: name of the step in the history; "" for W&B's own.
-        known: names of metrics that the job names, by their lower-case form.
+        names: what the names in the history stand for.
     """
 
-    def __init__(self, step: str, known: Mapping[str, str]) -> None:
-        self._step = step or "_step"
-        self._known = known
+    def __init__(self, names: Names) -> None:
+        self._names = names
         self._data = b""
         self._at = 0  # position of `_data` in the file
         self._record = b""
@@ -116,10 +112,11 @@ class Wandb:
                     key = ".".join(part.decode() for number, part in parts if number in (1, 2) and isinstance(part, bytes))
                     text = next((part for number, part in parts if number == 16 and isinstance(part, bytes)), b"null")
                     values[key] = json.loads(text)
-            found = lines.stepped(dict(lines.numbers(values)), self._step, self._known)
-            kept = {name: value for name, value in found.metrics.items() if not name.startswith("_")}
-            if kept:
-                yield Found(found.step, kept)
+            numbers = dict(lines.numbers(values))
+            found = self._names.found({name: value for name, value in numbers.items() if not name.startswith("_")})
+            step = found.step if self._names.has_own_step else int(numbers.get("_step", 0))
+            if found.metrics:
+                yield Found(step, found.metrics)
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, int | float | bytes]]:

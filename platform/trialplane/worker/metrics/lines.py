@@ -22,22 +22,16 @@ from typing import NamedTuple
 LONGEST_LINE = 16 << 10  # characters; of a longer one the end counts, where a progress bar has its postfix
 _LONGEST_NAME = 250  # characters that MLflow keeps
 
-_NUMBER = r"[-+]?(?:(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|nan|inf(?:inity)?)"
+_NUMBER = r"[-+]?(?:(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|[nN][aA][nN]|[iI][nN][fF](?:inity)?)"
 _NO_MORE = r"(?![\w:]|[.-]\d|/\s*[^\W\d])"  # what is no number after all: 3fa9, 1.2.3, 10:31, 2024-01-02, 11/s
-_OF = r"(?:\s*/\s*(?P<of>\d+))?"
-_PAIR = re.compile(
-    rf"(?P<quote>[\"']?)(?P<name>[^\W\d][\w./@-]*)(?P=quote)\s*(?P<sign>=\s*|:\s*)[\"']?(?P<value>{_NUMBER}){_OF}{_NO_MORE}",
-    re.IGNORECASE,
-)
+_PAIR = re.compile(rf"(?<![\w./@-])([^\W\d][\w./@-]*+)([\"']?)\s*([=:])(\s*)[\"']?({_NUMBER})(?:\s*/\s*(\d+))?{_NO_MORE}")
 # From the finest to the coarsest: of several in a line the first of these is the step.
 STEPS = ("global_step", "step", "iteration", "iter", "round", "epoch")
-_STEP = re.compile(
-    r"(?<![^\W_])(?P<name>global[ _]step|step|iteration|iter|round|epoch)s?[\"']?\s*[:=#]?\s*[\[(]?\s*"
-    r"(?P<value>\d+(?:\.\d+)?)(?![\w]|\.\d)",
-    re.IGNORECASE,
-)
+_WORDS = {"global_step": ("global step", "global_step"), **{name: (name,) for name in STEPS[1:]}}
+_COUNT = re.compile(r"s?[\"']?\s*[:=#]?\s*[\[(]?\s*(\d+(?:\.\d+)?)(?!\w|\.\d)")  # after such a word
 _BRACKETS = re.compile(r"\s*\[(\d+)\]")
-_DIGIT = re.compile(r"\d|nan|inf", re.IGNORECASE)
+_NUMERIC = re.compile(r"\d|[nN][aA][nN]|[iI][nN][fF]")
+_MOST_NAMES = 10_000  # that are remembered
 
 
 class Found(NamedTuple):
@@ -47,40 +41,73 @@ class Found(NamedTuple):
     metrics: dict[str, float]
 
 
+class Names:
+    """What the names in a program's output stand for.
+
+    Args:
+        wanted: metrics that the job names, found in any case.
+        step: name of the step; "" for the usual ones.
+    """
+
+    def __init__(self, wanted: Collection[str], step: str = "") -> None:
+        self.wanted = {name.lower(): name for name in wanted}
+        self._steps = [step.lower()] if step else [name for name in STEPS if name not in self.wanted]
+        self.has_own_step = bool(step)
+        self._seen: dict[str, tuple[str, int]] = {}
+
+    def of(self, name: str) -> tuple[str, int]:
+        """The name of the metric, "" for none, and its place among the names of steps, -1 for none."""
+        if (seen := self._seen.get(name)) is not None:
+            return seen
+        lower = name.lower()
+        place = lower.replace(" ", "_")
+        made = self.wanted.get(lower) or _clean(name), self._steps.index(place) if place in self._steps else -1
+        if len(self._seen) < _MOST_NAMES:
+            self._seen[name] = made
+        return made
+
+    def found(self, values: Mapping[str, float]) -> Found:
+        """The numbers of a record as metrics, and the step among them."""
+        metrics: dict[str, float] = {}
+        step, best = math.nan, len(STEPS)
+        for name, value in values.items():
+            kept, place = self.of(name)
+            if place >= 0:
+                if place < best:
+                    step, best = value, place
+            elif kept:
+                metrics.setdefault(kept, value)
+        is_step = step >= 0 and (step == int(step) or self.has_own_step) if math.isfinite(step) else False
+        return Found(int(step) if is_step else None, metrics)
+
+
 Parse = Callable[[str], Found]
 
 
-def parser(patterns: Sequence[str], names: Collection[str], step: str | None = None) -> Parse:
+def parser(patterns: Sequence[str], names: Names) -> Parse:
     """A function that finds the metrics of one line.
 
     Args:
         patterns: the job's own regular expressions; the usual forms when there are none.
-        names: metrics that the job names, found in any case and with spaces for underscores.
-        step: name of the step among the numbers.
+        names: what the names stand for; those that the job names are found with spaces for underscores, too.
     """
-    known = {name.lower(): name for name in names}
     made = [re.compile(pattern) for pattern in patterns]
-    groups = {f"m{index}": name for index, name in enumerate(names)}
-    spelt = None if made else _spelt(groups)
+    spelt = {} if made else {name: form for name in names.wanted.values() if (form := _spelt(name)) is not None}
 
     def parse(line: str) -> Found:
         if len(line) > LONGEST_LINE:
             line = line[-LONGEST_LINE:]
-        if not _DIGIT.search(line):
+        if not _NUMERIC.search(line):
             return Found(None, {})
         if made:
-            return stepped(dict(_by_patterns(made, line)), step, known)
-        if line.lstrip().startswith("{") and (found := _of_json(line)) is not None:
-            return stepped(found, step, known)
-        metrics = _pairs(line, known)
-        if spelt is not None:
-            there = {name.lower() for name in metrics}
-            for match in spelt.finditer(line):
-                name = groups[match.lastgroup or ""]
-                if name.lower() not in there:
-                    metrics.setdefault(name, _value(match[match.lastindex or 0], None))
-        pairs = stepped(metrics, step, known)
-        return pairs if pairs.step is not None or step else Found(_step_of(line), pairs.metrics)
+            return names.found(dict(_by_patterns(made, line)))
+        if line.lstrip().startswith("{") and (numbers := _of_json(line)) is not None:
+            return names.found(numbers)
+        found = names.found(_pairs(line, names))
+        for name, form in spelt.items():
+            if name not in found.metrics and (match := form.search(line)):
+                found.metrics[name] = float(match[1])
+        return found if found.step is not None or names.has_own_step else Found(_step_of(line), found.metrics)
 
     return parse
 
@@ -102,27 +129,10 @@ def numbers(value: Mapping[str, object], above: str = "") -> Iterator[tuple[str,
             yield above + str(name), float(below)
 
 
-def clean(name: str) -> str:
+def _clean(name: str) -> str:
     """A name as MLflow keeps it."""
     kept = re.sub(r"[^\w./ -]", "_", name).strip("/. ")
     return re.sub(r"/+", "/", kept)[:_LONGEST_NAME]
-
-
-def stepped(values: Mapping[str, float], step: str | None, known: Mapping[str, str]) -> Found:
-    """The numbers of a record as metrics, and the step among them.
-
-    Args:
-        values: by name.
-        step: name of the step; None for the usual ones.
-        known: names of metrics that the job names, by their lower-case form.
-    """
-    lower = {name.lower().replace(" ", "_"): name for name in values}
-    names = (step.lower(),) if step else STEPS
-    found = next((lower[name] for name in names if name in lower and lower[name] not in known.values()), None)
-    at = values.get(found, math.nan) if found else math.nan
-    metrics = {known.get(name.lower(), clean(name)): value for name, value in values.items() if name != found}
-    metrics.pop("", None)
-    return Found(int(at) if math.isfinite(at) and at >= 0 and (at == int(at) or step) else None, metrics)
 
 
 def _by_patterns(patterns: Sequence[re.Pattern[str]], line: str) -> Iterator[tuple[str, float]]:
@@ -144,40 +154,38 @@ def _of_json(line: str) -> dict[str, float] | None:
     return dict(numbers(value))
 
 
-def _pairs(line: str, known: Mapping[str, str]) -> dict[str, float]:
+def _pairs(line: str, names: Names) -> dict[str, float]:
     found: dict[str, float] = {}
-    for match in _PAIR.finditer(line):
-        name, text = match["name"].rstrip("."), match["value"]
-        spaced = match["sign"] != ":" or match["quote"] or name.lower() in known
-        if not spaced and not any(mark in text for mark in ".eE"):
+    for name, quote, sign, space, text, of in _PAIR.findall(line):
+        if sign == ":" and not (space or quote or "." in text or "e" in text or name.lower() in names.wanted):
             continue  # localhost:8080
-        of = match["of"] if name.lower() not in STEPS else None
-        found.setdefault(name, _value(text, of))
+        value = float(text)
+        if of and int(of) and names.of(name)[1] < 0:
+            value /= int(of)
+        found.setdefault(name, value)
     return found
 
 
-def _value(text: str, of: str | None) -> float:
-    value = float(text)
-    return value / int(of) if of and int(of) else value
-
-
-def _spelt(groups: Mapping[str, str]) -> re.Pattern[str] | None:
-    """Finds metrics in any spelling, each in a group of its own; from groups to names."""
-    forms = []
-    for group, name in groups.items():
-        words = [re.escape(word) for word in re.split(r"[\W_]+", name) if word]
-        if words:
-            text = r"[\s_./-]*".join(words)
-            forms.append(rf"(?<![^\W_]){text}[\"']?\s*(?:[=:]|is\b)?\s*(?P<{group}>{_NUMBER}){_NO_MORE}")
-    return re.compile("|".join(forms), re.IGNORECASE) if forms else None
+def _spelt(name: str) -> re.Pattern[str] | None:
+    """Finds a metric in any spelling."""
+    words = [re.escape(word) for word in re.split(r"[\W_]+", name) if word]
+    if not words:
+        return None
+    text = r"[\s_./-]*".join(words)
+    return re.compile(rf"(?<![^\W_]){text}[\"']?\s*(?:[=:]|is\b)?\s*({_NUMBER}){_NO_MORE}", re.IGNORECASE)
 
 
 def _step_of(line: str) -> int | None:
     """The step that a line names in words: `Epoch [3/10]`, `iter 100`, `[12] train-rmse:0.3`."""
-    found = {match["name"].lower().replace(" ", "_"): match["value"] for match in reversed(list(_STEP.finditer(line)))}
+    lower = line.lower()
     for name in STEPS:
-        if name in found:
-            value = float(found[name])
-            return int(value) if value == int(value) else None
+        for word in _WORDS[name]:
+            at = lower.find(word)
+            while at >= 0:
+                match = _COUNT.match(lower, at + len(word))
+                if match and not (at and lower[at - 1].isalnum()):
+                    value = float(match[1])
+                    return int(value) if value == int(value) else None
+                at = lower.find(word, at + 1)
     match = _BRACKETS.match(line)
     return int(match[1]) if match else None

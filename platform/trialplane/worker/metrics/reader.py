@@ -122,8 +122,8 @@ class _Source:
 
     def __init__(self, of: MetricSource, names: tuple[str, ...]) -> None:
         self.of = of
-        self.known = {name.lower(): name for name in names}
-        self.parse = lines.parser(of.pattern, names, of.step or None)
+        self.names = lines.Names(names, of.step)
+        self.parse = lines.parser(of.pattern, self.names)
         self.pattern: str | None = None
         if of.source == "file":
             self.pattern = of.path
@@ -143,9 +143,9 @@ class _Tail:
         self._rest = b""
         self._decode: Callable[[bytes, bool], Iterator[Found]] = self._of_text
         if source.of.source == "tensorboard":
-            self._decode = events.TensorBoard(source.of.step, source.known).read
+            self._decode = events.TensorBoard(source.names).read
         elif source.of.source == "wandb":
-            self._decode = events.Wandb(source.of.step, source.known).read
+            self._decode = events.Wandb(source.names).read
         elif file.suffix in (".csv", ".tsv") and not source.of.pattern:
             self._decode = _Table("\t" if file.suffix == ".tsv" else ",", source).read
 
@@ -216,7 +216,7 @@ class _Table:
                 continue
             read = ((name, lines.number(value)) for name, value in zip(self._header, row, strict=False))
             values = {name: value for name, value in read if value is not None}
-            yield lines.stepped(values, self._source.of.step or None, self._source.known)
+            yield self._source.names.found(values)
 
 
 class _Steps:
