@@ -51,7 +51,7 @@ def test_what_may_be_written(job: Path, text: str, items: tuple[str, ...]) -> No
     assert isinstance(made, jobs.Study)
     runs = program.of(made)
     assert runs is not None and runs.arguments == items
-    assert runs.metrics[0].source == "stdout" and runs.cwd == "code"
+    assert [one.source for one in runs.metrics] == ["stdout", "mlflow"] and runs.cwd == "code"
     assert jobs.read(made.model_dump_json()) == made
     assert made.roles()[0].program == runs
     jsonschema.validate(document.read(job / "job.yaml").data, schema.json_schema())

@@ -31,6 +31,33 @@ for epoch in range(1, 100):
 """
 
 
+LOGS = """
+import argparse
+import mlflow
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float)
+lr = parser.parse_args().lr
+with mlflow.start_run(run_name="mine"):
+    mlflow.log_param("note", "kept")
+    for epoch in range(3):
+        print(f"epoch {epoch} accuracy={epoch}")  # what is reported is not read again
+        mlflow.log_metric("accuracy", epoch, step=epoch)
+        mlflow.log_metrics({"loss": 1 / (epoch + 1)}, step=epoch)
+"""
+
+
+def test_what_a_script_logs_by_mlflow_is_its_metrics_once(study: Study) -> None:
+    study.write(LOGS, SPEC.replace("trials: 4", "trials: 2").replace("pruner:", "budget: {time: 1h} #"))
+    status = study.submit().wait(timeout=300)
+    assert status.complete == 2, status.reason
+    for run in study.mlflow_runs():
+        accuracy = [(0, 0.0), (1, 1.0), (2, 2.0)]
+        assert run["history"]["accuracy"][:3] == accuracy and run["history"]["loss"][:2] == [(0, 1.0), (1, 0.5)]
+        assert len(run["history"]["accuracy"]) == 4, "three reports and the result, each once"
+        assert run["params"]["note"] == "kept"
+
+
 def test_a_script_is_a_study(study: Study) -> None:
     study.write(SCRIPT, SPEC)
     handle = study.submit()

@@ -63,6 +63,8 @@ class _Trial:
 # Of the process, as are the functions that are replaced: a script reaches both through MLflow's modules alone. None in a
 # template.
 _trial: _Trial | None = None
+# Takes the step and the metrics that a script logs into its trial's run; None where they go there directly.
+_report: Callable[[int, Mapping[str, float]], None] | None = None
 
 
 def watch(environ: Mapping[str, str]) -> None:
@@ -91,6 +93,12 @@ def enter(environ: Mapping[str, str]) -> None:
         sys.modules[_SERVICE]._tracking_uri = uri  # type: ignore[attr-defined]  # before the variable, which a job may set
     if _FLUENT in sys.modules:  # what it registered at its import went with the template's other exit functions
         atexit.register(_end_what_is_left)
+
+
+def report_to(report: Callable[[int, Mapping[str, float]], None]) -> None:
+    """Has metrics that the job logs into its trial's run reported instead, by which they come there too, and only once."""
+    global _report
+    _report = report
 
 
 def current() -> str:
@@ -127,7 +135,7 @@ def _replace_in_service(module: ModuleType) -> None:
 
 
 def _replace_in_client(module: ModuleType) -> None:
-    """Makes further runs children of the trial's."""
+    """Makes further runs children of the trial's, and lets the trial's metrics be reported."""
     original = module.MlflowClient.create_run
 
     @functools.wraps(original)
@@ -150,6 +158,36 @@ def _replace_in_client(module: ModuleType) -> None:
         return run
 
     module.MlflowClient.create_run = create_run
+    log_metric, log_batch = module.MlflowClient.log_metric, module.MlflowClient.log_batch
+
+    @functools.wraps(log_metric)
+    def reported_metric(
+        client: Any,
+        run_id: str,
+        key: str,
+        value: float,
+        timestamp: int | None = None,
+        step: int | None = None,
+        *given: Any,
+        **named: Any,
+    ) -> Any:
+        if _report is None or run_id != current():
+            return log_metric(client, run_id, key, value, timestamp, step, *given, **named)
+        _report(step or 0, {key: float(value)})
+        return None
+
+    @functools.wraps(log_batch)
+    def reported_batch(client: Any, run_id: str, metrics: Sequence[Any] = (), *given: Any, **named: Any) -> Any:
+        if _report is None or run_id != current():
+            return log_batch(client, run_id, metrics, *given, **named)
+        by_step: dict[int, dict[str, float]] = {}
+        for metric in metrics:
+            by_step.setdefault(metric.step or 0, {})[metric.key] = float(metric.value)
+        for step, values in by_step.items():
+            _report(step, values)
+        return log_batch(client, run_id, (), *given, **named)
+
+    module.MlflowClient.log_metric, module.MlflowClient.log_batch = reported_metric, reported_batch
 
 
 def _replace_in_fluent(module: ModuleType) -> None:

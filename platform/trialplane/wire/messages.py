@@ -238,6 +238,7 @@ class Reported:
         time: seconds since the epoch.
         sent: the same by the monotonic clock, which all processes of a machine share.
         remark: a note on the trial for the user, or "".
+        waits: whether the process waits for the answer, if the study prunes; else a pruned one is ended by a signal.
     """
 
     step: int
@@ -245,6 +246,7 @@ class Reported:
     time: float
     sent: float
     remark: str = ""
+    waits: bool = True
 
 
 @dataclasses.dataclass(frozen=True)

@@ -195,10 +195,10 @@ def _named(arguments: Sequence[str], known: Names[str]) -> dict[str, Any]:
     return values
 
 
-def _keep_quiet(step: int, metrics: Mapping[str, float]) -> bool:
+def _keep_quiet(step: int, metrics: Mapping[str, float], *, waits: bool = True) -> bool:
     return False
 
 
-def _print_report(step: int, metrics: Mapping[str, float]) -> bool:
+def _print_report(step: int, metrics: Mapping[str, float], *, waits: bool = True) -> bool:
     print(progress.line(step, metrics), flush=True)  # noqa: T201
     return False

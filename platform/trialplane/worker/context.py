@@ -36,8 +36,8 @@ class Invalid(Exception):
 class Reporter(Protocol):
     """A receiver of reports."""
 
-    def __call__(self, step: int, metrics: Mapping[str, float]) -> bool:
-        """Sends the metrics of one step; True when the trial is to end as pruned."""
+    def __call__(self, step: int, metrics: Mapping[str, float], *, waits: bool = True) -> bool:
+        """Sends the metrics of one step; True when the trial is to end as pruned, which only one that waits can know."""
 
 
 @dataclasses.dataclass
@@ -164,6 +164,15 @@ class Context:
         self._steps.newest = int(step)
         if self._reporter(int(step), values):
             raise Pruned(f"pruned at step {step}")
+
+    def note(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Reports what the job has logged elsewhere, in code that an exception must not leave; a pruned trial gets SIGTERM.
+
+        Args:
+            step: as of `report`, but one out of range is brought into it.
+            metrics: by name.
+        """
+        self._reporter(min(max(0, int(step)), records.STEPS - 1), metrics, waits=False)
 
     def path(self, name: str) -> Path:
         """The parameter `name` as a path; a relative one is below the job's folder.

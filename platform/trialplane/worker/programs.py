@@ -28,7 +28,7 @@ from typing import Any
 
 from trialplane.spec import arguments
 from trialplane.spec.program import Program
-from trialplane.training import process
+from trialplane.training import mlflow_runs, process
 from trialplane.wire import env, records
 from trialplane.worker import context
 
@@ -156,7 +156,7 @@ def check_arguments(run: context.Run, config: records.SlotConfig) -> None:
                     attempt=1,
                     cpus=config.cpus,
                     gpus=config.gpus,
-                    _reporter=lambda step, metrics: False,
+                    _reporter=lambda step, metrics, *, waits=True: False,
                     checkpoints=str(Path(folder, "checkpoints")),
                     **places,
                 )
@@ -222,6 +222,8 @@ class Script:
         """
         folder = _enter(self._program, ctx)
         file = folder / self._program.script if self._program.cwd == "code" else ctx.code / self._program.script
+        if any(source.source == "mlflow" for source in self._program.metrics):
+            mlflow_runs.report_to(ctx.note)
         main = types.ModuleType("__main__")
         main.__file__ = str(file)
         sys.argv = [self._program.script, *_arguments(self._program, ctx)]

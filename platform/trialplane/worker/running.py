@@ -92,7 +92,10 @@ class Running:
         when = self._possible(report.time)
         self.reports.append(records.TrialReport(self.request.number, report.step, report.metrics, when, report.remark))
         self.last, self.reported_at = report.metrics, report.sent
-        self.blocked = self.request.prunable
+        self.blocked = self.request.prunable and report.waits
+        self.read_step = report.step
+        if self.reader is not None:
+            self.reader.leave_out(report.metrics)
 
     def read(self, *, ended: bool = False) -> None:
         """Reads what a program has written, and makes reports of the metrics in it."""

@@ -279,7 +279,7 @@ class Reporter:
         self.remark: Callable[[], str] = str
         self.is_quiet = False
 
-    def __call__(self, step: int, metrics: Mapping[str, float]) -> bool:
+    def __call__(self, step: int, metrics: Mapping[str, float], *, waits: bool = True) -> bool:
         """Sends the metrics of one step; whether the trial is to end as pruned."""
         remark = "" if self.newest else self.remark()
         self.last = metrics
@@ -289,8 +289,8 @@ class Reporter:
                 print(f"warning: {remark}")  # noqa: T201  into the trial's log
             if not self.is_quiet:
                 print(progress.line(step, metrics), flush=True)  # noqa: T201  into the trial's log
-        self._channel.send(messages.Reported(step, metrics, time.time(), time.monotonic(), remark))
-        if not self._request.prunable:
+        self._channel.send(messages.Reported(step, metrics, time.time(), time.monotonic(), remark, waits))
+        if not self._request.prunable or not waits:
             return False
         answer = self._channel.receive()
         assert isinstance(answer, messages.AnswerReport), "a report is answered with AnswerReport"

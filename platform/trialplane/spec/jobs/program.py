@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from trialplane.spec.jobs.ranked import Ranked
 
 STYLES = (arguments.FLAGS, arguments.HYDRA, "none")
+_USUAL = ("stdout", "mlflow")  # places of metrics, where the job names none
 _WITH_A_FILE = ("file", "tensorboard", "wandb")
 
 
@@ -104,8 +105,10 @@ class Source(models.Model):
         """The same for a slot."""
         return program.MetricSource(self.source, self.pattern, self.path or "", self.step or "")
 
-    source: Literal["stdout", "file", "tensorboard", "wandb"] = Field(
-        alias="from", description="stdout: lines of its output. file: JSON lines, CSV or lines of text. Or a logger's files."
+    source: Literal["stdout", "mlflow", "file", "tensorboard", "wandb"] = Field(
+        alias="from",
+        description="stdout: lines of its output. mlflow: what a script logs there. file: JSON lines, CSV or lines of text. "
+        "tensorboard, wandb: their files.",
     )
     pattern: tuple[str, ...] = Field(
         default=(),
@@ -127,9 +130,9 @@ class Source(models.Model):
     @model_validator(mode="after")
     def _fits(self) -> Source:
         found = [Issue(("pattern", index), why) for index, text in enumerate(self.pattern) if (why := _unfit(text))]
-        if self.pattern and self.source in ("tensorboard", "wandb"):
-            found.append(Issue(("pattern",), f"is for lines of text, and the files of {self.source} are none; drop it"))
-        if self.path is not None and self.source == "stdout":
+        if self.pattern and self.source not in ("stdout", "file"):
+            found.append(Issue(("pattern",), f"is for lines of text, which {self.source} has not; drop it"))
+        if self.path is not None and self.source in ("stdout", "mlflow"):
             found.append(Issue(("path",), "is for files; write from: file, or drop it"))
         if self.path is None and self.source == "file":
             found.append(Issue(("path",), "is missing; write path: metrics.jsonl"))
@@ -160,11 +163,11 @@ def _sources(value: Any) -> Any:
 
 _SOURCE_FORMS = {
     "anyOf": [
-        {"enum": ["stdout", "tensorboard", "wandb"]},
+        {"enum": ["stdout", "mlflow", "tensorboard", "wandb"]},
         {
             "type": "object",
             "properties": {
-                "from": {"enum": ["stdout", *_WITH_A_FILE]},
+                "from": {"enum": ["stdout", "mlflow", *_WITH_A_FILE]},
                 "pattern": {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]},
                 "path": {"type": "string"},
                 "step": {"type": "string"},
@@ -188,7 +191,7 @@ def of(job: Ranked) -> Program | None:
     given = _arguments_of(job)
     search = job.search
     watched = [] if search.pruner.metric is None else [search.pruner.metric]
-    metrics = [program.MetricSource("stdout")] if job.metrics is None else [one.plain for one in job.metrics]
+    metrics = [program.MetricSource(one) for one in _USUAL] if job.metrics is None else [one.plain for one in job.metrics]
     return Program(
         script=job.script or "",
         command=job.command or (),

@@ -43,7 +43,8 @@ class Ranked(Base):
         description="Where it runs: code, a copy of the job's folder for each trial, or workdir, an empty folder.",
     )
     metrics: program.MetricSources | None = Field(
-        default=None, description="Where the script or command leaves its metrics; lines of its output when left out."
+        default=None,
+        description="Where the script or command leaves its metrics; in its output and MLflow calls when left out.",
     )
 
     def functions(self) -> Iterator[tuple[Place, str, tuple[str, ...]]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from trialplane.spec.program import MetricSource, Program
@@ -44,6 +44,7 @@ class Reader:
     def __init__(self, program: Program, log: Path, folder: Path, now: float) -> None:
         self.newest: dict[str, float] = {}
         self.count = 0
+        self._reported: set[str] = set()
         self._folder = folder
         self._began = now
         self._sources = [_Source(source, program.names) for source in program.metrics]
@@ -70,6 +71,8 @@ class Reader:
         for tail in self._tails:
             for found in tail.read(ended):
                 is_idle = False
+                for name in self._reported & found.metrics.keys():
+                    del found.metrics[name]
                 self._take(found)
                 made += self._steps.add(found)
         if ended or is_idle:
@@ -78,6 +81,10 @@ class Reader:
         if len(made) > MOST:
             made = [made[len(made) * (index + 1) // MOST - 1] for index in range(MOST)]
         return made
+
+    def leave_out(self, metrics: Iterable[str]) -> None:
+        """Reads these metrics no more: the program reports them itself."""
+        self._reported.update(metrics)
 
     def missing(self, names: tuple[str, ...]) -> str:
         """What to tell the user when metrics of these names are missing."""
@@ -111,6 +118,7 @@ class Reader:
 
 _WHERE: Mapping[str, str] = {
     "stdout": "its output",
+    "mlflow": "its MLflow calls",
     "file": "{}",
     "tensorboard": "its TensorBoard files",
     "wandb": "its W&B files",

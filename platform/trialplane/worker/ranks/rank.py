@@ -113,7 +113,7 @@ RankChannel = Channel[messages.FromRank, messages.ToRank]
 class _Silent(trial.Reporter):
     """Drops the reports of ranks other than 0."""
 
-    def __call__(self, step: int, metrics: Mapping[str, float]) -> bool:
+    def __call__(self, step: int, metrics: Mapping[str, float], *, waits: bool = True) -> bool:
         return False
 
 
