@@ -67,6 +67,20 @@ def test_what_a_trial_returned_beside_numbers_is_in_its_results(platform, runs):
     assert (table[0]["returned.best"], json.loads(table[0]["returned.f1"])) == ("adamw", {"yes": [0.5, None]})
 
 
+def test_a_parameter_that_is_a_list_is_a_list_in_results(platform, runs):
+    text = Path("jobs/demo/job.yaml").read_text()
+    assert 'choices: ["1e-5", "on", plain]' in text
+    Path("jobs/demo/job.yaml").write_text(text.replace('["1e-5", "on", plain]', "[[64, 64], [128]]"))
+    runs.make("a", tell=complete)
+    rows = json.loads(platform("results", "-o", "json").stdout)
+    assert all(row["params"]["name"] in ([64, 64], [128]) for row in rows)
+    table = list(csv.DictReader(io.StringIO(platform("results", "-o", "csv").stdout)))
+    assert json.loads(table[0]["params.name"]) == rows[0]["params"]["name"]
+    Path("best.yaml").write_text(platform("best").stdout)
+    result = platform("submit", "hpo", "demo", "--local", "--dry-run", "--params", "best.yaml", "-o", "json")
+    assert json.loads(result.stdout)["job"]["params"]["name"] == rows[0]["params"]["name"]
+
+
 def test_results_can_be_cut(platform, run):
     assert len(platform("results", "--limit", "2").stdout.splitlines()) == 3
     assert len(platform("results", "--all-attempts").stdout.splitlines()) == 7

@@ -43,7 +43,7 @@ def results_command(run: str | None, place: Place, limit: int | None, all_attemp
 
 
 def _as_text(value: Any) -> Any:
-    """A returned value in one cell: strings and numbers as they are, lists and mappings as JSON."""
+    """A value in one cell: strings and numbers as they are, lists and mappings as JSON."""
     return json.dumps(value) if isinstance(value, (list, tuple, Mapping)) else value
 
 
@@ -57,7 +57,7 @@ def _full(found: list[TrialRow]) -> tuple[list[str], list[list[Any]]]:
         [
             *(getattr(row, name) for name in plain),
             *(row.metrics.get(name) for name in metrics),
-            *(row.params.get(name) for name in params),
+            *(_as_text(row.params.get(name)) for name in params),
             *(_as_text(row.returned.get(name)) for name in returned),
         ]
         for row in found

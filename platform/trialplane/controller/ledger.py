@@ -158,7 +158,7 @@ class Ledger:
         self._open[attempt.request.number] = attempt
         self._write(self._storage.begin, attempt.request.number)
         self.counts.running += 1
-        self._show(rows.row(self.job, attempt.request, self._sampled(attempt.trial), None))
+        self._show(rows.row(self.job, attempt.request, self._sampled(attempt.request.number), None))
         return attempt.request
 
     def report(self, report: records.TrialReport) -> bool:
@@ -193,7 +193,7 @@ class Ledger:
         self._write(self._storage.finish, outcome.number)
         del self._open[outcome.number]
         self.counts.running -= 1
-        self._count(request, self._sampled(attempt.trial), outcome)
+        self._count(request, self._sampled(outcome.number), outcome)
         return outcome
 
     def take_up(self, number: int | None = None) -> bool:
@@ -235,12 +235,13 @@ class Ledger:
     def _draw(self, trial: int) -> _Attempt:
         """A new logical trial: an enqueued point, completed by the sampler, or a point of the sampler."""
         self._study.sampler = samplers.build_sampler(self.job, trial, self._code, self._study.sampler)
+        given = self._search.enqueue[trial] if trial < len(self._search.enqueue) else {}
         if trial < len(self._search.enqueue):
-            self._study.enqueue_trial(dict(self._search.enqueue[trial]))
+            self._study.enqueue_trial(samplers.coded(self.job, given))
         with self._bounded(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # optuna on experimental features and fixed values: the spec has checked
             drawn = self._study.ask()
-            sampled = samplers.suggest(drawn, self.job, self._space_function)
+            sampled = samplers.suggest(drawn, self.job, self._space_function, given)
         return self._attempt(drawn, trial, 1, None, sampled)
 
     def _repeat(self, before: TrialRequest) -> _Attempt:
@@ -255,7 +256,7 @@ class Ledger:
         trial_id = self._trial_id(before.trial)
         self._memory.replace(trial_id, again)
         drawn = optuna.trial.Trial(self._study, trial_id)
-        return self._attempt(drawn, before.trial, before.attempt + 1, before.number, frozen.params)
+        return self._attempt(drawn, before.trial, before.attempt + 1, before.number, self._sampled(before.number))
 
     def _attempt(
         self, drawn: optuna.trial.Trial, trial: int, attempt: int, retry_of: int | None, sampled: dict[str, Any]
@@ -328,8 +329,9 @@ class Ledger:
     def _frozen(self, trial: int) -> FrozenTrial:
         return self._memory.get_trial(self._trial_id(trial))
 
-    def _sampled(self, trial: optuna.trial.Trial) -> dict[str, Any]:
-        return dict(trial.params)
+    def _sampled(self, number: int) -> dict[str, Any]:
+        """The sampled parameters of an attempt, as the user knows them; Optuna may have them in another form."""
+        return dict(self._attempts[number][0].params)
 
     def _write(self, write: Callable[..., None], number: int) -> None:
         """Writes one attempt to the database, waiting for it while it is away."""

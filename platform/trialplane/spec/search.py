@@ -86,6 +86,12 @@ class Search:
         """
         return {} if isinstance(self.space, str) else dict(spaces.ordered(self.space))
 
+    @property
+    def normal(self) -> dict[str, spaces.NormalParameter]:
+        """Those of the parameters that come from a normal distribution."""
+        known = self.parameters.items()
+        return {name: parameter for name, parameter in known if isinstance(parameter, spaces.NormalParameter)}
+
     def watched(self, objective: Objective) -> Objective:
         """The metric of the reports that the pruner compares trials by, and which way of it is better.
 

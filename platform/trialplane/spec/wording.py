@@ -21,6 +21,7 @@ _PARAMETERS: Mapping[str, type[models.Model]] = {
     "float": space.FloatParameter,
     "int": space.IntParameter,
     "categorical": space.CategoricalParameter,
+    "normal": space.NormalParameter,
 }
 
 

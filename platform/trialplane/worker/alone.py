@@ -170,9 +170,11 @@ def _starting_point(job: Job) -> dict[str, Any]:
     return point
 
 
-def _middle(parameter: space.FloatParameter | space.IntParameter | space.CategoricalParameter) -> Any:
+def _middle(parameter: space.AnyParameter) -> Any:
     if isinstance(parameter, space.CategoricalParameter):
         return parameter.choices[0]
+    if isinstance(parameter, space.NormalParameter):
+        return parameter.decoded(sum(parameter.shares) / 2)
     low, high = parameter.low, parameter.high
     middle = math.sqrt(low * high) if parameter.log else (low + high) / 2
     return round(middle) if isinstance(parameter, space.IntParameter) else middle
