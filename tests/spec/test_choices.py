@@ -73,6 +73,7 @@ def test_every_choice_has_a_scalar_of_its_own_and_comes_back(choices: list[Any])
 def test_true_is_no_1_inside_a_list_either() -> None:
     assert categorical([1, 2]).holds([1.0, 2]) and not categorical([1, 2]).holds([True, 2])
     assert not categorical([1, 2]).holds([1]) and categorical({"a": 1, "b": 2}).holds({"b": 2, "a": 1})
+    assert not categorical({"a": 1}).holds({"a": True})
 
 
 @pytest.mark.parametrize(

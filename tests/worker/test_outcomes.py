@@ -41,9 +41,11 @@ class Channel:
 def run(tmp_path: Path) -> Callable[..., tuple[TrialOutcome, Any]]:
     """Runs a job's function; gives its outcome and what was packed."""
 
-    def go(function: Job, *metrics: str, **of_the_rank: Any) -> tuple[TrialOutcome, Any]:
+    def go(
+        function: Job, *metrics: str, asked: Mapping[str, Any] | None = None, **of_the_rank: Any
+    ) -> tuple[TrialOutcome, Any]:
         config = SlotConfig("toy", str(tmp_path), "train:run", str(tmp_path), str(tmp_path))
-        request = TrialRequest("toy", 7, 1, 9, {}, 0, metrics or ("score",))
+        request = TrialRequest("toy", 7, 1, 9, {}, 0, metrics or ("score",), **(asked or {}))
         reporter = trial.Reporter(request, Channel())  # type: ignore[arg-type]
         ended = trial.run_job(function, config, request, tmp_path / "trial-9", reporter, **of_the_rank)
         file = paths.trial_arrays(tmp_path / "trial-9")
@@ -113,6 +115,35 @@ def test_sys_exit_without_an_error_ends_a_trial_with_what_it_reported_last(run, 
     assert (outcome.failure, outcome.metrics) == (FailureClass.INVALID, {"loss": 3.0})
     assert outcome.message.endswith("it ended by sys.exit(0), after reports of loss")
     assert run(exits(code), rank=1)[0].state is TrialState.COMPLETE, "what counts is rank 0's"
+
+
+def reports(returned: Any, *reported: Mapping[str, float]) -> Job:
+    def job(ctx: Any) -> Any:
+        for step, metrics in enumerate(reported):
+            ctx.report(step, **metrics)
+        return returned
+
+    return job
+
+
+def test_a_job_that_returns_nothing_has_what_it_reported_last(run) -> None:
+    outcome, _ = run(reports(None, {"score": 0.25}, {"score": 0.5}, {"loss": 3.0}))
+    assert (outcome.state, outcome.metrics) == (TrialState.COMPLETE, {"score": 0.5, "loss": 3.0})
+    outcome, _ = run(reports(None, {"loss": 3.0}))
+    assert outcome.failure is FailureClass.INVALID
+    assert outcome.message.endswith("it returned nothing, after reports of loss")
+    outcome, _ = run(reports({"loss": 3.0}, {"score": 0.5}))
+    assert outcome.failure is FailureClass.INVALID, "a result that lacks it may be misspelt"
+
+
+@pytest.mark.parametrize("returned", [None, {}, {"score": math.nan}, {"score": -math.inf}])
+def test_where_the_best_report_counts_the_result_need_not_have_it(run, returned) -> None:
+    best = {"reported": ("score",)}
+    diverges = [{"score": 0.5}, {"score": 0.25, "loss": 1.0}, {"score": math.nan}]
+    outcome, _ = run(reports(returned, *diverges), asked=best)
+    assert (outcome.state, outcome.metrics["score"]) == (TrialState.COMPLETE, 0.25), "the ledger knows which is the best"
+    assert run(reports({"score": 0.125}, *diverges), asked=best)[0].metrics == {"score": 0.125}
+    assert "score is NaN" in run(reports(None, {"score": math.nan}), asked=best)[0].message
 
 
 @pytest.mark.parametrize("code", [1, "no data"])

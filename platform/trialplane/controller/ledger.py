@@ -19,7 +19,7 @@ import dataclasses
 import gc
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from trialplane import errors
 from trialplane.controller import history, samplers
-from trialplane.controller.counts import Counts, Repeats
+from trialplane.controller.counts import BestReports, Counts, Repeats
 from trialplane.controller.patience import Patience
 from trialplane.controller.pruning import Pruning
 from trialplane.controller.store.study import Storage
@@ -101,6 +101,7 @@ class Ledger:
         # Number → each attempt, with only the drawn parameters, and how it ended.
         self._attempts: dict[int, tuple[TrialRequest, TrialOutcome | None]] = {}
         self._again = Repeats(self.counts)
+        self._best_reports = BestReports(job.objectives, job.keeps_checkpoints)
         directions = [StudyDirection[objective.direction.upper()] for objective in job.objectives]
         self._space_function = self._code.function(self._search.function) if self._search.function else None
         self._memory = history.History(directions)
@@ -156,13 +157,20 @@ class Ledger:
         else:
             return None
         self._open[attempt.request.number] = attempt
+        self._best_reports.begun(attempt.request.trial)
         self._write(self._storage.begin, attempt.request.number)
         self.counts.running += 1
         self._show(rows.row(self.job, attempt.request, self._sampled(attempt.request.number), None))
         return attempt.request
 
+    def note(self, reports: Iterable[records.TrialReport]) -> None:
+        """Takes reports for the objectives that are their best; those of an attempt that is not running are ignored."""
+        for report in reports:
+            if report.number in self._open:
+                self._best_reports.add(self._open[report.number].request.trial, report)
+
     def report(self, report: records.TrialReport) -> bool:
-        """Takes the metrics of one step; True when the pruner decides to end the trial.
+        """Takes the metrics of one step of a study; True when the pruner decides to end the trial.
 
         A report of an attempt that is not running is ignored.
         """
@@ -188,6 +196,7 @@ class Ledger:
             request.trial, outcome.failure, self.job.retries, outcome.step
         )
         outcome = dataclasses.replace(outcome, retried=retried, started=outcome.started or attempt.started)
+        outcome = self._best_reports.applied(request.trial, outcome)
         self._tell_memory(attempt, outcome)
         self._attempts[outcome.number] = self._attempts[outcome.number][0], outcome
         self._write(self._storage.finish, outcome.number)
@@ -273,6 +282,7 @@ class Ledger:
             prunable=self._search.pruner.name != "none",
             resume=self.job.resume or "",
             retry_of=retry_of,
+            reported=self._best_reports.metrics,
         )
         # Only drawn parameters are written to the database: the fixed ones are the job's.
         self._attempts[request.number] = dataclasses.replace(request, params=sampled), None
@@ -296,6 +306,7 @@ class Ledger:
         self.counts.add(request.trial, outcome)
         self.pruning.ended(outcome)
         self._again.ended(request, outcome)
+        self._best_reports.ended(request.trial, outcome)
         self._show(rows.row(self.job, request, sampled, outcome))
 
     def _show(self, row: TrialRow) -> None:
@@ -375,6 +386,7 @@ class Ledger:
                 self._study.add_trial(frozen)
                 self._next += 1
             self._again.begun(request)
+            self._best_reports.begun(request.trial)
             if outcome is None:
                 left.append(request)
                 continue

@@ -19,6 +19,15 @@ class Objective(models.Model):
 
     metric: str = Field(min_length=1, description="Name of the metric that the job returns.")
     direction: Literal["minimize", "maximize"] = Field(description="Which way is better.")
+    of: Literal["best", "last"] = Field(
+        default="last",
+        description="last: what the job returns, or has reported last when it returns nothing; best: the best of its "
+        "reports and of what it returns.",
+    )
+
+    def is_better(self, value: float, other: float) -> bool:
+        """Whether `value` is better than `other`."""
+        return value > other if self.direction == "maximize" else value < other
 
 
 class Constraint(models.Model):

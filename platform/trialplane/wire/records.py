@@ -43,6 +43,7 @@ class TrialRequest:
         metrics: names that the result must hold (objectives and constraints).
         timeout: seconds this attempt may take, or None.
         prunable: whether a report waits for the pruner's answer.
+        reported: metrics that a report may give when the result has none, or none that is finite (`of: best`).
         env: variables set in the trial's process only.
         retry_of: the ledger number of the attempt before, or None.
         node: which of the trial's slots this is, 0 to `SlotConfig.nodes` - 1; node 0's outcome is the trial's.
@@ -68,6 +69,7 @@ class TrialRequest:
     resume: str = ""
     worker: int | None = None
     units: int = 0
+    reported: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,6 +134,14 @@ class TrialReport:
 
 
 @dataclasses.dataclass(frozen=True)
+class BestReport:
+    """The best value that a trial has reported of a metric, in any of its attempts, and the step of the report."""
+
+    value: float
+    step: int
+
+
+@dataclasses.dataclass(frozen=True)
 class TrialOutcome:
     """How one attempt ended.
 
@@ -158,6 +168,7 @@ class TrialOutcome:
         retried: whether the trial is tried again; decided by the ledger.
         step: the last step reported.
         mlflow: id of the MLflow run that the trial logged into by itself, or "".
+        best: the best reports, by the metric of an objective that is their best (`of: best`); decided by the ledger.
     """
 
     number: int
@@ -180,6 +191,12 @@ class TrialOutcome:
     retried: bool = False
     step: int = 0
     mlflow: str = ""
+    best: Mapping[str, BestReport] = dataclasses.field(default_factory=dict)
+
+    @property
+    def best_steps(self) -> dict[str, int]:
+        """Metric → the step whose report is its final value; without those whose final value was returned."""
+        return {name: best.step for name, best in self.best.items() if self.metrics.get(name) == best.value}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -200,7 +217,7 @@ class Desired:
 
 @dataclasses.dataclass(frozen=True)
 class TrialRow:
-    """One logical trial as the laptop shows it: its newest attempt."""
+    """One logical trial as the laptop shows it: its newest attempt; `best_steps` as in `TrialOutcome`."""
 
     trial: int
     state: TrialState
@@ -216,6 +233,7 @@ class TrialRow:
     seconds: float | None = None
     node: str = ""
     log: str = ""
+    best_steps: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)

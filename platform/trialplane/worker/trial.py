@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 import faulthandler
 import importlib
+import math
 import multiprocessing.util  # noqa: F401  here, so that `end_after` clears its exit function, which waits for workers forever
 import os
 import resource
@@ -222,7 +223,7 @@ def run_job(
             result, exited = reporter.newest, True  # how a script without a return value ends
         if of_the_rank.get("rank", 0) > 0:  # what counts is rank 0's
             return records.TrialOutcome(number=request.number, state=TrialState.COMPLETE)
-        outcome = outcomes.complete(request, result, workdir, exited=exited)
+        outcome = outcomes.complete(request, result, workdir, exited=exited, newest=reporter.newest)
         return dataclasses.replace(outcome, message="; ".join(filter(None, (outcome.message, reporter.remark()))))
     except (Exception, SystemExit) as error:  # noqa: BLE001  the boundary: every error of the job is an outcome
         return outcomes.raised(request, error, reporter.last)
@@ -276,7 +277,10 @@ class Reporter:
         """Sends the metrics of one step; whether the trial is to end as pruned."""
         remark = "" if self.newest else self.remark()
         self.last = metrics
-        self.newest.update(metrics)
+        for name, value in metrics.items():
+            # Where the best report counts, one that diverges at the end has had a value.
+            if math.isfinite(value) or name not in self.newest or name not in self._request.reported:
+                self.newest[name] = value
         with contextlib.suppress(OSError, ValueError, AttributeError):  # the job may have closed or replaced its streams
             if remark:
                 print(f"warning: {remark}")  # noqa: T201  into the trial's log
