@@ -6,6 +6,7 @@ failures is the cause (test_verdict.py), stragglers as such (test_stragglers.py)
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -19,7 +20,7 @@ import pytest
 from tests.worker.conftest import Bench, Event, Slot, alive, wait_until
 
 from trialplane.policies import transport
-from trialplane.wire.records import SlotConfig, TrialRequest
+from trialplane.wire.records import SlotConfig, StopRule, TrialRequest
 from trialplane.wire.states import FailureClass, TrialState
 from trialplane.worker import sessions
 
@@ -208,6 +209,14 @@ def test_the_pruner_ends_all_ranks(shared: Bench) -> None:
     assert steps == [0, 1, 2], "rank 0's, each answered before the next"
     assert (event.outcome.state, event.outcome.metrics) == (TrialState.PRUNED, {"score": 2.0})
     assert event.outcome.message == "pruned at step 2"
+
+
+def test_a_stop_rule_ends_all_ranks(shared: Bench) -> None:
+    rule = StopRule("score", above=1.5)
+    event = shared.slot.run(dataclasses.replace(shared.request("reports", steps=10), stop=(rule,)))
+    outcome = next_outcome(shared, event)
+    assert (outcome.state, outcome.metrics) == (TrialState.COMPLETE, {"score": 2.0})
+    assert outcome.message == "stopped at step 2: score 2 is above 1.5"
 
 
 def test_the_log_has_every_line_of_every_rank(shared: Bench, tmp_path: Path) -> None:

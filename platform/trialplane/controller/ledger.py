@@ -101,6 +101,7 @@ class Ledger:
         # Number → each attempt, with only the drawn parameters, and how it ended.
         self._attempts: dict[int, tuple[TrialRequest, TrialOutcome | None]] = {}
         self._again = Repeats(self.counts)
+        self._stop = tuple(records.StopRule(**rule.model_dump()) for rule in job.stops)
         self._best_reports = BestReports(job.objectives, job.keeps_checkpoints)
         directions = [StudyDirection[objective.direction.upper()] for objective in job.objectives]
         self._space_function = self._code.function(self._search.function) if self._search.function else None
@@ -283,6 +284,7 @@ class Ledger:
             resume=self.job.resume or "",
             retry_of=retry_of,
             reported=self._best_reports.metrics,
+            stop=self._stop,
         )
         # Only drawn parameters are written to the database: the fixed ones are the job's.
         self._attempts[request.number] = dataclasses.replace(request, params=sampled), None

@@ -30,6 +30,17 @@ LINGER = 300.0  # seconds: time to write a last file and to leave the process gr
 
 
 @dataclasses.dataclass(frozen=True)
+class StopRule:
+    """What ends a trial early, as complete; see `spec.search.Stop`. Without a metric it is a step."""
+
+    metric: str = ""
+    above: float | None = None
+    below: float | None = None
+    after: int = 0
+    step: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
 class TrialRequest:
     """One attempt at one trial, as a slot gets it.
 
@@ -43,6 +54,7 @@ class TrialRequest:
         metrics: names that the result must hold (objectives and constraints).
         timeout: seconds this attempt may take, or None.
         prunable: whether a report waits for the pruner's answer.
+        stop: what ends the trial early, as complete; the process of rank 0 compares its reports.
         reported: metrics that a report may give when the result has none, or none that is finite (`of: best`).
         env: variables set in the trial's process only.
         retry_of: the ledger number of the attempt before, or None.
@@ -70,6 +82,7 @@ class TrialRequest:
     worker: int | None = None
     units: int = 0
     reported: tuple[str, ...] = ()
+    stop: tuple[StopRule, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,6 +181,7 @@ class TrialOutcome:
         retried: whether the trial is tried again; decided by the ledger.
         step: the last step reported.
         mlflow: id of the MLflow run that the trial logged into by itself, or "".
+        early: whether the job's `stop` ended it; the rest of its ranks and nodes need not go on.
         best: the best reports, by the metric of an objective that is their best (`of: best`); decided by the ledger.
     """
 
@@ -192,6 +206,7 @@ class TrialOutcome:
     step: int = 0
     mlflow: str = ""
     best: Mapping[str, BestReport] = dataclasses.field(default_factory=dict)
+    early: bool = False
 
     @property
     def best_steps(self) -> dict[str, int]:

@@ -33,7 +33,7 @@ def complete(
     result: Any,
     workdir: Path,
     *,
-    exited: bool = False,
+    ended: str = "",
     newest: Mapping[str, float] = MappingProxyType({}),
 ) -> records.TrialOutcome:
     """The outcome for a returned result; parts too large for the ledger are written to `paths.trial_arrays(workdir)`.
@@ -43,11 +43,11 @@ def complete(
         result: metrics and other values by name; one number if there is one metric; or the metrics in the order of
             `request.metrics`, as an objective of Optuna's returns them; None for what it has reported.
         workdir: the trial's scratch folder.
-        exited: whether the job ended by `sys.exit(0)`; then `result` is what it had reported.
+        ended: how the job ended where it returned nothing, for a message; then `result` is what it had reported.
         newest: the newest value of each metric in its reports.
     """
-    silent = result is None and bool(newest and request.metrics)
-    result = newest if silent else result
+    if result is None and newest and request.metrics:
+        result, ended = newest, "returned nothing"
     metrics, others = _split(_by_name(request, result))
     for name in request.reported:  # the ledger, which knows all reports, makes the best of it
         if name in newest and not math.isfinite(metrics.get(name, math.nan)):
@@ -57,8 +57,7 @@ def complete(
     undefined = [name for name in request.metrics if not math.isfinite(metrics.get(name, 0.0))]
     if missing or undefined:
         wrong = [f"{name} is missing" for name in missing] + [f"{name} is {_kind(metrics[name])}" for name in undefined]
-        what = "returned nothing, after reports of" if silent else "returned"
-        what = "ended by sys.exit(0), after reports of" if exited else what
+        what = f"{ended}, after reports of" if ended else "returned"
         message = f"{'; '.join(wrong)}: run(ctx) must return a finite number for each objective and constraint"
         return records.TrialOutcome(
             number=request.number,

@@ -214,16 +214,22 @@ def run_job(
             "_reporter": reporter,
             **of_the_rank,
         }
-        exited = False
+        ended, early = "", ""
         try:
             result = act(run, given)
         except SystemExit as error:
             if not ended_well(error):
                 raise
-            result, exited = reporter.newest, True  # how a script without a return value ends
+            result, ended = reporter.newest, "ended by sys.exit(0)"  # how a script without a return value ends
+        except context.Finished as finished:
+            result, early = reporter.newest, str(finished)
+            ended = f"was {early}"
         if of_the_rank.get("rank", 0) > 0:  # what counts is rank 0's
             return records.TrialOutcome(number=request.number, state=TrialState.COMPLETE)
-        outcome = outcomes.complete(request, result, workdir, exited=exited, newest=reporter.newest)
+        outcome = outcomes.complete(request, result, workdir, ended=ended, newest=reporter.newest)
+        if outcome.state is TrialState.COMPLETE:
+            remarks = (early, reporter.remark(), *stopping.unreported(request.stop, reporter.newest))
+            return dataclasses.replace(outcome, early=bool(early), message="; ".join(filter(None, remarks)))
         return dataclasses.replace(outcome, message="; ".join(filter(None, (outcome.message, reporter.remark()))))
     except (Exception, SystemExit) as error:  # noqa: BLE001  the boundary: every error of the job is an outcome
         return outcomes.raised(request, error, reporter.last)
@@ -274,7 +280,7 @@ class Reporter:
         self.remark: Callable[[], str] = str
 
     def __call__(self, step: int, metrics: Mapping[str, float]) -> bool:
-        """Sends the metrics of one step; whether the trial is to end as pruned."""
+        """Sends the metrics of one step; whether the trial is to end as pruned. Raises Finished when a stop rule is met."""
         remark = "" if self.newest else self.remark()
         self.last = metrics
         for name, value in metrics.items():
@@ -286,8 +292,11 @@ class Reporter:
                 print(f"warning: {remark}")  # noqa: T201  into the trial's log
             print(progress.line(step, metrics), flush=True)  # noqa: T201  into the trial's log
         self._channel.send(messages.Reported(step, metrics, time.time(), time.monotonic(), remark))
-        if not self._request.prunable:
-            return False
-        answer = self._channel.receive()
-        assert isinstance(answer, messages.AnswerReport), "a report is answered with AnswerReport"
-        return answer.prune
+        prune = False
+        if self._request.prunable:
+            answer = self._channel.receive()
+            assert isinstance(answer, messages.AnswerReport), "a report is answered with AnswerReport"
+            prune = answer.prune
+        if why := stopping.early(self._request.stop, step, metrics):
+            raise context.Finished(f"stopped at step {step}: {why}")
+        return prune

@@ -16,7 +16,7 @@ from trialplane.spec import former, models, values
 from trialplane.spec.cluster import Cluster
 from trialplane.spec.jobs.roles import Role
 from trialplane.spec.resources import Budget, Checkpoints, Resources, Retries
-from trialplane.spec.search import NO_SEARCH, Objective, Search
+from trialplane.spec.search import NO_SEARCH, Objective, Search, Stop, Stops
 
 NAME = r"^[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?$"
 RUN = r"^[a-z]([a-z0-9-]*[a-z0-9])?$"  # of a run; `plan.check_name` says more
@@ -136,6 +136,11 @@ class Base(models.Model):
         return NO_SEARCH
 
     @property
+    def stops(self) -> tuple[Stop, ...]:
+        """What ends a trial early, as complete."""
+        return ()
+
+    @property
     def metrics(self) -> tuple[str, ...]:
         """Names that a trial's result must hold."""
         names = [*(one.metric for one in self.objectives), *(one.metric for one in self.search.constraints)]
@@ -226,6 +231,14 @@ class Ranked(Base):
         default=None, gt=0, description="Processes of one trial on each node; left out: one per GPU, or one."
     )
     nodes: values.Integer = Field(default=1, gt=0, description="Machines (pods) that run one trial together.")
+    stop: Stops = Field(
+        default=(), description="What ends a trial early, as complete with what it has reported: a rule, or a list of them."
+    )
+
+    @property
+    def stops(self) -> tuple[Stop, ...]:
+        """What ends a trial early, as complete."""
+        return (self.stop,) if isinstance(self.stop, Stop) else self.stop
 
     @property
     def ranks_per_node(self) -> int:
