@@ -72,7 +72,7 @@ def test_what_a_trial_returned_beside_numbers_is_in_its_results(platform, runs):
 def test_a_parameter_that_is_a_list_is_a_list_in_results(platform, runs):
     text = Path("jobs/demo/job.yaml").read_text()
     assert 'choices: ["1e-5", "on", plain]' in text
-    Path("jobs/demo/job.yaml").write_text(text.replace('["1e-5", "on", plain]', "[[64, 64], [128]]"))
+    Path("jobs/demo/job.yaml").write_text(text.replace('["1e-5", "on", plain]', "[[a, b], [c]]"))
     runs.make("a", tell=complete)
     rows = json.loads(platform("results", "-o", "json").stdout)
     assert all(row["params"]["name"] in (["a", "b"], ["c"]) for row in rows)

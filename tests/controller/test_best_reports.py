@@ -133,7 +133,8 @@ def test_a_pruned_trial_has_no_value(opened: Opened) -> None:
     ledger = opened.open(job(**SEARCH))
     first = asked(ledger)
     report(ledger, first, 0.8)
-    ledger.tell(outcome(first.number, state=TrialState.PRUNED, metrics={"score": 0.1}))
+    ended = ledger.tell(outcome(first.number, state=TrialState.PRUNED, metrics={"score": 0.8}))
+    assert ended is not None and ended.best and not ended.best_steps
     assert (ledger.newest[0].values, ledger.newest[0].best_steps, ledger.best) == ((), {}, None)
 
 

@@ -157,8 +157,8 @@ LOSSES = [{"loss": value, "score": value / 2} for value in (4.0, 2.0, 1.0, 8.0, 
         ([StopRule("loss", above=4.0)], 3, "loss 8 is above 4"),
         ([StopRule("loss", below=2.5, after=2)], 2, "loss 1 is below 2.5"),
         ([StopRule("loss", below=1.0, above=5.0)], 3, "loss 8 is above 5"),
-        ([StopRule(step=2)], 2, "stop has step: 2"),
-        ([StopRule(step=0)], 0, "stop has step: 0"),
+        ([StopRule(step=2)], 2, "step 2 is reached"),
+        ([StopRule(step=0)], 0, "step 0 is reached"),
         ([StopRule("loss", below=0.1), StopRule("score", above=3.0)], 3, "score 4 is above 3"),
     ],
 )
@@ -179,13 +179,13 @@ def test_a_rule_that_no_report_meets_changes_nothing(run) -> None:
 def test_a_rule_for_a_metric_that_never_came_is_told(run) -> None:
     rules = (StopRule("los", below=9.0), StopRule(step=99))
     outcome, _ = run(reports({"score": -1.0}, *LOSSES), asked={"stop": rules})
-    assert (outcome.early, outcome.message) == (False, "no report had los, which stop compares")
+    assert (outcome.early, outcome.message) == (False, "no report had los, which stop watches")
 
 
 def test_a_stopped_trial_needs_its_metrics_as_any_other(run) -> None:
     outcome, _ = run(reports(None, {"loss": 1.0}), asked={"stop": (StopRule(step=0),)})
     assert (outcome.failure, outcome.early) == (FailureClass.INVALID, False)
-    assert outcome.message.endswith("it was stopped at step 0: stop has step: 0, after reports of loss")
+    assert outcome.message.endswith("it was stopped at step 0: step 0 is reached, after reports of loss")
 
 
 def test_a_rule_counts_before_the_pruner(run) -> None:

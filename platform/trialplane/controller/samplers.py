@@ -15,6 +15,7 @@ import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import optuna
@@ -189,7 +190,10 @@ def coded(job: Job, point: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def suggest(
-    drawn: optuna.trial.Trial, job: Job, function: Callable[..., Any] | None, given: Mapping[str, Any]
+    drawn: optuna.trial.Trial,
+    job: Job,
+    function: Callable[..., Any] | None,
+    given: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """The parameters of a trial, by the job's space or by its space function.
 

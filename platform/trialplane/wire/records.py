@@ -211,6 +211,8 @@ class TrialOutcome:
     @property
     def best_steps(self) -> dict[str, int]:
         """Metric → the step whose report is its final value; without those whose final value was returned."""
+        if self.state is not TrialState.COMPLETE:
+            return {}
         return {name: best.step for name, best in self.best.items() if self.metrics.get(name) == best.value}
 
 

@@ -59,7 +59,7 @@ def early(rules: Iterable[StopRule], step: int, metrics: Mapping[str, float]) ->
     for rule in rules:
         if rule.step is not None:
             if step >= rule.step:
-                return f"stop has step: {rule.step}"
+                return f"step {rule.step} is reached"
         elif step >= rule.after and rule.metric in metrics:
             value = metrics[rule.metric]
             if rule.above is not None and value > rule.above:
@@ -73,4 +73,4 @@ def unreported(rules: Iterable[StopRule], reported: Container[str]) -> Iterator[
     """Remarks on rules for metrics that were never reported, as they may be misspelt."""
     for rule in rules:
         if rule.metric and rule.metric not in reported:
-            yield f"no report had {rule.metric}, which stop compares"
+            yield f"no report had {rule.metric}, which stop watches"
