@@ -22,6 +22,7 @@ from tests.controller.trainings import Opened, asked, failed, job
 from trialplane.client import exporting
 from trialplane.controller import export
 from trialplane.controller.ledger import Ledger
+from trialplane.spec import space
 from trialplane.wire import attempts as reading
 from trialplane.wire import records
 from trialplane.wire.attempts import Order
@@ -90,6 +91,21 @@ def test_every_list_of_a_finite_space_is_tried_once(opened: Opened, sampler: str
     assert ledger.exhausted
 
 
+@pytest.mark.parametrize("sampler", ["random", "grid"])
+def test_choices_are_not_compared_each_with_each(opened: Opened, monkeypatch: pytest.MonkeyPatch, sampler: str) -> None:
+    many = {"layers": {"type": "categorical", "choices": [[index] for index in range(500)]}}
+    of, same, count = job(**{**SEARCH, "space": many, "trials": 3}, params={}, sampler=sampler), space.same, 0
+
+    def counted(one: Any, other: Any) -> bool:
+        nonlocal count
+        count += 1
+        return same(one, other)
+
+    monkeypatch.setattr(space, "same", counted)
+    assert len(drawn(opened.open(of))) == 3
+    assert count < 10 * 500
+
+
 def test_a_retry_and_the_next_controller_have_the_same_values(opened: Opened) -> None:
     of = job(**SEARCH, params={"epochs": 3})
     ledger = opened.open(of)
@@ -127,9 +143,9 @@ def test_points_tried_first_are_exact(opened: Opened) -> None:
 
 
 def test_cmaes_starts_from_the_values_of_the_user(opened: Opened) -> None:
-    space = {name: {"type": "normal", "mean": 100.0, "std": 5.0} for name in "ab"}
+    both = {name: {"type": "normal", "mean": 100.0, "std": 5.0} for name in "ab"}
     start = {"name": "cmaes", "x0": {"a": 103.0, "b": 97.0}, "sigma0": 1e-6}
-    points = drawn(opened.open(job(**{**SEARCH, "space": space, "trials": 4}, params={}, sampler=start)))
+    points = drawn(opened.open(job(**{**SEARCH, "space": both, "trials": 4}, params={}, sampler=start)))
     assert [points[3]["a"], points[3]["b"]] == pytest.approx([103.0, 97.0], abs=0.01)
 
 

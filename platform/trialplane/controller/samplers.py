@@ -137,9 +137,7 @@ def _build(kind: Kind, name: str, given: Mapping[str, Any], job: Job, seed: int,
     if "seed" in choice.platform:
         arguments["seed"] = seed
     if "search_space" in choice.platform:
-        arguments["search_space"] = {
-            key: [parameter.coded(value) for value in parameter.points()] for key, parameter in job.search.parameters.items()
-        }
+        arguments["search_space"] = {key: parameter.codes() for key, parameter in job.search.parameters.items()}
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # optuna on experimental and deprecated options: the job asked for them
@@ -230,6 +228,6 @@ def _suggest_one(drawn: optuna.trial.Trial, name: str, parameter: space.AnyParam
         case space.IntParameter():
             return drawn.suggest_int(name, parameter.low, parameter.high, step=parameter.step, log=parameter.log)
         case space.CategoricalParameter():
-            return drawn.suggest_categorical(name, [parameter.coded(choice) for choice in parameter.choices])
+            return drawn.suggest_categorical(name, parameter.codes())
         case space.NormalParameter():
             return drawn.suggest_float(name, *parameter.shares)

@@ -47,12 +47,12 @@ class _Parameter(models.Model):
         return None
 
     def points(self) -> list[Any]:
-        """Every value, for a grid.
-
-        Raises:
-            ValueError: there are infinitely many.
-        """
+        """Every value, for a grid; raises ValueError when there are infinitely many."""
         raise ValueError("a parameter with infinitely many values has no grid")
+
+    def codes(self) -> list[Any]:
+        """Every value in Optuna's form; raises as `points`."""
+        return self.points()
 
     def coded(self, value: Any) -> Any:
         """One of the parameter's values in the form that Optuna has for it."""
@@ -149,6 +149,10 @@ class CategoricalParameter(_Parameter):
         models.refuse(found)
         return self
 
+    def codes(self) -> list[Any]:
+        """Every choice in Optuna's form."""
+        return list(map(_text, self.choices))
+
     def coded(self, value: Any) -> Any:
         """The choice `value`, a list or a mapping as JSON text."""
         return _text(next(choice for choice in self.choices if same(value, choice)))
@@ -179,7 +183,7 @@ class NormalParameter(_Parameter):
 
     type: Literal["normal"] = Field(description="A number from a normal distribution.")
     mean: values.Number = Field(description="Mean of the distribution; with log: true of the value's natural logarithm.")
-    std: values.Number = Field(gt=0, description="Standard deviation; with log: true of the value's natural logarithm.")
+    std: values.Number = Field(gt=0, description="Its standard deviation; with log: true that of the logarithm.")
     log: bool = Field(default=False, description="Log-normal: the natural logarithm of the value is what is normal.")
     low: values.Number | None = Field(default=None, description="Smallest value; left out: 6 standard deviations away.")
     high: values.Number | None = Field(default=None, description="Largest value; left out: 6 standard deviations away.")
@@ -196,8 +200,7 @@ class NormalParameter(_Parameter):
         if not all(map(math.isfinite, reach)) or (self.log and reach[0] == 0):
             models.refuse([Issue(("mean",), f"{self.mean} with std {self.std} goes beyond the numbers there are")])
         if not self.shares[0] < self.shares[1]:
-            why = "leaves nothing of the distribution; widen low and high, or move the mean"
-            models.refuse([Issue(tuple(bounds)[:1], why)])
+            models.refuse([Issue(tuple(bounds)[:1], "leaves nothing of the distribution; widen low and high")])
         return self
 
     @property
