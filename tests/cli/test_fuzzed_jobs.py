@@ -309,6 +309,15 @@ def floats() -> st.SearchStrategy[dict[str, Any]]:
     )
 
 
+def normals() -> st.SearchStrategy[dict[str, Any]]:
+    return st.builds(
+        lambda centre, log, bounds: {"type": "normal", "mean": centre[0], "std": centre[1], "log": log, **bounds},
+        st.sampled_from([(0.0, 1.0), (1e16, 1e-3), (1e300, 1e306), (1e308, 1e307), (-700.0, 2.0), (0.5, 5e-324)]),
+        st.booleans(),
+        st.sampled_from([{}, {}, {"low": 0.5}, {"low": 0.25, "high": 0.75}, {"high": 1e-300}]),
+    )
+
+
 def integers() -> st.SearchStrategy[dict[str, Any]]:
     return st.builds(
         lambda edges, step: {"type": "int", "low": edges[0], "high": edges[1], "step": step},
@@ -318,7 +327,16 @@ def integers() -> st.SearchStrategy[dict[str, Any]]:
 
 
 def choices() -> st.SearchStrategy[dict[str, Any]]:
-    lists = st.sampled_from([["x"], ["x", 1, 2.5, None, True], [2**63, "x"], [-(2**63), 2**63 - 1], list(range(300))])
+    lists = st.sampled_from(
+        [
+            ["x"],
+            ["x", 1, 2.5, None, True],
+            [2**63, "x"],
+            [-(2**63), 2**63 - 1],
+            list(range(300)),
+            [[64, 64], {"a": [None]}, []],
+        ]
+    )
     return lists.map(lambda listed: {"type": "categorical", "choices": listed})
 
 
@@ -326,9 +344,9 @@ def choices() -> st.SearchStrategy[dict[str, Any]]:
 def searches(draw: st.DrawFn) -> dict[str, Any]:
     """A search with options, ranges and sizes at their limits."""
     objectives = draw(st.sampled_from([1, 1, 2]))
-    space = {"a": draw(floats()), "b": draw(integers()), "c": draw(choices())}
+    space = {"a": draw(floats() | normals()), "b": draw(integers()), "c": draw(choices())}
     if draw(st.booleans()):
-        space["b"]["when"] = {"c": space["c"]["choices"][0]}
+        space["b"]["when"] = {"c": [space["c"]["choices"][0]]}
     data: dict[str, Any] = {
         "kind": "hpo",
         "objectives": [{"metric": f"m{index}", "direction": "minimize"} for index in range(objectives)],

@@ -19,8 +19,10 @@ import yaml
 from tests.client.conftest import complete, failed
 
 from trialplane.client import folder
+from trialplane.controller.ledger import Ledger
 from trialplane.spec import load
 from trialplane.wire.paths import RunPaths
+from trialplane.wire.records import TrialReport
 from trialplane.wire.states import RunState
 
 
@@ -65,6 +67,36 @@ def test_what_a_trial_returned_beside_numbers_is_in_its_results(platform, runs):
     assert rows[0]["returned"] == {"best": "adamw", "f1": {"yes": [0.5, None]}}
     table = list(csv.DictReader(io.StringIO(platform("results", "-o", "csv").stdout)))
     assert (table[0]["returned.best"], json.loads(table[0]["returned.f1"])) == ("adamw", {"yes": [0.5, None]})
+
+
+def test_a_parameter_that_is_a_list_is_a_list_in_results(platform, runs):
+    text = Path("jobs/demo/job.yaml").read_text()
+    assert 'choices: ["1e-5", "on", plain]' in text
+    Path("jobs/demo/job.yaml").write_text(text.replace('["1e-5", "on", plain]', "[[a, b], [c]]"))
+    runs.make("a", tell=complete)
+    rows = json.loads(platform("results", "-o", "json").stdout)
+    assert all(row["params"]["name"] in (["a", "b"], ["c"]) for row in rows)
+    table = list(csv.DictReader(io.StringIO(platform("results", "-o", "csv").stdout)))
+    assert json.loads(table[0]["params.name"]) == rows[0]["params"]["name"]
+    Path("best.yaml").write_text(platform("best").stdout)
+    result = platform("submit", "hpo", "demo", "--local", "--dry-run", "--params", "best.yaml", "-o", "json")
+    assert json.loads(result.stdout)["job"]["params"]["name"] == rows[0]["params"]["name"]
+
+
+def test_the_step_of_the_best_report_is_in_results(platform, runs):
+    file = Path("jobs/demo/job.yaml")
+    file.write_text(file.read_text().replace("direction: minimize}", "direction: minimize, of: best}"))
+    made = runs.make("a")
+    with Ledger(f"sqlite:///{made.ledger}", folder.load_job(made), "a", made.code, made.lock) as ledger:
+        request = ledger.ask()
+        ledger.note([TrialReport(request.number, step, {"loss": value}, 1.0) for step, value in enumerate((3.0, -9.0))])
+        ledger.tell(complete(request))
+    head, line = platform("results").stdout.splitlines()
+    assert head.split()[:6] == ["trial", "state", "loss", "loss", "at", "step"]
+    assert line.split()[:4] == ["0", "COMPLETE", "-9", "1"]
+    assert json.loads(platform("results", "-o", "json").stdout)[0]["best_steps"] == {"loss": 1}
+    assert next(csv.DictReader(io.StringIO(platform("results", "-o", "csv").stdout)))["best_steps.loss"] == "1"
+    assert "minimize best loss" in platform("validate", "demo").stdout
 
 
 def test_results_can_be_cut(platform, run):

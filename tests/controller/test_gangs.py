@@ -256,6 +256,20 @@ def test_a_pruned_trial_ends_on_all_nodes(two: Gangs) -> None:
     assert (ended.state, ended.failure) == (TrialState.PRUNED, None)
 
 
+@pytest.mark.parametrize("first", [0, 1], ids=["node 0 ends first", "node 1 has lost node 0 before it ends"])
+def test_a_trial_that_a_stop_rule_ends_is_complete_on_all_nodes(two: Gangs, first: int) -> None:
+    if first == 1:
+        two.slots.fail(1, FailureClass.ERROR, "RuntimeError: Connection reset by peer")
+        two.listen()
+    two.slots.end(0, metrics={"loss": 5.0}, message="stopped at step 3", early=True)
+    if first == 0:
+        two.listen()
+        assert [slot for slot, *_ in two.slots.killed] == [1], "at once"
+        two.slots.fail(1, FailureClass.LOST, "killed")
+    (ended,) = two.outcomes()
+    assert (ended.state, ended.metrics, ended.message) == (TrialState.COMPLETE, {"loss": 5.0}, "stopped at step 3")
+
+
 def test_a_kill_reaches_every_node_that_has_not_ended(two: Gangs) -> None:
     two.slots.end(1)
     two.listen()

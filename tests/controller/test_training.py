@@ -22,7 +22,7 @@ from trialplane.spec import jobs
 from trialplane.spec.jobs import Job
 from trialplane.wire import labels, records
 from trialplane.wire.progress import TrainingProgress
-from trialplane.wire.records import RunStatus
+from trialplane.wire.records import RunStatus, StopRule, TrialRequest
 from trialplane.wire.states import FailureClass, RunState
 
 
@@ -44,6 +44,13 @@ def test_a_training_is_one_trial_with_the_parameters_it_was_given(opened: Opened
     assert ledger.best is not None
     assert ledger.best.values == (0.5,)
     assert (ledger.counts.ended, ledger.counts.complete) == (1, 1)
+
+
+def test_its_request_has_the_rules_that_end_it_early(opened: Opened) -> None:
+    rules = [{"metric": "loss", "below": 0.1, "after": 5}, {"step": 9}]
+    request = asked(opened.open(job(stop=rules)))
+    assert request.stop == (StopRule("loss", below=0.1, after=5), StopRule(step=9))
+    assert records.from_json(TrialRequest, records.to_json(request)) == request
 
 
 def test_each_attempt_is_at_the_same_trial_until_retries_are_spent(opened: Opened) -> None:

@@ -30,7 +30,10 @@ _json = st.recursive(_scalars, lambda below: st.lists(below, max_size=3) | st.di
 def _parameters(draw: st.DrawFn) -> dict[str, Any]:
     kind = draw(st.sampled_from(space.TYPES))
     if kind == "categorical":
-        return {"type": kind, "choices": draw(st.lists(_scalars, min_size=1, max_size=4, unique_by=_by_value))}
+        several = st.lists(_scalars, min_size=1, max_size=4, unique_by=_by_value)
+        return {"type": kind, "choices": draw(several | st.lists(_json, min_size=1, max_size=1))}
+    if kind == "normal":
+        return {"type": kind, "mean": draw(st.floats(-9, 9)), "std": draw(st.floats(0.1, 9)), "log": draw(st.booleans())}
     low = draw(st.integers(1, 50))
     made: dict[str, Any] = {"type": kind, "low": low, "high": low + draw(st.integers(0, 50))}
     extra = draw(st.sampled_from([{}, {"log": True}, {"step": 2}]))
@@ -47,7 +50,7 @@ def _spaces(draw: st.DrawFn) -> dict[str, dict[str, Any]]:
     for name in draw(st.lists(_names, unique=True, max_size=5)):
         parameter = draw(_parameters())
         if made and draw(st.booleans()):
-            parameter["when"] = {draw(st.sampled_from(list(made))): draw(st.lists(_scalars, min_size=1, max_size=2))}
+            parameter["when"] = {draw(st.sampled_from(list(made))): draw(st.lists(_json, min_size=1, max_size=2))}
         made[name] = parameter
     return dict(draw(st.permutations(list(made.items()))))
 
@@ -70,7 +73,7 @@ def _jobs(draw: st.DrawFn) -> dict[str, Any]:
             | st.just({"controller": {"cpus": 0.5}, "ttl": "1m", "tolerations": [{"operator": "Exists"}]})
             | st.just({"topology": {"pack": "kubernetes.io/hostname"}, "labels": {"team": "nlp"}})
         ),
-        "enqueue": draw(st.lists(st.dictionaries(_names, _scalars, max_size=3), max_size=2)),
+        "enqueue": draw(st.lists(st.dictionaries(_names, _json, max_size=3), max_size=2)),
     }
 
 

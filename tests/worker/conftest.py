@@ -132,7 +132,7 @@ class Bench:
 
     def request(self, what: str, *, timeout: float | None = 60.0, prunable: bool = False, **params: Any) -> TrialRequest:
         """A trial of its own that does `what`; it has a limit, so that no mistake lasts forever."""
-        env = params.pop("env", {})
+        env, stop = params.pop("env", {}), params.pop("stop", ())
         number, self._count = self._count, self._count + 1
         return TrialRequest(
             run="toy",
@@ -145,6 +145,7 @@ class Bench:
             timeout=timeout,
             prunable=prunable,
             env=env,
+            stop=stop,
         )
 
     def events(self, what: str, **options: Any) -> list[Event]:

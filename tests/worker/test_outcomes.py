@@ -19,10 +19,10 @@ import pytest
 from trialplane import errors
 from trialplane.policies import transport
 from trialplane.training import batches
-from trialplane.wire import paths, records
-from trialplane.wire.records import SlotConfig, TrialOutcome, TrialRequest
+from trialplane.wire import messages, paths, records
+from trialplane.wire.records import SlotConfig, StopRule, TrialOutcome, TrialRequest
 from trialplane.wire.states import FailureClass, TrialState
-from trialplane.worker import outcomes, trial
+from trialplane.worker import context, outcomes, trial
 
 Job = Callable[..., Any]
 
@@ -41,9 +41,11 @@ class Channel:
 def run(tmp_path: Path) -> Callable[..., tuple[TrialOutcome, Any]]:
     """Runs a job's function; gives its outcome and what was packed."""
 
-    def go(function: Job, *metrics: str, **of_the_rank: Any) -> tuple[TrialOutcome, Any]:
+    def go(
+        function: Job, *metrics: str, asked: Mapping[str, Any] | None = None, **of_the_rank: Any
+    ) -> tuple[TrialOutcome, Any]:
         config = SlotConfig("toy", str(tmp_path), "train:run", str(tmp_path), str(tmp_path))
-        request = TrialRequest("toy", 7, 1, 9, {}, 0, metrics or ("score",))
+        request = TrialRequest("toy", 7, 1, 9, {}, 0, metrics or ("score",), **(asked or {}))
         reporter = trial.Reporter(request, Channel())  # type: ignore[arg-type]
         ended = trial.run_job(function, config, request, tmp_path / "trial-9", reporter, **of_the_rank)
         file = paths.trial_arrays(tmp_path / "trial-9")
@@ -113,6 +115,89 @@ def test_sys_exit_without_an_error_ends_a_trial_with_what_it_reported_last(run, 
     assert (outcome.failure, outcome.metrics) == (FailureClass.INVALID, {"loss": 3.0})
     assert outcome.message.endswith("it ended by sys.exit(0), after reports of loss")
     assert run(exits(code), rank=1)[0].state is TrialState.COMPLETE, "what counts is rank 0's"
+
+
+def reports(returned: Any, *reported: Mapping[str, float]) -> Job:
+    def job(ctx: Any) -> Any:
+        for step, metrics in enumerate(reported):
+            ctx.report(step, **metrics)
+        return returned
+
+    return job
+
+
+def test_a_job_that_returns_nothing_has_what_it_reported_last(run) -> None:
+    outcome, _ = run(reports(None, {"score": 0.25}, {"score": 0.5}, {"loss": 3.0}))
+    assert (outcome.state, outcome.metrics) == (TrialState.COMPLETE, {"score": 0.5, "loss": 3.0})
+    outcome, _ = run(reports(None, {"loss": 3.0}))
+    assert outcome.failure is FailureClass.INVALID
+    assert outcome.message.endswith("it returned nothing, after reports of loss")
+    outcome, _ = run(reports({"loss": 3.0}, {"score": 0.5}))
+    assert outcome.failure is FailureClass.INVALID, "a result that lacks it may be misspelt"
+
+
+@pytest.mark.parametrize("returned", [None, {}, {"score": math.nan}, {"score": -math.inf}])
+def test_where_the_best_report_counts_the_result_need_not_have_it(run, returned) -> None:
+    best = {"reported": ("score",)}
+    diverges = [{"score": 0.5}, {"score": 0.25, "loss": 1.0}, {"score": math.nan}]
+    outcome, _ = run(reports(returned, *diverges), asked=best)
+    assert (outcome.state, outcome.metrics["score"]) == (TrialState.COMPLETE, 0.25), "the ledger knows which is the best"
+    assert run(reports({"score": 0.125}, *diverges), asked=best)[0].metrics == {"score": 0.125}
+    assert "score is NaN" in run(reports(None, {"score": math.nan}), asked=best)[0].message
+
+
+LOSSES = [{"loss": value, "score": value / 2} for value in (4.0, 2.0, 1.0, 8.0, 0.5)]
+
+
+@pytest.mark.parametrize(
+    ("rules", "step", "why"),
+    [
+        ([StopRule("loss", below=2.5)], 1, "loss 2 is below 2.5"),
+        ([StopRule("loss", below=2.0)], 2, "loss 1 is below 2"),
+        ([StopRule("loss", above=4.0)], 3, "loss 8 is above 4"),
+        ([StopRule("loss", below=2.5, after=2)], 2, "loss 1 is below 2.5"),
+        ([StopRule("loss", below=1.0, above=5.0)], 3, "loss 8 is above 5"),
+        ([StopRule(step=2)], 2, "step 2 is reached"),
+        ([StopRule(step=0)], 0, "step 0 is reached"),
+        ([StopRule("loss", below=0.1), StopRule("score", above=3.0)], 3, "score 4 is above 3"),
+    ],
+)
+def test_a_stop_rule_ends_a_trial_as_complete_with_what_it_reported(run, rules, step, why) -> None:
+    outcome, _ = run(reports({"score": -1.0}, {"start": 7.0, **LOSSES[0]}, *LOSSES[1:]), asked={"stop": tuple(rules)})
+    assert (outcome.state, outcome.early) == (TrialState.COMPLETE, True)
+    assert outcome.metrics == {"start": 7.0, **LOSSES[step]}
+    assert outcome.message == f"stopped at step {step}: {why}"
+
+
+def test_a_rule_that_no_report_meets_changes_nothing(run) -> None:
+    rules = (StopRule("loss", below=0.5), StopRule("loss", below=1e9, after=5), StopRule(step=5))
+    outcome, _ = run(reports({"score": -1.0}, *LOSSES, {"loss": math.nan}), asked={"stop": rules[:2]})
+    assert (outcome.early, outcome.message, outcome.metrics) == (False, "", {"score": -1.0})
+    assert run(reports({"score": -1.0}, *LOSSES), asked={"stop": rules})[0].message == ""
+
+
+def test_a_rule_for_a_metric_that_never_came_is_told(run) -> None:
+    rules = (StopRule("los", below=9.0), StopRule(step=99))
+    outcome, _ = run(reports({"score": -1.0}, *LOSSES), asked={"stop": rules})
+    assert (outcome.early, outcome.message) == (False, "no report had los, which stop watches")
+
+
+def test_a_stopped_trial_needs_its_metrics_as_any_other(run) -> None:
+    outcome, _ = run(reports(None, {"loss": 1.0}), asked={"stop": (StopRule(step=0),)})
+    assert (outcome.failure, outcome.early) == (FailureClass.INVALID, False)
+    assert outcome.message.endswith("it was stopped at step 0: step 0 is reached, after reports of loss")
+
+
+def test_a_rule_counts_before_the_pruner(run) -> None:
+    class Pruner(Channel):
+        def receive(self) -> messages.AnswerReport:
+            return messages.AnswerReport(prune=True)
+
+    request = TrialRequest("toy", 7, 1, 9, {}, 0, ("score",), prunable=True, stop=(StopRule(step=3),))
+    reporter = trial.Reporter(request, Pruner())  # type: ignore[arg-type]
+    assert reporter(2, {"score": 1.0})
+    with pytest.raises(context.Finished):
+        reporter(3, {"score": 1.0})
 
 
 @pytest.mark.parametrize("code", [1, "no data"])

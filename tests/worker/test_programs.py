@@ -20,7 +20,7 @@ from tests.worker.conftest import Bench, Event, alive, wait_until
 
 from trialplane import errors
 from trialplane.spec.program import MetricSource, Program
-from trialplane.wire.records import TrialOutcome
+from trialplane.wire.records import StopRule, TrialOutcome
 from trialplane.wire.states import FailureClass, TrialState
 from trialplane.worker import programs
 
@@ -214,11 +214,23 @@ def prune_at(slot: Bench, step: int, event: Event) -> TrialOutcome:
 
 @pytest.mark.parametrize("what", ["endless", "deaf"])
 def test_the_pruner_ends_a_script_that_only_prints(shared: Bench, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trialplane.worker.running.PRUNED_GRACE", 0.2)
+    monkeypatch.setattr("trialplane.worker.running.OVER_GRACE", 0.2)
     outcome = prune_at(shared, 3, shared.slot.run(shared.request(what, prunable=True)))
     assert (outcome.state, outcome.failure) == (TrialState.PRUNED, None)
     assert outcome.message.startswith("pruned at step ") and outcome.metrics["score"] >= 3
     assert outcome.exit_code == -(signal.SIGKILL if what == "deaf" else signal.SIGTERM)
+
+
+def test_a_stop_rule_ends_a_script_as_complete(shared: Bench) -> None:
+    request = shared.request("endless")
+    event = shared.slot.run(dataclasses.replace(request, stop=(StopRule(metric="score", above=5.0, after=3),)))
+    reports = [*event.reports]
+    while event.outcome is None:
+        event = shared.slot.answer()
+        reports += event.reports
+    assert event.outcome.state is TrialState.COMPLETE and event.outcome.early
+    assert event.outcome.message == "stopped at step 6: score 6 is above 5"
+    assert reports[-1].step == 6, "what it wrote after that does not count"
 
 
 @pytest.mark.parametrize(

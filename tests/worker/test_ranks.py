@@ -19,7 +19,7 @@ import pytest
 from tests.worker.conftest import Bench, Event, Slot, alive, wait_until
 
 from trialplane.policies import transport
-from trialplane.wire.records import SlotConfig, TrialRequest
+from trialplane.wire.records import SlotConfig, StopRule, TrialRequest
 from trialplane.wire.states import FailureClass, TrialState
 from trialplane.worker import sessions
 
@@ -198,7 +198,7 @@ def test_a_rank_that_does_not_stop_is_killed_after_the_grace(tmp_path: Path) -> 
     )
 
 
-def test_the_pruner_ends_all_ranks(shared: Bench) -> None:
+def test_the_pruner_or_a_stop_rule_ends_all_ranks(shared: Bench) -> None:
     event = shared.slot.run(shared.request("reports", prunable=True, steps=10))
     steps = []
     while event.outcome is None:
@@ -208,6 +208,7 @@ def test_the_pruner_ends_all_ranks(shared: Bench) -> None:
     assert steps == [0, 1, 2], "rank 0's, each answered before the next"
     assert (event.outcome.state, event.outcome.metrics) == (TrialState.PRUNED, {"score": 2.0})
     assert event.outcome.message == "pruned at step 2"
+    assert shared.outcome("reports", steps=10, stop=(StopRule("score", above=1.5),)).early
 
 
 def test_the_log_has_every_line_of_every_rank(shared: Bench, tmp_path: Path) -> None:

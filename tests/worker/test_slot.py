@@ -19,6 +19,7 @@ from tests.worker.conftest import Bench, Event, alive, wait_until
 
 from trialplane import errors
 from trialplane.policies import transport
+from trialplane.wire.records import StopRule
 from trialplane.wire.states import FailureClass, TrialState
 
 MODULES = {file.stem: file.read_text() for file in (Path(__file__).parent / "job").glob("*.py")}
@@ -166,6 +167,16 @@ def test_the_pruner_ends_a_trial(shared: Bench) -> None:
     assert event.outcome.state is TrialState.PRUNED
     assert event.outcome.metrics == {"score": 1.0, "loss": 1.0}
     assert event.outcome.message == "pruned at step 2"
+
+
+@pytest.mark.parametrize("prunable", [False, True])
+def test_a_stop_rule_ends_a_trial_as_complete(shared: Bench, prunable: bool) -> None:
+    events = shared.events("reports", prunable=prunable, steps=10, stop=(StopRule("score", above=1.2),))
+    assert [report.step for event in events for report in event.reports] == [0, 1, 2, 3]
+    outcome = events[-1].outcome
+    assert outcome is not None
+    assert (outcome.state, outcome.metrics) == (TrialState.COMPLETE, {"score": 1.5, "loss": 1.0})
+    assert outcome.message == "stopped at step 3: score 1.5 is above 1.2"
 
 
 def test_optunas_own_way_of_pruning_is_understood(shared: Bench) -> None:

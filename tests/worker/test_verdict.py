@@ -15,6 +15,7 @@ from trialplane.wire.states import FailureClass, TrialState
 from trialplane.worker.ranks.verdict import Next, Verdict
 
 COMPLETE = TrialOutcome(5, TrialState.COMPLETE, metrics={"score": 1.0})
+EARLY = TrialOutcome(5, TrialState.COMPLETE, metrics={"score": 1.0}, message="stopped at step 3", early=True)
 PRUNED = TrialOutcome(5, TrialState.PRUNED, message="pruned at step 3")
 STOPPED = TrialOutcome(5, TrialState.FAILED, FailureClass.LOST, message="stopped by SIGTERM after step 9, with a checkpoint")
 ERROR = TrialOutcome(5, TrialState.FAILED, FailureClass.ERROR, message="ValueError: no such colour (train.py:3)")
@@ -87,6 +88,14 @@ def test_pruned_is_everybodys_outcome() -> None:
     assert trial.reported(0, PRUNED) is Next.END
     outcome = trial.outcome({"score": 0.25})
     assert (outcome.state, outcome.metrics) == (TrialState.PRUNED, {"score": 0.25})
+
+
+def test_a_trial_that_a_stop_rule_ends_is_complete_and_nobody_else_goes_on() -> None:
+    trial = verdict()
+    assert trial.reported(0, EARLY) is Next.END
+    assert trial.reported(1, RESET) is Next.GO_ON
+    assert trial.ended(2, -signal.SIGKILL) is Next.GO_ON
+    assert trial.outcome({"score": 0.25}) == EARLY, "with all that it has reported"
 
 
 def test_one_that_stops_stops_all() -> None:

@@ -43,7 +43,7 @@ def results_command(run: str | None, place: Place, limit: int | None, all_attemp
 
 
 def _as_text(value: Any) -> Any:
-    """A returned value in one cell: strings and numbers as they are, lists and mappings as JSON."""
+    """A value in one cell: strings and numbers as they are, lists and mappings as JSON."""
     return json.dumps(value) if isinstance(value, (list, tuple, Mapping)) else value
 
 
@@ -51,18 +51,20 @@ def _full(found: list[TrialRow]) -> tuple[list[str], list[list[Any]]]:
     """Every field of every row; each parameter, metric and other returned value has its own column."""
     params = list(dict.fromkeys(name for row in found for name in row.params))
     metrics = list(dict.fromkeys(name for row in found for name in row.metrics))
+    steps = list(dict.fromkeys(name for row in found for name in row.best_steps))
     returned = list(dict.fromkeys(name for row in found for name in row.returned))
     plain = ("trial", "attempt", "number", "state", "feasible", "failure", "message", "seconds", "node", "log")
     lines = [
         [
             *(getattr(row, name) for name in plain),
             *(row.metrics.get(name) for name in metrics),
-            *(row.params.get(name) for name in params),
+            *(row.best_steps.get(name) for name in steps),
+            *(_as_text(row.params.get(name)) for name in params),
             *(_as_text(row.returned.get(name)) for name in returned),
         ]
         for row in found
     ]
-    names = [("metrics", metrics), ("params", params), ("returned", returned)]
+    names = [("metrics", metrics), ("best_steps", steps), ("params", params), ("returned", returned)]
     return [*plain, *(f"{kind}.{name}" for kind, every in names for name in every)], lines
 
 

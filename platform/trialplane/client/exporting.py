@@ -16,7 +16,7 @@ from trialplane import errors
 from trialplane.errors import InputError, TargetError
 from trialplane.policies import protobuf
 from trialplane.wire import attempts, records
-from trialplane.wire.attempts import Order
+from trialplane.wire.attempts import Order, Range
 
 if TYPE_CHECKING:
     from trialplane.client.target import Target
@@ -39,6 +39,7 @@ def order(run: str, job: Job, **where: Any) -> str:
         tuple(objective.direction for objective in job.objectives),
         tuple(objective.metric for objective in job.objectives),
         {"job": job.model_dump(mode="json")},
+        ranges={name: Range(*parameter.ends, parameter.log) for name, parameter in job.search.normal.items()},
         **where,
     )
     return f"{records.to_json(made)}\n"

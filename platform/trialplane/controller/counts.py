@@ -1,14 +1,16 @@
-"""Counts logical trials, decides which failed attempts are retried, and detects repeated failures. Pure."""
+"""Counts logical trials, keeps their best reports, decides what is retried, and detects repeated failures. Pure."""
 
 from __future__ import annotations
 
 import collections
 import dataclasses
+import math
 from collections.abc import Iterable
 from typing import Any
 
 from trialplane.spec.resources import Retries
-from trialplane.wire.records import TrialOutcome, TrialRequest
+from trialplane.spec.search import Objective
+from trialplane.wire.records import BestReport, TrialOutcome, TrialReport, TrialRequest
 from trialplane.wire.states import FAILURE_RULES, FailureClass, TrialState
 
 
@@ -149,6 +151,56 @@ class Repeats:
         request, failure = self._failed.pop(number)
         self._counts.take_back(request.trial, failure)
         self._waiting.append(request)
+
+
+class BestReports:
+    """The best report of each objective that is the best of a trial's reports.
+
+    Reports of former attempts count where the next one continues from a checkpoint. Those of an attempt that was lost with
+    its controller are not known.
+
+    Args:
+        objectives: the job's.
+        keeps_checkpoints: whether an attempt continues where the previous one stopped.
+    """
+
+    def __init__(self, objectives: Iterable[Objective], keeps_checkpoints: bool) -> None:
+        self._objectives = {objective.metric: objective for objective in objectives if objective.of == "best"}
+        self._keeps_checkpoints = keeps_checkpoints
+        self._found: dict[int, dict[str, BestReport]] = {}  # trial → metric → report
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The metrics whose final value may be a report's."""
+        return tuple(self._objectives)
+
+    def begun(self, trial: int) -> None:
+        """Records that an attempt at a trial starts."""
+        if not self._keeps_checkpoints:
+            self._found.pop(trial, None)
+
+    def add(self, trial: int, report: TrialReport) -> None:
+        """Takes a report of a trial; of equal values the first counts."""
+        for metric, objective in self._objectives.items():
+            value = report.metrics.get(metric, math.nan)
+            found = self._found.setdefault(trial, {})
+            if math.isfinite(value) and (metric not in found or objective.is_better(value, found[metric].value)):
+                found[metric] = BestReport(value, report.step)
+
+    def applied(self, trial: int, outcome: TrialOutcome) -> TrialOutcome:
+        """An outcome with the best reports; those of a trial that completed replace worse values of its result."""
+        found, metrics = self._found.get(trial, {}), dict(outcome.metrics)
+        if outcome.state is TrialState.COMPLETE:
+            for metric, best in found.items():
+                if self._objectives[metric].is_better(best.value, metrics[metric]):
+                    metrics[metric] = best.value
+        return dataclasses.replace(outcome, best=dict(found), metrics=metrics)
+
+    def ended(self, trial: int, outcome: TrialOutcome) -> None:
+        """Records the end of an attempt, also of a former controller."""
+        self._found.pop(trial, None)
+        if outcome.failure is not None and outcome.best:
+            self._found[trial] = dict(outcome.best)
 
 
 class Alike:

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, TextIO
 
 import optuna
+from optuna.distributions import FloatDistribution
 from optuna.storages import BaseStorage
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
@@ -26,7 +27,7 @@ from trialplane import errors
 from trialplane.controller import history, samplers
 from trialplane.controller.store import tables
 from trialplane.wire import escapes, labels, records
-from trialplane.wire.attempts import Attempt, Order
+from trialplane.wire.attempts import Attempt, Order, Range
 from trialplane.wire.states import TrialState as State
 
 _HOST = "127.0.0.1"  # the dashboard has no password
@@ -49,7 +50,9 @@ def create(storage: BaseStorage, order: Order) -> optuna.Study:
     return study
 
 
-def add(storage: BaseStorage, study: optuna.Study, attempts: Iterable[Attempt], alive: bool) -> None:
+def add(
+    storage: BaseStorage, study: optuna.Study, attempts: Iterable[Attempt], alive: bool, ranges: Mapping[str, Range]
+) -> None:
     """Adds attempts to a study, and the ends of those that were running in it.
 
     Args:
@@ -57,10 +60,15 @@ def add(storage: BaseStorage, study: optuna.Study, attempts: Iterable[Attempt], 
         study: has the attempts with the numbers 0 to n - 1 as trials.
         attempts: in order of their numbers, from n on without a gap.
         alive: whether a controller works on the run; otherwise no attempt runs.
+        ranges: those of the order.
     """
     known = study.get_trials(deepcopy=False)
     for attempt in attempts:
         trial = _trial(attempt, alive)
+        for name in ranges.keys() & trial.params.keys():
+            at = ranges[name]
+            trial.distributions[name] = FloatDistribution(at.low, at.high, log=at.log)
+            trial.params[name] = attempt.request.params[name]
         if trial.number >= len(known):
             study.add_trial(trial)
         elif not known[trial.number].state.is_finished() and trial.state.is_finished():
@@ -112,7 +120,7 @@ def write(order: Order, lines: Iterable[str]) -> None:
         study = create(storage, order)
         try:
             for line in lines:
-                add(storage, study, *_read(line))
+                add(storage, study, *_read(line), order.ranges)
         except BaseException:
             with contextlib.suppress(*_STORAGE_ERRORS):  # of two errors the first is reported
                 optuna.delete_study(study_name=order.run, storage=storage)
@@ -150,7 +158,7 @@ def show(order: Order, lines: Iterable[str]) -> None:
         if not storage.get_all_studies():
             raise errors.InputError(f"the copy of {order.run} was deleted in the dashboard; the run itself is as it was")
         if line.strip():  # an empty one only tests whether this process still reads
-            add(storage, study, *_read(line))
+            add(storage, study, *_read(line), order.ranges)
     server.server_close()
 
 

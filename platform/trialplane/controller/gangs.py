@@ -232,7 +232,9 @@ class GangPool:
         if not gang.open:
             return
         if outcome.state is TrialState.COMPLETE:
-            if gang.members.index(event.slot) == 0:  # the result is complete; see `SlotConfig.linger`
+            if outcome.early:
+                self._end_in(gang, 0.0, "ended because a stop rule ended the trial")
+            elif gang.members.index(event.slot) == 0:  # the result is complete; see `SlotConfig.linger`
                 why = f"ended because it was still at work {self._linger:g} s after rank 0 had returned its result"
                 self._end_in(gang, self._linger, why)
             return
@@ -266,7 +268,7 @@ class GangPool:
             own = first.outcome
             metrics = own.metrics if own is not None and own.metrics else outcome.metrics
             outcome = dataclasses.replace(outcome, message=f"node {node}{where}: {outcome.message}", metrics=metrics)
-        elif outcome.state is TrialState.COMPLETE and gang.ending:
+        elif outcome.state is TrialState.COMPLETE and gang.ending and not outcome.early:
             late = (f"node {node} was {gang.why}" for node, event in sorted(gang.ends.items()) if event.outcome is None)
             outcome = dataclasses.replace(outcome, message="; ".join(filter(None, (outcome.message, *late))))
         arrays = first.arrays if outcome.state is TrialState.COMPLETE else None
@@ -283,7 +285,8 @@ def verdict(outcomes: Mapping[int, TrialOutcome]) -> tuple[TrialOutcome, int]:
         outcomes: node → its outcome, in the order of arrival; without nodes that were killed because another failed.
     """
     failures = {node: outcome for node, outcome in outcomes.items() if outcome.state is not TrialState.COMPLETE}
-    if not failures:
+    # Once a stop rule has ended node 0, the others may fail as they wait for it.
+    if not failures or (0 in outcomes and outcomes[0].early):
         return outcomes[0], 0
     outcome = causes.cause(list(failures.values()))
     node = next(node for node, failure in failures.items() if failure is outcome)

@@ -19,7 +19,7 @@ import dataclasses
 import gc
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from trialplane import errors
 from trialplane.controller import history, samplers
-from trialplane.controller.counts import Counts, Repeats
+from trialplane.controller.counts import BestReports, Counts, Repeats
 from trialplane.controller.patience import Patience
 from trialplane.controller.pruning import Pruning
 from trialplane.controller.store.study import Storage
@@ -101,6 +101,8 @@ class Ledger:
         # Number → each attempt, with only the drawn parameters, and how it ended.
         self._attempts: dict[int, tuple[TrialRequest, TrialOutcome | None]] = {}
         self._again = Repeats(self.counts)
+        self._stop = tuple(records.StopRule(**rule.model_dump()) for rule in job.stops)
+        self._best_reports = BestReports(job.objectives, job.keeps_checkpoints)
         directions = [StudyDirection[objective.direction.upper()] for objective in job.objectives]
         self._space_function = self._code.function(self._search.function) if self._search.function else None
         self._memory = history.History(directions)
@@ -156,13 +158,20 @@ class Ledger:
         else:
             return None
         self._open[attempt.request.number] = attempt
+        self._best_reports.begun(attempt.request.trial)
         self._write(self._storage.begin, attempt.request.number)
         self.counts.running += 1
-        self._show(rows.row(self.job, attempt.request, self._sampled(attempt.trial), None))
+        self._show(rows.row(self.job, attempt.request, self._sampled(attempt.request.number), None))
         return attempt.request
 
+    def note(self, reports: Iterable[records.TrialReport]) -> None:
+        """Takes reports for the objectives that are their best; those of an attempt that is not running are ignored."""
+        for report in reports:
+            if report.number in self._open:
+                self._best_reports.add(self._open[report.number].request.trial, report)
+
     def report(self, report: records.TrialReport) -> bool:
-        """Takes the metrics of one step; True when the pruner decides to end the trial.
+        """Takes the metrics of one step of a study; True when the pruner decides to end the trial.
 
         A report of an attempt that is not running is ignored.
         """
@@ -188,12 +197,13 @@ class Ledger:
             request.trial, outcome.failure, self.job.retries, outcome.step
         )
         outcome = dataclasses.replace(outcome, retried=retried, started=outcome.started or attempt.started)
+        outcome = self._best_reports.applied(request.trial, outcome)
         self._tell_memory(attempt, outcome)
         self._attempts[outcome.number] = self._attempts[outcome.number][0], outcome
         self._write(self._storage.finish, outcome.number)
         del self._open[outcome.number]
         self.counts.running -= 1
-        self._count(request, self._sampled(attempt.trial), outcome)
+        self._count(request, self._sampled(outcome.number), outcome)
         return outcome
 
     def take_up(self, number: int | None = None) -> bool:
@@ -235,12 +245,13 @@ class Ledger:
     def _draw(self, trial: int) -> _Attempt:
         """A new logical trial: an enqueued point, completed by the sampler, or a point of the sampler."""
         self._study.sampler = samplers.build_sampler(self.job, trial, self._code, self._study.sampler)
+        given = self._search.enqueue[trial] if trial < len(self._search.enqueue) else {}
         if trial < len(self._search.enqueue):
-            self._study.enqueue_trial(dict(self._search.enqueue[trial]))
+            self._study.enqueue_trial(samplers.coded(self.job, given))
         with self._bounded(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # optuna on experimental features and fixed values: the spec has checked
             drawn = self._study.ask()
-            sampled = samplers.suggest(drawn, self.job, self._space_function)
+            sampled = samplers.suggest(drawn, self.job, self._space_function, given)
         return self._attempt(drawn, trial, 1, None, sampled)
 
     def _repeat(self, before: TrialRequest) -> _Attempt:
@@ -255,7 +266,7 @@ class Ledger:
         trial_id = self._trial_id(before.trial)
         self._memory.replace(trial_id, again)
         drawn = optuna.trial.Trial(self._study, trial_id)
-        return self._attempt(drawn, before.trial, before.attempt + 1, before.number, frozen.params)
+        return self._attempt(drawn, before.trial, before.attempt + 1, before.number, self._sampled(before.number))
 
     def _attempt(
         self, drawn: optuna.trial.Trial, trial: int, attempt: int, retry_of: int | None, sampled: dict[str, Any]
@@ -272,6 +283,8 @@ class Ledger:
             prunable=self._search.pruner.name != "none",
             resume=self.job.resume or "",
             retry_of=retry_of,
+            reported=self._best_reports.metrics,
+            stop=self._stop,
         )
         # Only drawn parameters are written to the database: the fixed ones are the job's.
         self._attempts[request.number] = dataclasses.replace(request, params=sampled), None
@@ -295,6 +308,7 @@ class Ledger:
         self.counts.add(request.trial, outcome)
         self.pruning.ended(outcome)
         self._again.ended(request, outcome)
+        self._best_reports.ended(request.trial, outcome)
         self._show(rows.row(self.job, request, sampled, outcome))
 
     def _show(self, row: TrialRow) -> None:
@@ -328,8 +342,9 @@ class Ledger:
     def _frozen(self, trial: int) -> FrozenTrial:
         return self._memory.get_trial(self._trial_id(trial))
 
-    def _sampled(self, trial: optuna.trial.Trial) -> dict[str, Any]:
-        return dict(trial.params)
+    def _sampled(self, number: int) -> dict[str, Any]:
+        """The sampled parameters of an attempt, as the user knows them; Optuna may have them in another form."""
+        return dict(self._attempts[number][0].params)
 
     def _write(self, write: Callable[..., None], number: int) -> None:
         """Writes one attempt to the database, waiting for it while it is away."""
@@ -373,6 +388,7 @@ class Ledger:
                 self._study.add_trial(frozen)
                 self._next += 1
             self._again.begun(request)
+            self._best_reports.begun(request.trial)
             if outcome is None:
                 left.append(request)
                 continue

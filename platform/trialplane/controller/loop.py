@@ -153,6 +153,7 @@ class Controller:
             if isinstance(message, LogGrown):
                 arrival.add_to_log(self._run, event.request, message.data)
         self._recorder.reported(event.reports)
+        self._ledger.note(event.reports)
         for report in event.reports:
             if report.remark:
                 self._warn(report.remark)

@@ -214,7 +214,8 @@ class Writer:
         # A parameter that the job has logged with another value stays the job's. A spool of an older version has none here.
         batch.add_params(dict(sorted(event.get("params", {}).items())))
         seconds = {"trial_seconds": outcome.ended - outcome.started} if outcome.started else {}
-        batch.add_metrics({**outcome.metrics, **seconds}, outcome.ended, event["step"])
+        steps = {f"best_step_{name}": float(step) for name, step in outcome.best_steps.items()}
+        batch.add_metrics({**outcome.metrics, **steps, **seconds}, outcome.ended, event["step"])
         state = rows.state_of(outcome)
         batch.status = _STATUS[state]
         batch.is_last = self._marks

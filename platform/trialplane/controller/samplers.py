@@ -15,6 +15,7 @@ import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import optuna
@@ -136,7 +137,7 @@ def _build(kind: Kind, name: str, given: Mapping[str, Any], job: Job, seed: int,
     if "seed" in choice.platform:
         arguments["seed"] = seed
     if "search_space" in choice.platform:
-        arguments["search_space"] = {key: parameter.points() for key, parameter in job.search.parameters.items()}
+        arguments["search_space"] = {key: parameter.codes() for key, parameter in job.search.parameters.items()}
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # optuna on experimental and deprecated options: the job asked for them
@@ -154,6 +155,8 @@ def _value(kind: Kind, value: Any, job: Job, seed: int, code: JobCode) -> Any:
             return code.function(value)
         case Kind.FACTORY:
             return code.function(value)()
+        case Kind.POINT:
+            return coded(job, value)
         case Kind.POINTS:
             import numpy as np
 
@@ -178,8 +181,25 @@ def state_and_values(job: Job, outcome: TrialOutcome) -> tuple[TrialState, list[
     return state, [outcome.metrics[objective.metric] for objective in job.objectives] if complete else None
 
 
-def suggest(drawn: optuna.trial.Trial, job: Job, function: Callable[..., Any] | None) -> dict[str, Any]:
+def coded(job: Job, point: Mapping[str, Any]) -> dict[str, Any]:
+    """A point of the job's space in Optuna's form; see `spec.space`."""
+    known = job.search.parameters  # none where the space is code, whose points are Optuna's own
+    return {name: known[name].coded(value) if name in known else value for name, value in point.items()}
+
+
+def suggest(
+    drawn: optuna.trial.Trial,
+    job: Job,
+    function: Callable[..., Any] | None,
+    given: Mapping[str, Any] = MappingProxyType({}),
+) -> dict[str, Any]:
     """The parameters of a trial, by the job's space or by its space function.
+
+    Args:
+        drawn: the trial.
+        job: defines the space.
+        function: that defines the space instead.
+        given: the enqueued point, which is returned exactly: a normal parameter's value is rounded in Optuna's form.
 
     Raises:
         EntrypointError: the function raised.
@@ -195,19 +215,19 @@ def suggest(drawn: optuna.trial.Trial, job: Job, function: Callable[..., Any] | 
     values: dict[str, Any] = {}
     for name, parameter in job.search.parameters.items():
         if space.is_active(parameter, values):
-            values[name] = _suggest_one(drawn, name, parameter)
+            value = parameter.decoded(_suggest_one(drawn, name, parameter))
+            values[name] = given[name] if isinstance(parameter, space.NormalParameter) and name in given else value
     return values
 
 
-def _suggest_one(
-    drawn: optuna.trial.Trial,
-    name: str,
-    parameter: space.FloatParameter | space.IntParameter | space.CategoricalParameter,
-) -> Any:
+def _suggest_one(drawn: optuna.trial.Trial, name: str, parameter: space.AnyParameter) -> Any:
+    """A parameter's value in Optuna's form."""
     match parameter:
         case space.FloatParameter():
             return drawn.suggest_float(name, parameter.low, parameter.high, step=parameter.step, log=parameter.log)
         case space.IntParameter():
             return drawn.suggest_int(name, parameter.low, parameter.high, step=parameter.step, log=parameter.log)
         case space.CategoricalParameter():
-            return drawn.suggest_categorical(name, list(parameter.choices))
+            return drawn.suggest_categorical(name, parameter.codes())
+        case space.NormalParameter():
+            return drawn.suggest_float(name, *parameter.shares)

@@ -2,7 +2,8 @@
 
 The laptop has no Optuna, so the names and types are listed here; a test compares them with the installed Optuna. The
 controller reads the same tables to turn (name, options) into objects: `Choice.cls` is the class, `Option.argument` its
-keyword. Not listed are the arguments that the platform sets itself, see `Choice.platform`.
+keyword. Not listed are the arguments that the platform sets itself, see `Choice.platform`. `ELSEWHERE` holds the names that
+other tools have for them.
 """
 
 from __future__ import annotations
@@ -260,4 +261,58 @@ TABLES: Mapping[Kind, Mapping[str, Choice]] = {
     Kind.PRUNER: PRUNERS,
     Kind.CROSSOVER: CROSSOVERS,
     Kind.MUTATION: MUTATIONS,
+}
+
+_SOBOL = "it is called qmc here: {name: qmc, qmc_type: sobol}"
+_ASHA = "it is called successive_halving here"
+_BAYESIAN = "it is called gp here, a Gaussian process; tpe is the other Bayesian sampler"
+_BOHB = "there is none here; sampler: tpe with pruner: hyperband is the nearest"
+_EVOLVES = "there is none here: it changes the parameters of trials that run, and here a trial keeps those it started with"
+_ARCHITECTURE = "there is none here: it searches an architecture while it trains one model, and not parameters of trials"
+_LIBRARY = "there is none here: the samplers are Optuna's, of which tpe and gp learn from earlier trials as well"
+
+# Names of Katib, Ray Tune, W&B, SageMaker, Determined and Vizier, in lower case with letters and digits only → what to write
+# instead, or that there is none. Optuna's own class names need no entry.
+ELSEWHERE: Mapping[Kind, Mapping[str, str]] = {
+    Kind.SAMPLER: {
+        **dict.fromkeys(("randomsearch", "basicvariant", "basicvariantgenerator"), "it is called random here"),
+        "gridsearch": "it is called grid here",
+        **dict.fromkeys(("exhaustive", "exhaustivesearch"), "it is called bruteforce here, or grid without conditions"),
+        **dict.fromkeys(("sobol", "sobolsearch", "quasirandom", "quasirandomsearch"), _SOBOL),
+        "halton": "it is called qmc here: {name: qmc, qmc_type: halton}",
+        **dict.fromkeys(("latinhypercube", "lhs"), "there is none here; qmc spreads its points evenly as well"),
+        **dict.fromkeys(
+            (
+                *("bayes", "bayesian", "bayesianoptimization", "bayesianoptimisation", "bayesopt", "bayesoptsearch"),
+                *("gaussianprocess", "gaussianprocessbandit", "skopt"),
+            ),
+            _BAYESIAN,
+        ),
+        **dict.fromkeys(("hyperopt", "hyperoptsearch", "optuna", "optunasearch"), "it is called tpe here"),
+        "multivariatetpe": "it is called tpe here: {name: tpe, multivariate: true}",
+        **dict.fromkeys(("cma", "cmaevolutionstrategy"), "it is called cmaes here"),
+        **dict.fromkeys(("nsga2", "genetic", "evolutionary"), "it is called nsgaii here"),
+        "nsga3": "it is called nsgaiii here",
+        **dict.fromkeys(("bohb", "tunebohb"), _BOHB),
+        "hyperband": "it is a pruner here: write pruner: hyperband, beside the sampler",
+        **dict.fromkeys(
+            ("asha", "adaptiveasha", "asynchyperband", "successivehalving"),
+            "it is a pruner here: write pruner: successive_halving, beside the sampler",
+        ),
+        **dict.fromkeys(("medianstop", "medianstopping"), "it is a pruner here: write pruner: median, beside the sampler"),
+        **dict.fromkeys(("pbt", "pb2", "populationbasedtraining"), _EVOLVES),
+        **dict.fromkeys(("enas", "darts"), _ARCHITECTURE),
+        **dict.fromkeys(("ax", "axsearch", "hebo", "hebosearch", "nevergrad", "nevergradsearch", "zoopt"), _LIBRARY),
+        **dict.fromkeys(("blendsearch", "cfo", "dragonfly", "vizier"), _LIBRARY),
+    },
+    Kind.PRUNER: {
+        **dict.fromkeys(("asha", "adaptiveasha", "ashascheduler", "sha"), _ASHA),
+        **dict.fromkeys(("asynchyperband", "asynchyperbandscheduler"), _ASHA),
+        "hyperbandscheduler": "it is called hyperband here",
+        **dict.fromkeys(("bohb", "hbbohb", "hyperbandforbohb"), _BOHB),
+        **dict.fromkeys(("medianstop", "medianstopping", "medianstoppingrule", "auto"), "it is called median here"),
+        **dict.fromkeys(("earlystopping", "plateau", "trialplateaustopper"), "it is called patient here"),
+        **dict.fromkeys(("fifo", "fifoscheduler", "off", "no"), "to end no trial early, write none"),
+        **dict.fromkeys(("pbt", "pb2", "populationbasedtraining"), _EVOLVES),
+    },
 }

@@ -96,7 +96,7 @@ def check(kind: Kind, data: Any) -> Iterator[Issue]:
         return
     choice = table.get(name)
     if choice is None:
-        yield Issue(("name",), f"{name!r} is not {kind.value}; {errors.nearest(name, table)}")
+        yield Issue(("name",), f"{name!r} is not {kind.value}; {_meant(kind, name)}")
         return
     for key, value in given.items():
         if key in choice.platform:
@@ -112,6 +112,15 @@ def check(kind: Kind, data: Any) -> Iterator[Issue]:
             yield Issue((key,), f"is missing; {name} needs {option.kind.value}")
     if name in _TOGETHER:
         yield from _TOGETHER[name](given)
+
+
+def _meant(kind: Kind, name: str) -> str:
+    """What to write instead of a name that is none of ours: another tool's, that of Optuna's class, or a misspelt one."""
+    table, bare = options.TABLES[kind], re.sub(r"[^a-z0-9]", "", name.lower())
+    for ours, choice in table.items():
+        if bare in (ours.replace("_", ""), choice.cls.lower()):
+            return f"it is called {ours} here"
+    return options.ELSEWHERE.get(kind, {}).get(bare) or errors.nearest(name, table)
 
 
 def functions(kind: Kind, data: Any) -> Iterator[tuple[tuple[str, ...], str]]:

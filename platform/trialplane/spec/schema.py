@@ -26,7 +26,6 @@ _NAMES = {
     Kind.CROSSOVER: "Crossover",
     Kind.MUTATION: "Mutation",
 }
-_SCALAR = {"type": ["string", "number", "boolean", "null"]}
 
 
 def json_schema() -> dict[str, Any]:
@@ -202,17 +201,17 @@ def _plain_option(option: Option) -> dict[str, Any]:
         Kind.INT: {"type": "integer", **bounds},
         Kind.NUMBER: {"type": "number", **bounds},
         Kind.TEXT: {"enum": list(option.allowed)},
-        Kind.POINT: {"type": "object", "additionalProperties": _SCALAR},
+        Kind.POINT: {"type": "object"},
         Kind.POINTS: {"type": "array", "items": {"type": "array", "items": {"type": "number"}}},
     }
     return simple[option.kind]
 
 
 def _conditions(definition: dict[str, Any]) -> None:
-    """A condition may name one value instead of a list."""
+    """A condition may name one value instead of a list, which has at least one."""
     when = definition.get("properties", {}).get("when")
     if when is not None:
-        when["additionalProperties"] = {"anyOf": [_SCALAR, {"type": "array", "items": _SCALAR, "minItems": 1}]}
+        when["additionalProperties"] = {"not": {"type": "array", "maxItems": 0}}
 
 
 def _keys(definition: dict[str, Any]) -> None:

@@ -1,12 +1,13 @@
-"""How the parameters of trials are drawn, and how trials are compared; without Optuna, which the ledger imports."""
+"""How trials are drawn, compared and stopped; without Optuna, which the ledger imports."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Collection, Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from trialplane.errors import Issue
 from trialplane.spec import models, values
@@ -19,6 +20,15 @@ class Objective(models.Model):
 
     metric: str = Field(min_length=1, description="Name of the metric that the job returns.")
     direction: Literal["minimize", "maximize"] = Field(description="Which way is better.")
+    of: Literal["best", "last"] = Field(
+        default="last",
+        description="last: what the job returns, or has reported last when it returns nothing; best: the best of its "
+        "reports and of what it returns.",
+    )
+
+    def is_better(self, value: float, other: float) -> bool:
+        """Whether `value` is better than `other`."""
+        return value > other if self.direction == "maximize" else value < other
 
 
 class Constraint(models.Model):
@@ -47,6 +57,41 @@ class Constraint(models.Model):
             if bound is not None
         ]
         return max(sides)
+
+
+class Stop(models.Model):
+    """What ends a trial early, as complete: a report of a metric beyond a bound, or of a step."""
+
+    metric: str = Field(default="", description="Name of a reported metric.")
+    above: values.Number | None = Field(default=None, description="Ends the trial when the metric is over this.")
+    below: values.Number | None = Field(default=None, description="Ends the trial when the metric is under this.")
+    after: values.Integer = Field(default=0, ge=0, description="The first step whose report counts.")
+    step: values.Integer | None = Field(
+        default=None, ge=0, description="Ends the trial when it reports this step or a later."
+    )
+
+    @model_validator(mode="after")
+    def _one_thing(self) -> Stop:
+        bounds = self.above is not None or self.below is not None
+        if self.step is not None and (self.metric or bounds or self.after):
+            models.refuse([Issue(("step",), "is a rule of its own; write stop: [{metric: …, below: …}, {step: …}]")])
+        if self.step is None and not self.metric:
+            models.refuse([Issue((), "needs metric with above or below, or step")])
+        if self.step is None and not bounds:
+            models.refuse([Issue((), f"needs above or below: what {self.metric} is compared with")])
+        if self.above is not None and self.below is not None and self.below >= self.above:
+            models.refuse([Issue(("below",), f"{self.below} is not under above ({self.above}), so every report would do")])
+        return self
+
+
+def _stop_form(value: Any) -> str:
+    return "rules" if isinstance(value, (list, tuple)) else "rule"
+
+
+Stops = Annotated[
+    Annotated[Stop, Tag("rule")] | Annotated[tuple[Stop, ...], Tag("rules")],
+    Discriminator(_stop_form),
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,8 +137,14 @@ class Search:
         point: dict[str, Any] = {}
         for name, parameter in self.parameters.items():
             if spaces.is_active(parameter, point):
-                point[name] = known.get(name, spaces.middle(parameter))
+                point[name] = known.get(name, _middle(parameter))
         return point
+
+    @property
+    def normal(self) -> dict[str, spaces.NormalParameter]:
+        """Those of the parameters that come from a normal distribution."""
+        known = self.parameters.items()
+        return {name: parameter for name, parameter in known if isinstance(parameter, spaces.NormalParameter)}
 
     def watched(self, objective: Objective) -> Objective:
         """The metric of the reports that the pruner compares trials by, and which way of it is better.
@@ -106,3 +157,14 @@ class Search:
 
 
 NO_SEARCH = Search({}, Sampler(name="random"), Pruner(name="none"))
+
+
+def _middle(parameter: spaces.AnyParameter) -> Any:
+    """The value in the middle of a range, on its scale; the first of choices."""
+    if isinstance(parameter, spaces.CategoricalParameter):
+        return parameter.choices[0]
+    if isinstance(parameter, spaces.NormalParameter):
+        return parameter.decoded(sum(parameter.shares) / 2)
+    low, high = parameter.low, parameter.high
+    value = math.sqrt(low * high) if parameter.log else (low + high) / 2
+    return round(value) if isinstance(parameter, spaces.IntParameter) else value

@@ -1,8 +1,15 @@
-"""The parameters that a study searches, their conditions, and the order in which they can be drawn."""
+"""The parameters that a study searches, their conditions, and the order in which they can be drawn.
+
+Optuna draws one of several scalars, or a number between bounds. What a user asks for beyond that, a choice that is a list or
+a mapping and a number from a normal distribution, is put into such a form by `coded`, and what was drawn is turned into the
+user's value by `decoded`. `controller.samplers` calls both; all else holds the user's values.
+"""
 
 from __future__ import annotations
 
+import json
 import math
+import statistics
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
@@ -14,6 +21,8 @@ from trialplane.spec import models, values
 # With more combinations than this of the parameters named by conditions, points are not counted.
 _MOST_BRANCHES = 10_000
 _MOST_CHOICES = 20  # that a message lists
+_TAIL = statistics.NormalDist().cdf(-6.0)  # the share of a normal distribution that is left out at each end, 1e-9
+_FAR = 6.5  # standard deviations from the mean at which there must be numbers
 
 
 def _many(value: Any) -> Any:
@@ -23,7 +32,7 @@ def _many(value: Any) -> Any:
     return value
 
 
-When = Annotated[dict[str, Annotated[tuple[values.Choice, ...], Field(min_length=1)]], BeforeValidator(_many)]
+When = Annotated[dict[str, Annotated[tuple[values.Plain, ...], Field(min_length=1)]], BeforeValidator(_many)]
 
 
 class _Parameter(models.Model):
@@ -31,6 +40,27 @@ class _Parameter(models.Model):
         default_factory=dict,
         description="Other parameters with the value, or list of values, for which this parameter exists.",
     )
+
+    @property
+    def count(self) -> int | None:
+        """How many values there are, or None if infinitely many."""
+        return None
+
+    def points(self) -> list[Any]:
+        """Every value, for a grid; raises ValueError when there are infinitely many."""
+        raise ValueError("a parameter with infinitely many values has no grid")
+
+    def codes(self) -> list[Any]:
+        """Every value in Optuna's form; raises as `points`."""
+        return self.points()
+
+    def coded(self, value: Any) -> Any:
+        """One of the parameter's values in the form that Optuna has for it."""
+        return value
+
+    def decoded(self, drawn: Any) -> Any:
+        """The parameter's value that Optuna has in the form `drawn`."""
+        return drawn
 
 
 class FloatParameter(_Parameter):
@@ -61,14 +91,10 @@ class FloatParameter(_Parameter):
             return 1
         return None if self.step is None else int((self.high - self.low) / self.step + 1e-8) + 1
 
-    def points(self) -> list[values.Scalar]:
-        """Every value, for a grid.
-
-        Raises:
-            ValueError: there are infinitely many.
-        """
+    def points(self) -> list[Any]:
+        """Every value, for a grid; raises ValueError without a step."""
         if self.count is None:
-            raise ValueError("a float without a step has no grid")
+            return super().points()
         return [self.low + index * (self.step or 0.0) for index in range(self.count)]
 
 
@@ -97,7 +123,7 @@ class IntParameter(_Parameter):
         """How many values there are."""
         return (self.high - self.low) // self.step + 1
 
-    def points(self) -> list[values.Scalar]:
+    def points(self) -> list[Any]:
         """Every value, for a grid."""
         return list(range(self.low, self.high + 1, self.step))
 
@@ -106,19 +132,34 @@ class CategoricalParameter(_Parameter):
     """One of several values without an order."""
 
     type: Literal["categorical"] = Field(description="One of the choices.")
-    choices: tuple[values.Choice, ...] = Field(description="The values to choose from.")
+    choices: tuple[values.Plain, ...] = Field(description="The values to choose from: any JSON values, lists too.")
 
     @model_validator(mode="after")
     def _distinct(self) -> CategoricalParameter:
         found = [] if self.choices else [Issue(("choices",), "is empty; give at least one value")]
-        seen: set[values.Scalar] = set()
+        seen: set[Any] = set()
+        texts = {_text(choice): choice for choice in self.choices if isinstance(choice, (list, dict))}
         for index, choice in enumerate(self.choices):
             # Optuna compares choices by ==, for which 1, 1.0 and true are one value, as they are in a set.
-            if choice in seen:
+            if (key := _hashable(choice)) in seen:
                 found.append(Issue(("choices", index), f"{choice!r} is listed twice"))
-            seen.add(choice)
+            elif isinstance(choice, str) and choice in texts:
+                found.append(Issue(("choices", index), f"{choice!r} is also how {texts[choice]!r} is written; drop one"))
+            seen.add(key)
         models.refuse(found)
         return self
+
+    def codes(self) -> list[Any]:
+        """Every choice in Optuna's form."""
+        return list(map(_text, self.choices))
+
+    def coded(self, value: Any) -> Any:
+        """The choice `value`, a list or a mapping as JSON text."""
+        return _text(next(choice for choice in self.choices if same(value, choice)))
+
+    def decoded(self, drawn: Any) -> Any:
+        """The choice that Optuna has in the form `drawn`."""
+        return next(choice for choice in self.choices if _text(choice) == drawn)
 
     def holds(self, value: Any) -> bool:
         """Whether `value` is one of the choices; true is not 1."""
@@ -129,28 +170,93 @@ class CategoricalParameter(_Parameter):
         """How many choices there are."""
         return len(self.choices)
 
-    def points(self) -> list[values.Scalar]:
+    def points(self) -> list[Any]:
         """Every choice."""
         return list(self.choices)
 
 
-AnyParameter = FloatParameter | IntParameter | CategoricalParameter
+class NormalParameter(_Parameter):
+    """A real number from a normal distribution, or with `log` from a log-normal one.
+
+    Optuna draws the share of the distribution that lies below the value, each share being as likely as any other.
+    """
+
+    type: Literal["normal"] = Field(description="A number from a normal distribution.")
+    mean: values.Number = Field(description="Mean of the distribution; with log: true of the value's natural logarithm.")
+    std: values.Number = Field(gt=0, description="Its standard deviation; with log: true that of the logarithm.")
+    log: bool = Field(default=False, description="Log-normal: the natural logarithm of the value is what is normal.")
+    low: values.Number | None = Field(default=None, description="Smallest value; left out: 6 standard deviations away.")
+    high: values.Number | None = Field(default=None, description="Largest value; left out: 6 standard deviations away.")
+
+    @model_validator(mode="after")
+    def _bounds(self) -> NormalParameter:
+        bounds = {name: value for name, value in (("low", self.low), ("high", self.high)) if value is not None}
+        wrong = [name for name, value in bounds.items() if self.log and value <= 0]
+        models.refuse([Issue((name,), f"{bounds[name]} must be over 0 with log: true") for name in wrong])
+        try:
+            reach = [self._from(self.mean + far * self.std) for far in (-_FAR, _FAR)]
+        except OverflowError:
+            reach = [math.inf]
+        if not all(map(math.isfinite, reach)) or (self.log and reach[0] == 0):
+            models.refuse([Issue(("mean",), f"{self.mean} with std {self.std} goes beyond the numbers there are")])
+        if not self.shares[0] < self.shares[1]:
+            models.refuse([Issue(tuple(bounds)[:1], "leaves nothing of the distribution; widen low and high")])
+        return self
+
+    @property
+    def shares(self) -> tuple[float, float]:
+        """How much of the distribution lies below the smallest and below the largest value."""
+        low = _TAIL if self.low is None else max(_TAIL, self._share(self.low))
+        return low, 1 - _TAIL if self.high is None else min(1 - _TAIL, self._share(self.high))
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The smallest and the largest value."""
+        low, high = self.shares
+        return (
+            self.decoded(low) if self.low is None or low == _TAIL else self.low,
+            self.decoded(high) if self.high is None or high == 1 - _TAIL else self.high,
+        )
+
+    def coded(self, value: Any) -> float:
+        """The share of the distribution that lies below `value`."""
+        low, high = self.shares
+        return min(max(low, self._share(value)), high)
+
+    def decoded(self, drawn: Any) -> float:
+        """The value below which the share `drawn` of the distribution lies."""
+        value = self._from(self._normal.inv_cdf(drawn))
+        value = value if self.low is None else max(self.low, value)  # rounding errors
+        return value if self.high is None else min(self.high, value)
+
+    def holds(self, value: Any) -> bool:
+        """Whether `value` lies in the range."""
+        low, high = self.ends
+        return not isinstance(value, bool) and isinstance(value, (int, float)) and low <= value <= high
+
+    @property
+    def _normal(self) -> statistics.NormalDist:
+        return statistics.NormalDist(self.mean, self.std)
+
+    def _from(self, normal: float) -> float:
+        return math.exp(normal) if self.log else normal
+
+    def _share(self, value: float) -> float:
+        return self._normal.cdf(math.log(value) if self.log else value)
+
+
+AnyParameter = FloatParameter | IntParameter | CategoricalParameter | NormalParameter
 Parameter = Annotated[AnyParameter, Field(discriminator="type")]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_-]*$")]  # no dots: `--set space.lr.high=1` stays clear
-TYPES: tuple[str, ...] = ("float", "int", "categorical")
-
-
-def middle(parameter: AnyParameter) -> Any:
-    """The value in the middle of a range, on its scale; the first of choices."""
-    if isinstance(parameter, CategoricalParameter):
-        return parameter.choices[0]
-    low, high = parameter.low, parameter.high
-    value = math.sqrt(low * high) if parameter.log else (low + high) / 2
-    return round(value) if isinstance(parameter, IntParameter) else value
+TYPES: tuple[str, ...] = ("float", "int", "categorical", "normal")
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two scalars are the same value; unlike ==, true is not 1, but 1.0 is 1."""
+    """Whether two JSON values are the same; unlike ==, true is not 1, but 1.0 is 1."""
+    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
+        return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(same(value, other[key]) for key, value in one.items())
     return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
 
 
@@ -244,9 +350,26 @@ def describe(parameter: AnyParameter) -> str:
         if len(parameter.choices) > _MOST_CHOICES:
             return f"one of {len(parameter.choices)} choices"
         return f"one of {', '.join(map(repr, parameter.choices))}"
+    if isinstance(parameter, NormalParameter):
+        low, high = parameter.ends
+        return f"a number from {low:.6g} to {high:.6g}"
     kind = "a whole number" if isinstance(parameter, IntParameter) else "a number"
     step = f" in steps of {parameter.step}" if parameter.step not in (None, 1) else ""
     return f"{kind} from {parameter.low} to {parameter.high}{step}"
+
+
+def _text(choice: Any) -> Any:
+    """A list or a mapping as JSON text, anything else as it is."""
+    return json.dumps(choice, ensure_ascii=False) if isinstance(choice, (list, dict)) else choice
+
+
+def _hashable(value: Any) -> Any:
+    """Something hashable that is equal for equal JSON values."""
+    if isinstance(value, list):
+        return (list, *map(_hashable, value))
+    if isinstance(value, dict):
+        return (dict, frozenset((key, _hashable(below)) for key, below in value.items()))
+    return value
 
 
 def _interval(low: float, high: float, log: bool, step: float | None, log_and_step: bool) -> Iterator[Issue]:

@@ -1,4 +1,4 @@
-"""The kinds of scalar in a job file, each as an annotated type with a readable error."""
+"""The kinds of value in a job file, each as an annotated type with a readable error."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from pydantic import BeforeValidator, Field, FiniteFloat, PlainValidator, WithJs
 
 from trialplane.errors import Issue, Place
 from trialplane.spec import models
-
-Scalar = str | int | float | bool | None
 
 FUNCTION = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*"
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -113,12 +111,6 @@ def _listed(value: Any) -> Any:
     return value
 
 
-def _scalar(value: Any) -> Any:
-    if isinstance(value, (dict, list, tuple)):
-        raise ValueError("must be one value: a string, a number, true, false or null")
-    return _plain(value)
-
-
 _OVER = 2**63  # the first whole number that does not fit into 64 bits with a sign
 LARGEST = 2**53  # Optuna keeps whole numbers as floats, which are exact up to here
 # No lower bound here: a field's own bound could not override it.
@@ -164,5 +156,4 @@ Quantity = Annotated[
     ),
 ]
 Plain = Annotated[Any, BeforeValidator(lambda value: _listed(_plain(value)))]
-Choice = Annotated[Any, BeforeValidator(_scalar), WithJsonSchema({"type": ["string", "number", "boolean", "null"]})]
 Function = Annotated[str, Field(pattern=f"^{FUNCTION}$")]

@@ -21,6 +21,7 @@ _PARAMETERS: Mapping[str, type[models.Model]] = {
     "float": space.FloatParameter,
     "int": space.IntParameter,
     "categorical": space.CategoricalParameter,
+    "normal": space.NormalParameter,
 }
 
 
@@ -54,6 +55,8 @@ def _place(loc: tuple[str | int, ...]) -> Place:
     if loc[:1] == ("space",) and len(loc) > 1 and loc[1] in _FORMS:
         name, rest = loc[2:3], loc[3:]
         loc = ("space", *name, *(rest[1:] if rest[:1] and rest[0] in _PARAMETERS else rest))
+    if loc[:1] == ("stop",) and loc[1:2] and loc[1] in ("rule", "rules"):
+        loc = ("stop", *loc[2:])
     if loc[:1] and loc[0] in ("sampler", "pruner") and loc[1:2] == ("options",):
         loc = (loc[0], *loc[2:])
     return tuple(step for step in loc if step != "[key]")

@@ -107,7 +107,7 @@ class Meter:
             **others: more numbers to report.
 
         Raises:
-            Pruned: as of `ctx.report`. Do not catch it.
+            Pruned, Finished: as of `ctx.report`. Do not catch them.
         """
         now = self._clock()
         self._samples += samples

@@ -52,6 +52,15 @@ class Attempt:
 
 
 @dataclasses.dataclass(frozen=True)
+class Range:
+    """Where the values of a parameter lie, both ends included, and whether they spread over a logarithmic scale."""
+
+    low: float
+    high: float
+    log: bool
+
+
+@dataclasses.dataclass(frozen=True)
 class Order:
     """An Optuna study that is to be made of a run, for `controller.export`.
 
@@ -62,6 +71,7 @@ class Order:
         attributes: of the study.
         url: of the database that it is written into; "" for none.
         port: at which optuna-dashboard shows it, when there is no URL.
+        ranges: of the parameters, by name, whose values Optuna has drawn in a form of its own: the normal ones.
     """
 
     run: str
@@ -70,6 +80,7 @@ class Order:
     attributes: Mapping[str, Any]
     url: str = ""
     port: int = 0
+    ranges: Mapping[str, Range] = dataclasses.field(default_factory=dict)
 
 
 def every(select: Select, run: str) -> list[Attempt]:

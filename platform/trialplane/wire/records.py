@@ -31,6 +31,17 @@ LINGER = 300.0  # seconds: time to write a last file and to leave the process gr
 
 
 @dataclasses.dataclass(frozen=True)
+class StopRule:
+    """What ends a trial early, as complete; see `spec.search.Stop`. Without a metric it is a step."""
+
+    metric: str = ""
+    above: float | None = None
+    below: float | None = None
+    after: int = 0
+    step: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
 class TrialRequest:
     """One attempt at one trial, as a slot gets it.
 
@@ -44,6 +55,8 @@ class TrialRequest:
         metrics: names that the result must hold (objectives and constraints).
         timeout: seconds this attempt may take, or None.
         prunable: whether a report waits for the pruner's answer.
+        stop: what ends the trial early, as complete; the process of rank 0 compares its reports.
+        reported: metrics that a report may give when the result has none, or none that is finite (`of: best`).
         env: variables set in the trial's process only.
         retry_of: the ledger number of the attempt before, or None.
         node: which of the trial's slots this is, 0 to `SlotConfig.nodes` - 1; node 0's outcome is the trial's.
@@ -69,6 +82,8 @@ class TrialRequest:
     resume: str = ""
     worker: int | None = None
     units: int = 0
+    reported: tuple[str, ...] = ()
+    stop: tuple[StopRule, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,6 +150,14 @@ class TrialReport:
 
 
 @dataclasses.dataclass(frozen=True)
+class BestReport:
+    """The best value that a trial has reported of a metric, in any of its attempts, and the step of the report."""
+
+    value: float
+    step: int
+
+
+@dataclasses.dataclass(frozen=True)
 class TrialOutcome:
     """How one attempt ended.
 
@@ -161,6 +184,8 @@ class TrialOutcome:
         retried: whether the trial is tried again; decided by the ledger.
         step: the last step reported.
         mlflow: id of the MLflow run that the trial logged into by itself, or "".
+        early: whether the job's `stop` ended it; the rest of its ranks and nodes need not go on.
+        best: the best reports, by the metric of an objective that is their best (`of: best`); decided by the ledger.
     """
 
     number: int
@@ -183,6 +208,15 @@ class TrialOutcome:
     retried: bool = False
     step: int = 0
     mlflow: str = ""
+    best: Mapping[str, BestReport] = dataclasses.field(default_factory=dict)
+    early: bool = False
+
+    @property
+    def best_steps(self) -> dict[str, int]:
+        """Metric → the step whose report is its final value; without those whose final value was returned."""
+        if self.state is not TrialState.COMPLETE:
+            return {}
+        return {name: best.step for name, best in self.best.items() if self.metrics.get(name) == best.value}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -203,7 +237,7 @@ class Desired:
 
 @dataclasses.dataclass(frozen=True)
 class TrialRow:
-    """One logical trial as the laptop shows it: its newest attempt."""
+    """One logical trial as the laptop shows it: its newest attempt; `best_steps` as in `TrialOutcome`."""
 
     trial: int
     state: TrialState
@@ -219,6 +253,7 @@ class TrialRow:
     seconds: float | None = None
     node: str = ""
     log: str = ""
+    best_steps: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)

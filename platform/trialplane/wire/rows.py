@@ -50,6 +50,7 @@ def row(job: Job, request: TrialRequest, params: Mapping[str, Any], outcome: Tri
         seconds=outcome.ended - outcome.started if outcome.ended and outcome.started else None,
         node=outcome.node,
         log=outcome.log,
+        best_steps=outcome.best_steps,
     )
 
 

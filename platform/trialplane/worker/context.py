@@ -25,6 +25,10 @@ class Pruned(Exception):
     """The pruner ended this trial; raised by `Context.report`. Let it pass."""
 
 
+class Finished(Exception):
+    """The job's `stop` ended this trial, as complete with what it has reported; raised by `Context.report`. Let it pass."""
+
+
 class Stopped(Exception):
     """The attempt ends early and the trial continues in another one; made by `Context.stopped`, raised by the job."""
 
@@ -37,7 +41,11 @@ class Reporter(Protocol):
     """A receiver of reports."""
 
     def __call__(self, step: int, metrics: Mapping[str, float], *, waits: bool = True) -> bool:
-        """Sends the metrics of one step; True when the trial is to end as pruned, which only one that waits can know."""
+        """Sends the metrics of one step; True when the trial is to end as pruned, which only one that waits can know.
+
+        Raises:
+            Finished: the trial is complete, and one that waits is told so.
+        """
 
 
 @dataclasses.dataclass
@@ -155,6 +163,7 @@ class Context:
 
         Raises:
             Pruned: the pruner ends this trial. Do not catch it.
+            Finished: the job's `stop` ends it. Do not catch it.
             ValueError: the step is negative, or too large for a database.
         """
         step = self._steps.newest + 1 if step is None else step
@@ -226,6 +235,7 @@ def report(step: int | None = None, **metrics: float) -> None:
 
     Raises:
         Pruned: the pruner wants this trial to end. Do not catch it.
+        Finished: the job's `stop` ends it. Do not catch it.
         ValueError: the step is negative, or larger than a database keeps.
     """
     if (ctx := current()) is not None:

@@ -11,6 +11,7 @@ import sys
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from trialplane import errors
@@ -27,23 +28,36 @@ _BRIEF = reprlib.Repr()
 _BRIEF.maxstring = _BRIEF.maxother = 60
 
 
-def complete(request: records.TrialRequest, result: Any, workdir: Path, *, exited: bool = False) -> records.TrialOutcome:
+def complete(
+    request: records.TrialRequest,
+    result: Any,
+    workdir: Path,
+    *,
+    ended: str = "",
+    newest: Mapping[str, float] = MappingProxyType({}),
+) -> records.TrialOutcome:
     """The outcome for a returned result; parts too large for the ledger are written to `paths.trial_arrays(workdir)`.
 
     Args:
         request: the trial's.
         result: metrics and other values by name; one number if there is one metric; or the metrics in the order of
-            `request.metrics`, as an objective of Optuna's returns them.
+            `request.metrics`, as an objective of Optuna's returns them; None for what it has reported.
         workdir: the trial's scratch folder.
-        exited: whether the job ended by `sys.exit(0)`; then `result` is what it had reported.
+        ended: how the job ended where it returned nothing, for a message; then `result` is what it had reported.
+        newest: the newest value of each metric in its reports.
     """
+    if result is None and newest and request.metrics:
+        result, ended = newest, "returned nothing"
     metrics, others = _split(_by_name(request, result))
+    for name in request.reported:  # the ledger, which knows all reports, makes the best of it
+        if name in newest and not math.isfinite(metrics.get(name, math.nan)):
+            metrics[name] = newest[name]
     missing = [name for name in request.metrics if name not in metrics]
     # Optuna accepts infinite values, which would count as the best.
     undefined = [name for name in request.metrics if not math.isfinite(metrics.get(name, 0.0))]
     if missing or undefined:
         wrong = [f"{name} is missing" for name in missing] + [f"{name} is {_kind(metrics[name])}" for name in undefined]
-        what = "ended by sys.exit(0), after reports of" if exited else "returned"
+        what = f"{ended}, after reports of" if ended else "returned"
         message = f"{'; '.join(wrong)}: run(ctx) must return a finite number for each objective and constraint"
         return records.TrialOutcome(
             number=request.number,

@@ -18,14 +18,14 @@ from pathlib import Path
 from trialplane import errors
 from trialplane.wire import messages, records
 from trialplane.wire.states import FailureClass, TrialState
-from trialplane.worker import sessions, shipping
+from trialplane.worker import sessions, shipping, stopping
 from trialplane.worker.channel import Channel
 from trialplane.worker.collect.exchange import Exchange
 from trialplane.worker.metrics.reader import INTERVAL, Reader
 
 WATCH_INTERVAL = 1.0  # seconds between checks of the trial's memory
 ABORT_GRACE = 2.0  # seconds between SIGABRT, which writes the stacks to the log, and SIGKILL
-PRUNED_GRACE = 5.0  # seconds between SIGTERM and SIGKILL for a program that was pruned
+OVER_GRACE = 5.0  # seconds between SIGTERM and SIGKILL for a program that was pruned, or that a stop rule ended
 SEND_PATIENCE = 60.0  # seconds for the process to read what the slot sends, which is never much
 STOP_MARGIN = 2.0  # seconds on top of a trial's grace, which it enforces itself, to report how it ended
 
@@ -45,7 +45,7 @@ class Running:
     reader: Reader | None = None  # of a program's metrics
     read_at: float = 0.0  # when it reads next
     read_step: int = 0  # of the newest report that it made
-    pruned: int | None = None  # the step at which the pruner ended it, where the process is not told
+    over: tuple[TrialState, str] | None = None  # how it ends, where the process was not told: pruned, or by a stop rule
     reports: list[records.TrialReport] = dataclasses.field(default_factory=list)
     last: Mapping[str, float] = dataclasses.field(default_factory=dict)  # metrics of the newest report
     final: records.TrialOutcome | None = None  # the outcome that the process reported
@@ -96,6 +96,8 @@ class Running:
         self.read_step = report.step
         if self.reader is not None:
             self.reader.leave_out(report.metrics)
+        if not report.waits:
+            self._stop_early(report.step, report.metrics)
 
     def read(self, *, ended: bool = False) -> None:
         """Reads what a program has written, and makes reports of the metrics in it."""
@@ -104,8 +106,11 @@ class Running:
         now = time.monotonic()
         self.read_at = now + INTERVAL
         for step, metrics in self.reader.read(now, ended=ended):
+            if self.over is not None and self.over[0] is TrialState.COMPLETE:
+                return  # what it wrote after its end does not count
             self.reports.append(records.TrialReport(self.request.number, step, metrics, time.time(), ""))
             self.last, self.read_step = metrics, step
+            self._stop_early(step, metrics)
 
     def returned(self, outcome: records.TrialOutcome) -> None:
         """Handles the process's report of how the job's function ended.
@@ -135,7 +140,7 @@ class Running:
             self.waiting = self.blocked = False
             self.send(messages.AnswerReport(prune))
         elif prune:
-            self.prune()
+            self._end_as(TrialState.PRUNED, f"pruned at step {self.read_step}")
 
     def started(self, pid: int, method: str, handle: int) -> None:
         """Records that the process has started, perhaps only after it was to be ended."""
@@ -175,14 +180,19 @@ class Running:
             self.timer.start()
             self._signal(signal.SIGTERM)
 
-    def prune(self) -> None:
-        """Ends a program that the pruner has ended: by SIGTERM, and if it has not ended in time by SIGKILL."""
+    def _stop_early(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Ends a program whose report meets one of the job's stop rules, as complete."""
+        if why := stopping.early(self.request.stop, step, metrics):
+            self._end_as(TrialState.COMPLETE, f"stopped at step {step}: {why}")
+
+    def _end_as(self, state: TrialState, message: str) -> None:
+        """Ends a program whose outcome is decided: by SIGTERM, and if it has not ended in time by SIGKILL."""
         with self.lock:
-            if self.killed is not None or self.final is not None or self.pruned is not None:
+            if self.killed is not None or self.final is not None or self.over is not None:
                 return
-            self.pruned = self.read_step
-            text = f"had not ended {PRUNED_GRACE:g} s after it was pruned"
-            self.timer = threading.Timer(PRUNED_GRACE, self.kill, (FailureClass.TIMEOUT, text))
+            self.over = state, message
+            text = f"had not ended {OVER_GRACE:g} s after it was {message}"
+            self.timer = threading.Timer(OVER_GRACE, self.kill, (FailureClass.TIMEOUT, text))
             self.timer.daemon = True
             self.timer.start()
             self._signal(signal.SIGTERM)
@@ -249,11 +259,12 @@ class Running:
         outcome = self.final or records.TrialOutcome(
             number=self.request.number, state=TrialState.FAILED, metrics=self.last, started=self.began
         )
-        if self.pruned is not None:
-            text = f"pruned at step {self.pruned}"
-            return records.TrialOutcome(
-                self.request.number, TrialState.PRUNED, metrics=self.last, message=text, started=self.began
-            )
+        if self.over is not None:
+            state, text = self.over
+            made = records.TrialOutcome(self.request.number, state, metrics=self.last, message=text, started=self.began)
+            if state is TrialState.COMPLETE and self.reader is not None:
+                return self._completed(dataclasses.replace(made, early=True), self.reader)
+            return made
         if self.final is not None and self.reader is not None:
             if self.final.state is TrialState.COMPLETE:
                 outcome = self._completed(self.final, self.reader)
@@ -277,13 +288,18 @@ class Running:
     def _completed(self, outcome: records.TrialOutcome, reader: Reader) -> records.TrialOutcome:
         """The outcome of a program that ended well, with the metrics that were read."""
         metrics = {**reader.newest, **outcome.metrics}
-        if self.stopping and self.stopped_at < self.final_at:  # whether it had done all its work, only it knows
+        for name in self.request.reported:  # the best report counts: one that diverges at the end has had a value
+            if name in reader.finite and not math.isfinite(metrics.get(name, math.nan)):
+                metrics[name] = reader.finite[name]
+        # Whether a program that ends after SIGTERM had done all of its work, only it knows.
+        if self.stopping and self.final is not None and self.stopped_at < self.final_at:
             failure, text, at = FailureClass.LOST, "it ended after SIGTERM", ""
         elif missing := [name for name in self.request.metrics if not math.isfinite(metrics.get(name, math.nan))]:
             at = f"{', '.join(missing)} is missing"
             failure, text = FailureClass.INVALID, reader.missing(tuple(missing))
         else:
-            return dataclasses.replace(outcome, metrics=metrics)
+            remarks = (outcome.message, *stopping.unreported(self.request.stop, metrics))
+            return dataclasses.replace(outcome, metrics=metrics, message="; ".join(filter(None, remarks)))
         return dataclasses.replace(
             outcome, state=TrialState.FAILED, failure=failure, message=text, metrics=metrics, place=at
         )

@@ -1,7 +1,8 @@
-"""SIGTERM as a request to save a checkpoint and end, so that the trial can continue later.
+"""Why a trial stops before its end: SIGTERM, or a rule of the job's `stop`.
 
-It is sent when a pod is deleted, a spot node is reclaimed or a run is paused. A job that never reads the request has nothing
-to save: SIGTERM ends it at once, like any process.
+SIGTERM is a request to save a checkpoint and end, so that the trial can continue later. It is sent when a pod is deleted, a
+spot node is reclaimed or a run is paused. A job that never reads the request has nothing to save: SIGTERM ends it at once,
+like any process. A rule ends the trial for good, as complete.
 """
 
 from __future__ import annotations
@@ -9,7 +10,10 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Container, Iterable, Iterator, Mapping
 from types import FrameType
+
+from trialplane.wire.records import StopRule
 
 _STANDARD_ERROR = 2  # a signal handler must not use Python's streams, which the interrupted code may be writing to
 
@@ -48,3 +52,25 @@ class Stop:
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
             signal.setitimer(signal.ITIMER_REAL, max(self._grace, 0.001))
             os.write(_STANDARD_ERROR, f"SIGTERM: {self._grace:g} s to save a checkpoint and end\n".encode())
+
+
+def early(rules: Iterable[StopRule], step: int, metrics: Mapping[str, float]) -> str:
+    """How a report meets one of the rules, for a message; "" when it meets none."""
+    for rule in rules:
+        if rule.step is not None:
+            if step >= rule.step:
+                return f"step {rule.step} is reached"
+        elif step >= rule.after and rule.metric in metrics:
+            value = metrics[rule.metric]
+            if rule.above is not None and value > rule.above:
+                return f"{rule.metric} {value:g} is above {rule.above:g}"
+            if rule.below is not None and value < rule.below:
+                return f"{rule.metric} {value:g} is below {rule.below:g}"
+    return ""
+
+
+def unreported(rules: Iterable[StopRule], reported: Container[str]) -> Iterator[str]:
+    """Remarks on rules for metrics that were never reported, as they may be misspelt."""
+    for rule in rules:
+        if rule.metric and rule.metric not in reported:
+            yield f"no report had {rule.metric}, which stop watches"

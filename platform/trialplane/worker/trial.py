@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 import faulthandler
 import importlib
+import math
 import multiprocessing.util  # noqa: F401  here, so that `end_after` clears its exit function, which waits for workers forever
 import os
 import resource
@@ -216,18 +217,25 @@ def run_job(
             "_reporter": reporter,
             **of_the_rank,
         }
-        exited = False
+        ended, early = "", ""
         try:
             result = act(run, given)
         except SystemExit as error:
             if not ended_well(error):
                 raise
-            result, exited = reporter.newest, True  # how a script without a return value ends
+            result, ended = reporter.newest, "ended by sys.exit(0)"  # how a script without a return value ends
+        except context.Finished as finished:
+            result, early = reporter.newest, str(finished)
+            ended = f"was {early}"
         if of_the_rank.get("rank", 0) > 0:  # what counts is rank 0's
             return records.TrialOutcome(number=request.number, state=TrialState.COMPLETE)
         if config.program is not None:  # the slot adds what it has read, and judges whether that is all
-            return records.TrialOutcome(number=request.number, state=TrialState.COMPLETE, metrics=reporter.newest)
-        outcome = outcomes.complete(request, result, workdir, exited=exited)
+            found = records.TrialOutcome(request.number, TrialState.COMPLETE, metrics=reporter.newest)
+            return dataclasses.replace(found, early=bool(early), message=early)
+        outcome = outcomes.complete(request, result, workdir, ended=ended, newest=reporter.newest)
+        if outcome.state is TrialState.COMPLETE:
+            remarks = (early, reporter.remark(), *stopping.unreported(request.stop, reporter.newest))
+            return dataclasses.replace(outcome, early=bool(early), message="; ".join(filter(None, remarks)))
         return dataclasses.replace(outcome, message="; ".join(filter(None, (outcome.message, reporter.remark()))))
     except (Exception, SystemExit) as error:  # noqa: BLE001  the boundary: every error of the job is an outcome
         return outcomes.raised(request, error, reporter.last)
@@ -280,18 +288,30 @@ class Reporter:
         self.is_quiet = False
 
     def __call__(self, step: int, metrics: Mapping[str, float], *, waits: bool = True) -> bool:
-        """Sends the metrics of one step; whether the trial is to end as pruned."""
+        """Sends the metrics of one step; whether the trial is to end as pruned.
+
+        Raises:
+            Finished: a stop rule is met; if the job does not wait, the slot ends it.
+        """
         remark = "" if self.newest else self.remark()
         self.last = metrics
-        self.newest.update(metrics)
+        for name, value in metrics.items():
+            # Where the best report counts, one that diverges at the end has had a value.
+            if math.isfinite(value) or name not in self.newest or name not in self._request.reported:
+                self.newest[name] = value
         with contextlib.suppress(OSError, ValueError, AttributeError):  # the job may have closed or replaced its streams
             if remark:
                 print(f"warning: {remark}")  # noqa: T201  into the trial's log
             if not self.is_quiet:
                 print(progress.line(step, metrics), flush=True)  # noqa: T201  into the trial's log
         self._channel.send(messages.Reported(step, metrics, time.time(), time.monotonic(), remark, waits))
-        if not self._request.prunable or not waits:
+        if not waits:
             return False
-        answer = self._channel.receive()
-        assert isinstance(answer, messages.AnswerReport), "a report is answered with AnswerReport"
-        return answer.prune
+        prune = False
+        if self._request.prunable:
+            answer = self._channel.receive()
+            assert isinstance(answer, messages.AnswerReport), "a report is answered with AnswerReport"
+            prune = answer.prune
+        if why := stopping.early(self._request.stop, step, metrics):
+            raise context.Finished(f"stopped at step {step}: {why}")
+        return prune

@@ -158,6 +158,7 @@ def test_wandb_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for step in range(3):
         run.log({"acc": step / 4, "eval": {"loss": 1.5}, "text": "x" * 40_000})
     run.finish()
+    wandb.teardown()  # as at the end of a process: only now all is written
     made = trial.read(ended=True)
     assert [(step, metrics["acc"]) for step, metrics in made] == [(0, 0.0), (1, 0.25), (2, 0.5)]
     assert trial.reader.newest["eval.loss"] == 1.5

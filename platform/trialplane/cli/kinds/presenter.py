@@ -151,6 +151,17 @@ def numbered(noun: str, rows: Sequence[TrialRow]) -> list[Column]:
     return [trials, attempts] if any(row.attempt > 1 for row in rows) else [trials]
 
 
+def goals(job: Job) -> str:
+    """What is to become how: `maximize accuracy`, or `maximize best accuracy`."""
+    return ", ".join(f"{one.direction} {'best ' if one.of == 'best' else ''}{one.metric}" for one in job.objectives)
+
+
+def best_steps(job: Job, rows: Sequence[TrialRow]) -> list[Column]:
+    """The step of the report that is the final value of an objective, where its best report may be."""
+    best = [one.metric for one in job.objectives if one.of == "best"]
+    return [(f"{metric} at step", [row.best_steps.get(metric) for row in rows]) for metric in best]
+
+
 def table(names: Sequence[Column], rows: Sequence[TrialRow], shown: Sequence[Column]) -> Table:
     """Results as a table: identifying columns, state, `shown` columns, time, and message if any row has one."""
     columns: list[Column] = [*names, ("state", [row.state.value for row in rows]), *shown]

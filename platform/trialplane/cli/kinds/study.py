@@ -26,10 +26,9 @@ class StudyPresenter(Presenter):
         study = cast("Study", job)
         search = study.search
         searched = search.function or errors.counted(len(search.parameters), "parameter")
-        goals = ", ".join(f"{objective.direction} {objective.metric}" for objective in job.objectives)
         watched = "" if study.pruner.name == "none" else f" by {search.watched(job.objectives[0]).metric}"
         return (
-            f"{errors.counted(study.trials, 'trial')}, {study.parallel} at a time, {searched}, {goals}, "
+            f"{errors.counted(study.trials, 'trial')}, {study.parallel} at a time, {searched}, {presenter.goals(job)}, "
             f"sampler {study.sampler.name}, pruner {study.pruner.name}{watched}"
         )
 
@@ -86,7 +85,8 @@ class StudyPresenter(Presenter):
         params = dict.fromkeys(name for row in rows for name in row.params)
         metrics: list[Column] = [(one.metric, [row.metrics.get(one.metric) for row in rows]) for one in job.objectives]
         sampled: list[Column] = [(name, [row.params.get(name) for row in rows]) for name in params]
-        return presenter.table(presenter.numbered(self.noun, rows), rows, [*metrics, *sampled])
+        shown = [*metrics, *presenter.best_steps(job, rows), *sampled]
+        return presenter.table(presenter.numbered(self.noun, rows), rows, shown)
 
 
 def counts(status: RunStatus) -> str:

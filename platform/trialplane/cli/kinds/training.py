@@ -37,10 +37,9 @@ class TrainingPresenter(Presenter):
     def valid(self, job: Job) -> str:
         """See `Presenter`."""
         training = cast("Training", job)
-        goals = ", ".join(f"{objective.direction} {objective.metric}" for objective in job.objectives)
         gpus = f"with {errors.counted(job.resources.gpus, 'GPU')}{' each' if training.nodes > 1 else ''}"
         nodes = f"{errors.counted(training.nodes, 'node')} {gpus if job.resources.gpus else 'without GPUs'}"
-        return f"{errors.counted(job.world_size, 'rank')} on {nodes}, {goals}"
+        return f"{errors.counted(job.world_size, 'rank')} on {nodes}, {presenter.goals(job)}"
 
     def line(self, status: RunStatus) -> str:
         """See `Presenter`."""
@@ -93,6 +92,7 @@ class TrainingPresenter(Presenter):
         reported = (name for row in rows for name in row.metrics if name not in _PASSING)
         names = dict.fromkeys([*job.required_metrics, *reported])
         shown: list[Column] = [(name, [row.metrics.get(name) for row in rows]) for name in names]
+        shown += presenter.best_steps(job, rows)
         return presenter.table([("attempt", [row.attempt for row in rows])], rows, shown)
 
     def left(self, status: RunStatus) -> float | None:

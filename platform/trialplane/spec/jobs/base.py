@@ -16,7 +16,7 @@ from trialplane.spec import former, models, values
 from trialplane.spec.cluster import Cluster
 from trialplane.spec.jobs.roles import Role
 from trialplane.spec.resources import Budget, Checkpoints, Resources, Retries
-from trialplane.spec.search import NO_SEARCH, Objective, Search
+from trialplane.spec.search import NO_SEARCH, Objective, Search, Stop
 
 NAME = r"^[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?$"
 RUN = r"^[a-z]([a-z0-9-]*[a-z0-9])?$"  # of a run; `plan.check_name` says more
@@ -130,6 +130,11 @@ class Base(models.Model):
     def search(self) -> Search:
         """How parameters are drawn and trials compared: not at all, but in a study."""
         return NO_SEARCH
+
+    @property
+    def stops(self) -> tuple[Stop, ...]:
+        """What ends a trial early, as complete."""
+        return ()
 
     @property
     def required_metrics(self) -> tuple[str, ...]:

@@ -173,6 +173,7 @@ class Collection(Base):
         **base.search_fields(_SEARCH),
         "trials": "is for a search (kind: hpo); a collection has collect.iterations",
         "parallel": "is for a search (kind: hpo): iterations come one after another; a collection has collect.workers",
+        "stop": "ends a trial by its reports (kind: hpo, kind: train); an iteration ends when its learner returns",
         "ranks": _RANKS,
         "nodes": _RANKS,
         "divided": _RANKS,

@@ -12,6 +12,7 @@ from trialplane.errors import Issue, Place
 from trialplane.spec import values
 from trialplane.spec.jobs import program
 from trialplane.spec.jobs.base import Base
+from trialplane.spec.search import Stop, Stops
 
 # /dev/shm of each rank: NCCL's buffers between GPUs of a node, and the batches of a DataLoader's workers.
 _SHM_OF_GPU_RANK = 2**30
@@ -29,6 +30,9 @@ class Ranked(Base):
         default=None, gt=0, description="Processes of one trial on each node; left out: one per GPU, or one."
     )
     nodes: values.Integer = Field(default=1, gt=0, description="Machines (pods) that run one trial together.")
+    stop: Stops = Field(
+        default=(), description="What ends a trial early, as complete with what it has reported: a rule, or a list of them."
+    )
     script: program.ScriptFile | None = Field(
         default=None, description="A Python script of the job's folder that a trial runs as it is, instead of an entrypoint."
     )
@@ -46,6 +50,11 @@ class Ranked(Base):
         default=None,
         description="Where the script or command leaves its metrics; in its output and MLflow calls when left out.",
     )
+
+    @property
+    def stops(self) -> tuple[Stop, ...]:
+        """What ends a trial early, as complete."""
+        return (self.stop,) if isinstance(self.stop, Stop) else self.stop
 
     def functions(self) -> Iterator[tuple[Place, str, tuple[str, ...]]]:
         """None where a trial runs a script or a command."""

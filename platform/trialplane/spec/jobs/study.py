@@ -60,7 +60,7 @@ class Study(Ranked):
     pruner: Pruner = Field(default_factory=lambda: Pruner(name="none"), description="How bad trials are stopped early.")
     trials: values.Integer = Field(default=20, gt=0, description="Number of trials; a retry is not counted.")
     parallel: values.Integer = Field(default=1, gt=0, description="Number of trials at the same time.")
-    enqueue: tuple[dict[str, values.Choice], ...] = Field(
+    enqueue: tuple[dict[str, values.Plain], ...] = Field(
         default=(), description="Points to try first; parameters that a point leaves out are drawn."
     )
 
@@ -162,9 +162,11 @@ def _conditions(job: Study, known: Collection[Any]) -> Iterator[Issue]:
             if other not in job.space:
                 yield Issue(place, _no_parameter(job, other))
                 continue
+            whole = list(allowed)
+            cure = f"; for that list write {other}: [{whole}]" if job.space[other].holds(whole) else ""
             for value in allowed:
                 if not job.space[other].holds(value):
-                    yield Issue(place, f"{other} is never {value!r}; it is {space.describe(job.space[other])}")
+                    yield Issue(place, f"{other} is never {value!r}; it is {space.describe(job.space[other])}{cure}")
     circle = space.cycle(job.space)
     if circle:
         yield Issue(("space", circle[0], "when"), f"the conditions go round in a circle: {' → '.join(circle)}")
@@ -240,7 +242,10 @@ def _finite(job: Study, any_trials: bool) -> Iterator[Issue]:
         return
     endless = [key for key, parameter in job.space.items() if parameter.count is None]
     for key in endless:
-        yield Issue(("space", key, "step"), f"is missing; the {name} sampler needs a step or choices")
+        if isinstance(job.space[key], space.NormalParameter):
+            yield Issue(("space", key), f"has no steps, and the {name} sampler tries every value; take another sampler")
+        else:
+            yield Issue(("space", key, "step"), f"is missing; the {name} sampler needs a step or choices")
     conditional = [key for key, parameter in job.space.items() if parameter.when] if name == "grid" else []
     for key in conditional:
         yield Issue(("space", key, "when"), "the grid sampler knows no conditions; use bruteforce")
@@ -272,7 +277,8 @@ def _start_point(job: Study) -> Iterator[Issue]:
     if not set(start) <= set(job.space):
         return  # one that is lacking was misspelt
     for name, parameter in job.space.items():
-        if name not in start and not isinstance(parameter, space.CategoricalParameter) and parameter.low < parameter.high:
+        needed = not isinstance(parameter, space.CategoricalParameter) and parameter.count != 1
+        if name not in start and needed:
             yield Issue(("sampler", "x0"), f"lacks {name}; cmaes starts from a value for each parameter that is a number")
 
 

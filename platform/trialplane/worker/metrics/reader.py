@@ -38,11 +38,13 @@ class Reader:
 
     Attributes:
         newest: the newest value of each metric.
+        finite: the newest one that is finite.
         count: reports so far.
     """
 
     def __init__(self, program: Program, log: Path, folder: Path, now: float) -> None:
         self.newest: dict[str, float] = {}
+        self.finite: dict[str, float] = {}
         self.count = 0
         self._reported: set[str] = set()
         self._folder = folder
@@ -98,6 +100,7 @@ class Reader:
             if len(self.newest) >= MOST_NAMES:
                 del found.metrics[name]
         self.newest.update(found.metrics)
+        self.finite.update((name, value) for name, value in found.metrics.items() if math.isfinite(value))
 
     def _look(self) -> None:
         """Finds the files of sources that have appeared."""

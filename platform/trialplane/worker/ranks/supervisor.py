@@ -36,7 +36,7 @@ from trialplane.worker.ranks.verdict import Next, Verdict
 
 SETTLE = 1.0  # seconds to wait for the cause of a failure that may be a consequence
 ENDING_GRACE = 5.0  # seconds between SIGTERM and SIGKILL for ranks of a trial that has failed: they may be writing a file
-PRUNED_GRACE = 1.0  # the same for one that was pruned: it does not continue
+OVER_GRACE = 1.0  # the same for one that was pruned, or that a stop rule ended: it does not continue
 ABORT_GRACE = 1.5  # seconds for the stacks of all ranks; the slot gives 2
 
 
@@ -222,7 +222,8 @@ class Supervisor:
             self._signal(signal.SIGTERM)
         elif what is Next.END:
             decided = self._verdict.decided
-            grace = PRUNED_GRACE if decided is not None and decided.state is TrialState.PRUNED else ENDING_GRACE
+            is_over = decided is not None and (decided.early or decided.state is TrialState.PRUNED)
+            grace = OVER_GRACE if is_over else ENDING_GRACE
             self._due = {"kill": now + min(grace, self._config.grace)}
             self._signal(signal.SIGTERM)
         for remark in self._verdict.remarks:

@@ -52,9 +52,9 @@ class Verdict:
         self._reported[rank] = outcome
         if self.decided is not None:
             return Next.GO_ON
-        if outcome.state is TrialState.COMPLETE:
+        if outcome.state is TrialState.COMPLETE and not outcome.early:
             return Next.GO_ON if rank else Next.RESULT
-        if outcome.state is TrialState.PRUNED:
+        if outcome.state is TrialState.PRUNED or outcome.early:
             self.decided = outcome
             return Next.END
         if outcome.failure is FailureClass.LOST:  # it has stopped; the others may still be saving theirs
@@ -98,7 +98,7 @@ class Verdict:
         if self.decided is None and self._failures:
             self.settled()
         if self.decided is not None:
-            return dataclasses.replace(self.decided, metrics=metrics)
+            return self.decided if self.decided.early else dataclasses.replace(self.decided, metrics=metrics)
         if self._is_complete():
             result = self._reported[self._ranks[0]]
             return dataclasses.replace(result, message=self._left) if self._left else result
