@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -45,6 +47,7 @@ class Trials(Bench):
         *,
         prune_at: int | None = None,
         stop_at: int | None = None,
+        kill_at: int | None = None,
         after: Ended | None = None,
         resume: Ended | None = None,
         **params: Any,
@@ -55,6 +58,7 @@ class Trials(Bench):
             library: whose example.
             prune_at: number of the report, from 1, that is answered so that the trial is pruned.
             stop_at: number of the report at which a stop is requested, as a pause does.
+            kill_at: number of the report at which the trial's process is killed.
             after: the attempt of the same trial before this one.
             resume: a trial whose checkpoints are those of the run that `--resume` names.
             **params: of the example.
@@ -72,6 +76,9 @@ class Trials(Bench):
             reports += [(report.step, dict(report.metrics)) for report in event.reports]
             if event.waiting and len(reports) == stop_at:
                 self.slot.stop("paused")
+            if event.waiting and len(reports) == kill_at:
+                assert self.slot._running is not None
+                os.kill(self.slot._running.pid, signal.SIGKILL)
             event = self.slot.answer(prune=event.waiting and len(reports) == prune_at)
         reports += [(report.step, dict(report.metrics)) for report in event.reports]
         return Ended(request.trial, tuple(reports), event.outcome)

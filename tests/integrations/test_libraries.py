@@ -95,6 +95,34 @@ def test_a_stopped_trial_goes_on_from_its_checkpoint_as_if_undisturbed(
     assert second.outcome.metrics == undisturbed(library).outcome.metrics
 
 
+@every_library
+def test_a_stop_with_the_last_report_loses_nothing(
+    trials: Trials, undisturbed: Callable[[str], Ended], library: str
+) -> None:
+    """A loop of one's own, and CatBoost, do not know that it was the last one: there is another attempt, in which nothing is
+    left to do.
+    """
+    ended = trials.attempt(library, stop_at=len(LIBRARIES[library].steps))
+    if ended.outcome.failure is FailureClass.LOST:
+        assert library in ("accelerate", "catboost")
+        ended = trials.attempt(library, after=ended)
+        assert ended.steps == []
+    assert ended.outcome.state is TrialState.COMPLETE, ended.outcome.traceback
+    assert ended.outcome.metrics == undisturbed(library).outcome.metrics
+
+
+@every_library
+def test_a_trial_killed_with_its_last_report_ends_in_another_attempt(
+    trials: Trials, undisturbed: Callable[[str], Ended], library: str
+) -> None:
+    """Whatever the last checkpoint is: what an example returns is there also when nothing, or little, is left to do."""
+    first = trials.attempt(library, kill_at=len(LIBRARIES[library].steps))
+    assert first.outcome.failure is FailureClass.CRASHED
+    second = trials.attempt(library, after=first)
+    assert second.outcome.state is TrialState.COMPLETE, second.outcome.traceback
+    assert second.outcome.metrics == undisturbed(library).outcome.metrics
+
+
 @pytest.mark.parametrize("library", ["accelerate", "catboost", "huggingface", "xgboost"])
 def test_a_trial_goes_on_from_that_of_another_run(trials: Trials, undisturbed: Callable[[str], Ended], library: str) -> None:
     """One library for each way in which checkpoints are found."""

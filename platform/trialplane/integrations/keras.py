@@ -70,9 +70,11 @@ class TrialCallback(keras.callbacks.Callback):  # type: ignore[misc]  # keras ha
         done = epoch + 1
         trialplane.report(done, **numbers(logs or {}))
         ctx = trialplane.current()
-        stops = ctx is not None and ctx.stopping
+        if ctx is None or done == self.params["epochs"]:  # fit has no history to give when no epoch is left to do
+            return
+        stops = ctx.stopping
         if stops or done % self._every == 0:
             self._saves.save(done, lambda file: self.model.save_weights(str(file)))
             self._saved = done
-        if ctx is not None and stops and done < self.params["epochs"]:
+        if stops:
             raise ctx.stopped(done)

@@ -40,11 +40,13 @@ class TrialCallback:
         found = self._saves.newest()
         self.model: Any = None if found is None else lightgbm.Booster(model_file=str(found.file))
         self._done = 0 if found is None else found.step
+        self._total: int | None = None
         _ = (ctx := trialplane.current()) is not None and ctx.stopping  # from here on SIGTERM is a request
 
     def rounds(self, total: int) -> int:
-        """How many of so many rounds are left to do."""
-        return max(0, total - self._done)
+        """How many of so many rounds are left to do; at least 1, as nothing is saved after the last."""
+        self._total = total
+        return max(1, total - self._done)
 
     def __call__(self, env: Any) -> None:
         """Reports, and saves when it is time.
@@ -60,6 +62,8 @@ class TrialCallback:
         ctx = trialplane.current()
         stops = ctx is not None and ctx.stopping
         is_one = isinstance(env.model, lightgbm.Booster)  # in lgb.cv it is one for each fold, which nothing goes on from
+        if done == self._total:
+            return
         if is_one and (stops or done % self._every == 0):
             self._saves.save(done, lambda file: env.model.save_model(file, num_iteration=-1))
         if ctx is not None and stops:

@@ -79,8 +79,10 @@ class TrialCallback(Callback):  # type: ignore[misc]  # its types are not fit fo
         """Reports the epoch, and saves when it is time."""
         self._reports.add(trainer.global_step, self._new(trainer))
         self._reports.send()
-        done, all_epochs = trainer.current_epoch + 1, trainer.max_epochs
-        if done != all_epochs and not trainer.should_stop and self._is_requested(trainer):
+        done = trainer.current_epoch + 1
+        if trainer.should_stop or done == trainer.max_epochs:  # fit has no metrics to give when no epoch is left to do
+            return
+        if self._is_requested(trainer):
             self._stop(trainer)
         if done % self._every == 0:
             self._save(trainer)

@@ -40,10 +40,12 @@ class TrialCallback(xgboost.callback.TrainingCallback):  # type: ignore[misc]  #
         found = self._saves.newest()
         self.model: Any = None if found is None else xgboost.Booster(model_file=str(found.file))
         self._done = 0 if found is None else found.step
+        self._total: int | None = None
 
     def rounds(self, total: int) -> int:
-        """How many of so many rounds are left to do."""
-        return max(0, total - self._done)
+        """How many of so many rounds are left to do; at least 1, as nothing is saved after the last."""
+        self._total = total
+        return max(1, total - self._done)
 
     def before_training(self, model: Any) -> Any:
         """From here on SIGTERM is a request."""
@@ -59,6 +61,8 @@ class TrialCallback(xgboost.callback.TrainingCallback):  # type: ignore[misc]  #
         ctx = trialplane.current()
         stops = ctx is not None and ctx.stopping
         is_one = isinstance(model, xgboost.Booster)  # in xgb.cv it is one for each fold, which nothing goes on from
+        if done == self._total:
+            return False
         if is_one and (stops or done % self._every == 0):
             self._saves.save(done, model.save_model)
         if ctx is not None and stops:

@@ -36,7 +36,7 @@ def run(ctx):
         learning_rate=ctx.params.get("rate", 0.1),
         max_grad_norm=0.0,
         per_device_train_batch_size=8 // ctx.world_size,
-        logging_steps=2,
+        logging_steps=ctx.params.get("log", 2),
         eval_strategy="steps",
         eval_steps=4,
         save_strategy=ctx.params.get("save", "epoch"),
