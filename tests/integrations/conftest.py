@@ -48,6 +48,7 @@ class Trials(Bench):
         prune_at: int | None = None,
         stop_at: int | None = None,
         kill_at: int | None = None,
+        signal_at: int | None = None,
         after: Ended | None = None,
         resume: Ended | None = None,
         **params: Any,
@@ -59,6 +60,7 @@ class Trials(Bench):
             prune_at: number of the report, from 1, that is answered so that the trial is pruned.
             stop_at: number of the report at which a stop is requested, as a pause does.
             kill_at: number of the report at which the trial's process is killed.
+            signal_at: number of the report at which its last rank alone gets SIGTERM.
             after: the attempt of the same trial before this one.
             resume: a trial whose checkpoints are those of the run that `--resume` names.
             **params: of the example.
@@ -74,14 +76,26 @@ class Trials(Bench):
         event = self.slot.run(request)
         while event.outcome is None:
             reports += [(report.step, dict(report.metrics)) for report in event.reports]
-            if event.waiting and len(reports) == stop_at:
-                self.slot.stop("paused")
-            if event.waiting and len(reports) == kill_at:
-                assert self.slot._running is not None
-                os.kill(self.slot._running.pid, signal.SIGKILL)
+            if event.waiting and self.slot._running is not None:
+                number, pid = len(reports), self.slot._running.pid
+                if number == stop_at:
+                    self.slot.stop("paused")
+                if number == kill_at:
+                    os.kill(pid, signal.SIGKILL)
+                if number == signal_at:
+                    os.kill(self.children(pid)[-1], signal.SIGTERM)
             event = self.slot.answer(prune=event.waiting and len(reports) == prune_at)
         reports += [(report.step, dict(report.metrics)) for report in event.reports]
         return Ended(request.trial, tuple(reports), event.outcome)
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trials]:
+    """A slot for trials of two ranks, of the libraries that have ranks."""
+    preload = ("with_accelerate", "with_huggingface", "with_lightning")
+    with Trials(tmp_path_factory.mktemp("ranks"), MODULES, preload=preload, ranks=2, cpus=2, grace=60.0) as bench:
+        assert bench.ready.unclean == ()
+        yield bench
 
 
 @pytest.fixture(scope="session")

@@ -37,6 +37,8 @@ def held(ctx, number):
     def report(step=None, **metrics):
         ctx.report(step, **metrics)
         steps.append(step)
+        if len(steps) == number:
+            sys.stderr.write("waits for a stop\n")  # for the test, which finds it in the log
         while len(steps) == number and not ctx.stopping:
             time.sleep(0.005)
 
