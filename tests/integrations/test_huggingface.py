@@ -20,6 +20,13 @@ def test_an_evaluation_is_in_the_report_of_its_step(trials: Trials) -> None:
     assert "train_loss" in reports[16], "what the Trainer logs at its end"
 
 
+def test_a_training_that_never_saves_saves_when_it_is_stopped(trials: Trials) -> None:
+    first = trials.attempt("huggingface", stop_at=2, save="no")
+    assert first.outcome.message == "paused: stopped by SIGTERM after step 5, with a checkpoint"
+    second = trials.attempt("huggingface", after=first, save="no")
+    assert (second.outcome.state, second.steps) == (TrialState.COMPLETE, [6, 8, 10, 12, 14, 16]), second.outcome.traceback
+
+
 @pytest.mark.parametrize("how", ["cut", "missing"])
 def test_a_checkpoint_that_was_not_finished_is_passed_over(trials: Trials, how: str) -> None:
     first = trials.attempt("huggingface", stop_at=5)

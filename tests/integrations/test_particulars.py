@@ -1,4 +1,4 @@
-"""What is particular to Keras, XGBoost, LightGBM and CatBoost.
+"""What is particular to Keras, XGBoost, LightGBM, CatBoost and Accelerate.
 
 Not checked here: what every library does (test_libraries.py).
 """
@@ -63,3 +63,18 @@ def test_a_catboost_trial_needs_the_block_that_ends_it(trials: Trials) -> None:
     assert ended.outcome.failure is FailureClass.ERROR
     assert "call fit within a block of `with catboost.TrialCallback() as callback:`" in ended.outcome.traceback
     assert ended.steps == []
+
+
+def test_half_a_checkpoint_of_accelerate_is_none(trials: Trials) -> None:
+    """A process that is killed while it saves leaves a folder with another name; the step is saved again."""
+    first = trials.attempt("accelerate", stop_at=5)
+    folder = trials.checkpoints(first.trial)
+    (folder / "step-0000000005").rename(folder / ".step-0000000008.saving")
+    second = trials.attempt("accelerate", after=first)
+    assert (second.outcome.state, second.steps) == (TrialState.COMPLETE, [5, 6, 7, 8]), second.outcome.traceback
+    assert sorted(path.name for path in folder.iterdir()) == ["step-0000000004", "step-0000000008"]
+
+
+def test_accelerate_counts_steps_that_are_not_given(trials: Trials) -> None:
+    ended = trials.attempt("accelerate", counts=True)
+    assert ended.steps == list(range(8))

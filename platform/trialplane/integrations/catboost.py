@@ -56,7 +56,8 @@ class TrialCallback:
         self.snapshot = {"save_snapshot": True, "snapshot_file": str(file), "snapshot_interval": save_every}
 
     def __enter__(self) -> TrialCallback:
-        _ = (ctx := trialplane.current()) is not None and ctx.stopping  # from here on SIGTERM is a request
+        if (ctx := trialplane.current()) is not None:
+            _ = ctx.stopping  # from here on SIGTERM is a request
         self._is_inside = True
         return self
 

@@ -7,9 +7,9 @@
 Metrics have the names that the Trainer logs: `loss`, `eval_loss`, `eval_accuracy`. What is reported is in MLflow too, so
 leave `report_to` at "none": otherwise MLflow gets each number twice.
 
-There is no backend for `Trainer.hyperparameter_search`. A backend gets a Trainer that is built already, holds the model and
-the data, and cannot be sent to other processes; and in a trial there is nothing left to search. The search is job.yaml's
-`space`, and `hp_space` is what it was made from.
+There is no backend for `Trainer.hyperparameter_search`: it would get a Trainer that holds the model and the data in this
+process, and cannot be sent to trials; and in a trial there is nothing left to search. What `hp_space` returned becomes the
+`space` of job.yaml.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ class TrialCallback(TrainerCallback):  # type: ignore[misc]  # transformers has 
         self._stops = False
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """From here on SIGTERM is a request."""
-        self._training = True
-        self._stops = _is_requested(args)
+        """Makes SIGTERM a request."""
+        self._training, self._stops = True, False
+        _is_requested(args)
 
     def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Reports the step before, which is over now."""

@@ -41,7 +41,8 @@ class TrialCallback(keras.callbacks.Callback):  # type: ignore[misc]  # keras ha
 
     def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
         """Loads the checkpoint, if there is one."""
-        _ = (ctx := trialplane.current()) is not None and ctx.stopping  # from here on SIGTERM is a request
+        if (ctx := trialplane.current()) is not None:
+            _ = ctx.stopping  # from here on SIGTERM is a request
         if self._found is not None:
             if self.model.optimizer is not None and not self.model.optimizer.built:
                 self.model.optimizer.build(self.model.trainable_variables)  # else its state would not be loaded

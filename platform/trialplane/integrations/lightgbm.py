@@ -6,7 +6,7 @@
     )
 
     model = LGBMClassifier(n_estimators=callback.rounds(200))
-    model.fit(x, y, eval_set=[(valid_x, valid_y)], init_model=callback.model, callbacks=[callback])
+    model.fit(x, y, eval_X=valid_x, eval_y=valid_y, init_model=callback.model, callbacks=[callback])
 
 Metrics are named after the data and the metric, `valid_0-auc`: LightGBM prints `valid_0's auc`.
 """
@@ -41,7 +41,8 @@ class TrialCallback:
         self.model: Any = None if found is None else lightgbm.Booster(model_file=str(found.file))
         self._done = 0 if found is None else found.step
         self._total: int | None = None
-        _ = (ctx := trialplane.current()) is not None and ctx.stopping  # from here on SIGTERM is a request
+        if (ctx := trialplane.current()) is not None:
+            _ = ctx.stopping  # from here on SIGTERM is a request
 
     def rounds(self, total: int) -> int:
         """How many of so many rounds are left to do; at least 1, as nothing is saved after the last."""
@@ -60,11 +61,11 @@ class TrialCallback:
         if newest:
             trialplane.report(done, **numbers(newest))
         ctx = trialplane.current()
-        stops = ctx is not None and ctx.stopping
-        is_one = isinstance(env.model, lightgbm.Booster)  # in lgb.cv it is one for each fold, which nothing goes on from
-        if done == self._total:
+        if ctx is None or done == self._total:
             return
+        stops = ctx.stopping
+        is_one = isinstance(env.model, lightgbm.Booster)  # in lgb.cv it is one for each fold, which nothing goes on from
         if is_one and (stops or done % self._every == 0):
             self._saves.save(done, lambda file: env.model.save_model(file, num_iteration=-1))
-        if ctx is not None and stops:
+        if stops:
             raise ctx.stopped(done if is_one else None)

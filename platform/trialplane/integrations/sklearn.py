@@ -55,8 +55,7 @@ def fit_epochs(
     if found is not None:
         model, done = joblib.load(found.file), found.step
     while done < epochs:
-        stops = ctx is not None and ctx.stopping  # read before the first epoch too: from then on SIGTERM is a request
-        if ctx is not None and stops:
+        if ctx is not None and ctx.stopping:  # read before the first epoch too: from then on SIGTERM is a request
             raise ctx.stopped(done or None)
         fit(model)
         done += 1

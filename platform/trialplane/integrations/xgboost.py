@@ -48,8 +48,9 @@ class TrialCallback(xgboost.callback.TrainingCallback):  # type: ignore[misc]  #
         return max(1, total - self._done)
 
     def before_training(self, model: Any) -> Any:
-        """From here on SIGTERM is a request."""
-        _ = (ctx := trialplane.current()) is not None and ctx.stopping
+        """Makes SIGTERM a request."""
+        if (ctx := trialplane.current()) is not None:
+            _ = ctx.stopping
         return model
 
     def after_iteration(self, model: Any, epoch: int, evals_log: Mapping[str, Mapping[str, Any]]) -> bool:
@@ -59,13 +60,13 @@ class TrialCallback(xgboost.callback.TrainingCallback):  # type: ignore[misc]  #
         if newest:
             trialplane.report(done, **numbers(newest))
         ctx = trialplane.current()
-        stops = ctx is not None and ctx.stopping
-        is_one = isinstance(model, xgboost.Booster)  # in xgb.cv it is one for each fold, which nothing goes on from
-        if done == self._total:
+        if ctx is None or done == self._total:
             return False
+        stops = ctx.stopping
+        is_one = isinstance(model, xgboost.Booster)  # in xgb.cv it is one for each fold, which nothing goes on from
         if is_one and (stops or done % self._every == 0):
             self._saves.save(done, model.save_model)
-        if ctx is not None and stops:
+        if stops:
             raise ctx.stopped(done if is_one else None)
         return False
 

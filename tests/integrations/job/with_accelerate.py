@@ -28,7 +28,7 @@ def run(ctx):
         accelerator.backward(loss)
         optimizer.step()
         optimizer.zero_grad()
-        accelerator.log({"loss": loss, "what": "a text"} | evaluate(), step=step + 1)
+        accelerator.log({"loss": loss, "what": "a text"} | evaluate(), step=None if ctx.params.get("counts") else step + 1)
         accelerate.stop(accelerator, step + 1)
         if (step + 1) % 4 == 0:
             accelerate.save(accelerator, step + 1)
