@@ -24,6 +24,16 @@ def test_a_keras_epoch_that_is_given_up_is_begun_anew(trials: Trials) -> None:
     assert third.outcome.metrics == whole.outcome.metrics
 
 
+def test_a_keras_epoch_that_is_all_but_done_is_saved(trials: Trials) -> None:
+    first = trials.attempt("keras", interrupt=1, batch=3)
+    assert (first.steps, first.outcome.message) == ([1], "stopped by SIGTERM after step 1, with a checkpoint")
+
+
+def test_the_state_of_a_keras_optimizer_that_is_not_built_is_loaded_too(trials: Trials) -> None:
+    first = trials.attempt("keras", stop_at=2)
+    assert trials.attempt("keras", after=first, unbuilt=True).outcome.metrics == {"score": 8.0}, "2 epochs of 4 batches"
+
+
 def test_keras_must_be_told_where_its_epochs_go_on(trials: Trials) -> None:
     first = trials.attempt("keras", stop_at=2, told=False)
     second = trials.attempt("keras", after=first, told=False)

@@ -45,7 +45,7 @@ class TrialCallback(keras.callbacks.Callback):  # type: ignore[misc]  # keras ha
             _ = ctx.stopping  # from here on SIGTERM is a request
         if self._found is not None:
             if self.model.optimizer is not None and not self.model.optimizer.built:
-                self.model.optimizer.build(self.model.trainable_variables)  # else its state would not be loaded
+                self.model.optimizer.build(self.model.trainable_variables)  # TensorFlow's may not be
             self.model.load_weights(str(self._found.file))
 
     def on_epoch_begin(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:

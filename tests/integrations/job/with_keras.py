@@ -14,10 +14,14 @@ from trialplane.integrations import keras
 
 
 class Interrupt(k3.callbacks.Callback):
-    """Requests a stop in the middle of an epoch, where nothing is reported and so no test can."""
+    """Requests a stop in a batch of an epoch, where nothing is reported and so no test can."""
+
+    def __init__(self, batch):
+        super().__init__()
+        self.batch = batch
 
     def on_train_batch_begin(self, batch, logs=None):
-        if batch == 1:
+        if batch == self.batch:
             os.kill(os.getpid(), signal.SIGTERM)
 
 
@@ -27,6 +31,10 @@ def run(ctx):
     loss = k3.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(optimizer=k3.optimizers.Adam(0.05), loss=loss, metrics=["accuracy"])
     callback = keras.TrialCallback()
+    if ctx.params.get("unbuilt"):  # as TensorFlow's optimizers are when the training begins
+        callback.set_model(model)
+        callback.on_train_begin()
+        return {"score": float(model.optimizer.iterations)}
     history = model.fit(
         *TRAIN,
         batch_size=16,
@@ -34,7 +42,10 @@ def run(ctx):
         shuffle=False,
         validation_data=VALID,
         initial_epoch=callback.initial_epoch if ctx.params.get("told", True) else 0,
-        callbacks=[callback, *([Interrupt()] if ctx.params.get("interrupt") == ctx.attempt else [])],
+        callbacks=[
+            callback,
+            *([Interrupt(ctx.params.get("batch", 1))] if ctx.params.get("interrupt") == ctx.attempt else []),
+        ],
         verbose=0,
     )
     return {"score": history.history["val_loss"][-1]}
