@@ -5,6 +5,7 @@ Not checked here: what every library does (test_libraries.py), and ranks (test_r
 
 from __future__ import annotations
 
+import pytest
 from tests.integrations.conftest import Trials
 
 from trialplane.wire.states import TrialState
@@ -28,6 +29,14 @@ def test_a_stop_within_an_epoch_is_saved_within_it(trials: Trials) -> None:
     second = trials.attempt("lightning", validate=0.5, after=first)
     assert second.outcome.state is TrialState.COMPLETE, second.outcome.traceback
     assert second.steps == [8, 10, 12, 14, 16]
+
+
+@pytest.mark.parametrize(("steps", "reported"), [(3, [2, 3]), (4, [2, 4])])
+def test_a_stop_in_the_last_step_changes_nothing(trials: Trials, steps: int, reported: list[int]) -> None:
+    """The report of step 2 is sent before step 3; step 4 is the last one of an epoch."""
+    ended = trials.attempt("lightning", validate=0.5, steps=steps, stop_at=1 if steps == 3 else 2)
+    assert (ended.outcome.state, ended.outcome.message) == (TrialState.COMPLETE, "")
+    assert ended.steps == reported
 
 
 def test_it_works_with_pytorch_lightning(trials: Trials) -> None:

@@ -67,7 +67,7 @@ class TrialCallback(Callback):  # type: ignore[misc]  # its types are not fit fo
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Saves, and ends the attempt, when a stop is requested."""
-        if not trainer.is_last_batch and self._is_requested(trainer):
+        if not trainer.is_last_batch and trainer.global_step != trainer.max_steps and self._is_requested(trainer):
             self._stop(trainer)
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
@@ -80,8 +80,8 @@ class TrialCallback(Callback):  # type: ignore[misc]  # its types are not fit fo
         self._reports.add(trainer.global_step, self._new(trainer))
         self._reports.send()
         done = trainer.current_epoch + 1
-        if trainer.should_stop or done == trainer.max_epochs:  # fit has no metrics to give when no epoch is left to do
-            return
+        if trainer.should_stop or done == trainer.max_epochs or trainer.global_step == trainer.max_steps:
+            return  # nothing is left to do: from a checkpoint of here, fit would have no metrics to give
         if self._is_requested(trainer):
             self._stop(trainer)
         if done % self._every == 0:

@@ -40,6 +40,7 @@ def run(ctx):
         accelerator="cpu",
         devices=ctx.world_size,
         max_epochs=ctx.params.get("epochs", 4),
+        max_steps=ctx.params.get("steps", -1),
         val_check_interval=ctx.params.get("validate", 1.0),
         check_val_every_n_epoch=ctx.params.get("every", 1),
         callbacks=[lightning.TrialCallback()],
