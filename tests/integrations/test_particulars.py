@@ -79,10 +79,12 @@ def test_half_a_checkpoint_of_accelerate_is_none(trials: Trials) -> None:
     """A process that is killed while it saves leaves a folder with another name; the step is saved again."""
     first = trials.attempt("accelerate", stop_at=5)
     folder = trials.checkpoints(first.trial)
-    (folder / "step-0000000005").rename(folder / ".step-0000000008.saving")
+    half = (folder / "step-0000000005").rename(folder / ".step-0000000008.saving")
+    (half / "of_a_third_rank").touch()
     second = trials.attempt("accelerate", after=first)
     assert (second.outcome.state, second.steps) == (TrialState.COMPLETE, [5, 6, 7, 8]), second.outcome.traceback
-    assert sorted(path.name for path in folder.iterdir()) == ["step-0000000004", "step-0000000008"]
+    assert sorted(path.name for path in folder.iterdir()) == ["step-0000000006", "step-0000000008"]
+    assert not (folder / "step-0000000008" / "of_a_third_rank").exists()
 
 
 def test_accelerate_counts_steps_that_are_not_given(trials: Trials) -> None:

@@ -30,7 +30,7 @@ def run(ctx):
         optimizer.zero_grad()
         accelerator.log({"loss": loss, "what": "a text"} | evaluate(), step=None if ctx.params.get("counts") else step + 1)
         accelerate.stop(accelerator, step + 1)
-        if (step + 1) % 4 == 0:
+        if (step + 1) % 2 == 0:
             accelerate.save(accelerator, step + 1)
     accelerator.end_training()
     return {"score": evaluate()["valid_loss"]}  # not what the loop has left: it may have had nothing to do
