@@ -1,0 +1,94 @@
+"""CatBoost in a trial: reports after each iteration, pruning, gentle stops, and CatBoost's own snapshots to go on from.
+
+    with catboost.TrialCallback() as callback:
+        model.fit(x, y, eval_set=…, callbacks=[callback], **callback.snapshot)
+
+Metrics are named after the data and the metric: `learn-Logloss`, `validation-Logloss`. CatBoost has callbacks on CPUs alone.
+Nothing of the package is imported here.
+"""
+
+from __future__ import annotations
+
+import shutil
+from types import TracebackType
+from typing import Any
+
+import trialplane
+from trialplane import errors
+from trialplane.integrations import saves
+from trialplane.integrations.reports import numbers
+
+_FILE = "catboost.snapshot"
+
+
+class TrialCallback:
+    """Reports the metrics of each iteration under the number of iterations done.
+
+    CatBoost turns what a callback raises into a CatBoostError. So the callback ends the training as CatBoost allows, with a
+    snapshot, and the end of the `with` block raises what ends the trial or the attempt.
+
+    Args:
+        save_every: seconds from one snapshot to the next; there is one more when a stop is requested.
+
+    Attributes:
+        snapshot: arguments of `fit`, by which CatBoost saves itself in the trial's folder and goes on from there; none
+            outside of a trial.
+
+    Raises:
+        InputError: the run's checkpoints lie at a URL, and CatBoost writes to folders alone.
+        CheckpointError: the run that `--resume` names has no snapshot.
+    """
+
+    def __init__(self, save_every: int = 60) -> None:
+        self.snapshot: dict[str, Any] = {}
+        self._is_inside = False
+        self._pending: Exception | None = None
+        ctx = trialplane.current()
+        if ctx is None:
+            return
+        file = saves.folder(ctx.checkpoints, "CatBoost") / _FILE
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if (other := ctx.resume_from) is not None and not file.exists():
+            theirs = saves.folder(other, "CatBoost") / _FILE
+            if not theirs.exists():
+                raise errors.CheckpointError(saves.none_at(other))
+            shutil.copy(theirs, file)
+        self.snapshot = {"save_snapshot": True, "snapshot_file": str(file), "snapshot_interval": save_every}
+
+    def __enter__(self) -> TrialCallback:
+        if (ctx := trialplane.current()) is not None:
+            _ = ctx.stopping  # from here on SIGTERM is a request
+        self._is_inside = True
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Raises Pruned or Stopped, when that is why the training ended. Let them pass."""
+        self._is_inside = False
+        if self._pending is not None and error is None:
+            raise self._pending
+
+    def after_iteration(self, info: Any) -> bool:
+        """Reports; False, by which CatBoost ends, when the trial is pruned or a stop is requested.
+
+        Args:
+            info: CatBoost's: `iteration`, counted from 1, and `metrics`, the values so far by data and name.
+
+        Raises:
+            RuntimeError: outside of the `with` block, where nothing would raise what ends the trial.
+        """
+        ctx = trialplane.current()
+        if ctx is None:
+            return True
+        if not self._is_inside:
+            raise RuntimeError("call fit within a block of `with catboost.TrialCallback() as callback:`")
+        newest = {f"{data}-{name}": values[-1] for data, by in info.metrics.items() for name, values in by.items()}
+        try:
+            ctx.report(info.iteration, **numbers(newest))
+        except Exception as error:  # noqa: BLE001  raised again at the end of the block, where CatBoost lets it be
+            self._pending = error
+        else:
+            if ctx.stopping:
+                self._pending = ctx.stopped(info.iteration)
+        return self._pending is None

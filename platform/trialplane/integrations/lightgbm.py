@@ -1,0 +1,71 @@
+"""LightGBM in a trial: reports after each round, pruning, gentle stops, and rounds that go on where they were.
+
+    callback = lightgbm.TrialCallback()
+    booster = lgb.train(
+        params, train, callback.rounds(200), valid_sets=[valid], init_model=callback.model, callbacks=[callback]
+    )
+
+    model = LGBMClassifier(n_estimators=callback.rounds(200))
+    model.fit(x, y, eval_X=valid_x, eval_y=valid_y, init_model=callback.model, callbacks=[callback])
+
+Metrics are named after the data and the metric, `valid_0-auc`: LightGBM prints `valid_0's auc`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import lightgbm
+
+import trialplane
+from trialplane.integrations.reports import numbers
+from trialplane.integrations.saves import Saves
+
+
+class TrialCallback:
+    """Reports the evaluations of each round under the number of rounds done, and saves the model.
+
+    Args:
+        save_every: rounds from one checkpoint to the next; there is one more when a stop is requested.
+
+    Attributes:
+        model: to go on from, as `init_model`; None when the trial begins, and outside of a trial.
+    """
+
+    order = 25  # LightGBM's own: after record_evaluation, and before early_stopping, which may raise
+
+    def __init__(self, save_every: int = 50) -> None:
+        self._every = save_every
+        self._saves = Saves("model.txt")
+        found = self._saves.newest()
+        self.model: Any = None if found is None else lightgbm.Booster(model_file=str(found.file))
+        self._done = 0 if found is None else found.step
+        self._total: int | None = None
+        if (ctx := trialplane.current()) is not None:
+            _ = ctx.stopping  # from here on SIGTERM is a request
+
+    def rounds(self, total: int) -> int:
+        """How many of so many rounds are left to do; at least 1, as nothing is saved after the last."""
+        self._total = total
+        return max(1, total - self._done)
+
+    def __call__(self, env: Any) -> None:
+        """Reports, and saves when it is time.
+
+        Args:
+            env: LightGBM's CallbackEnv, after an iteration.
+        """
+        done = self._done + env.iteration - env.begin_iteration + 1
+        # Of lgb.cv a result has the standard deviation too.
+        newest = {f"{data}-{name}": value for data, name, value, *_ in env.evaluation_result_list or ()}
+        if newest:
+            trialplane.report(done, **numbers(newest))
+        ctx = trialplane.current()
+        if ctx is None or done == self._total:
+            return
+        stops = ctx.stopping
+        is_one = isinstance(env.model, lightgbm.Booster)  # in lgb.cv it is one for each fold, which nothing goes on from
+        if is_one and (stops or done % self._every == 0):
+            self._saves.save(done, lambda file: env.model.save_model(file, num_iteration=-1))
+        if stops:
+            raise ctx.stopped(done if is_one else None)

@@ -1,0 +1,76 @@
+"""XGBoost in a trial: reports after each round, pruning, gentle stops, and rounds that go on where they were.
+
+    callback = xgboost.TrialCallback()
+    booster = xgb.train(
+        params, train, callback.rounds(200), evals=[(valid, "valid")], xgb_model=callback.model, callbacks=[callback]
+    )
+
+    model = XGBClassifier(n_estimators=callback.rounds(200), callbacks=[callback])
+    model.fit(x, y, eval_set=[(valid_x, valid_y)], xgb_model=callback.model)
+
+Metrics have the names that XGBoost prints: `valid-logloss`, `validation_0-logloss`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import xgboost
+
+import trialplane
+from trialplane.integrations.reports import numbers
+from trialplane.integrations.saves import Saves
+
+
+class TrialCallback(xgboost.callback.TrainingCallback):  # type: ignore[misc]  # its types are not fit for strict checking
+    """Reports the evaluations of each round under the number of rounds done, and saves the model.
+
+    Args:
+        save_every: rounds from one checkpoint to the next; there is one more when a stop is requested.
+
+    Attributes:
+        model: to go on from, as `xgb_model`; None when the trial begins, and outside of a trial.
+    """
+
+    def __init__(self, save_every: int = 50) -> None:
+        super().__init__()
+        self._every = save_every
+        self._saves = Saves("model.ubj")
+        found = self._saves.newest()
+        self.model: Any = None if found is None else xgboost.Booster(model_file=str(found.file))
+        self._done = 0 if found is None else found.step
+        self._total: int | None = None
+
+    def rounds(self, total: int) -> int:
+        """How many of so many rounds are left to do; at least 1, as nothing is saved after the last."""
+        self._total = total
+        return max(1, total - self._done)
+
+    def before_training(self, model: Any) -> Any:
+        """Makes SIGTERM a request."""
+        if (ctx := trialplane.current()) is not None:
+            _ = ctx.stopping
+        return model
+
+    def after_iteration(self, model: Any, epoch: int, evals_log: Mapping[str, Mapping[str, Any]]) -> bool:
+        """Reports, and saves when it is time; never ends the training by itself."""
+        done = self._done + epoch + 1
+        newest = {f"{data}-{name}": _mean(values[-1]) for data, by in evals_log.items() for name, values in by.items()}
+        if newest:
+            trialplane.report(done, **numbers(newest))
+        ctx = trialplane.current()
+        if ctx is None or done == self._total:
+            return False
+        stops = ctx.stopping
+        is_one = isinstance(model, xgboost.Booster)  # in xgb.cv it is one for each fold, which nothing goes on from
+        if is_one and (stops or done % self._every == 0):
+            self._saves.save(done, model.save_model)
+        if stops:
+            raise ctx.stopped(done if is_one else None)
+        return False
+
+
+def _mean(value: Any) -> Any:
+    """In xgb.cv a value comes with its standard deviation."""
+    return value[0] if isinstance(value, tuple) else value

@@ -1,0 +1,107 @@
+"""One warm slot that has imported every example of `job/`, and trials in it that are pruned or stopped at a report."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.worker.conftest import Bench
+
+from trialplane.wire.records import TrialOutcome
+
+JOB = Path(__file__).parent / "job"
+MODULES = {file.stem: file.read_text() for file in JOB.glob("*.py")}
+EXAMPLES = tuple(sorted(name for name in MODULES if name.startswith("with_")))
+
+
+@dataclasses.dataclass(frozen=True)
+class Ended:
+    """How an attempt ended, and what it had reported."""
+
+    trial: int
+    reports: tuple[tuple[int, dict[str, float]], ...]
+    outcome: TrialOutcome
+
+    @property
+    def steps(self) -> list[int]:
+        return [step for step, _ in self.reports]
+
+
+class Trials(Bench):
+    """A slot for trials of the examples."""
+
+    def checkpoints(self, trial: int, run: str = "toy") -> Path:
+        """The folder of a trial's checkpoints; `other` is another run of the job, beside the slot's."""
+        root = self.root if run == "toy" else self.root.parent / run
+        return root / "checkpoints" / run / f"trial-{trial}"
+
+    def attempt(
+        self,
+        library: str,
+        *,
+        prune_at: int | None = None,
+        stop_at: int | None = None,
+        kill_at: int | None = None,
+        signal_at: int | None = None,
+        after: Ended | None = None,
+        resume: Ended | None = None,
+        **params: Any,
+    ) -> Ended:
+        """Runs an attempt; each of its reports is waited for and answered.
+
+        Args:
+            library: whose example.
+            prune_at: number of the report, from 1, that is answered so that the trial is pruned.
+            stop_at: number of the report at which a stop is requested, as a pause does.
+            kill_at: number of the report at which the trial's process is killed.
+            signal_at: number of the report at which its last rank alone gets SIGTERM.
+            after: the attempt of the same trial before this one.
+            resume: a trial whose checkpoints are those of the run that `--resume` names.
+            **params: of the example.
+        """
+        request = self.request("", prunable=True, timeout=120.0, library=library, **params)
+        if after is not None:
+            request = dataclasses.replace(request, trial=after.trial, attempt=2)
+        if resume is not None:
+            if self.checkpoints(resume.trial).exists():
+                shutil.copytree(self.checkpoints(resume.trial), self.checkpoints(request.trial, "other"))
+            request = dataclasses.replace(request, resume="other")
+        reports: list[tuple[int, dict[str, float]]] = []
+        event = self.slot.run(request)
+        while event.outcome is None:
+            reports += [(report.step, dict(report.metrics)) for report in event.reports]
+            if event.waiting and self.slot._running is not None:
+                number, pid = len(reports), self.slot._running.pid
+                if number == stop_at:
+                    self.slot.stop("paused")
+                if number == kill_at:
+                    os.kill(pid, signal.SIGKILL)
+                if number == signal_at:
+                    os.kill(self.children(pid)[-1], signal.SIGTERM)
+            event = self.slot.answer(prune=event.waiting and len(reports) == prune_at)
+        reports += [(report.step, dict(report.metrics)) for report in event.reports]
+        return Ended(request.trial, tuple(reports), event.outcome)
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trials]:
+    """A slot for trials of two ranks, of the libraries that have ranks."""
+    preload = ("with_accelerate", "with_huggingface", "with_lightning")
+    with Trials(tmp_path_factory.mktemp("ranks"), MODULES, preload=preload, ranks=2, cpus=2, grace=60.0) as bench:
+        assert bench.ready.unclean == ()
+        yield bench
+
+
+@pytest.fixture(scope="session")
+def trials(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trials]:
+    """The slot; its trials are forks, so that what a library does to a process stays in it."""
+    folder = tmp_path_factory.mktemp("integrations")
+    with Trials(folder, MODULES, preload=EXAMPLES, grace=60.0) as bench:
+        assert bench.ready.unclean == ()
+        yield bench
