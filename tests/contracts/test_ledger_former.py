@@ -12,6 +12,7 @@ import json
 import math
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import optuna
 import psycopg2
@@ -105,8 +106,17 @@ def query(backend: Backend, statement: str) -> list[tuple[object, ...]]:
     return rows
 
 
-def timeless(row: TrialRow) -> TrialRow:
-    return dataclasses.replace(row, seconds=None)
+def timeless(row: TrialRow) -> Any:
+    return rounded(dataclasses.asdict(dataclasses.replace(row, seconds=None)))
+
+
+def rounded(value: Any) -> Any:
+    """Without the last digits of drawn numbers, in which processors differ: those of the former run come from another one."""
+    if isinstance(value, float):
+        return float(f"{value:.10g}")
+    if isinstance(value, dict):
+        return {name: rounded(below) for name, below in value.items()}
+    return [rounded(below) for below in value] if isinstance(value, (list, tuple)) else value
 
 
 def test_it_goes_on_as_it_would_have_undisturbed(former: Backend) -> None:
@@ -120,8 +130,9 @@ def test_it_goes_on_as_it_would_have_undisturbed(former: Backend) -> None:
             trial: timeless(row) for trial, row in wanted.newest.items()
         }
         assert ledger.best is not None
-        assert [request for request, _ in ledger.attempts()] == [request for request, _ in wanted.attempts()]
-        assert points(drive(ledger, end)) == points(drive(wanted, end))
+        requests = [[rounded(dataclasses.asdict(one)) for one, _ in each.attempts()] for each in (ledger, wanted)]
+        assert requests[0] == requests[1]
+        assert rounded(points(drive(ledger, end))) == rounded(points(drive(wanted, end)))
         assert ledger.counts == wanted.counts
         assert ledger.counts.ended == 16
 
