@@ -217,6 +217,11 @@ class TrialRow:
     node: str = ""
     log: str = ""
 
+    @property
+    def value(self) -> float | None:
+        """The first objective's; None without a result."""
+        return self.values[0] if self.values else None
+
 
 @dataclasses.dataclass(frozen=True)
 class RunStatus:
