@@ -96,6 +96,7 @@ def test_a_heavy_library_has_one_owner() -> None:
     assert importers("optuna") <= ledger | {"client/exporting.py", "client/run.py"}  # the latter for a type
     assert importers("sqlalchemy") <= store
     assert importers("kubernetes") == {"client/cluster.py"}
+    assert importers("mcp") == {"cli/mcp.py"}
     assert importers("pandas") == {"client/run.py"}
     assert importers("rich") == {"cli/display.py", "client/live.py"}
 
