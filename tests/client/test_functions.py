@@ -96,7 +96,7 @@ def helper(depth: int) -> float:
 again = helper
 
 
-def objective(lr, layers: "NoSuchType" = 3, *, steps=(1, 2), hook=print) -> Path:
+def objective(lr, layers: UNUSED = 3, *, steps=(1, 2), hook=print) -> Path:
     """What it says."""
     def below(x):
         return x + math.pi * 0
@@ -112,7 +112,7 @@ def test_the_module_does_what_the_function_does(script, tmp_path):
     module = script(USES_ALL)
     job = functions.job_of(module.objective, ())
     assert called(job, tmp_path / "job", lr=0.25, layers=2) == module.objective(0.25, 2)
-    assert "UNUSED" not in job.files["submitted.py"]
+    assert "\nUNUSED = " not in job.files["submitted.py"]
     assert (job.name, job.arguments, job.needed) == ("objective", ("lr", "layers", "steps", "hook"), ("lr",))
     spec = json.loads(job.files["job.yaml"])
     assert spec["params"] == {"layers": 3}, "a default that JSON changes stays in the source"

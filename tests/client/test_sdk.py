@@ -6,9 +6,12 @@ What is started is a double that works on nothing. Not checked here: the module 
 
 from __future__ import annotations
 
+import base64
+import io
 import math
 import subprocess
 import sys
+import tarfile
 import tempfile
 import types
 from pathlib import Path
@@ -18,6 +21,7 @@ import pytest
 from trialplane.client import folder
 from trialplane.client.sdk import Platform
 from trialplane.errors import InputError, RunExists, SpecError
+from trialplane.wire import cluster
 from trialplane.wire.paths import RunPaths
 
 LR = {"type": "float", "low": 1e-5, "high": 1e-1, "log": True}
@@ -113,6 +117,14 @@ def test_every_complaint_comes_at_once(submit):
     with pytest.raises(SpecError) as refused:
         submit(objective, space={"x": {**LR, "low": 2}}, trials=0, parallel=0)
     assert {issue.field for issue in refused.value.issues} == {"space.x", "lr", "space.x.low", "trials", "parallel"}
+
+
+def test_a_function_on_a_cluster_is_a_config_map_as_any_code(target, namespace):
+    run = Platform(target).submit(objective, space={"lr": LR}, trials=3, name="a")
+    assert (run.job.trials, list(run.job.space)) == (3, ["lr"])
+    code = namespace.cluster.objects["configmaps"][cluster.code_map("a")]["binaryData"][cluster.CODE_KEY]
+    with tarfile.open(fileobj=io.BytesIO(base64.b64decode(code))) as packed:
+        assert packed.getnames() == ["job.yaml", "submitted.py", "train.py"]
 
 
 @pytest.mark.parametrize("job", [3, None, types.SimpleNamespace()])
