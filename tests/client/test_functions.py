@@ -68,6 +68,11 @@ TABLE = {"a": [1, (2, 3)], "b": {4}, "c": None}
 BOUND = float("inf")
 UNUSED = object()
 
+try:
+    import nosuchlibrary
+except ImportError:
+    nosuchlibrary = None
+
 
 def doubled(function):
     @functools.wraps(function)
@@ -96,13 +101,14 @@ def helper(depth: int) -> float:
 again = helper
 
 
-def objective(lr, layers: UNUSED = 3, *, steps=(1, 2), hook=print) -> Path:
+def objective(lr, layers: UNUSED = 3, *, other: nosuchlibrary = None, steps=(1, 2), hook=print) -> Path:
     """What it says."""
     def below(x):
         return x + math.pi * 0
     xml.etree.ElementTree.Element("a")
     assert isinstance(steps, tuple) and hook is print
     assert isinstance([], collections.abc.Sequence) and js.loads("1") == 1
+    assert nosuchlibrary is None
     values = [below(value) for value in (lr, layers) if value < BOUND]
     return {"value": again(layers) + sum(values) + float(F(1, 2)) + len(TABLE["a"]), "text": "ünïcode"}
 '''
@@ -113,9 +119,9 @@ def test_the_module_does_what_the_function_does(script, tmp_path):
     job = functions.job_of(module.objective, ())
     assert called(job, tmp_path / "job", lr=0.25, layers=2) == module.objective(0.25, 2)
     assert "\nUNUSED = " not in job.files["submitted.py"]
-    assert (job.name, job.arguments, job.needed) == ("objective", ("lr", "layers", "steps", "hook"), ("lr",))
+    assert (job.name, job.arguments, job.needed) == ("objective", ("lr", "layers", "other", "steps", "hook"), ("lr",))
     spec = json.loads(job.files["job.yaml"])
-    assert spec["params"] == {"layers": 3}, "a default that JSON changes stays in the source"
+    assert spec["params"] == {"layers": 3, "other": None}, "a default that JSON changes stays in the source"
 
 
 def test_the_functions_own_default_stands_where_a_parameter_is_not_drawn(script, tmp_path):
@@ -168,7 +174,11 @@ HEADS = "import functools, threading\nlock = threading.Lock()\nbig = 'x' * 70000
             "def m(k):\n    def f(x): return k\n    return f\nf = m(lock)",
             "f: uses k, a lock, which cannot be written as source",
         ),
-        ("exec('def f(x): return x')", "the source of f cannot be found; define it in a file or in a cell"),
+        ("exec('def f(x): return x')", "the source of f cannot be found; define it in a file, or in a notebook's cell"),
+        (
+            "def d(g):\n    def call(x): return g(x)\n    return call\n@d\ndef g(x): return x\ndef f(x): return g(x)",
+            "uses another g than what it calls does; rename one of them",
+        ),
         (
             "def k(): return 1\ndef m(k):\n    def f(x): return k + g()\n    return f\ndef g(): return k()\nf = m(2)",
             "uses another k than what it calls does; rename one of them",
@@ -182,6 +192,11 @@ def test_what_cannot_travel_is_refused_with_a_cure(script, text, says):
     assert says in str(refused.value)
 
 
+def test_a_name_that_notebooks_have_may_be_the_users_own(script, tmp_path):
+    job = functions.job_of(script("def display(x):\n    return x\ndef f(x):\n    return display(x)\n").f, ())
+    assert called(job, tmp_path / "job", x=1) == 1
+
+
 def test_every_reason_is_given_at_once_with_the_line(script):
     module = script(HEADS + "def f(x):\n    return lock, nosuch, big\n")
     with pytest.raises(SpecError) as refused:
@@ -191,9 +206,9 @@ def test_every_reason_is_given_at_once_with_the_line(script):
 
 
 def test_a_module_beside_the_code_is_refused(script):
-    """A trial would not find it."""
-    beside = script("def g(x):\n    return x\n")
-    module = script(f"from {beside.__name__} import g\nimport yaml\ndef f(x):\n    return yaml, g(x)\n")
+    """A trial would not find it; plain values of it are no reason."""
+    beside = script("RATE = 3\ndef g(x):\n    return x\n")
+    module = script(f"from {beside.__name__} import g, RATE\nimport yaml\ndef f(x):\n    return yaml, g(x) * RATE\n")
     with pytest.raises(SpecError, match=f"uses g of {beside.__name__}, a module beside your code") as refused:
         functions.job_of(module.f, ())
     assert len(refused.value.issues) == 1, "yaml is installed"

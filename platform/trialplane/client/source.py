@@ -82,16 +82,19 @@ class _Source:
         """
         self._bound[name] = value
         own = value.__name__
-        if own != name and own not in self._bound:
-            self.define(value, own, user)
         if own != name:
+            if self._bound.get(own, value) is not value:
+                self._refuse_conflict(user, own)
+            elif own not in self._bound:
+                self.define(value, own, user)
             self._definitions[name] = f"{name} = {own}"
             return
         try:
             text = self._source_of(value)
             tree = ast.parse(text)
         except (OSError, TypeError, SyntaxError):
-            self._refuse(user, f"the source of {name} cannot be found; define it in a file or in a cell of a notebook")
+            where = "in a file, or in a notebook's cell that does not begin with %%"
+            self._refuse(user, f"the source of {name} cannot be found; define it {where}")
             return
         if len(tree.body) != 1 or getattr(tree.body[0], "name", None) != own:
             self._refuse(user, f"the source of {name} cannot be told from what surrounds it; define it with def on its own")
@@ -101,46 +104,40 @@ class _Source:
         for below in sorted(used - {own}):
             self._need(below, namespace, own)
         for below in sorted(noted - used):  # annotations are not evaluated, but a library may read them
-            self._import(below, namespace.get(below))
+            if below in namespace and below not in self._bound:
+                self._import(below, namespace[below])
         self._import_submodules(tree, namespace)
         self._definitions[own] = text
 
     def _need(self, name: str, namespace: Mapping[str, Any], user: str) -> None:
         """Adds what a global name stands for."""
-        if name not in namespace:
-            if name in _OF_NOTEBOOKS:
-                self._refuse(user, f"uses {name} (or a % or ! command), which only a notebook has; leave it out")
-            elif name not in _OF_MODULES and not hasattr(builtins, name):
-                self._refuse(user, f"uses {name}, which is not defined; define it first, or make it an argument")
-            return
-        value = namespace[name]
-        if name in _OF_NOTEBOOKS:
-            self._refuse(user, f"uses {name} (or a % or ! command), which only a notebook has; leave it out")
-            return
-        if name in _OF_MODULES:
-            return
-        if name in self._bound:
-            if self._bound[name] is not _unwrapped(value):
-                self._refuse(user, f"uses another {name} than what it calls does; rename one of them")
-            return
-        if self._import(name, value):
-            return
+        value = namespace.get(name, getattr(builtins, name, None))
         plain = _unwrapped(value)
-        if getattr(plain, "__module__", None) == self._module and isinstance(plain, (types.FunctionType, type)):
-            self._add_definition(plain, name, user)
+        home = getattr(plain, "__module__", None)
+        if name in _OF_NOTEBOOKS and (name not in namespace or str(home).startswith(("IPython", "ipykernel"))):
+            self._refuse(user, f"uses {name} (or a % or ! command), which only a notebook has; leave it out")
+        elif name in _OF_MODULES or (name not in namespace and hasattr(builtins, name)):
             return
-        text = _literal(value)
-        if text is None:
+        elif name not in namespace:
+            self._refuse(user, f"uses {name}, which is not defined; define it first, or make it an argument")
+        elif name in self._bound:
+            if self._bound[name] is not plain:
+                self._refuse_conflict(user, name)
+        elif (text := _literal(value)) is not None and len(text) <= _LONGEST:
+            self._bound[name] = value
+            self._constants[name] = f"{name} = {text}"
+        elif self._import(name, value):
+            return
+        elif home == self._module and isinstance(plain, (types.FunctionType, type)):
+            self._add_definition(plain, name, user)
+        elif text is not None:
+            cure = "save it to a file, and pass the path in params"
+            self._refuse(user, f"uses {name}, which is {len(text):,} characters of data; {cure}")
+        else:
             kind = type(value).__name__
             article = "an" if kind[:1].lower() in "aeiou" else "a"
             cure = f"make it inside {user}, or pass plain values through params"
             self._refuse(user, f"uses {name}, {article} {kind}, which cannot be written as source; {cure}")
-        elif len(text) > _LONGEST:
-            cure = "save it to a file, and pass the path in params"
-            self._refuse(user, f"uses {name}, which is {len(text):,} characters of data; {cure}")
-        else:
-            self._bound[name] = value
-            self._constants[name] = f"{name} = {text}"
 
     def _add_definition(self, plain: Any, name: str, user: str) -> None:
         if plain.__name__ == "<lambda>":
@@ -154,8 +151,6 @@ class _Source:
         """Adds the import by which a name has its value; returns whether there is one."""
         if name in self._imports:
             return True
-        if value is None:
-            return False
         found = self._statement(name, value)
         if found is None:
             return False
@@ -176,7 +171,7 @@ class _Source:
                     continue
                 if isinstance(node, ast.Import):
                     module = alias.name if alias.asname else name
-                    if sys.modules.get(module) is value:
+                    if sys.modules.get(module, self) is value:
                         return f"import {alias.name} as {name}" if alias.asname else f"import {name}", module
                     continue
                 module = f"{'.' * node.level}{node.module or ''}"
@@ -230,6 +225,9 @@ class _Source:
                     if isinstance(node, ast.ClassDef) and node.name == value.__name__:
                         return ast.unparse(node)
             raise
+
+    def _refuse_conflict(self, user: str, name: str) -> None:
+        self._refuse(user, f"uses another {name} than what it calls does; rename one of them")
 
     def _refuse(self, user: str, reason: str) -> None:
         self.issues.append(Issue((user,), reason, *self._where))
@@ -306,7 +304,10 @@ def _namespace(value: Any) -> Mapping[str, Any]:
 
 def _unwrapped(value: Any) -> Any:
     """A function as it was written, of what decorators made of it; anything else as it is."""
-    plain = inspect.unwrap(value) if callable(value) and not isinstance(value, type) else value
+    try:
+        plain = inspect.unwrap(value) if callable(value) and not isinstance(value, type) else value
+    except ValueError:  # an object that has any attribute, `__wrapped__` among them
+        return value
     return plain if isinstance(plain, types.FunctionType) else value
 
 
