@@ -175,7 +175,7 @@ class Tools:
 def mcp_command(place: Place, allow_submit: bool) -> None:
     """Serve the runs of a place to an assistant or an editor that speaks MCP, over stdin and stdout.
 
-    The tools are list, status, results and logs; they only read. With --allow-submit there is submit too, which starts the
+    The tools are list, status, results and logs, which only read. There is also submit with --allow-submit: it starts the
     jobs in jobs/ of the folder that the server is started in.
 
     \b
