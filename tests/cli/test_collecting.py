@@ -247,7 +247,7 @@ def test_lines_come_once_in_a_while():
 
 def test_list_shows_iterations_and_no_best(platform, runs):
     run = runs.make("a", tell=collected)
-    (best,) = RunHandle("a", runs.target).best()
+    best = RunHandle("a", runs.target).best
     runs.say(run, RunState.SUCCEEDED, complete=3, best=best)
     line = platform("list").stdout.splitlines()[1]
     assert line.split()[:5] == ["a", "demo", "SUCCEEDED", "3/3", "0"]

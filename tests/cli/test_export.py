@@ -43,7 +43,8 @@ def assert_same(trials: list[FrozenTrial], rows: list[TrialRow]) -> None:
         assert trial.params == row.params
         assert tuple(trial.values or ()) == row.values
         assert trial.distributions["lr"] == optuna.distributions.FloatDistribution(0.0, 1.0)
-        assert trial.user_attrs["trialplane:request"]["trial"] == row.trial
+        assert trial.user_attrs["trial"] == row.trial
+        assert {type(value) for value in trial.user_attrs.values()} <= {str, int, float}
         assert trial.datetime_start is not None
         assert (trial.datetime_complete is None) == (row.state is State.RUNNING)
 
@@ -57,7 +58,8 @@ def test_a_run_here_is_a_study(platform, runs, workplace):
     assert len(rows) == 7
     assert_same(study.get_trials(), rows)
     assert (study.metric_names, [way.name for way in study.directions]) == (["loss"], ["MINIMIZE"])
-    assert study.user_attrs["job"]["name"] == "demo"
+    assert study.user_attrs["job"] == "demo"
+    assert {type(value) for value in study.user_attrs.values()} == {str}
 
 
 @pytest.mark.parametrize("active", [(True, False), (False, True)], ids=["ends", "begins"])

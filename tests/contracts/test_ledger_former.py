@@ -111,7 +111,7 @@ def timeless(row: TrialRow) -> Any:
 
 
 def rounded(value: Any) -> Any:
-    """Without the last digits of drawn numbers, in which processors differ: those of the former run come from another one."""
+    """Without the last digits of drawn numbers, in which processors differ: the former run was on another one."""
     if isinstance(value, float):
         return float(f"{value:.10g}")
     if isinstance(value, dict):

@@ -40,7 +40,7 @@ def load(backend: Backend, *, alive: bool = True) -> optuna.Study:
     if "studies" in tables:  # of a former export
         optuna.delete_study(study_name=name, storage=url)
     ways = tuple(json.loads(directions))
-    order = Order(name, ways, tuple(f"metric {index}" for index, _ in enumerate(ways)), {"job": {"name": "toy"}}, url)
+    order = Order(name, ways, tuple(f"metric {index}" for index, _ in enumerate(ways)), {"job": "toy"}, url)
     export.write(order, [json.dumps({"attempts": records.to_dict(found), "alive": alive})])
     return optuna.load_study(study_name=name, storage=url)
 
@@ -113,8 +113,8 @@ def test_every_failure_is_a_failed_trial_without_a_value(backend: Backend, failu
         ledger.tell(failed(request, failure, "what happened"))
     trial = trials(backend)[0]
     assert (trial.state, trial.values) == (TrialState.FAIL, None)
-    assert trial.user_attrs["trialplane:outcome"]["failure"] == failure.value
-    assert trial.user_attrs["trialplane:outcome"]["message"] == "what happened"
+    assert trial.user_attrs["failure"] == failure.value
+    assert trial.user_attrs["message"] == "what happened"
     backend.open(job).close()
     assert trials(backend)[0].state is TrialState.FAIL, "also after another controller has read it"
 
@@ -125,7 +125,7 @@ def test_a_retry_is_a_trial_of_its_own_with_the_same_parameters(backend: Backend
     first, second = trials(backend)
     assert (first.state, second.state) == (TrialState.FAIL, TrialState.COMPLETE)
     assert (first.params, first.distributions) == (second.params, second.distributions)
-    assert second.user_attrs["trialplane:request"]["retry_of"] == 0
+    assert second.user_attrs["retry_of"] == 0
 
 
 def test_constraints(backend: Backend) -> None:
@@ -184,7 +184,7 @@ def test_the_study_goes_on_in_optuna_itself(backend: Backend) -> None:
     with backend.open(make_job(trials=3)) as ledger:
         drive(ledger)
     study = load(backend)
-    assert study.user_attrs == {"job": {"name": "toy"}}
+    assert study.user_attrs == {"job": "toy"}
     study.enqueue_trial({"x": 1.0, "layers": 2, "kind": None})
     study.optimize(lambda trial: trial.suggest_float("x", 0.0, 1.0), n_trials=1)
     assert study.best_value == 1.0

@@ -169,7 +169,7 @@ def test_a_run_that_succeeded_tells_its_trials(place):
     end, rows = place.target.rows(a, 0)
     assert sorted(row.number for row in rows) == sorted(row.number for row in attempts)
     assert place.target.rows(a, end) == (end, [])
-    assert handle.rows()[0].values == handle.best()[0].values == min(row.values for row in attempts)
+    assert handle.rows()[0].values == handle.best.values == min(row.values for row in attempts)
 
 
 def test_a_run_that_succeeded_has_nothing_left_to_do(place):

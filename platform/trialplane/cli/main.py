@@ -34,6 +34,7 @@ VERBS = {
     "scale": ("trialplane.cli.lifecycle", "Change how many trials, or workers, of a run run at the same time."),
     "delete": ("trialplane.cli.lifecycle", "Delete a run, with its ledger, logs and checkpoints."),
     "ui": ("trialplane.cli.ui", "Show all results in a browser (MLflow)."),
+    "mcp": ("trialplane.cli.mcp", "Serve the runs to an assistant or an editor (MCP)."),
     "validate": ("trialplane.cli.job", "Check a job without starting anything."),
     "doctor": ("trialplane.cli.doctor", "Check this machine and the cluster, and suggest fixes."),
     "image": ("trialplane.cli.image", "Build, push or load the images of a cluster's pods."),

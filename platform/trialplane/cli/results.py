@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 
 from trialplane.cli import kinds, names, output
+from trialplane.cli.kinds.presenter import Table
 from trialplane.client.target import Place
 from trialplane.errors import InputError
-from trialplane.wire import records
+from trialplane.wire import records, rows
 from trialplane.wire.records import TrialRow
 
 if TYPE_CHECKING:  # pydantic, which `--help` need not wait for
@@ -19,53 +19,53 @@ if TYPE_CHECKING:  # pydantic, which `--help` need not wait for
 
 
 @click.command("results")
-@names.run_argument
+@click.argument("runs", metavar="[RUN]...", nargs=-1, shell_complete=names.complete_run)
 @names.place_options()
-@click.option("--limit", type=click.IntRange(1), help="Show at most this many.")
+@click.option("--limit", type=click.IntRange(1), help="Show at most this many of each run.")
 @click.option("--all-attempts", is_flag=True, help="Include attempts that were retried, in the order they started.")
 @output.option("table", "json", "yaml", "csv")
-def results_command(run: str | None, place: Place, limit: int | None, all_attempts: bool, kind: str) -> None:
+def results_command(runs: tuple[str, ...], place: Place, limit: int | None, all_attempts: bool, kind: str) -> None:
     """Show the trials of RUN, or of the newest run, the best first; of a training, its metrics.
 
     Of a collection it shows the iterations in order, with the platform's counts and the metrics the learner returned.
+    Several runs are shown in one table, which names the run of each row.
     """
-    handle = names.find_run(run, place)
-    job = handle.job
-    presenter = kinds.of(job)
-    found = (handle.attempts() if all_attempts else presenter.ordered(handle.rows()))[:limit]
-    if not found and kind == "table":
-        output.note(f"{handle.name} has started no {presenter.noun} yet; `platform status {handle.name}`")
-        return
+    handles = [names.find_run(run, place) for run in dict.fromkeys(runs or (None,))]
+    found = [(handle, _found(handle, limit, all_attempts)) for handle in handles]
+    several = len(found) > 1
     if kind == "csv":
-        click.echo(output.as_csv(*_full(found)))
+        click.echo(output.as_csv(*_joined([(handle.name, rows.flat(trials)) for handle, trials in found], several)))
         return
-    output.emit(kind, [records.to_dict(row) for row in found], lambda: output.as_table(*presenter.results(job, found)))
+    for handle, trials in found:
+        if kind == "table" and not trials:
+            noun = kinds.of(handle.job).noun
+            output.note(f"{handle.name} has started no {noun} yet; `platform status {handle.name}`")
+    if kind == "table" and not any(trials for _, trials in found):
+        return
+
+    def table() -> str:
+        shown = [(handle.name, kinds.of(handle.job).results(handle.job, trials)) for handle, trials in found if trials]
+        return output.as_table(*_joined(shown, several))
+
+    data = [(handle.name, records.to_dict(row)) for handle, trials in found for row in trials]
+    output.emit(kind, [{"run": run, **row} if several else row for run, row in data], table)
 
 
-def _as_text(value: Any) -> Any:
-    """A value in one cell: strings and numbers as they are, lists and mappings as JSON."""
-    return json.dumps(value) if isinstance(value, (list, tuple, Mapping)) else value
+def _found(handle: RunHandle, limit: int | None, all_attempts: bool) -> list[TrialRow]:
+    return (handle.attempts() if all_attempts else kinds.of(handle.job).ordered(handle.rows()))[:limit]
 
 
-def _full(found: list[TrialRow]) -> tuple[list[str], list[list[Any]]]:
-    """Every field of every row; each parameter, metric and other returned value has its own column."""
-    params = list(dict.fromkeys(name for row in found for name in row.params))
-    metrics = list(dict.fromkeys(name for row in found for name in row.metrics))
-    steps = list(dict.fromkeys(name for row in found for name in row.best_steps))
-    returned = list(dict.fromkeys(name for row in found for name in row.returned))
-    plain = ("trial", "attempt", "number", "state", "feasible", "failure", "message", "seconds", "node", "log")
+def _joined(tables: Sequence[tuple[str, Table]], several: bool) -> Table:
+    """Tables of runs, each with the run's name, as one; with several runs its first column is the run."""
+    if not several:
+        return tables[0][1]
+    header = list(dict.fromkeys(name for _, (names, _) in tables for name in names))
     lines = [
-        [
-            *(getattr(row, name) for name in plain),
-            *(row.metrics.get(name) for name in metrics),
-            *(row.best_steps.get(name) for name in steps),
-            *(_as_text(row.params.get(name)) for name in params),
-            *(_as_text(row.returned.get(name)) for name in returned),
-        ]
-        for row in found
+        [run, *(line.get(name) for name in header)]
+        for run, (names, found) in tables
+        for line in (dict(zip(names, values, strict=True)) for values in found)
     ]
-    names = [("metrics", metrics), ("best_steps", steps), ("params", params), ("returned", returned)]
-    return [*plain, *(f"{kind}.{name}" for kind, every in names for name in every)], lines
+    return ["run", *header], lines
 
 
 @click.command("best")
@@ -97,7 +97,7 @@ def best_command(run: str | None, place: Place, trial: int | None, kind: str) ->
 
 def _chosen(handle: RunHandle, trial: int | None) -> list[TrialRow]:
     if trial is None:
-        found = handle.best()
+        found = handle.front()
         why = "has no result yet" if handle.is_active() else "has no result"
         message = f"{handle.name} {why}; `platform results {handle.name}` shows its trials"
     else:

@@ -1,6 +1,8 @@
 """The laptop: submits runs to a target and reads them back. Imports no torch, ray, numpy, optuna or mlflow.
 
 what a user holds     sdk (`Platform`) and run (`RunHandle`, and a run's life), which know of a place only the port: target
+a function as a job   functions, and source: the module that is written for it
+who watches a run     events (for programs), live (for people)
 which place           places: flags, environment, memory → this machine or a namespace
 this machine          local, on machine (does a job fit), folder, process, results (its ledger)
 a cluster             kubernetes, from two sources:

@@ -1,6 +1,7 @@
 """A run as an Optuna study: its attempts are sent to `trialplane.controller.export`, a process that has Optuna.
 
-The process receives the order and the attempts on its standard input, one JSON document per line.
+The process receives the order and the attempts on its standard input, one JSON document per line. What it has written into a
+file is read back for a notebook, the one place of the laptop's rooms that imports Optuna.
 """
 
 from __future__ import annotations
@@ -10,6 +11,9 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
+import warnings
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trialplane import errors
@@ -19,6 +23,8 @@ from trialplane.wire import attempts, records
 from trialplane.wire.attempts import Order, Range
 
 if TYPE_CHECKING:
+    import optuna
+
     from trialplane.client.target import Target
     from trialplane.spec.jobs import Job
 
@@ -38,7 +44,7 @@ def order(run: str, job: Job, **where: Any) -> str:
         run,
         tuple(objective.direction for objective in job.objectives),
         tuple(objective.metric for objective in job.objectives),
-        {"job": job.model_dump(mode="json")},
+        {"job": job.name, "kind": job.kind, "spec": job.model_dump_json()},
         ranges={name: Range(*parameter.ends, parameter.log) for name, parameter in job.search.normal.items()},
         **where,
     )
@@ -52,11 +58,11 @@ def changes(target: Target, run: str, after: int) -> tuple[str, int]:
     return f"{line}\n", attempts.newest_place(found, after)
 
 
-def check(*libraries: str) -> None:
-    """Raises InputError if libraries that the process needs are not installed."""
+def check(*libraries: str, extra: str = "local") -> None:
+    """Raises InputError if libraries are not installed; `extra` is the extra of trialplane that brings them."""
     missing = [name for name in libraries if importlib.util.find_spec(name) is None]
     if missing:
-        raise InputError(f"{', '.join(missing)} cannot be found; pip install 'trialplane[local]'")
+        raise InputError(f"{', '.join(missing)} cannot be found; pip install 'trialplane[{extra}]'")
 
 
 def environ() -> dict[str, str]:
@@ -90,3 +96,30 @@ def write(target: Target, run: str, url: str) -> None:
     if done.returncode:
         last = message.splitlines()[-1:] or [f"its process ended with exit code {done.returncode}"]
         raise TargetError(f"{run} was not exported: {last[0]}")
+
+
+def read(target: Target, run: str) -> optuna.Study:
+    """A run as a study in memory, as it is at this moment.
+
+    Raises:
+        InputError: Optuna is not installed.
+    """
+    check("optuna", "sqlalchemy", extra="notebook")
+    import optuna  # a second, and laptops that only submit have none
+
+    with tempfile.TemporaryDirectory(prefix="trialplane-") as scratch:
+        url = f"sqlite:///{Path(scratch, 'study.db')}"
+        write(target, run, url)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            stored = optuna.storages.RDBStorage(url)
+            try:
+                found = optuna.load_study(study_name=run, storage=stored)
+                study = optuna.create_study(study_name=run, directions=found.directions)
+                study.set_metric_names(found.metric_names or [])
+                for name, value in found.user_attrs.items():
+                    study.set_user_attr(name, value)
+                study.add_trials(found.get_trials(deepcopy=False))
+            finally:
+                stored.engine.dispose()
+    return study

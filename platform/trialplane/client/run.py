@@ -9,8 +9,8 @@ import contextlib
 import dataclasses
 import enum
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from trialplane import errors
 from trialplane.client import changes as changing
@@ -22,6 +22,12 @@ from trialplane.spec.jobs import Job
 from trialplane.wire import rows
 from trialplane.wire.records import RunStatus, TrialRow
 from trialplane.wire.states import RunState
+
+if TYPE_CHECKING:
+    import optuna
+    import pandas
+
+    from trialplane.client.events import Event
 
 _PATIENCE = 60.0
 _GRACE = 300.0  # usually more than a chart's grace period
@@ -115,18 +121,42 @@ class RunHandle:
                 return
             time.sleep(self.target.poll)
 
-    def wait(self, timeout: float | None = None) -> RunStatus:
+    def wait(self, timeout: float | None = None, *, progress: bool = False) -> RunStatus:
         """The status once the run is no longer active: ended, or paused.
 
+        Args:
+            timeout: seconds; None for as long as it takes.
+            progress: whether to show the run meanwhile, in a notebook or on a terminal.
+
         Raises:
-            TimeoutError: it took longer than `timeout` seconds.
+            TimeoutError: it took longer than `timeout` seconds. The run goes on.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
-        for status in self.watch():
-            last = status
-            if deadline is not None and time.monotonic() > deadline and self.is_active():
-                raise TimeoutError(f"the run {self.name} is {status.state} after {timeout:g} s")
+        with contextlib.ExitStack() as stack:
+            if progress:
+                from trialplane.client import live  # rich, 40 ms
+
+                update = stack.enter_context(live.shown())
+            for status in self.watch():
+                last = status
+                if progress:
+                    update(status)
+                if deadline is not None and time.monotonic() > deadline and self.is_active():
+                    raise TimeoutError(f"the run {self.name} is {status.state} after {timeout:g} s")
         return last
+
+    def events(self) -> AsyncIterator[Event]:
+        """What happens in the run, as events of `client.events`, from its beginning to `RunEnded`.
+
+        Each call makes an iterator of its own, which may be abandoned or cancelled at any moment: `async for event in
+        run.events()`. Attempts that started and ended between two looks are told with both events.
+
+        Raises:
+            RunNotFound: it does not exist, or was deleted meanwhile.
+        """
+        from trialplane.client import events  # asyncio, 20 ms
+
+        return events.follow(self.target, self.name)
 
     def logs(
         self, trial: int | None = None, attempt: int | None = None, *, follow: bool = False, worker: int | None = None
@@ -142,14 +172,56 @@ class RunHandle:
         """The newest attempt of each trial, best first."""
         return rows.ranked(self.job, rows.newest(self.attempts()))
 
-    def best(self) -> list[TrialRow]:
-        """The best trial, or with several objectives the Pareto-optimal ones; empty while none has a result."""
+    def trials(self) -> pandas.DataFrame:
+        """`rows` as a table, with the columns of `platform results --output csv`.
+
+        Returns:
+            A row for each trial, the best first: `trial`, `state`, `seconds` and the like, `params.NAME`, `metrics.NAME` and
+            `returned.NAME`.
+
+        Raises:
+            InputError: pandas is not installed.
+        """
+        exporting.check("pandas", extra="notebook")
+        import pandas  # half a second, and laptops that only submit have none
+
+        header, lines = rows.flat(self.rows())
+        return pandas.DataFrame(lines, columns=header)
+
+    @property
+    def best(self) -> TrialRow:
+        """The best trial: its `params`, its `value`, its number `trial`.
+
+        Raises:
+            InputError: no trial has a result, or there are several objectives.
+        """
+        job = self.job
+        if len(job.objectives) > 1:
+            raise InputError(f"{self.name} has {len(job.objectives)} objectives; front() lists its Pareto-optimal trials")
+        found = self.front()
+        if not found:
+            yet = " yet" if self.is_active() else ""
+            raise InputError(f"{self.name} has no result{yet}; `platform results {self.name}` shows its trials")
+        return found[0]
+
+    def front(self) -> list[TrialRow]:
+        """The Pareto-optimal trials, or with one objective the best alone; empty while none has a result."""
         job = self.job
         found = rows.newest(self.attempts())
         if len(job.objectives) > 1:
             return rows.ranked(job, rows.front(job, found))
         best = rows.best(job, found)
         return [] if best is None else [best]
+
+    def study(self) -> optuna.Study:
+        """Every attempt as a trial of an Optuna study in memory, for `optuna.visualization` and `optuna.importance`.
+
+        The study is a copy of this moment: what is done with it does not change the run.
+
+        Raises:
+            InputError: Optuna is not installed.
+        """
+        return exporting.read(self.target, self.name)
 
     def export(self, url: str) -> None:
         """Writes every attempt as a trial of an Optuna study, which has the run's name, into the database of `url`.

@@ -1,6 +1,6 @@
-"""The platform as a Python object: `Platform().submit("criteria", overrides={"trials": 24}).wait()`.
+"""The platform as a Python object: `Platform().submit(objective, space={…}, trials=24).wait()`.
 
-The command line is a thin layer over this.
+The command line and the MCP server are thin layers over this.
 """
 
 from __future__ import annotations
@@ -10,12 +10,15 @@ import getpass
 import os
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import trialplane
+from trialplane import errors
+from trialplane.client import functions
 from trialplane.client import run as running
 from trialplane.client import target as targets
 from trialplane.client.local import LocalTarget
@@ -26,7 +29,19 @@ from trialplane.plan import plan as planning
 from trialplane.plan.plan import Plan, Provenance
 from trialplane.spec import inputs, load
 from trialplane.spec.jobs import Job
+from trialplane.spec.load import Flag
 from trialplane.wire import cluster
+
+
+@dataclasses.dataclass(frozen=True)
+class _Given:
+    """What is laid over a job's file; see `Platform.prepare`."""
+
+    profile: str | None
+    sets: Sequence[str]
+    overrides: Mapping[str, Any]
+    params: Mapping[str, Any]
+    kind: str | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +64,7 @@ class Platform:
 
     def prepare(
         self,
-        job: str | Path,
+        job: str | Path | Callable[..., Any],
         *,
         name: str | None = None,
         profile: str | None = None,
@@ -63,33 +78,54 @@ class Platform:
         """Checks everything that can be checked and packs the code; starts and writes nothing.
 
         Args:
-            job: name of a job, or the path of its folder.
+            job: name of a job, the path of its folder, or a function; see `submit`.
             name: of the run; made from the job and the time when None.
             profile: name of one of the job's profiles.
             sets: `field=value` each.
             overrides: dotted field → value, or → `load.Flag`; None stands for a flag that was not given.
-            params: values to fix; such parameters are removed from the space.
+            params: values to fix; such parameters are removed from the space. Of a function, values of its arguments.
             command: what the user typed, for the record.
             issues: those found by the caller, shown with the others.
             kind: that the job must have; any when None.
 
         Raises:
             JobNotFound: there is no such job.
-            SpecError: all issues, of the job, its data, the run's name and the target.
+            SpecError: all issues, of the job, its data, the run's name and the target; or why a function cannot travel.
             InputError: the code cannot be packed.
         """
-        folder = load.find_job(str(job), Path.cwd())
+        if isinstance(job, (str, Path)):
+            folder = load.find_job(str(job), Path.cwd())
+            given = _Given(profile, sets, overrides or {}, params or {}, kind)
+            return self._prepared(folder, given, name, _provenance(folder, command), issues)
+        if not callable(job):
+            what = f"is a {type(job).__name__}; give the name of a job, the path of its folder, or a function"
+            raise SpecError([*issues, Issue(("job",), what, "submit(…)")])
+        made = functions.job_of(job, params or {})
+        laid = {**(overrides or {}), "params": Flag(dict(params) if params else None, "submit(params=…)")}
+        space = laid.get("space")
+        searched = space.value if isinstance(space, Flag) else space
+        wrong = made.check(searched if isinstance(searched, Mapping) else {}, params or {})
+        with tempfile.TemporaryDirectory(prefix="trialplane-") as scratch:
+            folder = Path(scratch, made.name)
+            made.write(folder)
+            given = _Given(profile, sets, laid, {}, kind)
+            return self._prepared(folder, given, name, _provenance(made.origin, command), [*issues, *wrong])
+
+    def _prepared(
+        self, folder: Path, given: _Given, name: str | None, provenance: Provenance, issues: Sequence[Issue]
+    ) -> Prepared:
+        """See `prepare`, for a job's folder."""
         found, notes = list(issues), list[str]()
         resolved: Job | None = None
         try:
             resolved = load.load_job(
                 folder,
-                profile=profile,
-                sets=sets,
-                overrides=overrides,
-                params=params,
+                profile=given.profile,
+                sets=given.sets,
+                overrides=given.overrides,
+                params=given.params,
                 environ=os.environ,
-                kind=kind,
+                kind=given.kind,
                 notes=notes,
             )
             away = self.target.remote
@@ -107,7 +143,7 @@ class Platform:
         if found or resolved is None:
             raise SpecError(found)
         name = name or planning.default_name(folder.absolute().name, self.target.runs(), time.localtime())
-        made = planning.plan(resolved, folder, name, _provenance(folder, command))
+        made = planning.plan(resolved, folder, name, provenance)
         return Prepared(made, (*notes, *resolved.advice(), *warnings))
 
     def _check_resumed(self, job: Job | None, name: str | None) -> list[Issue]:
@@ -140,9 +176,56 @@ class Platform:
         became = running.submit(self.target, plan)
         return RunHandle(plan.run, self.target), became
 
-    def submit(self, job: str | Path, **options: Any) -> RunHandle:
-        """`prepare` and `start` in one; the options are those of `prepare`."""
-        return self.start(self.prepare(job, **options).plan)[0]
+    def submit(
+        self,
+        job: str | Path | Callable[..., Any],
+        *,
+        space: Mapping[str, Mapping[str, Any]] | None = None,
+        objective: str | Sequence[str] | None = None,
+        direction: str | Sequence[str] | None = None,
+        trials: int | None = None,
+        parallel: int | None = None,
+        seed: int | None = None,
+        params: Mapping[str, Any] | None = None,
+        name: str | None = None,
+        profile: str | None = None,
+        overrides: Mapping[str, Any] | None = None,
+    ) -> RunHandle:
+        """Starts a run of a job, or of a function; the run outlives this process.
+
+        A function's source travels, with the imports, constants, functions and classes that it uses, so it may be defined in
+        a notebook. Its arguments are parameters; one called `ctx` gets the trial's `Context`. It returns a number, or a dict
+        of metrics.
+
+        Args:
+            job: name of a job, the path of its folder, or a function.
+            space: the parameters to search, each as in job.yaml: `{"lr": {"type": "float", "low": 1e-5, "high": 1e-2, "log":
+                True}}`. They are added to those of the job. A function without any is called once.
+            objective: the metric to optimize, or several; of a function `value`, which is the number that it returns.
+            direction: "minimize", the default, or "maximize"; one for each objective.
+            trials: how many.
+            parallel: how many at the same time.
+            seed: of the run's random numbers.
+            params: values to fix.
+            name: of the run; made from the job and the time when None.
+            profile: name of one of the job's profiles.
+            overrides: any other fields of job.yaml: `{"pruner": "median", "resources.cpus": 2, "budget.timeout": "10m"}`.
+
+        Raises:
+            JobNotFound: there is no such job.
+            SpecError: all issues, with nothing started; of a function also what it uses that cannot travel.
+            RunExists: the name is taken by a run with another spec.
+        """
+        laid: dict[str, Any] = dict(overrides or {})
+        if callable(job) and not space and not {"space", "trials"} & set(laid):
+            laid["trials"] = 1
+        given = {"space": space, "trials": trials, "parallel": parallel, "seed": seed}
+        laid |= {field: Flag(value, f"submit({field}=…)") for field, value in given.items() if value is not None}
+        laid |= _objectives(objective, direction, is_function=callable(job))
+        both = sorted(set(space or ()) & set(params or ()))
+        issues = [Issue(("params", one), "is searched as well; leave it out of one", "submit(space=…)") for one in both]
+        prepared = self.prepare(job, name=name, profile=profile, overrides=laid, params=params, issues=issues)
+        return self.start(prepared.plan)[0]
 
     def list(self) -> list[RunHandle]:
         """All runs, the newest first."""
@@ -161,6 +244,26 @@ class Platform:
             return RunHandle(names[0], self.target)
         self.target.is_active(run)  # raises for an unknown name
         return RunHandle(run, self.target)
+
+
+def _objectives(
+    objective: str | Sequence[str] | None, direction: str | Sequence[str] | None, *, is_function: bool
+) -> dict[str, Flag]:
+    """The objectives of `submit`, as fields with their values.
+
+    Raises:
+        SpecError: several directions are given, and not one for each objective.
+    """
+    if objective is None and not is_function:
+        return {} if direction is None else {"objective.direction": Flag(direction, "submit(direction=…)")}
+    given = functions.METRIC if objective is None else objective
+    metrics = [given] if isinstance(given, str) else list(given)
+    ways = list(direction) if direction is not None and not isinstance(direction, str) else [direction] * len(metrics)
+    if len(ways) != len(metrics):
+        counts = f"{errors.counted(len(metrics), 'objective')} and {errors.counted(len(ways), 'direction')}"
+        raise SpecError([Issue(("objectives",), f"{counts}; give one direction for each", "submit(direction=…)")])
+    found = [{"metric": metric, "direction": way or "minimize"} for metric, way in zip(metrics, ways, strict=True)]
+    return {"objectives": Flag(found, "submit(objective=…)")}
 
 
 def _provenance(folder: Path, command: Sequence[str]) -> Provenance:

@@ -26,7 +26,7 @@ from optuna.trial import FrozenTrial, TrialState
 from trialplane import errors
 from trialplane.controller import history, samplers
 from trialplane.controller.store import tables
-from trialplane.wire import escapes, labels, records
+from trialplane.wire import escapes, records, rows
 from trialplane.wire.attempts import Attempt, Order, Range
 from trialplane.wire.states import TrialState as State
 
@@ -85,10 +85,20 @@ def _trial(attempt: Attempt, alive: bool) -> FrozenTrial:
         trial.datetime_complete = trial.datetime_start  # when it was lost is not known
     if attempt.outcome is None or attempt.outcome.state is State.FAILED:
         trial.values = None
-    trial.user_attrs[labels.LEDGER_REQUEST] = records.to_dict(attempt.request)
-    if attempt.outcome is not None:
-        trial.user_attrs[labels.LEDGER_OUTCOME] = records.to_dict(attempt.outcome)
+    trial.user_attrs |= _attributes(attempt)
     return trial
+
+
+def _attributes(attempt: Attempt) -> dict[str, Any]:
+    """What Optuna has no field for, each a plain value, which tables and plots can show; empty ones are left out."""
+    asked, end = attempt.request, attempt.outcome
+    found: dict[str, Any] = {"trial": asked.trial, "attempt": asked.attempt, "seed": asked.seed, "retry_of": asked.retry_of}
+    if end is not None:
+        fields = ("failure", "message", "exit_code", "node", "log", "start_method", "peak_memory", "mlflow")
+        found |= {name: getattr(end, name) for name in fields}
+        found |= {f"metrics.{name}": value for name, value in end.metrics.items()}
+        found |= {f"returned.{name}": value for name, value in rows.cells(end.returned).items()}
+    return {name: records.to_dict(value) for name, value in found.items() if value not in (None, "")}
 
 
 def _end(storage: BaseStorage, trial_id: int, trial: FrozenTrial) -> None:

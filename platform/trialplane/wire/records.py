@@ -255,6 +255,11 @@ class TrialRow:
     log: str = ""
     best_steps: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
+    @property
+    def value(self) -> float | None:
+        """The first objective's; None without a result."""
+        return self.values[0] if self.values else None
+
 
 @dataclasses.dataclass(frozen=True)
 class RunStatus:

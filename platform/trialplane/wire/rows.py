@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import bisect
 import functools
+import json
 import math
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from trialplane.wire.records import TrialOutcome, TrialRequest, TrialRow
@@ -100,6 +101,36 @@ def front(job: Job, rows: Iterable[TrialRow]) -> list[TrialRow]:
     complete = [r for r in rows if r.state is TrialState.COMPLETE and r.feasible]
     ranks = _fronts(job, complete)
     return [r for r in complete if ranks[r.trial] == 0]
+
+
+def flat(rows: Sequence[TrialRow]) -> tuple[list[str], list[list[Any]]]:
+    """Every field of every row as a table: each parameter, metric and other returned value has its own column.
+
+    Returns:
+        The header, and a line for each row; None where a row lacks a parameter, metric or value.
+    """
+    plain = ("trial", "attempt", "number", "state", "feasible", "failure", "message", "seconds", "node", "log")
+    nested = [
+        (kind, name)
+        for kind in ("metrics", "best_steps", "params", "returned")
+        for name in dict.fromkeys(name for row in rows for name in getattr(row, kind))
+    ]
+    lines = []
+    for row in rows:
+        below = {
+            "metrics": row.metrics,
+            "best_steps": row.best_steps,
+            "params": cells(row.params),
+            "returned": cells(row.returned),
+        }
+        lines.append([*(getattr(row, name) for name in plain), *(below[kind].get(name) for kind, name in nested)])
+    return [*plain, *(f"{kind}.{name}" for kind, name in nested)], lines
+
+
+def cells(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values that fit into a cell each: strings and numbers as they are, lists and mappings as JSON."""
+    nested = (list, tuple, Mapping)
+    return {name: json.dumps(value) if isinstance(value, nested) else value for name, value in values.items()}
 
 
 def losses(job: Job, r: TrialRow) -> list[float]:

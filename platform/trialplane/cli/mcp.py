@@ -1,0 +1,275 @@
+"""`platform mcp`: the runs of a place as tools of the Model Context Protocol (MCP), for assistants and editors, over stdio.
+
+The tools read, and with `--allow-submit` one of them starts runs. Arguments are checked by the schema that a client is
+shown, and every result has a bounded size, as it is read by a language model.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import json
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any, ParamSpec, TypeVar
+
+import click
+from pydantic import BaseModel, ConfigDict, Field
+
+import trialplane
+from trialplane import errors
+from trialplane.cli import names, output
+from trialplane.client import exporting, places
+from trialplane.client.run import RunHandle
+from trialplane.client.sdk import Platform
+from trialplane.client.target import Place
+from trialplane.errors import RunDamaged, RunNotFound, TrialplaneError
+from trialplane.plan import plan as planning
+from trialplane.spec.jobs import base
+from trialplane.wire import escapes
+from trialplane.wire.records import RunStatus, TrialRow
+
+P = ParamSpec("P")
+R = TypeVar("R")
+M = TypeVar("M", bound=BaseModel)
+
+_MOST_BYTES = 32 * 1024  # of rows, or of a log, in one result
+_MOST_VALUES = 30  # parameters or metrics of a row
+_MOST_WARNINGS = 5
+_LONGEST_TEXT = 500  # characters of a message, or of a value
+_LONGEST_LINE = 2000  # characters of a line of a log
+
+Run = Annotated[
+    str, Field(pattern=base.RUN, max_length=planning.LONGEST_NAME, description="Name of a run, as the tool list shows it.")
+]
+Limit = Annotated[int, Field(ge=1, le=100, description="How many at most.")]
+Trial = Annotated[int | None, Field(ge=0, lt=2**31, description="Number of a trial; left out, the log of the run itself.")]
+Attempt = Annotated[int | None, Field(ge=1, lt=2**31, description="Of the trial; the newest when left out.")]
+Lines = Annotated[int, Field(ge=1, le=500, description="How many lines from the end.")]
+JobName = Annotated[str, Field(pattern=base.NAME, description="Name of a folder below jobs/.")]
+Count = Annotated[int | None, Field(ge=1, le=1_000_000, description="As the job says when left out.")]
+
+
+class _Result(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class TrialResult(_Result):
+    """One trial: its newest attempt."""
+
+    trial: int
+    attempt: int
+    state: str
+    params: dict[str, Any]
+    metrics: dict[str, float]
+    message: str
+    seconds: float | None
+
+
+class RunSummary(_Result):
+    """One run; `reason` says why it is in its state."""
+
+    run: str
+    state: str
+    reason: str
+    job: str = ""
+    kind: str = ""
+    trials: int = 0
+    complete: int = 0
+    pruned: int = 0
+    failed: int = 0
+    running: int = 0
+    best: TrialResult | None = None
+    warnings: tuple[str, ...] = ()
+
+
+class Runs(_Result):
+    """Runs, the newest first; `total` counts those that are not shown as well."""
+
+    total: int
+    runs: list[RunSummary]
+
+
+class Results(_Result):
+    """Trials, the best first; `total` counts those that are not shown as well."""
+
+    run: str
+    total: int
+    trials: list[TrialResult]
+
+
+class LogTail(_Result):
+    """The end of a log; `cut` says whether there is more before it."""
+
+    run: str
+    text: str
+    cut: bool
+
+
+class Tools:
+    """What the server offers. The docstring of each method is what a client's model reads of it.
+
+    Args:
+        platform: whose runs these are.
+    """
+
+    def __init__(self, platform: Platform) -> None:
+        self._platform = platform
+
+    def runs(self, limit: Limit = 20) -> Runs:
+        """List the runs, the newest first, with the state of each: studies, trainings and collections."""
+        found = self._platform.list()
+        return Runs(total=len(found), runs=_fitting(_known(handle) for handle in found[:limit]))
+
+    def status(self, run: Run) -> RunSummary:
+        """Show the state of a run: why it is in that state, how many trials ended, the best so far, and warnings."""
+        return _summary(self._platform.get(run).status())
+
+    def results(self, run: Run, limit: Limit = 20, all_attempts: bool = False) -> Results:
+        """Show trials of a run, the best first, with parameters and metrics; with all_attempts also those tried again."""
+        handle = self._platform.get(run)
+        rows = handle.attempts() if all_attempts else handle.rows()
+        return Results(run=run, total=len(rows), trials=_fitting(_trial(row) for row in rows[:limit]))
+
+    def logs(self, run: Run, trial: Trial = None, attempt: Attempt = None, lines: Lines = 100) -> LogTail:
+        """Show the end of a run's log, or of the log of one of its trials: what it printed, and why it failed."""
+        tail = collections.deque(self._platform.get(run).logs(trial, attempt), maxlen=lines + 1)  # to know if there is more
+        kept = collections.deque[str]()
+        size = 0
+        for line in reversed(tail):
+            text = escapes.visible(errors.shortened(line.rstrip("\n"), _LONGEST_LINE))
+            size += len(text.encode()) + 1
+            if len(kept) == lines or size > _MOST_BYTES:
+                break
+            kept.appendleft(text)
+        return LogTail(run=run, text="\n".join(kept), cut=len(kept) < len(tail))
+
+    def submit(
+        self,
+        job: JobName,
+        name: Run | None = None,
+        profile: str | None = None,
+        trials: Count = None,
+        parallel: Count = None,
+        params: dict[str, Any] | None = None,
+    ) -> RunSummary:
+        """Start a run of a job; params fixes parameters. It goes on by itself: the tool status shows how far it is."""
+        prepared = self._platform.prepare(
+            job,
+            name=name,
+            profile=profile,
+            overrides={"trials": trials, "parallel": parallel},
+            params=params,
+            command=("platform", "mcp"),
+        )
+        handle, _ = self._platform.start(prepared.plan)
+        places.remember(self._platform.target.place, handle.name)
+        made = _summary(handle.status())
+        return made.model_copy(update={"warnings": (*prepared.warnings, *made.warnings)[:_MOST_WARNINGS]})
+
+
+@click.command("mcp")
+@names.place_options()
+@click.option(
+    "--allow-submit", is_flag=True, help="Offer the tool submit too; without it no tool starts or changes anything."
+)
+def mcp_command(place: Place, allow_submit: bool) -> None:
+    """Serve the runs of a place to an assistant or an editor that speaks MCP, over stdin and stdout.
+
+    The tools are list, status, results and logs, which only read. There is also submit with --allow-submit: it starts the
+    jobs in jobs/ of the folder that the server is started in.
+
+    \b
+    In the configuration of an MCP client:
+      {"mcpServers": {"trialplane": {"command": "platform", "args": ["mcp", "--local"]}}}
+    """  # noqa: D301  \b is click's mark
+    exporting.check("mcp", extra="mcp")
+    from mcp.server import MCPServer  # of the extra mcp, and half a second
+    from mcp.server.mcpserver.exceptions import ToolError
+    from mcp_types import ToolAnnotations
+
+    def told(method: Callable[P, R]) -> Callable[P, R]:
+        """Errors with their message, which says what to do; the library hides that of any other."""
+
+        @functools.wraps(method)
+        def call(*args: P.args, **given: P.kwargs) -> R:
+            try:
+                return method(*args, **given)
+            except TrialplaneError as error:
+                raise ToolError(errors.shortened(escapes.visible(str(error)), _MOST_BYTES)) from error
+
+        return call
+
+    platform = Platform(places.target_of(place))
+    tools = Tools(platform)
+    about = "Runs of hyper-parameter studies, trainings and collections: their state, results and logs."
+    server = MCPServer("trialplane", version=trialplane.__version__, instructions=about, log_level="WARNING")
+    reading = ToolAnnotations(read_only_hint=True, open_world_hint=False)
+    for name, method in (("list", tools.runs), ("status", tools.status), ("results", tools.results), ("logs", tools.logs)):
+        server.add_tool(told(method), name=name, annotations=reading)
+    if allow_submit:
+        starting = ToolAnnotations(read_only_hint=False, destructive_hint=False, open_world_hint=False)
+        server.add_tool(told(tools.submit), name="submit", annotations=starting)
+    what = "read-only, and submit" if allow_submit else "read-only; --allow-submit lets it start runs"
+    output.note(f"MCP server for {platform.target.where()} on stdin and stdout ({what})")
+    server.run("stdio")
+
+
+def _known(handle: RunHandle) -> RunSummary:
+    """A run of the list; one that is damaged, or was deleted meanwhile, does not keep the others from being shown."""
+    try:
+        return _summary(handle.status())
+    except (RunDamaged, RunNotFound) as error:
+        return RunSummary(
+            run=handle.name, state="DAMAGED" if isinstance(error, RunDamaged) else "DELETED", reason=_text(str(error))
+        )
+
+
+def _summary(status: RunStatus) -> RunSummary:
+    return RunSummary(
+        run=status.run,
+        job=status.job,
+        kind=status.kind,
+        state=status.state.value,
+        reason=_text(status.reason),
+        trials=status.trials,
+        complete=status.complete,
+        pruned=status.pruned,
+        failed=status.failed,
+        running=status.running,
+        best=None if status.best is None else _trial(status.best),
+        warnings=tuple(_text(warning) for warning in status.warnings[:_MOST_WARNINGS]),
+    )
+
+
+def _trial(row: TrialRow) -> TrialResult:
+    return TrialResult(
+        trial=row.trial,
+        attempt=row.attempt,
+        state=row.state.value,
+        params={name: _value(row.params[name]) for name in list(row.params)[:_MOST_VALUES]},
+        metrics={name: row.metrics[name] for name in list(row.metrics)[:_MOST_VALUES]},
+        message=_text(row.message),
+        seconds=row.seconds,
+    )
+
+
+def _fitting(rows: Iterable[M]) -> list[M]:
+    """The first rows that fit into one result together."""
+    kept: list[M] = []
+    size = 0
+    for row in rows:
+        size += len(row.model_dump_json().encode())
+        if size > _MOST_BYTES:
+            break
+        kept.append(row)
+    return kept
+
+
+def _value(value: Any) -> Any:
+    """A parameter's value; a long one as the beginning of its text."""
+    text = value if isinstance(value, str) else json.dumps(value)
+    return value if len(text) <= _LONGEST_TEXT and not isinstance(value, str) else _text(text)
+
+
+def _text(text: str) -> str:
+    return errors.shortened(escapes.visible(text), _LONGEST_TEXT)

@@ -1,0 +1,52 @@
+"""`platform results` of several runs: one table, one list, one CSV, each row with its run.
+
+Not checked here: the results of one run (test_verbs.py).
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import pytest
+from tests.client.conftest import complete
+
+from trialplane.wire.states import RunState
+
+
+@pytest.fixture
+def two(runs):
+    """A run of two trials, and one of three with another parameter."""
+    for name, trials in (("a", 2), ("b", 3)):
+        space = {"space.other": {"type": "int", "low": 1, "high": 2}} if name == "b" else {}
+        runs.say(runs.make(name, tell=complete, trials=trials, **space), RunState.SUCCEEDED)
+
+
+def test_one_table_names_the_run_of_each_row(platform, two):
+    header, *lines = platform("results", "b", "a").stdout.splitlines()
+    assert header.split()[:3] == ["run", "trial", "state"]
+    assert "other" in header.split()
+    assert [line.split()[0] for line in lines] == ["b"] * 3 + ["a"] * 2
+    assert platform("results", "b", "a", "--limit", "1").stdout.count("\n") == 3
+
+
+def test_a_run_named_twice_is_shown_once_and_as_it_is(platform, two):
+    assert platform("results", "a", "a").stdout == platform("results", "a").stdout
+    assert platform("results", "a").stdout.split()[0] == "trial"
+
+
+def test_data_has_the_run_in_each_row(platform, two):
+    rows = json.loads(platform("results", "a", "b", "--output", "json").stdout)
+    assert [row["run"] for row in rows] == ["a"] * 2 + ["b"] * 3
+    assert "run" not in json.loads(platform("results", "a", "--output", "json").stdout)[0]
+    table = list(csv.DictReader(io.StringIO(platform("results", "a", "b", "--output", "csv").stdout)))
+    assert [(row["run"], bool(row["params.other"])) for row in table] == [("a", False)] * 2 + [("b", True)] * 3
+
+
+def test_one_of_them_without_trials_is_noted_and_an_unknown_one_refused(platform, two, runs):
+    runs.make("c")
+    done = platform("results", "a", "c")
+    assert (done.exit_code, len(done.stdout.splitlines())) == (0, 3)
+    assert "c has started no trial yet; `platform status c`" in done.stderr
+    assert platform("results", "a", "nosuch").exit_code == 2
