@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from trialplane.client.sdk import Platform
 from trialplane.client.target import Place
 from trialplane.errors import Issue, SpecError
 from trialplane.plan import render
-from trialplane.spec import document
+from trialplane.spec import document, short
 from trialplane.spec.load import Flag
 
 _NOTES = {
@@ -59,6 +59,14 @@ def _options(verb: Callable[..., int]) -> Callable[..., int]:
 @submit_command.command("hpo", short_help="A study: many trials with different parameters.")
 @names.job_argument
 @names.place_options(submits=True)
+@click.option(
+    "--space",
+    "spaces",
+    multiple=True,
+    metavar="NAME=RANGE",
+    help="A parameter to search: lr=1e-5..1e-2:log, layers=2..6, opt=adam,sgd. Repeatable.",
+)
+@click.option("--objective", "objectives", multiple=True, metavar="METRIC:max", help="What to optimize, :max or :min.")
 @click.option("--trials", type=int, help="Number of trials.")
 @click.option("--parallel", type=int, help="Number of trials at the same time.")
 @click.option("--sampler", help="tpe, gp, cmaes, nsgaii, qmc, random, grid, …")
@@ -66,7 +74,12 @@ def _options(verb: Callable[..., int]) -> Callable[..., int]:
 @click.option("--max-failed", type=int, help="Stop when more trials than this fail.")
 @_options
 def hpo(job: str, place: Place, **given: Any) -> int:
-    """Search for good hyper-parameters of the job NAME (in jobs/NAME), or of the job in a folder.
+    """Search for good hyper-parameters of the job NAME (in jobs/NAME), of the job in a folder, or of a script.
+
+    A script that prints its metrics needs no job.yaml; its folder travels:
+
+    \b
+    platform submit hpo ./train.py --space lr=1e-5..1e-2:log --space layers=2..6 --objective accuracy:max --local
 
     Without --local it runs on a cluster: that of --context and --namespace, else of TRIALPLANE_CONTEXT and
     TRIALPLANE_NAMESPACE, else of the kubeconfig. The other verbs then use the same place.
@@ -74,10 +87,32 @@ def hpo(job: str, place: Place, **given: Any) -> int:
     Stays in the foreground and shows the progress. With --local, Ctrl-C stops the run cleanly and a second one kills it;
     `platform resume` continues it in both cases. On a cluster Ctrl-C only ends the display: the run continues, and
     `platform pause` or `cancel` ends it. A run continues when the terminal is closed.
-    """
+    """  # noqa: D301  \b is click's mark
     own = {name: given.pop(name) for name in ("trials", "parallel", "sampler", "pruner")}
     own["budget.max_failed"] = Flag(given.pop("max_failed"), "--max-failed")
-    return _submit("hpo", job, place, own, **given)
+    issues, searched = _searched(given.pop("spaces"), given.pop("objectives"))
+    return _submit("hpo", job, place, {**own, **searched}, issues, **given)
+
+
+def _searched(spaces: Sequence[str], objectives: Sequence[str]) -> tuple[list[Issue], dict[str, Flag]]:
+    """The fields that --space and --objective set, and what is wrong with these."""
+    issues: list[Issue] = []
+    fields: dict[str, Flag] = {}
+    for text in spaces:
+        try:
+            name, made = short.parameter(text, "--space")
+            fields[f"space.{name}"] = Flag(made, f"--space {text}")
+        except SpecError as error:
+            issues += error.issues
+    wanted = []
+    for text in objectives:
+        try:
+            wanted.append(short.objective(text, "--objective"))
+        except SpecError as error:
+            issues += error.issues
+    if wanted:
+        fields["objectives"] = Flag(wanted, f"--objective {' --objective '.join(objectives)}")
+    return issues, fields
 
 
 @submit_command.command("train", short_help="A training: one trial, on one or many GPUs.")
@@ -147,6 +182,7 @@ def _submit(
     job: str,
     place: Place,
     own: Mapping[str, Any],
+    found: Sequence[Issue] = (),
     *,
     name: str | None,
     detach: bool,
@@ -154,7 +190,20 @@ def _submit(
     kind: str,
     **given: Any,
 ) -> int:
-    """Checks, starts and shows a run; `own` holds the options of this kind alone, dotted field → value or `Flag`."""
+    """Checks, starts and shows a run.
+
+    Args:
+        kind_of_job: hpo, train or collect.
+        job: name, folder or script.
+        place: where it runs.
+        own: the options of this kind alone, dotted field → value or `Flag`.
+        found: what is wrong with these.
+        name: of the run, or None.
+        detach: whether to return at once.
+        dry_run: whether to show the plan only.
+        kind: of the output.
+        **given: the other options of all kinds.
+    """
     platform = Platform(places.target_of(place))
     issues, params = _params(given["params"])
     prepared = platform.prepare(
@@ -165,7 +214,7 @@ def _submit(
         overrides={**own, "seed": given["seed"], "budget.timeout": Flag(given["timeout"], "--timeout")},
         params=params,
         command=["platform", *sys.argv[1:]],
-        issues=issues,
+        issues=[*found, *issues],
         kind=kind_of_job,
     )
     for warning in prepared.warnings:

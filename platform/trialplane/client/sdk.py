@@ -42,6 +42,7 @@ class _Given:
     overrides: Mapping[str, Any]
     params: Mapping[str, Any]
     kind: str | None
+    script: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +79,7 @@ class Platform:
         """Checks everything that can be checked and packs the code; starts and writes nothing.
 
         Args:
-            job: name of a job, the path of its folder, or a function; see `submit`.
+            job: name of a job, the path of its folder or of a script, or a function; see `submit`.
             name: of the run; made from the job and the time when None.
             profile: name of one of the job's profiles.
             sets: `field=value` each.
@@ -93,6 +94,9 @@ class Platform:
             SpecError: all issues, of the job, its data, the run's name and the target; or why a function cannot travel.
             InputError: the code cannot be packed.
         """
+        if isinstance(job, (str, Path)) and (script := _script(Path(job))) is not None:
+            given = _Given(profile, sets, overrides or {}, params or {}, kind or "hpo", script.name)
+            return self._prepared(script.parent, given, name, _provenance(script.parent, command), issues)
         if isinstance(job, (str, Path)):
             folder = load.find_job(str(job), Path.cwd())
             given = _Given(profile, sets, overrides or {}, params or {}, kind)
@@ -126,6 +130,7 @@ class Platform:
                 params=given.params,
                 environ=os.environ,
                 kind=given.kind,
+                script=given.script,
                 notes=notes,
             )
             away = self.target.remote
@@ -142,7 +147,7 @@ class Platform:
             found.append(Issue(("--context",), str(error)))
         if found or resolved is None:
             raise SpecError(found)
-        name = name or planning.default_name(folder.absolute().name, self.target.runs(), time.localtime())
+        name = name or planning.default_name(resolved.name, self.target.runs(), time.localtime())
         made = planning.plan(resolved, folder, name, provenance)
         return Prepared(made, (*notes, *resolved.advice(), *warnings))
 
@@ -198,7 +203,7 @@ class Platform:
         of metrics.
 
         Args:
-            job: name of a job, the path of its folder, or a function.
+            job: name of a job, the path of its folder, of a Python script that is to run as it is, or a function.
             space: the parameters to search, each as in job.yaml: `{"lr": {"type": "float", "low": 1e-5, "high": 1e-2, "log":
                 True}}`. They are added to those of the job. A function without any is called once.
             objective: the metric to optimize, or several; of a function `value`, which is the number that it returns.
@@ -264,6 +269,15 @@ def _objectives(
         raise SpecError([Issue(("objectives",), f"{counts}; give one direction for each", "submit(direction=…)")])
     found = [{"metric": metric, "direction": way or "minimize"} for metric, way in zip(metrics, ways, strict=True)]
     return {"objectives": Flag(found, "submit(objective=…)")}
+
+
+def _script(path: Path) -> Path | None:
+    """The script that a path names, or None."""
+    try:
+        path = path.expanduser().absolute()
+        return path if path.suffix == ".py" and path.is_file() else None
+    except (OSError, RuntimeError):  # a name too long for a file, or a user who does not exist
+        return None
 
 
 def _provenance(folder: Path, command: Sequence[str]) -> Provenance:

@@ -7,6 +7,7 @@ and the flags. Where the last two change a training's GPUs, its other resources 
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -76,6 +77,7 @@ def load_job(
     params: Mapping[str, Any] | None = None,
     environ: Mapping[str, str] | None = None,
     kind: str | None = None,
+    script: str = "",
     notes: list[str] | None = None,
 ) -> Job:
     """The job in a folder, with all overrides of a command line applied.
@@ -88,17 +90,18 @@ def load_job(
         params: values to fix; such parameters are removed from the space.
         environ: variables, of which those in the job's `environment` are read; empty ones are not.
         kind: that the job must have; for another kind this is the only issue.
+        script: a file of the folder that is the job, without a job.yaml; it needs a `kind`.
         notes: collects remarks on a valid job for the user.
 
     Raises:
         SpecError: with every issue.
     """
-    source = _shown(folder / FILE)
-    text = document.read(folder / FILE, source)
+    source = _shown(folder / (script or FILE))
+    text = Document({"kind": kind, "script": script}, {}, source) if script else document.read(folder / FILE, source)
     profiles, issues = _profiles(text)
     base = Draft.of(text, skip=("profiles",))
     singular = "objective" in text.data
-    base.data["name"] = text.data.get("name", _name(folder))
+    base.data["name"] = text.data.get("name", _name_of_script(script) if script else _name(folder))
     if "name" in text.data:
         message = "is the name of the job's folder; drop this line"
         issues.append(Issue(("name",), message, source, text.lines[("name",)]))
@@ -167,6 +170,11 @@ def _settled(text: Document, plain: verdict.Verdict) -> list[Place]:
     given = text.data.get("environment")
     names = given if isinstance(given, dict) else {}
     return [("environment", name) for name in names if f"environment.{name}" not in wrong]
+
+
+def _name_of_script(script: str) -> str:
+    """The name of a job that is a script: the file's, as jobs are named."""
+    return re.sub(r"[^a-z0-9_-]+", "-", Path(script).stem.lower()).strip("-_")[:63] or "script"
 
 
 def _name(folder: Path) -> str:

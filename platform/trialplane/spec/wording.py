@@ -132,7 +132,7 @@ def _is_misspelt(place: Place, wrong: Collection[Place]) -> bool:
 
 def _missing(place: Place) -> str:
     if place == ("objectives",):
-        return "is missing; write objective: {metric: …, direction: maximize}"
+        return "is missing; write objective: {metric: …, direction: maximize}, or --objective METRIC:max"
     if place == ("kind",):
         return "is missing; write kind: hpo (a search), kind: train (one training) or kind: collect (self-play)"
     if place == ("collect",):

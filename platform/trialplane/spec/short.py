@@ -1,0 +1,54 @@
+"""Parameters and objectives in a word each, as on a command line: `lr=1e-5..1e-2:log`, `opt=adam,sgd`, `accuracy:max`."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from trialplane.errors import Issue, SpecError
+from trialplane.spec import document
+
+_NUMBER = r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?"
+_RANGE = re.compile(rf"({_NUMBER})\.\.({_NUMBER})((?::(?:log|{_NUMBER}))*)")
+_WHOLE = re.compile(r"[-+]?\d+")
+_DIRECTIONS = {"max": "maximize", "maximize": "maximize", "min": "minimize", "minimize": "minimize"}
+
+
+def parameter(text: str, source: str) -> tuple[str, dict[str, Any]]:
+    """Name and fields of a parameter.
+
+    Args:
+        text: NAME=LOW..HIGH, with :log or :STEP behind, or NAME=A,B,C; a range of two whole numbers is of whole numbers.
+        source: how messages name it.
+
+    Raises:
+        SpecError: it is neither.
+    """
+    name, equals, given = text.partition("=")
+    name, given = name.strip(), given.strip()
+    match = _RANGE.fullmatch(given)
+    if not equals or not name or not given or (match is None and ".." in given and "," not in given):
+        what = "write NAME=LOW..HIGH, NAME=LOW..HIGH:log, NAME=LOW..HIGH:STEP or NAME=A,B,C"
+        raise SpecError([Issue(("space",), f"{text!r} is no parameter; {what}", source)])
+    if match is None:
+        return name, {"type": "categorical", "choices": [document.scalar(one.strip(), source) for one in given.split(",")]}
+    low, high, more = match.groups()
+    options = [one for one in more.split(":") if one]
+    log, steps = "log" in options, [one for one in options if one != "log"]
+    whole = all(_WHOLE.fullmatch(one) for one in (low, high, *steps))
+    kind = int if whole else float
+    made = {"type": "int" if whole else "float", "low": kind(low), "high": kind(high), "log": log}
+    return name, {**made, "step": kind(steps[-1])} if steps else made
+
+
+def objective(text: str, source: str) -> dict[str, str]:
+    """The fields of an objective: METRIC:max or METRIC:min.
+
+    Raises:
+        SpecError: it has no direction.
+    """
+    metric, _, direction = text.rpartition(":")
+    if not metric or direction not in _DIRECTIONS:
+        what = f"does not name its direction; write {metric or text}:max or {metric or text}:min"
+        raise SpecError([Issue(("objective",), f"{text!r} {what}", source)])
+    return {"metric": metric, "direction": _DIRECTIONS[direction]}
