@@ -58,6 +58,56 @@ def test_what_is_not_mapped_stands_in_the_job_too(platform, given: Path) -> None
         assert any(" ".join(note.split()) in " ".join(line.split()) for line in comments), note
 
 
+FILES = {
+    "wandb": {"sweep.yaml": "program: fit.py\nparameters: {a: {values: [1, 2]}}\n", "fit.py": ""},
+    "sagemaker": {
+        "sweep.json": '{"HyperParameterTuningJobObjective": {"Type": "Minimize", "MetricName": "m"}, '
+        '"ParameterRanges": {"IntegerParameterRanges": [{"Name": "a", "MinValue": "1", "MaxValue": "3"}]}}',
+        "fit.py": "",
+    },
+    "ray": {
+        "sweep.py": "def fit(config): ...\ndef main():\n    tune.run(fit, config={'a': tune.uniform(0, 1)}, metric='m')\n",
+    },
+    "hydra": {
+        "conf/sweep.yaml": "hydra: {sweeper: {params: {a: '1,2'}}}\n",
+        "conf/db/one.yaml": "b: 1\n",
+        "fit.py": "import hydra\n\n@hydra.main(config_path='conf')\ndef main(cfg): ...\n",
+    },
+}
+
+
+@pytest.mark.parametrize("source", FILES)
+def test_each_source(platform, workplace: Path, source: str) -> None:
+    for name, text in FILES[source].items():
+        file = workplace / source / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    first = next(iter(FILES[source]))
+    result = platform("import", source, f"{source}/{first}")
+    assert result.exit_code == 0, result.output
+    job = load.load_job(Path("jobs/sweep"))
+    assert list(job.search.names) == ["a"]
+    needed = {"train.py", "sweep.py"} if source == "ray" else {"fit.py"}
+    needed |= {"conf/sweep.yaml", "conf/db/one.yaml"} if source == "hydra" else set()
+    there = {str(file.relative_to("jobs/sweep")) for file in Path("jobs/sweep").rglob("*.*") if file.is_file()}
+    assert there == needed | {"job.yaml"}
+
+
+def test_a_script_that_is_not_there_is_named(platform, workplace: Path) -> None:
+    Path("sweep.yaml").write_text("program: fit.py\nparameters: {a: {values: [1, 2]}}\n")
+    result = platform("import", "wandb", "sweep.yaml")
+    assert result.exit_code == 2
+    assert "fit.py does not lie beside sweep.yaml: copy it to" in result.stderr
+    assert "the job cannot run yet" in result.stderr and "there is no fit.py" in result.stderr
+
+
+def test_a_script_elsewhere_is_not_fetched(platform, workplace: Path) -> None:
+    (workplace.parent / "out.py").write_text("")
+    Path("sweep.yaml").write_text("program: ../out.py\nparameters: {a: {values: [1, 2]}}\n")
+    assert platform("import", "wandb", "sweep.yaml").exit_code == 2
+    assert not list(Path("jobs").rglob("out.py"))
+
+
 def test_a_folder_that_exists_is_left_alone(platform, given: Path) -> None:
     before = Path("jobs/demo/job.yaml").read_text()
     result = platform("import", "katib", str(given), "--into", "jobs/demo")
@@ -93,6 +143,9 @@ def test_a_job_that_cannot_run_yet_is_written_with_its_complaints(platform, give
 def test_files_that_are_none(platform, given: Path, text: bytes, said: str) -> None:
     given.write_bytes(text)
     refused(platform("import", "katib", str(given)), said)
+    if said != "must be a" and said != "must be":
+        for source in FILES:
+            refused(platform("import", source, str(given)), "")
 
 
 def refused(result, said: str) -> None:

@@ -22,8 +22,13 @@ from trialplane.wire import escapes
 # What is imported → its module, which has `read(text, name, scripts)`.
 SOURCES: Mapping[str, str] = {
     "katib": "trialplane.importing.katib",
+    "wandb": "trialplane.importing.wandb",
+    "ray": "trialplane.importing.ray",
+    "sagemaker": "trialplane.importing.sagemaker",
+    "hydra": "trialplane.importing.hydra",
 }
 _MOST_SCRIPTS = 200  # Python files beside FILE that are looked at
+_MOST_CONFIGS = 1000  # YAML files of a folder that is copied
 _LONGEST_NAME = 63
 
 
@@ -32,11 +37,18 @@ _LONGEST_NAME = 63
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--into", type=click.Path(path_type=Path), metavar="FOLDER", help="The job's folder; jobs/ and FILE's name.")
 def import_command(source: str, file: Path, into: Path | None) -> int:
-    """Create a job from FILE, which another tool reads: Katib's Experiment.
+    """Create a job from FILE, which another tool reads and which is not run.
+
+    \b
+    katib      an Experiment
+    wandb      a sweep of Weights & Biases
+    ray        a Python file with tune.Tuner or tune.run
+    sagemaker  the JSON of a HyperParameterTuningJobConfig, or of the whole tuning job
+    hydra      a configuration with hydra.sweeper, the basic one's or Optuna's
 
     Prints the folder, and what of FILE the job does not hold, with the reason; job.yaml begins with the same list. A script
     that FILE names is copied where it lies beside it.
-    """
+    """  # noqa: D301  \b is click's mark
     name = str(file)
     text = _text(file, name)
     made: Imported = importlib.import_module(SOURCES[source]).read(text, name, _scripts(file))
@@ -80,13 +92,15 @@ def _text(file: Path, name: str) -> str:
 
 
 def _scripts(file: Path) -> dict[str, str]:
-    """The Python files beside a file that can be read, by name."""
+    """The Python files beside a file, and after `../` those above its folder, that can be read, by name."""
     found: dict[str, str] = {}
-    for script in sorted(file.parent.glob("*.py"))[:_MOST_SCRIPTS]:
-        try:
-            found[script.name] = document.content(script).decode("utf-8")
-        except (OSError, UnicodeDecodeError):
-            continue
+    beside = file.absolute().parent
+    for before, folder in (("", beside), ("../", beside.parent)):
+        for script in sorted(folder.glob("*.py"))[:_MOST_SCRIPTS]:
+            try:
+                found[f"{before}{script.name}"] = document.content(script).decode("utf-8")
+            except (OSError, UnicodeDecodeError):
+                continue
     return found
 
 
@@ -105,13 +119,16 @@ def _job_name(file: Path) -> str:
 def _write(folder: Path, made: Imported, file: Path, source: str) -> list[str]:
     """Makes the job's folder; gives the files that it needs and that are not beside the imported one."""
     lacking = []
+    beside = file.absolute().parent
     try:
         folder.mkdir(parents=True)
         (folder / load.FILE).write_text(_job_yaml(made, file, source), encoding="utf-8")
         for name, text in made.files.items():
             (folder / name).write_text(text, encoding="utf-8")
+        if made.above:
+            _copy_folder(beside, folder / beside.name)
         for name in made.copies:
-            here = file.parent / name
+            here = (beside.parent if made.above else beside) / name
             if not here.is_file() or os.pardir in Path(name).parts:
                 lacking.append(name)
                 continue
@@ -121,6 +138,14 @@ def _write(folder: Path, made: Imported, file: Path, source: str) -> list[str]:
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"{folder} cannot be written: {reason}") from error
     return lacking
+
+
+def _copy_folder(source: Path, target: Path) -> None:
+    """Copies the YAML files of a folder, and of those in it."""
+    for file in sorted([*source.rglob("*.yaml"), *source.rglob("*.yml")])[:_MOST_CONFIGS]:
+        here = target / file.relative_to(source)
+        here.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(file, here)
 
 
 def _job_yaml(made: Imported, file: Path, source: str) -> str:

@@ -184,7 +184,7 @@ def _algorithm(given: Source) -> tuple[dict[str, Any], dict[str, Any] | None, in
         sampler = {"name": "random"}
         given.note("population based training is not a sampler here; values are drawn at random", *place, "algorithmName")
     elif sampler is None:
-        given.note(f"{word!r} has no counterpart; tpe is taken", *place, "algorithmName")
+        given.note(f"{repr(word) + ' has no counterpart' if word else 'is missing'}; tpe is taken", *place, "algorithmName")
         sampler = {"name": "tpe"}
     for name, (value, at) in settings.items():
         option = _SETTINGS.get(sampler["name"], {}).get(name)

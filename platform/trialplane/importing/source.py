@@ -14,6 +14,7 @@ from trialplane.spec.document import Document
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")  # of a parameter of the space
 _NO_NUMBERS = ("nan", "inf", "-inf", "+inf", "infinity", "-infinity", "+infinity")
+CALL = "()"  # key of a function's name, where a source is a call in code
 _UNREAD = "a job has no field for it"
 
 
@@ -44,12 +45,14 @@ class Imported:
         notes: what of the source is not in it, in the order of the source.
         files: generated files of the job's folder, name → text.
         copies: files beside the source that the job's folder needs, if they are there.
+        above: whether these lie above the source's folder, which then is needed as well.
     """
 
     job: Mapping[str, Any]
     notes: tuple[Note, ...]
     files: Mapping[str, str] = dataclasses.field(default_factory=dict)
     copies: tuple[str, ...] = ()
+    above: bool = False
 
 
 class Source:
@@ -158,6 +161,7 @@ class Source:
         reasons: Mapping[str, str],
         files: Mapping[str, str] | None = None,
         copies: Sequence[str] = (),
+        above: bool = False,
     ) -> Imported:
         """The job without empty fields, and the notes, those on what nothing has read among them.
 
@@ -166,6 +170,7 @@ class Source:
             reasons: why a value is not read, by a part of its path; of several the one nearest to its end counts.
             files: generated files of the job's folder.
             copies: files beside the source that it needs.
+            above: whether they lie above its folder.
 
         Raises:
             SpecError: there are issues.
@@ -175,7 +180,7 @@ class Source:
         self._leftover((), reasons)
         notes = sorted(dict.fromkeys(self._notes), key=lambda note: note.line)
         kept = {field: value for field, value in job.items() if value not in (None, "", [], {})}
-        return Imported(kept, tuple(notes), files or {}, tuple(copies))
+        return Imported(kept, tuple(notes), files or {}, tuple(copies), above)
 
     def _leftover(self, place: Place, reasons: Mapping[str, str]) -> None:
         """Adds a note on each value that nothing has read, on a mapping or list as a whole where nothing in it was."""
@@ -198,4 +203,4 @@ class Source:
 
 
 def _field(place: Place) -> str:
-    return ".".join(map(str, place)) or "file"
+    return ".".join(str(step) for step in place if step != CALL) or "file"
