@@ -42,7 +42,8 @@ def request(**more: Any) -> dict[str, Any]:
 
 
 def read(given: Any, **scripts: str) -> Imported:
-    return sagemaker.read(json.dumps(given, indent="\t"), "job.json", {f"{name}.py": text for name, text in scripts.items()})
+    text = "\t" + json.dumps(given, indent="\t")  # which YAML does not take
+    return sagemaker.read(text, "job.json", {f"{name}.py": text for name, text in scripts.items()})
 
 
 def test_a_tuning_job_is_a_job(loaded) -> None:

@@ -95,6 +95,14 @@ def test_a_macro_without_a_counterpart_is_named() -> None:
     assert "no counterpart" in found["command.1"] and "no counterpart" in found["command.2"]
 
 
+def test_a_script_that_takes_no_arguments_is_named() -> None:
+    scripts = {"fit.py": "import wandb\nlr = wandb.config.lr\n"}
+    text = SWEEP.replace("METHOD", "random")
+    assert "must read its arguments" in reasons(wandb.read(text, "sweep.yaml", scripts))["program"]
+    scripts["fit.py"] += "import argparse\n"
+    assert "must read its arguments" not in reasons(wandb.read(text, "sweep.yaml", scripts))["program"]
+
+
 def test_a_grid_ends_with_its_points(loaded) -> None:
     job = loaded(read("program: fit.py\nmethod: grid\nparameters: {a: {values: [1, 2]}, b: {min: 1, max: 3}}\n"), fit="")
     assert (job.sampler.name, job.trials) == ("grid", 6)

@@ -15,6 +15,8 @@ from trialplane.spec import arguments, document
 
 _MACRO = re.compile(r"\$\{([^{}]*)\}")
 _DEFAULT = ("${env}", "${interpreter}", "${program}", "${args}")
+# What of a script shows that it reads its arguments.
+_ARGUMENTS = re.compile(r"argparse|ArgumentParser|sys\.argv|\bclick\b|\bfire\b|absl|hydra|tyro|typer|simple_parsing|docopt")
 _REASONS = {
     "project": "runs are recorded in MLflow; an experiment there has the job's name",
     "entity": "runs are recorded in MLflow, which has no entities",
@@ -30,7 +32,7 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> Imported:
     Args:
         text: of the file, YAML or JSON.
         name: of the file, for messages.
-        scripts: Python files beside it, name → text; not looked at, as the sweep names its program.
+        scripts: Python files beside it, name → text.
 
     Raises:
         SpecError: it is no sweep, or has values of the wrong kind.
@@ -56,6 +58,10 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> Imported:
     if cap is None and sampler["name"] != "grid":
         given.note(f"is missing, and a study has an end: trials is {trials}", "run_cap")
     given.note("W&B's own values are read from its files: set WANDB_MODE=offline where no account is wanted", "program")
+    script = program.get("script", "")
+    if "wandb.config" in scripts.get(script, "") and not _ARGUMENTS.search(scripts[script]):
+        why = f"{script} has its parameters from wandb.config, where nothing puts them here: it must read its arguments"
+        given.note(why, "program")
     job = {
         "kind": "hpo",
         "description": given.text("description"),
@@ -69,7 +75,6 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> Imported:
         "trials": trials,
         "budget": {} if (target := given.number("metric", "target")) is None else {"target": target},
     }
-    script = program.get("script")
     return given.imported(job, _REASONS, copies=[script] if script else [])
 
 
