@@ -164,4 +164,5 @@ def test_paths_that_are_no_files(platform, given: Path) -> None:
     ):
         refused(platform("import", "katib", path), said)
     refused(platform("import", "katib", str(given), "--into", "jobs/Big Name"), "not a valid job name")
+    refused(platform("import", "katib", str(given), "--into", f"{'a' * 300}/x"), "File name too long")
     refused(platform("import", "ktaib", str(given)), "'ktaib' is not")

@@ -57,8 +57,6 @@ def import_command(source: str, file: Path, into: Path | None) -> int:
         raise InputError(
             f"{folder.name!r} is not a valid job name; write --into jobs/NAME with lower-case letters, digits, - and _"
         )
-    if folder.exists():
-        raise InputError(f"{folder} already exists; nothing was changed, choose another: --into jobs/NAME")
     lacking = _write(folder, made, file, source)
     click.echo(folder)
     for note in made.notes:
@@ -134,6 +132,8 @@ def _write(folder: Path, made: Imported, file: Path, source: str) -> list[str]:
                 continue
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(here, folder / name)
+    except FileExistsError:
+        raise InputError(f"{folder} already exists; nothing was changed, choose another: --into jobs/NAME") from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"{folder} cannot be written: {reason}") from error
