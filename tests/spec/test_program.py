@@ -66,6 +66,8 @@ def test_sources_of_metrics(job: Path) -> None:
     assert jobs.read(made.model_dump_json()) == made
     assert json.loads(made.model_dump_json())["metrics"][1]["path"] == "out/*.jsonl"
     jsonschema.validate(document.read(job / "job.yaml").data, schema.json_schema())
+    write(job, "script: train.py\nmetrics: {from: stdout, pattern: 'loss of (?P<loss>[0-9.]+)'}\n")
+    assert load.load_job(job).metrics[0].pattern == ("loss of (?P<loss>[0-9.]+)",)
     write(job, "script: train.py\nmetrics: none\n")
     none = load.load_job(job)
     assert isinstance(none, jobs.Study) and none.metrics == ()
@@ -92,6 +94,7 @@ def test_sources_of_metrics(job: Path) -> None:
         ("script: train.py\nmetrics: {from: file, path: ../x.csv}\n", "metrics.0.path", 6, "must lie below the folder"),
         ("script: train.py\nmetrics: {from: stdout, pattern: '('}\n", "metrics.0.pattern.0", 6, "no regular expression"),
         ("script: train.py\nmetrics: {from: stdout, pattern: 'a=(.*)'}\n", "metrics.0.pattern.0", 6, "needs two groups"),
+        ("script: train.py\nmetrics: {from: stdout, pattern: '(?P<name>.)'}\n", "metrics.0.pattern.0", 6, "two groups"),
         ("script: train.py\nmetrics: {from: stdoot}\n", "metrics.0.from", 6, "'stdoot' is not 'stdout'"),
     ],
 )

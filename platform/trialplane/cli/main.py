@@ -39,6 +39,7 @@ VERBS = {
     "doctor": ("trialplane.cli.doctor", "Check this machine and the cluster, and suggest fixes."),
     "image": ("trialplane.cli.image", "Build, push or load the images of a cluster's pods."),
     "init": ("trialplane.cli.job", "Create a new job that runs as it is."),
+    "import": ("trialplane.cli.importing", "Create a job from the search file of another tool."),
     "schema": ("trialplane.cli.job", "Print the JSON schema of job.yaml."),
     "completion": ("trialplane.cli.main", "Print the completion script of a shell."),
 }

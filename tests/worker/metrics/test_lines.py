@@ -54,6 +54,13 @@ def test_a_pattern_of_the_job_counts_alone(pattern: str) -> None:
     assert found == (None, {"accuracy": 0.5})
 
 
+def test_a_group_may_be_named_like_its_metric() -> None:
+    pattern = r"loss of (?P<loss>[\d.]+)(?:, (?P<val_loss>[\d.]+) on held-out data)?"
+    parse = lines.parser((pattern,), lines.Names(NAMES))
+    assert parse("epoch 3: loss of 0.5, 0.7 on held-out data").metrics == {"loss": 0.5, "val_loss": 0.7}
+    assert parse("loss of 0.4 acc=3").metrics == {"loss": 0.4}
+
+
 def test_the_step_may_have_a_name_of_its_own() -> None:
     assert lines.parser((), lines.Names((), "tick"))("epoch=3 tick=40 loss=1.5") == (40, {"epoch": 3.0, "loss": 1.5})
 

@@ -112,8 +112,8 @@ class Source(models.Model):
     )
     pattern: tuple[str, ...] = Field(
         default=(),
-        description="Regular expressions that find metrics in a line: with the groups name and value, or with two groups, "
-        "first the name and then the value.",
+        description="Regular expressions that find metrics in a line: with the groups name and value; or with two groups, "
+        "first the name and then the value; or with a group for each metric, named like it: loss: (?P<loss>[0-9.]+).",
     )
     path: str | None = Field(
         default=None, description="The file or files, below the folder in which the script runs: out/*.jsonl."
@@ -148,9 +148,10 @@ def _unfit(pattern: str) -> str:
         made = re.compile(pattern)
     except re.error as error:
         return f"is no regular expression: {error}"
-    if {"name", "value"} <= set(made.groupindex) or (made.groups >= 2 and not made.groupindex):
+    named = set(made.groupindex)
+    if named >= {"name", "value"} or (named and not named & {"name", "value"}) or (made.groups >= 2 and not named):
         return ""
-    return r"needs two groups, the name and the value: (\w+)=([-+.\deE]+), or (?P<name>…) and (?P<value>…)"
+    return r"needs two groups, the name and the value: (\w+)=([-+.\deE]+), or one named like its metric: (?P<loss>…)"
 
 
 def _sources(value: Any) -> Any:

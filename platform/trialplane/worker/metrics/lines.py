@@ -137,11 +137,21 @@ def _clean(name: str) -> str:
 
 def _by_patterns(patterns: Sequence[re.Pattern[str]], line: str) -> Iterator[tuple[str, float]]:
     for pattern in patterns:
-        named = {"name", "value"} <= set(pattern.groupindex)
         for match in pattern.finditer(line):
-            name, value = (match["name"], match["value"]) if named else (match[1], match[2])
-            if name and value and (read := number(value.strip("\"' %"))) is not None:
-                yield name.strip(), read
+            for name, value in _named(match):
+                if name and value and (read := number(value.strip("\"' %"))) is not None:
+                    yield name.strip(), read
+
+
+def _named(match: re.Match[str]) -> Iterator[tuple[str | None, str | None]]:
+    """Names and values: of the groups of those names, of groups named like metrics, or of the first two groups."""
+    groups = match.groupdict()
+    if {"name", "value"} <= groups.keys():
+        yield groups["name"], groups["value"]
+    elif groups:
+        yield from groups.items()
+    else:
+        yield match[1], match[2]
 
 
 def _of_json(line: str) -> dict[str, float] | None:

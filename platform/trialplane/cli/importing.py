@@ -1,0 +1,159 @@
+"""`platform import`: a job folder from the search file of another tool, and what of it the job does not hold."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import click
+
+from trialplane import errors
+from trialplane.cli import output
+from trialplane.errors import EXIT_BAD_INPUT, EXIT_OK, InputError, SpecError
+from trialplane.importing.source import Imported
+from trialplane.spec import document, load
+from trialplane.spec.jobs import base
+from trialplane.wire import escapes
+
+# What is imported → its module, which has `read(text, name, scripts)`.
+SOURCES: Mapping[str, str] = {
+    "katib": "trialplane.importing.katib",
+    "wandb": "trialplane.importing.wandb",
+    "ray": "trialplane.importing.ray",
+    "sagemaker": "trialplane.importing.sagemaker",
+    "hydra": "trialplane.importing.hydra",
+}
+_MOST_SCRIPTS = 200  # Python files beside FILE that are looked at
+_MOST_CONFIGS = 1000  # YAML files of a folder that is copied
+_LONGEST_NAME = 63
+
+
+@click.command("import")
+@click.argument("source", type=click.Choice(list(SOURCES)))
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--into", type=click.Path(path_type=Path), metavar="FOLDER", help="The job's folder; jobs/ and FILE's name.")
+def import_command(source: str, file: Path, into: Path | None) -> int:
+    """Create a job from FILE, which another tool reads and which is not run.
+
+    \b
+    katib      an Experiment
+    wandb      a sweep of Weights & Biases
+    ray        a Python file with tune.Tuner or tune.run
+    sagemaker  the JSON of a HyperParameterTuningJobConfig, or of the whole tuning job
+    hydra      a configuration with hydra.sweeper, the basic one's or Optuna's
+
+    Prints the folder, and what of FILE the job does not hold, with the reason; job.yaml begins with the same list. A script
+    that FILE names is copied where it lies beside it.
+    """  # noqa: D301  \b is click's mark
+    name = str(file)
+    text = _text(file, name)
+    made: Imported = importlib.import_module(SOURCES[source]).read(text, name, _scripts(file))
+    folder = into or _jobs() / _job_name(file)
+    if not re.fullmatch(base.NAME, folder.absolute().name):
+        raise InputError(
+            f"{folder.name!r} is not a valid job name; write --into jobs/NAME with lower-case letters, digits, - and _"
+        )
+    lacking = _write(folder, made, file, source)
+    click.echo(folder)
+    for note in made.notes:
+        output.note(f"{name}: {note}")
+    for script in lacking:
+        output.note(f"{script} does not lie beside {file.name}: copy it to {folder / script}")
+    try:
+        job = load.load_job(folder)
+    except SpecError as error:
+        output.note(f"{errors.counted(len(made.notes), 'note')}; the job cannot run yet:")
+        for issue in error.issues[: errors.MOST_ISSUES]:
+            output.note(f"  {issue}")
+        return EXIT_BAD_INPUT
+    output.note(f"{errors.counted(len(made.notes), 'note')}; `platform submit {job.kind} {folder} --local` runs the job")
+    return EXIT_OK
+
+
+def _text(file: Path, name: str) -> str:
+    """The text of a file that may be anything.
+
+    Raises:
+        InputError: it cannot be read, is too large, or is no text.
+    """
+    try:
+        return document.content(file).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{name} is not UTF-8 text (byte {error.start}); nothing was changed") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"{name} cannot be read: {reason}; nothing was changed") from error
+
+
+def _scripts(file: Path) -> dict[str, str]:
+    """The Python files beside a file, and after `../` those above its folder, that can be read, by name."""
+    found: dict[str, str] = {}
+    beside = file.absolute().parent
+    for before, folder in (("", beside), ("../", beside.parent)):
+        for script in sorted(folder.glob("*.py"))[:_MOST_SCRIPTS]:
+            try:
+                found[f"{before}{script.name}"] = document.content(script).decode("utf-8")
+            except (OSError, UnicodeDecodeError):
+                continue
+    return found
+
+
+def _jobs() -> Path:
+    """The nearest folder `jobs`, here or above, or the one that is made here."""
+    here = Path.cwd()
+    return next(
+        (above / load.FOLDER for above in (here, *here.parents) if (above / load.FOLDER).is_dir()), Path(load.FOLDER)
+    )
+
+
+def _job_name(file: Path) -> str:
+    return re.sub(r"[^a-z0-9_-]+", "-", file.stem.lower())[:_LONGEST_NAME].strip("-_") or "imported"
+
+
+def _write(folder: Path, made: Imported, file: Path, source: str) -> list[str]:
+    """Makes the job's folder; gives the files that it needs and that are not beside the imported one."""
+    lacking = []
+    beside = file.absolute().parent
+    try:
+        folder.mkdir(parents=True)
+        (folder / load.FILE).write_text(_job_yaml(made, file, source), encoding="utf-8")
+        for name, text in made.files.items():
+            (folder / name).write_text(text, encoding="utf-8")
+        if made.above:
+            _copy_folder(beside, folder / beside.name)
+        for name in made.copies:
+            here = (beside.parent if made.above else beside) / name
+            if not here.is_file() or os.pardir in Path(name).parts:
+                lacking.append(name)
+                continue
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(here, folder / name)
+    except FileExistsError:
+        raise InputError(f"{folder} already exists; nothing was changed, choose another: --into jobs/NAME") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"{folder} cannot be written: {reason}") from error
+    return lacking
+
+
+def _copy_folder(source: Path, target: Path) -> None:
+    """Copies the YAML files of a folder, and of those in it."""
+    for file in sorted([*source.rglob("*.yaml"), *source.rglob("*.yml")])[:_MOST_CONFIGS]:
+        here = target / file.relative_to(source)
+        here.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(file, here)
+
+
+def _job_yaml(made: Imported, file: Path, source: str) -> str:
+    """The text of job.yaml, which begins with what of the source is not in it."""
+    lines = [f"Imported from {file.name} ({source})."]
+    if made.notes:
+        lines.append("Not as there:")
+        lines += [f"  {note}" for note in made.notes]
+    # A comment ends at any of YAML's line breaks.
+    comments = "".join(f"# {escapes.visible(' '.join(line.splitlines()))}\n" for line in lines)
+    return comments + output.as_yaml(dict(made.job))

@@ -1,0 +1,389 @@
+"""A search of Ray Tune, from the Python file with `tune.Tuner(…)` or `tune.run(…)`: its text is parsed and never run.
+
+The call becomes data like that of a YAML file: calls are mappings with the function's name under "()" and unnamed arguments
+under "0", "1"; names stand for what the file assigns to them. So what nothing has read is noted as for other sources.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import PurePath
+from typing import Any
+
+from trialplane.errors import Issue, Place, SpecError
+from trialplane.importing import search
+from trialplane.importing.source import CALL, Imported, Source
+from trialplane.spec.document import Document
+
+_MOST_NODES = 50_000  # of the call with what its names stand for, which may be endlessly more than the file
+_DEEPEST = 50
+_PRUNERS: Mapping[str, tuple[str, Mapping[str, str]]] = {
+    "ASHAScheduler": ("successive_halving", {"grace_period": "min_resource", "reduction_factor": "reduction_factor"}),
+    "AsyncHyperBandScheduler": (
+        "successive_halving",
+        {"grace_period": "min_resource", "reduction_factor": "reduction_factor"},
+    ),
+    "HyperBandScheduler": ("hyperband", {"max_t": "max_resource", "reduction_factor": "reduction_factor"}),
+    "HyperBandForBOHB": ("hyperband", {"max_t": "max_resource", "reduction_factor": "reduction_factor"}),
+    "MedianStoppingRule": ("median", {"grace_period": "n_warmup_steps", "min_samples_required": "n_startup_trials"}),
+}
+_NESTED = """\
+def run(ctx):
+    config = {{}}
+    for name, value in ctx.params.items():
+        *above, last = PLACES.get(name, (name,))
+        here = config
+        for key in above:
+            here = here.setdefault(key, {{}})
+        here[last] = value
+    return {function}(config)
+"""
+_REASONS = {
+    "scheduler.max_t": "a trial runs as long as its code says",
+    "scheduler.time_attr": "the step of a report counts",
+    "stop": "a trial runs as long as its code says; budget.target ends the study",
+    "run_config": "a run's name, place and retries are chosen at the submission and in `budget` and `retries`",
+    "name": "is chosen at the submission: --name",
+    "storage_path": "runs are in TRIALPLANE_HOME, on a cluster in the chart's volume",
+    "local_dir": "runs are in TRIALPLANE_HOME, on a cluster in the chart's volume",
+    "callbacks": "results are in MLflow",
+    "verbose": "`platform status --watch` shows a run",
+    "resume": "`platform resume` continues a run",
+}
+
+
+def read(text: str, name: str, scripts: Mapping[str, str]) -> Imported:
+    """The job of a search.
+
+    Args:
+        text: of the Python file.
+        name: of the file, for messages.
+        scripts: Python files beside it, name → text; not looked at.
+
+    Raises:
+        SpecError: it is not Python, has no search, or has values of the wrong kind.
+    """
+    tree = _tree(text, name)
+    call = next(_searches(tree), None)
+    if call is None:
+        raise SpecError([Issue(("file",), "has no tune.Tuner(…) and no tune.run(…)", name)])
+    reader = _Reader(tree, name)
+    given = Source(Document(reader.data(call, ()), reader.lines, name))
+    for other in list(_searches(tree))[1:]:
+        given.note(f"only the first search of the file is taken, and not that of line {other.lineno}")
+    given.take(CALL)
+    tuner = _tail(call.func) == "Tuner"
+    config = ("tune_config",) if tuner else ()
+    given.take(*config, CALL)
+    space: dict[str, Any] = {}
+    params: dict[str, Any] = {}
+    paths: dict[str, tuple[str, ...]] = {}
+    place = ("param_space",) if tuner else ("config",)
+    grids = _parameters(given, place, (), space, params, paths)
+    function, resources = _trainable(given, ("trainable",) if given.look("trainable") is not None else ("0",), config)
+    sampler, parallel = _sampler(given, (*config, "search_alg"))
+    if grids and len(grids) == len(space) and given.look(*config, "search_alg") is None:
+        sampler = {"name": "grid"}
+    elif grids:
+        for at in grids:
+            given.note("every value is tried num_samples times there; here values are drawn", *at)
+    pruner = _pruner(given, (*config, "scheduler"))
+    samples = given.whole(*config, "num_samples")
+    points = math.prod(len(space[given.name(".".join(path))]["choices"]) for path in map(_path, grids)) if grids else 1
+    if samples is not None and samples < 0:
+        given.note("is endless there, and a study has an end: see `trials`", *config, "num_samples")
+        samples = None
+    job = {
+        "kind": "hpo",
+        "params": params,
+        "space": space,
+        "objective": _objective(given, config),
+        "sampler": search.short(sampler),
+        "pruner": pruner,
+        "trials": search.trials((samples or 1) * points, sampler, space),
+        "parallel": given.whole(*config, "max_concurrent_trials") or parallel,
+        "budget": {} if (limit := given.number(*config, "time_budget_s")) is None else {"time": limit},
+        "resources": resources,
+    }
+    stem = PurePath(name).stem
+    files, entrypoint = _wrapper(given, tree, stem, function, paths)
+    return given.imported({**job, "entrypoint": entrypoint}, _REASONS, files, copies=[PurePath(name).name])
+
+
+def _path(place: Place) -> tuple[str, ...]:
+    return tuple(map(str, place[1:]))
+
+
+def _tree(text: str, name: str) -> ast.Module:
+    try:
+        return ast.parse(text)
+    except SyntaxError as error:
+        raise SpecError([Issue(("file",), f"is not Python: {error.msg}", name, error.lineno or 0)]) from None
+    except (ValueError, RecursionError, MemoryError):
+        raise SpecError([Issue(("file",), "is not Python: it holds null bytes, or is nested too deeply", name)]) from None
+
+
+def _searches(tree: ast.AST) -> Iterator[ast.Call]:
+    """The calls of Tuner and of tune.run, in the order of the file."""
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    for node in sorted(calls, key=lambda one: (one.lineno, one.col_offset)):
+        if _tail(node.func) == "Tuner" or _dotted(node.func) in ("tune.run", "ray.tune.run"):
+            yield node
+
+
+def _dotted(node: ast.expr) -> str:
+    parts = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    return ".".join([node.id, *reversed(parts)]) if isinstance(node, ast.Name) else ""
+
+
+def _tail(node: ast.expr) -> str:
+    return _dotted(node).rpartition(".")[2]
+
+
+class _Reader:
+    """Makes data of expressions."""
+
+    def __init__(self, tree: ast.Module, source: str) -> None:
+        self.lines: dict[Place, int] = {}
+        self._source = source
+        self._count = 0
+        self._values: dict[str, ast.expr | None] = {}  # None where a name has several
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+                known = node.targets[0].id in self._values
+                self._values[node.targets[0].id] = None if known else node.value
+
+    def data(self, node: ast.expr, place: Place, depth: int = 0) -> Any:
+        """The value of an expression; of one that only running it would tell, its text in a mapping."""
+        self.lines.setdefault(place, node.lineno)
+        self._count += 1
+        if self._count > _MOST_NODES or depth > _DEEPEST:
+            raise SpecError([Issue(("file",), "is too large, or nested too deeply", self._source, node.lineno)])
+        if isinstance(node, ast.Name) and self._values.get(node.id) is not None:
+            return self.data(self._values[node.id] or node, place, depth + 1)
+        if isinstance(node, ast.Constant) and isinstance(node.value, (str, int, float, type(None))):
+            return node.value
+        if isinstance(node, (ast.List, ast.Tuple)):
+            return [self.data(one, (*place, index), depth + 1) for index, one in enumerate(node.elts)]
+        if isinstance(node, ast.Dict) and all(isinstance(key, ast.Constant) for key in node.keys):
+            pairs = [
+                (str(key.value), one)
+                for key, one in zip(node.keys, node.values, strict=True)
+                if isinstance(key, ast.Constant)
+            ]
+            return {key: self.data(one, (*place, key), depth + 1) for key, one in pairs}
+        if isinstance(node, ast.Call) and not any(word.arg is None for word in node.keywords):
+            arguments = [*((str(index), one) for index, one in enumerate(node.args))]
+            arguments += [(word.arg, word.value) for word in node.keywords if word.arg]
+            made = {key: self.data(one, (*place, key), depth + 1) for key, one in arguments}
+            return {CALL: _tail(node.func), **made}
+        number = _number(node)
+        return {CALL: "", "text": ast.unparse(node)[:200]} if number is None else number
+
+
+def _number(node: ast.expr) -> int | float | None:
+    """The value of a sum or product of numbers, or None."""
+    if isinstance(node, ast.Constant) and type(node.value) in (int, float):
+        return node.value if isinstance(node.value, (int, float)) else None
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        value = _number(node.operand)
+        return None if value is None else -value
+    if not isinstance(node, ast.BinOp):
+        return None
+    left, right = _number(node.left), _number(node.right)
+    if left is None or right is None or max(abs(left), abs(right)) > 1e15:
+        return None
+    try:
+        if isinstance(node.op, ast.Pow) and abs(right) <= 64:
+            made = left**right
+            return made if isinstance(made, (int, float)) else None
+        operations = {ast.Add: left + right, ast.Sub: left - right, ast.Mult: left * right}
+        return left / right if isinstance(node.op, ast.Div) else operations.get(type(node.op))
+    except (ZeroDivisionError, OverflowError):
+        return None
+
+
+def _parameters(
+    given: Source,
+    place: Place,
+    above: tuple[str, ...],
+    space: dict[str, Any],
+    params: dict[str, Any],
+    paths: dict[str, tuple[str, ...]],
+) -> list[Place]:
+    """Sorts the values of a configuration into searched and fixed ones; gives the places of those of a grid."""
+    grids: list[Place] = []
+    if not isinstance(given.look(*place), dict) or CALL in given.keys(*place):
+        given.refuse("is no dict that can be read: write its keys and values in the file", *place)
+        return []
+    for key in given.keys(*place):
+        at, path = (*place, key), (*above, key)
+        value = given.look(*at)
+        if isinstance(value, dict) and CALL not in value:
+            grids += _parameters(given, at, path, space, params, paths)
+            continue
+        name = given.name(".".join(path), *at)
+        if len(path) > 1 or name != key:
+            paths[name] = path
+        if not isinstance(value, dict):
+            params[name] = given.take(*at)
+        elif (made := _domain(given, at)) is not None:
+            space[name] = made
+            grids += [at] if value[CALL] == "grid_search" else []
+    return grids
+
+
+def _domain(given: Source, place: Place) -> dict[str, Any] | None:
+    """What a function of `tune` draws, as a parameter; None with a note."""
+    word = given.text(*place, CALL)
+    if word in ("choice", "grid_search"):
+        key = next((key for key in ("0", "categories", "values") if given.look(*place, key) is not None), "0")
+        if not isinstance(given.look(*place, key), list):
+            given.refuse("needs a list of values that can be read", *place)
+            return None
+        return search.categorical(given.take(*place, key))
+    names = {"randn": ("mean", "sd", "q"), "qrandn": ("mean", "sd", "q")}.get(word, ("lower", "upper", "q"))
+    integer = word.endswith("randint")
+    if word.removeprefix("q") not in ("uniform", "loguniform", "randint", "lograndint", "randn"):
+        given.skip("only running the file would tell what it is; write the parameter into job.yaml", *place)
+        return None
+    # loguniform(lower, upper, base): only of what begins with q the third is a step
+    places = [(*place, name if given.look(*place, name) is not None else str(index)) for index, name in enumerate(names)]
+    first, second = given.number(*places[0]), given.number(*places[1])
+    step = given.number(*places[2]) if word.startswith("q") else None
+    if word.endswith("randn"):
+        if step is not None:
+            given.note(f"is a range of {search.SIGMAS} deviations on both sides here, drawn evenly", *place)
+        return search.normal(first or 0.0, 1.0 if second is None else second, step=step)
+    if first is None or second is None:
+        given.refuse("needs two bounds that can be read", *place)
+        return None
+    log = "log" in word
+    if log:
+        given.take(*place, "base")  # of the scale: the same values are drawn
+        given.take(*place, "2")
+        if step is not None:
+            given.note("a logarithmic range has no steps here", *place)
+    high = second - 1 if integer and not word.startswith("q") else second  # randint's bound is left out, qrandint's is not
+    return search.span("int" if integer else "float", first, high, log=log, step=step)
+
+
+def _objective(given: Source, config: Place) -> dict[str, str]:
+    places = (config, (*config, "scheduler"), (*config, "search_alg"))
+    found = {key: [word for at in places if (word := given.text(*at, key))] for key in ("metric", "mode")}
+    if not found["metric"]:
+        given.note("names no metric: write the objective into job.yaml", *(config or (CALL,)))
+    mode = (found["mode"] or ["min"])[0]
+    return {"metric": (found["metric"] or ["loss"])[0], "direction": "maximize" if mode == "max" else "minimize"}
+
+
+def _sampler(given: Source, place: Place) -> tuple[dict[str, Any], int | None]:
+    """The sampler, and how many trials run at the same time where the file limits them."""
+    parallel = None
+    word = given.text(*place, CALL) if isinstance(given.look(*place), dict) else given.text(*place)
+    if word == "ConcurrencyLimiter":
+        parallel = given.whole(*place, "max_concurrent" if given.look(*place, "max_concurrent") is not None else "1")
+        place = (*place, "0" if given.look(*place, "0") is not None else "searcher")
+        word = given.text(*place, CALL)
+    sampler = search.sampler(word) if word else {"name": "random"}
+    if sampler is None:
+        given.note(f"{word} has no counterpart; tpe is taken", *place)
+    return sampler or {"name": "tpe"}, parallel
+
+
+def _pruner(given: Source, place: Place) -> Any:
+    if not isinstance(given.look(*place), dict):
+        given.skip("only running the file would tell what it is", *place)
+        return None
+    word = given.text(*place, CALL)
+    if word == "FIFOScheduler":
+        return None
+    if word not in _PRUNERS:
+        why = "population based training is no pruner" if word.startswith(("Population", "PB")) else "has no counterpart"
+        given.note(f"{word}: {why}; trials run to their end", *place)
+        return None
+    name, options = _PRUNERS[word]
+    made: dict[str, Any] = {"name": name}
+    if name == "successive_halving":
+        made |= {"min_resource": 1, "reduction_factor": 4}  # Ray's
+    for key, option in options.items():
+        if (value := given.whole(*place, key)) is not None:
+            made[option] = value
+    return search.short(made)
+
+
+def _trainable(given: Source, place: Place, config: Place) -> tuple[str, dict[str, Any]]:
+    """The name of the function, or "", and what one call of it may use."""
+    resources = _resources(given, ("resources_per_trial",))
+    while isinstance(given.look(*place), dict) and given.look(*place, CALL) in ("with_resources", "with_parameters"):
+        if given.text(*place, CALL) == "with_resources":
+            second = "resources" if given.look(*place, "resources") is not None else "1"
+            resources |= _resources(given, (*place, second))
+        else:
+            given.note("passes further arguments, which the job's train.py must pass", *place)
+        place = (*place, "trainable" if given.look(*place, "trainable") is not None else "0")
+    value = given.take(*place)
+    text = value.get("text", "") if isinstance(value, dict) else ""
+    if not text.isidentifier():
+        given.note("is no function of this file: write run(ctx) in train.py", *place)
+        return "", resources
+    return text, resources
+
+
+def _resources(given: Source, place: Place) -> dict[str, Any]:
+    if given.look(*place) is None:
+        return {}
+    made: dict[str, Any] = {}
+    for key, field in (("cpu", "cpus"), ("CPU", "cpus"), ("gpu", "gpus"), ("GPU", "gpus")):
+        amount = given.number(*place, key) if isinstance(given.look(*place), dict) else None
+        if amount and field == "gpus" and amount != int(amount):
+            given.note(f"{amount:g} of a GPU is a whole one here", *place, key)
+            amount = math.ceil(amount)
+        if amount:
+            made[field] = int(amount) if amount == int(amount) else amount
+    return made
+
+
+def _wrapper(
+    given: Source, tree: ast.Module, stem: str, function: str, paths: Mapping[str, tuple[str, ...]]
+) -> tuple[dict[str, str], str]:
+    """The file with run(ctx) that calls the function, where importing it starts no search, and the entrypoint."""
+    module = "trial" if stem == "train" else "train"
+    entrypoint = f"{module}:run"
+    defined = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == function]
+    if not defined:
+        if function:
+            given.note(f"{function} is no function at the top of the file: write run(ctx) in {module}.py")
+        return {}, entrypoint
+    given.note(f"{module}.py calls {function} with the trial's parameters", CALL)
+    for node in ast.walk(defined[-1]):
+        if isinstance(node, ast.Call) and _dotted(node.func) in ("tune.report", "train.report", "session.report", "report"):
+            given.note(
+                f"line {node.lineno}: {_dotted(node.func)} needs Ray's session; write trialplane.report(name=value)", CALL
+            )
+    guarded = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    open_ = [node for node in tree.body if not isinstance(node, guarded) and not _is_main(node) and list(_searches(node))]
+    if open_ or not stem.isidentifier():
+        why = f"line {open_[0].lineno} would start the search" if open_ else f"{stem} is no name of a module"
+        given.note(f'cannot be imported: {why}; put it below `if __name__ == "__main__":` and import again', CALL)
+        return {}, entrypoint
+    return {f"{module}.py": _text(stem, function, paths)}, entrypoint
+
+
+def _is_main(node: ast.stmt) -> bool:
+    return isinstance(node, ast.If) and "__name__" in ast.unparse(node.test)
+
+
+def _text(stem: str, function: str, paths: Mapping[str, tuple[str, ...]]) -> str:
+    head = f'"""Calls {function} of {stem}.py for each trial."""\n\nfrom {stem} import {function}\n\n'
+    if not paths:
+        return f"{head}\ndef run(ctx):\n    return {function}(dict(ctx.params))\n"
+    table = "".join(f"    {name!r}: {path!r},\n" for name, path in paths.items())
+    return (
+        f"{head}PLACES = {{  # parameter: its keys in the configuration\n{table}}}\n\n\n{_NESTED.format(function=function)}"
+    )

@@ -1,0 +1,206 @@
+"""A file of another tool while it is read, so that what nothing has read is known at the end, and what comes of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from trialplane import errors
+from trialplane.errors import Issue, Place, SpecError
+from trialplane.spec.document import Document
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")  # of a parameter of the space
+_NO_NUMBERS = ("nan", "inf", "-inf", "+inf", "infinity", "-infinity", "+infinity")
+CALL = "()"  # key of a function's name, where a source is a call in code
+_UNREAD = "a job has no field for it"
+
+
+@dataclasses.dataclass(frozen=True)
+class Note:
+    """Something of the source that the job does not hold as it was, and why.
+
+    Attributes:
+        field: its path in the source.
+        reason: why, and what to do.
+        line: 1-based line in the source, or 0.
+    """
+
+    field: str
+    reason: str
+    line: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.field}{f' (line {self.line})' if self.line else ''}: {self.reason}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Imported:
+    """What an importer makes.
+
+    Attributes:
+        job: the fields of job.yaml.
+        notes: what of the source is not in it, in the order of the source.
+        files: generated files of the job's folder, name → text.
+        copies: files beside the source that the job's folder needs, if they are there.
+        above: whether these lie above the source's folder, which then is needed as well.
+    """
+
+    job: Mapping[str, Any]
+    notes: tuple[Note, ...]
+    files: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    copies: tuple[str, ...] = ()
+    above: bool = False
+
+
+class Source:
+    """The data of a file, whose values are marked as they are read; issues are collected for one complaint."""
+
+    def __init__(self, document: Document) -> None:
+        self._document = document
+        self._read: set[Place] = set()
+        self._notes: list[Note] = []
+        self._issues: list[Issue] = []
+        self._names: dict[str, str] = {}
+
+    def look(self, *place: str | int) -> Any:
+        """The value at a place, or None; it still counts as unread."""
+        here = self._document.data
+        for step in place:
+            is_index = isinstance(here, list) and isinstance(step, int) and step < len(here)
+            if not is_index and not (isinstance(here, dict) and step in here):
+                return None
+            here = here[step]
+        return here
+
+    def take(self, *place: str | int) -> Any:
+        """The value at a place, or None; it is read with all below."""
+        self._read.add(place)
+        return self.look(*place)
+
+    def keys(self, *place: str | int) -> list[str]:
+        """The keys of the mapping at a place; none where there is nothing, an issue where there is another value."""
+        value = self.look(*place)
+        if value is not None and not isinstance(value, dict):
+            self.refuse("must be a mapping", *place)
+        return list(value) if isinstance(value, dict) else []
+
+    def indices(self, *place: str | int) -> range:
+        """The indices of the list at a place; none where there is nothing, an issue where there is another value."""
+        value = self.look(*place)
+        if value is not None and not isinstance(value, list):
+            self.refuse("must be a list", *place)
+        return range(len(value) if isinstance(value, list) else 0)
+
+    def text(self, *place: str | int) -> str:
+        """A string or another scalar as a string; "" where there is nothing."""
+        value = self.take(*place)
+        if isinstance(value, (dict, list)):
+            self.refuse("must be one value", *place)
+            return ""
+        return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+    def number(self, *place: str | int) -> float | None:
+        """A finite number, or a string that is one; None where there is nothing."""
+        value = self.take(*place)
+        if value is None:
+            return None
+        try:
+            made = math.nan if isinstance(value, (bool, dict, list)) or str(value).lower() in _NO_NUMBERS else float(value)
+        except (ValueError, OverflowError):
+            made = math.nan
+        if not math.isfinite(made):
+            self.refuse(f"must be a number, not {errors.shortened(repr(value), 60)}", *place)
+            return None
+        return made
+
+    def whole(self, *place: str | int) -> int | None:
+        """A whole number, or a string that is one; None where there is nothing."""
+        value = self.number(*place)
+        if value is not None and value != int(value):
+            self.refuse(f"must be a whole number, not {value:g}", *place)
+            return None
+        return None if value is None else int(value)
+
+    def texts(self, *place: str | int) -> list[str]:
+        """The scalars of a list as strings."""
+        return [self.text(*place, index) for index in self.indices(*place)]
+
+    def skip(self, reason: str, *place: str | int) -> None:
+        """Marks a value as read that the job does not hold, with a note, where there is one."""
+        if self.look(*place) is not None:
+            self.take(*place)
+            self.note(reason, *place)
+
+    def note(self, reason: str, *place: str | int) -> None:
+        """Adds a note on a place of the source."""
+        self._notes.append(Note(_field(place), " ".join(reason.split()), self._line(place)))
+
+    def refuse(self, message: str, *place: str | int) -> None:
+        """Adds an issue, because of which nothing is made of the file."""
+        self._issues.append(Issue(place or ("file",), message, self._document.source, self._line(place)))
+
+    def name(self, given: str, *place: str | int) -> str:
+        """The name of a parameter as a space has it, with a note where it is another one."""
+        if given in self._names:
+            return self._names[given]
+        made = re.sub(r"[^A-Za-z0-9_-]", "_", given)[:200]
+        made = made if _NAME.fullmatch(made) else f"_{made}"
+        while made in self._names.values():
+            made += "_"
+        if made != given:
+            self.note(f"is the parameter {made} here: names of a space hold letters, digits, _ and -", *place)
+        self._names[given] = made
+        return made
+
+    def imported(
+        self,
+        job: Mapping[str, Any],
+        reasons: Mapping[str, str],
+        files: Mapping[str, str] | None = None,
+        copies: Sequence[str] = (),
+        above: bool = False,
+    ) -> Imported:
+        """The job without empty fields, and the notes, those on what nothing has read among them.
+
+        Args:
+            job: fields of job.yaml.
+            reasons: why a value is not read, by a part of its path; of several the one nearest to its end counts.
+            files: generated files of the job's folder.
+            copies: files beside the source that it needs.
+            above: whether they lie above its folder.
+
+        Raises:
+            SpecError: there are issues.
+        """
+        if self._issues:
+            raise SpecError(self._issues)
+        self._leftover((), reasons)
+        notes = sorted(dict.fromkeys(self._notes), key=lambda note: note.line)
+        kept = {field: value for field, value in job.items() if value not in (None, "", [], {})}
+        return Imported(kept, tuple(notes), files or {}, tuple(copies), above)
+
+    def _leftover(self, place: Place, reasons: Mapping[str, str]) -> None:
+        """Adds a note on each value that nothing has read, on a mapping or list as a whole where nothing in it was."""
+        value = self.look(*place)
+        if place in self._read or value in ({}, []):
+            return
+        if place and not any(read[: len(place)] == place for read in self._read):
+            path = f".{_field(place)}."
+            fit = [part for part in reasons if f".{part}." in path]
+            nearest = max(fit, key=lambda part: (path.rfind(f".{part}.") + len(part), len(part)), default="")
+            self.note(reasons.get(nearest, _UNREAD), *place)
+            return
+        below = value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
+        for step in below:
+            self._leftover((*place, step), reasons)
+
+    def _line(self, place: Place) -> int:
+        lines = self._document.lines
+        return next((lines[place[:size]] for size in range(len(place), 0, -1) if place[:size] in lines), 0)
+
+
+def _field(place: Place) -> str:
+    return ".".join(str(step) for step in place if step != CALL) or "file"

@@ -1,0 +1,168 @@
+"""`platform import`: the folder that it makes, the list of what is not in it, and files that are no such files.
+
+Not checked here: what becomes of each field (tests/importing).
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from trialplane.spec import load
+
+EXPERIMENT = """\
+kind: Experiment
+metadata: {name: digits, namespace: lab}
+spec:
+  objective: {type: maximize, objectiveMetricName: acc}
+  maxTrialCount: 3
+  parameters: [{name: lr, parameterType: double, feasibleSpace: {min: "0.1", max: "0.5"}}]
+  trialTemplate:
+    trialParameters: [{name: speed, reference: lr}]
+    trialSpec: {kind: Job, spec: {containers: [{image: "a:1", command: [python, fit.py, "${trialParameters.speed}"]}]}}
+  "odd\\u2028key: x": 1
+"""
+
+
+@pytest.fixture
+def given(workplace: Path) -> Path:
+    folder = workplace / "katib"
+    folder.mkdir()
+    (folder / "digits.yaml").write_text(EXPERIMENT)
+    (folder / "fit.py").write_text("print('acc=0.5')\n")
+    return folder / "digits.yaml"
+
+
+def test_a_job_that_can_be_submitted(platform, given: Path) -> None:
+    result = platform("import", "katib", str(given))
+    assert result.exit_code == 0, result.output
+    folder = Path("jobs/digits")
+    assert result.stdout.strip().endswith("jobs/digits")
+    assert load.load_job(folder).script == "fit.py"
+    assert (folder / "fit.py").read_text() == "print('acc=0.5')\n"
+    assert "metadata.namespace (line 2): is chosen at the submission" in result.stderr
+    assert "--local` runs the job" in result.stderr
+
+
+def test_what_is_not_mapped_stands_in_the_job_too(platform, given: Path) -> None:
+    result = platform("import", "katib", str(given), "--into", "jobs/other")
+    assert result.exit_code == 0, result.output
+    text = Path("jobs/other/job.yaml").read_text()
+    comments = [line for line in text.splitlines() if line.startswith("#")]
+    assert any("metadata.namespace (line 2)" in line for line in comments)
+    # A key with a line break of YAML's in it stays within its comment.
+    assert any("spec.odd key: x (line 10): a job has no field for it" in line for line in comments)
+    for note in (line.partition(": ")[2] for line in result.stderr.splitlines() if "(line" in line):
+        assert any(" ".join(note.split()) in " ".join(line.split()) for line in comments), note
+
+
+FILES = {
+    "wandb": {"sweep.yaml": "program: fit.py\nparameters: {a: {values: [1, 2]}}\n", "fit.py": ""},
+    "sagemaker": {
+        "sweep.json": '{"HyperParameterTuningJobObjective": {"Type": "Minimize", "MetricName": "m"}, '
+        '"ParameterRanges": {"IntegerParameterRanges": [{"Name": "a", "MinValue": "1", "MaxValue": "3"}]}}',
+        "fit.py": "",
+    },
+    "ray": {
+        "sweep.py": "def fit(config): ...\ndef main():\n    tune.run(fit, config={'a': tune.uniform(0, 1)}, metric='m')\n",
+    },
+    "hydra": {
+        "conf/sweep.yaml": "hydra: {sweeper: {params: {a: '1,2'}}}\n",
+        "conf/db/one.yaml": "b: 1\n",
+        "fit.py": "import hydra\n\n@hydra.main(config_path='conf')\ndef main(cfg): ...\n",
+    },
+}
+
+
+@pytest.mark.parametrize("source", FILES)
+def test_each_source(platform, workplace: Path, source: str) -> None:
+    for name, text in FILES[source].items():
+        file = workplace / source / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    first = next(iter(FILES[source]))
+    result = platform("import", source, f"{source}/{first}")
+    assert result.exit_code == 0, result.output
+    job = load.load_job(Path("jobs/sweep"))
+    assert list(job.search.names) == ["a"]
+    needed = {"train.py", "sweep.py"} if source == "ray" else {"fit.py"}
+    needed |= {"conf/sweep.yaml", "conf/db/one.yaml"} if source == "hydra" else set()
+    there = {str(file.relative_to("jobs/sweep")) for file in Path("jobs/sweep").rglob("*.*") if file.is_file()}
+    assert there == needed | {"job.yaml"}
+
+
+def test_a_script_that_is_not_there_is_named(platform, workplace: Path) -> None:
+    Path("sweep.yaml").write_text("program: fit.py\nparameters: {a: {values: [1, 2]}}\n")
+    result = platform("import", "wandb", "sweep.yaml")
+    assert result.exit_code == 2
+    assert "fit.py does not lie beside sweep.yaml: copy it to" in result.stderr
+    assert "the job cannot run yet" in result.stderr and "there is no fit.py" in result.stderr
+
+
+def test_a_script_elsewhere_is_not_fetched(platform, workplace: Path) -> None:
+    (workplace.parent / "out.py").write_text("")
+    Path("sweep.yaml").write_text("program: ../out.py\nparameters: {a: {values: [1, 2]}}\n")
+    assert platform("import", "wandb", "sweep.yaml").exit_code == 2
+    assert not list(Path("jobs").rglob("out.py"))
+
+
+def test_a_folder_that_exists_is_left_alone(platform, given: Path) -> None:
+    before = Path("jobs/demo/job.yaml").read_text()
+    result = platform("import", "katib", str(given), "--into", "jobs/demo")
+    assert result.exit_code == 2
+    assert "already exists" in result.stderr
+    assert Path("jobs/demo/job.yaml").read_text() == before
+
+
+def test_a_job_that_cannot_run_yet_is_written_with_its_complaints(platform, given: Path) -> None:
+    given.write_text(EXPERIMENT.replace('min: "0.1"', 'min: "0.9"'))
+    result = platform("import", "katib", str(given))
+    assert result.exit_code == 2
+    assert "the job cannot run yet" in result.stderr and "0.9 is over high (0.5)" in result.stderr
+    assert Path("jobs/digits/job.yaml").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (b"\xff", "is not UTF-8 text"),
+        (b"kind: [", "is not YAML"),
+        (b"[" * 100_000, "levels deep"),
+        (b"a: &a [1, 2]\nb: [" + b"*a, " * 90_000 + b"]", "is too large"),
+        (b"x" * (17 * 2**20), "more than 16 MiB"),
+        (b"1", "is no Experiment"),
+        (b"", "is no Experiment"),
+        (b"- 1", "is no Experiment"),
+        (b"kind: Experiment\nspec: {parameters: 1, objective: [], trialTemplate: x}", "must be a"),
+        (b"kind: Experiment\nspec: {parameters: [[1]], objective: {type: {a: 1}}}", "must be"),
+    ],
+    ids=str,
+)
+def test_files_that_are_none(platform, given: Path, text: bytes, said: str) -> None:
+    given.write_bytes(text)
+    refused(platform("import", "katib", str(given)), said)
+    if said != "must be a" and said != "must be":
+        for source in FILES:
+            refused(platform("import", source, str(given)), "")
+
+
+def refused(result, said: str) -> None:
+    assert result.exit_code == 2, result.output
+    assert said in result.stderr and "Traceback" not in result.stderr
+    assert not Path("jobs/digits").exists()
+
+
+def test_paths_that_are_no_files(platform, given: Path) -> None:
+    os.mkfifo("pipe")
+    for path, said in (
+        ("none.yaml", "No such file"),
+        ("jobs", "Is a directory"),
+        ("pipe", "is a pipe"),
+        ("/dev/zero", "16 MiB"),
+    ):
+        refused(platform("import", "katib", path), said)
+    refused(platform("import", "katib", str(given), "--into", "jobs/Big Name"), "not a valid job name")
+    refused(platform("import", "katib", str(given), "--into", f"{'a' * 300}/x"), "File name too long")
+    refused(platform("import", "ktaib", str(given)), "'ktaib' is not")

@@ -1,0 +1,110 @@
+"""Sweeps of Hydra as jobs: the grammar of their parameters, both sweepers, and the script they are for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.importing.conftest import reasons
+
+from trialplane import errors
+from trialplane.importing import hydra
+from trialplane.importing.source import Imported
+
+APP = "import hydra\n\n@hydra.main(config_path='conf', config_name='config')\ndef main(cfg): ...\n"
+CONFIG = """\
+defaults: [_self_, override hydra/sweeper: optuna]
+lr: 0.1
+model: {depth: 3}
+hydra:
+  sweeper:
+    sampler: {_target_: optuna.samplers.TPESampler, seed: 7, n_startup_trials: 4, consider_prior: true}
+    direction: maximize
+    study_name: s
+    n_trials: 30
+    n_jobs: 3
+    params:
+      lr: tag(log, interval(1e-4, 1))
+      model.depth: range(2, 8, step=2)
+      act: choice(relu, "a,b", 'x')
+      fixed: 4
+  launcher: {a: 1}
+"""
+
+
+def read(text: str, name: str = "conf/config.yaml", **scripts: str) -> Imported:
+    return hydra.read(text, name, scripts or {"../app.py": APP, "../other.py": ""})
+
+
+def test_a_sweep_of_optuna_is_a_job(loaded) -> None:
+    made = read(CONFIG)
+    job = loaded(made, app=APP)
+    assert job.script == "app.py" and (made.copies, made.above) == (("app.py",), True)
+    assert job.arguments.items == ("model.depth={model_depth}", "{hydra}")
+    assert (job.sampler.name, job.sampler.options, job.seed) == ("tpe", {"n_startup_trials": 4}, 7)
+    assert (job.trials, job.parallel, job.params) == (30, 3, {"fixed": 4})
+    assert job.objectives[0].model_dump() == {"metric": "objective", "direction": "maximize", "of": "last"}
+    assert job.space["lr"].log and job.space["act"].choices == ("relu", "a,b", "x")
+    assert job.space["model_depth"].points() == [2, 4, 6, 8]
+    found = reasons(made)
+    assert "what the function returns" in found["hydra.sweeper"]
+    assert "--name" in found["hydra.sweeper.study_name"] and "started by the platform" in found["hydra.launcher"]
+    assert "hydra.sweeper.sampler.consider_prior" in found
+    assert not any(field.startswith(("lr", "model", "defaults")) for field in found)
+
+
+def test_the_basic_sweeper_tries_all(loaded) -> None:
+    made = read(
+        "hydra: {sweeper: {params: {a: '1,2,3', b: 'range(0, 4)', +c: 'choice(x, y)'}}}", "config.yaml", **{"app.py": APP}
+    )
+    job = loaded(made, app=APP)
+    assert (job.sampler.name, job.trials) == ("grid", 24)
+    assert job.space["b"].points() == [0, 1, 2, 3]  # without its end
+    assert job.arguments.items == ("+c={_c}", "{hydra}") and made.copies == ("app.py", "config.yaml")
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ("interval(0, 1)", {"type": "float", "low": 0.0, "high": 1.0}),
+        ("int(interval(1, 5))", {"type": "int", "low": 1, "high": 5}),
+        ("tag(log, int(interval(1, 5)))", {"type": "int", "log": True}),
+        ("range(0, 1, 0.25)", {"type": "float", "step": 0.25, "high": 1.0}),
+        ("range(5)", {"type": "int", "low": 0, "high": 5}),
+        ("range(start=1, stop=9, step=4)", {"low": 1, "high": 9, "step": 4}),
+        ("shuffle(1, 2)", {"choices": (1, 2)}),
+        ("{type: float, low: 0.1, high: 1.0, log: true}", {"type": "float", "log": True}),
+        ("{type: categorical, choices: [1, a]}", {"choices": (1, "a")}),
+    ],
+)
+def test_the_grammar(loaded, given: str, wanted: dict[str, Any]) -> None:
+    quoted = given if given.startswith("{") else f"'{given}'"
+    found = loaded(read(f"hydra: {{sweeper: {{n_trials: 2, params: {{x: {quoted}}}}}}}"), app=APP).space["x"].model_dump()
+    assert {key: found[key] for key in wanted} == wanted
+
+
+def test_a_script_that_is_not_clear_is_named() -> None:
+    found = reasons(read("hydra: {sweeper: {params: {a: '1,2'}}}", **{"a.py": APP, "b.py": APP}))
+    assert "a.py, b.py are Hydra's" in found["hydra"]
+    assert "none beside the file" in reasons(read("hydra: {sweeper: {params: {a: '1,2'}}}", **{"a.py": ""}))["hydra"]
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("a: 1", "has no sweep"),
+        ("hydra: {sweeper: {params: {}}}", "no parameters to search"),
+        ("hydra: {sweeper: {params: {a: 'glob(*)'}}}", "is not understood"),
+        ("hydra: {sweeper: {params: {a: 'interval(1)'}}}", "is not understood"),
+        ("hydra: {sweeper: {params: {a: 'range(1, 2, 0)'}}}", "is not understood"),
+        ("hydra: {sweeper: {params: {a: 'range(stop=3)'}}}", "is not understood"),
+        ("hydra: {sweeper: {params: {a: 'tag()'}}}", "is not understood"),
+        (f"hydra: {{sweeper: {{params: {{a: '{'tag(log, ' * 20}interval(1, 2){')' * 20}'}}}}}}", "is not understood"),
+        ("hydra: {sweeper: {params: {a: {type: float}}}}", "needs type int or float"),
+        ("hydra: {sweeper: {direction: up, params: {a: '1,2'}}}", "'up' is not minimize"),
+    ],
+)
+def test_what_is_refused(text: str, part: str) -> None:
+    with pytest.raises(errors.SpecError) as caught:
+        read(text)
+    assert part in str(caught.value)

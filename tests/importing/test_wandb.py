@@ -1,0 +1,130 @@
+"""Sweeps of W&B as jobs: methods, distributions, the forms of a command, and what has no counterpart."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.importing.conftest import reasons
+
+from trialplane import errors
+from trialplane.importing import wandb
+from trialplane.importing.source import Imported
+
+SWEEP = """\
+program: fit.py
+project: digits
+method: METHOD
+metric: {name: val/acc, goal: maximize, target: 0.9}
+parameters:
+  lr: {distribution: log_uniform_values, min: 0.001, max: 0.1}
+  depth: {min: 2, max: 8}
+  opt: {values: [adam, sgd]}
+  epochs: {value: 3}
+early_terminate: {type: hyperband, min_iter: 2, eta: 4, strict: true}
+run_cap: 12
+"""
+
+
+def read(text: str = SWEEP, method: str = "bayes") -> Imported:
+    return wandb.read(text.replace("METHOD", method), "sweep.yaml", {})
+
+
+def test_a_sweep_is_a_job(loaded) -> None:
+    made = read()
+    job = loaded(made, fit="")
+    assert job.script == "fit.py" and made.copies == ("fit.py",)
+    assert (job.arguments.items, job.arguments.booleans) == (("{flags}",), "value")
+    assert (job.sampler.name, job.trials, job.budget.target, job.params) == ("gp", 12, 0.9, {"epochs": 3})
+    assert job.objectives[0].model_dump() == {"metric": "val/acc", "direction": "maximize", "of": "last"}
+    assert job.space["lr"].log and job.space["depth"].type == "int" and job.space["opt"].choices == ("adam", "sgd")
+    assert (job.pruner.name, job.pruner.options) == ("hyperband", {"min_resource": 2, "reduction_factor": 4})
+    found = reasons(made)
+    assert set(found) == {"program", "project", "early_terminate.strict"}
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted", "noted"),
+    [
+        ("{distribution: q_uniform, min: 0, max: 1, q: 0.25}", {"low": 0.0, "high": 1.0, "step": 0.25}, ""),
+        ("{distribution: log_uniform, min: 0, max: 1}", {"low": 1.0, "high": 2.718281828459045, "log": True}, ""),
+        ("{distribution: normal, mu: 1, sigma: 0.5}", {"type": "normal", "mean": 1.0, "std": 0.5, "log": False}, ""),
+        ("{distribution: log_normal, mu: 1, sigma: 0.5}", {"type": "normal", "log": True}, ""),
+        ("{distribution: q_normal, mu: 1, sigma: 0.5, q: 0.5}", {"low": -0.5, "high": 2.5, "step": 0.5}, "3 sigma"),
+        ("{distribution: beta, min: 0, max: 1}", {"low": 0.0, "high": 1.0}, "no counterpart"),
+        ("{min: 0.5, max: 2}", {"low": 0.5, "high": 2.0, "type": "float"}, ""),
+        ("{distribution: q_log_uniform_values, min: 1, max: 8, q: 2}", {"low": 1.0, "log": True, "step": None}, "no steps"),
+        ("{values: [[1, 2], 3]}", {"choices": ("[1, 2]", 3)}, "JSON text"),
+    ],
+)
+def test_distributions(loaded, given: str, wanted: dict[str, Any], noted: str) -> None:
+    made = read(f"program: fit.py\nmethod: random\nmetric: {{name: loss}}\nparameters: {{x: {given}}}\n")
+    found = loaded(made, fit="").space["x"].model_dump()
+    assert {key: found[key] for key in wanted} == wanted
+    said = " ".join(reason for field, reason in reasons(made).items() if field.startswith("parameters"))
+    assert (noted in said) if noted else not said
+
+
+def test_nested_parameters_keep_their_names_as_arguments(loaded) -> None:
+    made = read("program: fit.py\nmethod: random\nparameters: {opt: {parameters: {lr: {min: 0.1, max: 1.0}}}}\n")
+    job = loaded(made, fit="")
+    assert job.arguments.items == ("--opt.lr={opt_lr}", "{flags}") and list(job.space) == ["opt_lr"]
+    found = reasons(made)
+    assert "one dict" in found["parameters.opt"] and "opt_lr" in found["parameters.opt.parameters.lr"]
+    assert "study needs an objective" in found["metric"] and "has an end" in found["run_cap"]
+
+
+@pytest.mark.parametrize(
+    ("command", "head", "rest"),
+    [
+        ("['${env}', '${interpreter}', '${program}', '${args_no_boolean_flags}']", "fit.py", ("{flags}",)),
+        ("['${program}', '${args_no_hyphens}']", "fit.py", ("{hydra}",)),
+        ("[accelerate, launch, '${program}', --x, '{a}', '${args}']", ("accelerate", "launch", "fit.py"), None),
+        ("['${interpreter}', '${program}', '${args_json}']", "fit.py", ('{{"lr": {lr}, "opt": "{opt}"}}',)),
+    ],
+)
+def test_commands(loaded, command: str, head: Any, rest: tuple[str, ...] | None) -> None:
+    space = "{lr: {min: 0.1, max: 1.0}, opt: {values: [a, b]}}"
+    job = loaded(read(f"program: fit.py\nmethod: random\ncommand: {command}\nparameters: {space}\n"), fit="")
+    assert (job.script or job.command) == head
+    assert job.arguments.items == (rest or ("--x", "{{a}}", "{flags}"))
+    assert job.arguments.booleans == ("switch" if "boolean" in command else "value")
+
+
+def test_a_macro_without_a_counterpart_is_named() -> None:
+    text = "program: fit.py\ncommand: ['${program}', '${args_json_file}', '${envvar:X}']\nparameters: {a: {values: [1]}}\n"
+    found = reasons(read(text))
+    assert "no counterpart" in found["command.1"] and "no counterpart" in found["command.2"]
+
+
+def test_a_script_that_takes_no_arguments_is_named() -> None:
+    scripts = {"fit.py": "import wandb\nlr = wandb.config.lr\n"}
+    text = SWEEP.replace("METHOD", "random")
+    assert "must read its arguments" in reasons(wandb.read(text, "sweep.yaml", scripts))["program"]
+    scripts["fit.py"] += "import argparse\n"
+    assert "must read its arguments" not in reasons(wandb.read(text, "sweep.yaml", scripts))["program"]
+
+
+def test_a_grid_ends_with_its_points(loaded) -> None:
+    job = loaded(read("program: fit.py\nmethod: grid\nparameters: {a: {values: [1, 2]}, b: {min: 1, max: 3}}\n"), fit="")
+    assert (job.sampler.name, job.trials) == ("grid", 6)
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("a: 1", "is no sweep"),
+        ("parameters: {a: 1}", "parameters.a: must be a mapping"),
+        ("parameters: {a: {min: 1}}", "needs value, values, or min and max"),
+        ("parameters: {a: {min: x, max: 2}}", "must be a number"),
+        ("parameters: {a: {distribution: log_uniform, min: 1, max: 10000}}", "beyond all numbers"),
+        ("parameters: {a: {values: [1]}}\nmetric: [1]", "metric"),
+        ("parameters: {a: {values: [1]}}\nmetric: {goal: up}", "'up' is not minimize"),
+    ],
+)
+def test_what_is_refused(text: str, part: str) -> None:
+    try:
+        found = str(read(text).notes)
+    except errors.SpecError as error:
+        found = str(error)
+    assert part in found
