@@ -92,6 +92,8 @@ def test_sources_of_metrics(job: Path) -> None:
         ("script: train.py\narguments: falgs\n", "arguments", 6, "is not flags, hydra, none or a list"),
         ("script: train.py\nmetrics: {from: file}\n", "metrics.0.path", 6, "is missing; write path"),
         ("script: train.py\nmetrics: {from: file, path: ../x.csv}\n", "metrics.0.path", 6, "must lie below the folder"),
+        ("script: train.py\nmetrics: {from: file, path: .}\n", "metrics.0.path", 6, "names no file"),
+        ("script: train.py\nmetrics: {from: file, path: 'out/**.csv'}\n", "metrics.0.path", 6, "cannot be looked for"),
         ("script: train.py\nmetrics: {from: stdout, pattern: '('}\n", "metrics.0.pattern.0", 6, "no regular expression"),
         ("script: train.py\nmetrics: {from: stdout, pattern: 'a=(.*)'}\n", "metrics.0.pattern.0", 6, "needs two groups"),
         ("script: train.py\nmetrics: {from: stdout, pattern: '(?P<name>.)'}\n", "metrics.0.pattern.0", 6, "two groups"),

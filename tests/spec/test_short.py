@@ -30,7 +30,24 @@ def test_parameters(text: str, name: str, fields: dict[str, Any]) -> None:
     assert short.parameter(text, "--space") == (name, fields)
 
 
-@pytest.mark.parametrize("text", ["", "lr", "=1..2", "lr=", "lr=1..", "lr=..2", "lr=1..b", "lr=1..2:lin"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "lr",
+        "=1..2",
+        "lr=",
+        "lr=1..",
+        "lr=..2",
+        "lr=1..b",
+        "lr=1..2:lin",
+        "n=1...6",
+        "--lr=1..2",
+        "x=a,,b",
+        "lr=1..2,log",
+        "lr=1:2",
+    ],
+)
 def test_what_is_no_parameter(text: str) -> None:
     with pytest.raises(errors.SpecError) as caught:
         short.parameter(text, "--space")

@@ -84,8 +84,28 @@ def forks():
 def forks_and_fails():
     if os.fork() == 0:
         raise RuntimeError("only in the child")
-    os.wait()
-    print("score=1")
+    print(f"score={os.waitstatus_to_exitcode(os.wait()[1])}")
+
+def forks_and_leaves():
+    if os.fork() == 0:
+        sys.exit(7)
+    print(f"score={os.waitstatus_to_exitcode(os.wait()[1])}")
+
+def leaves_with_a_thread():
+    late_thread()
+    sys.exit(0)
+
+def leaves_a_pool():
+    from concurrent.futures import ThreadPoolExecutor
+    print(f"score={ThreadPoolExecutor(2).submit(lambda: 0.5).result()}")
+
+def odd():
+    print('{"loss": 1' + "0" * 400 + "}")
+    print("epoch " + "9" * 5000 + " loss: 3/" + "9" * 5000)
+    print("score=0.5")
+
+def leaves_with_two():
+    sys.exit(2)
 
 def becomes_a_daemon():
     if os.fork() == 0:
@@ -181,6 +201,7 @@ def test_what_a_script_reports_itself_is_not_reported_again(shared: Bench) -> No
         ("leaves_early", FailureClass.INVALID, "no score in its output; no metrics were found"),
         ("fails", FailureClass.ERROR, "ValueError: no such colour (train.py:"),
         ("refuses", FailureClass.INVALID, "train.py does not take its arguments: error: argument --lr: invalid float"),
+        ("leaves_with_two", FailureClass.ERROR, "SystemExit: 2 (train.py:"),
         ("leaves_with_three", FailureClass.ERROR, "SystemExit: 3 (train.py:"),
         ("asks", FailureClass.INVALID, "train.py asked for input, and a trial has none"),
     ],
@@ -192,7 +213,16 @@ def test_how_a_script_fails(shared: Bench, what: str, failure: FailureClass, mes
 
 
 @pytest.mark.parametrize(
-    ("what", "score"), [("forks", 1.0), ("forks_and_fails", 1.0), ("late_thread", 0.9), ("workers", 0.625)]
+    ("what", "score"),
+    [
+        ("forks", 1.0),
+        ("forks_and_fails", 1.0),
+        ("forks_and_leaves", 7.0),
+        ("late_thread", 0.9),
+        ("leaves_with_a_thread", 0.9),
+        ("leaves_a_pool", 0.5),
+        ("workers", 0.625),
+    ],
 )
 def test_processes_and_threads_of_a_script(shared: Bench, what: str, score: float) -> None:
     outcome = shared.outcome(what)
@@ -203,6 +233,11 @@ def test_a_script_that_becomes_a_daemon_ends_with_its_trial(shared: Bench, tmp_p
     pids = tmp_path / "pid"
     outcome = shared.outcome("becomes_a_daemon", env={"PIDS": str(pids)})
     assert outcome.failure is FailureClass.INVALID and not alive(int(pids.read_text()))
+
+
+def test_odd_output_ends_nothing(shared: Bench) -> None:
+    outcome = shared.outcome("odd")
+    assert (outcome.state, outcome.metrics["score"]) == (TrialState.COMPLETE, 0.5), outcome.message
 
 
 def prune_at(slot: Bench, step: int, event: Event) -> TrialOutcome:
@@ -316,7 +351,24 @@ case "$2" in
   killed) kill -9 $$ ;;
   slow) echo $$ > "$3"; i=0; while true; do echo "step $i score=$i"; i=$((i + 1)); sleep 0.02; done ;;
   python) python -c 'import sys; print("prefix", sys.prefix)' ;;
+  saves) python saves.py "$3"; exit 1 ;;
 esac
+"""
+
+
+SAVES = """
+import signal, sys, time
+from pathlib import Path
+
+def save(*_):
+    time.sleep(0.3)
+    Path(sys.argv[1] + ".saved").touch()
+    sys.exit(0)
+
+signal.signal(signal.SIGTERM, save)
+Path(sys.argv[1]).touch()
+while True:
+    time.sleep(0.01)
 """
 
 
@@ -328,6 +380,7 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     go = Path(made.config.code, "go.sh")
     go.write_text(SHELL)
     go.chmod(0o755)
+    Path(made.config.code, "saves.py").write_text(SAVES)
     yield made
     made.close()
 
@@ -349,6 +402,15 @@ def test_how_a_command_ends(shell: Bench, what: str, failure: FailureClass | Non
 def test_a_command_finds_the_interpreter_of_the_trial(shell: Bench) -> None:
     outcome = shell.outcome("python", x=1, file="")
     assert f"prefix {sys.prefix}" in shell.log(outcome)
+
+
+def test_what_a_command_has_started_may_save_itself(shell: Bench, tmp_path: Path) -> None:
+    file = tmp_path / "begun"
+    event = shell.slot.run(shell.request("saves", x=1, file=str(file)))
+    wait_until(file.exists, "the script of the command runs")
+    shell.slot.stop("the run was paused")
+    outcome = prune_at(shell, 10**6, event)
+    assert outcome.failure is FailureClass.LOST and file.with_suffix(".saved").exists(), outcome.message
 
 
 @pytest.mark.parametrize("end", ["prune", "stop", "kill"])

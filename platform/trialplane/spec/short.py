@@ -9,7 +9,9 @@ from trialplane.errors import Issue, SpecError
 from trialplane.spec import document
 
 _NUMBER = r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?"
-_RANGE = re.compile(rf"({_NUMBER})\.\.({_NUMBER})((?::(?:log|{_NUMBER}))*)")
+_RANGE = re.compile(rf"({_NUMBER})(?<!\.)\.\.(?!\.)({_NUMBER})((?::(?:log|{_NUMBER}))*)")
+_NAME = re.compile(r"[A-Za-z_][\w.-]*")
+_NO_CHOICE = re.compile(rf"|.*\.\..*|{_NUMBER}:{_NUMBER}.*")
 _WHOLE = re.compile(r"[-+]?\d+")
 _DIRECTIONS = {"max": "maximize", "maximize": "maximize", "min": "minimize", "minimize": "minimize"}
 
@@ -24,14 +26,15 @@ def parameter(text: str, source: str) -> tuple[str, dict[str, Any]]:
     Raises:
         SpecError: it is neither.
     """
-    name, equals, given = text.partition("=")
+    name, _, given = text.partition("=")
     name, given = name.strip(), given.strip()
     match = _RANGE.fullmatch(given)
-    if not equals or not name or not given or (match is None and ".." in given and "," not in given):
+    choices = [one.strip() for one in given.split(",")]
+    if not _NAME.fullmatch(name) or (match is None and any(map(_NO_CHOICE.fullmatch, choices))):
         what = "write NAME=LOW..HIGH, NAME=LOW..HIGH:log, NAME=LOW..HIGH:STEP or NAME=A,B,C"
         raise SpecError([Issue(("space",), f"{text!r} is no parameter; {what}", source)])
     if match is None:
-        return name, {"type": "categorical", "choices": [document.scalar(one.strip(), source) for one in given.split(",")]}
+        return name, {"type": "categorical", "choices": [document.scalar(one, source) for one in choices]}
     low, high, more = match.groups()
     options = [one for one in more.split(":") if one]
     log, steps = "log" in options, [one for one in options if one != "log"]

@@ -14,17 +14,19 @@ import json
 import multiprocessing
 import os
 import re
+import select
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 import traceback
 import types
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from trialplane.spec import arguments
 from trialplane.spec.program import Program
@@ -34,7 +36,8 @@ from trialplane.worker import context
 
 USAGE_ERROR = 2  # the exit code of argparse, click and their like for arguments that they do not take
 _TAIL = 4096  # bytes of the output in which the cause of an end is looked for
-_PATIENCE = 30.0  # seconds for a script to read its arguments
+_PATIENCE = 10.0  # seconds for a script to read its arguments
+_PARSERS = r"\b(?:parse_args|parse_known_args|HfArgumentParser|simple_parsing|click)\b"
 _LONGEST = 300  # characters of it in a message
 
 
@@ -100,9 +103,22 @@ def imports(file: Path) -> Iterator[ast.Import | ast.ImportFrom]:
 
 
 def _sets_environment(node: ast.stmt) -> bool:
-    names = {name.attr for name in ast.walk(node) if isinstance(name, ast.Attribute)}
-    names |= {name.id for name in ast.walk(node) if isinstance(name, ast.Name)}
-    return bool(names & {"environ", "putenv", "load_dotenv"})
+    """Whether a statement may set an environment variable; reading one is not that."""
+    for below in ast.walk(node):
+        if isinstance(below, ast.Subscript) and not isinstance(below.ctx, ast.Load) and _is_environment(below.value):
+            return True
+        if isinstance(below, ast.Call):
+            called = below.func
+            if isinstance(called, ast.Attribute) and called.attr in ("setdefault", "update", "pop", "clear"):
+                if _is_environment(called.value):
+                    return True
+            elif {getattr(called, "attr", ""), getattr(called, "id", "")} & {"putenv", "unsetenv", "load_dotenv"}:
+                return True
+    return False
+
+
+def _is_environment(node: ast.expr) -> bool:
+    return "environ" in (getattr(node, "attr", ""), getattr(node, "id", ""))
 
 
 def _own(name: str, folders: list[Path]) -> Path | None:
@@ -117,15 +133,11 @@ def _own(name: str, folders: list[Path]) -> Path | None:
     return None
 
 
-class _Parsed(BaseException):
-    """The script has taken its arguments; raised where it would go on with them."""
-
-
 def check_arguments(run: context.Run, config: records.SlotConfig) -> None:
     """Runs a script in a fork of this process, up to the point where it has read its arguments.
 
-    That point is known of argparse, and what is built on it, and of click. A script that reads them otherwise, or not within
-    some seconds, is not judged.
+    That point is known of argparse, what is built on it, and click. A script that uses neither is not started for this, and
+    one that takes too long to come there is not judged.
 
     Args:
         run: what `load` made.
@@ -135,72 +147,96 @@ def check_arguments(run: context.Run, config: records.SlotConfig) -> None:
         Invalid: the script refused the arguments, with what it said about them.
     """
     program = config.program
-    if program is None or not program.script or program.sample is None or not {"argparse", "click"} & sys.modules.keys():
+    if program is None or program.sample is None or not program.script or not _parses(Path(config.code, program.script)):
         return
     with tempfile.TemporaryDirectory(prefix="trialplane-") as folder, tempfile.TemporaryFile() as output:
         pid = os.fork()
         if pid == 0:
-            code = 0
-            try:
-                process.end_with_parent()
-                signal.setitimer(signal.ITIMER_REAL, _PATIENCE)
-                for stream in (1, 2):
-                    os.dup2(output.fileno(), stream)
-                _stop_when_parsed()
-                places: dict[str, Any] = {"code": Path(config.code), "cache": Path(config.cache), "workdir": Path(folder)}
-                ctx = context.Context(
-                    params=program.sample,
-                    seed=0,
-                    run=config.run,
-                    trial=0,
-                    attempt=1,
-                    cpus=config.cpus,
-                    gpus=config.gpus,
-                    _reporter=lambda step, metrics, *, waits=True: False,
-                    checkpoints=str(Path(folder, "checkpoints")),
-                    **places,
-                )
-                run(ctx)
-            except context.Invalid:
-                code = USAGE_ERROR
-            except BaseException:  # noqa: BLE001  whatever else it does here, it is judged when it runs
-                code = 0
-            finally:
-                with contextlib.suppress(BaseException):
-                    sys.stdout.flush()
-                    sys.stderr.flush()
-                os._exit(code)
+            _parse_and_end(run, config, program.sample, Path(folder), output.fileno())
+        handle = os.pidfd_open(pid)
+        select.select([handle], [], [], _PATIENCE)
+        os.close(handle)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)  # and what it has started
         _, status = os.waitpid(pid, 0)
-        if os.waitstatus_to_exitcode(status) == USAGE_ERROR:
-            output.seek(0)
-            text = output.read()[-_TAIL:].decode(errors="replace")
+        output.seek(0)
+        text = output.read()[-_TAIL:].decode(errors="replace")
+        if os.waitstatus_to_exitcode(status) == USAGE_ERROR and "usage:" in text.lower():
             sys.stderr.write(text)
             raise context.Invalid(_refused(program.script, text))
 
 
-def _stop_when_parsed() -> None:
-    """Ends a script, by `_Parsed`, once argparse or click has read its arguments."""
+def _parses(script: Path) -> bool:
+    """Whether a script has its arguments read by a library that tells when that is done."""
+    try:
+        return (
+            re.search(r"\b(?:parse_args|parse_known_args|HfArgumentParser|simple_parsing|click)\b", script.read_text())
+            is not None
+        )
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def _parse_and_end(
+    run: context.Run, config: records.SlotConfig, sample: Mapping[str, Any], folder: Path, output: int
+) -> NoReturn:
+    """Runs the script in this process, which ends with `USAGE_ERROR` if it refuses its arguments."""
+    code = 0
+    try:
+        os.setsid()
+        process.end_with_parent()
+        for stream in (1, 2):
+            os.dup2(output, stream)
+        # What it may do before it reads its arguments leaves no trace.
+        os.environ |= {"WANDB_MODE": "disabled", env.MLFLOW_TRACKING_URI: f"sqlite:///{folder}/mlflow.db"}
+        mlflow_runs.enter({env.MLFLOW_TRACKING_URI: os.environ[env.MLFLOW_TRACKING_URI]})
+        _end_when_parsed()
+        run(
+            context.Context(
+                params=sample,
+                seed=0,
+                run=config.run,
+                trial=0,
+                attempt=1,
+                cpus=config.cpus,
+                gpus=config.gpus,
+                code=Path(config.code),
+                cache=Path(config.cache),
+                workdir=folder,
+                _reporter=lambda step, metrics, *, waits=True: False,
+                checkpoints=str(folder / "checkpoints"),
+            )
+        )
+    except SystemExit as error:
+        code = USAGE_ERROR if error.code == USAGE_ERROR else 0
+    except BaseException:  # noqa: BLE001  whatever else it does here, it is judged when it runs
+        code = 0
+    finally:
+        with contextlib.suppress(BaseException):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
+
+
+def _end_when_parsed() -> None:
+    """Ends this process once argparse or click has read the arguments, whatever the script would catch."""
     under_way: list[object] = []
     if (argparse := sys.modules.get("argparse")) is not None:
         for name in ("parse_args", "parse_known_args"):  # the one calls the other, and that itself for subcommands
             setattr(argparse.ArgumentParser, name, _to_the_end(getattr(argparse.ArgumentParser, name), under_way))
     if (click := sys.modules.get("click.core")) is not None:
-
-        def invoke(self: Any, ctx: Any) -> Any:
-            raise _Parsed
-
-        click.Command.invoke = invoke
+        click.Command.invoke = lambda self, ctx: os._exit(0)
 
 
 def _to_the_end(parse: Callable[..., Any], under_way: list[object]) -> Callable[..., Any]:
-    """The function, with `_Parsed` after its outermost call; `under_way` has the calls that are not done."""
+    """The function, with the end of this process after its outermost call; `under_way` has the calls that are not done."""
 
     def parse_and_end(self: object, *given: Any, **named: Any) -> Any:
         under_way.append(self)
         parsed = parse(self, *given, **named)
         under_way.pop()
         if not under_way:
-            raise _Parsed
+            os._exit(0)
         return parsed
 
     return parse_and_end
@@ -233,10 +269,11 @@ class Script:
         pid = os.getpid()
         try:
             exec(self._code, main.__dict__)
-            _join()
+            _join(pid)
         except SystemExit as error:
-            if error.code == USAGE_ERROR and os.getpid() == pid:
-                raise context.Invalid(_refused(self._program.script, _output())) from error
+            _join(pid)
+            if error.code == USAGE_ERROR and os.getpid() == pid and "usage:" in (text := _output()).lower():
+                raise context.Invalid(_refused(self._program.script, text)) from error
             raise
         except EOFError as error:
             if "reading a line" in str(error):
@@ -266,9 +303,23 @@ class Command:
         argv = [*arguments.build(self._program.command, ctx.params, facts), *_arguments(self._program, ctx)]
         # The interpreter of the trial, and what is installed with it, before the system's.
         os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-        child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, preexec_fn=process.end_with_parent)
-        signal.signal(signal.SIGTERM, lambda number, _: child.send_signal(number))
+        stops: list[int] = []
+        children: list[int] = []
+
+        def stop(number: int, _: Any) -> None:
+            stops.append(number)
+            for group in children:
+                _signal_group(group, number)
+
+        signal.signal(signal.SIGTERM, stop)
+        # A group of their own, as a shell keeps a signal to itself; they die with this process, should all others be killed.
+        child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, preexec_fn=process.end_with_parent, process_group=0)
+        children.append(child.pid)
+        if stops:
+            _signal_group(child.pid, signal.SIGTERM)
         code = child.wait()
+        while stops and _signal_group(child.pid, 0):  # they may be saving something; the slot limits how long
+            time.sleep(0.05)
         if code < 0:  # ends as it did, so that the slot judges both alike
             with contextlib.suppress(OSError):  # SIGKILL has no other action
                 signal.signal(-code, signal.SIG_DFL)
@@ -276,6 +327,14 @@ class Command:
         if code > 0:
             raise CommandFailed(f"{self._program.command[0]} ended with exit code {code}: {_last_line()}")
         return {}
+
+
+def _signal_group(group: int, number: int) -> bool:
+    """Signals a group of processes; whether there is one."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(group, number)
+        return True
+    return False
 
 
 def folder(program: Program, workdir: Path) -> Path:
@@ -307,11 +366,15 @@ def _allow_start_method() -> None:
     multiprocessing.set_start_method = lambda method, force=True: choose(method, force=True)
 
 
-def _join() -> None:
-    """Waits for what an interpreter waits for before it ends: threads and workers that are no daemons."""
-    for thread in threading.enumerate():
-        if thread is not threading.current_thread() and not thread.daemon:
-            thread.join()
+def _join(pid: int) -> None:
+    """Waits for what an interpreter waits for before it ends: pools, threads and workers that are no daemons.
+
+    Args:
+        pid: of the script's own process; one that it has forked ends otherwise.
+    """
+    if os.getpid() != pid:
+        return
+    threading._shutdown()  # type: ignore[attr-defined]  # what the interpreter calls: it ends idle pools first
     for worker in multiprocessing.active_children():
         if not worker.daemon:
             worker.join()

@@ -298,7 +298,7 @@ class Running:
             at = f"{', '.join(missing)} is missing"
             failure, text = FailureClass.INVALID, reader.missing(tuple(missing))
         else:
-            remarks = (outcome.message, *stopping.unreported(self.request.stop, metrics))
+            remarks = (outcome.message, *reader.remarks, *stopping.unreported(self.request.stop, metrics))
             return dataclasses.replace(outcome, metrics=metrics, message="; ".join(filter(None, remarks)))
         return dataclasses.replace(
             outcome, state=TrialState.FAILED, failure=failure, message=text, metrics=metrics, place=at

@@ -30,6 +30,16 @@ NAMES = ("accuracy", "val_loss")
         ("Epoch 3/10 - loss: 0.3 - accuracy: 0.9", 3, {"loss": 0.3, "accuracy": 0.9}),
         ("12/12 [====] - 0s 5ms/step - loss: 0.4 - val_loss: 0.7", None, {"loss": 0.4, "val_loss": 0.7}),
         ("Accuracy is 0.8", None, {"accuracy": 0.8}),
+        ("Accuracy on test set: 93.2%", None, {"accuracy": 93.2, "test_set": 93.2}),
+        ("\x1b[32maccuracy\x1b[0m: \x1b[1m0.93\x1b[0m", None, {"accuracy": 0.93}),
+        ("{'accuracy': np.float64(0.93), 'loss': tensor(0.25)}", None, {"accuracy": 0.93, "loss": 0.25}),
+        ("| val_loss   | 22.2 |", None, {"val_loss": 22.2}),
+        ("Train accuracy: 0.99 | Test accuracy: 0.91", None, {"train_accuracy": 0.99, "test_accuracy": 0.91}),
+        ("train accuracy 0.1, accuracy 0.5", None, {"accuracy": 0.5}),
+        ("accuracy: 1,234.5", None, {}),
+        ("epochs=100", None, {"epochs": 100.0}),
+        ("max_steps: 1000", None, {"max_steps": 1000.0}),
+        ("loss=" + "9" * 400, None, {"loss": math.inf}),
         ("epoch=2", 2, {}),
         ("global step 7, epoch 1: loss=3", 7, {"loss": 3.0}),
         ("serving on http://localhost:8080", None, {}),
@@ -77,6 +87,14 @@ def test_names_are_as_mlflow_keeps_them() -> None:
 def test_any_line_is_read(text: str) -> None:
     found = lines.parser((), lines.Names(NAMES))(text)
     assert all(isinstance(value, float) for value in found.metrics.values())
+
+
+@pytest.mark.parametrize("text", ["1 epoch", "1 val_loss", "1 accuracy", "1 loss:", "1 loss: 3/", "step "])
+def test_padding_costs_no_time(text: str) -> None:
+    """Expressions that try each length of the padding would take minutes."""
+    parse = lines.parser((), lines.Names(NAMES))
+    parse(text + " " * lines.LONGEST_LINE + "|")
+    parse((text + " " * 100) * 150)
 
 
 def test_a_long_line_counts_with_its_end() -> None:

@@ -68,7 +68,7 @@ def test_a_progress_bar_is_read_as_it_stands(tmp_path: Path) -> None:
 
 def test_other_ranks_do_not_report(tmp_path: Path) -> None:
     trial = Trial(tmp_path, STDOUT)
-    trial.prints("[rank 1] acc=0.1\nacc=0.5\n")
+    trial.prints("[rank 1] acc=0.1\n[rank 0] acc=0.5\n")
     assert trial.read(ended=True) == [(0, {"acc": 0.5})]
 
 
@@ -114,6 +114,34 @@ def test_links_and_files_of_others_are_not_read(tmp_path: Path) -> None:
     os.utime(old, (1, 1))
     late = Reader(Program(metrics=(MetricSource("file", path="*.jsonl"),)), trial.log, trial.folder, 1_000.0)
     assert late.read(1.0, ended=True) == [], "it came with the code"
+
+
+def test_a_file_that_becomes_a_link_is_not_followed(tmp_path: Path) -> None:
+    secret = tmp_path / "secret.txt"
+    secret.write_text("acc=0.5\nacc=0.25\npassword: 12345\n")
+    trial = Trial(tmp_path, MetricSource("file", path="m.txt"))
+    (trial.folder / "m.txt").write_text("acc=0.5\n")
+    trial.read()
+    (trial.folder / "m.txt").unlink()
+    (trial.folder / "m.txt").symlink_to(secret)
+    assert "password" not in [name for _, metrics in trial.read(ended=True) for name in metrics]
+    (trial.folder / "m.txt").unlink()
+    os.mkfifo(trial.folder / "m.txt")
+    assert trial.read(ended=True) == [], "a pipe that nobody writes to"
+
+
+def test_what_cannot_be_read_is_told_and_the_rest_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trial = Trial(tmp_path, STDOUT, MetricSource("file", path="m.csv"))
+    (trial.folder / "m.csv").write_text("acc\n1\n" + "9" * 200_000 + "\n2\n")
+    assert trial.read(ended=True) == [(0, {"acc": 1.0}), (1, {"acc": 2.0})], "a row is left out"
+
+    def fails(line: str) -> None:
+        raise RuntimeError("no such line")
+
+    monkeypatch.setattr(trial.reader._tails[0]._source, "parse", fails)
+    trial.prints("acc=1\n")
+    assert trial.read(ended=True) == []
+    assert trial.reader.remarks == ["attempt-1.log was not read further: RuntimeError: no such line"]
 
 
 def test_tensorboard(tmp_path: Path) -> None:
@@ -166,10 +194,12 @@ def test_wandb_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_is_missing_is_told_with_what_was_found(tmp_path: Path) -> None:
     trial = Trial(tmp_path, STDOUT, MetricSource("file", path="m.csv"))
-    assert trial.reader.missing(("acc",)) == "no acc in its output and m.csv; no metrics were found"
+    assert trial.reader.missing(("acc",)) == "no acc in its output or m.csv; no metrics were found"
     trial.prints("loss=0.5\n")
     trial.read(ended=True)
-    assert trial.reader.missing(("acc",)) == "no acc in its output and m.csv; found were loss (0.5)"
+    assert trial.reader.missing(("acc",)) == (
+        "no acc in its output or m.csv; found were loss (0.5): name one of these, or write metrics.pattern"
+    )
 
 
 def test_a_flood_is_thinned_evenly(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
@@ -136,10 +137,23 @@ class Source(models.Model):
             found.append(Issue(("path",), "is for files; write from: file, or drop it"))
         if self.path is None and self.source == "file":
             found.append(Issue(("path",), "is missing; write path: metrics.jsonl"))
-        if self.path is not None and (self.path.startswith("/") or ".." in self.path.split("/")):
+        if self.path is not None and (why := _no_files(self.path)):
+            found.append(Issue(("path",), why))
+        elif self.path is not None and (self.path.startswith("/") or ".." in self.path.split("/")):
             found.append(Issue(("path",), "must lie below the folder in which the script runs, as in out/metrics.jsonl"))
         models.refuse(found)
         return self
+
+
+def _no_files(path: str) -> str:
+    """Why a path with wildcards can match no file, or ""."""
+    if path.strip("./") == "":
+        return "names no file; write path: out/*.jsonl"
+    try:
+        next(iter(Path("/nonexistent").glob(path.lstrip("/"))), None)
+    except (ValueError, IndexError, NotImplementedError) as error:
+        return f"cannot be looked for: {error}"
+    return ""
 
 
 def _unfit(pattern: str) -> str:

@@ -32,16 +32,19 @@ class TensorBoard:
 
     def __init__(self, names: Names) -> None:
         self._names = names
+        self._is_damaged = False  # or no event file
         self._rest = b""
 
     def read(self, data: bytes, ended: bool) -> Iterator[Found]:
         """The scalars in the records that have become whole."""
+        if self._is_damaged:
+            return
         self._rest += data
         offset = 0
         while offset + 12 <= len(self._rest):
             (size,) = struct.unpack_from("<Q", self._rest, offset)
             if size > _LARGEST:
-                self._rest, offset = b"", 0  # damaged, or no event file
+                self._rest, self._is_damaged = b"", True
                 return
             end = offset + 12 + size + 4  # length, its checksum, the record, its checksum
             if end > len(self._rest):
@@ -96,8 +99,10 @@ class Wandb:
             piece = self._data[offset + 7 : offset + 7 + size]
             offset += 7 + size
             self._record = piece if kind in (_FULL, _FIRST) else self._record + piece
-            if kind in (_FULL, _LAST) and len(self._record) <= _LARGEST:
-                with contextlib.suppress(ValueError, struct.error, IndexError):  # a damaged record
+            if len(self._record) > _LARGEST:
+                self._record = b""
+            if kind in (_FULL, _LAST):
+                with contextlib.suppress(ValueError, struct.error, IndexError, RecursionError):  # a damaged record
                     yield from self._row(self._record)
         self._data, self._at = self._data[offset:], self._at + offset
 

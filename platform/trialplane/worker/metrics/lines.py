@@ -7,12 +7,15 @@ Pure: text in, numbers out. Of a line without a declared pattern these count:
 - a metric that the job names, however it is written: `val_loss` also in `val loss 2.1` and `Val Loss = 2.1`;
 - `accuracy: 9870/10000`, a fraction, as its value.
 
+`Test accuracy: 0.9` is a metric `test_accuracy`: a value of another set of data is not that of `accuracy`.
+
 The step is a number of that kind with the name `global_step`, `step`, `iteration`, `epoch` or `round`, as in `Epoch [3/10]`,
 or the first thing in a line in brackets, as in XGBoost's `[12]`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import re
@@ -23,13 +26,22 @@ LONGEST_LINE = 16 << 10  # characters; of a longer one the end counts, where a p
 _LONGEST_NAME = 250  # characters that MLflow keeps
 
 _NUMBER = r"[-+]?(?:(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|[nN][aA][nN]|[iI][nN][fF](?:inity)?)"
-_NO_MORE = r"(?![\w:]|[.-]\d|/\s*[^\W\d])"  # what is no number after all: 3fa9, 1.2.3, 10:31, 2024-01-02, 11/s
-_PAIR = re.compile(rf"(?<![\w./@-])([^\W\d][\w./@-]*+)([\"']?)\s*([=:])(\s*)[\"']?({_NUMBER})(?:\s*/\s*(\d+))?{_NO_MORE}")
+# What is no number after all: 3fa9, 1.2.3, 10:31, 2024-01-02, 11/s, 1,234.
+_NO_MORE = r"(?![\w:]|[.-]\d|/\s*+[^\W\d]|,\d{3})"
+_SET = r"(?i:train|training|val|valid|validation|test|eval|evaluation)"  # before a name: another metric than the name alone
+_CALL = r"(?:(?:tensor|array|np\.\w+)\()?"
+_PAIR = re.compile(
+    rf"(?<![\w./@-])(?:({_SET})[ _])?([^\W\d][\w./@-]*+)([\"']?)\s*+([=:])(\s*+)[\"']?{_CALL}({_NUMBER})"
+    rf"(?:\s*+/\s*+(\d{{1,15}}))?{_NO_MORE}"
+)
+_SET_BEFORE = re.compile(rf"(?<!\w){_SET}[\s_-]*$")
+_COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 # From the finest to the coarsest: of several in a line the first of these is the step.
 STEPS = ("global_step", "step", "iteration", "iter", "round", "epoch")
 _WORDS = {"global_step": ("global step", "global_step"), **{name: (name,) for name in STEPS[1:]}}
-_COUNT = re.compile(r"s?[\"']?\s*[:=#]?\s*[\[(]?\s*(\d+(?:\.\d+)?)(?!\w|\.\d)")  # after such a word
-_BRACKETS = re.compile(r"\s*\[(\d+)\]")
+_COUNT = re.compile(r"[\"']?\s*+(?:[:=#]\s*+)?(?:[\[(]\s*+)?(\d{1,15}(?:\.\d{1,15})?)(?!\w|\.\d)")  # after such a word
+_BRACKETS = re.compile(r"\s*+\[(\d{1,15})\]")
+_LARGEST_STEP = 2**53
 _NUMERIC = re.compile(r"\d|[nN][aA][nN]|[iI][nN][fF]")
 _MOST_NAMES = 10_000  # that are remembered
 
@@ -77,7 +89,7 @@ class Names:
                     step, best = value, place
             elif kept:
                 metrics.setdefault(kept, value)
-        is_step = step >= 0 and (step == int(step) or self.has_own_step) if math.isfinite(step) else False
+        is_step = 0 <= step < _LARGEST_STEP and (step == int(step) or self.has_own_step)
         return Found(int(step) if is_step else None, metrics)
 
 
@@ -99,14 +111,16 @@ def parser(patterns: Sequence[str], names: Names) -> Parse:
             line = line[-LONGEST_LINE:]
         if not _NUMERIC.search(line):
             return Found(None, {})
+        if "\x1b" in line:
+            line = _COLOUR.sub("", line)
         if made:
             return names.found(dict(_by_patterns(made, line)))
         if line.lstrip().startswith("{") and (numbers := _of_json(line)) is not None:
             return names.found(numbers)
         found = names.found(_pairs(line, names))
         for name, form in spelt.items():
-            if name not in found.metrics and (match := form.search(line)):
-                found.metrics[name] = float(match[1])
+            if name not in found.metrics and (value := _of_form(form, line)) is not None:
+                found.metrics[name] = value
         return found if found.step is not None or names.has_own_step else Found(_step_of(line), found.metrics)
 
     return parse
@@ -126,7 +140,8 @@ def numbers(value: Mapping[str, object], above: str = "") -> Iterator[tuple[str,
         if isinstance(below, Mapping):
             yield from numbers(below, f"{above}{name}.")
         elif isinstance(below, (int, float)) and not isinstance(below, bool):
-            yield above + str(name), float(below)
+            with contextlib.suppress(OverflowError):  # a whole number that no float can hold
+                yield above + str(name), float(below)
 
 
 def _clean(name: str) -> str:
@@ -166,7 +181,9 @@ def _of_json(line: str) -> dict[str, float] | None:
 
 def _pairs(line: str, names: Names) -> dict[str, float]:
     found: dict[str, float] = {}
-    for name, quote, sign, space, text, of in _PAIR.findall(line):
+    for of_set, name, quote, sign, space, text, of in _PAIR.findall(line):
+        if of_set and names.of(name)[1] < 0:
+            name = f"{of_set.lower()}_{name}"
         if sign == ":" and not (space or quote or "." in text or "e" in text or name.lower() in names.wanted):
             continue  # localhost:8080
         value = float(text)
@@ -182,7 +199,16 @@ def _spelt(name: str) -> re.Pattern[str] | None:
     if not words:
         return None
     text = r"[\s_./-]*".join(words)
-    return re.compile(rf"(?<![^\W_]){text}[\"']?\s*(?:[=:]|is\b)?\s*({_NUMBER}){_NO_MORE}", re.IGNORECASE)
+    between = r"(?:[^\d:=|,;\n]{0,40}?[:=|]|\s*+is\b|\s*+->)?"
+    return re.compile(rf"(?<!\w){text}(?!\w)[\"']?{between}\s*+{_CALL}({_NUMBER}){_NO_MORE}", re.IGNORECASE)
+
+
+def _of_form(form: re.Pattern[str], line: str) -> float | None:
+    """The value of a metric in any spelling; not that of another set of data, as `train accuracy` for `accuracy`."""
+    for match in form.finditer(line):
+        if not _SET_BEFORE.search(line[max(0, match.start() - 20) : match.start()]):
+            return float(match[1])
+    return None
 
 
 def _step_of(line: str) -> int | None:
@@ -193,7 +219,7 @@ def _step_of(line: str) -> int | None:
             at = lower.find(word)
             while at >= 0:
                 match = _COUNT.match(lower, at + len(word))
-                if match and not (at and lower[at - 1].isalnum()):
+                if match and not (at and (lower[at - 1].isalnum() or lower[at - 1] == "_")):
                     value = float(match[1])
                     return int(value) if value == int(value) else None
                 at = lower.find(word, at + 1)

@@ -8,6 +8,10 @@ from __future__ import annotations
 
 import csv
 import math
+import os
+import re
+import stat
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -16,14 +20,18 @@ from trialplane.wire import records
 from trialplane.worker.metrics import events, lines
 from trialplane.worker.metrics.lines import Found
 
-CHUNK = 1 << 20  # bytes of one file in one read
+CHUNK = 64 << 10  # bytes that are read at once
 MOST = 2_000  # reports of one read; of more, these are spread evenly, the last one among them
 MOST_NAMES = 500  # metrics with different names; of more the later ones are dropped
+_LONGEST_ROW = 1 << 20  # bytes
 MOST_FILES = 50  # that match a path
 INTERVAL = 0.1  # seconds between two reads
 LOOK_INTERVAL = 1.0  # seconds between two looks for new files
-_LAST = 64 << 20  # bytes that are read after the end of the program; of more, the end
+LIVE = 0.05  # seconds that a read takes while the program runs, or little more
+_LAST = 4 << 20  # bytes of text that are read after the end of the program; of more, the end
+_LAST_OF_LOGGERS = 64 << 20  # the same of a logger's file, whose records cannot be told apart from the middle
 
+_OTHER_RANK = re.compile(r"\[rank [1-9]\d*\] ")
 Report = tuple[int, dict[str, float]]
 
 
@@ -37,15 +45,15 @@ class Reader:
         now: seconds since the epoch when the trial began: files that were there before are not its own.
 
     Attributes:
+        remarks: what could not be read, for the user.
         newest: the newest value of each metric.
         finite: the newest one that is finite.
-        count: reports so far.
     """
 
     def __init__(self, program: Program, log: Path, folder: Path, now: float) -> None:
         self.newest: dict[str, float] = {}
         self.finite: dict[str, float] = {}
-        self.count = 0
+        self.remarks: list[str] = []
         self._reported: set[str] = set()
         self._folder = folder
         self._began = now
@@ -56,7 +64,7 @@ class Reader:
             if source.of.source == "stdout":
                 self._tails.append(_Tail(log, source, log.stat().st_size if log.exists() else 0))
         self._steps = _Steps()
-        self._looked_at = -math.inf
+        self._look_at = -math.inf
 
     def read(self, now: float, *, ended: bool = False) -> list[Report]:
         """The reports since the last read, with steps that do not fall.
@@ -65,21 +73,26 @@ class Reader:
             now: seconds, of the monotonic clock.
             ended: whether the program has ended, and nothing more will come.
         """
-        if ended or now - self._looked_at >= LOOK_INTERVAL:
-            self._looked_at = now
+        if ended or now >= self._look_at:
+            began = time.monotonic()
             self._look()
+            self._look_at = now + max(LOOK_INTERVAL, 20 * (time.monotonic() - began))
         made: list[Report] = []
         is_idle = True
-        for tail in self._tails:
-            for found in tail.read(ended):
-                is_idle = False
-                for name in self._reported & found.metrics.keys():
-                    del found.metrics[name]
-                self._take(found)
-                made += self._steps.add(found)
+        deadline = math.inf if ended else time.monotonic() + LIVE
+        for tail in list(self._tails):
+            try:
+                for found in tail.read(ended, deadline):
+                    is_idle = False
+                    for name in self._reported & found.metrics.keys():
+                        del found.metrics[name]
+                    self._take(found)
+                    made += self._steps.add(found)
+            except Exception as error:  # noqa: BLE001  whatever a program writes, it must not end the slot
+                self._tails.remove(tail)
+                self.remarks.append(f"{tail.file.name} was not read further: {type(error).__name__}: {error}"[:300])
         if ended or is_idle:
             made += self._steps.flush()
-        self.count += len(made)
         if len(made) > MOST:
             made = [made[len(made) * (index + 1) // MOST - 1] for index in range(MOST)]
         return made
@@ -90,10 +103,10 @@ class Reader:
 
     def missing(self, names: tuple[str, ...]) -> str:
         """What to tell the user when metrics of these names are missing."""
-        where = " and ".join(dict.fromkeys(_WHERE[source.of.source].format(source.of.path) for source in self._sources))
+        where = " or ".join(dict.fromkeys(_WHERE[source.of.source].format(source.of.path) for source in self._sources))
         shown = ", ".join(f"{name} ({value:g})" for name, value in list(self.newest.items())[:20])
-        found = f"found were {shown}" if shown else "no metrics were found"
-        return f"no {' or '.join(names)} in {where or 'its reports'}; {found}"
+        found = f"found were {shown}: name one of these, or write metrics.pattern" if shown else "no metrics were found"
+        return "; ".join([f"no {' or '.join(names)} in {where or 'its reports'}", found, *self.remarks])
 
     def _take(self, found: Found) -> None:
         for name in [name for name in found.metrics if name not in self.newest]:
@@ -111,7 +124,7 @@ class Reader:
                 continue
             for file in sorted(self._folder.glob(pattern))[:MOST_FILES]:
                 # A link could lead anywhere, also to what only the slot may read.
-                if file not in known and file.is_file() and not file.is_symlink() and self._is_own(file):
+                if file not in known and file.is_file() and self._is_own(file):
                     self._tails.append(_Tail(file, source, 0))
 
     def _is_own(self, file: Path) -> bool:
@@ -152,37 +165,45 @@ class _Tail:
         self._source = source
         self._offset = offset
         self._rest = b""
-        self._decode: Callable[[bytes, bool], Iterator[Found]] = self._of_text
-        if source.of.source == "tensorboard":
-            self._decode = events.TensorBoard(source.names).read
-        elif source.of.source == "wandb":
-            self._decode = events.Wandb(source.names).read
-        elif file.suffix in (".csv", ".tsv") and not source.of.pattern:
-            self._decode = _Table("\t" if file.suffix == ".tsv" else ",", source).read
+        self._decode = self._decoder()
 
-    def read(self, ended: bool) -> Iterator[Found]:
-        """What the next part of it holds; all of the rest once the program has ended."""
-        left = _LAST if ended else CHUNK
+    def _decoder(self) -> Callable[[bytes, bool], Iterator[Found]]:
+        source, suffix = self._source, self.file.suffix
+        if source.of.source == "tensorboard":
+            return events.TensorBoard(source.names).read
+        if source.of.source == "wandb":
+            return events.Wandb(source.names).read
+        if suffix in (".csv", ".tsv") and not source.of.pattern:
+            return _Table("\t" if suffix == ".tsv" else ",", source).read
+        return self._of_text
+
+    def read(self, ended: bool, deadline: float) -> Iterator[Found]:
+        """What the next part of it holds; the rest once the program has ended.
+
+        Args:
+            ended: whether it has.
+            deadline: by the monotonic clock, after which no more is read.
+        """
         try:
-            size = self.file.stat().st_size
-            if size < self._offset:  # written anew
-                self._offset, self._rest = 0, b""
-            if ended and size - self._offset > left:
-                self._offset, self._rest = size - left, b""
-            while left > 0 and (data := self._next(min(left, CHUNK))):
-                left -= len(data)
-                yield from self._decode(data, False)
+            # Opened as it is now: it may have been replaced by a link, or by a pipe that nobody writes to.
+            descriptor = os.open(self.file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         except OSError:  # gone, or closed to us
             return
+        with os.fdopen(descriptor, "rb") as file:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                return
+            if status.st_size < self._offset:  # written anew
+                self._offset, self._rest, self._decode = 0, b"", self._decoder()
+            most = _LAST if self._source.of.source in ("stdout", "file") else _LAST_OF_LOGGERS
+            if ended and status.st_size - self._offset > most:
+                self._offset, self._rest = status.st_size - most, b""
+            file.seek(self._offset)
+            while time.monotonic() < deadline and (data := file.read(CHUNK)):
+                self._offset += len(data)
+                yield from self._decode(data, False)
         if ended:
             yield from self._decode(b"", True)
-
-    def _next(self, count: int) -> bytes:
-        with self.file.open("rb") as file:
-            file.seek(self._offset)
-            data = file.read(count)
-        self._offset += len(data)
-        return data
 
     def _of_text(self, data: bytes, ended: bool) -> Iterator[Found]:
         *whole, self._rest = (self._rest + data).split(b"\n")
@@ -198,7 +219,7 @@ class _Tail:
         for line in whole:
             # Of a bar that was drawn over and over the last state counts.
             text = line.rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace")
-            if text.startswith("[rank "):  # reports are those of rank 0
+            if _OTHER_RANK.match(text):  # reports are those of rank 0
                 continue
             found = self._source.parse(text)
             if found.metrics or found.step is not None:
@@ -219,7 +240,13 @@ class _Table:
         *whole, self._rest = (self._rest + data).split(b"\n")
         if ended and self._rest:
             whole, self._rest = [*whole, self._rest], b""
-        for row in csv.reader((line.decode(errors="replace") for line in whole), delimiter=self._delimiter):
+        elif len(self._rest) > _LONGEST_ROW:
+            self._rest = b""
+        for line in whole:
+            try:
+                row = next(csv.reader([line.decode(errors="replace").rstrip("\r")], delimiter=self._delimiter), [])
+            except csv.Error:  # a field that is too long, or not one row
+                continue
             if not row:
                 continue
             if not self._header:
