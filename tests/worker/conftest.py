@@ -183,3 +183,10 @@ class Bench:
     @staticmethod
     def children(pid: int) -> list[int]:
         return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def prune_at(bench: Bench, step: int, event: Event) -> TrialOutcome:
+    """Answers the reports of a trial until one is of that step, which prunes it."""
+    while event.outcome is None:
+        event = bench.slot.answer(prune=any(report.step >= step for report in event.reports))
+    return event.outcome

@@ -31,7 +31,7 @@ from trialplane import policies
 from trialplane.policies import spawn
 from trialplane.training import mlflow_runs, process
 from trialplane.wire import env, messages, records
-from trialplane.worker import channel, context, outcomes, programs, roles, trial
+from trialplane.worker import channel, context, outcomes, roles, trial, usage
 
 _PR_SET_CHILD_SUBREAPER = 36
 TRACKER_GRACE = 2.0  # seconds
@@ -58,7 +58,7 @@ def main() -> None:
     unclean = tuple(spawn.reasons_not_to_fork())
     if not unclean:
         try:
-            programs.check_arguments(run, config)
+            usage.check_arguments(run, config)
         except context.Invalid as error:
             control.send(messages.encode(messages.JobFailed(str(error))))
             os._exit(0)
