@@ -31,9 +31,6 @@ from trialplane.training import mlflow_runs, process
 from trialplane.wire import env, records
 from trialplane.worker import context, usage
 
-_TAIL = 4096  # bytes of the output in which the cause of an end is looked for
-_LONGEST = 300  # characters of it in a message
-
 
 class CommandFailed(Exception):
     """A command ended with an exit code over 0."""
@@ -281,7 +278,7 @@ def _end_fork(error: BaseException | None) -> None:
 
 def _last_line() -> str:
     lines = [line for line in _output().splitlines() if line.strip()]
-    return lines[-1].strip()[:_LONGEST] if lines else "it printed nothing"
+    return lines[-1].strip()[: usage.LONGEST] if lines else "it printed nothing"
 
 
 def _output() -> str:
@@ -292,6 +289,6 @@ def _output() -> str:
         file = Path(f"/proc/self/fd/{sys.__stderr__.fileno() if sys.__stderr__ else 2}").resolve()
         if file.is_file():
             with file.open("rb") as stream:
-                stream.seek(max(0, file.stat().st_size - _TAIL))
+                stream.seek(max(0, file.stat().st_size - usage.TAIL))
                 return stream.read().decode(errors="replace")
     return ""

@@ -175,10 +175,7 @@ class Running:
                 return
             self.stopping, self.stopped_at = message, time.monotonic()
             text = f"{message}; it had not ended {grace:g} s after SIGTERM and was killed"
-            self.timer = threading.Timer(grace + STOP_MARGIN, self.kill, (FailureClass.LOST, text))
-            self.timer.daemon = True
-            self.timer.start()
-            self._signal(signal.SIGTERM)
+            self._terminate(grace + STOP_MARGIN, FailureClass.LOST, text)
 
     def _stop_early(self, step: int, metrics: Mapping[str, float]) -> None:
         """Ends a program whose report meets one of the job's stop rules, as complete."""
@@ -192,10 +189,7 @@ class Running:
                 return
             self.over = state, message
             text = f"had not ended {OVER_GRACE:g} s after it was {message}"
-            self.timer = threading.Timer(OVER_GRACE, self.kill, (FailureClass.TIMEOUT, text))
-            self.timer.daemon = True
-            self.timer.start()
-            self._signal(signal.SIGTERM)
+            self._terminate(OVER_GRACE, FailureClass.TIMEOUT, text)
 
     def watch_memory(self, limit: int) -> None:
         """Kills the process when it and its descendants use more than `limit` bytes; returns when it is gone.
@@ -307,6 +301,13 @@ class Running:
     def _possible(self, seconds: float) -> float:
         """Clamps a time since the epoch to the lifetime of the process; `seconds` may be NaN."""
         return min(max(self.began, seconds), time.time())
+
+    def _terminate(self, seconds: float, failure: FailureClass, message: str) -> None:
+        """Sends SIGTERM, and kills the process if it has not ended in so many seconds; with the lock held."""
+        self.timer = threading.Timer(seconds, self.kill, (failure, message))
+        self.timer.daemon = True
+        self.timer.start()
+        self._signal(signal.SIGTERM)
 
     def _signal(self, number: signal.Signals) -> None:
         """Signals the process, if it has started and not ended; with the lock held."""

@@ -20,8 +20,8 @@ from trialplane.worker import context
 ERROR = 2  # the exit code of argparse, click and their like for arguments that they do not take
 _PARSERS = r"\b(?:parse_args|parse_known_args|HfArgumentParser|simple_parsing|click)\b"
 _PATIENCE = 10.0  # seconds for a script to read its arguments
-_TAIL = 4096  # bytes of the output in which the cause is looked for
-_LONGEST = 300  # characters of it in a message
+TAIL = 4096  # bytes of the output in which the cause of an end is looked for
+LONGEST = 300  # characters of it in a message
 
 
 def refused(script: str, text: str) -> str:
@@ -29,7 +29,7 @@ def refused(script: str, text: str) -> str:
     usage = text.rfind("usage:") if "usage:" in text else text.rfind("Usage:")
     words = " ".join(text[usage if usage >= 0 else 0 :].split())
     error = re.search(r"(?:error|Error):.*", words)
-    return f"{script} does not take its arguments: {(error[0] if error else words)[:_LONGEST]}; see its usage in the log"
+    return f"{script} does not take its arguments: {(error[0] if error else words)[:LONGEST]}; see its usage in the log"
 
 
 def check_arguments(run: context.Run, config: records.SlotConfig) -> None:
@@ -59,7 +59,7 @@ def check_arguments(run: context.Run, config: records.SlotConfig) -> None:
             os.killpg(pid, signal.SIGKILL)  # and what it has started
         _, status = os.waitpid(pid, 0)
         output.seek(0)
-        text = output.read()[-_TAIL:].decode(errors="replace")
+        text = output.read()[-TAIL:].decode(errors="replace")
         if os.waitstatus_to_exitcode(status) == ERROR and "usage:" in text.lower():
             sys.stderr.write(text)
             raise context.Invalid(refused(program.script, text))
@@ -68,10 +68,7 @@ def check_arguments(run: context.Run, config: records.SlotConfig) -> None:
 def _parses(script: Path) -> bool:
     """Whether a script has its arguments read by a library that tells when that is done."""
     try:
-        return (
-            re.search(r"\b(?:parse_args|parse_known_args|HfArgumentParser|simple_parsing|click)\b", script.read_text())
-            is not None
-        )
+        return bool(re.search(_PARSERS, script.read_text()))
     except (OSError, UnicodeDecodeError):
         return False
 

@@ -59,7 +59,6 @@ class Reader:
         self._began = now
         self._sources = [_Source(source, program.names) for source in program.metrics]
         self._tails: list[_Tail] = []
-        self._log = log
         for source in self._sources:
             if source.of.source == "stdout":
                 self._tails.append(_Tail(log, source, log.stat().st_size if log.exists() else 0))
