@@ -21,7 +21,6 @@ from tests.client.conftest import complete
 from trialplane.client import places
 from trialplane.client.forward import Forward
 from trialplane.client.target import Place
-from trialplane.errors import InputError
 from trialplane.wire import env
 from trialplane.wire.records import TrialRow
 from trialplane.wire.states import RunState, TrialState
@@ -246,22 +245,23 @@ def service(namespace, target, monkeypatch):
 
 
 def test_a_forwarded_port_leads_to_a_ready_pod_each_time(target, service):
-    with Forward(target.cluster, "m", 80) as forward:
-        assert forward.url == f"http://127.0.0.1:{forward.port}"
+    listener = socket.create_server(("127.0.0.1", 0))
+    address = listener.getsockname()
+    with Forward(target.cluster, "m", 80, listener, print):
         for _ in range(2):
-            with socket.create_connection(("127.0.0.1", forward.port), timeout=60) as client:
+            with socket.create_connection(address, timeout=60) as client:
                 assert client.makefile("rb").read() == b"hello"
-        with pytest.raises(InputError, match="is in use"):
-            Forward(target.cluster, "m", 80, forward.port)
     assert service == [("m-1", 5000)] * 2
 
 
 def test_a_service_without_a_ready_pod_says_so(target, namespace, service):
     namespace.cluster.objects["pods"]["m-1"]["status"] = {}
     said: list[str] = []
+    listener = socket.create_server(("127.0.0.1", 0))
+    address = listener.getsockname()
     with (
-        Forward(target.cluster, "m", 80, report=said.append) as forward,
-        socket.create_connection(("127.0.0.1", forward.port), timeout=60) as client,
+        Forward(target.cluster, "m", 80, listener, said.append),
+        socket.create_connection(address, timeout=60) as client,
     ):
         assert client.recv(1) == b""
     assert "no pod of m in namespace team of lab is ready" in said[0]

@@ -37,9 +37,10 @@ from trialplane.wire import paths
 
 # In place of `python -m mlflow`: says its pid, arguments and environment, and answers as MLflow does.
 DOUBLE = """
-import http.server, json, os, sys
+import http.server, json, os, socket, sys
 switches = [os.environ["MLFLOW_SERVER_ENABLE_JOB_EXECUTION"], os.environ["MLFLOW_DISABLE_TELEMETRY"]]
-print(os.getpid(), *switches, os.environ.get("PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"), *sys.argv[1:], flush=True)
+switches.append(os.environ.get("PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"))
+print(json.dumps([os.getpid(), *switches, *sys.argv[1:]]), flush=True)
 
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
@@ -49,7 +50,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def log_message(self, *_): ...
 
-http.server.HTTPServer(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])), Handler).serve_forever()
+listener = socket.socket(fileno=0)
+server = http.server.HTTPServer(listener.getsockname(), Handler, bind_and_activate=False)
+server.socket = listener
+server.serve_forever()
 """
 
 
@@ -71,7 +75,7 @@ def test_it_serves_this_machine_only_and_ends_with_its_server(recorded, monkeypa
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         assert child.stderr is not None
-        pid, jobs, no_telemetry, protobuf, *arguments = child.stdout.readline().split()
+        pid, jobs, no_telemetry, protobuf, *arguments = json.loads(child.stdout.readline())
         told = ""
         while "http://" not in told:  # MLflow answers
             told = child.stderr.readline()
@@ -79,13 +83,13 @@ def test_it_serves_this_machine_only_and_ends_with_its_server(recorded, monkeypa
         child.send_signal(number)
         _, err = child.communicate(timeout=60)
     assert child.returncode == 0, err
-    assert (jobs, no_telemetry, protobuf) == ("false", "true", "None")
+    assert (jobs, no_telemetry, protobuf) == ("false", "true", None)
     given = dict(zip(arguments[1::2], arguments[2::2], strict=True))
     assert given["--host"] == "127.0.0.1"
     assert given["--backend-store-uri"] == paths.mlflow_uri(recorded)
     assert told.startswith(f"http://127.0.0.1:{given['--port']}")
     with pytest.raises(ProcessLookupError):
-        os.kill(int(pid), 0)
+        os.kill(pid, 0)
 
 
 def test_a_port_in_use_is_refused_or_passed_over(platform, recorded, monkeypatch):
@@ -97,7 +101,9 @@ def test_a_port_in_use_is_refused_or_passed_over(platform, recorded, monkeypatch
         assert result.exit_code == 2
         assert f"port {port} is in use" in result.stderr
         monkeypatch.setattr(ui, "_FIRST_PORT", port)
-        assert ui._first_free() > port
+        with ui._listener(None) as first, ui._listener(None) as second:  # two that start at the same time
+            assert port < first.getsockname()[1] < second.getsockname()[1]
+            assert first.getsockname()[0] == "127.0.0.1"
 
 
 @pytest.fixture

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.worker.conftest import Bench
+from tests.worker.conftest import Bench, wait_until
 
-from trialplane.wire.records import TrialOutcome
+from trialplane.wire.paths import RunPaths
+from trialplane.wire.records import TrialOutcome, TrialRequest
 
 JOB = Path(__file__).parent / "job"
 MODULES = {file.stem: file.read_text() for file in JOB.glob("*.py")}
@@ -33,6 +34,12 @@ class Ended:
         return [step for step, _ in self.reports]
 
 
+def status(pid: int) -> dict[str, str]:
+    """What the kernel knows of a process, as in `proc_pid_status(5)`."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
 class Trials(Bench):
     """A slot for trials of the examples."""
 
@@ -40,6 +47,14 @@ class Trials(Bench):
         """The folder of a trial's checkpoints; `other` is another run of the job, beside the slot's."""
         root = self.root if run == "toy" else self.root.parent / run
         return root / "checkpoints" / run / f"trial-{trial}"
+
+    def await_signal(self, request: TrialRequest, supervisor: int) -> None:
+        """Waits until a trial's supervisor has passed SIGTERM on to rank 0, which blocks on the answer to its report."""
+        log = RunPaths(self.root).trial_log(request.trial, request.attempt, request.worker)
+        wait_until(lambda: "SIGTERM: ranks have" in log.read_text(), "the supervisor received SIGTERM")
+        wait_until(lambda: status(supervisor)["State"].startswith("S"), "it waits for the ranks again")
+        rank = self.children(supervisor)[0]
+        wait_until(lambda: int(status(rank)["ShdPnd"], 16) == 0, "rank 0 has received SIGTERM")
 
     def attempt(
         self,
@@ -80,6 +95,8 @@ class Trials(Bench):
                 number, pid = len(reports), self.slot._running.pid
                 if number == stop_at:
                     self.slot.stop("paused")
+                    if self.config.ranks > 1:
+                        self.await_signal(request, pid)
                 if number == kill_at:
                     os.kill(pid, signal.SIGKILL)
                 if number == signal_at:

@@ -71,12 +71,8 @@ def test_each_rank_knows_its_place(shared: Bench, tmp_path: Path) -> None:
     for rank, facts in enumerate(found):
         assert facts["place"] == [rank, rank, 3, rank == 0]
         env = facts["env"]
-        assert (env["RANK"], env["LOCAL_RANK"], env["WORLD_SIZE"], env["LOCAL_WORLD_SIZE"]) == (
-            str(rank),
-            str(rank),
-            "3",
-            "3",
-        )
+        names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+        assert [env[name] for name in names] == [str(rank), str(rank), "3", "3"]
         assert (env["GROUP_RANK"], env["GROUP_WORLD_SIZE"], env["TORCHELASTIC_RESTART_COUNT"]) == ("0", "1", "0")
         assert env["OMP_NUM_THREADS"] == "2", "6 cores, 3 ranks"
         assert facts["cwd"] == facts["workdir"] == env["TMPDIR"]
@@ -85,6 +81,7 @@ def test_each_rank_knows_its_place(shared: Bench, tmp_path: Path) -> None:
     assert len({(facts["env"]["MASTER_ADDR"], facts["env"]["MASTER_PORT"]) for facts in found}) == 1
     assert len({facts["workdir"] for facts in found}) == 3
     assert found[0]["random"] == found[1]["random"] == found[2]["random"], "models start alike in all ranks"
+    assert all(facts["first_write"] == "a line\n" for facts in found), "no other rank's line can come in between"
     assert not list((shared.root / "scratch").iterdir())
 
 

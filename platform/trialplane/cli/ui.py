@@ -63,15 +63,13 @@ def ui_command(run: str | None, place: Place, dashboard: bool, port: int | None)
             raise InputError(f"nothing is recorded in {home} yet; `platform submit hpo NAME --local` starts a run")
         if importlib.util.find_spec("mlflow") is None:
             raise InputError("mlflow is not installed; pip install 'trialplane[local]'")
-    if port is not None and not _is_free(port):
-        raise InputError(f"port {port} is in use; leave --port out to take a free one")
-    port = port or _first_free()
-    if dashboard:
-        return _dashboard(names.find_run(run, place), port)
-    return _here(place, home, run, port) if place.local else _there(place, run, port)
+    with _listener(port) as listener:
+        if dashboard:
+            return _dashboard(names.find_run(run, place), listener)
+        return _here(place, home, run, listener) if place.local else _there(place, run, listener)
 
 
-def _here(place: Place, home: Path, run: str | None, port: int) -> int:
+def _here(place: Place, home: Path, run: str | None, listener: socket.socket) -> int:
     shown = _shown(run, place)
     # Its runner of evaluation jobs would be as large as the server, and its telemetry would send data to its vendor.
     off = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
@@ -79,20 +77,21 @@ def _here(place: Place, home: Path, run: str | None, port: int) -> int:
     server = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", paths.mlflow_uri(home)]
     server += ["--default-artifact-root", str(paths.mlflow_artifacts(home)), "--workers", "1"]
     output.note(f"starting MLflow, which takes a few seconds; Ctrl-C stops it. Showing the results in {home}")
-    base = f"http://{_HOST}:{port}"
-    server += ["--host", _HOST, "--port", str(port)]
-    code = _serve(server, environ, f"{base}/health", lambda: output.note(_page(base, shown)))
+    base = _address(listener)
+    # Of the descriptors, MLflow hands only the standard ones on to uvicorn.
+    server += ["--host", _HOST, "--port", str(listener.getsockname()[1]), "--uvicorn-opts", "--fd 0"]
+    code = _serve(server, environ, listener, f"{base}/health", lambda: output.note(_page(base, shown)))
     if code:
         raise TargetError(f"MLflow ended with exit code {code}; its output is above")
     return 0
 
 
-def _dashboard(handle: RunHandle, port: int) -> int:
+def _dashboard(handle: RunHandle, listener: socket.socket) -> int:
     from trialplane.client import exporting  # needs pydantic, which `--help` should not wait for
 
     exporting.check("optuna", "sqlalchemy", "optuna_dashboard")
     line, after = exporting.changes(handle.target, handle.name, 0)  # errors are raised before anything starts
-    first = exporting.order(handle.name, handle.job, port=port) + line
+    first = exporting.order(handle.name, handle.job, listener=listener.fileno()) + line
     output.note(f"starting optuna-dashboard; Ctrl-C stops it. Showing a copy of {handle.name}, which is kept up to date")
 
     def feed(stdin: IO[bytes]) -> None:
@@ -112,15 +111,16 @@ def _dashboard(handle: RunHandle, port: int) -> int:
                         output.note(f"the copy is not up to date: {line}")
                     shown = line
 
-    base = f"http://{_HOST}:{port}"
+    base = _address(listener)
     page = f"{base}/dashboard/studies/{_STUDY}"
-    code = _serve([*exporting.COMMAND], exporting.environ(), f"{base}/api/meta", lambda: output.note(page), feed)
+    environ = exporting.environ()
+    code = _serve([*exporting.COMMAND], environ, listener, f"{base}/api/meta", lambda: output.note(page), feed)
     if code:
         raise TargetError(f"optuna-dashboard ended with exit code {code}; its message is above")
     return 0
 
 
-def _there(place: Place, run: str | None, port: int) -> int:
+def _there(place: Place, run: str | None, listener: socket.socket) -> int:
     from trialplane.client.forward import Forward
     from trialplane.client.kubernetes import KubernetesTarget
 
@@ -131,9 +131,9 @@ def _there(place: Place, run: str | None, port: int) -> int:
         page = _page(mlflow.url, shown, urllib.request.build_opener())  # to another machine, possibly by a proxy
         output.note(f"MLflow is not in {target.cluster.place}; it is at {page}")
         return 0
-    with Forward(target.cluster, mlflow.service, mlflow.port, port, output.note) as forward:
+    with Forward(target.cluster, mlflow.service, mlflow.port, listener, output.note) as forward:
         forward.connect().close()  # report a failure at once
-        output.note(_page(forward.url, shown))
+        output.note(_page(_address(listener), shown))
         output.note(f"Showing the results in {target.cluster.place}; Ctrl-C stops it")
         if mlflow.secret:
             kubectl = f"kubectl --context {target.cluster.context} -n {target.cluster.namespace}"
@@ -210,6 +210,7 @@ def _until_stopped() -> None:
 def _serve(
     server: list[str],
     environ: dict[str, str],
+    listener: socket.socket,
     address: str,
     started: Callable[[], None],
     feed: Callable[[IO[bytes]], None] | None = None,
@@ -219,6 +220,7 @@ def _serve(
     Args:
         server: command line.
         environ: its environment.
+        listener: the server's from now on, under its number here; its standard input as well, if nothing is fed.
         address: where it answers once it has started.
         started: called when it does.
         feed: writes into its standard input, in a thread of its own.
@@ -227,9 +229,10 @@ def _serve(
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
     # A session of its own: a Ctrl-C would otherwise reach it too and make it print tracebacks.
-    stdin = None if feed is None else subprocess.PIPE
-    child = subprocess.Popen(server, env=environ, stdin=stdin, start_new_session=True)
+    stdin = listener.fileno() if feed is None else subprocess.PIPE
+    child = subprocess.Popen(server, env=environ, stdin=stdin, pass_fds=[listener.fileno()], start_new_session=True)
     try:
+        listener.close()
         if feed is not None:
             threading.Thread(target=feed, args=(child.stdin,), daemon=True).start()
         while child.poll() is None and not _answers(address):
@@ -249,18 +252,19 @@ def _serve(
             child.wait()
 
 
-def _first_free() -> int:
-    port = next((port for port in range(_FIRST_PORT, _FIRST_PORT + 100) if _is_free(port)), None)
-    if port is None:
-        raise InputError(f"no port from {_FIRST_PORT} to {_FIRST_PORT + 99} is free; name one with --port")
-    return port
+def _listener(port: int | None) -> socket.socket:
+    """Listens on a port of this machine, or on the first free one; the server inherits it, so that nobody else gets it.
+
+    Raises:
+        InputError: the port is in use, or none is free.
+    """
+    for candidate in [port] if port is not None else range(_FIRST_PORT, _FIRST_PORT + 100):
+        with contextlib.suppress(OSError):
+            return socket.create_server((_HOST, candidate))
+    if port is not None:
+        raise InputError(f"port {port} is in use; leave --port out to take a free one")
+    raise InputError(f"no port from {_FIRST_PORT} to {_FIRST_PORT + 99} is free; name one with --port")
 
 
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((_HOST, port))
-        except OSError:
-            return False
-        return True
+def _address(listener: socket.socket) -> str:
+    return f"http://{_HOST}:{listener.getsockname()[1]}"

@@ -38,7 +38,7 @@ def order(run: str, job: Job, **where: Any) -> str:
     Args:
         run: name of the run.
         job: its job.
-        **where: `url` or `port`, see `Order`.
+        **where: `url` or `listener`, see `Order`.
     """
     made = Order(
         run,

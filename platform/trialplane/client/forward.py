@@ -16,7 +16,6 @@ from trialplane.client import kinds
 from trialplane.client.cluster import Cluster
 from trialplane.errors import InputError, TargetError
 
-HOST = "127.0.0.1"  # anyone who can reach the port can use the service
 _PIECE = 2**16
 
 
@@ -27,29 +26,18 @@ class Forward:
         cluster: where the service is.
         service: its name.
         port: of the service.
-        local: port of this machine; any free one when 0.
+        listener: listens at a port of this machine; closed by `close`.
         report: called with the reason when a connection could not be made.
-
-    Raises:
-        InputError: the local port is in use.
     """
 
     def __init__(
-        self, cluster: Cluster, service: str, port: int, local: int = 0, report: Callable[[str], None] = lambda text: None
+        self, cluster: Cluster, service: str, port: int, listener: socket.socket, report: Callable[[str], None]
     ) -> None:
         self._cluster = cluster
         self._service = service
         self._port = port
         self._report = report
-        self._listener = socket.socket()
-        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            self._listener.bind((HOST, local))
-        except OSError as error:
-            self._listener.close()
-            raise InputError(f"port {local} is in use; leave --port out to take a free one") from error
-        self._listener.listen()
-        self.port: int = self._listener.getsockname()[1]
+        self._listener = listener
 
     def __enter__(self) -> Forward:
         threading.Thread(target=self._accept, daemon=True, name=f"forward to {self._service}").start()
@@ -57,11 +45,6 @@ class Forward:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    @property
-    def url(self) -> str:
-        """Where to reach the service."""
-        return f"http://{HOST}:{self.port}"
 
     def close(self) -> None:
         """Accepts no more connections; open ones end with the process."""

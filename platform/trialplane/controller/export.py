@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import socket
 import socketserver
 import sys
 import threading
@@ -30,7 +31,6 @@ from trialplane.wire import escapes, records, rows
 from trialplane.wire.attempts import Attempt, Order, Range
 from trialplane.wire.states import TrialState as State
 
-_HOST = "127.0.0.1"  # the dashboard has no password
 _STORAGE_ERRORS = (tables.DATABASE_ERRORS, optuna.exceptions.StorageInternalError)  # Optuna wraps some of the former
 
 
@@ -160,9 +160,8 @@ def show(order: Order, lines: Iterable[str]) -> None:
 
     storage = optuna.storages.InMemoryStorage()
     study = create(storage, order)
-    server = wsgiref.simple_server.make_server(
-        _HOST, order.port, optuna_dashboard.wsgi(storage), server_class=_Server, handler_class=_Handler
-    )
+    server = _Server(socket.socket(fileno=order.listener))
+    server.set_app(optuna_dashboard.wsgi(storage))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     for line in lines:
         if not storage.get_all_studies():
@@ -176,6 +175,14 @@ class _Server(socketserver.ThreadingMixIn, wsgiref.simple_server.WSGIServer):
     """A thread per connection: browsers open some before they need them."""
 
     daemon_threads = True
+
+    def __init__(self, listener: socket.socket) -> None:
+        super().__init__(listener.getsockname(), _Handler, bind_and_activate=False)
+        self.socket.close()
+        self.socket = listener
+        host, self.server_port = listener.getsockname()
+        self.server_name = host
+        self.setup_environ()
 
 
 class _Handler(wsgiref.simple_server.WSGIRequestHandler):

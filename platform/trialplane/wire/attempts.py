@@ -70,7 +70,7 @@ class Order:
         metrics: name of each objective.
         attributes: of the study.
         url: of the database that it is written into; "" for none.
-        port: at which optuna-dashboard shows it, when there is no URL.
+        listener: descriptor of the socket at which optuna-dashboard serves it, when there is no URL.
         ranges: of the parameters, by name, whose values Optuna has drawn in a form of its own: the normal ones.
     """
 
@@ -79,7 +79,7 @@ class Order:
     metrics: tuple[str, ...]
     attributes: Mapping[str, Any]
     url: str = ""
-    port: int = 0
+    listener: int = -1
     ranges: Mapping[str, Range] = dataclasses.field(default_factory=dict)
 
 

@@ -139,7 +139,8 @@ def _enter(config: records.SlotConfig, request: records.TrialRequest, workdir: P
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
     for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a TextIOWrapper here
+        # Unbuffered as they are, a line and its end would be two writes, and another rank's line could come in between.
+        stream.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]  # a TextIOWrapper here
     faulthandler.enable()  # a crash or a time-out leaves its stacks in the log
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.environ.update(

@@ -160,7 +160,7 @@ def _enter(job: Job, place: Place) -> None:
     faulthandler.disable()  # enabled already in a fork, where its handler of SIGABRT was replaced
     faulthandler.enable()
     for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a TextIOWrapper here
+        stream.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]  # a TextIOWrapper here
     os.environ.update(place.env(job.workdir))
     mlflow_runs.enter({**job.config.env, **job.request.env})
     tempfile.tempdir = None  # read TMPDIR again
