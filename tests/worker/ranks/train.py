@@ -71,7 +71,7 @@ def first_write(line):
     ours, theirs = socket.socketpair(type=socket.SOCK_DGRAM)
     kept = os.dup(1)
     os.dup2(theirs.fileno(), 1)
-    print(line)
+    print(line)  # noqa: T201  `write` alone would not show it
     os.dup2(kept, 1)
     return ours.recv(100).decode()
 
