@@ -28,6 +28,7 @@ MAX_LINES = 400  # a longer module is one cohesive noun, and its docstring says 
 SOURCES = sorted(file for folder in ("platform", "jobs", "tests") for file in (ROOT / folder).rglob("*.py"))
 MODULES = sorted(PACKAGE.rglob("*.py"))
 TEXTJOBS = sorted((ROOT / "platform" / "textjobs").rglob("*.py"))
+PLUGINS = sorted((ROOT / "platform" / "hydra_plugins").rglob("*.py"))
 
 
 def run(*command: str, cwd: Path = ROOT, **env: str) -> str:
@@ -116,7 +117,7 @@ def test_no_module_is_a_drawer() -> None:
 def test_the_source_root_is_no_package() -> None:
     assert not (ROOT / "platform" / "__init__.py").exists()
     folders = {path.name for path in (ROOT / "platform").iterdir() if path.is_dir()}
-    assert folders - {"__pycache__"} == {"trialplane", "textjobs"}
+    assert folders - {"__pycache__"} == {"trialplane", "textjobs", "hydra_plugins"}
 
 
 @pytest.mark.parametrize("how", ["-c", "-m"])
@@ -171,9 +172,9 @@ def test_an_installed_wheel_brings_the_packages_and_the_command_and_nothing_else
     run(sys.executable, "-m", "pip", "wheel", *offline, "--wheel-dir", str(tmp_path), str(ROOT))
     (wheel,) = tmp_path.glob("trialplane-*.whl")
     names = zipfile.ZipFile(wheel).namelist()
-    assert {name.partition("/")[0].partition("-")[0] for name in names} == {"trialplane", "textjobs"}
+    assert {name.partition("/")[0].partition("-")[0] for name in names} == {"trialplane", "textjobs", "hydra_plugins"}
     packed = {name for name in names if name.endswith(".py")}
-    assert packed == {str(file.relative_to(ROOT / "platform")) for file in (*MODULES, *TEXTJOBS)}
+    assert packed == {str(file.relative_to(ROOT / "platform")) for file in (*MODULES, *TEXTJOBS, *PLUGINS)}
     target = tmp_path / "site"
     run(sys.executable, "-m", "pip", "install", "--no-deps", "--no-index", "-q", "--target", str(target), str(wheel))
     code = "import platform, trialplane; print(platform.__file__); print(trialplane.__file__)"

@@ -21,6 +21,7 @@ from tests.benchmarks.workplace import MeasurementFailed, Workplace
 FIGURES = {
     "trial": True,
     "scripts": True,
+    "sweeps": True,
     "overhead": True,
     "cli": True,
     "ask": True,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from trialplane.cli import kinds, names, output, starters
+from trialplane.cli import from_script, kinds, names, output, starters
 from trialplane.errors import InputError, SpecError
 from trialplane.spec import inputs, load, schema
 from trialplane.spec.jobs import base
@@ -19,7 +19,15 @@ _SCHEMA = "job.schema.json"
 
 
 @click.command("init")
-@click.argument("name")
+@click.argument("name", required=False)
+@click.option(
+    "--from",
+    "script",
+    type=click.Path(path_type=Path),
+    metavar="SCRIPT",
+    help="A Python script that the job searches as it is.",
+)
+@click.option("--no-smoke", is_flag=True, help="With --from: do not run the script once to see its metrics.")
 @click.option(
     "--kind",
     type=click.Choice(list(starters.FILES)),
@@ -28,8 +36,23 @@ _SCHEMA = "job.schema.json"
     help="hpo: a search, which needs no library. train: one training on many ranks, with torch. collect: workers and a "
     "learner, with numpy.",
 )
-def init_command(name: str, kind: str) -> None:
-    """Create jobs/NAME with a job.yaml and a train.py that run as they are, and jobs/job.schema.json for editors."""
+def init_command(name: str | None, script: Path | None, no_smoke: bool, kind: str) -> None:
+    """Create jobs/NAME with a job.yaml and a train.py that run as they are, and jobs/job.schema.json for editors.
+
+    With --from SCRIPT the job runs that script, and NAME may be left out. Its arguments are found by starting it up to the
+    point where it reads them (argparse, click, typer), or in its text (Hydra, fire, nanoGPT's configurator). What to search
+    is guessed from them, and marked as guessed. The script then runs once with its defaults, for a minute at most, to see
+    its metrics.
+
+    \b
+    platform init --from train.py
+    platform init digits --from examples/train.py --no-smoke
+    """  # noqa: D301  \b is click's mark
+    if script is not None and kind != "hpo":
+        raise click.UsageError("--from makes a study; drop --kind")
+    if name is None and script is None:
+        raise click.UsageError("name the job, or the script that it is made from: --from train.py")
+    name = name or re.sub(r"[^a-z0-9_-]+", "-", script.stem.lower() if script else "").strip("-_")
     if not re.fullmatch(base.NAME, name):
         raise InputError(f"{name!r} is not a valid job name: use lower-case letters, digits, - and _, at most 63 characters")
     here = Path.cwd()
@@ -37,10 +60,13 @@ def init_command(name: str, kind: str) -> None:
     folder = (jobs or here / load.FOLDER) / name
     if folder.exists():
         raise InputError(f"{folder} already exists; nothing was changed, choose another name")
+    if script is not None:
+        from_script.make(script, folder, with_smoke=not no_smoke)
     try:
-        folder.mkdir(parents=True)
-        for file, text in zip((load.FILE, "train.py"), starters.FILES[kind], strict=True):
-            (folder / file).write_text(text.format(name=name), encoding="utf-8")
+        if script is None:
+            folder.mkdir(parents=True)
+            for file, text in zip((load.FILE, "train.py"), starters.FILES[kind], strict=True):
+                (folder / file).write_text(text.format(name=name), encoding="utf-8")
         if not (folder.parent / _SCHEMA).exists():
             text = json.dumps(schema.json_schema(), indent=2, ensure_ascii=False)
             (folder.parent / _SCHEMA).write_text(f"{text}\n", encoding="utf-8")
@@ -48,6 +74,8 @@ def init_command(name: str, kind: str) -> None:
         raise InputError(f"{folder} cannot be written: {error.strerror}") from error
     click.echo(folder)
     ranks = " --ranks 2" if kind == "train" else ""
+    if script is not None:
+        output.note(f"`platform validate {name}` checks it")
     output.note(f"`platform submit {kind} {name} --local{ranks}` runs it")
 
 

@@ -1,0 +1,259 @@
+"""The sweeper `trialplane`: a sweep is a study on this machine, whose trials are the jobs of a multirun.
+
+Annotations are no texts here: Hydra executes this module before Python knows it, and `dataclass` could not look them up.
+"""
+
+import asyncio
+import dataclasses
+import hashlib
+import json
+import logging
+import re
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hydra.core.config_store import ConfigStore
+from hydra.errors import CompactHydraException
+from hydra.plugins.sweeper import Sweeper
+from hydra.types import HydraContext, TaskFunction
+from omegaconf import DictConfig, OmegaConf
+
+from hydra_plugins.trialplane_sweeper import _space as space
+from hydra_plugins.trialplane_sweeper import _task as task
+
+if TYPE_CHECKING:
+    from trialplane.client.run import RunHandle
+    from trialplane.wire.records import RunStatus, TrialRow
+
+log = logging.getLogger(__name__)
+
+_MODULE = "hydra_sweep"
+RUN = '''"""The jobs of a sweep of Hydra, whose script stays where it is."""
+
+from pathlib import Path
+
+from hydra_plugins.trialplane_sweeper import _task as task
+from trialplane.wire import records
+
+_RUNNER = task.Runner(records.from_json(task.Task, Path(__file__).with_name("sweep.json").read_text()))
+
+
+def run(ctx):
+    return _RUNNER.run(ctx)
+'''
+_TRIALS = 20
+_DIRECTIONS = ("minimize", "maximize")
+
+
+@dataclasses.dataclass
+class SweeperConf:
+    """The defaults of `hydra.sweeper`.
+
+    Attributes:
+        params: overrides to sweep, as on the command line, which wins.
+        direction: minimize or maximize what the task function returns; a list, where it returns several numbers.
+        n_trials: how many; all points of a finite space by default, else 20.
+        n_jobs: how many at the same time.
+        sampler: as in job.yaml; grid for a finite space by default, else tpe.
+        pruner: as in job.yaml; it compares what `trialplane.report` gets, and sees the objective by the name `objective`.
+        job: any other fields of job.yaml: `{resources.cpus: 2, budget.max_failed: 3, seed: 1}`.
+    """
+
+    _target_: str = "hydra_plugins.trialplane_sweeper.sweeper.TrialplaneSweeper"
+    params: dict[str, Any] | None = None
+    direction: Any = "minimize"
+    n_trials: int | None = None
+    n_jobs: int = 2
+    sampler: Any = None
+    pruner: Any = None
+    job: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+ConfigStore.instance().store(group="hydra/sweeper", name="trialplane", node=SweeperConf, provider="trialplane")
+
+
+class TrialplaneSweeper(Sweeper):
+    """See `SweeperConf` for the arguments."""
+
+    def __init__(
+        self,
+        params: Mapping[str, Any] | None,
+        direction: Any,
+        n_trials: int | None,
+        n_jobs: int,
+        sampler: Any,
+        pruner: Any,
+        job: Mapping[str, Any],
+    ) -> None:
+        self.config: DictConfig | None = None
+        self._params = dict(params or {})
+        self._directions = [direction] if isinstance(direction, str) else list(direction)
+        self._n_trials, self._n_jobs = n_trials, n_jobs
+        plain = {"sampler": sampler, "pruner": pruner, **job}
+        self._fields = {
+            name: OmegaConf.to_container(value) if OmegaConf.is_config(value) else value for name, value in plain.items()
+        }
+
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        """See `Sweeper`."""
+        self.hydra_context, self.config, self._function = hydra_context, config, task_function
+
+    def sweep(self, arguments: list[str]) -> None:
+        """Runs the study, or goes on with the one of the same folder, and writes the files of a multirun.
+
+        Raises:
+            CompactHydraException: something is wrong with the sweep, and nothing was started; or it failed, or was paused.
+        """
+        from trialplane import Platform, errors  # Hydra imports this module at each start, where it must cost nothing
+
+        config, context = self.config, self.hydra_context
+        if config is None or context is None:
+            raise CompactHydraException("the sweeper was not set up")
+        found = space.read([*(f"{key}={value}" for key, value in self._params.items()), *arguments], context.config_loader)
+        folder = Path(config.hydra.sweep.dir).absolute()
+        made = self._task(config, found, folder)
+        run = _run_name(config.hydra.job.name, folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        OmegaConf.save(config, folder / "multirun.yaml")
+        try:
+            with tempfile.TemporaryDirectory(prefix="trialplane-") as scratch:
+                job = Path(scratch, _job_name(config.hydra.job.name))
+                self._write(job, made, found)
+                platform = Platform()
+                prepared = platform.prepare(
+                    str(job), name=run, overrides=self._overrides(found), command=self._command(config)
+                )
+            for warning in prepared.warnings:
+                log.warning(warning)
+            handle, became = platform.start(prepared.plan)
+            log.info(
+                f"the run {run} is {became.value}: {prepared.plan.job.trials} jobs, {self._n_jobs} at a time, in {folder}"
+            )
+            status = self._follow(handle, made)
+        except errors.RunExists as error:
+            raise CompactHydraException(f"{error}; another hydra.sweep.dir makes another run") from error
+        except errors.TrialplaneError as error:
+            raise CompactHydraException(f"{error}") from error
+        self._save(handle, made, folder)
+        if status.state.exit_code:
+            raise CompactHydraException(
+                f"{run} {status.state}: {status.reason}; `platform logs {run}` and `platform results {run}`"
+            )
+
+    def _task(self, config: DictConfig, found: space.Space, folder: Path) -> task.Task:
+        wrong = [one for one in self._directions if one not in _DIRECTIONS]
+        if wrong or not self._directions:
+            raise CompactHydraException(f"hydra.sweeper.direction: {wrong or 'nothing'} is not minimize or maximize")
+        try:
+            file, module = task.find(self._function)
+        except ValueError as error:
+            raise CompactHydraException(str(error)) from error
+        several = len(self._directions) > 1
+        return task.Task(
+            file=file,
+            module=module,
+            function=self._function.__name__,
+            job=config.hydra.job.name,
+            config=config.hydra.job.config_name,
+            search=tuple((one.provider, f"{one.schema}://{one.path}") for one in config.hydra.runtime.config_sources),
+            folder=config.hydra.runtime.cwd,
+            sweep=str(folder),
+            overrides=tuple(config.hydra.overrides.hydra),
+            fixed=tuple(found.fixed),
+            keys=found.keys,
+            choices={name: tuple(made["choices"]) for name, made in found.parameters.items() if "choices" in made},
+            metrics=tuple(
+                f"{task.OBJECTIVE}_{index}" if several else task.OBJECTIVE for index in range(len(self._directions))
+            ),
+        )
+
+    def _write(self, folder: Path, made: task.Task, found: space.Space) -> None:
+        """Writes the job."""
+        from trialplane.wire import records
+
+        metrics = zip(made.metrics, self._directions, strict=True)
+        fields = {
+            "kind": "hpo",
+            "entrypoint": f"{_MODULE}:run",
+            "space": found.parameters,
+            "objectives": [{"metric": name, "direction": direction} for name, direction in metrics],
+        }
+        folder.mkdir()
+        (folder / "job.yaml").write_text(json.dumps(fields, indent=2), encoding="utf-8")
+        (folder / f"{_MODULE}.py").write_text(RUN, encoding="utf-8")
+        (folder / "sweep.json").write_text(records.to_json(made), encoding="utf-8")
+
+    def _overrides(self, found: space.Space) -> dict[str, Any]:
+        """The fields of job.yaml that `hydra.sweeper` has."""
+        given = {name: value for name, value in self._fields.items() if value is not None}
+        trials: int | None = self._n_trials
+        if not found.parameters:
+            trials = 1
+        elif found.is_finite and "sampler" not in given:
+            given["sampler"] = "grid"
+            trials = trials or _points(found)
+        return {**given, "trials": trials or _TRIALS, "parallel": self._n_jobs}
+
+    def _command(self, config: DictConfig) -> list[str]:
+        return ["python", f"{config.hydra.job.name}.py", "-m", *config.hydra.overrides.hydra, *config.hydra.overrides.task]
+
+    def _follow(self, handle: "RunHandle", made: task.Task) -> "RunStatus":
+        """Logs each job's end; gives the last status."""
+        try:
+            asyncio.run(_tell(handle, made))
+            return handle.status()
+        except KeyboardInterrupt:
+            log.info("pausing; what has ended is kept")
+            handle.pause()
+            again = f"the same command with hydra.sweep.dir={made.sweep} goes on"
+            raise CompactHydraException(f"{handle.name} was paused; {again}, or `platform resume {handle.name}`") from None
+
+    def _save(self, handle: "RunHandle", made: task.Task, folder: Path) -> None:
+        """Writes what was best, as the Optuna sweeper does."""
+        solutions = [(_named(row, made), list(row.values)) for row in handle.front()]
+        best: dict[str, Any] = {"name": "trialplane", "run": handle.name}
+        if len(made.metrics) > 1:
+            best["solutions"] = [{"params": params, "values": values} for params, values in solutions]
+        elif solutions:
+            best |= {"best_evaluated_params": solutions[0][0], "best_value": solutions[0][1][0]}
+            log.info(f"best: {best['best_evaluated_params']} with {best['best_value']:g}")
+        OmegaConf.save(OmegaConf.create(best), folder / "optimization_results.yaml")
+
+
+def _named(row: "TrialRow", made: task.Task) -> dict[str, Any]:
+    """A trial's parameters by the keys of the sweep."""
+    return {made.keys[name].lstrip("+"): value for name, value in row.params.items() if name in made.keys}
+
+
+async def _tell(handle: "RunHandle", made: task.Task) -> None:
+    from trialplane.client import events
+
+    told: set[int] = set()  # an end may be reported again
+    async for event in handle.events():
+        if isinstance(event, events.TrialEnded) and event.row.trial not in told:
+            row = event.row
+            told.add(row.trial)
+            words = " ".join(space.text(key, value) for key, value in _named(row, made).items())
+            what = ", ".join(f"{value:g}" for value in row.values) or f"{row.state}: {row.message}"
+            log.info(f"#{row.trial} : {words} : {what}")
+
+
+def _points(found: space.Space) -> int:
+    """How many points a finite space has."""
+    count = 1
+    for made in found.parameters.values():
+        size = len(made["choices"]) if "choices" in made else round((made["high"] - made["low"]) / made["step"]) + 1
+        count *= size
+    return count
+
+
+def _job_name(name: str) -> str:
+    return re.sub(r"[^a-z0-9-]+", "-", name.lower()).strip("-")[:32].strip("-") or "sweep"
+
+
+def _run_name(name: str, folder: Path) -> str:
+    """The run of a sweep's folder, so that a second start goes on with it."""
+    made = _job_name(name)
+    return f"{made if made[0].isalpha() else f'run-{made}'}-{hashlib.sha256(str(folder).encode()).hexdigest()[:8]}"

@@ -1,0 +1,365 @@
+"""The job that `platform init --from train.py` makes: the script as it is, and a space guessed from its arguments."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from trialplane import errors
+from trialplane.cli import output, smoke
+from trialplane.errors import InputError
+from trialplane.importing import guess, script
+from trialplane.importing.script import Script
+from trialplane.spec import arguments, document, load
+from trialplane.wire import escapes, records
+from trialplane.wire.declared import Declared, Option
+
+_PATIENCE = 60.0  # seconds for a script's imports, and what else it does before it reads its arguments
+_MOST_PARAMS = 40  # of a script with more arguments the job has those that are searched or must be given
+_LARGEST = 256 << 10  # bytes of a file beside the script that is copied
+_MOST_FILES = 200
+_TRIALS, _PARALLEL = 20, 2
+
+
+@dataclasses.dataclass(frozen=True)
+class _Job:
+    """What of a job is known before a smoke run.
+
+    Attributes:
+        script: its name.
+        arguments: the field of job.yaml; None for the default.
+        params: those given to every trial, with a comment each.
+        space: those searched, with the reason for the guess.
+        start: the arguments' values by default, where a job gives them.
+        comments: what the file says about itself at its top.
+        preload: modules to import that the template would not find by itself.
+    """
+
+    script: str
+    arguments: Any
+    params: dict[str, tuple[Any, str]]
+    space: dict[str, tuple[dict[str, Any], str]]
+    start: dict[str, Any]
+    comments: list[str]
+    preload: list[str]
+
+    @property
+    def missing(self) -> list[str]:
+        """Parameters that the user must give a value."""
+        return [name for name, (value, _) in self.params.items() if value is None]
+
+
+def make(file: Path, folder: Path, *, with_smoke: bool) -> None:
+    """Makes a job's folder from a script, or nothing at all.
+
+    Args:
+        file: the script.
+        folder: of the job; it does not exist.
+        with_smoke: whether to run the script once, to see its metrics.
+
+    Raises:
+        InputError: the script cannot be read, or does not come to the point where it reads its arguments.
+        SpecError: it is not Python, or its configuration is not YAML.
+    """
+    if not file.is_file() or file.suffix != ".py":
+        raise InputError(f"{file} is no Python script; nothing was changed")
+    with tempfile.TemporaryDirectory(prefix="trialplane-") as scratch:
+        code = Path(scratch, "code")
+        read, left = _copy(file, code)
+        _tell_missing(file, [*read.top, *read.late], code)
+        declared = _declared(file, read, code, Path(scratch))
+        job = _job(file.name, read, declared)
+        found = None
+        shutil.copytree(code, used := Path(scratch, "smoke"))
+        if with_smoke and not job.missing:
+            limit = f"{smoke.LONGEST:.0f} seconds at most"
+            output.note(f"{file.name} runs once with its defaults, for {limit}, to see its metrics; --no-smoke skips this")
+            found = smoke.run(file.name, _line(job), used, Path(scratch))
+            _tell(file.name, found)
+        (code / load.FILE).write_text(_text(job, found), encoding="utf-8")
+        try:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copytree(code, folder)
+        except OSError as error:
+            raise InputError(f"{folder} cannot be written: {error.strerror or error}") from error
+    for name in left:
+        output.note(f"{name} is too large to travel with the job: give its whole path, see `inputs` in the README")
+    for text in declared.left_out:
+        output.note(f"not in the job: {text}")
+    for name in job.missing:
+        output.note(f"{file.name} needs a value for {name}: write it into {folder / load.FILE}")
+    guessed = f"{errors.counted(len(job.space), 'parameter')} to search, in ranges that are guessed"
+    output.note(f"{folder / load.FILE} has {guessed}" if job.space else f"write what to search into {folder / load.FILE}")
+
+
+def _copy(file: Path, code: Path) -> tuple[Script, list[str]]:
+    """Copies a script with its own modules, its configuration and the files that it names; gives those too large."""
+    code.mkdir()
+    home = file.absolute().parent
+    done: dict[str, Script] = {}
+    left: list[str] = []
+    todo, texts = [Path(file.name)], dict[str, str]()
+    while todo and len(texts) < _MOST_FILES:
+        one = todo.pop()
+        if str(one) in texts:
+            continue
+        texts[str(one)] = _source(home / one)
+        done[str(one)] = read = script.read(texts[str(one)], one.name)
+        todo += [own for name in (*read.top, *read.late) for own in _own(home, name)]
+    for name, text in texts.items():
+        (code / name).parent.mkdir(parents=True, exist_ok=True)
+        (code / name).write_text(text, encoding="utf-8")
+    for named in {text for read in done.values() for text in read.texts}:
+        here = home / named if named and len(named) < 256 and "\0" not in named and "\n" not in named else home
+        if here.is_file() and here.resolve().is_relative_to(home) and not (code / named).exists():
+            if here.stat().st_size > _LARGEST:
+                left.append(named)
+            else:
+                (code / named).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(here, code / named)
+    read = script.read(texts[file.name], str(file), "\n".join(texts.values()))
+    if read.config:
+        _copy_configs(home / Path(read.config).parent, code / Path(read.config).parent)
+    return read, sorted(left)
+
+
+def _source(file: Path) -> str:
+    try:
+        return document.content(file).decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(
+            f"{file} cannot be read: {getattr(error, 'strerror', None) or error}; nothing was changed"
+        ) from error
+
+
+def _own(home: Path, module: str) -> list[Path]:
+    """The files of a module that lies beside the script, its packages' among them."""
+    parts = module.split(".")
+    made = [Path(*parts[:size], "__init__.py") for size in range(1, len(parts) + 1)]
+    if (home / parts[0]).is_dir() and not (home / f"{parts[0]}.py").is_file():  # relative imports reach the others
+        made += [file.relative_to(home) for file in sorted((home / parts[0]).rglob("*.py"))[:_MOST_FILES]]
+    return [one for one in (*made, Path(*parts).with_suffix(".py")) if (home / one).is_file()]
+
+
+def _copy_configs(source: Path, target: Path) -> None:
+    for file in sorted(source.rglob("*.y*ml"))[:_MOST_FILES]:
+        here = target / file.relative_to(source)
+        here.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(file, here)
+
+
+def _tell_missing(file: Path, modules: Sequence[str], code: Path) -> None:
+    """Names the libraries that the script imports and this interpreter has not."""
+    for name in dict.fromkeys(module.partition(".")[0] for module in modules):
+        if not (code / name).exists() and not (code / f"{name}.py").exists() and not _is_installed(name):
+            output.note(f"{file.name} imports {name}, which is not installed here; a cluster's trial image needs it, too")
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def _declared(file: Path, read: Script, code: Path, scratch: Path) -> Declared:
+    """The arguments of a script.
+
+    Raises:
+        InputError: it takes none, or ends before it reads them.
+        SpecError: its configuration is not YAML.
+    """
+    if read.style == script.PARSED:
+        declared = _dry(file, code, scratch)
+        if declared.failure:
+            why = errors.shortened(declared.failure, 300)
+            raise InputError(f"{file.name} did not come to reading its arguments: {why}; nothing was changed")
+        return declared
+    if read.style == arguments.HYDRA:
+        config = next(
+            (code / f"{read.config}{end}" for end in (".yaml", ".yml") if (code / f"{read.config}{end}").is_file()), None
+        )
+        if not read.config or config is None:
+            raise InputError(
+                f"{file.name} names no configuration file of Hydra beside it; `platform import hydra FILE` reads one with a "
+                f"sweep, and `python {file.name} -m hydra/sweeper=trialplane` needs no job at all"
+            )
+        groups: dict[str, tuple[str, ...]] = {}
+        for one in sorted(config.parent.rglob("*.y*ml")):
+            group = one.parent.relative_to(config.parent).as_posix()
+            groups[group] = (*groups.get(group, ()), one.stem)
+        return Declared(tuple(script.of_hydra(_source(config), config.name, groups)))
+    if not read.style:
+        raise InputError(
+            f"{file.name} does not read its arguments by argparse, click, typer, fire or Hydra, so nothing of it can be set "
+            "from outside; `platform init NAME` makes a job whose code is called with its parameters"
+        )
+    return Declared(read.options)
+
+
+def _dry(file: Path, code: Path, scratch: Path) -> Declared:
+    """Has the script's parser made in a process of its own, which ends there."""
+    answer = scratch / "declared.json"
+    own = {"PYTHONDONTWRITEBYTECODE": "1", "WANDB_MODE": "disabled", "MLFLOW_TRACKING_URI": f"sqlite:///{scratch}/unused.db"}
+    command = [sys.executable, "-m", "trialplane.worker.declaring", file.name, str(answer)]
+    try:
+        done = subprocess.run(
+            command,
+            cwd=code,
+            env={**os.environ, **own},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_PATIENCE,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return Declared(failure=f"it took more than {_PATIENCE:.0f} seconds")
+    try:
+        return records.from_json(Declared, answer.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        said = done.stderr.decode(errors="replace").strip().splitlines()
+        return Declared(failure=said[-1] if said else f"it ended with exit code {done.returncode}")
+
+
+def _job(name: str, read: Script, declared: Declared) -> _Job:
+    """What becomes of the arguments."""
+    is_hydra = read.style == arguments.HYDRA
+    space: dict[str, tuple[dict[str, Any], str]] = {}
+    params: dict[str, tuple[Any, str]] = {}
+    start: dict[str, Any] = {}
+    items: list[str] = []
+    booleans = {option.style for option in declared.options if option.style}
+    style = next((one for one in ("negated", "switch", "value") if one in booleans), "switch")
+    for option in declared.options:
+        if option.style == "switch" and style == "negated":
+            continue  # off by default; a job has one style for all
+        made = guess.parameter(option)
+        parameter = option.name.replace(".", "_").replace("/", "_") if made else option.name
+        if made is not None:
+            space[parameter] = made
+        elif option.required:
+            params[parameter] = (option.choices[0] if option.choices else None, "required")
+        elif option.default is not None and not is_hydra and len(declared.options) <= _MOST_PARAMS:
+            params[parameter] = (option.default, "")
+        else:
+            continue
+        if option.default is not None:
+            start[parameter] = option.default
+        if item := _item(option, parameter, is_hydra, style):
+            items += item
+    rest = f"{{{arguments.HYDRA if is_hydra else arguments.FLAGS}}}"
+    lists = {option.lists for option in declared.options if option.lists and option.name in params}
+    field: dict[str, Any] = {"items": [*items, rest] if items else rest.strip("{}")}
+    if not is_hydra and booleans and style != "switch":
+        field["booleans"] = style
+    if lists - {"spread"}:
+        field["lists"] = min(lists - {"spread"})
+    given = field["items"] if len(field) == 1 else field
+    comments = [f"Made from {name} by `platform init --from`."]
+    if is_hydra:
+        comments.append(f"{read.config}.yaml has the other defaults; a parameter here is an override of it.")
+    late = [module for module in read.late if _is_heavy(module)]
+    top = [module for module in read.top if _is_heavy(module)]
+    return _Job(
+        name, None if given == arguments.FLAGS else given, params, space, start, comments, [*top, *late] if late else []
+    )
+
+
+def _item(option: Option, parameter: str, is_hydra: bool, style: str) -> list[str]:
+    """How an argument is written where {flags} or {hydra} would not do."""
+    if is_hydra:
+        return [f"{option.name}={{{parameter}}}"] if parameter != option.name else []
+    if not option.flag:
+        return [f"{{{parameter}}}"]
+    if option.flag != f"--{parameter}":
+        return [option.flag, f"{{{parameter}}}"] if option.style != "switch" else []
+    return [f"{option.flag}={{{parameter}}}"] if option.style == "value" and style != "value" else []
+
+
+def _is_heavy(module: str) -> bool:
+    """Whether a module is a library that is installed, and not the standard library's or the script's own."""
+    name = module.partition(".")[0]
+    return name not in sys.stdlib_module_names and name != "trialplane" and _is_installed(name)
+
+
+def _line(job: _Job) -> list[str]:
+    """The arguments of a run with the defaults."""
+    field = job.arguments
+    given = field if isinstance(field, dict) else {"items": field or arguments.FLAGS}
+    items = [f"{{{given['items']}}}"] if isinstance(given["items"], str) else given["items"]
+    fixed = {name: value for name, (value, _) in job.params.items()}
+    return arguments.build(items, {**fixed, **job.start}, {}, given.get("booleans", "switch"), given.get("lists", "spread"))
+
+
+def _tell(name: str, found: smoke.Smoke) -> None:
+    took = f"{found.seconds:.0f} s"
+    names = sorted({metric for metrics in found.metrics.values() for metric in metrics})
+    shown = f"its metrics: {', '.join(names[:20])}" if names else "no metrics were found"
+    if found.failure:
+        output.note(f"{name} failed after {took}: {errors.shortened(found.failure, 300)}; {shown}")
+    else:
+        output.note(f"{name} {'ended' if found.ended else 'was ended'} after {took}; {shown}")
+
+
+def _text(job: _Job, found: smoke.Smoke | None) -> str:
+    """The text of job.yaml."""
+    lines = ["# yaml-language-server: $schema=../job.schema.json", *(f"# {comment}" for comment in job.comments)]
+    if job.space:
+        lines.append("# What is marked as guessed is for you to check.")
+    lines += ["kind: hpo", _field("script", job.script)]
+    if job.arguments is not None:
+        lines.append(_field("arguments", job.arguments))
+    if job.preload:
+        lines.append(_field("preload", job.preload, "imported once per slot; the script imports some of them in functions"))
+    else:
+        lines.append("# preload: []  # what the script imports at its top is imported once per slot anyway")
+    if job.params:
+        lines += ["", "params: # the script's own defaults, the same in every trial"]
+        lines += [f"  {_field(name, value, comment)}" for name, (value, comment) in job.params.items()]
+    if job.space:
+        lines += ["", "space: # what is searched"]
+        lines += [f"  {_field(name, made, f'guessed: {reason}')}" for name, (made, reason) in job.space.items()]
+        if start := {name: job.start[name] for name, (made, _) in job.space.items() if _holds(made, job.start.get(name))}:
+            lines.append(_field("enqueue", [start], "the script's defaults, tried first"))
+    lines += ["", *_metrics(found), "sampler: tpe", "pruner: median", ""]
+    lines += [f"trials: {_TRIALS if job.space else 1}", f"parallel: {_PARALLEL if job.space else 1}"]
+    lines += ["budget: {max_failed: 5, timeout: 1h}", "resources: {cpus: 1, memory: 2Gi}"]
+    return "\n".join(lines) + "\n"
+
+
+def _holds(made: dict[str, Any], value: Any) -> bool:
+    """Whether a value lies in a guessed parameter."""
+    if value is None:
+        return False
+    return value in made["choices"] if "choices" in made else bool(made["low"] <= value <= made["high"])
+
+
+def _metrics(found: smoke.Smoke | None) -> list[str]:
+    """The objective, and where its metric is found."""
+    for source, metrics in (found.metrics if found else {}).items():
+        if best := guess.objective(metrics):
+            others = ", ".join(sorted(name for name in metrics if name != best["metric"])[:20])
+            beside = f"; also there: {others}" if others else ""
+            where = "" if source in ("stdout", "mlflow") else _field("metrics", source, "where they were found")
+            return [*([where] if where else []), _field("objective", best, f"guessed from what it printed{beside}")]
+    seen = "no metric was found in a run" if found else "the script was not run"
+    return [
+        _field("objective", {"metric": "loss", "direction": "minimize"}, f"guessed: {seen}; name a metric that it prints")
+    ]
+
+
+def _field(name: str, value: Any, comment: str = "") -> str:
+    """A line of YAML."""
+    text = output.as_yaml({name: value}, flow=True).strip()[1:-1] if not isinstance(value, (dict, list)) else ""
+    if not text:
+        text = f"{output.as_yaml([name], flow=True).strip()[1:-1]}: {output.as_yaml(value, flow=True).strip()}"
+    remark = escapes.visible(" ".join(comment.split()))
+    return f"{text} # {remark}" if remark else text

@@ -1,0 +1,133 @@
+"""What to search of a script's arguments, and what to optimize, guessed from their names and defaults."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from trialplane.importing import search
+from trialplane.wire.declared import Option
+
+
+def _set(words: str) -> frozenset[str]:
+    return frozenset(words.split())
+
+
+_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+_NUMBERED = re.compile(r"\b(l1|l2)\b")
+# Words in the names of arguments that say where and how a script runs, and not what it learns.
+_NO_SEARCH = _set(
+    "seed device devices cuda gpu gpus cpu mps tpu xpu num_workers workers jobs threads port host rank local world backend "
+    "log logs logging logger verbose quiet debug dry print display interval every freq frequency save saving checkpoint "
+    "checkpoints resume load reload download path dir folder file files output outdir input data dataset datasets root url "
+    "name project entity group tag tags wandb tensorboard mlflow tracking hub token eval evaluate test val validation "
+    "predict inference only profile compile pin memory cache overwrite version config conf epoch epochs step steps "
+    "iter iters iterations samples limit max min patience timeout minutes hours distributed ddp fsdp deepspeed accelerator "
+    "strategy precision fp16 bf16 tf32 amp half deterministic benchmark plot show report push metric metrics no disable "
+    "classes labels features in out context type vocab split fold folds train language locale format mode task"
+)
+_LOGARITHMIC = _set("lr learning wd decay reg regularization l1 l2 lambda alpha sigma c")
+_SHARES = _set("dropout drop momentum smoothing prob probability p ratio fraction rate subsample")
+_SIZES = _set(
+    "batch hidden width dim dims embed embedding embd emb units channels filters features size neurons nodes ngf ndf ff "
+    "ffn leaves estimators trees"
+)
+_COUNTS = _set("layers layer depth heads head blocks neighbors stages hops leaf degree kernel")
+_SWITCHES = _set(
+    "nesterov augment augmentation amsgrad bias batchnorm bn norm residual bidirectional tie tied shuffle mixup cutmix "
+    "warmup pretrained freeze balanced bootstrap scale normalize whiten"
+)
+
+_LOSSES = _set(
+    "loss error err mae mse rmse mape nll ce bce perplexity ppl wer cer fid bpc bpb kl regret cost latency distance logloss"
+)
+_SCORES = _set(
+    "accuracy acc f1 auc auroc score bleu rouge map iou miou dice precision recall r2 reward return psnr ssim ndcg mrr em "
+    "exact top1 elo kappa mcc objective"
+)
+_HELD_OUT = ("val", "valid", "validation", "eval", "test", "dev")
+_NO_METRIC = _set(
+    "lr learning epoch epochs step steps iter iteration time seconds sec elapsed eta speed rate s ms it batch batches size "
+    "samples seed params parameters total num number n memory mem gpu grad norm tokens"
+)
+
+
+def _words(name: str) -> list[str]:
+    """The words of a name: of `--weightDecay`, `weight_decay` and `weight-decay` the same two."""
+    return [*_NUMBERED.findall(name.lower()), *(word.lower() for word in _WORDS.findall(name))]
+
+
+def parameter(option: Option) -> tuple[dict[str, Any], str] | None:
+    """A parameter to search for an argument, and why; None for one that is better left as it is."""
+    words = set(_words(option.name))
+    if option.lists or (words & _NO_SEARCH and not words & (_LOGARITHMIC | _SIZES)):
+        return None
+    if words & {"path", "dir", "file", "seed", "eval", "test", "val", "log", "logging", "save"}:
+        return None
+    if option.choices:
+        return (search.categorical(list(option.choices)), "its choices") if 2 <= len(option.choices) <= 10 else None
+    if option.kind == "bool":
+        return (search.categorical([False, True]), "a switch") if words & _SWITCHES else None
+    default = option.default
+    if isinstance(default, bool) or not isinstance(default, (int, float)) or not math.isfinite(default) or default < 0:
+        return None
+    return _whole(words, default) if option.kind == "int" and isinstance(default, int) else _real(words, float(default))
+
+
+def _whole(words: Collection[str], default: int) -> tuple[dict[str, Any], str] | None:
+    if default < 1:
+        return None
+    if _SIZES & set(words) and default >= 4 and default % 2 == 0:
+        half = default // 2
+        return search.span("int", half, 2 * default, step=half), f"from half of {default} to twice that"
+    if (_SIZES | _COUNTS) & set(words):
+        return search.span("int", max(1, default // 2), 2 * default), f"from half of {default} to twice that"
+    return None
+
+
+def _real(words: Collection[str], default: float) -> tuple[dict[str, Any], str] | None:
+    named = set(words)
+    if named & _SHARES and not named & {"lr", "learning", "decay"}:
+        if "momentum" in named:
+            return (search.span("float", 0.5, 0.99), f"around {default:g}") if default < 1 else None
+        return search.span("float", 0.0, 0.6 if default <= 0.6 else 1.0), f"a share; {default:g} by default"
+    if not named & (_LOGARITHMIC | {"gamma", "temperature", "margin"}):
+        return None
+    if default == 0:
+        return search.span("float", 1e-6, 1e-1, log=True), "0 by default, which a logarithmic range has not"
+    if named & {"gamma", "temperature", "margin"}:
+        return search.span("float", _rounded(default / 2), 1.0 if 0.5 <= default <= 1 else _rounded(2 * default)), (
+            f"around {default:g}"
+        )
+    return search.span(
+        "float", _rounded(default / 10), _rounded(default * 10), log=True
+    ), f"from a tenth of {default:g} to ten times that"
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.3g}")
+
+
+def objective(metrics: Mapping[str, float]) -> dict[str, str] | None:
+    """The metric to optimize of those that a script has printed, with its direction; None where none looks like one.
+
+    One of held-out data counts more than one of training, a score more than a loss.
+    """
+
+    def rank(name: str) -> tuple[bool, bool, bool]:
+        words = set(_words(name))
+        return bool(words & set(_HELD_OUT)), "train" not in words, bool(words & _SCORES)
+
+    known = [name for name in metrics if set(_words(name)) & (_LOSSES | _SCORES)]
+    others = [name for name in metrics if not set(_words(name)) & _NO_METRIC]
+    best = max(known or others, key=rank, default=None)
+    if best is None:
+        return None
+    return {"metric": best, "direction": direction(best)}
+
+
+def direction(metric: str) -> str:
+    """`maximize` or `minimize`, by the metric's name."""
+    return "minimize" if set(_words(metric)) & _LOSSES else "maximize"

@@ -1,0 +1,191 @@
+"""A Python script, read and never run: what it imports, which files it names, and how it takes its arguments."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from trialplane.errors import Issue, SpecError
+from trialplane.spec import arguments, document
+from trialplane.wire.declared import Option
+
+PARSED = "parsed"  # by argparse or click: the script itself knows its arguments
+_PARSERS = re.compile(
+    r"\b(parse_args|parse_known_args|parse_args_into_dataclasses|simple_parsing|click\.command|typer\.(run|Typer)|@command)\b"
+)
+_TYPES = {"int": "int", "float": "float", "bool": "bool", "str": "str"}
+_SWEPT = ("hydra", "defaults")  # of a configuration of Hydra: its own
+
+
+@dataclasses.dataclass(frozen=True)
+class Script:
+    """What the text of a script says.
+
+    Attributes:
+        style: how it takes arguments: PARSED, "hydra", "fire", "globals" (assignments that a configurator overwrites, as
+            nanoGPT's does), or "" where nothing is recognised.
+        options: of fire and globals; the others are elsewhere.
+        config: of hydra: the path of its configuration without the suffix, relative to the script.
+        top: the modules that it imports at its top, in their order.
+        late: those it imports in functions.
+        texts: the strings in it that may name files.
+    """
+
+    style: str
+    options: tuple[Option, ...]
+    config: str
+    top: tuple[str, ...]
+    late: tuple[str, ...]
+    texts: tuple[str, ...]
+
+
+def read(text: str, name: str, others: str = "") -> Script:
+    """Reads a script.
+
+    Args:
+        text: of the script.
+        name: of it, for messages.
+        others: the text of its own modules, in which its parser may be.
+
+    Raises:
+        SpecError: it is no Python.
+    """
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        line = getattr(error, "lineno", None) or 0
+        raise SpecError([Issue(("script",), f"is not Python: {getattr(error, 'msg', error)}", name, line)]) from error
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    style, options, config = "", tuple[Option, ...](), ""
+    if hydra := next((call for call in calls if _called(call.func) == "hydra.main"), None):
+        style, config = arguments.HYDRA, _config(hydra)
+    elif fire := next((call for call in calls if _called(call.func) == "fire.Fire" and call.args), None):
+        style, options = "fire", tuple(_of_function(tree, fire.args[0]))
+    elif any(_runs_a_file(call) for call in calls):
+        style, options = "globals", tuple(_globals(tree))
+    elif _PARSERS.search(text) or _PARSERS.search(others):
+        style = PARSED
+    top = list(dict.fromkeys(_imported(tree.body)))
+    late = [module for module in dict.fromkeys(_imported(list(ast.walk(tree)))) if module not in top]
+    texts = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    return Script(style, options, config, tuple(top), tuple(late), tuple(dict.fromkeys(texts)))
+
+
+def _called(function: ast.expr) -> str:
+    """The dotted name of what is called, or ""."""
+    if isinstance(function, ast.Attribute):
+        return f"{_called(function.value)}.{function.attr}"
+    return function.id if isinstance(function, ast.Name) else ""
+
+
+def _config(call: ast.Call) -> str:
+    """The configuration that `hydra.main(…)` names, or ""."""
+    given = dict(zip(("config_path", "config_name"), call.args, strict=False))
+    given |= {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
+    folder, name = (
+        value.value if isinstance(value := given.get(key), ast.Constant) and isinstance(value.value, str) else ""
+        for key in ("config_path", "config_name")
+    )
+    return f"{folder}/{name.removesuffix('.yaml')}".lstrip("/") if name else ""
+
+
+def _of_function(tree: ast.Module, called: ast.expr) -> Iterator[Option]:
+    """The arguments of the function that is given to fire."""
+    name = called.id if isinstance(called, ast.Name) else ""
+    function = next((node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name), None)
+    if function is None:
+        return
+    given = [*function.args.posonlyargs, *function.args.args]
+    defaults: list[ast.expr | None] = [None] * (len(given) - len(function.args.defaults))
+    pairs = [*zip(given, [*defaults, *function.args.defaults], strict=True)]
+    pairs += zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True)
+    for argument, default in pairs:
+        value = _literal(default)
+        kind = _TYPES.get(_called(argument.annotation) if argument.annotation else "", "") or _kind(value)
+        yield _option(argument.arg, value, kind, required=default is None)
+
+
+def _globals(tree: ast.Module) -> Iterator[Option]:
+    """The assignments at the top of a script, up to the call that lets arguments overwrite them."""
+    for node in tree.body:
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and _runs_a_file(node.value):
+            return
+        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+            value, name = _literal(node.value), node.targets[0].id
+            if value is not None and not isinstance(value, list) and not name.startswith("_"):
+                yield _option(name, value, _kind(value))
+
+
+def _option(name: str, value: Any, kind: str, required: bool = False) -> Option:
+    lists = "literal" if isinstance(value, list) else ""
+    return Option(name, value, kind, f"--{name}", (), "value" if kind == "bool" else "", required, lists)
+
+
+def _literal(node: ast.expr | None) -> Any:
+    """The plain value that an expression is, or None."""
+    try:
+        value = None if node is None else ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return None
+    value = list(value) if isinstance(value, tuple) else value
+    items = value if isinstance(value, list) else [value]
+    return value if items and all(type(one) in (int, float, str, bool) for one in items) else None
+
+
+def _kind(value: Any) -> str:
+    one = value[0] if isinstance(value, list) else value
+    return _TYPES.get(type(one).__name__, "str")
+
+
+def _runs_a_file(call: ast.Call) -> bool:
+    """Whether a call is `exec(open("configurator.py").read())`."""
+    return _called(call.func) == "exec" and bool(call.args) and ast.unparse(call.args[0]).startswith("open('")
+
+
+def _imported(nodes: list[Any]) -> Iterator[str]:
+    """The modules that statements import, those of a `try` or an `if` among them."""
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+            yield node.module
+        elif isinstance(node, (ast.Try, ast.If)):
+            yield from _imported(node.body)
+
+
+def of_hydra(text: str, name: str, groups: Mapping[str, tuple[str, ...]]) -> list[Option]:
+    """The leaves of a configuration of Hydra as arguments, and the groups of its defaults list as choices.
+
+    Args:
+        text: of the configuration.
+        name: of it, for messages.
+        groups: each folder beside it → the names of the files in it.
+
+    Raises:
+        SpecError: it is no YAML.
+    """
+    data = document.parse(text, name).data
+    if not isinstance(data, dict):
+        return []
+    made = []
+    for entry in data.get("defaults") or ():
+        for key, chosen in entry.items() if isinstance(entry, dict) else ():
+            group = key.removeprefix("optional ")
+            if isinstance(chosen, str) and chosen in (options := groups.get(group, ())):
+                made.append(Option(group, chosen, choices=options if len(options) > 1 else (), flag=group))
+    return made + list(_leaves({key: value for key, value in data.items() if key not in _SWEPT}))
+
+
+def _leaves(data: Mapping[str, Any], above: str = "") -> Iterator[Option]:
+    for key, value in data.items():
+        name = f"{above}{key}"
+        if isinstance(value, dict):
+            yield from _leaves(value, f"{name}.")
+        elif value == "???":
+            yield Option(name, flag=name, required=True)
+        elif type(value) in (int, float, bool) or (isinstance(value, str) and "${" not in value):
+            kind = _kind(value)
+            yield Option(name, value, kind, name, (), "value" if kind == "bool" else "")

@@ -1,0 +1,66 @@
+"""What is guessed from an argument's name and default, and from the names of metrics.
+
+Not checked here: how arguments are found (tests/cli/test_from_script.py).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from trialplane.importing import guess
+from trialplane.wire.declared import Option
+
+SEARCHED: list[tuple[str, Any, dict[str, Any]]] = [
+    ("lr", 1e-3, {"type": "float", "low": 1e-4, "high": 1e-2, "log": True}),
+    ("optimizer.learningRate", 0.5, {"type": "float", "low": 0.05, "high": 5.0, "log": True}),
+    ("weight_decay", 0.0, {"type": "float", "low": 1e-6, "high": 0.1, "log": True}),
+    ("l2", 0.01, {"type": "float", "low": 0.001, "high": 0.1, "log": True}),
+    ("dropout", 0.1, {"type": "float", "low": 0.0, "high": 0.6}),
+    ("momentum", 0.9, {"type": "float", "low": 0.5, "high": 0.99}),
+    ("n_layers", 1, {"type": "int", "low": 1, "high": 2}),
+    ("train-batch-size", 32, {"type": "int", "low": 16, "high": 64, "step": 16}),
+    ("heads", 6, {"type": "int", "low": 3, "high": 12}),
+    ("nesterov", False, {"type": "categorical", "choices": [False, True]}),
+]
+LEFT = [("epochs", 10), ("seed", 1), ("num_workers", 4), ("log_interval", 10), ("lr", None), ("lr", -1.0),
+        ("save-model", False), ("val_batch_size", 64), ("momentum", 1.5),
+        ("eval_dropout", 0.1), ("layers", 0), ("name", "x")]  # fmt: skip
+KINDS = {int: "int", float: "float", bool: "bool"}
+
+
+@pytest.mark.parametrize(("name", "default", "expected"), SEARCHED)
+def test_what_is_searched(name: str, default: Any, expected: dict[str, Any]) -> None:
+    found = guess.parameter(Option(name, default, KINDS[type(default)]))
+    assert found is not None and found[0] == expected and found[1]
+
+
+@pytest.mark.parametrize(("name", "default"), LEFT)
+def test_what_is_not(name: str, default: Any) -> None:
+    assert guess.parameter(Option(name, default, KINDS.get(type(default), "float"))) is None
+
+
+def test_choices_are_searched_where_they_are_what_is_learnt() -> None:
+    found = guess.parameter(Option("act", "relu", choices=("relu", "gelu")))
+    assert found is not None and found[0] == {"type": "categorical", "choices": ["relu", "gelu"]}
+    assert guess.parameter(Option("device", "cpu", choices=("cpu", "cuda"))) is None
+    assert guess.parameter(Option("act", "relu", choices=("relu",))) is None
+    assert guess.parameter(Option("lr", [0.1], "float", lists="spread")) is None
+
+
+@pytest.mark.parametrize(
+    ("metrics", "expected"),
+    [
+        (["train_loss", "val_loss", "val_acc"], ("val_acc", "maximize")),
+        (["loss", "lr", "epoch"], ("loss", "minimize")),
+        (["train_loss", "val_loss"], ("val_loss", "minimize")),
+        (["train_acc", "loss"], ("loss", "minimize")),
+        (["eval/perplexity", "tokens"], ("eval/perplexity", "minimize")),
+        (["quality", "seconds"], ("quality", "maximize")),
+        (["lr", "time"], None),
+    ],
+)
+def test_the_objective(metrics: list[str], expected: tuple[str, str] | None) -> None:
+    found = guess.objective(dict.fromkeys(metrics, 1.0))
+    assert found == (expected and {"metric": expected[0], "direction": expected[1]})
