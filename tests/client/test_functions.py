@@ -18,6 +18,7 @@ import pytest
 
 from trialplane.client import functions
 from trialplane.errors import SpecError
+from trialplane.spec import load
 
 Script = Callable[[str], ModuleType]
 
@@ -241,7 +242,15 @@ def test_parameters_that_do_not_fit_the_arguments(script, space, params, says):
     assert says in str(issue)
 
 
-def test_an_optuna_objective_is_told_what_to_do(script):
-    job = functions.job_of(script("def f(trial):\n    return trial.suggest_float('x', 0, 1)\n").f, ())
-    (issue,) = job.check({}, ())
-    assert "no Optuna trial is passed; make each parameter an argument" in str(issue)
+def test_an_objective_of_optuna_defines_its_parameters_itself(script, tmp_path):
+    job = functions.job_of(script("def f(trial):\n    return trial.suggest_float('x', 0, 1)\n").f, {"x"})
+    assert not list(job.check({}, {"x"}))
+    job.write(tmp_path / "f")
+    loaded = load.load_job(tmp_path / "f")
+    assert (loaded.entrypoint, loaded.search.suggests) == ("optuna:submitted:f", True)
+
+
+def test_an_objective_with_other_arguments_is_told_what_to_do(script):
+    job = functions.job_of(script("def f(trial, data):\n    return trial.suggest_float('x', 0, 1)\n").f, {"data"})
+    (issue,) = job.check({}, {"data"})
+    assert "an objective of Optuna has it alone" in str(issue)

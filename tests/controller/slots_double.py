@@ -40,7 +40,7 @@ class Slots:
         self.started[slot], self.weights[slot] = asked, weights
         self.starts.append(slot)
 
-    def answer(self, slot: int, prune: bool = False) -> None:
+    def answer(self, slot: int, prune: bool = False, suggested: messages.Suggested | None = None) -> None:
         assert slot in self.started, "there is nobody to answer"
         self.answered.append((slot, prune))
 

@@ -147,7 +147,7 @@ def test_the_status_says_how_far_it_is(opened: Opened) -> None:
     answer = loop.slots.answer
     steps = iter(range(1, 4))
 
-    def train(slot: int, prune: bool = False) -> None:
+    def train(slot: int, prune: bool = False, suggested: None = None) -> None:
         answer(slot, prune)
         step = next(steps, None)
         if step is None:

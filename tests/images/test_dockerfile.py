@@ -64,8 +64,8 @@ def test_the_layers_hold_what_pyproject_says_once() -> None:
     lists = requirements.lists((ROOT / "pyproject.toml").read_text())
     names = {part: {requirements.name(line) for line in lines} for part, lines in lists.items()}
     assert names["torch"] == {"torch"}
-    assert {"ray", "mlflow", "pydantic"} <= names["shared"]
-    assert {"optuna", "psycopg2-binary"} <= names["controller"]
+    assert {"ray", "mlflow", "optuna", "pydantic"} <= names["shared"], "what a trial imports of Optuna is the controller's"
+    assert {"sqlalchemy", "psycopg2-binary"} <= names["controller"]
     assert {"transformers", "accelerate", "protobuf", "nvidia-ml-py"} <= names["trial"]
     assert "torch" not in names["controller"] | names["shared"]
     assert "kubernetes" not in set().union(*names.values())

@@ -47,6 +47,7 @@ class Event:
     offers: tuple[Offer, ...] = ()
     took: tuple[int, ...] = ()
     begun: tuple[int, ...] | None = None
+    wanted: messages.Suggest | None = None
 
     @classmethod
     def of(cls, sent: tuple[messages.FromSlot, ...], waiting: bool = False) -> Event:
@@ -65,6 +66,8 @@ class Event:
                     found["weights"] = size
                 case messages.ResultsTaken(units):
                     found["took"] = units
+                case messages.Suggest():
+                    found["wanted"] = each
                 case messages.TrialEnded():
                     found |= vars(each)
         return cls(waiting=waiting, **found)
@@ -76,8 +79,8 @@ class Slot(slots.Slot):
     def run(self, request: TrialRequest, weights: Any = None) -> Event:
         return self._event(super().run(request, weights))
 
-    def answer(self, prune: bool = False) -> Event:
-        return self._event(super().answer(prune))
+    def answer(self, prune: bool = False, suggested: messages.Suggested | None = None) -> Event:
+        return self._event(super().answer(prune, suggested))
 
     def hand(self, units: Iterable[Unit], last: bool) -> None:
         self._pass_on(messages.HandUnits(tuple(units), last))
@@ -132,7 +135,7 @@ class Bench:
 
     def request(self, what: str, *, timeout: float | None = 60.0, prunable: bool = False, **params: Any) -> TrialRequest:
         """A trial of its own that does `what`; it has a limit, so that no mistake lasts forever."""
-        env, stop = params.pop("env", {}), params.pop("stop", ())
+        env, stop, objectives = params.pop("env", {}), params.pop("stop", ()), params.pop("objectives", 0)
         number, self._count = self._count, self._count + 1
         return TrialRequest(
             run="toy",
@@ -146,6 +149,7 @@ class Bench:
             prunable=prunable,
             env=env,
             stop=stop,
+            objectives=objectives,
         )
 
     def events(self, what: str, **options: Any) -> list[Event]:

@@ -23,6 +23,7 @@ from trialplane.spec import load
 Function = Callable[..., Any]
 
 CONTEXT = "ctx"  # the argument that gets the trial's context
+TRIAL = "trial"  # the argument of a function that is an objective of Optuna, which has no other
 METRIC = "value"  # what a function's result is called unless `objective` says otherwise
 _MODULE = "submitted"
 
@@ -73,8 +74,8 @@ class FunctionJob:
                 yield Issue(("space", name, "when"), why, "submit(space=…)")
             if name not in space and name not in params:
                 cure = f"put it into space or params, or {default}"
-                if name == "trial":
-                    cure = "no Optuna trial is passed; make each parameter an argument: def objective(lr, layers=3)"
+                if name == TRIAL:
+                    cure = "an objective of Optuna has it alone; read the others in its body, from trialplane.params()"
                 yield Issue((name,), f"this argument has no value; {cure}", "submit(…)")
 
 
@@ -83,6 +84,7 @@ def job_of(function: Function, params: Collection[str]) -> FunctionJob:
 
     Args:
         function: its arguments are parameters, one called `ctx` gets the trial's `Context`, and its result is the trial's.
+            With `trial` as its only argument it is an objective of Optuna, which defines the parameters itself.
         params: names of the parameters that will be fixed.
 
     Raises:
@@ -98,6 +100,15 @@ def job_of(function: Function, params: Collection[str]) -> FunctionJob:
     named = {name: one for name, one in given.items() if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)}
     takes_ctx = CONTEXT in inspect.signature(function).parameters
     name = planning.slug(plain.__name__)
+    if list(inspect.signature(function).parameters) == [TRIAL]:
+        objective = {
+            "kind": "hpo",
+            "entrypoint": f"optuna:{_MODULE}:{plain.__name__}",
+            "params": dict.fromkeys(params),
+            "objectives": [{"metric": METRIC, "direction": "minimize"}],
+        }
+        files = {load.FILE: json.dumps(objective, indent=2), f"{_MODULE}.py": module}
+        return FunctionJob(name, (), (), is_open=True, origin=_origin(plain), files=files)
     defaults = {key: one.default for key, one in named.items() if _is_json(one.default)}
     job = {
         "kind": "hpo",

@@ -72,7 +72,7 @@ def add(
         if trial.number >= len(known):
             study.add_trial(trial)
         elif not known[trial.number].state.is_finished() and trial.state.is_finished():
-            _end(storage, known[trial.number]._trial_id, trial)
+            _end(storage, known[trial.number], trial)
 
 
 def _trial(attempt: Attempt, alive: bool) -> FrozenTrial:
@@ -97,11 +97,16 @@ def _attributes(attempt: Attempt) -> dict[str, Any]:
         fields = ("failure", "message", "exit_code", "node", "log", "start_method", "peak_memory", "mlflow")
         found |= {name: getattr(end, name) for name in fields}
         found |= {f"metrics.{name}": value for name, value in end.metrics.items()}
-        found |= {f"returned.{name}": value for name, value in rows.cells(end.returned).items()}
+        returned = end.returned if asked.objectives else rows.cells(end.returned)
+        found |= {name if asked.objectives else f"returned.{name}": value for name, value in returned.items()}
     return {name: records.to_dict(value) for name, value in found.items() if value not in (None, "")}
 
 
-def _end(storage: BaseStorage, trial_id: int, trial: FrozenTrial) -> None:
+def _end(storage: BaseStorage, known: FrozenTrial, trial: FrozenTrial) -> None:
+    trial_id = known._trial_id
+    for name, distribution in trial.distributions.items():
+        if name not in known.params:  # drawn since, for an objective of Optuna
+            storage.set_trial_param(trial_id, name, distribution.to_internal_repr(trial.params[name]), distribution)
     for step, value in trial.intermediate_values.items():
         storage.set_trial_intermediate_value(trial_id, step, value)
     for name, value in trial.system_attrs.items():

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from trialplane import errors
 from trialplane.controller.slot_events import SlotReady, SlotTrial
 from trialplane.controller.slots import SlotPool
-from trialplane.wire import causes
+from trialplane.wire import causes, messages
 from trialplane.wire.messages import LogGrown, TrialEnded
 from trialplane.wire.records import SlotConfig, TrialOutcome, TrialReport, TrialRequest
 from trialplane.wire.states import FailureClass, TrialState
@@ -121,8 +121,9 @@ class GangPool:
             timeout = None if node and request.prunable else request.timeout
             self._pool.start(member, dataclasses.replace(request, node=node, rendezvous=rendezvous, timeout=timeout))
 
-    def answer(self, slot: int, prune: bool = False) -> None:
-        """Answers the last event of a gang, unless its node has ended."""
+    def answer(self, slot: int, prune: bool = False, suggested: messages.Suggested | None = None) -> None:
+        """Answers the last event of a gang, unless its node has ended; a trial of several nodes asks for no parameters."""
+        assert suggested is None, "an objective of Optuna runs in one process"
         gang = self._gangs[slot]
         if gang.to_answer is not None:
             self._pool.answer(gang.members[gang.to_answer], prune and gang.to_answer == 0)

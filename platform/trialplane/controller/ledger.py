@@ -6,7 +6,7 @@ memory is filled from the database, and attempts that were running are recorded 
 
 Logical trials are numbered 0 to `trials` - 1. Each attempt at one is a row in the database; a retry has the same parameters
 and names in its request the attempt that it repeats. In memory, which is Optuna's, it takes the place of the attempt before.
-In this room only this module, `samplers`, `pruning`, `history` and `export` use Optuna.
+In this room only this module, `samplers`, `suggesting`, `pruning`, `history` and `export` use Optuna.
 
 Over 400 lines: one class, whose every method must keep memory, database and counts consistent; what does not touch all three
 is in `counts`, `history` and `store`.
@@ -28,13 +28,13 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from trialplane import errors
-from trialplane.controller import history, samplers
+from trialplane.controller import history, samplers, suggesting
 from trialplane.controller.counts import BestReports, Counts, Repeats
 from trialplane.controller.patience import Patience
 from trialplane.controller.pruning import Pruning
 from trialplane.controller.store.study import Storage
 from trialplane.spec.jobs import Job
-from trialplane.wire import labels, progress, records, rows
+from trialplane.wire import labels, messages, progress, records, rows
 from trialplane.wire.attempts import Attempt
 from trialplane.wire.records import Desired, RunStatus, TrialOutcome, TrialRequest, TrialRow
 from trialplane.wire.states import FailureClass
@@ -164,6 +164,28 @@ class Ledger:
         self._show(rows.row(self.job, attempt.request, self._sampled(attempt.request.number), None))
         return attempt.request
 
+    def suggest(self, number: int, wanted: messages.Suggest) -> messages.Suggested:
+        """Draws a parameter that a running attempt asks for, and writes it to the database before it is answered.
+
+        So a retry, which repeats what the attempts before it were given, never gets another value.
+
+        Raises:
+            LedgerError: the database cannot be written.
+        """
+        attempt = self._open.get(number)
+        if attempt is None:
+            return messages.Suggested(None, "the trial has ended")
+        with self._bounded():
+            answer = suggesting.suggest(attempt.trial, self.job, wanted, self._code)
+        sampled = self._sampled(number)
+        if answer.value is not None and wanted.name not in sampled:
+            sampled[wanted.name] = suggesting.value(wanted, answer.value)
+            attempt.request = dataclasses.replace(attempt.request, params={**self.job.params, **sampled})
+            self._attempts[number] = dataclasses.replace(attempt.request, params=sampled), None
+            self._write(self._storage.draw, number)
+            self._show(rows.row(self.job, attempt.request, sampled, None))
+        return answer
+
     def note(self, reports: Iterable[records.TrialReport]) -> None:
         """Takes reports for the objectives that are their best; those of an attempt that is not running are ignored."""
         for report in reports:
@@ -245,8 +267,11 @@ class Ledger:
     def _draw(self, trial: int) -> _Attempt:
         """A new logical trial: an enqueued point, completed by the sampler, or a point of the sampler."""
         self._study.sampler = samplers.build_sampler(self.job, trial, self._code, self._study.sampler)
-        given = self._search.enqueue[trial] if trial < len(self._search.enqueue) else {}
-        if trial < len(self._search.enqueue):
+        enqueued = trial < len(self._search.enqueue)
+        given = self._search.enqueue[trial] if enqueued else {}
+        if self._search.suggests:  # what an objective asks for is not drawn where the job has it among its fixed parameters
+            given = {**self.job.params, **given}
+        if enqueued or (self._search.suggests and given):
             self._study.enqueue_trial(samplers.coded(self.job, given))
         with self._bounded(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # optuna on experimental features and fixed values: the spec has checked
@@ -265,7 +290,7 @@ class Ledger:
         )
         trial_id = self._trial_id(before.trial)
         self._memory.replace(trial_id, again)
-        drawn = optuna.trial.Trial(self._study, trial_id)
+        drawn = suggesting.resumed(optuna.trial.Trial(self._study, trial_id))
         return self._attempt(drawn, before.trial, before.attempt + 1, before.number, self._sampled(before.number))
 
     def _attempt(
@@ -285,6 +310,7 @@ class Ledger:
             retry_of=retry_of,
             reported=self._best_reports.metrics,
             stop=self._stop,
+            objectives=len(self.job.objectives) if self._search.suggests else 0,
         )
         # Only drawn parameters are written to the database: the fixed ones are the job's.
         self._attempts[request.number] = dataclasses.replace(request, params=sampled), None

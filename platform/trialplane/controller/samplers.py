@@ -69,7 +69,12 @@ def derived_seed(seed: int, trial: int) -> int:
 
 
 def build_sampler(
-    job: Job, trial: int, code: JobCode, before: optuna.samplers.BaseSampler | None = None
+    job: Job,
+    trial: int,
+    code: JobCode,
+    before: optuna.samplers.BaseSampler | None = None,
+    *,
+    alone: int | None = None,
 ) -> optuna.samplers.BaseSampler:
     """The sampler that draws logical trial `trial`.
 
@@ -78,11 +83,14 @@ def build_sampler(
         trial: a logical number.
         code: of the job.
         before: the sampler of another trial of the job. A grid is reused, as it holds all of its points.
+        alone: for one parameter that is drawn by itself, how many the trial has before it; None for the whole trial.
     """
     if isinstance(before, _Grid):
         return before
     name = job.search.sampler.name
     seed = job.seed if name in _ONE_SEQUENCE else derived_seed(job.seed, trial)
+    if alone is not None:
+        seed = derived_seed(derived_seed(job.seed, trial), alone)
     sampler: optuna.samplers.BaseSampler = _build(Kind.SAMPLER, name, job.search.sampler.options, job, seed, code)
     return sampler
 
@@ -183,6 +191,8 @@ def state_and_values(job: Job, outcome: TrialOutcome) -> tuple[TrialState, list[
 
 def coded(job: Job, point: Mapping[str, Any]) -> dict[str, Any]:
     """A point of the job's space in Optuna's form; see `spec.space`."""
+    if job.search.suggests:
+        return {name: space.text(value) for name, value in point.items()}
     known = job.search.parameters  # none where the space is code, whose points are Optuna's own
     return {name: known[name].coded(value) if name in known else value for name, value in point.items()}
 

@@ -52,7 +52,8 @@ class SlotActor:
 
     def answer(self, data: bytes) -> Answer:
         """Handles AnswerReport; returns the next answer."""
-        return self._with_files(self._slot.answer(messages.decode(data, messages.ANSWER).prune))
+        answer = messages.decode(data, messages.ANSWER)
+        return self._with_files(self._slot.answer(answer.prune, answer.suggested))
 
     @ray.method(concurrency_group="control")  # type: ignore[untyped-decorator]
     def control(self, serial: int, data: bytes) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from trialplane.wire.messages import FromSlot, TrialEnded
+from trialplane.wire.messages import FromSlot, Suggest, TrialEnded
 from trialplane.wire.records import TrialOutcome, TrialReport, TrialRequest
 
 
@@ -55,6 +55,11 @@ class SlotTrial:
     def reports(self) -> tuple[TrialReport, ...]:
         """What it has reported."""
         return tuple(message for message in self.messages if isinstance(message, TrialReport))
+
+    @property
+    def wanted(self) -> Suggest | None:
+        """The parameter that it waits for, if it does."""
+        return next((message for message in self.messages if isinstance(message, Suggest)), None)
 
 
 SlotEvent = SlotReady | SlotTrial

@@ -75,6 +75,9 @@ def _look(text: str, folder: Path, unread: set[Path], given: tuple[str, ...]) ->
         unread.add(file)
         yield tree
         return
+    if given == ("trial",) and (line := _starts(tree)):
+        cure = 'put it below `if __name__ == "__main__":`'
+        yield f"line {line} would start a search of its own when {file.name} is imported; {cure}"
     names, open_ended = _names(tree)
     if function not in names and not open_ended:
         yield f"{file.name} defines no {function}; {errors.nearest(function, names)}".rstrip("; ")
@@ -96,6 +99,21 @@ def _parsed(file: Path, name: str) -> ast.Module | Issue | str:
         return f"{file} cannot be read: {error}"
     except (RecursionError, MemoryError):  # Python's own parser gives up like this
         return f"{file} is nested too deeply for Python"
+
+
+def _starts(tree: ast.Module) -> int:
+    """The line of a module that starts a search when it is imported; 0 when none does."""
+    todo: list[ast.AST] = list(tree.body)
+    while todo:
+        node = todo.pop(0)
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
+            continue
+        if isinstance(node, ast.If) and "__name__" in ast.unparse(node.test):
+            continue
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "optimize":
+            return node.lineno
+        todo += ast.iter_child_nodes(node)
+    return 0
 
 
 def _unfit(node: ast.stmt, given: tuple[str, ...]) -> str:

@@ -46,7 +46,7 @@ def check_inputs(job: Job, folder: Path, elsewhere: str = "", *, away: bool = Fa
     for name, input_ in job.inputs.items():
         field, value = f"params.{name}", job.params.get(name)
         if value is None:
-            if not (input_.optional or name in job.search.names or job.search.function):
+            if not (input_.optional or name in job.search.names or job.search.is_code):
                 found.append(Issue((field,), f"is null, and must name {_kind(input_)}"))
             continue
         files: list[Path] = []

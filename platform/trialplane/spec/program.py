@@ -1,10 +1,19 @@
-"""The script or command that a trial runs instead of a function of the job's code. Plain values: a slot gets them too."""
+"""What a trial runs: a function in one of several styles, a script or a command. Plain values: a slot gets them too."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
 from typing import Any
+
+# How a function that an entrypoint names with a style before it is called; without one it gets the trial's context.
+STYLES = ("optuna",)
+
+
+def styled(entrypoint: str) -> tuple[str, str]:
+    """The style of an entrypoint, "" for `run(ctx)`, and its module:function."""
+    style, _, function = entrypoint.partition(":")
+    return (style, function) if style in STYLES and ":" in function else ("", entrypoint)
 
 
 @dataclasses.dataclass(frozen=True)

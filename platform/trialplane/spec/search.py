@@ -104,6 +104,7 @@ class Search:
         pruner: ends trials early.
         enqueue: points to try first.
         constraints: metrics with bounds.
+        suggests: whether each trial asks for its parameters itself, one by one, as an objective of Optuna does.
     """
 
     space: Mapping[str, spaces.AnyParameter] | str
@@ -111,6 +112,12 @@ class Search:
     pruner: Pruner
     enqueue: tuple[dict[str, Any], ...] = ()
     constraints: tuple[Constraint, ...] = ()
+    suggests: bool = False
+
+    @property
+    def is_code(self) -> bool:
+        """Whether only the job's code knows the parameters."""
+        return self.suggests or isinstance(self.space, str)
 
     @property
     def function(self) -> str | None:

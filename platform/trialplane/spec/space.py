@@ -138,7 +138,7 @@ class CategoricalParameter(_Parameter):
     def _distinct(self) -> CategoricalParameter:
         found = [] if self.choices else [Issue(("choices",), "is empty; give at least one value")]
         seen: set[Any] = set()
-        texts = {_text(choice): choice for choice in self.choices if isinstance(choice, (list, dict))}
+        texts = {text(choice): choice for choice in self.choices if isinstance(choice, (list, dict))}
         for index, choice in enumerate(self.choices):
             # Optuna compares choices by ==, for which 1, 1.0 and true are one value, as they are in a set.
             if (key := _hashable(choice)) in seen:
@@ -151,15 +151,15 @@ class CategoricalParameter(_Parameter):
 
     def codes(self) -> list[Any]:
         """Every choice in Optuna's form."""
-        return list(map(_text, self.choices))
+        return list(map(text, self.choices))
 
     def coded(self, value: Any) -> Any:
         """The choice `value`, a list or a mapping as JSON text."""
-        return _text(next(choice for choice in self.choices if same(value, choice)))
+        return text(next(choice for choice in self.choices if same(value, choice)))
 
     def decoded(self, drawn: Any) -> Any:
         """The choice that Optuna has in the form `drawn`."""
-        return next(choice for choice in self.choices if _text(choice) == drawn)
+        return next(choice for choice in self.choices if text(choice) == drawn)
 
     def holds(self, value: Any) -> bool:
         """Whether `value` is one of the choices; true is not 1."""
@@ -358,7 +358,7 @@ def describe(parameter: AnyParameter) -> str:
     return f"{kind} from {parameter.low} to {parameter.high}{step}"
 
 
-def _text(choice: Any) -> Any:
+def text(choice: Any) -> Any:
     """A list or a mapping as JSON text, anything else as it is."""
     return json.dumps(choice, ensure_ascii=False) if isinstance(choice, (list, dict)) else choice
 

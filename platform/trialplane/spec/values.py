@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, FiniteFloat, PlainValidator, WithJsonSchema
 
 from trialplane.errors import Issue, Place
-from trialplane.spec import models
+from trialplane.spec import models, program
 
 FUNCTION = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*"
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -157,3 +157,4 @@ Quantity = Annotated[
 ]
 Plain = Annotated[Any, BeforeValidator(lambda value: _listed(_plain(value)))]
 Function = Annotated[str, Field(pattern=f"^{FUNCTION}$")]
+Entrypoint = Annotated[str, Field(pattern=f"^(?:(?:{'|'.join(program.STYLES)}):)?{FUNCTION}$")]

@@ -2,11 +2,11 @@
 
     controller  ↔ slot          StartAttempt, AnswerReport; at any time KillTrial, StopTrial, FetchResults, FetchWeights,
                                 FeedParcels, HandUnits, ReleaseResults, ReleaseWeights, EndFeed · SlotStarted; of its trial
-                                LogGrown, TrialReport, UnitsWanted, ResultsOffered, WeightsOffered, ResultsTaken and at last
-                                TrialEnded
+                                LogGrown, TrialReport, Suggest, UnitsWanted, ResultsOffered, WeightsOffered, ResultsTaken
+                                and at last TrialEnded
     slot        ↔ template      LoadJob (to its standard input), StartTrial · JobLoaded | JobFailed, TrialStarted,
                                 TrialExited
-    slot        ↔ trial         RunTrial, AnswerReport · Reported, Ended
+    slot        ↔ trial         RunTrial, AnswerReport, Suggested · Reported, Suggest, Ended
     slot        ↔ worker        of a collection, beside a trial's: HandUnits, ReleaseResults · UnitsWanted, UnitsBegun,
                                 ResultOffered, JobReturned
     slot        ↔ learner       of a collection, beside a trial's: FeedResults, EndFeed, ReleaseWeights · WeightsOffered,
@@ -28,7 +28,7 @@ import dataclasses
 import json
 import typing
 from collections.abc import Mapping
-from typing import Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from trialplane import __version__, errors
 from trialplane.wire import records
@@ -222,10 +222,26 @@ class RunTrial:
 
 
 @dataclasses.dataclass(frozen=True)
+class Suggested:
+    """The answer to Suggest.
+
+    Attributes:
+        value: as Optuna keeps it, of a choice its index; None where Optuna refuses the request.
+        error: why it does; "" where it does not.
+        warnings: what Optuna remarks on the request.
+    """
+
+    value: float | None
+    error: str = ""
+    warnings: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
 class AnswerReport:
-    """The answer to a report of a trial that waits for it: whether it ends as pruned."""
+    """The answer to a trial that waits: whether it ends as pruned, and to a slot also the value that it asked for."""
 
     prune: bool
+    suggested: Suggested | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -247,6 +263,28 @@ class Reported:
     sent: float
     remark: str = ""
     waits: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class Suggest:
+    """An objective of Optuna asks for the value of a parameter, and waits for it.
+
+    Attributes:
+        name: of the parameter.
+        kind: which of Optuna's distributions.
+        low, high: bounds of a number, both included.
+        step: distance between numbers; None for any.
+        log: whether a number is drawn on a logarithmic scale.
+        choices: of a categorical parameter, JSON values.
+    """
+
+    name: str
+    kind: Literal["float", "int", "categorical"]
+    low: float = 0.0
+    high: float = 0.0
+    step: float | None = None
+    log: bool = False
+    choices: tuple[Any, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -384,9 +422,9 @@ Control = KillTrial | StopTrial | ToExchange  # what takes no time
 Fetch = FetchResults | FetchWeights
 Shown = LogGrown | TrialReport  # what a run keeps of a trial that goes on
 FromExchange = UnitsWanted | ResultsOffered | WeightsOffered | ResultsTaken
-FromSlot = Shown | FromExchange | TrialEnded
-ToTrial = RunTrial | AnswerReport | FeedResults | ToExchange
-OfTrial = Reported | Ended
+FromSlot = Shown | FromExchange | Suggest | TrialEnded
+ToTrial = RunTrial | AnswerReport | Suggested | FeedResults | ToExchange
+OfTrial = Reported | Suggest | Ended
 OfWorker = UnitsWanted | UnitsBegun | ResultOffered | JobReturned
 OfLearner = WeightsOffered | ResultsTaken | FilesFree
 FromTrial = OfTrial | OfWorker | OfLearner

@@ -64,6 +64,8 @@ class TrialRequest:
         resume: name of another run whose newest checkpoint the trial starts from while it has none of its own, or "".
         worker: number of a collection's worker; None for the learner and for any other trial.
         units: of a collection's iteration, how many results its learner is to get at most.
+        objectives: how many values its objective of Optuna returns, which asks for parameters while it runs; 0 for any
+            other trial.
     """
 
     run: str
@@ -84,6 +86,7 @@ class TrialRequest:
     units: int = 0
     reported: tuple[str, ...] = ()
     stop: tuple[StopRule, ...] = ()
+    objectives: int = 0
 
 
 @dataclasses.dataclass(frozen=True)

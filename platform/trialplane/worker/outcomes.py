@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import math
 import os
@@ -137,6 +138,21 @@ def _for_ledger(others: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, An
             returned[name] = records.to_dict(value)
             room -= size
     return returned, large
+
+
+def with_attributes(outcome: records.TrialOutcome, attributes: Mapping[str, Any]) -> records.TrialOutcome:
+    """The outcome with what an objective of Optuna has set for its trial; what is too large is named in the message."""
+    if not attributes:
+        return outcome
+    kept, large = _for_ledger(attributes)
+    remarks = [outcome.message]
+    if large:
+        text = (
+            f"the trial's attributes {', '.join(sorted(large))} were not kept: together they have {MAX_RETURNED} characters"
+        )
+        remarks.append(f"{text} of JSON at most; write larger ones into files, or log them to MLflow")
+    message = "; ".join(filter(None, remarks))
+    return dataclasses.replace(outcome, returned={**outcome.returned, **kept}, message=message)
 
 
 def _json_size(value: Any, most: int) -> int | None:

@@ -64,6 +64,7 @@ class Running:
     credited_until: float = 0.0  # up to when the controller's time has been added to the deadline
     blocked: bool = False  # whether the process waits for the answer to a report, if it is prunable
     waiting: bool = False  # whether the controller has that report
+    wanted: messages.Suggest | None = None  # the parameter that the process waits for, until the controller has that
     exchange: Exchange | None = None  # of a collection's trial
     is_gone: threading.Event = dataclasses.field(default_factory=threading.Event)
     lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
@@ -99,6 +100,18 @@ class Running:
         if not report.waits:
             self._stop_early(report.step, report.metrics)
 
+    def wants(self, suggest: messages.Suggest) -> None:
+        """Handles a request for the value of a parameter.
+
+        Raises:
+            MessageError: its parameters were drawn before it began, or it has not waited for the last answer.
+        """
+        if not self.request.objectives:
+            raise errors.MessageError("a trial sent a request for a parameter, and only an objective of Optuna may")
+        if self.wanted is not None:
+            raise errors.MessageError("a trial sent two requests for parameters at once; ask for them one after another")
+        self.wanted = suggest
+
     def read(self, *, ended: bool = False) -> None:
         """Reads what a program has written, and makes reports of the metrics in it."""
         if self.reader is None:
@@ -124,8 +137,8 @@ class Running:
         self.final = dataclasses.replace(outcome, number=self.request.number, started=self._possible(outcome.started))
         self.final_at = time.monotonic()
 
-    def answer(self, prune: bool) -> None:
-        """Answers the report on which the process is blocked, if any; its deadline moves by the time that took.
+    def answer(self, prune: bool, suggested: messages.Suggested | None = None) -> None:
+        """Answers the report or request on which the process is blocked, if any; its deadline moves by the time that took.
 
         It also moves if the process does not wait for an answer: its messages were not read in that time, so it may have
         been blocked on a full channel.
@@ -141,6 +154,8 @@ class Running:
             self.send(messages.AnswerReport(prune))
         elif prune:
             self._end_as(TrialState.PRUNED, f"pruned at step {self.read_step}")
+        if suggested is not None:
+            self.send(suggested)
 
     def started(self, pid: int, method: str, handle: int) -> None:
         """Records that the process has started, perhaps only after it was to be ended."""

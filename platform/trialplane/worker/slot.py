@@ -5,7 +5,7 @@ the next event, so that the Ray actor around it needs no thread per trial:
 
     slot.start()                    the template is warm, or EntrypointError
     slot.run(request)               the first messages about the trial, and until TrialEnded is among them:
-    slot.answer(prune)                the answer to a report; the next messages
+    slot.answer(prune, suggested)     the answer to a report or a Suggest; the next messages
     slot.stop(message)              from another thread: requests the running trial to save a checkpoint and end
     slot.kill(failure, message)     from another thread: ends the running trial
     slot.exchange                   from another thread: the units and results of a collection (collect/exchange.py)
@@ -155,12 +155,12 @@ class Slot:
             threading.Thread(target=running.watch_memory, args=limit, name="memory", daemon=True).start()
         return self._next()
 
-    def answer(self, prune: bool = False) -> Messages:
-        """Answers the report the trial waits on, if it does, and returns the next messages about it."""
+    def answer(self, prune: bool = False, suggested: messages.Suggested | None = None) -> Messages:
+        """Answers the report or the request the trial waits on, if it does, and returns the next messages about it."""
         if self._ending is not None:
             return self._send_end()
         assert self._running is not None, "no trial runs in this slot"
-        self._running.answer(prune)
+        self._running.answer(prune, suggested)
         return self._next()
 
     def kill(self, failure: FailureClass, message: str) -> None:
@@ -264,6 +264,8 @@ class Slot:
                         log.write(f"attempt {message.number} was spawned, not forked: {'; '.join(message.reasons)}\n")
             if running.reader is not None and time.monotonic() >= running.read_at:
                 running.read()
+            if running.wanted is not None:
+                return self._take(running)
             if running.reports and (running.request.prunable or time.monotonic() >= running.flush_at):
                 return self._take(running)
             if running.log is not None and time.monotonic() >= running.log_at and (found := self._take(running)):
@@ -295,7 +297,9 @@ class Slot:
         reports, running.reports = running.reports, []
         running.waiting = running.blocked
         log = b"" if running.log is None else running.log.grown()
-        news = () if running.exchange is None else running.exchange.news()
+        news: Messages = () if running.exchange is None else running.exchange.news()
+        if running.wanted is not None:
+            news, running.wanted = (*news, running.wanted), None
         return (*_piece(log), *reports, *news)
 
     def _read(self, running: Running) -> bool:
@@ -304,6 +308,8 @@ class Slot:
             for message in running.channel.read():
                 if isinstance(message, messages.Reported):
                     running.reported(message)
+                elif isinstance(message, messages.Suggest):
+                    running.wants(message)
                 elif isinstance(message, messages.Ended):
                     running.returned(message.outcome)
                 else:

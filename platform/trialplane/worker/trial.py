@@ -25,11 +25,12 @@ from pathlib import Path
 from typing import Any
 
 from trialplane import errors, policies
+from trialplane.spec import program
 from trialplane.training import mlflow_runs, process, progress
 from trialplane.wire import env, messages, paths, records
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.states import TrialState
-from trialplane.worker import context, outcomes, programs, stopping
+from trialplane.worker import context, objective, outcomes, programs, stopping
 from trialplane.worker.channel import Channel, TrialChannel
 
 # The work of a trial's process between its request and its outcome; see `roles`.
@@ -42,6 +43,8 @@ _UNREAD = "--resume {run} has no effect: the job has not read ctx.resume_from, s
 def import_job(config: records.SlotConfig) -> context.Run:
     """The job's function, with its module and everything in `preload` imported; or what runs the job's program.
 
+    An objective of Optuna is not yet a function of the context: `run_job` makes it one of its trial.
+
     Raises:
         whatever the job's code raises at import; AttributeError when it lacks the function.
     """
@@ -51,7 +54,7 @@ def import_job(config: records.SlotConfig) -> context.Run:
         importlib.import_module(name)
     if config.program is not None:
         return programs.load(config, config.program)
-    module, _, function = config.entrypoint.partition(":")
+    module, _, function = program.styled(config.entrypoint)[1].partition(":")
     run: context.Run = getattr(importlib.import_module(module), function)
     return run
 
@@ -117,8 +120,9 @@ def act_out(
     run: context.Run | None, message: messages.RunTrial, channel: TrialChannel, stop: stopping.Stop, act: Act
 ) -> records.TrialOutcome:
     """As `perform`, with another way of calling the job's function."""
-    config, request = message.config, message.request
-    return run_job(run, config, request, Path(message.workdir), Reporter(request, channel), act, _stop=stop)
+    config, request, reporter = message.config, message.request, Reporter(message.request, channel)
+    outcome = run_job(run, config, request, Path(message.workdir), reporter, act, _stop=stop)
+    return outcomes.with_attributes(outcome, reporter.attributes)
 
 
 def send_end(channel: Channel[Any, Any], request: records.TrialRequest, outcome: records.TrialOutcome) -> None:
@@ -202,6 +206,8 @@ def run_job(
         if run is None:
             run = import_job(config)
             process.seed_everything(request.seed)  # again: the imports may just have loaded numpy and torch
+        if request.objectives:
+            run = objective.of(run, request.trial, request.metrics, request.objectives, reporter)
         given = {
             "params": request.params,
             "seed": request.seed,
@@ -278,6 +284,7 @@ class Reporter:
         newest: the newest value of each metric, from any report.
         remark: returns a warning about the trial, or ""; called at the first report.
         is_quiet: whether reports are not printed: those of a program, whose output is read for metrics.
+        attributes: what an objective of Optuna has set for its trial.
     """
 
     def __init__(self, request: records.TrialRequest, channel: Channel[Any, Any]) -> None:
@@ -287,6 +294,14 @@ class Reporter:
         self.newest: dict[str, float] = {}
         self.remark: Callable[[], str] = str
         self.is_quiet = False
+        self.attributes: dict[str, Any] = {}
+
+    def suggest(self, wanted: messages.Suggest) -> messages.Suggested:
+        """Has the controller draw a parameter."""
+        self._channel.send(wanted)
+        answer = self._channel.receive()
+        assert isinstance(answer, messages.Suggested), "a request for a parameter is answered with Suggested"
+        return answer
 
     def __call__(self, step: int, metrics: Mapping[str, float], *, waits: bool = True) -> bool:
         """Sends the metrics of one step; whether the trial is to end as pruned.

@@ -26,6 +26,8 @@ class StudyPresenter(Presenter):
         study = cast("Study", job)
         search = study.search
         searched = search.function or errors.counted(len(search.parameters), "parameter")
+        if search.suggests:
+            searched = f"parameters of {study.entrypoint.removeprefix('optuna:')}"
         watched = "" if study.pruner.name == "none" else f" by {search.watched(job.objectives[0]).metric}"
         return (
             f"{errors.counted(study.trials, 'trial')}, {study.parallel} at a time, {searched}, {presenter.goals(job)}, "

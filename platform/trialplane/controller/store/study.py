@@ -1,5 +1,7 @@
 """One run in a database, written by its controller: one transaction per start of an attempt, and one per end.
 
+Where trials ask for their parameters one by one there is one more for each of these.
+
 One writer at a time: a lock is held while the storage is open (a file lock beside a SQLite file, an advisory lock on
 PostgreSQL), and every transaction checks that the run's epoch is still the one this controller set, so that a controller
 that lost its lock without noticing cannot write.
@@ -101,6 +103,20 @@ class Storage:
                     request=records.to_json(attempt.request),
                     optuna=json.dumps(attempt.optuna),
                 )
+            )
+
+    def draw(self, attempt: Attempt, kept: Mapping[str, Any] | None) -> None:
+        """Writes what an attempt that runs has drawn so far, in one transaction; writing it twice changes nothing.
+
+        Args:
+            attempt: its request with the parameters drawn so far, and Optuna's view of it.
+            kept: what samplers store beside the trials; None if unchanged.
+        """
+        with self._transaction(kept) as connection:
+            connection.execute(
+                sa.update(attempts)
+                .where(attempts.c.run_id == self._id, attempts.c.number == attempt.request.number)
+                .values(request=records.to_json(attempt.request), optuna=json.dumps(attempt.optuna))
             )
 
     def finish(self, attempt: Attempt, kept: Mapping[str, Any] | None) -> None:

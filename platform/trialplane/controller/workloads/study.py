@@ -11,6 +11,7 @@ from trialplane.controller.gangs import GangPool
 from trialplane.controller.ledger import Ledger
 from trialplane.controller.slots import SlotPool
 from trialplane.controller.workloads.workload import Workload
+from trialplane.wire import messages
 from trialplane.wire.progress import StudyProgress
 from trialplane.wire.records import TrialOutcome, TrialReport, TrialRequest
 from trialplane.wire.states import RunState
@@ -26,6 +27,9 @@ class StudyWorkload(Workload):
 
     def _prunes(self, report: TrialReport) -> bool:
         return self._ledger.report(report)
+
+    def _suggested(self, request: TrialRequest, wanted: messages.Suggest) -> messages.Suggested:
+        return self._ledger.suggest(request.number, wanted)
 
     def ended(self, request: TrialRequest, outcome: TrialOutcome) -> None:
         """Compares a failure with those before it."""

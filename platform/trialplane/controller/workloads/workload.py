@@ -11,6 +11,7 @@ from trialplane.controller.gangs import GangPool
 from trialplane.controller.ledger import Ledger
 from trialplane.controller.slot_events import SlotEvent, SlotReady
 from trialplane.controller.slots import SlotPool
+from trialplane.wire import messages
 from trialplane.wire.progress import RunProgress
 from trialplane.wire.records import TrialOutcome, TrialReport, TrialRequest
 from trialplane.wire.states import FailureClass
@@ -93,11 +94,16 @@ class Workload(abc.ABC):
             prunes = [self._prunes(report) for report in event.reports]
             yield event
             if event.outcome is None:
-                self._slots.answer(event.slot, prune=bool(prunes) and prunes[-1])  # the newest one decides
+                suggested = None if event.wanted is None else self._suggested(event.request, event.wanted)
+                self._slots.answer(event.slot, prune=bool(prunes) and prunes[-1], suggested=suggested)  # the newest decides
 
     def _prunes(self, report: TrialReport) -> bool:
         """Takes a report; returns whether the attempt is to be pruned."""
         return False
+
+    def _suggested(self, request: TrialRequest, wanted: messages.Suggest) -> messages.Suggested:
+        """Draws a parameter that an attempt asks for."""
+        return messages.Suggested(None, f"{self._ledger.job.title} draws no parameters")
 
     def ended(self, request: TrialRequest, outcome: TrialOutcome) -> None:  # noqa: B027  only a study uses it
         """Takes the end of an attempt, as recorded in the ledger."""

@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from trialplane import errors
 from trialplane.errors import Issue, Place
-from trialplane.spec import former, models, values
+from trialplane.spec import former, models, program, values
 from trialplane.spec.cluster import Cluster
 from trialplane.spec.jobs.roles import Role
 from trialplane.spec.resources import Budget, Checkpoints, Resources, Retries
@@ -21,6 +21,7 @@ from trialplane.spec.search import NO_SEARCH, Objective, Search, Stop
 NAME = r"^[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?$"
 RUN = r"^[a-z]([a-z0-9-]*[a-z0-9])?$"  # of a run; `plan.check_name` says more
 _LONGEST = 250  # characters of a name that MLflow keeps
+_ARGUMENT = {"": "ctx", "optuna": "trial"}  # of a function, by its style
 _ALLOWED = re.compile(r"[/\w.\- :]*")
 
 
@@ -100,8 +101,10 @@ class Base(models.Model):
     name: str = Field(pattern=NAME, description="The name of the job's folder.")
     kind: str
     description: str = Field(default="", description="For people.")
-    entrypoint: values.Function = Field(
-        default="train:run", description="module:function of the job's folder that runs one trial."
+    entrypoint: values.Entrypoint = Field(
+        default="train:run",
+        description="module:function of the job's folder that runs one trial; optuna:module:function is an objective of "
+        "Optuna.",
     )
     preload: tuple[str, ...] = Field(
         default=(), description="Modules to import once per slot, before trials are forked: torch, transformers."
@@ -186,7 +189,8 @@ class Base(models.Model):
 
     def functions(self) -> Iterator[tuple[Place, str, tuple[str, ...]]]:
         """The functions that the job names: field, module:function, and its arguments, where those are known."""
-        yield ("entrypoint",), self.entrypoint, ("ctx",)
+        style, function = program.styled(self.entrypoint)
+        yield ("entrypoint",), function, (_ARGUMENT[style],)
 
     def programs(self) -> Iterator[tuple[Place, str, bool]]:
         """The files of its folder that it runs as they are: field, path, and whether it is a Python script."""

@@ -15,6 +15,7 @@ from trialplane.spec.jobs import base, program
 from trialplane.spec.jobs.ranked import Ranked
 from trialplane.spec.jobs.roles import Role
 from trialplane.spec.options import Kind
+from trialplane.spec.program import styled
 from trialplane.spec.resources import Checkpoints
 from trialplane.spec.sampling import Pruner, Sampler
 from trialplane.spec.search import Constraint, Search
@@ -67,7 +68,12 @@ class Study(Ranked):
     @property
     def search(self) -> Search:
         """How parameters are drawn and trials compared."""
-        return Search(self.space, self.sampler, self.pruner, self.enqueue, self.constraints)
+        return Search(self.space, self.sampler, self.pruner, self.enqueue, self.constraints, self._style == "optuna")
+
+    @property
+    def _style(self) -> str:
+        """How the entrypoint is called; "" also where a trial runs a script or command."""
+        return "" if self.script or self.command else styled(self.entrypoint)[0]
 
     @property
     def width(self) -> int:
@@ -131,8 +137,10 @@ class Study(Ranked):
     def check(self, broken: Collection[Place]) -> Iterator[Issue]:
         """Of all jobs with ranks, and what a search needs to have an end and something to compare."""
         known = {place[1] for place in broken if place[0] == "space" and len(place) > 1}
-        sound = ("space",) not in broken
-        if sound and not isinstance(self.space, str):
+        sound = ("space",) not in broken and ("entrypoint",) not in broken
+        if sound:
+            yield from _style(self, self._style)
+        if sound and not self.search.is_code:
             yield from _conditions(self, known)
             yield from _enqueue(self, known)
         yield from super().check(broken)
@@ -150,6 +158,18 @@ class Study(Ranked):
         if self.cluster.autoscale and self.nodes > 1:
             why = "the nodes of a trial must all be there before it starts; drop it"
             yield Issue(("cluster", "autoscale"), why)
+
+
+def _style(job: Study, style: str) -> Iterator[Issue]:
+    """What an objective of Optuna leaves no room for."""
+    if not style:
+        return
+    if job.world_size > 1:
+        cure = "write ranks: 1" if job.nodes == 1 else "write ranks: 1 and drop nodes"
+        yield Issue(("entrypoint",), f"is called in one process, and a trial has {job.world_size} ranks; {cure}")
+    if job.space:
+        why = "stands beside an objective of Optuna, whose suggest calls define the parameters"
+        yield Issue(("space",), f"{why}; drop it, and move fixed values into params")
 
 
 def _conditions(job: Study, known: Collection[Any]) -> Iterator[Issue]:
@@ -236,10 +256,11 @@ def _finite(job: Study, any_trials: bool) -> Iterator[Issue]:
     name = job.sampler.name
     if name not in ("grid", "bruteforce"):
         return
-    if isinstance(job.space, str):
+    if job.search.is_code:
         if name == "grid":
             yield Issue(("sampler",), "grid needs the space in the job file, not in code; use bruteforce")
         return
+    assert not isinstance(job.space, str)
     endless = [key for key, parameter in job.space.items() if parameter.count is None]
     for key in endless:
         if isinstance(job.space[key], space.NormalParameter):
@@ -267,8 +288,9 @@ def _finite(job: Study, any_trials: bool) -> Iterator[Issue]:
 def _start_point(job: Study) -> Iterator[Issue]:
     """CMA-ES starts from `x0`; Optuna would fail with a KeyError in the first trial."""
     start = job.sampler.options.get("x0") if job.sampler.name == "cmaes" else None
-    if start is None or isinstance(job.space, str):
+    if start is None or job.search.is_code:
         return
+    assert not isinstance(job.space, str)
     for name, value in start.items():
         if name not in job.space:
             yield Issue(("sampler", "x0", name), _no_parameter(job, name))

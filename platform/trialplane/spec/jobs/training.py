@@ -13,6 +13,7 @@ from trialplane.spec.jobs import base, program
 from trialplane.spec.jobs.base import RUN, Objectives
 from trialplane.spec.jobs.ranked import Ranked
 from trialplane.spec.jobs.roles import Role
+from trialplane.spec.program import styled
 from trialplane.spec.resources import Retries
 from trialplane.spec.search import Objective
 
@@ -129,6 +130,9 @@ class Training(Ranked):
         """Of all jobs with ranks, and what it must leave to a search."""
         yield from super().check(broken)
         yield from base.refused_budget(self.budget, _BUDGET)
+        if ("entrypoint",) not in broken and styled(self.entrypoint)[0]:
+            why = "is called with what a search draws, so it is for kind: hpo; write a function run(ctx), and train:run here"
+            yield Issue(("entrypoint",), why)
         if self.cluster.autoscale:
             why = "the pods of a training must all be there before it starts; drop it"
             yield Issue(("cluster", "autoscale"), why)

@@ -1,0 +1,107 @@
+"""Parameters that an objective of Optuna asks for one by one, drawn by Optuna in the controller.
+
+Optuna decides all that `suggest_*` decides in a study of its own: what is enqueued, what a sampler draws together, what is
+the same parameter as before, what is refused. Two things differ, so that nothing a crash could lose decides what is drawn:
+
+- each parameter that is drawn alone has a sampler of its own, seeded from the job's seed, the trial and how many parameters
+  the trial has. A sampler that was made anew for the rest of a trial would repeat the random numbers of its beginning;
+- what a sampler draws together (CMA-ES, multivariate TPE, GP) is drawn at the trial's first request, as by Optuna, and kept
+  in an attribute of the trial, which the ledger stores.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import optuna
+from optuna import distributions
+
+from trialplane.controller import samplers
+from trialplane.controller.samplers import JobCode
+from trialplane.spec import space
+from trialplane.spec.jobs import Job, base
+from trialplane.wire.messages import Suggest, Suggested
+
+MOST = 1000  # parameters of a trial; each is written with all before it
+_TOGETHER = "trialplane:together"  # attribute of a trial: name → value inside Optuna and distribution
+
+
+def suggest(trial: optuna.trial.Trial, job: Job, wanted: Suggest, code: JobCode) -> Suggested:
+    """Draws a parameter for a running trial, or gives the value that it has; what Optuna would raise is in the answer.
+
+    Args:
+        trial: in the study's memory.
+        job: names the sampler.
+        wanted: the parameter.
+        code: of the job, for samplers that are given as functions.
+    """
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        try:
+            _check(trial, wanted)
+            if wanted.name not in trial.distributions:
+                _draw_together(trial, job, code)
+                trial.study.sampler = samplers.build_sampler(job, trial.number, code, alone=len(trial.distributions))
+            drawn = _suggest(trial, wanted)
+        except (ValueError, TypeError, OverflowError) as error:
+            return Suggested(None, str(error), _texts(caught))
+    return Suggested(trial.distributions[wanted.name].to_internal_repr(drawn), warnings=_texts(caught))
+
+
+def resumed(trial: optuna.trial.Trial) -> optuna.trial.Trial:
+    """The trial of a retry, with what was drawn together in an attempt before."""
+    kept = trial.storage.get_trial_system_attrs(trial._trial_id).get(_TOGETHER)
+    if kept is not None:
+        space_ = {name: distributions.json_to_distribution(text) for name, (_, text) in kept.items()}
+        trial.relative_search_space = space_
+        trial._relative_params = {name: space_[name].to_external_repr(inside) for name, (inside, _) in kept.items()}
+    return trial
+
+
+def value(wanted: Suggest, inside: float) -> Any:
+    """The user's value of a parameter that Optuna keeps as `inside`."""
+    match wanted.kind:
+        case "categorical":
+            return wanted.choices[int(inside)]
+        case "int":
+            return int(inside)
+        case _:
+            return inside
+
+
+def _check(trial: optuna.trial.Trial, wanted: Suggest) -> None:
+    if why := base.unkeepable(wanted.name):
+        raise ValueError(why)
+    if wanted.name not in trial.distributions and len(trial.distributions) >= MOST:
+        raise ValueError(f"{wanted.name} is one more than the {MOST} parameters that a trial may have")
+
+
+def _suggest(trial: optuna.trial.Trial, wanted: Suggest) -> Any:
+    match wanted.kind:
+        case "float":
+            return trial.suggest_float(wanted.name, wanted.low, wanted.high, step=wanted.step, log=wanted.log)
+        case "int":
+            low, high, step = int(wanted.low), int(wanted.high), 1 if wanted.step is None else int(wanted.step)
+            return trial.suggest_int(wanted.name, low, high, step=step, log=wanted.log)
+        case _:
+            return trial.suggest_categorical(wanted.name, tuple(map(space.text, wanted.choices)))
+
+
+def _draw_together(trial: optuna.trial.Trial, job: Job, code: JobCode) -> None:
+    """Draws what the sampler draws in one, at the trial's first request."""
+    if trial._relative_params is not None:
+        return
+    trial.study.sampler = samplers.build_sampler(job, trial.number, code)
+    drawn = trial.relative_params
+    inside: Any = {
+        name: [known.to_internal_repr(drawn[name]), distributions.distribution_to_json(known)]
+        for name, known in (trial.relative_search_space or {}).items()
+        if name in drawn
+    }
+    trial.storage.set_trial_system_attr(trial._trial_id, _TOGETHER, inside)
+
+
+def _texts(caught: list[warnings.WarningMessage]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(str(one.message) for one in caught))
