@@ -240,3 +240,17 @@ def test_a_record_survives_a_moved_folder(tmp_path: Path) -> None:
     (found,) = Checkpoints(tmp_path / "b").all()
     assert found.place == str(tmp_path / "b" / "step-0000000001")
     assert record.name_of(1, ["step-0000000001", "step-0000000001.4"]) == "step-0000000001.5"
+
+
+def test_all_checkpoints_of_a_trial_are_removed_and_of_no_other(place: str) -> None:
+    for trial in (place, f"{place}1"):
+        saved(trial, 1)
+    stores.remove_all(place)
+    stores.remove_all(place)  # twice does nothing
+    assert steps(Checkpoints(place)) == [] and steps(Checkpoints(f"{place}1")) == [1]
+
+
+def test_checkpoints_that_cannot_be_removed_are_named(tmp_path: Path) -> None:
+    (tmp_path / "trial-0").write_text("a file")
+    with pytest.raises(errors.CheckpointError, match="trial-0 cannot be removed"):
+        stores.remove_all(str(tmp_path / "trial-0"))

@@ -86,6 +86,16 @@ class Retries(models.Model):
     )
 
 
+class Keep(models.Model):
+    """Which trials' checkpoints outlive the trials."""
+
+    best: values.Integer = Field(
+        gt=0,
+        description="Of so many of the best trials. Those of a trial that was pruned, has failed for good, or was beaten by "
+        "so many, are removed once that is recorded; those of one that is to go on are not.",
+    )
+
+
 class Checkpoints(models.Model):
     """What a job wants of the place of its checkpoints."""
 

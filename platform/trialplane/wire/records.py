@@ -114,6 +114,8 @@ class SlotConfig:
         role: "trial"; of a collection "worker" or "learner".
         write: for the learner that writes files: how and where, as `spec.jobs.collection.Write` says.
         program: the script or command that its trials run instead of the entrypoint, or None.
+        capture: libraries whose calls become reports: wandb, mlflow, tensorboard, hf; None for wandb where its package is
+            missing.
     """
 
     run: str
@@ -136,6 +138,7 @@ class SlotConfig:
     role: str = "trial"
     write: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     program: Program | None = None
+    capture: tuple[str, ...] | None = None
 
 
 @dataclasses.dataclass(frozen=True)

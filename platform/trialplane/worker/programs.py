@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import compileall
 import contextlib
+import functools
 import importlib.util
 import json
 import multiprocessing
@@ -141,7 +142,7 @@ class Script:
         folder = _enter(self._program, ctx)
         file = folder / self._program.script if self._program.cwd == "code" else ctx.code / self._program.script
         if any(source.source == "mlflow" for source in self._program.metrics):
-            mlflow_runs.report_to(ctx.note)
+            mlflow_runs.report_to(functools.partial(ctx.note, "mlflow"))
         main = types.ModuleType("__main__")
         main.__file__ = str(file)
         sys.argv = [self._program.script, *_arguments(self._program, ctx)]

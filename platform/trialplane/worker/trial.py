@@ -20,16 +20,17 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from trialplane import errors, policies
 from trialplane.training import mlflow_runs, process, progress
+from trialplane.training.steps import stores
 from trialplane.wire import env, messages, paths, records
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.states import TrialState
-from trialplane.worker import context, outcomes, programs, stopping
+from trialplane.worker import capture, context, outcomes, programs, stopping
 from trialplane.worker.channel import Channel, TrialChannel
 
 # The work of a trial's process between its request and its outcome; see `roles`.
@@ -198,6 +199,8 @@ def run_job(
     if origin.place is not None and is_first:
         reporter.remark = lambda: "" if origin.was_read else _UNREAD.format(run=request.resume)
     try:
+        if config.role != "worker":  # which has no reports
+            capture.begin(config, request)
         if run is None:
             run = import_job(config)
             process.seed_everything(request.seed)  # again: the imports may just have loaded numpy and torch
@@ -260,6 +263,16 @@ def checkpoint_place(config: records.SlotConfig, run: str) -> str:
 def checkpoints(config: records.SlotConfig, run: str, trial: int) -> str:
     """The folder or URL of the checkpoints of one trial."""
     return paths.trial_checkpoints(checkpoint_place(config, run), run, trial)
+
+
+def remove_checkpoints(config: records.SlotConfig, trials: Iterable[int]) -> None:
+    """Removes all checkpoints of trials that have ended, from the slot's side.
+
+    Raises:
+        CheckpointError: they cannot be removed.
+    """
+    for trial in trials:
+        stores.remove_all(checkpoints(config, config.run, trial))
 
 
 def flush() -> None:

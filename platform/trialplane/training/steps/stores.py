@@ -127,6 +127,30 @@ def records(store: Store) -> tuple[list[record.Saved], list[errors.CheckpointDam
     return found, damaged
 
 
+def remove_all(place: str) -> None:
+    """Removes a folder of checkpoints, with everything in it; one that is not there is removed.
+
+    Args:
+        place: a local folder or an fsspec URL.
+
+    Raises:
+        CheckpointError: it cannot be removed.
+    """
+    try:
+        if "://" in place and not place.startswith("file://"):
+            import fsspec  # only who writes to a URL needs it
+
+            files, root = fsspec.url_to_fs(place)
+            files.invalidate_cache()
+            files.rm(root, recursive=True)
+        else:
+            shutil.rmtree(place.removeprefix("file://"))
+    except FileNotFoundError:
+        return
+    except (OSError, ImportError, ValueError) as error:
+        raise errors.CheckpointError(f"{place} cannot be removed: {error}") from error
+
+
 class FolderStore:
     """Checkpoints in a folder, which all ranks see: of one machine, or of a shared volume."""
 
