@@ -271,9 +271,7 @@ def _end_fork(error: BaseException | None) -> None:
     elif error is not None:
         traceback.print_exception(error)
         code = 1
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
-            stream.flush()
+    process.flush()
     os._exit(code)
 
 
@@ -284,9 +282,8 @@ def _last_line() -> str:
 
 def _output() -> str:
     """The end of what this trial has printed."""
+    process.flush()
     with contextlib.suppress(OSError, ValueError):
-        sys.stdout.flush()
-        sys.stderr.flush()
         file = Path(f"/proc/self/fd/{sys.__stderr__.fileno() if sys.__stderr__ else 2}").resolve()
         if file.is_file():
             with file.open("rb") as stream:

@@ -91,7 +91,7 @@ def end_after(serve: Callable[[], int], parent: int, leader: bool = False) -> No
         traceback.print_exc()
     finally:
         atexit._run_exitfuncs()  # what the job itself registered
-        flush()
+        process.flush()
         os._exit(code)
 
 
@@ -104,7 +104,7 @@ def _serve(run: context.Run | None, channel: TrialChannel, role_of: Callable[[re
     started = time.time()
     outcome = role_of(config)(run, message, channel)
     outcome = dataclasses.replace(outcome, started=started, ended=time.time(), pid=os.getpid())
-    flush()
+    process.flush()
     send_end(channel, request, outcome)
     return 0
 
@@ -273,13 +273,6 @@ def remove_checkpoints(config: records.SlotConfig, trials: Iterable[int]) -> Non
     """
     for trial in trials:
         stores.remove_all(checkpoints(config, config.run, trial))
-
-
-def flush() -> None:
-    """Flushes what the job printed."""
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):  # a full disk must not change the outcome
-            stream.flush()
 
 
 class Reporter:
