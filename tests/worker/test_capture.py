@@ -225,8 +225,9 @@ def test_without_the_package_a_script_reports_by_default(tmp_path: Path, monkeyp
     )
     monkeypatch.setenv("PYTHONPATH", str(hidden))
     program = Program(script="script.py", metrics=(MetricSource("stdout"),), names=("score",), arguments=())
-    with Trials(tmp_path, {"script": SCRIPT}, program=program) as bench:
+    with Trials(tmp_path, {"script": SCRIPT}, program=program, keep=("script.py",)) as bench:
         reports, event = bench.trial("", lr=0.5)
+        assert [file.name for file in bench.root.glob("checkpoints/toy/trial-0/files/*")] == ["script.py"]
     assert event.outcome is not None and event.outcome.state is TrialState.COMPLETE, event.outcome
     assert [(name, value) for _, metrics in reports for name, value in metrics.items() if name == "score"] == [
         ("score", 0.5),

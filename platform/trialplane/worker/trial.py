@@ -232,6 +232,9 @@ def run_job(
             ended = f"was {early}"
         if of_the_rank.get("rank", 0) > 0:  # what counts is rank 0's
             return records.TrialOutcome(number=request.number, state=TrialState.COMPLETE)
+        if config.keep:
+            runs_in = workdir if config.program is None else programs.folder(config.program, workdir)
+            stores.put_files(checkpoints(config, request.run, request.trial), runs_in, config.keep)
         if config.program is not None:  # the slot adds what it has read, and judges whether that is all
             found = records.TrialOutcome(request.number, TrialState.COMPLETE, metrics=reporter.newest)
             return dataclasses.replace(found, early=bool(early), message=early)
