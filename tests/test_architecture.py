@@ -233,6 +233,7 @@ LATE_IMPORTS = {
     "controller.__main__": "Ray and Optuna, after their settings are in the environment",
     "training.lines.index": "numpy, which a reader of lines need not have imported",
     "worker.alone": "numpy, of which no job but a collection needs anything",
+    "worker.capture": "torch and transformers, which are there by then",
     "worker.roles": "what ranks, or a collection, need: a trial of one process imports neither",
 }
 

@@ -141,6 +141,30 @@ def test_the_summary_says_what_to_type_next(runs):
         assert words in text
 
 
+@pytest.mark.parametrize(
+    ("reason", "said"), [("stopped; `platform resume a` continues it", 1), ("the machine was shut down", 1)]
+)
+def test_a_pause_says_once_how_the_run_is_continued(runs, reason, said):
+    status = runs.say(runs.make("a", tell=complete), RunState.PAUSED, complete=6)
+    status = dataclasses.replace(status, reason=reason)
+    progress.summary(RunHandle("a", runs.target), status, stream := io.StringIO())
+    assert stream.getvalue().count("platform resume a") == said
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_job_is_named_for_the_best_only_where_it_is_found(runs, tmp_path, monkeypatch, is_there):
+    """A script that was submitted by its path, or a function, has no name that a submission knows."""
+    status = runs.say(runs.make("a", tell=complete), RunState.SUCCEEDED, complete=24, best=BEST)
+    folder = tmp_path / "jobs" / status.job
+    folder.mkdir(parents=True)
+    if is_there:
+        (folder / "job.yaml").touch()
+    monkeypatch.chdir(tmp_path)
+    progress.summary(RunHandle("a", runs.target), status, stream := io.StringIO())
+    assert (f"submit hpo {status.job} --params best.yaml" in stream.getvalue()) is is_there
+    assert "platform best a" in stream.getvalue()
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_first_signal_stops_and_says_how_to_resume(workplace, home, double, number):
     child = foreground()

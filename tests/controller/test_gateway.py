@@ -63,7 +63,7 @@ def test_a_run_whose_controller_is_gone_is_paused_and_cancelled_as_desired(site:
     assert site.change("PUT", "/runs/toy/desired", {"state": "paused"}).code == 200
     status = site.get("/runs/toy/status")["status"]
     assert (status["state"], status["running"], status["eta"]) == ("PAUSED", 0, None)
-    assert status["reason"] == "paused by the user; `platform resume toy` goes on"
+    assert status["reason"] == "paused by the user; `platform resume toy` continues it"
     assert site.change("PUT", "/runs/toy/desired", {"state": "cancelled", "parallel": None}).code == 200
     status = site.get("/runs/toy/status")["status"]
     assert (status["state"], status["reason"]) == ("CANCELLED", "cancelled by the user")

@@ -63,6 +63,7 @@ def test_a_study_in_mlflow(place: Place) -> None:
     }
     recorder.ended(retry, outcome(1, **failure, retried=True))
     recorder.started(request(2), recorder.run_id())
+    recorder.reported([TrialReport(2, 4, {"score": 0.1}, 2002.0)])
     recorder.ended(request(2), outcome(2, state=TrialState.PRUNED, metrics={"score": 0.1}, start_method="fork"))
     recorder.started(request(3), recorder.run_id())
     packed = place.run.arrays / "3.packed"
@@ -119,6 +120,7 @@ def test_a_study_in_mlflow(place: Place) -> None:
     third = place.trial(2)
     assert (third.info.status, third.data.tags["trialplane.state"]) == ("FINISHED", "PRUNED"), "no red cross"
     assert third.data.tags["trialplane.start_method"] == "fork"
+    assert place.history(third)["score"] == [(4, 0.1)], "the metrics of its end are those of its last report"
 
     folder = place.client.download_artifacts(place.trial(3).info.run_id, "arrays")
     (archive,) = Path(folder).iterdir()

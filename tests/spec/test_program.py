@@ -98,6 +98,9 @@ def test_sources_of_metrics(job: Path) -> None:
         ("script: train.py\nmetrics: {from: stdout, pattern: 'a=(.*)'}\n", "metrics.0.pattern.0", 6, "needs two groups"),
         ("script: train.py\nmetrics: {from: stdout, pattern: '(?P<name>.)'}\n", "metrics.0.pattern.0", 6, "two groups"),
         ("script: train.py\nmetrics: {from: stdoot}\n", "metrics.0.from", 6, "'stdoot' is not 'stdout'"),
+        ("script: train.py\ncapture: wandbb\n", "capture.0", 6, "'wandbb' is not 'wandb'"),
+        ("command: [sh, x]\ncapture: wandb\n", "capture", 6, "a command is a process of its own"),
+        ("script: train.py\ncapture: wandb\nmetrics: [stdout, wandb]\n", "metrics.1", 7, "wandb is in capture"),
     ],
 )
 def test_one_mistake_is_one_issue(job: Path, text: str, field: str, line: int, part: str) -> None:
@@ -105,6 +108,26 @@ def test_one_mistake_is_one_issue(job: Path, text: str, field: str, line: int, p
     [(at, _, where, message)] = found(job)
     assert at.startswith(field) and part in message, (at, message)
     assert where == line
+
+
+@pytest.mark.parametrize(
+    ("text", "captured", "read"),
+    [
+        ("", None, ("stdout", "mlflow")),
+        ("capture: none\n", (), ("stdout", "mlflow")),
+        ("capture: mlflow\n", ("mlflow",), ("stdout", "mlflow")),
+        ("capture: [wandb, hf]\n", ("wandb", "hf"), ("mlflow",)),
+        ("capture: tensorboard\nmetrics: stdout\n", ("tensorboard",), ("stdout",)),
+    ],
+)
+def test_what_is_captured_is_not_guessed_from_the_output(job: Path, text: str, captured: object, read: object) -> None:
+    write(job, f"script: train.py\n{text}")
+    made = load.load_job(job)
+    assert isinstance(made, jobs.Study) and made.capture == captured
+    assert jobs.read(made.model_dump_json()) == made
+    program = made.roles()[0].program
+    assert program is not None and tuple(one.source for one in program.metrics) == read
+    jsonschema.validate(document.read(job / "job.yaml").data, schema.json_schema())
 
 
 def test_a_script_that_is_not_python_is_an_issue_of_its_line(job: Path) -> None:

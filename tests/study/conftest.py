@@ -33,6 +33,9 @@ def run(ctx):
     for step in range(3):
         time.sleep(ctx.params["pause"])
         ctx.report(step, score=ctx.params["x"] * (step + 1))
+    if ctx.params["saves"]:
+        Path(ctx.checkpoints).mkdir(parents=True)
+        Path(ctx.checkpoints, "model").write_text(str(ctx.params["x"]))
     if ctx.params["logs"]:
         import mlflow
         mlflow.log_metric("from_the_job", ctx.params["x"])
@@ -42,7 +45,7 @@ def run(ctx):
 SPEC = """
 kind: hpo
 preload: [mlflow]
-params: {pause: 0.03, stages: "", logs: true}
+params: {pause: 0.03, stages: "", logs: true, saves: false}
 space:
   x: {type: float, low: 0.0, high: 1.0}
   kind: {type: categorical, choices: [a, b]}

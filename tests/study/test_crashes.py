@@ -67,7 +67,7 @@ def test_every_trial_ends_once_whatever_is_killed(study: Study) -> None:
 @pytest.mark.slow
 def test_a_killed_controller_is_resumed_and_nothing_is_lost_or_done_twice(study: Study) -> None:
     rng = random.Random(11)
-    run = study.submit_in_stages(trials=3 * STAGE, **QUIET)
+    run = study.submit_in_stages(trials=3 * STAGE, **QUIET, **{"params.saves": True, "keep.best": 3})
     told: set[int] = set()
     for stage in range(2):
         study.let_begin(stage)
@@ -98,6 +98,8 @@ def test_a_killed_controller_is_resumed_and_nothing_is_lost_or_done_twice(study:
     status = run.wait(300)
     assert status.state is RunState.SUCCEEDED, status.reason
     study.check_exact(3 * STAGE, logged=False)
+    left = {file.parent.name for file in study.files().checkpoints.rglob("model")}
+    assert left == {f"trial-{row.trial}" for row in run.rows()[:3]}, "the models of the three best, whoever was killed when"
 
 
 @pytest.mark.slow

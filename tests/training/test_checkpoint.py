@@ -240,3 +240,30 @@ def test_a_record_survives_a_moved_folder(tmp_path: Path) -> None:
     (found,) = Checkpoints(tmp_path / "b").all()
     assert found.place == str(tmp_path / "b" / "step-0000000001")
     assert record.name_of(1, ["step-0000000001", "step-0000000001.4"]) == "step-0000000001.5"
+
+
+def test_all_checkpoints_of_a_trial_are_removed_and_of_no_other(place: str) -> None:
+    for trial in (place, f"{place}1"):
+        saved(trial, 1)
+    stores.remove_all(place)
+    stores.remove_all(place)  # twice does nothing
+    assert steps(Checkpoints(place)) == [] and steps(Checkpoints(f"{place}1")) == [1]
+
+
+def test_checkpoints_that_cannot_be_removed_are_named(tmp_path: Path) -> None:
+    (tmp_path / "trial-0").write_text("a file")
+    with pytest.raises(errors.CheckpointError, match="trial-0 cannot be removed"):
+        stores.remove_all(str(tmp_path / "trial-0"))
+
+
+def test_files_are_put_beside_checkpoints(place: str, tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    (work / "out").mkdir(parents=True)
+    for name in ("model.pt", "out/a.pt", "out/log.txt"):
+        (work / name).write_text(name)
+    saved(place, 1)
+    stores.put_files(place, work, ["model.pt", "out/*.pt", "none*"])
+    assert names(f"{place}/files") == ["model.pt", "out"] and names(f"{place}/files/out") == ["a.pt"]
+    assert steps(Checkpoints(place)) == [1], "they are no checkpoint"
+    stores.remove_all(place)
+    assert steps(Checkpoints(place)) == []

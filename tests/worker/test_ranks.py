@@ -74,6 +74,7 @@ def test_each_rank_knows_its_place(shared: Bench, tmp_path: Path) -> None:
         names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
         assert [env[name] for name in names] == [str(rank), str(rank), "3", "3"]
         assert (env["GROUP_RANK"], env["GROUP_WORLD_SIZE"], env["TORCHELASTIC_RESTART_COUNT"]) == ("0", "1", "0")
+        assert env["TORCHELASTIC_RUN_ID"] == f"toy-{event.outcome.number}"
         assert env["OMP_NUM_THREADS"] == "2", "6 cores, 3 ranks"
         assert facts["cwd"] == facts["workdir"] == env["TMPDIR"]
         assert (facts["session"], facts["parent"]) == (outcome.pid, outcome.pid)

@@ -5,7 +5,10 @@ Not checked here: real processes (test_slot.py), and a worker's limit (test_coll
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
+import subprocess
 import types
 from collections.abc import Iterator
 from pathlib import Path
@@ -146,3 +149,18 @@ def test_a_process_that_reads_nothing_is_killed_for_it(trial: Trial) -> None:
         FailureClass.INVALID,
         True,
     )
+
+
+@pytest.mark.parametrize("trial", [False], indirect=True)
+def test_a_program_that_is_over_before_its_start_is_known_is_signalled_then(trial: Trial) -> None:
+    """Its report, and the answer that prunes it, may overtake the template's message."""
+    trial.running.read_step = 3
+    trial.running.answer(prune=True)
+    child = subprocess.Popen(["sleep", "600"])
+    trial.running.started(child.pid, "fork", os.pidfd_open(child.pid))
+    try:
+        assert child.wait(timeout=60) == -signal.SIGTERM
+    finally:
+        child.kill()
+        trial.running.ended()
+    assert trial.running.outcome(-signal.SIGTERM, 1.0, 1.0, "").state is TrialState.PRUNED

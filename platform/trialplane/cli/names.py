@@ -32,12 +32,17 @@ def complete_run(ctx: click.Context, param: click.Parameter, incomplete: str) ->
 
 def complete_job(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Names of jobs in the nearest `jobs/` folder."""
+    return [name for name in jobs() if name.startswith(incomplete)]
+
+
+def jobs() -> list[str]:
+    """Names of the jobs in the nearest `jobs/` folder, which a submission finds by them."""
     names: list[str] = []
     with contextlib.suppress(OSError):  # the verb itself reports what is wrong with the working directory
         here = Path.cwd()
         folder = next((above / "jobs" for above in (here, *here.parents) if (above / "jobs").is_dir()), None)
         names = [] if folder is None else sorted(path.parent.name for path in folder.glob("*/job.yaml"))
-    return [name for name in names if name.startswith(incomplete)]
+    return names
 
 
 run_argument = click.argument("run", required=False, shell_complete=complete_run)

@@ -147,7 +147,7 @@ def summary(handle: RunHandle, status: RunStatus, stream: Any = None) -> None:
     _echo(f"{name} {status.state}: {status.reason}" if status.reason else f"{name} {status.state}", stream)
     for text in kinds.of(status).summary(handle, status):
         _echo(text, stream)
-    if status.state is RunState.PAUSED:
+    if status.state is RunState.PAUSED and "platform resume" not in status.reason:
         _echo(f"continue it: `platform resume {name}`", stream)
 
 

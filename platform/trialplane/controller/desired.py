@@ -44,7 +44,7 @@ class DesiredState:
             # A second signal means haste, unless it is the cancel that follows a pause.
             return Ending(RunState.CANCELLED, "cancelled by the user", kill=True, hurry=signals - self._paused > 1)
         self._paused, hurry = min(signals, 1), signals > 1
-        again = f"`platform resume {self._run.root.name}` goes on"
+        again = f"`platform resume {self._run.root.name}` continues it"
         if self._desired.state is RunState.PAUSED:
             return Ending(RunState.PAUSED, f"paused by the user; {again}", kill=True, hurry=hurry)
         return Ending(RunState.PAUSED, f"stopped; {again}", kill=True, hurry=hurry) if self._stopped else None

@@ -13,6 +13,7 @@ import dataclasses
 import itertools
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from trialplane import errors
 from trialplane.controller.slot_events import SlotReady, SlotTrial
@@ -120,6 +121,10 @@ class GangPool:
             # Nodes that wait for node 0's answer cannot measure how long that takes: node 0's deadline is the trial's.
             timeout = None if node and request.prunable else request.timeout
             self._pool.start(member, dataclasses.replace(request, node=node, rendezvous=rendezvous, timeout=timeout))
+
+    def remove(self, trials: tuple[int, ...]) -> Any:
+        """As of `SlotPool`: all slots reach the place of the checkpoints."""
+        return self._pool.remove(trials)
 
     def answer(self, slot: int, prune: bool = False, suggested: messages.Suggested | None = None) -> None:
         """Answers the last event of a gang, unless its node has ended; a trial of several nodes asks for no parameters."""

@@ -167,7 +167,7 @@ class Gateway:
         if target == RunState.CANCELLED.value and state in (*_UNENDED, RunState.PAUSED.value):
             status = {**status, **_IDLE, "state": RunState.CANCELLED.value, "reason": "cancelled by the user"}
         elif target == RunState.PAUSED.value and state in _UNENDED:
-            reason = f"paused by the user; `platform resume {run}` goes on"
+            reason = f"paused by the user; `platform resume {run}` continues it"
             status = {**status, **_IDLE, "state": RunState.PAUSED.value, "reason": reason}
         return _json({"status": status, "alive": alive, "desired": desired})
 

@@ -35,7 +35,7 @@ from trialplane.spec.jobs import collection
 from trialplane.wire import env, escapes, labels, paths, records, rows
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import TrialOutcome, TrialReport, TrialRequest
-from trialplane.wire.states import RunState, TrialState
+from trialplane.wire.states import FailureClass, RunState, TrialState
 
 MAX_LINES = 400  # events written together
 END = b"end"  # on the input: no event will follow
@@ -215,7 +215,10 @@ class Writer:
         batch.add_params(dict(sorted(event.get("params", {}).items())))
         seconds = {"trial_seconds": outcome.ended - outcome.started} if outcome.started else {}
         steps = {f"best_step_{name}": float(step) for name, step in outcome.best_steps.items()}
-        batch.add_metrics({**outcome.metrics, **steps, **seconds}, outcome.ended, event["step"])
+        # Of an attempt without a result they are those of its last report, which MLflow has.
+        is_result = outcome.failure in (None, FailureClass.INVALID) and outcome.state is not TrialState.PRUNED
+        result = outcome.metrics if is_result else {}
+        batch.add_metrics({**result, **steps, **seconds}, outcome.ended, event["step"])
         state = rows.state_of(outcome)
         batch.status = _STATUS[state]
         batch.is_last = self._marks

@@ -121,6 +121,21 @@ def wait(answers: Sequence[Any], timeout: float) -> list[Any]:
     return list(done)
 
 
+def result(answer: Any) -> Any:
+    """What a slot has answered.
+
+    Raises:
+        SlotError: the slot was lost.
+        Exception: the call's own error.
+    """
+    try:
+        return ray.get(answer)
+    except ray.exceptions.RayTaskError as error:
+        raise error.cause or error from None
+    except ray.exceptions.RayError as error:
+        raise errors.SlotError(errors.first_line(error)) from error
+
+
 def store_bytes(roles: Sequence[Role]) -> int:
     """Bytes of the smallest object store of a node with slots; 0 while there is none."""
     slots = [cluster.slot(role.name) for role in roles]

@@ -36,7 +36,7 @@ from trialplane.controller.status import StatusBoard, write_status
 from trialplane.controller.workloads.workload import Workload
 from trialplane.plan import sizes
 from trialplane.spec import jobs
-from trialplane.spec.jobs import Job, Role
+from trialplane.spec.jobs import Job, Role, Study
 from trialplane.wire import env, escapes, labels, paths, progress, records
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import RunStatus, SlotConfig
@@ -263,6 +263,8 @@ class Session:
             role=role.name,
             write=role.write,
             program=role.program,
+            capture=job.capture,
+            keep=job.keep.files if isinstance(job, Study) and job.keep is not None else (),
         )
 
     def _recorded(self, recorder: Recorder, ending: Ending) -> bool:

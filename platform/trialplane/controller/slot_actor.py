@@ -101,6 +101,12 @@ class SlotActor:
             exchange.feed(parcels, arrays)
         return True
 
+    @ray.method(concurrency_group="data")  # type: ignore[untyped-decorator]
+    def remove(self, data: bytes) -> None:
+        """Handles RemoveCheckpoints."""
+        trials = messages.decode(data, messages.REMOVE).trials
+        importlib.import_module("trialplane.worker.trial").remove_checkpoints(self._slot.config, trials)
+
     def close(self) -> None:
         """Ends the slot."""
         self._slot.close()

@@ -223,6 +223,11 @@ class SlotPool:
         """Lets the process in a slot save itself and end, within `SlotConfig.grace`; its outcome comes as an event."""
         self._end(slot, messages.StopTrial(message))
 
+    def remove(self, trials: tuple[int, ...]) -> Any:
+        """Has a slot remove all checkpoints of these trials; a reference to its answer, or None when no slot is ready."""
+        actor = next((place.actor for place in self._places.values() if place.node and not place.leaving), None)
+        return None if actor is None else actor.remove.remote(messages.encode(messages.RemoveCheckpoints(trials)))
+
     def running(self) -> dict[int, TrialRequest]:
         """Slot → the attempt in it."""
         return {place.index: place.running.request for place in self._places.values() if place.running is not None}

@@ -4,8 +4,9 @@
     trainer = Trainer(model, arguments, …, callbacks=[huggingface.TrialCallback()])
     trainer.train(resume_from_checkpoint=huggingface.resume_from())
 
-Metrics have the names that the Trainer logs: `loss`, `eval_loss`, `eval_accuracy`. What is reported is in MLflow too, so
-leave `report_to` at "none": otherwise MLflow gets each number twice.
+Metrics have the names that the Trainer logs: `loss`, `eval_loss`, `eval_accuracy`. What is reported is in MLflow too: in a
+trial transformers' own callback for MLflow leaves the metrics out, and what those for W&B and TensorBoard write is not
+captured as well. A job with `capture: hf` needs none of these lines but for the checkpoints.
 
 There is no backend for `Trainer.hyperparameter_search`: it would get a Trainer that holds the model and the data in this
 process, and cannot be sent to trials; and in a trial there is nothing left to search. What `hp_space` returned becomes the
@@ -14,13 +15,15 @@ process, and cannot be sent to trials; and in a trial there is nothing left to s
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.integrations import integration_utils
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
@@ -39,7 +42,10 @@ class TrialCallback(TrainerCallback):  # type: ignore[misc]  # transformers has 
     folder (see `output_dir`), nothing is saved for the next attempt, and this one ends at once.
     """
 
+    is_used: ClassVar[bool] = False  # in this process
+
     def __init__(self) -> None:
+        TrialCallback.is_used = True
         self._reports = Reports()
         self._training = False
         self._stops = False
@@ -104,6 +110,26 @@ class TrialCallback(TrainerCallback):  # type: ignore[misc]  # transformers has 
         self._reports.add(state.global_step, metrics or {})
         if not self._training:
             self._reports.send()
+
+
+def _report_once(logger: type[TrainerCallback]) -> None:
+    """Has no metric that ours reports come by another of transformers' callbacks."""
+    log = logger.on_log
+
+    @functools.wraps(log)
+    def on_log(self: TrainerCallback, args: TrainingArguments, state: TrainerState, *given: Any, **named: Any) -> None:
+        ctx = trialplane.current()
+        if ctx is None or not TrialCallback.is_used:
+            log(self, args, state, *given, **named)
+        elif logger is not integration_utils.MLflowCallback:
+            with ctx.uncaptured():
+                log(self, args, state, *given, **named)
+
+    logger.on_log = on_log
+
+
+for _logger in (integration_utils.MLflowCallback, integration_utils.TensorBoardCallback, integration_utils.WandbCallback):
+    _report_once(_logger)
 
 
 def output_dir(otherwise: str) -> str:

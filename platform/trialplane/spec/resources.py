@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from trialplane.spec import models, values
 
@@ -84,6 +84,29 @@ class Retries(models.Model):
         description="After the pod, node or slot was lost. Of a training: this often without getting further, then they "
         "count anew.",
     )
+
+
+class Keep(models.Model):
+    """Which trials' checkpoints outlive the trials."""
+
+    best: values.Integer = Field(
+        gt=0,
+        description="Of so many of the best trials. Those of a trial that was pruned, has failed for good, or was beaten by "
+        "so many, are removed once that is recorded; those of one that is to go on are not.",
+    )
+    files: tuple[str, ...] = Field(
+        default=(),
+        description="Files of the folder in which a trial runs that are put beside its checkpoints, into files/, when it is "
+        "complete: model.pt, out/*.safetensors.",
+    )
+
+    @field_validator("files")
+    @classmethod
+    def _below(cls, files: tuple[str, ...]) -> tuple[str, ...]:
+        for path in files:
+            if path.startswith("/") or ".." in path.split("/") or not path.strip("./"):
+                raise ValueError(f"{path!r} must name files below the folder in which a trial runs: model.pt, out/*.pt")
+        return files
 
 
 class Checkpoints(models.Model):

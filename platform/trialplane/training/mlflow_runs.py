@@ -18,14 +18,13 @@ from __future__ import annotations
 import atexit
 import dataclasses
 import functools
-import importlib.abc
-import importlib.machinery
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
+from trialplane.training import imports
 from trialplane.wire import env, labels
 
 _SERVICE = "mlflow.tracking._tracking_service.utils"
@@ -73,8 +72,9 @@ def watch(environ: Mapping[str, str]) -> None:
     Args:
         environ: the variables that this process was given.
     """
-    if environ.get(env.MLFLOW_TRACKING_URI) and not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Finder())
+    if environ.get(env.MLFLOW_TRACKING_URI):
+        for name, replace in _REPLACED.items():
+            imports.on_import(name, replace)
 
 
 def enter(environ: Mapping[str, str]) -> None:
@@ -241,32 +241,8 @@ def _replace_in_fluent(module: ModuleType) -> None:
         setattr(module, name, function)
 
 
-_REPLACED: Mapping[str, Callable[[ModuleType], None]] = {
+_REPLACED: Mapping[str, imports.Replace] = {
     _SERVICE: _replace_in_service,
     _CLIENT: _replace_in_client,
     _FLUENT: _replace_in_fluent,
 }
-
-
-class _Finder(importlib.abc.MetaPathFinder):
-    """Finds the modules in which something is replaced as Python does, with a loader that replaces it."""
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        """The module's spec; None for every other module."""
-        if fullname not in _REPLACED:
-            return None
-        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
-        if spec is not None and isinstance(spec.loader, importlib.machinery.SourceFileLoader):
-            spec.loader = _Loader(spec.loader.name, spec.loader.path)
-        return spec
-
-
-class _Loader(importlib.machinery.SourceFileLoader):
-    """Runs a module's code and replaces some of its functions, before anybody else sees them."""
-
-    def exec_module(self, module: ModuleType) -> None:
-        """Runs the module's code."""
-        super().exec_module(module)
-        _REPLACED[module.__name__](module)

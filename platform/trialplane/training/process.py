@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import math
 import os
@@ -38,6 +39,13 @@ def die_with_parent(parent: int) -> None:
 def end_with_parent() -> None:
     """The same for a process whose parent is known to be there, as after a fork."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def flush() -> None:
+    """Flushes what was printed; a full disk, or streams that the job has closed or replaced, change nothing."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            stream.flush()
 
 
 def seed_everything(seed: int) -> None:

@@ -117,6 +117,13 @@ class StartAttempt:
 
 
 @dataclasses.dataclass(frozen=True)
+class RemoveCheckpoints:
+    """Remove all checkpoints of trials that have ended."""
+
+    trials: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
 class KillTrial:
     """End the trial as `failure`."""
 
@@ -447,6 +454,7 @@ class Direction(Generic[M]):
 
 START = Direction[StartAttempt]("a controller", StartAttempt)
 ANSWER = Direction[AnswerReport]("a controller", AnswerReport)
+REMOVE = Direction[RemoveCheckpoints]("a controller", RemoveCheckpoints)
 CONTROL = Direction[Control]("a controller", Control)
 FETCH = Direction[Fetch]("a controller", Fetch)
 FEED = Direction[FeedParcels]("a controller", FeedParcels)

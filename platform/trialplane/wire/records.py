@@ -117,6 +117,9 @@ class SlotConfig:
         role: "trial"; of a collection "worker" or "learner".
         write: for the learner that writes files: how and where, as `spec.jobs.collection.Write` says.
         program: the script or command that its trials run instead of the entrypoint, or None.
+        capture: libraries whose calls become reports: wandb, mlflow, tensorboard, hf; None for wandb where its package is
+            missing.
+        keep: files of a trial's folder that are put beside its checkpoints when it is complete.
     """
 
     run: str
@@ -139,6 +142,8 @@ class SlotConfig:
     role: str = "trial"
     write: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     program: Program | None = None
+    capture: tuple[str, ...] | None = None
+    keep: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)

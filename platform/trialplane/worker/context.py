@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import os
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -56,11 +58,40 @@ class Origin:
     was_read: bool = False
 
 
-@dataclasses.dataclass
-class Steps:
-    """The newest step that was reported; -1 before the first."""
+class Points:
+    """Which points of a trial's metrics count, where the same metric comes by several ways: each is recorded once.
 
-    newest: int = -1
+    A metric counts as it comes first, by the job's own reports or by a library whose calls are captured. The job's own
+    reports take a metric over, but for a first point that has come already.
+
+    Attributes:
+        newest: the newest step that the job itself has reported; -1 before the first.
+        is_paused: whether what libraries log does not count now.
+        lock: held while a report is sent, as libraries log from threads of their own.
+    """
+
+    def __init__(self) -> None:
+        self.newest = -1
+        self.is_paused = False
+        self.lock = threading.RLock()
+        self._sources: dict[str, tuple[str, float]] = {}  # metric → by which way it counts, and its newest value
+
+    def counted(self, source: str, metrics: Mapping[str, float]) -> dict[str, float]:
+        """Those metrics of a report that count.
+
+        Args:
+            source: the library that logs them; "" for the job's own reports.
+            metrics: by name.
+        """
+        counted = {}
+        for name, value in metrics.items():
+            before, newest = self._sources.get(name, (source, math.nan))
+            if source and (before != source or self.is_paused):
+                continue
+            self._sources[name] = source, value
+            if before == source or newest != value:
+                counted[name] = value
+        return counted
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,7 +136,7 @@ class Context:
     _origin: Origin = dataclasses.field(default_factory=Origin, repr=False)
     _stop: stopping.Stop = dataclasses.field(default_factory=stopping.Stop, repr=False)
     _pulse: Pulse | None = dataclasses.field(default=None, repr=False)
-    _steps: Steps = dataclasses.field(default_factory=Steps, repr=False)
+    _points: Points = dataclasses.field(default_factory=Points, repr=False)
 
     @property
     def is_main(self) -> bool:
@@ -166,22 +197,45 @@ class Context:
             Finished: the job's `stop` ends it. Do not catch it.
             ValueError: the step is negative, or too large for a database.
         """
-        step = self._steps.newest + 1 if step is None else step
+        step = self._points.newest + 1 if step is None else step
         if not 0 <= step < records.STEPS:
             raise ValueError(f"ctx.report(step={step}): a step is a whole number from 0 to {records.STEPS - 1}")
         values = {name: float(value) for name, value in metrics.items()}
-        self._steps.newest = int(step)
-        if self._reporter(int(step), values):
-            raise Pruned(f"pruned at step {step}")
+        self._points.newest = int(step)
+        self._send("", int(step), values)
 
-    def note(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Reports what the job has logged elsewhere, in code that an exception must not leave; a pruned trial gets SIGTERM.
+    def note(self, source: str, step: int, metrics: Mapping[str, float], *, waits: bool = False) -> None:
+        """Reports what the job has logged by another library, but for metrics that are reported in another way already.
 
         Args:
+            source: the library.
             step: as of `report`, but one out of range is brought into it.
             metrics: by name.
+            waits: whether the library's call may raise; otherwise a pruned trial gets SIGTERM.
+
+        Raises:
+            Pruned: as of `report`, if it waits.
+            Finished: as of `report`, if it waits.
         """
-        self._reporter(min(max(0, int(step)), records.STEPS - 1), metrics, waits=False)
+        self._send(source, min(max(0, int(step)), records.STEPS - 1), metrics, waits=waits)
+
+    @contextlib.contextmanager
+    def uncaptured(self) -> Iterator[None]:
+        """While this lasts nothing that libraries log is reported: it is in what the job itself reports."""
+        before, self._points.is_paused = self._points.is_paused, True
+        try:
+            yield
+        finally:
+            self._points.is_paused = before
+
+    def _send(self, source: str, step: int, metrics: Mapping[str, float], *, waits: bool = True) -> None:
+        with self._points.lock:
+            counted = self._points.counted(source, metrics)
+            if not counted and metrics:
+                return
+            pruned = self._reporter(step, counted) if waits else self._reporter(step, counted, waits=False)
+        if pruned:
+            raise Pruned(f"pruned at step {step}")
 
     def path(self, name: str) -> Path:
         """The parameter `name` as a path; a relative one is below the job's folder.
@@ -240,6 +294,12 @@ def report(step: int | None = None, **metrics: float) -> None:
     """
     if (ctx := current()) is not None:
         ctx.report(step, **metrics)
+
+
+def note(source: str, step: int, metrics: Mapping[str, float], *, waits: bool = False) -> None:
+    """As `Context.note`, for the trial that runs; does nothing outside of a trial."""
+    if (ctx := current()) is not None and metrics:
+        ctx.note(source, step, metrics, waits=waits)
 
 
 def params() -> Mapping[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import compileall
 import contextlib
+import functools
 import importlib.util
 import json
 import multiprocessing
@@ -141,7 +142,7 @@ class Script:
         folder = _enter(self._program, ctx)
         file = folder / self._program.script if self._program.cwd == "code" else ctx.code / self._program.script
         if any(source.source == "mlflow" for source in self._program.metrics):
-            mlflow_runs.report_to(ctx.note)
+            mlflow_runs.report_to(functools.partial(ctx.note, "mlflow"))
         main = types.ModuleType("__main__")
         main.__file__ = str(file)
         sys.argv = [self._program.script, *_arguments(self._program, ctx)]
@@ -270,9 +271,7 @@ def _end_fork(error: BaseException | None) -> None:
     elif error is not None:
         traceback.print_exception(error)
         code = 1
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
-            stream.flush()
+    process.flush()
     os._exit(code)
 
 
@@ -283,9 +282,8 @@ def _last_line() -> str:
 
 def _output() -> str:
     """The end of what this trial has printed."""
+    process.flush()
     with contextlib.suppress(OSError, ValueError):
-        sys.stdout.flush()
-        sys.stderr.flush()
         file = Path(f"/proc/self/fd/{sys.__stderr__.fileno() if sys.__stderr__ else 2}").resolve()
         if file.is_file():
             with file.open("rb") as stream:

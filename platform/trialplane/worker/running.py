@@ -163,7 +163,7 @@ class Running:
             self.pid, self.method, self.handle = pid, method, handle
             if self.killed:
                 self._signal(signal.SIGKILL)
-            elif self.stopping:
+            elif self.stopping or self.over is not None:
                 self._signal(signal.SIGTERM)
 
     def ended(self) -> None:

@@ -144,7 +144,8 @@ class Slot:
         )
         if self.config.program is not None and request.node == 0:
             runs_in = programs.folder(self.config.program, workdir)
-            running.reader = Reader(self.config.program, file, runs_in, time.time())
+            code = Path(self.config.code) if self.config.program.cwd == "code" else None
+            running.reader = Reader(self.config.program, file, runs_in, time.time(), code)
         self._running = running
         if self.config.role != "trial":
             running.exchange = exchange.Exchange(request, running.send, weights, workdir)

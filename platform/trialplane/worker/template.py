@@ -31,7 +31,7 @@ from trialplane import policies
 from trialplane.policies import spawn
 from trialplane.training import mlflow_runs, process
 from trialplane.wire import env, messages, records
-from trialplane.worker import channel, context, outcomes, roles, trial, usage
+from trialplane.worker import capture, channel, context, outcomes, roles, trial, usage
 
 _PR_SET_CHILD_SUBREAPER = 36
 TRACKER_GRACE = 2.0  # seconds
@@ -47,6 +47,7 @@ def main() -> None:
     began = time.monotonic()
     with _ending_with(control):
         try:
+            capture.prepare(config)
             run = trial.import_job(config)
             roles.of(config)  # its modules are imported once, here
             _warm_mlflow()

@@ -20,17 +20,18 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from trialplane import errors, policies
 from trialplane.spec import program
 from trialplane.training import mlflow_runs, process, progress
+from trialplane.training.steps import stores
 from trialplane.wire import env, messages, paths, records
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.states import TrialState
-from trialplane.worker import context, objective, outcomes, programs, stopping
+from trialplane.worker import capture, context, objective, outcomes, programs, stopping
 from trialplane.worker.channel import Channel, TrialChannel
 
 # The work of a trial's process between its request and its outcome; see `roles`.
@@ -93,7 +94,7 @@ def end_after(serve: Callable[[], int], parent: int, leader: bool = False) -> No
         traceback.print_exc()
     finally:
         atexit._run_exitfuncs()  # what the job itself registered
-        flush()
+        process.flush()
         os._exit(code)
 
 
@@ -106,7 +107,7 @@ def _serve(run: context.Run | None, channel: TrialChannel, role_of: Callable[[re
     started = time.time()
     outcome = role_of(config)(run, message, channel)
     outcome = dataclasses.replace(outcome, started=started, ended=time.time(), pid=os.getpid())
-    flush()
+    process.flush()
     send_end(channel, request, outcome)
     return 0
 
@@ -203,6 +204,8 @@ def run_job(
     if origin.place is not None and is_first:
         reporter.remark = lambda: "" if origin.was_read else _UNREAD.format(run=request.resume)
     try:
+        if config.role != "worker":  # which has no reports
+            capture.begin(config, request)
         if run is None:
             run = import_job(config)
             process.seed_everything(request.seed)  # again: the imports may just have loaded numpy and torch
@@ -236,6 +239,9 @@ def run_job(
             ended = f"was {early}"
         if of_the_rank.get("rank", 0) > 0:  # what counts is rank 0's
             return records.TrialOutcome(number=request.number, state=TrialState.COMPLETE)
+        if config.keep:
+            runs_in = workdir if config.program is None else programs.folder(config.program, workdir)
+            stores.put_files(checkpoints(config, request.run, request.trial), runs_in, config.keep)
         if config.program is not None:  # the slot adds what it has read, and judges whether that is all
             found = records.TrialOutcome(request.number, TrialState.COMPLETE, metrics=reporter.newest)
             return dataclasses.replace(found, early=bool(early), message=early)
@@ -269,11 +275,14 @@ def checkpoints(config: records.SlotConfig, run: str, trial: int) -> str:
     return paths.trial_checkpoints(checkpoint_place(config, run), run, trial)
 
 
-def flush() -> None:
-    """Flushes what the job printed."""
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):  # a full disk must not change the outcome
-            stream.flush()
+def remove_checkpoints(config: records.SlotConfig, trials: Iterable[int]) -> None:
+    """Removes all checkpoints of trials that have ended, from the slot's side.
+
+    Raises:
+        CheckpointError: they cannot be removed.
+    """
+    for trial in trials:
+        stores.remove_all(checkpoints(config, config.run, trial))
 
 
 class Reporter:

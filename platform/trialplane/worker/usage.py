@@ -108,9 +108,7 @@ def _parse_and_end(
     except BaseException:  # noqa: BLE001  whatever else it does here, it is judged when it runs
         code = 0
     finally:
-        with contextlib.suppress(BaseException):
-            sys.stdout.flush()
-            sys.stderr.flush()
+        process.flush()
         os._exit(code)
 
 

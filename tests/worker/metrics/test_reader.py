@@ -19,12 +19,20 @@ STDOUT = MetricSource("stdout")
 class Trial:
     """A trial whose files the test writes itself."""
 
-    def __init__(self, root: Path, *sources: MetricSource, names: tuple[str, ...] = ("acc",)) -> None:
+    def __init__(
+        self,
+        root: Path,
+        *sources: MetricSource,
+        names: tuple[str, ...] = ("acc",),
+        script: str = "",
+        code: Path | None = None,
+    ) -> None:
         self.log = root / "attempt-1.log"
         self.folder = root / "work"
         self.folder.mkdir()
         self.log.write_text("from an earlier process: loss=99\n")
-        self.reader = Reader(Program(script="train.py", metrics=sources, names=names), self.log, self.folder, 0.0)
+        program = Program(script=script, metrics=sources, names=names)
+        self.reader = Reader(program, self.log, self.folder, 0.0, code)
         self._now = 0.0
 
     def prints(self, text: str) -> None:
@@ -215,3 +223,54 @@ def test_names_without_an_end_are_bounded(tmp_path: Path) -> None:
     trial.prints("".join(f"m{index}=1\n" for index in range(2 * reader.MOST_NAMES)))
     trial.read(ended=True)
     assert len(trial.reader.newest) == reader.MOST_NAMES
+
+
+def test_what_a_script_prints_and_reports_is_read_once(tmp_path: Path) -> None:
+    """Its first report comes after its first line, within a moment; what it only prints is read, in order."""
+    trial = Trial(tmp_path, STDOUT, script="train.py")
+    trial.prints("step 1 acc=0.5 loss=2\nstep 2 acc=0.6 loss=1\n")
+    assert trial.read() == []
+    trial.reader.leave_out(["acc"])
+    assert trial.read() == [(1, {"loss": 2.0}), (2, {"loss": 1.0})]
+    trial.prints("step 3 acc=0.7 loss=0.5\n")
+    assert trial.read() == [] and trial.read() == [(3, {"loss": 0.5})]
+    trial.prints("f1=0.5\n")
+    assert trial.read(ended=True) == [(3, {"f1": 0.5})], "nothing is held back once the script has ended"
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "rows"),
+    [
+        ("m.csv", "step,acc\n", ["1,0.5\n", "2,0.6\n", "3,0.7\n"]),
+        ("m.jsonl", "", ['{"step": 1, "acc": 0.5}\n', '{"step": 2, "acc": 0.6}\n', '{"step": 3, "acc": 0.7}\n']),
+    ],
+)
+def test_the_rows_of_a_file_that_is_written_anew_count_once(tmp_path: Path, name: str, before: str, rows: list[str]) -> None:
+    """As by `DataFrame.to_csv` after each epoch; a read may come while the file is empty."""
+    trial = Trial(tmp_path, MetricSource("file", path=name))
+    file, found = trial.folder / name, []
+    for count in (1, 2, 3):
+        file.write_text("")
+        found += trial.read()
+        file.write_text(before + "".join(rows[:count]))
+        found += trial.read()
+    assert found + trial.read(ended=True) == [(1, {"acc": 0.5}), (2, {"acc": 0.6}), (3, {"acc": 0.7})]
+
+
+def test_a_value_that_is_written_over_is_read_again(tmp_path: Path) -> None:
+    """A file of the same size, or a larger one, in which the newest state stands alone."""
+    trial = Trial(tmp_path, MetricSource("file", path="state.json"))
+    found = []
+    for text in ('{"step": 1, "acc": 0.5}\n', '{"step": 2, "acc": 0.6}\n', '{"step": 10, "acc": 0.625}\n'):
+        (trial.folder / "state.json").write_text(text)
+        found += trial.read()
+    assert found + trial.read(ended=True) == [(1, {"acc": 0.5}), (2, {"acc": 0.6}), (10, {"acc": 0.625})]
+
+
+def test_rows_that_came_with_the_code_are_not_the_trials(tmp_path: Path) -> None:
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "m.csv").write_text("step,acc\n1,0.9\n2,0.95\n")
+    trial = Trial(tmp_path, MetricSource("file", path="m.csv"), code=code)
+    (trial.folder / "m.csv").write_text((code / "m.csv").read_text() + "3,0.5\n")
+    assert trial.read(ended=True) == [(3, {"acc": 0.5})]

@@ -50,7 +50,7 @@ def note(ctx, **facts):
 
 def looks(ctx):
     names = ["RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "OMP_NUM_THREADS"]
-    names += ["MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT", "TMPDIR"]
+    names += ["MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_RUN_ID", "TMPDIR"]
     note(
         ctx,
         env={name: os.environ.get(name) for name in names},

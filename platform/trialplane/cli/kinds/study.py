@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, cast
 
 from trialplane import errors
-from trialplane.cli import output
+from trialplane.cli import names, output
 from trialplane.cli.kinds import presenter
 from trialplane.cli.kinds.presenter import Column, Live, Presenter, Table
 from trialplane.wire.records import RunStatus, TrialRow
@@ -49,7 +49,9 @@ class StudyPresenter(Presenter):
         yield f"logs are in {handle.log_place()}: `platform logs {name}`, `platform logs {name} TRIAL`"
         if status.ended_trials:
             yield f"see them all: `platform results {name}`, `platform ui`"
-        if status.best is not None:
+        if status.best is not None and status.job not in names.jobs():  # a script, a function, or a folder elsewhere
+            yield f"the best as YAML: `platform best {name}`"
+        elif status.best is not None:
             local = "" if handle.target.remote else " --local"
             again = f"platform submit hpo {status.job} --params best.yaml{local}"
             yield f"use the best: `platform best {name} > best.yaml`, `{again}`"

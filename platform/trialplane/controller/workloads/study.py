@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from trialplane.controller import endings
+from trialplane.controller import endings, keeping
 from trialplane.controller.counts import Alike
 from trialplane.controller.endings import Ending
 from trialplane.controller.gangs import GangPool
 from trialplane.controller.ledger import Ledger
+from trialplane.controller.slot_events import SlotEvent
 from trialplane.controller.slots import SlotPool
 from trialplane.controller.workloads.workload import Workload
+from trialplane.spec.jobs import Study
 from trialplane.wire import messages
 from trialplane.wire.progress import StudyProgress
 from trialplane.wire.records import TrialOutcome, TrialReport, TrialRequest
@@ -23,6 +25,9 @@ class StudyWorkload(Workload):
     def __init__(self, ledger: Ledger, slots: SlotPool | GangPool) -> None:
         super().__init__(ledger, slots)
         counts = ledger.counts
+        job, self._keeping = ledger.job, None
+        if isinstance(job, Study) and job.keep is not None:
+            self._keeping = keeping.Keeping(job, slots, ledger.newest.values())
         self._alike = Alike(ledger.job.budget.failed_alike, bool(counts.complete or counts.pruned))
 
     def _prunes(self, report: TrialReport) -> bool:
@@ -32,8 +37,22 @@ class StudyWorkload(Workload):
         return self._ledger.suggest(request.number, wanted)
 
     def ended(self, request: TrialRequest, outcome: TrialOutcome) -> None:
-        """Compares a failure with those before it."""
+        """Compares a failure with those before it, and lets go of the checkpoints of trials that are none of the best."""
         self._alike.ended(request, outcome)
+        if self._keeping is not None:
+            self._keeping.ended(self._ledger.newest[request.trial])
+
+    def events(self, timeout: float) -> Iterator[SlotEvent]:
+        """As of any workload; in between checkpoints are removed."""
+        if self._keeping is not None:
+            self._keeping.remove()
+        yield from super().events(timeout)
+
+    def close(self) -> None:
+        """Ends all slots, once the checkpoints that are to go are gone."""
+        if self._keeping is not None:
+            self._keeping.settle()
+        super().close()
 
     def failed(self) -> Ending | None:
         """The run's ending, if the first trials have failed alike."""

@@ -79,6 +79,23 @@ class Input(models.Model):
         return {name: value if isinstance(value, tuple) else (value,) for name, value in both.items() if value is not None}
 
 
+CAPTURED = ("wandb", "mlflow", "tensorboard", "hf")
+
+
+def _captured(value: Any) -> Any:
+    if value == "none":
+        return ()
+    return (value,) if isinstance(value, str) else value
+
+
+_NAMES = {"enum": list(CAPTURED)}
+Captured = Annotated[
+    tuple[Literal["wandb", "mlflow", "tensorboard", "hf"], ...],
+    BeforeValidator(_captured),
+    WithJsonSchema({"anyOf": [{"enum": [*CAPTURED, "none"]}, {"type": "array", "items": _NAMES}]}),
+]
+
+
 Objectives = Annotated[tuple[Objective, ...], Field(min_length=1)]
 
 
@@ -120,6 +137,11 @@ class Base(models.Model):
         default_factory=dict, description="Environment variables that set a field: HPO_EPOCHS: params.epochs."
     )
     objectives: Objectives = Field(description="What to optimize; several make a multi-objective study.")
+    capture: Captured | None = Field(
+        default=None,
+        description="Libraries whose calls become reports of the trial: wandb, without its package or an account, mlflow, "
+        "tensorboard, hf (transformers' Trainer), or none. When left out, wandb where its package is not installed.",
+    )
     budget: Budget = Field(default_factory=Budget, description="When to stop before all trials have ended.")
     retries: Retries = Field(default_factory=Retries, description="How often to retry a trial that crashed, or was lost.")
     resources: Resources = Field(default_factory=Resources, description="Resources of one trial on each node.")
@@ -230,7 +252,7 @@ def search_fields(refusal: str) -> dict[str, str]:
     hints = {
         **dict.fromkeys(("space", "enqueue"), "write the values into params"),
         "sampler": "nothing is drawn",
-        **dict.fromkeys(("pruner", "constraints"), "nothing is compared"),
+        **dict.fromkeys(("pruner", "constraints", "keep"), "nothing is compared"),
     }
     return {field: f"{refusal}: {hint}" for field, hint in hints.items()}
 

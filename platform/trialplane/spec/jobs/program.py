@@ -206,7 +206,9 @@ def of(job: Ranked) -> Program | None:
     given = _arguments_of(job)
     search = job.search
     watched = [] if search.pruner.metric is None else [search.pruner.metric]
-    metrics = [program.MetricSource(one) for one in _USUAL] if job.metrics is None else [one.plain for one in job.metrics]
+    # What a library is known to report is not guessed from the output as well.
+    usual = _USUAL if set(job.capture or ()) <= {"mlflow"} else _USUAL[1:]
+    metrics = [program.MetricSource(one) for one in usual] if job.metrics is None else [one.plain for one in job.metrics]
     return Program(
         script=job.script or "",
         command=job.command or (),
@@ -218,6 +220,19 @@ def of(job: Ranked) -> Program | None:
         names=tuple(dict.fromkeys([*job.required_metrics, *watched])),
         sample=None if search.function else {**job.params, **search.start_point()},
     )
+
+
+def _captured(job: Ranked, broken: Collection[Place]) -> Iterator[Issue]:
+    """What is read where it is captured already, or cannot be captured."""
+    captured = set(job.capture or ())
+    if job.command and captured:
+        cure = "write metrics: tensorboard, say, or run a Python file as script"
+        yield Issue(("capture",), f"reaches into a script, and a command is a process of its own; {cure}")
+    elif ("metrics",) not in broken:
+        for index, one in enumerate(job.metrics or ()):
+            if one.source in captured - {"mlflow"}:
+                cure = "drop it, or drop it from capture"
+                yield Issue(("metrics", index), f"{one.source} is in capture, which reports the same; {cure}")
 
 
 def _arguments_of(job: Ranked) -> Arguments:
@@ -235,6 +250,7 @@ def check(job: Ranked, broken: Collection[Place]) -> Iterator[Issue]:
             if getattr(job, name) is not None and not {("script",), ("command",)} & set(broken):
                 yield Issue((name,), "is for a script or a command: write script: train.py, or drop it")
         return
+    yield from _captured(job, broken)
     if "entrypoint" in job.model_fields_set and ("entrypoint",) not in broken:
         yield Issue(("entrypoint",), f"stands beside {field}; keep one of them")
     if {("params",), ("space",)} & {place[:1] for place in broken} or job.search.function:

@@ -16,7 +16,7 @@ from trialplane.spec.jobs.ranked import Ranked
 from trialplane.spec.jobs.roles import Role
 from trialplane.spec.options import Kind
 from trialplane.spec.program import styled
-from trialplane.spec.resources import Checkpoints
+from trialplane.spec.resources import Checkpoints, Keep
 from trialplane.spec.sampling import Pruner, Sampler
 from trialplane.spec.search import Constraint, Search
 
@@ -61,6 +61,9 @@ class Study(Ranked):
     pruner: Pruner = Field(default_factory=lambda: Pruner(name="none"), description="How bad trials are stopped early.")
     trials: values.Integer = Field(default=20, gt=0, description="Number of trials; a retry is not counted.")
     parallel: values.Integer = Field(default=1, gt=0, description="Number of trials at the same time.")
+    keep: Keep | None = Field(
+        default=None, description="Whose checkpoints stay, for example best: 3; all when left out. Needs one objective."
+    )
     enqueue: tuple[dict[str, values.Plain], ...] = Field(
         default=(), description="Points to try first; parameters that a point leaves out are drawn."
     )
@@ -86,8 +89,8 @@ class Study(Ranked):
 
     @property
     def keeps_checkpoints(self) -> bool:
-        """Whether its trials save checkpoints: if the job configures them."""
-        return self.checkpoints != Checkpoints()
+        """Whether its trials save checkpoints: if the job configures them, or which of them stay."""
+        return self.checkpoints != Checkpoints() or self.keep is not None
 
     def roles(self) -> tuple[Role, ...]:
         """The trials that run at the same time."""
@@ -155,6 +158,9 @@ class Study(Ranked):
             yield from _enumerable(self)
         if not {("sampler",), ("objectives",)} & set(broken):
             yield from _reference_points(self)
+        if self.keep is not None and len(self.objectives) > 1:
+            why = "with several objectives there is a front, which may hold any number of trials, and no best ones; drop it"
+            yield Issue(("keep",), why)
         if self.cluster.autoscale and self.nodes > 1:
             why = "the nodes of a trial must all be there before it starts; drop it"
             yield Issue(("cluster", "autoscale"), why)

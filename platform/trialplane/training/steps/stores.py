@@ -11,7 +11,7 @@ import os
 import shutil
 import tempfile
 import zlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -125,6 +125,58 @@ def records(store: Store) -> tuple[list[record.Saved], list[errors.CheckpointDam
         except errors.CheckpointDamaged as error:
             damaged.append(error)
     return found, damaged
+
+
+def put_files(place: str, folder: Path, patterns: Iterable[str]) -> None:
+    """Copies files into `files/` of a folder of checkpoints, under their paths below `folder`.
+
+    Args:
+        place: a local folder or an fsspec URL.
+        folder: where the files are.
+        patterns: of the files, with wildcards, below it.
+
+    Raises:
+        CheckpointError: they cannot be copied.
+    """
+    found = sorted({file for pattern in patterns for file in folder.glob(pattern) if file.is_file()})
+    try:
+        for file in found:
+            target = f"{place}/files/{file.relative_to(folder)}"
+            if "://" in place and not place.startswith("file://"):
+                import fsspec  # only who writes to a URL needs it
+
+                files, path = fsspec.url_to_fs(target)
+                files.put_file(str(file), path)
+            else:
+                copy = Path(target.removeprefix("file://"))
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(file, copy)
+    except (OSError, ImportError, ValueError) as error:
+        raise errors.CheckpointError(f"files of {folder} cannot be copied to {place}/files: {error}") from error
+
+
+def remove_all(place: str) -> None:
+    """Removes a folder of checkpoints, with everything in it; one that is not there is removed.
+
+    Args:
+        place: a local folder or an fsspec URL.
+
+    Raises:
+        CheckpointError: it cannot be removed.
+    """
+    try:
+        if "://" in place and not place.startswith("file://"):
+            import fsspec  # only who writes to a URL needs it
+
+            files, root = fsspec.url_to_fs(place)
+            files.invalidate_cache()
+            files.rm(root, recursive=True)
+        else:
+            shutil.rmtree(place.removeprefix("file://"))
+    except FileNotFoundError:
+        return
+    except (OSError, ImportError, ValueError) as error:
+        raise errors.CheckpointError(f"{place} cannot be removed: {error}") from error
 
 
 class FolderStore:

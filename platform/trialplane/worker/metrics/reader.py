@@ -6,6 +6,8 @@ bounded, so that a program that writes without an end holds nothing up.
 
 from __future__ import annotations
 
+import collections
+import contextlib
 import csv
 import math
 import os
@@ -27,9 +29,12 @@ _LONGEST_ROW = 1 << 20  # bytes
 MOST_FILES = 50  # that match a path
 INTERVAL = 0.1  # seconds between two reads
 LOOK_INTERVAL = 1.0  # seconds between two looks for new files
+HOLD = 1.0  # seconds for a script to report by itself a metric that it has just printed for the first time
 LIVE = 0.05  # seconds that a read takes while the program runs, or little more
 _LAST = 4 << 20  # bytes of text that are read after the end of the program; of more, the end
 _LAST_OF_LOGGERS = 64 << 20  # the same of a logger's file, whose records cannot be told apart from the middle
+_MOST_LINES = 200_000  # of a file that are remembered, by which one that is written anew is recognized
+_BEFORE = 64  # bytes before the place in a file that tell the same
 
 _OTHER_RANK = re.compile(r"\[rank [1-9]\d*\] ")
 Report = tuple[int, dict[str, float]]
@@ -43,6 +48,7 @@ class Reader:
         log: file of the trial's output.
         folder: in which the program runs.
         now: seconds since the epoch when the trial began: files that were there before are not its own.
+        code: what `folder` is a copy of; what came with it is not the trial's. None for an empty folder.
 
     Attributes:
         remarks: what could not be read, for the user.
@@ -50,13 +56,16 @@ class Reader:
         finite: the newest one that is finite.
     """
 
-    def __init__(self, program: Program, log: Path, folder: Path, now: float) -> None:
+    def __init__(self, program: Program, log: Path, folder: Path, now: float, code: Path | None = None) -> None:
         self.newest: dict[str, float] = {}
         self.finite: dict[str, float] = {}
         self.remarks: list[str] = []
         self._reported: set[str] = set()
-        self._folder = folder
+        self._folder, self._code = folder, code
         self._began = now
+        self._held: collections.deque[tuple[float, Report]] = collections.deque()  # with when each is due
+        self._young: dict[str, float] = {}  # metric → until when its reports are held
+        self._hold = HOLD if program.script else 0.0  # a command's own process cannot report
         self._sources = [_Source(source, program.names) for source in program.metrics]
         self._tails: list[_Tail] = []
         for source in self._sources:
@@ -94,11 +103,23 @@ class Reader:
             made += self._steps.flush()
         if len(made) > MOST:
             made = [made[len(made) * (index + 1) // MOST - 1] for index in range(MOST)]
-        return made
+        return self._due(made, now, ended)
 
     def leave_out(self, metrics: Iterable[str]) -> None:
-        """Reads these metrics no more: the program reports them itself."""
+        """Reads these metrics no more, and drops what was just read of them: the program reports them itself."""
         self._reported.update(metrics)
+
+    def _due(self, made: list[Report], now: float, ended: bool) -> list[Report]:
+        """The reports that are due, in order, without the metrics that the program has come to report itself."""
+        for step, metrics in made:
+            until = max((self._young.setdefault(name, now + self._hold) for name in metrics), default=now)
+            self._held.append((until, (step, metrics)))
+        due: list[Report] = []
+        while self._held and (ended or self._held[0][0] <= now):
+            step, metrics = self._held.popleft()[1]
+            if counted := {name: value for name, value in metrics.items() if name not in self._reported}:
+                due.append((step, counted))
+        return due
 
     def missing(self, names: tuple[str, ...]) -> str:
         """What to tell the user when metrics of these names are missing."""
@@ -124,7 +145,15 @@ class Reader:
             for file in sorted(self._folder.glob(pattern))[:MOST_FILES]:
                 # A link could lead anywhere, also to what only the slot may read.
                 if file not in known and file.is_file() and self._is_own(file):
-                    self._tails.append(_Tail(file, source, 0))
+                    self._tails.append(_Tail(file, source, 0, self._came_with(file)))
+
+    def _came_with(self, file: Path) -> bytes:
+        """What a file held when it came with the code."""
+        with contextlib.suppress(OSError):
+            if self._code is not None:
+                with (self._code / file.relative_to(self._folder)).open("rb") as stream:
+                    return stream.read(_LAST_OF_LOGGERS)
+        return b""
 
     def _is_own(self, file: Path) -> bool:
         resolved = file.resolve()
@@ -157,13 +186,24 @@ class _Source:
 
 
 class _Tail:
-    """The new parts of one file."""
+    """The new parts of one file.
 
-    def __init__(self, file: Path, source: _Source, offset: int) -> None:
+    Args:
+        file: to be read.
+        source: of the job.
+        offset: bytes of it that are not read.
+        before: what it held before the trial; lines with which it begins still are left out.
+    """
+
+    def __init__(self, file: Path, source: _Source, offset: int, before: bytes = b"") -> None:
         self.file = file
         self._source = source
         self._offset = offset
+        self._before = b""  # the last bytes that were read
         self._rest = b""
+        # Of a file that a program writes anew at each step, the lines that were read already; for text alone.
+        self._seen = [hash(line) for line in before.split(b"\n")[:_MOST_LINES]]
+        self._line = 0  # the number of the next line
         self._decode = self._decoder()
 
     def _decoder(self) -> Callable[[bytes, bool], Iterator[Found]]:
@@ -173,7 +213,7 @@ class _Tail:
         if source.of.source == "wandb":
             return events.Wandb(source.names).read
         if suffix in (".csv", ".tsv") and not source.of.pattern:
-            return _Table("\t" if suffix == ".tsv" else ",", source).read
+            return _Table("\t" if suffix == ".tsv" else ",", source, self.is_read).read
         return self._of_text
 
     def read(self, ended: bool, deadline: float) -> Iterator[Found]:
@@ -192,17 +232,37 @@ class _Tail:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
                 return
-            if status.st_size < self._offset:  # written anew
-                self._offset, self._rest, self._decode = 0, b"", self._decoder()
+            if self._is_new(descriptor, status.st_size):
+                self._offset, self._before, self._rest, self._line, self._decode = 0, b"", b"", 0, self._decoder()
             most = _LAST if self._source.of.source in ("stdout", "file") else _LAST_OF_LOGGERS
             if ended and status.st_size - self._offset > most:
-                self._offset, self._rest = status.st_size - most, b""
+                self._offset, self._rest, self._seen, self._line = status.st_size - most, b"", [], _MOST_LINES
             file.seek(self._offset)
             while time.monotonic() < deadline and (data := file.read(CHUNK)):
                 self._offset += len(data)
+                self._before = (self._before + data)[-_BEFORE:]
                 yield from self._decode(data, False)
         if ended:
             yield from self._decode(b"", True)
+
+    def _is_new(self, descriptor: int, size: int) -> bool:
+        """Whether the file was written anew since the last read."""
+        if size < self._offset:
+            return True
+        return os.pread(descriptor, len(self._before), self._offset - len(self._before)) != self._before
+
+    def is_read(self, line: bytes) -> bool:
+        """Whether the next line was read before the file was written anew; every whole line of a text is asked for once."""
+        if self._source.of.source == "stdout" or self._line >= _MOST_LINES:
+            return False
+        number, key = self._line, hash(line)
+        self._line += 1
+        if number < len(self._seen):
+            if self._seen[number] == key:
+                return True
+            del self._seen[number:]
+        self._seen.append(key)
+        return False
 
     def _of_text(self, data: bytes, ended: bool) -> Iterator[Found]:
         *whole, self._rest = (self._rest + data).split(b"\n")
@@ -216,6 +276,8 @@ class _Tail:
             shown, _, self._rest = self._rest.rpartition(b"\r")
             whole.append(shown)
         for line in whole:
+            if self.is_read(line):
+                continue
             # Of a bar that was drawn over and over the last state counts.
             text = line.rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace")
             if _OTHER_RANK.match(text):  # reports are those of rank 0
@@ -228,7 +290,8 @@ class _Tail:
 class _Table:
     """The rows of a file with a header, as loggers write it."""
 
-    def __init__(self, delimiter: str, source: _Source) -> None:
+    def __init__(self, delimiter: str, source: _Source, is_read: Callable[[bytes], bool]) -> None:
+        self._is_read = is_read
         self._delimiter = delimiter
         self._source = source
         self._header: list[str] = []
@@ -242,6 +305,7 @@ class _Table:
         elif len(self._rest) > _LONGEST_ROW:
             self._rest = b""
         for line in whole:
+            is_read = self._is_read(line)
             try:
                 row = next(csv.reader([line.decode(errors="replace").rstrip("\r")], delimiter=self._delimiter), [])
             except csv.Error:  # a field that is too long, or not one row
@@ -250,6 +314,8 @@ class _Table:
                 continue
             if not self._header:
                 self._header = row
+                continue
+            if is_read:
                 continue
             read = ((name, lines.number(value)) for name, value in zip(self._header, row, strict=False))
             values = {name: value for name, value in read if value is not None}

@@ -146,7 +146,7 @@ def run_and_end(job: Job, place: Place, channel: RankChannel, parent: int) -> No
             world_size=place.ranks * place.nodes,
             _pulse=pulse,
         )
-        trial.flush()
+        process.flush()
         outcome = dataclasses.replace(outcome, ended=time.time(), pid=os.getpid())
         trial.send_end(channel, job.request, outcome)
         return 0
@@ -161,7 +161,8 @@ def _enter(job: Job, place: Place) -> None:
     faulthandler.enable()
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]  # a TextIOWrapper here
-    os.environ.update(place.env(job.workdir))
+    # The same in all attempts, as torchrun's; torch takes it for the sign that it was launched so.
+    os.environ.update({**place.env(job.workdir), "TORCHELASTIC_RUN_ID": f"{job.request.run}-{job.request.trial}"})
     mlflow_runs.enter({**job.config.env, **job.request.env})
     tempfile.tempdir = None  # read TMPDIR again
     own = place.workdir(job.workdir)

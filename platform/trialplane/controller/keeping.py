@@ -1,0 +1,87 @@
+"""What stays of the trials of a study with `keep`: the checkpoints of the best, and of those that have not ended.
+
+Decided from the ledger alone, once an end is in it: a trial's checkpoints are removed when it has failed, was pruned, or so
+many better ones are complete, and then no later end makes it one of the best again. A slot removes them, as it reaches the
+place where trials save. A controller begins by having all removed once more that are not to be there, so one that was killed
+leaves nothing behind; removing twice does nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Iterable
+
+from trialplane import errors
+from trialplane.controller import ray_session
+from trialplane.controller.gangs import GangPool
+from trialplane.controller.slots import SlotPool
+from trialplane.spec.jobs import Study
+from trialplane.wire import rows
+from trialplane.wire.records import TrialRow
+from trialplane.wire.states import TrialState
+
+log = logging.getLogger(__name__)
+
+PATIENCE = 30.0  # seconds, at the end of a run, for what is still to be removed
+_ENDED = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAILED)  # for good: no attempt follows
+
+
+class Keeping:
+    """Has the checkpoints of a study's worse trials removed.
+
+    Args:
+        job: with `keep`.
+        slots: of the run.
+        ended: the newest attempts of its trials so far.
+    """
+
+    def __init__(self, job: Study, slots: SlotPool | GangPool, ended: Iterable[TrialRow]) -> None:
+        assert job.keep is not None, "a study without it keeps all"
+        self._job = job
+        self._most = job.keep.best
+        self._slots = slots
+        self._best: list[TrialRow] = []
+        self._unwanted: set[int] = set()
+        self._removal: tuple[object, frozenset[int]] | None = None  # the answer that is due, and what is being removed
+        for row in ended:
+            self.ended(row)
+
+    def ended(self, row: TrialRow) -> None:
+        """Takes the end of an attempt, as it is in the ledger."""
+        if row.state not in _ENDED:
+            return
+        best = rows.ranked(self._job, [*self._best, row])
+        self._best = [one for one in best if one.state is TrialState.COMPLETE and one.feasible][: self._most]
+        self._unwanted |= {one.trial for one in best} - {one.trial for one in self._best}
+
+    def remove(self) -> None:
+        """Has a slot remove what is to go, if one is ready and none does already."""
+        if self._removal is not None:
+            answer, trials = self._removal
+            if not ray_session.wait([answer], 0):
+                return
+            self._removal = None
+            try:
+                ray_session.result(answer)
+            except errors.SlotError as error:
+                log.info("checkpoints are removed by another slot: %s", error)
+            except errors.CheckpointError as error:  # the next one would fail as well
+                self._unwanted -= trials
+                numbers = ", ".join(map(str, sorted(trials)))
+                log.warning("the checkpoints of trials %s are left where they are: %s", numbers, error)
+            else:
+                self._unwanted -= trials
+        if self._unwanted and (sent := self._slots.remove(tuple(sorted(self._unwanted)))) is not None:
+            self._removal = sent, frozenset(self._unwanted)
+
+    def settle(self) -> None:
+        """Waits until everything is removed; when no slot gets ready in time, the next controller goes on."""
+        deadline = time.monotonic() + PATIENCE
+        self.remove()
+        with contextlib.suppress(errors.SlotError, errors.EntrypointError):  # no slot starts, which the run has ended with
+            while self._unwanted and time.monotonic() < deadline:
+                for _ in self._slots.events(0.1):  # slots that get ready
+                    pass
+                self.remove()
