@@ -199,6 +199,20 @@ def test_what_a_run_warned_of_is_in_its_last_status_too(opened: Opened) -> None:
     assert session._status(RunState.SUCCEEDED, "all trials ended").warnings == ("the pruner can never prune",)
 
 
+def test_the_advice_of_several_trials_is_given_once(opened: Opened) -> None:
+    loop = Loop(opened.open(job(**{**SEARCH, "trials": 3})), opened.run, None)
+    start = loop.slots.start
+
+    def start_and_end(slot: int, request: TrialRequest) -> None:
+        start(slot, request)
+        loop.slots.end(slot, metrics=LOSS, advice=f"{request.trial} s of imports")
+
+    loop.slots.start = start_and_end  # type: ignore[method-assign,assignment]
+    loop.controller.run()
+    [warning] = loop.board.shown[-1].warnings
+    assert warning.endswith("s of imports")
+
+
 @pytest.mark.parametrize(("first", "then"), [(PAUSED, HURRIED), (CANCELLED, HURRIED)])
 def test_hurry_counts_whatever_the_ending_is(opened: Opened, clock: Clock, first: Ending, then: Ending) -> None:
     loop = Loop(opened.open(job()), opened.run, User(clock, first, then), stays)

@@ -194,6 +194,7 @@ class TrialOutcome:
         mlflow: id of the MLflow run that the trial logged into by itself, or "".
         early: whether the job's `stop` ended it; the rest of its ranks and nodes need not go on.
         best: the best reports, by the metric of an objective that is their best (`of: best`); decided by the ledger.
+        advice: what would make the run's other trials quicker, or "".
     """
 
     number: int
@@ -218,6 +219,7 @@ class TrialOutcome:
     mlflow: str = ""
     best: Mapping[str, BestReport] = dataclasses.field(default_factory=dict)
     early: bool = False
+    advice: str = ""
 
     @property
     def best_steps(self) -> dict[str, int]:
