@@ -6,6 +6,7 @@ Not checked here: what slots do (tests/worker), and Ray (tests/study).
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,6 +35,7 @@ class Slot:
         self.killed: list[int] = []
         self.has_begun = threading.Event()
         self.while_killing: Any = None
+        self.config = _config
 
     def run(self, asked: TrialRequest) -> tuple[object, ...]:
         self.started.append(asked.number)
@@ -147,3 +149,12 @@ def test_what_a_controller_of_another_version_requests_is_an_error(monkeypatch: 
         with pytest.raises(errors.MessageError, match=r"^a controller "):
             call(*given)
     assert slot.requested == []
+
+
+def test_checkpoints_are_removed_from_where_the_slots_trials_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, slot = actor(monkeypatch)
+    slot.config = SlotConfig("toy", "/code", "train:run", str(tmp_path), "/cache")
+    for trial in range(3):
+        (tmp_path / "checkpoints" / "toy" / f"trial-{trial}" / "step-1").mkdir(parents=True)
+    made.remove(messages.encode(messages.RemoveCheckpoints((0, 2, 7))))
+    assert [place.name for place in (tmp_path / "checkpoints" / "toy").iterdir()] == ["trial-1"]

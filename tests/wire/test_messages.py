@@ -29,6 +29,7 @@ REQUEST = TrialRequest("toy", 3, 1, 7, {"lr": 0.1, "layers": [1, 2]}, 5, ("loss"
 OUTCOME = TrialOutcome(7, TrialState.FAILED, FailureClass.ERROR, {"loss": 0.5}, {"note": ["x"]}, "it failed")
 EXAMPLES = [
     (messages.START, messages.StartAttempt(REQUEST)),
+    (messages.REMOVE, messages.RemoveCheckpoints((3, 4))),
     (messages.ANSWER, messages.AnswerReport(prune=False)),
     (messages.CONTROL, messages.KillTrial(FailureClass.TIMEOUT, "too late")),
     (messages.CONTROL, messages.StopTrial("the user paused the run")),

@@ -6,6 +6,7 @@ Not checked here: how the field is read (tests/spec/test_program.py), and what i
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -223,7 +224,7 @@ def test_without_the_package_a_script_reports_by_default(tmp_path: Path, monkeyp
         "import importlib.util as util\nfind = util.find_spec\n"
         "util.find_spec = lambda name, package=None: None if name == 'wandb' else find(name, package)\n"
     )
-    monkeypatch.setenv("PYTHONPATH", str(hidden))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(hidden), os.environ.get("PYTHONPATH", "")]))
     program = Program(script="script.py", metrics=(MetricSource("stdout"),), names=("score",), arguments=())
     with Trials(tmp_path, {"script": SCRIPT}, program=program, keep=("script.py",)) as bench:
         reports, event = bench.trial("", lr=0.5)
