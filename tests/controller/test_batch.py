@@ -37,6 +37,7 @@ from trialplane.wire.paths import RunPaths
         ("eval/f1-macro: a.b_c", "eval/f1-macro: a.b_c"),
         ("recall@5", "recall_5"),
         ("a(b)", "a_b_"),
+        ("++model.lr", "model.lr"),
         ("größe", "größe"),
         ("line\n", "line_"),
         ("\ud800", "_"),

@@ -40,12 +40,12 @@ def test_a_sweep_of_optuna_is_a_job(loaded) -> None:
     made = read(CONFIG)
     job = loaded(made, app=APP)
     assert job.script == "app.py" and (made.copies, made.above) == (("app.py",), True)
-    assert job.arguments.items == ("model.depth={model_depth}", "{hydra}")
+    assert job.arguments.items == ("{hydra}",)
     assert (job.sampler.name, job.sampler.options, job.seed) == ("tpe", {"n_startup_trials": 4}, 7)
     assert (job.trials, job.parallel, job.params) == (30, 3, {"fixed": 4})
     assert job.objectives[0].model_dump() == {"metric": "objective", "direction": "maximize", "of": "last"}
     assert job.space["lr"].log and job.space["act"].choices == ("relu", "a,b", "x")
-    assert job.space["model_depth"].points() == [2, 4, 6, 8]
+    assert job.space["model.depth"].points() == [2, 4, 6, 8]
     found = reasons(made)
     assert "what the function returns" in found["hydra.sweeper"]
     assert "--name" in found["hydra.sweeper.study_name"] and "started by the platform" in found["hydra.launcher"]
@@ -60,7 +60,7 @@ def test_the_basic_sweeper_tries_all(loaded) -> None:
     job = loaded(made, app=APP)
     assert (job.sampler.name, job.trials) == ("grid", 24)
     assert job.space["b"].points() == [0, 1, 2, 3]  # without its end
-    assert job.arguments.items == ("+c={_c}", "{hydra}") and made.copies == ("app.py", "config.yaml")
+    assert job.arguments.items == ("{hydra}",) and "+c" in job.space and made.copies == ("app.py", "config.yaml")
 
 
 @pytest.mark.parametrize(

@@ -121,7 +121,7 @@ def test_a_seed_and_early_stopping(loaded) -> None:
 
 def test_kinds_of_parameters(loaded) -> None:
     lines = """\
-    - {name: a.b, parameterType: double, feasibleSpace: {min: "1e-4", max: "1", distribution: logUniform, step: "0.1"}}
+    - {name: a b, parameterType: double, feasibleSpace: {min: "1e-4", max: "1", distribution: logUniform, step: "0.1"}}
     - {name: n, parameterType: double, feasibleSpace: {min: "1", max: "2", distribution: normal}}
     - {name: d, parameterType: discrete, feasibleSpace: {list: ["1", "2.5"]}}
     - {name: c, parameterType: categorical, feasibleSpace: {list: [on, "2"]}}

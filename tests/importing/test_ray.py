@@ -54,7 +54,7 @@ def test_a_search_is_a_job(loaded) -> None:
     assert (job.resources.cpus, job.resources.gpus) == (2, 1)
     assert job.objectives[0].model_dump() == {"metric": "acc", "direction": "maximize", "of": "last"}
     assert (job.pruner.name, job.pruner.options) == ("successive_halving", {"min_resource": 2, "reduction_factor": 4})
-    assert job.space["opt_lr"].log and job.space["opt_lr"].high == pytest.approx(0.1)
+    assert job.space["opt.lr"].log and job.space["opt.lr"].high == pytest.approx(0.1)
     assert job.space["depth"].choices == (2, 4)
     found = reasons(made)
     assert "as long as its code says" in found["tune_config.scheduler.max_t"]
@@ -70,7 +70,7 @@ def test_the_generated_file_calls_the_function_with_its_configuration(monkeypatc
     monkeypatch.setitem(__import__("sys").modules, "search", module)
     made: dict[str, Any] = {}
     exec(read().files["train.py"], made)
-    context = types.SimpleNamespace(params={"opt_lr": 0.1, "depth": 2, "epochs": 3})
+    context = types.SimpleNamespace(params={"opt.lr": 0.1, "depth": 2, "epochs": 3})
     assert made["run"](context) == {"opt": {"lr": 0.1}, "depth": 2, "epochs": 3}
 
 

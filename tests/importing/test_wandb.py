@@ -68,9 +68,9 @@ def test_distributions(loaded, given: str, wanted: dict[str, Any], noted: str) -
 def test_nested_parameters_keep_their_names_as_arguments(loaded) -> None:
     made = read("program: fit.py\nmethod: random\nparameters: {opt: {parameters: {lr: {min: 0.1, max: 1.0}}}}\n")
     job = loaded(made, fit="")
-    assert job.arguments.items == ("--opt.lr={opt_lr}", "{flags}") and list(job.space) == ["opt_lr"]
+    assert job.arguments.items == ("{flags}",) and list(job.space) == ["opt.lr"]
     found = reasons(made)
-    assert "one dict" in found["parameters.opt"] and "opt_lr" in found["parameters.opt.parameters.lr"]
+    assert "one dict" in found["parameters.opt"] and "parameters.opt.parameters.lr" not in found
     assert "study needs an objective" in found["metric"] and "has an end" in found["run_cap"]
 
 

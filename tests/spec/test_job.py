@@ -212,7 +212,13 @@ def test_every_value_knows_where_it_came_from(tree: dict[str, Any], sets: list[t
 
 
 def test_paths() -> None:
-    assert draft.path("enqueue.0.lr") == ("enqueue", 0, "lr")
+    assert draft.path("enqueue.0.lr", ()) == ("enqueue", 0, "lr")
+    assert draft.path("params.model.lr", ["lr"]) == ("params", "model", "lr")
+    for field in ("space.model.lr.high", 'space."model.lr".high'):
+        assert draft.path(field, ["model", "model.lr"]) == ("space", "model.lr", "high")
+    assert draft.path('space."new.lr"', ()) == ("space", "new.lr")
+    assert draft.path("enqueue.0.model.lr", ["model.lr"]) == ("enqueue", 0, "model.lr")
+    assert draft.path("space.lr.when.model.name", ["model.name"]) == ("space", "lr", "when", "model.name")
 
 
 # ------------------------------------------------------------------------------------------------- differences

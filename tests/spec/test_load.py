@@ -38,7 +38,7 @@ _FAULTS = [
     ("space.layers", "type: int, low: 1, high: 4", "low: 1", 6, "has no type"),
     ("space.layers", "type: int, low: 1, high: 4", "type: inte", 6, "did you mean int"),
     ("space.layers", "{type: int, low: 1, high: 4}", "4", 6, "must be a mapping"),
-    ("space.lay.ers", "layers:", "lay.ers:", 6, "name is letters"),
+    ("space.lay..ers", "layers:", "lay..ers:", 6, "name is letters"),
     ("space.model.choices", "[bert, roberta]", "[]", 7, "is empty"),
     ("space.model.choices.2", "[bert, roberta]", "[bert, roberta, bert]", 7, "listed twice"),
     ("space.model.choices", "choices: [bert, roberta]", "choices: bert", 7, "must be a list"),

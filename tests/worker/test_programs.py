@@ -39,6 +39,7 @@ def facts():
         "main": sys.modules["__main__"].__dict__ is globals(), "helper": helper.__file__,
         "data": Path("data.txt").read_text() if Path("data.txt").exists() else None,
         "env": {name: text for name, text in os.environ.items() if name.startswith("TRIALPLANE_")},
+        "checkpoints": Path(os.environ["TRIALPLANE_TRIAL_CHECKPOINTS"]).is_dir(),
         "pickled": pickle.loads(pickle.dumps(Thing())).__class__ is Thing,
     }
     Path("written.txt").write_text("beside the code")
@@ -176,7 +177,7 @@ def test_a_script_runs_as_it_would_by_itself(shared: Bench, tmp_path: Path) -> N
     assert found["helper"] == str(own / "helper.py"), "modules beside it are those of the copy"
     assert not own.exists() and not Path(shared.config.code, "written.txt").exists(), "what it writes is its own"
     assert json.loads(found["env"]["TRIALPLANE_PARAMS"])["what"] == "facts"
-    assert found["env"]["TRIALPLANE_TRIAL_CHECKPOINTS"].endswith(f"/toy/trial-{outcome.number}")
+    assert found["env"]["TRIALPLANE_TRIAL_CHECKPOINTS"].endswith(f"/toy/trial-{outcome.number}") and found["checkpoints"]
 
 
 def test_lines_are_reports(shared: Bench) -> None:

@@ -101,7 +101,7 @@ def _searched(spaces: Sequence[str], objectives: Sequence[str]) -> tuple[list[Is
     for text in spaces:
         try:
             name, made = short.parameter(text, "--space")
-            fields[f"space.{name}"] = Flag(made, f"--space {text}")
+            fields[f'space."{name}"'] = Flag(made, f"--space {text}")
         except SpecError as error:
             issues += error.issues
     wanted = []

@@ -16,7 +16,7 @@ from trialplane.errors import Issue, SpecError
 from trialplane.plan import pack as packing
 from trialplane.plan import plan as planning
 from trialplane.plan.plan import Plan
-from trialplane.spec import document, draft, verdict
+from trialplane.spec import document, draft, fixed, verdict
 from trialplane.spec.draft import Draft, Origin
 from trialplane.spec.jobs import Job
 from trialplane.wire.records import RunStatus
@@ -59,7 +59,7 @@ def changed(old: Job, changes: Mapping[str, Any], sets: Sequence[str], started: 
             )
             issues.append(Issue((field,), message, source))
             continue
-        whole.set(draft.path(field), value, Origin(source))
+        whole.set(draft.path(field, fixed.named(whole.data)), value, Origin(source))
     judged = verdict.judge(whole)
     issues += judged.issues
     if judged.job is not None and judged.job.trials != old.trials and judged.job.trials < started:

@@ -89,9 +89,9 @@ def key_of(name: str) -> str:
     """A name as MLflow accepts it for a metric, a parameter or a tag.
 
     MLflow accepts letters, digits and `_ - . : / space`, normalized relative paths, and 250 characters. Anything else
-    becomes `_`: `recall@5` is `recall_5`. The mapping is deterministic.
+    becomes `_`: `recall@5` is `recall_5`; a + in front, as of `+trainer.lr`, is left out. The mapping is deterministic.
     """
-    key = re.sub(r"[^/\w.\- :]", "_", name)[:MAX_KEY]
+    key = re.sub(r"[^/\w.\- :]", "_", name.lstrip("+"))[:MAX_KEY]
     if posixpath.normpath(key) != key or key.startswith("/"):
         key = key.replace("/", "_")
     if key in ("", ".") or key.startswith(".."):

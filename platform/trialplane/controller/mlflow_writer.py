@@ -31,6 +31,7 @@ from trialplane import errors
 from trialplane.controller import adoption, journal
 from trialplane.controller.artifacts import Artifacts
 from trialplane.controller.batch import Artifact, Batch, Sender, describe, milliseconds, write_log
+from trialplane.spec import values
 from trialplane.spec.jobs import collection
 from trialplane.wire import env, escapes, labels, paths, records, rows
 from trialplane.wire.paths import RunPaths
@@ -206,7 +207,7 @@ class Writer:
         )
         # MLflow never changes a parameter: with ours it would refuse the job's own of the same name, which fails the trial,
         # or a whole batch of them. So they are tags while the trial runs, and parameters once it has ended.
-        batch.add_tags({labels.PARAM + name: value for name, value in sorted(request.params.items())})
+        batch.add_tags({labels.PARAM + values.key(name): value for name, value in sorted(request.params.items())})
 
     def _ended(self, event: Mapping[str, Any], batches: dict[str, Batch]) -> None:
         outcome = records.from_dict(TrialOutcome, event["outcome"])

@@ -10,9 +10,9 @@ from typing import Any
 
 from trialplane import errors
 from trialplane.errors import Issue, Place, SpecError
+from trialplane.spec import values
 from trialplane.spec.document import Document
 
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")  # of a parameter of the space
 _NO_NUMBERS = ("nan", "inf", "-inf", "+inf", "infinity", "-infinity", "+infinity")
 CALL = "()"  # key of a function's name, where a source is a call in code
 _UNREAD = "a job has no field for it"
@@ -146,12 +146,17 @@ class Source:
         """The name of a parameter as a space has it, with a note where it is another one."""
         if given in self._names:
             return self._names[given]
-        made = re.sub(r"[^A-Za-z0-9_-]", "_", given)[:200]
-        made = made if _NAME.fullmatch(made) else f"_{made}"
+        made = given[:200]
+        if not re.fullmatch(values.NAME, made):
+            made = re.sub(r"[^A-Za-z0-9_-]", "_", made)
+        made = made if re.fullmatch(values.NAME, made) else f"_{made}"
         while made in self._names.values():
             made += "_"
         if made != given:
-            self.note(f"is the parameter {made} here: names of a space hold letters, digits, _ and -", *place)
+            self.note(
+                f"is the parameter {made} here: names of a space hold letters, digits, _ and -, and between them . and /",
+                *place,
+            )
         self._names[given] = made
         return made
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from trialplane.errors import Issue, Place
@@ -20,6 +21,7 @@ _NAMED = ("sampler", "pruner")
 # Fields with a name, which may replace the whole mapping: `pruner: median`.
 _SHORT = (*_NAMED, "wrapped", "independent_sampler", "crossover", "mutation")
 _LEARNER: Place = ("collect", "learner")  # its entrypoint may replace the mapping: `learner: train:learn`
+_STEP = re.compile(r'(?:^|(?<=\.))(?:"[^"]+"|[^.]*)(?=\.|$)')
 _LONGEST_INDEX = 9  # digits of a place in a list
 
 
@@ -236,9 +238,21 @@ def plural(data: dict[str, Any], origins: Mapping[Place, Origin]) -> tuple[dict[
     return data, moved
 
 
-def path(field: str) -> Place:
-    """`enqueue.0.lr` as its steps."""
-    return tuple(int(step) if _is_index(step) else step for step in field.split("."))
+def path(field: str, names: Collection[str]) -> Place:
+    """`enqueue.0.lr` as its steps.
+
+    A parameter's name is one step, also with dots, where it is among `names` or stands in double quotes.
+    """
+    steps: list[str | int] = []
+    rest = [step.strip('"') for step in _STEP.findall(field)]
+    while rest:
+        size = 1
+        if steps in (["params"], ["space"]) or steps[:1] == ["enqueue"] or steps[-1:] == ["when"]:
+            size = next((length for length in range(len(rest), 1, -1) if ".".join(rest[:length]) in names), 1)
+        step = ".".join(rest[:size])
+        steps.append(int(step) if _is_index(step) else step)
+        del rest[:size]
+    return tuple(steps)
 
 
 def _is_index(step: str | int) -> bool:

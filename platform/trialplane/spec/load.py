@@ -126,7 +126,7 @@ def load_job(
     for field, value in (overrides or {}).items():
         flag = value if isinstance(value, Flag) else Flag(value, "--" + field.replace("_", "-"))
         if flag.value is not None:
-            laid[flag.source] = (draft.path(field), flag.value)
+            laid[flag.source] = (draft.path(field, fixed.named(whole.data)), flag.value)
             whole.set(*laid[flag.source], Origin(flag.source))
     for name, amount in training.scaled(written.data, whole.data).items():
         if whole.origin(("resources", name)).source not in laid:
@@ -239,7 +239,7 @@ def _lay_environment(whole: Draft, environ: Mapping[str, str]) -> None:
         given = environ.get(variable, "")
         if not given.strip() or not isinstance(field, str):
             continue
-        place = draft.path(field)
+        place = draft.path(field, fixed.named(whole.data))
         old = whole.get(place)
         try:
             value = document.scalar(given, variable)
@@ -260,7 +260,7 @@ def _lay_set(whole: Draft, given: str) -> tuple[Place, Any] | None:
     except SpecError as error:
         whole.issues += error.issues
         return None
-    place = draft.path(field)
+    place = draft.path(field, fixed.named(whole.data))
     whole.set(place, value, Origin(source))
     return place, value
 

@@ -6,11 +6,10 @@ import re
 from typing import Any
 
 from trialplane.errors import Issue, SpecError
-from trialplane.spec import document
+from trialplane.spec import document, values
 
 _NUMBER = r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?"
 _RANGE = re.compile(rf"({_NUMBER})(?<!\.)\.\.(?!\.)({_NUMBER})((?::(?:log|{_NUMBER}))*)")
-_NAME = re.compile(r"[A-Za-z_][\w.-]*")
 _NO_CHOICE = re.compile(rf"|.*\.\..*|{_NUMBER}:{_NUMBER}.*")
 _WHOLE = re.compile(r"[-+]?\d+")
 _DIRECTIONS = {"max": "maximize", "maximize": "maximize", "min": "minimize", "minimize": "minimize"}
@@ -30,7 +29,7 @@ def parameter(text: str, source: str) -> tuple[str, dict[str, Any]]:
     name, given = name.strip(), given.strip()
     match = _RANGE.fullmatch(given)
     choices = [one.strip() for one in given.split(",")]
-    if not _NAME.fullmatch(name) or (match is None and any(map(_NO_CHOICE.fullmatch, choices))):
+    if not re.fullmatch(values.NAME, name) or (match is None and any(map(_NO_CHOICE.fullmatch, choices))):
         what = "write NAME=LOW..HIGH, NAME=LOW..HIGH:log, NAME=LOW..HIGH:STEP or NAME=A,B,C"
         raise SpecError([Issue(("space",), f"{text!r} is no parameter; {what}", source)])
     if match is None:

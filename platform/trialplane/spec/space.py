@@ -247,7 +247,6 @@ class NormalParameter(_Parameter):
 
 AnyParameter = FloatParameter | IntParameter | CategoricalParameter | NormalParameter
 Parameter = Annotated[AnyParameter, Field(discriminator="type")]
-Name = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_-]*$")]  # no dots: `--set space.lr.high=1` stays clear
 TYPES: tuple[str, ...] = ("float", "int", "categorical", "normal")
 
 

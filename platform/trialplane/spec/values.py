@@ -76,6 +76,11 @@ def times(quantity: Any, factor: float) -> str | None:
     return None if match is None else f"{float(match[1]) * factor:.3f}".rstrip("0").rstrip(".") + (match[2] or "")
 
 
+def key(name: str) -> str:
+    """A parameter's name without the + in front that MLflow does not take."""
+    return name.lstrip("+")
+
+
 def _plain(value: Any) -> Any:
     """Refuses what JSON cannot hold, by its place: dates, sets, NaN; keys that are no strings. And what is over 64 bits."""
     found: list[Issue] = []
@@ -156,5 +161,8 @@ Quantity = Annotated[
     ),
 ]
 Plain = Annotated[Any, BeforeValidator(lambda value: _listed(_plain(value)))]
+# Of a parameter. Dots and slashes as keys of a configuration have them; + and ++ add a key in Hydra's grammar.
+NAME = r"\+{0,2}[A-Za-z_][A-Za-z0-9_-]*(?:[./][A-Za-z0-9_-]+)*"
+Name = Annotated[str, Field(pattern=f"^{NAME}$")]
 Function = Annotated[str, Field(pattern=f"^{FUNCTION}$")]
 Entrypoint = Annotated[str, Field(pattern=f"^(?:(?:{'|'.join(program.STYLES)}):)?{FUNCTION}$")]

@@ -226,11 +226,14 @@ def folder(program: Program, workdir: Path) -> Path:
 
 
 def _enter(program: Program, ctx: context.Context) -> Path:
-    """Makes the program's folder and variables; returns the folder."""
+    """Makes the program's folder, that of its checkpoints, and variables; returns the first."""
     place = folder(program, ctx.workdir)
     if program.cwd == "code":
         shutil.copytree(ctx.code, place, symlinks=True)
     os.chdir(place)
+    if "://" not in ctx.checkpoints:
+        with contextlib.suppress(OSError):  # who writes there learns why it cannot
+            Path(ctx.checkpoints).mkdir(parents=True, exist_ok=True)
     os.environ |= {env.TRIAL_CHECKPOINTS: ctx.checkpoints, env.PARAMS: json.dumps(ctx.params)}
     return place
 

@@ -74,6 +74,22 @@ def test_a_progress_bar_is_read_as_it_stands(tmp_path: Path) -> None:
     assert trial.read(ended=True) == [(1, {"loss": 1.0})]
 
 
+def test_a_progress_bar_below_a_named_step_is_read_at_its_end(tmp_path: Path) -> None:
+    trial = Trial(tmp_path, STDOUT)
+    trial.prints("Epoch 1/2\n1/6 - acc: 0.1\r3/6 - acc: 0.2\r")
+    assert trial.read() == [] and trial.read() == [], "how often it is read must not change the steps"
+    trial.prints("6/6 - acc: 0.3\r6/6 - acc: 0.4 - val_acc: 0.5\nEpoch 2/2\n1/6 - acc: 0.6\r")
+    assert trial.read() == [(1, {"acc": 0.4, "val_acc": 0.5})]
+    trial.prints("6/6 - acc: 0.7 - val_acc: 0.8\n")
+    assert trial.read(ended=True) == [(2, {"acc": 0.7, "val_acc": 0.8})]
+
+
+def test_what_comes_before_the_first_step_does_not_shift_it(tmp_path: Path) -> None:
+    trial = Trial(tmp_path, STDOUT)
+    trial.prints("overriding lr = 0.1\nstep 0: acc=0.5\nstep 5: acc=0.6\n")
+    assert [(step, values.get("acc")) for step, values in trial.read(ended=True)] == [(0, None), (0, 0.5), (5, 0.6)]
+
+
 def test_other_ranks_do_not_report(tmp_path: Path) -> None:
     trial = Trial(tmp_path, STDOUT)
     trial.prints("[rank 1] acc=0.1\n[rank 0] acc=0.5\n")

@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from trialplane import errors
 from trialplane.errors import Issue, Place
-from trialplane.spec import former, models, program, values
+from trialplane.spec import draft, former, models, program, values
 from trialplane.spec.cluster import Cluster
 from trialplane.spec.jobs.roles import Role
 from trialplane.spec.resources import Budget, Checkpoints, Resources, Retries
@@ -230,7 +230,8 @@ class Base(models.Model):
                 place stand-ins are; what depends on them is not judged.
         """
         yield from metric_names(("objectives",), [one.metric for one in self.objectives])
-        yield from (Issue(("params", name), why) for name in self.params if (why := unkeepable(name)))
+        yield from (Issue(("params", name), why) for name in self.params if (why := unkeepable(values.key(name))))
+        yield from _twice((*self.params, *self.search.names))
         if ("params",) not in broken and ("space",) not in broken:
             known = [*self.params, *self.search.names, *(place[1] for place in broken if place[0] == "space" and place[1:])]
             for name in self.inputs:
@@ -245,6 +246,15 @@ class Base(models.Model):
                 continue
             if issue := unknown(self, former.path(field)):
                 yield Issue(("environment", variable), issue)
+
+
+def _twice(names: Collection[str]) -> Iterator[Issue]:
+    """Parameters that MLflow would have under one name."""
+    keys: dict[str, str] = {}
+    for name in dict.fromkeys(names):
+        other = keys.setdefault(values.key(name), name)
+        if other != name:
+            yield Issue(("params", name), f"is {other!r} but for the +, and both would be one parameter; drop one of them")
 
 
 def search_fields(refusal: str) -> dict[str, str]:
@@ -319,7 +329,7 @@ def _amounts(job: Base) -> Iterator[Issue]:
 
 def unknown(job: Base, field: str) -> str:
     """Why `field` is no dotted path of a field that an override could set, or nothing."""
-    steps = field.split(".")
+    steps = list(map(str, draft.path(field, (*job.params, *job.search.names))))
     here: Any = job
     for depth, step in enumerate(steps):
         if isinstance(here, (str, tuple)) and step.isdigit():

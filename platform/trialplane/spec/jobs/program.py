@@ -256,6 +256,7 @@ def check(job: Ranked, broken: Collection[Place]) -> Iterator[Issue]:
     if {("params",), ("space",)} & {place[:1] for place in broken} or job.search.function:
         return
     known = [*job.params, *job.search.names]
+    yield from _added(job, known)
     both: tuple[tuple[Place, tuple[str, ...]], ...] = (
         (("command",), job.command or ()),
         (("arguments",) if job.arguments is None else ("arguments", "items"), _arguments_of(job).items),
@@ -266,3 +267,15 @@ def check(job: Ranked, broken: Collection[Place]) -> Iterator[Issue]:
                 near = errors.nearest(name, [*known, *arguments.FACTS])
                 what = f"{{{name}}} is no parameter, and no fact about the trial; {near}".rstrip("; ")
                 yield Issue((place[0], index), f"{what}; write {{{{ and }}}} for braces that are none")
+
+
+def _added(job: Ranked, names: Collection[str]) -> Iterator[Issue]:
+    """Parameters that add a key to a Hydra configuration, where the arguments are flags."""
+    items = _arguments_of(job).items
+    placed = {name for _, name in arguments.placeholders((*(job.command or ()), *items))}
+    if arguments.FLAGS not in placed or arguments.FLAGS in names:
+        return
+    for name in names:
+        if name.startswith("+") and name not in placed:
+            why = "begins with +, by which Hydra adds a key: write arguments: hydra, or drop the +"
+            yield Issue(("space" if name in job.search.names else "params", name), why)

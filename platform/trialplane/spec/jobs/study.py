@@ -30,7 +30,7 @@ def _space_form(value: Any) -> str:
 
 
 Space = Annotated[
-    Annotated[dict[space.Name, space.Parameter], Tag("parameters")] | Annotated[values.Function, Tag("function")],
+    Annotated[dict[values.Name, space.Parameter], Tag("parameters")] | Annotated[values.Function, Tag("function")],
     Discriminator(_space_form),
 ]
 
@@ -148,7 +148,7 @@ class Study(Ranked):
             yield from _enqueue(self, known)
         yield from super().check(broken)
         yield from base.metric_names(("constraints",), [one.metric for one in self.constraints])
-        yield from (Issue(("space", name), why) for name in self.search.names if (why := base.unkeepable(name)))
+        yield from (Issue(("space", name), why) for name in self.search.names if (why := base.unkeepable(values.key(name))))
         if ("pruner",) not in broken:
             yield from _watched(self)
         yield from _several(self, broken)

@@ -5,12 +5,13 @@ Pure: text in, numbers out. Of a line without a declared pattern these count:
 - pairs of a name and a number with = or : between, the name perhaps in quotes: `loss=0.3`, `'eval_loss': 0.3`, `acc: 93.1%`;
 - a line that is a JSON object: its numbers, those of nested objects under dotted names;
 - a metric that the job names, however it is written: `val_loss` also in `val loss 2.1` and `Val Loss = 2.1`;
-- `accuracy: 9870/10000`, a fraction, as its value.
+- `accuracy: 9870/10000`, a fraction, as its value;
+- the averages in scikit-learn's classification report, under the names of its scorers: `f1_macro`, `recall_weighted`.
 
 `Test accuracy: 0.9` is a metric `test_accuracy`: a value of another set of data is not that of `accuracy`.
 
 The step is a number of that kind with the name `global_step`, `step`, `iteration`, `epoch` or `round`, as in `Epoch [3/10]`,
-or the first thing in a line in brackets, as in XGBoost's `[12]`.
+or the first thing in a line in brackets, as in XGBoost's `[12]` and in `[3/10]`.
 """
 
 from __future__ import annotations
@@ -36,11 +37,12 @@ _PAIR = re.compile(
 )
 _SET_BEFORE = re.compile(rf"(?<!\w){_SET}[\s_-]*$")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_AVERAGES = re.compile(r"\s*+(micro|macro|weighted|samples) avg\s++([\d.]++)\s++([\d.]++)\s++([\d.]++)\s++\d++\s*+$")
 # From the finest to the coarsest: of several in a line the first of these is the step.
 STEPS = ("global_step", "step", "iteration", "iter", "round", "epoch")
 _WORDS = {"global_step": ("global step", "global_step"), **{name: (name,) for name in STEPS[1:]}}
 _COUNT = re.compile(r"[\"']?\s*+(?:[:=#]\s*+)?(?:[\[(]\s*+)?(\d{1,15}(?:\.\d{1,15})?)(?!\w|\.\d)")  # after such a word
-_BRACKETS = re.compile(r"\s*+\[(\d{1,15})\]")
+_BRACKETS = re.compile(r"\s*+\[(\d{1,15})(?:/\d{1,15})?\]")
 _LARGEST_STEP = 2**53
 _NUMERIC = re.compile(r"\d|[nN][aA][nN]|[iI][nN][fF]")
 _MOST_NAMES = 10_000  # that are remembered
@@ -117,6 +119,8 @@ def parser(patterns: Sequence[str], names: Names) -> Parse:
             return names.found(dict(_by_patterns(made, line)))
         if line.lstrip().startswith("{") and (numbers := _of_json(line)) is not None:
             return names.found(numbers)
+        if (averages := _AVERAGES.match(line)) is not None:
+            return names.found(dict(_of_report(averages)))
         found = names.found(_pairs(line, names))
         for name, form in spelt.items():
             if name not in found.metrics and (value := _of_form(form, line)) is not None:
@@ -191,6 +195,13 @@ def _pairs(line: str, names: Names) -> dict[str, float]:
             value /= int(of)
         found.setdefault(name, value)
     return found
+
+
+def _of_report(row: re.Match[str]) -> Iterator[tuple[str, float]]:
+    """A row of averages: precision, recall, F1."""
+    for name, text in zip(("precision", "recall", "f1"), row.groups()[1:], strict=True):
+        if (value := number(text)) is not None:
+            yield f"{name}_{row[1]}", value
 
 
 def _spelt(name: str) -> re.Pattern[str] | None:

@@ -204,6 +204,7 @@ class _Tail:
         # Of a file that a program writes anew at each step, the lines that were read already; for text alone.
         self._seen = [hash(line) for line in before.split(b"\n")[:_MOST_LINES]]
         self._line = 0  # the number of the next line
+        self._names_steps = False  # whether any line has named one
         self._decode = self._decoder()
 
     def _decoder(self) -> Callable[[bytes, bool], Iterator[Found]]:
@@ -266,6 +267,7 @@ class _Tail:
 
     def _of_text(self, data: bytes, ended: bool) -> Iterator[Found]:
         *whole, self._rest = (self._rest + data).split(b"\n")
+        unfinished = len(whole)  # index of a line that is still drawn
         if ended and self._rest:
             whole.append(self._rest)
             self._rest = b""
@@ -275,7 +277,7 @@ class _Tail:
             # A progress bar: what it shows now counts, once for each read.
             shown, _, self._rest = self._rest.rpartition(b"\r")
             whole.append(shown)
-        for line in whole:
+        for index, line in enumerate(whole):
             if self.is_read(line):
                 continue
             # Of a bar that was drawn over and over the last state counts.
@@ -283,6 +285,10 @@ class _Tail:
             if _OTHER_RANK.match(text):  # reports are those of rank 0
                 continue
             found = self._source.parse(text)
+            # Below `Epoch 1/3` its end is what belongs to the step: how often it is read before is a matter of time.
+            if index == unfinished and not ended and found.step is None and self._names_steps:
+                continue
+            self._names_steps |= found.step is not None
             if found.metrics or found.step is not None:
                 yield found
 
@@ -352,7 +358,7 @@ class _Steps:
         metrics, self._metrics = self._metrics, {}
         if self._named is not None and self._named > self._last:
             step = self._named
-        elif self._last >= 0 and self._named == self._last_named and self._at_last.isdisjoint(metrics):
+        elif self._last >= 0 and self._named in (self._last_named, self._last) and self._at_last.isdisjoint(metrics):
             step = self._last  # more of the same
         else:
             step = self._last + 1
