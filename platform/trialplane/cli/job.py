@@ -11,7 +11,7 @@ import click
 
 from trialplane.cli import kinds, names, output, starters
 from trialplane.errors import InputError, SpecError
-from trialplane.spec import inputs, load, schema
+from trialplane.spec import inputs, load, requirements, schema
 from trialplane.spec.jobs import base
 from trialplane.wire import cluster
 
@@ -59,7 +59,8 @@ def init_command(name: str, kind: str) -> None:
 def validate_command(job: str, profile: str | None, sets: tuple[str, ...], kind: str) -> None:
     """Check the job NAME, or the job in a folder: its fields, its profiles, its code and its data files.
 
-    Prints a one-line summary when the job is valid; with json or yaml, the resolved job.
+    Prints a one-line summary when the job is valid; with json or yaml, the resolved job. Packages that the job needs are
+    compared with those of this machine; on a cluster with those of the image, before the first trial.
     """
     folder = load.find_job(job, Path.cwd())
     notes: list[str] = []
@@ -67,7 +68,8 @@ def validate_command(job: str, profile: str | None, sets: tuple[str, ...], kind:
     issues = inputs.check_inputs(resolved, folder, cluster.DATA)
     if issues:
         raise SpecError(issues)
-    for note in notes:
+    needed = requirements.of(resolved, folder, requirements.prefix(folder))
+    for note in [*notes, *map(str, [*needed.unchecked, *requirements.unmet(needed)])]:
         output.note(note)
     valid = kinds.of(resolved).valid(resolved)
     output.emit(kind, resolved.model_dump(mode="json"), lambda: f"{resolved.name} is valid: {valid}")

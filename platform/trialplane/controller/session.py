@@ -263,6 +263,7 @@ class Session:
             role=role.name,
             write=role.write,
             program=role.program,
+            requirements=job.requires,
         )
 
     def _recorded(self, recorder: Recorder, ending: Ending) -> bool:

@@ -114,6 +114,7 @@ class SlotConfig:
         role: "trial"; of a collection "worker" or "learner".
         write: for the learner that writes files: how and where, as `spec.jobs.collection.Write` says.
         program: the script or command that its trials run instead of the entrypoint, or None.
+        requirements: file of the code that may say which packages must be installed, or "".
     """
 
     run: str
@@ -136,6 +137,7 @@ class SlotConfig:
     role: str = "trial"
     write: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     program: Program | None = None
+    requirements: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
