@@ -68,8 +68,9 @@ class Requirements:
         python: versions of Python that its script runs with, and the line that says so.
         unchecked: lines that only an installation could check.
         issues: lines that say nothing sound.
-        files: what was read, by its path in the job's folder → its text.
-        source: the file that the job names, or its script, as messages name it.
+        files: what was read: its path in the job's folder, and its text; of a script its dependencies, one a line.
+        main: the file that the job names, or its script; "" where neither says anything.
+        source: the same as messages name it.
     """
 
     wanted: tuple[Wanted, ...] = ()
@@ -77,6 +78,7 @@ class Requirements:
     unchecked: tuple[Issue, ...] = ()
     issues: tuple[Issue, ...] = ()
     files: tuple[tuple[str, str], ...] = ()
+    main: str = ""
     source: str = ""
 
     @property
@@ -124,7 +126,7 @@ def read(folder: Path, name: str, prefix: str = "", *, is_named: bool = True) ->
             return Requirements()
     files = tuple(sorted(reader.files.items()))
     issues, unchecked = tuple(reader.issues), tuple(reader.unchecked)
-    return Requirements(tuple(reader.wanted), reader.python, unchecked, issues, files, f"{prefix}{name}")
+    return Requirements(tuple(reader.wanted), reader.python, unchecked, issues, files, name, f"{prefix}{name}")
 
 
 class _Reader:
@@ -191,6 +193,7 @@ class _Reader:
         if not isinstance(given, list) or not all(isinstance(one, str) for one in given):
             self.issues.append(Issue(("dependencies",), 'must be a list of strings: ["torch>=2"]', source, begin))
             given = []
+        self.files[name] = "\n".join(given)  # the rest of the script says nothing about it
         for one in given:
             found = (at for at, line in enumerate(content) if one in line)
             self._add(one, source, begin + 1 + next(found, -1), is_constraint=False)
