@@ -237,7 +237,8 @@ def test_workers_on_cores_do_not_see_the_gpu_of_their_learner(opened: Opened) ->
     [({}, ""), ({"script": "fit.py"}, "fit.py"), ({"script": "fit.py", "requirements": "needs.txt"}, "needs.txt")],
 )
 def test_slots_know_the_file_that_says_what_is_needed(opened: Opened, fields: dict[str, Any], file: str) -> None:
-    opened.run.submission.write_text("{}")
+    opened.run.submission.write_text('{"code_hash": "ab"}')
     wanted = job(**fields)
     (role,) = wanted.roles()
-    assert Session(opened.run, wanted, [], Setting())._slot_config(role, "sqlite:///mlflow.db").requirements == file
+    config = Session(opened.run, wanted, [], Setting())._slot_config(role, "sqlite:///mlflow.db")
+    assert (config.requirements, config.code_hash) == (file, "ab")

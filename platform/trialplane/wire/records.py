@@ -115,6 +115,7 @@ class SlotConfig:
         write: for the learner that writes files: how and where, as `spec.jobs.collection.Write` says.
         program: the script or command that its trials run instead of the entrypoint, or None.
         requirements: file of the code that may say which packages must be installed, or "".
+        code_hash: SHA-256 of what is in `pack`, in hex; "" where that is not compared.
     """
 
     run: str
@@ -138,6 +139,7 @@ class SlotConfig:
     write: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     program: Program | None = None
     requirements: str = ""
+    code_hash: str = ""
 
 
 @dataclasses.dataclass(frozen=True)

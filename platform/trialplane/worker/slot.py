@@ -73,7 +73,7 @@ class Slot:
             MessageError: it is of another version.
         """
         if self.config.pack:
-            shipping.unpack_code(Path(self.config.pack), Path(self.config.code))
+            shipping.unpack_code(Path(self.config.pack), Path(self.config.code), self.config.code_hash)
         if self.config.requirements:
             usage.check_installed(self.config)
         self._log.parent.mkdir(parents=True, exist_ok=True)
