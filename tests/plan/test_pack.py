@@ -132,6 +132,31 @@ def test_what_is_unpacked_is_what_was_packed(tmp_path: Path) -> None:
         pack.unpack(bomb, tmp_path / "there")
 
 
+def test_packages_lie_beside_the_files_of_the_job(tmp_path: Path) -> None:
+    folder = fill(tmp_path / "job")
+    package = tmp_path / "src" / "mine"
+    (package / "deep").mkdir(parents=True)
+    for name in ("__init__.py", "deep/more.py", "notes.md", ".secret"):
+        (package / name).write_text("x = 1\n")
+    (package / ".jobignore").write_text("*.md\n")
+    (folder / ".jobignore").write_text("deep/\n")  # of the job's folder only
+    packed = pack.pack(folder, [package])
+    own = pack.pack(folder)
+    assert packed.files == tuple(sorted([*own.files, "mine/__init__.py", "mine/deep/more.py"]))
+    pack.unpack(packed.data, tmp_path / "there", packed.sha256)
+    assert (tmp_path / "there" / "mine" / "deep" / "more.py").read_text() == "x = 1\n"
+    (package / "__init__.py").write_text("x = 2\n")
+    assert pack.pack(folder, [package]).sha256 != packed.sha256
+    (package / "out").symlink_to("/etc/passwd")
+    with pytest.raises(InputError, match=r"mine/out is a link out of the folder \(/etc/passwd\)"):
+        pack.pack(folder, [package])
+    (package / "out").unlink()
+    with (package / "big.bin").open("wb") as file:
+        file.truncate(pack.MAX_UNPACKED + 1)
+    with pytest.raises(InputError, match=r"KiB  mine/big\.bin"):
+        pack.pack(folder, [package])
+
+
 def test_too_large(tmp_path: Path) -> None:
     folder = fill(tmp_path / "one")
     (folder / "data" / "big.bin").write_bytes(random.Random(0).randbytes(pack.MAX_BYTES))

@@ -122,6 +122,11 @@ class Base(models.Model):
         description="File of the job's folder with the Python packages that it needs: requirements.txt, or a script with "
         "metadata (PEP 723). Compared with what is installed before the first trial; a script's own when left out.",
     )
+    packages: tuple[str, ...] = Field(
+        default=(),
+        description="Folders of Python packages outside of the job's folder that travel with it: ../src/mine. Paths from "
+        "there; each is imported under its own name.",
+    )
     params: dict[str, values.Plain] = Field(
         default_factory=dict,
         description="Fixed parameters, any JSON value. A parameter of the same name in `space` wins.",
