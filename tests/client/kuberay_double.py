@@ -145,7 +145,9 @@ class NamespaceDouble:
         if spec is None or code is None:  # its pods wait for them
             return
         job = jobs.read(spec["data"]["job.json"])
-        packed = base64.b64decode(code["binaryData"][names.CODE_KEY])
+        maps = self.cluster.objects["configmaps"]
+        parts = [code, *(maps[name] for name in sorted(maps) if name.startswith(f"{names.code_map(run)}-"))]
+        packed = b"".join(base64.b64decode(text) for one in parts for text in one["binaryData"].values())
         facts = json.loads(spec["data"]["submission.json"])
         study = self.studies.get(run)
         if study is None:  # made by other means than `submit`

@@ -38,6 +38,7 @@ else:
         if known["broken"]:
             sys.exit(17)
         known["images"].append(words[words.index("--tag") + 1])
+        known["stdin"] = sys.stdin.read() if words[words.index("--file") + 1] == "-" else ""
     elif words[0] == "tag":
         if words[1] not in known["images"]:
             sys.exit("No such image")

@@ -6,6 +6,7 @@ On the doubles of an API server, KubeRay and the gateway. What becomes of a run 
 from __future__ import annotations
 
 import json
+import random
 
 import pytest
 from tests.client.cluster_double import Problem
@@ -35,6 +36,22 @@ def test_what_is_applied_is_what_a_dry_run_shows(target, namespace, planned):
     sent = [path for verb, path in namespace.cluster.requests if verb == "PATCH"]
     assert len(sent) == 3
     assert [one["kind"] for one in render.manifests(plan, target.objects.site, 0.0)] == [one["kind"] for one in shown]
+
+
+def test_code_above_one_mib_travels_whole(target, namespace, planned, workplace):
+    (workplace / "jobs" / "demo" / "table.bin").write_bytes(random.Random(0).randbytes(2 * 2**20))
+    plan = planned()
+    submit(target, plan)
+    maps = namespace.cluster.objects["configmaps"]
+    code = [names.code_map("a", part) for part in range(3)]
+    assert set(code) <= set(maps) and names.code_map("a", 3) not in maps
+    assert target.objects.submission("a").code == plan.pack.data
+    assert namespace.studies["a"].code == plan.pack.data
+    kept = maps.pop(code[1])
+    assert target.objects.submission("a") is None, "a part is missing"
+    maps[code[1]] = kept
+    target.objects.remove("a")
+    assert set(maps) == {names.SITE}
 
 
 def test_a_dry_run_sends_nothing(target, namespace, planned):

@@ -6,7 +6,10 @@ Not checked here: all of it together (tests/study/test_cluster.py).
 from __future__ import annotations
 
 import dataclasses
+import gzip
+import hashlib
 import io
+import json
 import tarfile
 import types
 from pathlib import Path
@@ -51,6 +54,25 @@ def test_a_submission_is_taken_in_anew_at_each_start(tmp_path: Path) -> None:
     assert run.job.read_text() == '{"trials": 8}'
     names = sorted(file.name for file in run.root.iterdir())
     assert names == ["code", "controller.log", "job.json", "submission.json"]
+
+
+def test_code_in_parts_is_taken_in_when_it_is_that_of_the_submission(tmp_path: Path) -> None:
+    run = RunPaths(tmp_path / "runs" / "toy")
+    there = mounted(tmp_path, "one")
+    archive = there / "code" / "code.tar.gz"
+    packed = archive.read_bytes()
+    digest = hashlib.sha256(gzip.decompress(packed)).hexdigest()
+    (there / "run" / "submission.json").write_text(json.dumps({"code_hash": digest}))
+    archive.write_bytes(packed[:50])
+    archive.with_name("code.tar.gz.1").write_bytes(packed[50:])
+    arrival.take_in(there, run)
+    assert (run.code / "train.py").read_text() == "one"
+    other = mounted(tmp_path, "two")  # one part is replaced, and the submission is not yet
+    archive.with_name("code.tar.gz.1").unlink()
+    (other / "run" / "submission.json").write_text(json.dumps({"code_hash": digest}))
+    with pytest.raises(errors.InputError, match="is not that of the submission"):
+        arrival.take_in(other, run)
+    assert (run.code / "train.py").read_text() == "one"
 
 
 def test_a_damaged_submission_leaves_the_run_as_it_was(tmp_path: Path) -> None:

@@ -230,3 +230,15 @@ def test_workers_on_cores_do_not_see_the_gpu_of_their_learner(opened: Opened) ->
     assert (reader.role, reader.entrypoint, reader.gpus, reader.cpus) == ("learner", "train:learn", 1, 4)
     assert (workers.memory, reader.memory) == (2 * 2**30, 4 * 2**30)
     assert (workers.env.get("CUDA_VISIBLE_DEVICES"), reader.env.get("CUDA_VISIBLE_DEVICES")) == ("", None)
+
+
+@pytest.mark.parametrize(
+    ("fields", "file"),
+    [({}, ""), ({"script": "fit.py"}, "fit.py"), ({"script": "fit.py", "requirements": "needs.txt"}, "needs.txt")],
+)
+def test_slots_know_the_file_that_says_what_is_needed(opened: Opened, fields: dict[str, Any], file: str) -> None:
+    opened.run.submission.write_text('{"code_hash": "ab"}')
+    wanted = job(**fields)
+    (role,) = wanted.roles()
+    config = Session(opened.run, wanted, [], Setting())._slot_config(role, "sqlite:///mlflow.db")
+    assert (config.requirements, config.code_hash) == (file, "ab")

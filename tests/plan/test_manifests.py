@@ -11,6 +11,7 @@ included. Not checked here: what the API server and the operator make of them (t
 from __future__ import annotations
 
 import base64
+import dataclasses
 import json
 import os
 import re
@@ -25,6 +26,7 @@ import yaml
 
 from trialplane import policies
 from trialplane.plan import rayjob, render, sizes
+from trialplane.plan.pack import Pack
 from trialplane.plan.plan import Plan
 from trialplane.plan.site import Site
 from trialplane.policies import protobuf
@@ -102,6 +104,27 @@ def test_the_config_maps_hold_the_submission(made: list[dict[str, Any]], plan: P
     assert base64.b64decode(code["binaryData"][cluster.CODE_KEY]) == plan.pack.data
     assert [one["metadata"]["name"] for one in made] == [plan.run, plan.run, f"{plan.run}-code"]
     assert {one["metadata"]["namespace"] for one in made} == {"ml"}
+
+
+def test_code_above_one_mib_is_several_config_maps_and_one_folder(
+    make: tuple[Callable[..., Plan], Callable[..., Site]], submitted: float
+) -> None:
+    a_plan, a_site = make
+    data = bytes(range(256)) * (9 * 2**10)  # 2.25 MiB
+    plan = dataclasses.replace(a_plan(), pack=Pack(data, "ab" * 32, ("train.py",)))
+    job, spec, *code = made = render.manifests(plan, a_site(), submitted)
+    assert [one["metadata"]["name"] for one in code] == ["criteria-1-code", "criteria-1-code-1", "criteria-1-code-2"]
+    pieces = {name: base64.b64decode(text) for one in code for name, text in one["binaryData"].items()}
+    assert list(pieces) == ["code.tar.gz", "code.tar.gz.1", "code.tar.gz.2"]
+    assert b"".join(pieces.values()) == data and max(map(len, pieces.values())) == 2**20
+    assert code[0]["metadata"]["annotations"] == {cluster.CODE_PARTS: "3"}
+    assert "annotations" not in spec["metadata"]
+    wanted = [{"configMap": {"name": one["metadata"]["name"]}} for one in code]
+    for role in ("controller", "trial"):
+        (volume,) = [one for one in templates(made)[role]["spec"]["volumes"] if one["name"] == "code"]
+        assert volume == {"name": "code", "projected": {"sources": wanted}}
+    assert all("ownerReferences" in one["metadata"] for one in render.owned(made, "u-1")[1:])
+    assert job["metadata"]["annotations"][cluster.CODE_HASH] == "ab" * 32
 
 
 def test_the_rayjob_owns_the_rest(made: list[dict[str, Any]], plan: Plan) -> None:

@@ -5,6 +5,7 @@ Does not check how the archive reaches a pod.
 
 from __future__ import annotations
 
+import gzip
 import io
 import os
 import random
@@ -91,13 +92,95 @@ def test_what_is_no_file(tmp_path: Path) -> None:
         pack.pack(tmp_path / "none")
 
 
+def test_ignored_as_git_ignores(tmp_path: Path) -> None:
+    folder = fill(tmp_path / "one")
+    for name in ("out/model.bin", "out/keep.txt", "src/out.log", "src/deep/a.log", "top.bin", "src/top.bin"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("x")
+    (folder / ".jobignore").write_text("data/\n*.txt\n/top.bin\n*.log\n!src/out.log\nout/\n!out/keep.txt\n")
+    assert pack.pack(folder).files == ("job.yaml", "src/out.log", "src/top.bin", "train.py")
+    (folder / ".jobignore").write_text("!.env\n")
+    (folder / ".env").write_text("SECRET=1")
+    assert ".env" not in pack.pack(folder).files
+    (folder / ".jobignore").write_text("a\n!\n/\n")
+    with pytest.raises(InputError, match=r"\.jobignore:2: .*'!'") as caught:
+        pack.pack(folder)
+    assert "nothing was started" in str(caught.value)
+
+
+def test_a_folder_above_one_mib_travels_in_parts(tmp_path: Path) -> None:
+    folder = fill(tmp_path / "one")
+    (folder / "data" / "big.bin").write_bytes(random.Random(0).randbytes(2**20 + 2**19))
+    packed = pack.pack(folder)
+    assert [len(part) for part in packed.parts] == [2**20, len(packed.data) - 2**20]
+    for number, part in enumerate(packed.parts):
+        (tmp_path / pack.part_name("code.tar.gz", number)).write_bytes(part)
+    assert sorted(path.name for path in tmp_path.glob("code*")) == ["code.tar.gz", "code.tar.gz.1"]
+    assert pack.read(tmp_path / "code.tar.gz") == packed.data
+    pack.unpack(pack.read(tmp_path / "code.tar.gz"), tmp_path / "there", packed.sha256)
+    assert pack.pack(tmp_path / "there") == packed
+    assert pack.Pack(b"", "", ()).parts == (b"",)
+
+
+def test_what_is_unpacked_is_what_was_packed(tmp_path: Path) -> None:
+    packed = pack.pack(fill(tmp_path / "one"))
+    with pytest.raises(InputError, match=f"not that of the submission, whose SHA-256 is {'0' * 64}"):
+        pack.unpack(packed.data, tmp_path / "there", "0" * 64)
+    assert not (tmp_path / "there").exists()
+    bomb = gzip.compress(bytes(pack.MAX_UNPACKED + 1))
+    with pytest.raises(InputError, match="larger than 64 MiB"):
+        pack.unpack(bomb, tmp_path / "there")
+
+
+def test_packages_lie_beside_the_files_of_the_job(tmp_path: Path) -> None:
+    folder = fill(tmp_path / "job")
+    package = tmp_path / "src" / "mine"
+    (package / "deep").mkdir(parents=True)
+    for name in ("__init__.py", "deep/more.py", "notes.md", ".secret"):
+        (package / name).write_text("x = 1\n")
+    (package / ".jobignore").write_text("*.md\n")
+    (folder / ".jobignore").write_text("deep/\n")  # of the job's folder only
+    packed = pack.pack(folder, [package])
+    own = pack.pack(folder)
+    assert packed.files == tuple(sorted([*own.files, "mine/__init__.py", "mine/deep/more.py"]))
+    pack.unpack(packed.data, tmp_path / "there", packed.sha256)
+    assert (tmp_path / "there" / "mine" / "deep" / "more.py").read_text() == "x = 1\n"
+    (package / "__init__.py").write_text("x = 2\n")
+    assert pack.pack(folder, [package]).sha256 != packed.sha256
+    (package / "out").symlink_to("/etc/passwd")
+    with pytest.raises(InputError, match=r"mine/out is a link out of the folder \(/etc/passwd\)"):
+        pack.pack(folder, [package])
+    (package / "out").unlink()
+    with (package / "big.bin").open("wb") as file:
+        file.truncate(pack.MAX_UNPACKED + 1)
+    with pytest.raises(InputError, match=r"KiB  mine/big\.bin"):
+        pack.pack(folder, [package])
+
+
 def test_too_large(tmp_path: Path) -> None:
     folder = fill(tmp_path / "one")
-    (folder / "data" / "big.bin").write_bytes(random.Random(0).randbytes(2**20))
+    (folder / "data" / "big.bin").write_bytes(random.Random(0).randbytes(pack.MAX_BYTES))
+    (folder / "data" / "less.bin").write_bytes(bytes(2048))
     with pytest.raises(InputError) as caught:
         pack.pack(folder)
-    message = str(caught.value)
-    assert "1,024 KiB  data/big.bin" in message and ".jobignore" in message and "limit" in message
+    lines = str(caught.value).splitlines()
+    assert lines[0] == f"{folder} is 8 MiB packed, and 8 MiB is the limit. Its largest files:"
+    assert [line.split()[-1] for line in lines[1:3]] == ["data/big.bin", "data/less.bin"]
+    assert "8,192 KiB  data/big.bin" in lines[1] and ".jobignore" in lines[-1]
+
+
+def test_too_large_is_found_before_anything_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = fill(tmp_path / "one")
+    (folder / "venv").mkdir()
+    for number in range(7):
+        with (folder / "venv" / f"{number}.so").open("wb") as file:
+            file.truncate(10 * 2**20)  # no disk is used
+    monkeypatch.setattr(Path, "read_bytes", lambda path: pytest.fail(f"{path} was read"))
+    with pytest.raises(InputError) as caught:
+        pack.pack(folder)
+    text = str(caught.value)
+    assert "is 70 MiB, and 64 MiB is the limit" in text and "10,240 KiB  venv/0.so" in text
+    assert "71,680 KiB  venv/ in all, with 7 files" in text
 
 
 def test_there_and_back(tmp_path: Path) -> None:

@@ -183,6 +183,10 @@ def test_code_is_unpacked_once_and_anew_when_it_changes(pod: Pod, tmp_path: Path
 def test_damaged_code_is_the_slots_fault_and_not_the_jobs(tmp_path: Path) -> None:
     with pytest.raises(errors.SlotError, match="cannot be unpacked"):
         shipping.unpack_code(tmp_path / "none.tar.gz", tmp_path / "code")
+    (tmp_path / "source").mkdir()
+    (tmp_path / "other.tar.gz").write_bytes(pack.pack(tmp_path / "source").data)
+    with pytest.raises(errors.SlotError, match="is not that of the submission"):
+        shipping.unpack_code(tmp_path / "other.tar.gz", tmp_path / "code", "0" * 64)
     (tmp_path / "bad.tar.gz").write_bytes(b"no archive")
     with pytest.raises(errors.SlotError, match="damaged"):
         shipping.unpack_code(tmp_path / "bad.tar.gz", tmp_path / "code")

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from trialplane.cli import output
 from trialplane.client import images
 from trialplane.client.images import Command
+from trialplane.errors import InputError
+from trialplane.spec import load as loading
+from trialplane.spec import requirements
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -44,13 +49,41 @@ def image_command() -> None:
     help="cpu makes a trial image for nodes without GPUs and for kind: 2.3 GB instead of 7.",
 )
 @click.option("--package", "packages", multiple=True, metavar="NAME", help="Additional Python package. Repeatable.")
-def build(target: str, tag: str, device: str, packages: tuple[str, ...]) -> None:
-    """Build trialplane/controller:TAG and trialplane/trial:TAG with docker."""
+@click.option("--job", metavar="NAME", help="Build that job's requirements as a layer over trialplane/trial:TAG instead.")
+@click.pass_context
+def build(ctx: click.Context, target: str, tag: str, device: str, packages: tuple[str, ...], job: str | None) -> None:
+    """Build trialplane/controller:TAG and trialplane/trial:TAG with docker.
+
+    With --job, the trial image with what that job requires: its tag is TAG and the digest of the requirements.
+    """
+    if job is not None:
+        for name in ("target", "device", "packages"):
+            if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT:
+                raise InputError(f"--{name.removesuffix('s')} is for the platform's own images, and not for --job")
+        _build_layer(job, tag)
+        return
     origin = images.source(Path.cwd())
     builder = images.builder()
     for name in _targets(target):
         _run(images.build(origin, name, tag, device, builder, packages))
     output.note(f"built {', '.join(images.image(name, tag) for name in _targets(target))}")
+
+
+def _build_layer(name: str, tag: str) -> None:
+    folder = loading.find_job(name, Path.cwd())
+    needed = requirements.of(loading.load_job(folder, environ=os.environ), folder, requirements.prefix(folder))
+    if not needed.wanted and not needed.unchecked:
+        where = f"{requirements.prefix(folder)}{loading.FILE}"
+        raise InputError(f"{name} requires no packages; write requirements: requirements.txt into {where}")
+    images.check_image(images.image("trial", tag))
+    made = images.layer_tag(needed, tag)
+    _run(images.layer(needed, folder, tag, images.builder()))
+    image = images.image("trial", made)
+    output.note(
+        f"built {image}; bring it to the cluster with `platform image push --target trial --tag {made} --registry PREFIX` "
+        f"or `platform image load --target trial --tag {made}`, and name it in the job: cluster: {{image: {image}}}"
+    )
+    click.echo(image)
 
 
 @image_command.command("push")
@@ -87,5 +120,7 @@ def _targets(target: str) -> tuple[str, ...]:
 
 def _run(one: Command) -> None:
     variables = [f"{name}={value}" for name, value in one.environ.items()]
-    output.note(output.paint(f"$ {' '.join([*variables, shlex.join(one.argv)])}", dim=True))
+    below = f" <<'END'\n{one.stdin}END" if one.stdin else ""
+    where = f"cd {shlex.quote(str(one.folder))} && " if one.stdin else ""
+    output.note(output.paint(f"$ {where}{' '.join([*variables, shlex.join(one.argv)])}{below}", dim=True))
     images.run(one)

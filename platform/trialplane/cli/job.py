@@ -11,7 +11,8 @@ import click
 
 from trialplane.cli import from_script, kinds, names, output, starters
 from trialplane.errors import InputError, SpecError
-from trialplane.spec import inputs, load, schema
+from trialplane.plan import pack as packing
+from trialplane.spec import entrypoint, inputs, load, requirements, schema
 from trialplane.spec.jobs import base
 from trialplane.wire import cluster
 
@@ -85,9 +86,10 @@ def init_command(name: str | None, script: Path | None, no_smoke: bool, kind: st
 @click.option("--set", "sets", multiple=True, metavar="FIELD=VALUE", help="Any field: --set budget.time=2h. Repeatable.")
 @output.option("table", "json", "yaml")
 def validate_command(job: str, profile: str | None, sets: tuple[str, ...], kind: str) -> None:
-    """Check the job NAME, or the job in a folder: its fields, its profiles, its code and its data files.
+    """Check the job NAME, or the job in a folder: its fields, its profiles, its code and packages, and its data files.
 
-    Prints a one-line summary when the job is valid; with json or yaml, the resolved job.
+    Prints a one-line summary when the job is valid; with json or yaml, the resolved job. Packages that the job needs are
+    compared with those of this machine; on a cluster with those of the image, before the first trial.
     """
     folder = load.find_job(job, Path.cwd())
     notes: list[str] = []
@@ -95,7 +97,9 @@ def validate_command(job: str, profile: str | None, sets: tuple[str, ...], kind:
     issues = inputs.check_inputs(resolved, folder, cluster.DATA)
     if issues:
         raise SpecError(issues)
-    for note in notes:
+    packing.pack(folder, entrypoint.packages(resolved, folder))
+    needed = requirements.of(resolved, folder, requirements.prefix(folder))
+    for note in [*notes, *map(str, [*needed.unchecked, *requirements.unmet(needed)])]:
         output.note(note)
     valid = kinds.of(resolved).valid(resolved)
     output.emit(kind, resolved.model_dump(mode="json"), lambda: f"{resolved.name} is valid: {valid}")

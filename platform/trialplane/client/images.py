@@ -1,13 +1,15 @@
-"""Builds the images of jobs/Dockerfile, pushes them to a registry and loads them into kind, by `docker` and `kind`.
+"""Builds the images of jobs/Dockerfile and layers with a job's requirements over them, pushes them and loads them into kind.
 
-The commands are values (`build`, `push`, `load`), so that they can be shown before they run.
+The commands are values (`build`, `layer`, `push`, `load`), so that they can be shown before they run.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import datetime
+import json
 import os
+import shlex
 import subprocess
 import urllib.parse
 from collections.abc import Mapping, Sequence
@@ -16,21 +18,24 @@ from pathlib import Path
 import trialplane
 from trialplane import errors
 from trialplane.errors import InputError, TargetError
+from trialplane.spec.requirements import Requirements
 
 TARGETS = ("controller", "trial")
 DOCKERFILE = Path("jobs", "Dockerfile")
 REPOSITORY = "trialplane"  # local images are trialplane/controller and trialplane/trial
 # Package indexes from the user's environment; the Dockerfile declares these arguments.
 _PASSED_ON = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL")
+_LISTS = "/tmp/requirements"  # where a build has a job's requirements
 
 
 @dataclasses.dataclass(frozen=True)
 class Command:
-    """A program with its arguments, additional environment variables, and working directory."""
+    """A program with its arguments, additional environment variables, working directory, and the text of its stdin."""
 
     argv: tuple[str, ...]
     environ: Mapping[str, str] = dataclasses.field(default_factory=dict)
     folder: Path | None = None
+    stdin: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,11 +95,65 @@ def build(
         arguments["PACKAGES"] = " ".join(packages)
     for name, value in arguments.items():
         argv += ["--build-arg", f"{name}={value}"]
+    return Command((*argv, *_indexes(), "."), builder, origin.root)
+
+
+def layer_tag(needed: Requirements, tag: str) -> str:
+    """The tag of the trial image with a job's requirements: the same for the same files over the same tag."""
+    return f"{tag}-{needed.digest[:12]}"
+
+
+def layer(needed: Requirements, folder: Path, tag: str, builder: Mapping[str, str]) -> Command:
+    """The command that builds the trial image with a job's requirements as a layer over it.
+
+    Args:
+        needed: of the job.
+        folder: of the job.
+        tag: of the trial image below.
+        builder: variables that choose the builder, see `builder`.
+
+    Raises:
+        InputError: a variable with an index of packages holds a password.
+    """
+    argv = ["docker", "build", "--file", "-", "--tag", image("trial", layer_tag(needed, tag))]
+    return Command((*argv, *_indexes(), "."), builder, folder, layer_dockerfile(needed, image("trial", tag)))
+
+
+def layer_dockerfile(needed: Requirements, base: str) -> str:
+    """The Dockerfile of that layer; its context is the job's folder.
+
+    What the layer installs may replace libraries of the image below, but neither trialplane nor Ray, which must be those of
+    the controller. At the end it passes what the image itself had to pass.
+    """
+    name = needed.main
+    if name.endswith(".py"):
+        lines = " ".join(shlex.quote(line) for line in needed.files[0][1].splitlines())
+        given, name = [f"RUN mkdir -p {_LISTS} && printf '%s\\n' {lines} > {_LISTS}/script.txt"], "script.txt"
+    else:
+        given = [f"COPY {json.dumps([file, f'{_LISTS}/{file}'])}" for file, _ in needed.files]
+    kept = f"{_LISTS}/kept.txt"
+    lines_of_file = [
+        f"FROM {base}",
+        "USER root",
+        *(f"ARG {name}" for name in _PASSED_ON),
+        *given,
+        f"RUN pip list --format=freeze | grep -E '^(ray|trialplane)==' > {kept} \\",
+        f" && pip install -r {shlex.quote(f'{_LISTS}/{name}')} -c {kept} && pip check && rm -rf {_LISTS}",
+        "USER 1000:1000",
+        "RUN python -m trialplane.worker.probe --image trial && rm -rf /tmp/*",
+        f'LABEL io.trialplane.requirements="{needed.digest}"',
+    ]
+    return "".join(f"{line}\n" for line in lines_of_file)
+
+
+def _indexes() -> list[str]:
+    """Arguments that pass on the package indexes of the user's environment; docker takes the values from there."""
+    argv: list[str] = []
     for name in _PASSED_ON:
         if os.environ.get(name):
             _check_no_password(name, os.environ[name])
-            argv += ["--build-arg", name]  # docker takes the value from the environment
-    return Command((*argv, "."), builder, origin.root)
+            argv += ["--build-arg", name]
+    return argv
 
 
 def push(target: str, tag: str, registry: str) -> tuple[Command, Command]:
@@ -143,13 +202,15 @@ def check_cluster(name: str) -> None:
 
 
 def run(command: Command) -> None:
-    """Runs a command, which inherits stdout and stderr.
+    """Runs a command, which inherits stdout and stderr, and stdin where it is given no text.
 
     Raises:
         TargetError: it failed.
     """
     try:
-        done = subprocess.run(command.argv, env={**os.environ, **command.environ}, cwd=command.folder, check=False)
+        environ = {**os.environ, **command.environ}
+        given = command.stdin or None
+        done = subprocess.run(command.argv, env=environ, cwd=command.folder, input=given, text=True, check=False)
     except FileNotFoundError as error:
         raise _missing(command.argv[0]) from error
     if done.returncode:

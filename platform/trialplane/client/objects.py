@@ -11,13 +11,14 @@ import functools
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from trialplane.client import kinds, phases, refusal, waiting
 from trialplane.client.cluster import Applied, Cluster
 from trialplane.errors import RunExists, TargetError
+from trialplane.plan import pack as packing
 from trialplane.plan import rayjob, render
 from trialplane.plan.plan import Plan
 from trialplane.plan.site import Site
@@ -87,7 +88,7 @@ class Objects:
             RunExists: the names are taken, by a concurrent submission or by objects of no run.
         """
         things = self.manifests(plan, submitted)
-        self._check_names(plan.run)
+        self._check_names(plan.run, things)
         (ray_job,) = (thing for thing in things if thing["kind"] == "RayJob")
         manager = _manager(ray_job)
         made = self.cluster.apply(ray_job, manager, force=False) or self._same(ray_job)
@@ -109,9 +110,8 @@ class Objects:
         """
         there = self.cluster.delete(kinds.RAY_JOB, run)
         # They are removed with it, but later, and not at all if the output of `--dry-run` was applied by hand.
-        for name in _config_maps(run):
-            if self._ours(kinds.CONFIG_MAP, name, run) is not None:
-                self.cluster.delete(kinds.CONFIG_MAP, name)
+        for name in self._config_maps(run):
+            self.cluster.delete(kinds.CONFIG_MAP, name)
         deadline = time.monotonic() + PATIENCE
         while there and self.cluster.read(kinds.RAY_JOB, run) is not None:
             if time.monotonic() > deadline:
@@ -124,11 +124,21 @@ class Objects:
 
     def submission(self, run: str) -> Submission | None:
         """What a run was submitted with, from its ConfigMaps; None if one of them is missing."""
-        spec, code = (self._ours(kinds.CONFIG_MAP, name, run) for name in _config_maps(run))
-        if spec is None or code is None:
+        found = self._config_maps(run)
+        spec, first = found.get(run), found.get(names.code_map(run))
+        if spec is None or first is None:
             return None
-        data, packed = spec["data"], base64.b64decode(code["binaryData"][names.CODE_KEY])
-        return Submission(jobs.read(data[_FILES.job.name]), json.loads(data[_FILES.submission.name]), packed)
+        count = int((first["metadata"].get("annotations") or {}).get(names.CODE_PARTS, 1))
+        parts = [found.get(names.code_map(run, number)) for number in range(count)]
+        code = [
+            base64.b64decode(one["binaryData"][packing.part_name(names.CODE_KEY, number)])
+            for number, one in enumerate(parts)
+            if one is not None
+        ]
+        if len(code) < count:
+            return None
+        data = spec["data"]
+        return Submission(jobs.read(data[_FILES.job.name]), json.loads(data[_FILES.submission.name]), b"".join(code))
 
     def pods(self, run: str, role: str = "") -> list[dict[str, Any]]:
         """The pods of a run, or those of one role, the newest first."""
@@ -203,10 +213,16 @@ class Objects:
             )
         return Applied(found, False)
 
-    def _check_names(self, run: str) -> None:
+    def _config_maps(self, run: str) -> dict[str, dict[str, Any]]:
+        """The ConfigMaps of a run by their names."""
+        found = self.cluster.list(kinds.CONFIG_MAP, selector=f"{_OURS},{names.RUN}={run}")
+        return {one["metadata"]["name"]: one for one in found}
+
+    def _check_names(self, run: str, things: Sequence[Mapping[str, Any]]) -> None:
         """Raises RunExists if an object of the run would take the name of an unrelated one."""
-        target = [(kinds.RAY_JOB, run), *((kinds.CONFIG_MAP, name) for name in _config_maps(run))]
-        for kind, name in target:
+        for thing in things:
+            kind = kinds.RAY_JOB if thing["kind"] == "RayJob" else kinds.CONFIG_MAP
+            name = thing["metadata"]["name"]
             found = self.cluster.read(kind, name)
             if found is not None and not _is_of(found, run):
                 raise RunExists(
@@ -224,11 +240,6 @@ class Objects:
         return next(
             (one for one in found if uid in [o.get("uid") for o in one["metadata"].get("ownerReferences") or []]), None
         )
-
-
-def _config_maps(run: str) -> tuple[str, str]:
-    """Names of the ConfigMaps with a run's spec and with its code."""
-    return run, names.code_map(run)
 
 
 def _is_of(thing: Mapping[str, Any], run: str) -> bool:

@@ -27,7 +27,7 @@ from trialplane.client.target import Target
 from trialplane.errors import InputError, Issue, RunNotFound, SpecError
 from trialplane.plan import plan as planning
 from trialplane.plan.plan import Plan, Provenance
-from trialplane.spec import inputs, load
+from trialplane.spec import inputs, load, requirements
 from trialplane.spec.jobs import Job
 from trialplane.spec.load import Flag
 from trialplane.wire import cluster
@@ -135,6 +135,10 @@ class Platform:
             )
             away = self.target.remote
             found += inputs.check_inputs(resolved, folder, cluster.DATA if away else "", away=away)
+            needed = requirements.of(resolved, folder, requirements.prefix(folder))
+            notes += [str(one) for one in needed.unchecked]
+            if not away:  # the image of the trial pods is known to a trial pod only, whose slot looks before the first trial
+                found += requirements.unmet(needed)
         except SpecError as error:
             found += error.issues
         if name is not None:

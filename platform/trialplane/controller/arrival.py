@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import logging
 import shutil
 import sqlite3
@@ -34,10 +35,11 @@ def take_in(submitted: Path, run: RunPaths) -> None:
     source = submitted / Path(cluster.SPEC_MOUNT).name
     try:
         run.root.mkdir(parents=True, exist_ok=True)
-        data = archive(submitted).read_bytes()
+        data = pack.read(archive(submitted))
+        digest = str(json.loads((source / run.submission.name).read_text(encoding="utf-8")).get("code_hash", ""))
         with tempfile.TemporaryDirectory(prefix=".code-", dir=run.root) as scratch:
             new, old = Path(scratch) / "new", Path(scratch) / "old"
-            pack.unpack(data, new)
+            pack.unpack(data, new, digest)
             with contextlib.suppress(FileNotFoundError):
                 run.code.rename(old)
             new.rename(run.code)
@@ -52,7 +54,7 @@ def take_in(submitted: Path, run: RunPaths) -> None:
 
 
 def archive(submitted: Path) -> Path:
-    """The packed code of a submission."""
+    """The packed code of a submission, or its first part: `pack.read` reads all."""
     return submitted / Path(cluster.CODE_MOUNT).name / cluster.CODE_KEY
 
 

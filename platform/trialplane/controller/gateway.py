@@ -38,7 +38,7 @@ from trialplane.wire.states import RunState, TrialState
 
 MOST_SLOTS = 10_000
 MAX_BODY = 4096  # bytes of a request's body
-MAX_SUBMISSION = 4 << 20  # the same with a job and its code, which are two ConfigMaps of at most 1 MiB each
+MAX_SUBMISSION = 14 << 20  # the same with a job of at most 1 MiB and its packed code of at most 8, in base64
 PIECE = 1 << 20  # bytes of a log in one answer
 STATUS_SECONDS = 0.5  # for a controller to answer; a user waits for it, and the ledger's status is at most ten seconds old
 IDLE_SECONDS = 60  # after which a quiet connection is closed

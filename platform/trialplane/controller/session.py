@@ -34,7 +34,7 @@ from trialplane.controller.recorder import Recorder, unavailable
 from trialplane.controller.setting import Setting
 from trialplane.controller.status import StatusBoard, write_status
 from trialplane.controller.workloads.workload import Workload
-from trialplane.plan import sizes
+from trialplane.plan import pack, sizes
 from trialplane.spec import jobs
 from trialplane.spec.jobs import Job, Role, Study
 from trialplane.wire import env, escapes, labels, paths, progress, records
@@ -265,6 +265,8 @@ class Session:
             program=role.program,
             capture=job.capture,
             keep=job.keep.files if isinstance(job, Study) and job.keep is not None else (),
+            requirements=job.requires,
+            code_hash=str(json.loads(run.submission.read_text()).get("code_hash", "")),
         )
 
     def _recorded(self, recorder: Recorder, ending: Ending) -> bool:
@@ -282,7 +284,7 @@ class Session:
             labels.LEDGER_SUBMISSION: json.loads(self._run.submission.read_text()),
         }
         if self._setting.submitted is not None:
-            code = arrival.archive(self._setting.submitted).read_bytes()
+            code = pack.read(arrival.archive(self._setting.submitted))
             described[labels.LEDGER_CODE] = base64.b64encode(code).decode()
         return described
 

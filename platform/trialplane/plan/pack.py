@@ -1,13 +1,14 @@
-"""Packs a job's folder as one small archive with a reproducible hash, and unpacks it.
+"""Packs a job's folder and its packages as one archive with a reproducible hash, and unpacks it.
 
-The archive is stored in a ConfigMap, which Kubernetes limits to 1 MiB; data belongs elsewhere. Two folders with the
-same files give the same tar whatever their times, owners and umask, so its hash names the code of a run.
+The archive travels in ConfigMaps, which Kubernetes limits to 1 MiB each: in as many as it takes, up to a bound; data
+belongs elsewhere. Two folders with the same files give the same tar whatever their times, owners and umask, so its hash
+names the code of a run, and whoever unpacks it compares.
 """
 
 from __future__ import annotations
 
+import collections
 import dataclasses
-import fnmatch
 import gzip
 import hashlib
 import io
@@ -16,14 +17,17 @@ import shutil
 import tarfile
 import tempfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from trialplane.errors import InputError
 
 IGNORE_FILE = ".jobignore"
-MAX_BYTES = 2**20
+PART = 2**20  # bytes of one ConfigMap
+MAX_BYTES = 8 * PART  # packed; all of it is kept in etcd while the run lives, and in the ledger
+MAX_UNPACKED = 64 * 2**20  # of the tar
 _LARGEST_SHOWN = 5
+_MIB = 2**20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,16 +44,32 @@ class Pack:
     sha256: str
     files: tuple[str, ...]
 
+    @property
+    def parts(self) -> tuple[bytes, ...]:
+        """The tar.gz in pieces of at most `PART` bytes."""
+        return tuple(self.data[at : at + PART] for at in range(0, len(self.data), PART)) or (b"",)
 
-def pack(folder: Path) -> Pack:
+
+def pack(folder: Path, packages: Sequence[Path] = ()) -> Pack:
     """Packs a folder, without hidden files, Python's caches and what `.jobignore` names.
 
+    Args:
+        folder: of the job.
+        packages: folders outside of it that are packed beside its files, each under its own name, and each without what a
+            `.jobignore` of its own names.
+
     Raises:
-        InputError: the folder holds a link that leaves it or something not a file, cannot be read, or is too large.
+        InputError: one of the folders holds a link that leaves it or something not a file, cannot be read, or all of it is
+            too large. That is found before any file is read.
     """
-    patterns = _patterns(folder)
     try:
-        files = {name: (path.read_bytes(), path.stat().st_mode & 0o100) for name, path in _walk(folder, patterns)}
+        found = dict(_walk(folder, _ignored(folder)))
+        for package in packages:
+            found |= {f"{package.name}/{name}": path for name, path in _walk(package, _ignored(package))}
+        sizes = {name: path.stat().st_size for name, path in found.items()}
+        if sum(sizes.values()) > MAX_UNPACKED:
+            raise InputError(_too_large(folder, f"{_mib(sum(sizes.values()))}, and {_mib(MAX_UNPACKED)}", sizes))
+        files = {name: (path.read_bytes(), path.stat().st_mode & 0o100) for name, path in found.items()}
     except OSError as error:
         raise InputError(f"{error.filename} cannot be read: {error.strerror}; or name it in {IGNORE_FILE}") from error
     buffer = io.BytesIO()
@@ -61,23 +81,50 @@ def pack(folder: Path) -> Pack:
             info.mode = 0o755 if executable else 0o644
             archive.addfile(info, io.BytesIO(content))
     data = gzip.compress(buffer.getvalue(), compresslevel=9, mtime=0)
+    if len(buffer.getvalue()) > MAX_UNPACKED:  # by the names of very many files
+        raise InputError(_too_large(folder, f"{_mib(len(buffer.getvalue()))} as a tar, and {_mib(MAX_UNPACKED)}", sizes))
     if len(data) > MAX_BYTES:
-        raise InputError(_too_large(folder, len(data), {name: len(content) for name, (content, _) in files.items()}))
+        raise InputError(_too_large(folder, f"{_mib(len(data))} packed, and {_mib(MAX_BYTES)}", sizes))
     # Of the tar, not of `data`: builds of zlib differ in how they compress the same bytes.
     return Pack(data, hashlib.sha256(buffer.getvalue()).hexdigest(), tuple(sorted(files)))
 
 
-def unpack(data: bytes, target: Path) -> None:
-    """Unpacks into `target`, which must not exist or be empty; it appears whole or not at all.
+def part_name(archive: str, number: int) -> str:
+    """The name of a piece of an archive; the first has the archive's own."""
+    return f"{archive}.{number}" if number else archive
+
+
+def read(archive: Path) -> bytes:
+    """An archive whose pieces lie beside it.
 
     Raises:
-        InputError: `data` is not such an archive, would write outside of `target`, or `target` is in use.
+        OSError: one cannot be read, or there is none.
+    """
+    found = [archive.read_bytes()]
+    while (more := archive.with_name(part_name(archive.name, len(found)))).exists():
+        found.append(more.read_bytes())
+    return b"".join(found)
+
+
+def unpack(data: bytes, target: Path, sha256: str = "") -> None:
+    """Unpacks into `target`, which must not exist or be empty; it appears whole or not at all.
+
+    Args:
+        data: the tar.gz.
+        target: the folder.
+        sha256: what `Pack.sha256` of it must be; "" where that is not known.
+
+    Raises:
+        InputError: `data` is not such an archive, has another hash, would write outside of `target`, or `target` is in use.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     try:
         # Check all of it before writing anything: tarfile accepts a truncated archive.
-        with tarfile.open(fileobj=io.BytesIO(gzip.decompress(data)), mode="r:") as archive:
+        tar = _decompressed(data)
+        if sha256 and hashlib.sha256(tar).hexdigest() != sha256:
+            raise tarfile.TarError(f"it is not that of the submission, whose SHA-256 is {sha256}")
+        with tarfile.open(fileobj=io.BytesIO(tar), mode="r:") as archive:
             for member in archive:
                 _extract(archive, member, scratch)
         scratch.chmod(0o755)
@@ -92,6 +139,14 @@ def unpack(data: bytes, target: Path) -> None:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
+def _decompressed(data: bytes) -> bytes:
+    with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
+        tar = file.read(MAX_UNPACKED + 1)
+    if len(tar) > MAX_UNPACKED:
+        raise tarfile.TarError(f"it is larger than {_mib(MAX_UNPACKED)}")
+    return tar
+
+
 def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> None:
     """Writes one file below `target`; tarfile's own filters are newer than Python 3.11.0."""
     place = target / member.name
@@ -103,23 +158,33 @@ def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, target: Path) ->
     place.chmod(0o755 if member.mode & 0o100 else 0o644)
 
 
-def _patterns(folder: Path) -> list[str]:
+def _ignored(folder: Path) -> Callable[[str], bool]:
+    """Whether a folder's `.jobignore` names a path in it; that of a folder ends in /."""
     file = folder / IGNORE_FILE
     if not os.path.lexists(file):
-        return []
+        return lambda name: False
     if not file.is_file():  # reading a pipe may block forever
         raise InputError(f"{file} is no file; nothing was started")
     try:
-        text = file.read_text(encoding="utf-8")
+        lines = file.read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError as error:
         raise InputError(f"{file} is not UTF-8 text (byte {error.start}); nothing was started") from error
     except OSError as error:
         raise InputError(f"{file} cannot be read: {error.strerror}; nothing was started") from error
-    lines = (line.strip() for line in text.splitlines())
-    return [line.rstrip("/") for line in lines if line and not line.startswith("#")]
+    from pathspec import GitIgnoreSpec  # 25 ms, for the jobs that have such a file
+
+    wrong = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            GitIgnoreSpec.from_lines([line])
+        except ValueError as error:
+            wrong.append(f"  {file}:{number}: {error}")
+    if wrong:
+        raise InputError("\n".join([f"{file} has lines that gitignore's syntax does not know; nothing was started", *wrong]))
+    return GitIgnoreSpec.from_lines(lines).match_file
 
 
-def _walk(folder: Path, patterns: Sequence[str]) -> Iterator[tuple[str, Path]]:
+def _walk(folder: Path, is_ignored: Callable[[str], bool]) -> Iterator[tuple[str, Path]]:
     """Every file that is packed, by its path inside; links are followed while they stay in the folder."""
     if not folder.is_dir():  # also a link in a circle, which `resolve` refuses
         raise InputError(f"{folder} is no folder")
@@ -129,7 +194,7 @@ def _walk(folder: Path, patterns: Sequence[str]) -> Iterator[tuple[str, Path]]:
         here, above = todo.pop()
         for path in sorted(here.iterdir()):
             name = path.relative_to(folder).as_posix()
-            if _is_left_out(path.name, name, patterns):
+            if _is_left_out(path.name) or is_ignored(name):
                 continue
             try:
                 real = path.resolve()
@@ -140,6 +205,8 @@ def _walk(folder: Path, patterns: Sequence[str]) -> Iterator[tuple[str, Path]]:
                 message = f"{path} is a link {where} ({path.readlink()}); copy the file, or name it in {IGNORE_FILE}"
                 raise InputError(message)
             if real.is_dir():
+                if is_ignored(f"{name}/"):  # as in git, nothing below it can be named again
+                    continue
                 if real in above:
                     raise InputError(f"{path} is a link to a folder above it; name it in {IGNORE_FILE}")
                 todo.append((path, (*above, real)))
@@ -149,15 +216,25 @@ def _walk(folder: Path, patterns: Sequence[str]) -> Iterator[tuple[str, Path]]:
                 raise InputError(f"{path} is neither a file nor a folder; name it in {IGNORE_FILE}")
 
 
-def _is_left_out(word: str, name: str, patterns: Sequence[str]) -> bool:
-    if word.startswith(".") or word == "__pycache__" or word.endswith(".pyc"):
-        return True
-    return any(fnmatch.fnmatchcase(name, pattern) or fnmatch.fnmatchcase(word, pattern) for pattern in patterns)
+def _is_left_out(word: str) -> bool:
+    return word.startswith(".") or word == "__pycache__" or word.endswith(".pyc")
 
 
-def _too_large(folder: Path, size: int, sizes: dict[str, int]) -> str:
+def _too_large(folder: Path, size: str, sizes: dict[str, int]) -> str:
+    """What makes it large: the largest files, and a folder that has more than half of it in many."""
     largest = sorted(sizes.items(), key=lambda item: (-item[1], item[0]))[:_LARGEST_SHOWN]
     lines = [f"  {count / 1024:10,.0f} KiB  {name}" for name, count in largest]
-    head = f"{folder} is {size / 1024:,.0f} KiB packed, and {MAX_BYTES // 1024:,} KiB is the limit. Its largest files:"
+    folders = collections.Counter[str]()
+    for name, count in sizes.items():
+        folders[name.partition("/")[0] + "/" if "/" in name else ""] += count
+    (name, most), *_ = folders.most_common(1)
+    files = sum(each.startswith(name) for each in sizes)
+    if name and most > sum(sizes.values()) / 2 and files > _LARGEST_SHOWN:
+        lines.append(f"  {most / 1024:10,.0f} KiB  {name} in all, with {files:,} files")
+    head = f"{folder} is {size} is the limit. Its largest files:"
     tail = f"Name what the job does not need in {folder / IGNORE_FILE}, and keep data outside, by its path in params."
     return "\n".join([head, *lines, tail])
+
+
+def _mib(count: int) -> str:
+    return f"{count / _MIB:,.1f} MiB".replace(".0 ", " ")

@@ -16,6 +16,7 @@ from typing import Any
 from trialplane.errors import Issue
 from trialplane.plan import pack as packing
 from trialplane.plan.pack import Pack
+from trialplane.spec import entrypoint
 from trialplane.spec.jobs import Job
 from trialplane.wire import progress
 from trialplane.wire.records import RunStatus
@@ -79,12 +80,12 @@ class Plan:
 
 
 def plan(job: Job, folder: Path, run: str, provenance: Provenance) -> Plan:
-    """Packs a job's folder for the run named `run`.
+    """Packs a job's folder and its packages for the run named `run`.
 
     Raises:
         InputError: the folder cannot be packed.
     """
-    return Plan(run, job, packing.pack(folder), provenance)
+    return Plan(run, job, packing.pack(folder, entrypoint.packages(job, folder)), provenance)
 
 
 def pending(run: str, job: Job, submitted: float) -> RunStatus:

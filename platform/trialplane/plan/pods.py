@@ -68,7 +68,7 @@ def controller(plan: Plan, site: Site) -> dict[str, Any]:
         _claim("home", site.runs.claim) if site.runs.claim else _scratch("home"),
         _memory("shm", sizes.controller_object_store(job, site) + sizes.DEFAULT_SHM),
         {"name": "spec", "configMap": {"name": plan.run}},
-        {"name": "code", "configMap": {"name": cluster.code_map(plan.run)}},
+        _code(plan),
     ]
     spec = _pod(plan, site, site.controller_account, container, volumes)
     spec["tolerations"] = _soon_elsewhere()
@@ -123,7 +123,7 @@ def trial(plan: Plan, site: Site, role: Role) -> dict[str, Any]:
         _scratch("tmp"),
         _scratch("home"),
         _memory("shm", sizes.trial_shm(role)),
-        {"name": "code", "configMap": {"name": cluster.code_map(plan.run)}},
+        _code(plan),
     ]
     if site.data.claim:
         mounts.append(_mount("data", cluster.DATA, read_only=True))
@@ -274,6 +274,14 @@ def _memory(name: str, size: int) -> dict[str, Any]:
 def _claim(name: str, claim: str, read_only: bool = False) -> dict[str, Any]:
     source: dict[str, Any] = {"claimName": claim, **({"readOnly": True} if read_only else {})}
     return {"name": name, "persistentVolumeClaim": source}
+
+
+def _code(plan: Plan) -> dict[str, Any]:
+    """The volume with the packed code; of several ConfigMaps one folder is made, which exists once all of them do."""
+    maps = [{"name": cluster.code_map(plan.run, part)} for part in range(len(plan.pack.parts))]
+    if len(maps) == 1:
+        return {"name": "code", "configMap": maps[0]}
+    return {"name": "code", "projected": {"sources": [{"configMap": one} for one in maps]}}
 
 
 def _token_volume() -> dict[str, Any]:

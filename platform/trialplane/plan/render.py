@@ -9,12 +9,13 @@ from __future__ import annotations
 import base64
 import copy
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from trialplane.plan import pack as packing
 from trialplane.plan import pods, rayjob
 from trialplane.plan.plan import Plan
 from trialplane.plan.site import Site
@@ -25,7 +26,7 @@ _FILES = RunPaths(Path())  # for the names of files only: in the pods they are a
 
 
 def manifests(plan: Plan, site: Site, submitted: float) -> list[dict[str, Any]]:
-    """The RayJob, then the ConfigMaps with its spec and its code.
+    """The RayJob, then the ConfigMaps with its spec and its code, of which there is one for each MiB.
 
     Args:
         plan: of the run.
@@ -34,11 +35,10 @@ def manifests(plan: Plan, site: Site, submitted: float) -> list[dict[str, Any]]:
     """
     facts = json.dumps(plan.submission(submitted), ensure_ascii=False)
     spec = {_FILES.job.name: plan.job.model_dump_json(), _FILES.submission.name: facts}
-    code = {cluster.CODE_KEY: base64.b64encode(plan.pack.data).decode("ascii")}
     made = [
         rayjob.rayjob(plan, site),
         _config_map(plan, plan.run, {"data": spec}),
-        _config_map(plan, cluster.code_map(plan.run), {"binaryData": code}),
+        *_code_maps(plan),
     ]
     if site.namespace:
         for one in made:
@@ -70,6 +70,16 @@ def owned(made: Sequence[dict[str, Any]], uid: str) -> list[dict[str, Any]]:
 def as_yaml(made: Sequence[dict[str, Any]]) -> str:
     """The manifests as one stream for `kubectl apply --server-side -f -`."""
     return yaml.dump_all(made, Dumper=_Dumper, sort_keys=False, allow_unicode=True, explicit_start=True, width=120)
+
+
+def _code_maps(plan: Plan) -> Iterator[dict[str, Any]]:
+    parts = plan.pack.parts
+    for number, part in enumerate(parts):
+        code = {packing.part_name(cluster.CODE_KEY, number): base64.b64encode(part).decode("ascii")}
+        made = _config_map(plan, cluster.code_map(plan.run, number), {"binaryData": code})
+        if len(parts) > 1 and number == 0:
+            made["metadata"]["annotations"] = {cluster.CODE_PARTS: str(len(parts))}
+        yield made
 
 
 def _config_map(plan: Plan, name: str, content: dict[str, Any]) -> dict[str, Any]:

@@ -1,15 +1,26 @@
-"""Checks that the code that a job names exists, from the source text: nothing is imported or run."""
+"""Checks that the code that a job names exists, its packages too, from the source text: nothing is imported or run."""
 
 from __future__ import annotations
 
 import ast
 import os
+import sys
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from trialplane import errors
 from trialplane.errors import Issue, Place
 from trialplane.spec.jobs import Job
+
+
+def packages(job: Job, folder: Path) -> list[Path]:
+    """The folders of a job's packages.
+
+    Args:
+        job: that names them.
+        folder: of the job, where relative paths start.
+    """
+    return [Path(os.path.normpath(folder.absolute() / text)) for text in job.packages]
 
 
 def check(job: Job, folder: Path, broken: Collection[Place]) -> Iterator[Issue]:
@@ -24,13 +35,55 @@ def check(job: Job, folder: Path, broken: Collection[Place]) -> Iterator[Issue]:
         Issues of the job's fields, without a source; one of a line of the code with that file.
     """
     unread: set[Path] = set()
+    roots: dict[str, Path] = {}
+    if ("packages",) not in broken:
+        yield from _look_at_packages(job, folder)
+        found_there = [path for path in packages(job, folder) if not os.path.lexists(folder / f"{path.name}.py")]
+        roots = {path.name: path.parent for path in found_there}
     for place, text, arguments in job.functions():
         if place[:1] not in broken:
-            for found in _look(text, folder, unread, arguments):
+            root = roots.get(text.partition(":")[0].partition(".")[0], folder)
+            for found in _look(text, root, unread, arguments):
                 yield found if isinstance(found, Issue) else Issue(place, found)
     for place, text, is_python in job.programs():
         if place[:1] not in broken:
             yield from _look_at_file(place, text, folder, is_python)
+
+
+def _look_at_packages(job: Job, folder: Path) -> Iterator[Issue]:
+    """Issues of the folders that travel with a job's own: what cannot be there, or not under its name."""
+    names: dict[str, str] = {}
+    for index, path in enumerate(packages(job, folder)):
+        place = ("packages", index)
+        try:
+            why = _unpackable(path, folder)
+        except (OSError, ValueError) as error:  # no access, a name too long, or one with a zero byte
+            why = f"{path} cannot be read: {getattr(error, 'strerror', error)}"
+        if not why and path.name in names:
+            why = f"{job.packages[index]} and {names[path.name]} are both called {path.name}; rename one of them"
+        if why:
+            yield Issue(place, why)
+        names.setdefault(path.name, job.packages[index])
+
+
+def _unpackable(path: Path, folder: Path) -> str:
+    """Why a folder cannot travel as a package with the job in `folder`, or ""."""
+    name, here, real = path.name, os.path.realpath(folder), os.path.realpath(path)
+    if not path.is_dir():
+        if path.exists():
+            return f"{path} is a file; name the folder of a package"
+        there = [one.name for one in path.parent.iterdir() if one.is_dir()] if path.parent.is_dir() else []
+        return f"there is no folder {path}; {errors.nearest(name, there)}".rstrip("; ")
+    if f"{real}/".startswith(f"{here}/"):
+        return f"{path} lies in the job's folder, which travels anyway; drop it"
+    if f"{here}/".startswith(f"{real}/"):
+        return f"{path} holds the job's folder; name the folder that is imported"
+    if not name.isidentifier():
+        return f"{name!r} is no name that can be imported; name the folder that is: {path}/src/NAME"
+    if name in sys.stdlib_module_names or name == "trialplane":
+        return f"{name} would hide the module of that name, which trials need; rename the package"
+    clash = next((one.name for one in (folder / name, folder / f"{name}.py") if os.path.lexists(one)), "")
+    return f"the job's folder has {clash} of its own, which is imported under the same name" if clash else ""
 
 
 def _look_at_file(place: Place, text: str, folder: Path, is_python: bool) -> Iterator[Issue]:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from trialplane import errors
 from trialplane.errors import Issue, JobNotFound, Place, SpecError
-from trialplane.spec import document, draft, entrypoint, fixed, former, verdict
+from trialplane.spec import document, draft, entrypoint, fixed, former, requirements, verdict
 from trialplane.spec.document import Document
 from trialplane.spec.draft import Draft, Origin
 from trialplane.spec.jobs import CLASSES, Job, training
@@ -266,10 +266,12 @@ def _lay_set(whole: Draft, given: str) -> tuple[Place, Any] | None:
 
 
 def _check_code(whole: Draft, judged: verdict.Verdict, folder: Path) -> list[Issue]:
-    """Issues of the functions that the job names, where they are named."""
+    """Issues of the files that the job names, where they are named."""
     if judged.sound is None or ("kind",) in judged.broken:  # a kind may have an entrypoint of its own
         return []
-    found = entrypoint.check(judged.sound, folder, judged.broken)
+    found = list(entrypoint.check(judged.sound, folder, judged.broken))
+    if ("requirements",) not in judged.broken and ("script",) not in judged.broken:
+        found += requirements.of(judged.sound, folder, requirements.prefix(folder)).issues
     return [issue if issue.source else verdict.located(whole, issue) for issue in found]
 
 

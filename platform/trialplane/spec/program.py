@@ -48,6 +48,7 @@ class Program:
         names: metrics that the job names, which are found in any spelling.
         sample: parameters of a possible trial, with which the script's arguments are checked before the first one; None
             where only the job's code knows them.
+        packages: whether modules are imported from the folder of the code, too, as packages were laid there.
     """
 
     script: str = ""
@@ -59,3 +60,4 @@ class Program:
     metrics: tuple[MetricSource, ...] = ()
     names: tuple[str, ...] = ()
     sample: Mapping[str, Any] | None = None
+    packages: bool = False

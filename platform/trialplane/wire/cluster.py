@@ -17,6 +17,8 @@ GROUP_LABEL = "ray.io/group"  # KubeRay's, on each pod: the worker group that it
 # Annotations of a run's RayJob.
 CODE_HASH = f"{GROUP}/code-hash"
 SPEC_HASH = f"{GROUP}/spec-hash"
+# Of the ConfigMap with the first part of its code, where there are more.
+CODE_PARTS = f"{GROUP}/code-parts"
 
 # Values of ROLE.
 CONTROLLER = "controller"  # the head pod
@@ -35,7 +37,7 @@ GATEWAY_PORT = 8080
 HOME = "/var/lib/trialplane"  # TRIALPLANE_HOME; the run's folder is RunPaths.of(HOME, run), in all pods alike
 SPEC_MOUNT = "/etc/trialplane/run"  # job.json and submission.json
 CODE_MOUNT = "/etc/trialplane/code"  # code.tar.gz
-CODE_KEY = "code.tar.gz"
+CODE_KEY = "code.tar.gz"  # of the first ConfigMap; of further ones with .1, .2, …
 DATA = "/data"  # the data volume, when there is one
 CHECKPOINTS = "/checkpoints"  # of trials that save themselves: the checkpoints volume, or one that goes with the pod
 
@@ -52,9 +54,9 @@ def slot(role: str) -> str:
     return f"{role}_slot"
 
 
-def code_map(run: str) -> str:
-    """Name of the ConfigMap that holds a run's code; the one with its spec is named as the run."""
-    return f"{run}-code"
+def code_map(run: str, part: int = 0) -> str:
+    """Name of the ConfigMap that holds a run's code, or a further part of it; the one with its spec is named as the run."""
+    return f"{run}-code-{part}" if part else f"{run}-code"
 
 
 def head_service(run: str) -> str:

@@ -120,6 +120,8 @@ class SlotConfig:
         capture: libraries whose calls become reports: wandb, mlflow, tensorboard, hf; None for wandb where its package is
             missing.
         keep: files of a trial's folder that are put beside its checkpoints when it is complete.
+        requirements: file of the code that may say which packages must be installed, or "".
+        code_hash: SHA-256 of what is in `pack`, in hex; "" where that is not compared.
     """
 
     run: str
@@ -144,6 +146,8 @@ class SlotConfig:
     program: Program | None = None
     capture: tuple[str, ...] | None = None
     keep: tuple[str, ...] = ()
+    requirements: str = ""
+    code_hash: str = ""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -146,7 +146,9 @@ class Script:
         main = types.ModuleType("__main__")
         main.__file__ = str(file)
         sys.argv = [self._program.script, *_arguments(self._program, ctx)]
-        sys.path[:] = [str(file.parent), *(place for place in sys.path if place not in ("", str(ctx.code)))]
+        root = [str(_root(self._program, ctx))] if self._program.packages else []
+        others = (place for place in sys.path if place not in ("", str(ctx.code), *root))
+        sys.path[:] = list(dict.fromkeys([str(file.parent), *root, *others]))
         sys.modules["__main__"] = main
         _allow_start_method()
         pid = os.getpid()
@@ -235,7 +237,15 @@ def _enter(program: Program, ctx: context.Context) -> Path:
         with contextlib.suppress(OSError):  # who writes there learns why it cannot
             Path(ctx.checkpoints).mkdir(parents=True, exist_ok=True)
     os.environ |= {env.TRIAL_CHECKPOINTS: ctx.checkpoints, env.PARAMS: json.dumps(ctx.params)}
+    if program.packages:  # for the interpreters that it starts
+        above = os.environ.get("PYTHONPATH", "")
+        os.environ["PYTHONPATH"] = os.pathsep.join([str(_root(program, ctx)), *([above] if above else [])])
     return place
+
+
+def _root(program: Program, ctx: context.Context) -> Path:
+    """The folder with the job's packages."""
+    return folder(program, ctx.workdir) if program.cwd == "code" else ctx.code
 
 
 def _facts(ctx: context.Context) -> Mapping[str, Any]:

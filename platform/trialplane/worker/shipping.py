@@ -33,21 +33,26 @@ def at_home(config: SlotConfig) -> SlotConfig:
     return dataclasses.replace(config, root=str(run.root), code=str(run.code), cache=str(paths.cache(home)))
 
 
-def unpack_code(archive: Path, code: Path) -> None:
+def unpack_code(archive: Path, code: Path, sha256: str = "") -> None:
     """Unpacks the job's code, unless it is there from a former slot of this pod.
 
+    Args:
+        archive: with its further parts beside it.
+        code: the folder.
+        sha256: that the submission names; "" where it is not known.
+
     Raises:
-        SlotError: the archive is missing or damaged, or the disk is full.
+        SlotError: the archive is missing, damaged or another one, or the disk is full.
     """
     mark = code.with_name(f".{code.name}.sha256")
     try:
-        data = archive.read_bytes()
+        data = pack.read(archive)
         digest = hashlib.sha256(data).hexdigest()
         with building.alone(mark):  # another slot of this machine may be unpacking
             if code.exists() and mark.exists() and mark.read_text() == digest:
                 return
             shutil.rmtree(code, ignore_errors=True)
-            pack.unpack(data, code)
+            pack.unpack(data, code, sha256)
             mark.write_text(digest)
     except (OSError, errors.InputError) as error:
         raise errors.SlotError(f"the job's code in {archive} cannot be unpacked into {code}: {error}") from error

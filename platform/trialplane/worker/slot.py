@@ -32,7 +32,7 @@ from trialplane import errors, policies
 from trialplane.wire import env, messages, paths, records
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.states import FailureClass, TrialState
-from trialplane.worker import programs, sessions, shipping
+from trialplane.worker import programs, sessions, shipping, usage
 from trialplane.worker.channel import Channel
 from trialplane.worker.collect import exchange
 from trialplane.worker.metrics.reader import Reader
@@ -68,12 +68,14 @@ class Slot:
         """Starts the template and waits until it is warm.
 
         Raises:
-            EntrypointError: the job's code does not import.
+            EntrypointError: the job's code does not import, or needs packages that are not installed.
             SlotError: the template ended without a message.
             MessageError: it is of another version.
         """
         if self.config.pack:
-            shipping.unpack_code(Path(self.config.pack), Path(self.config.code))
+            shipping.unpack_code(Path(self.config.pack), Path(self.config.code), self.config.code_hash)
+        if self.config.requirements:
+            usage.check_installed(self.config)
         self._log.parent.mkdir(parents=True, exist_ok=True)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs, self._log.open("ab") as log:

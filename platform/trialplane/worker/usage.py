@@ -1,4 +1,4 @@
-"""Whether a script takes the arguments that trials give it, found before the first of them runs."""
+"""What ends a run before its first trial: a package that is missing, or arguments that its script refuses."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
+from trialplane import errors
+from trialplane.spec import requirements
 from trialplane.training import mlflow_runs, process
 from trialplane.wire import env, records
 from trialplane.worker import context
@@ -30,6 +32,22 @@ def refused(script: str, text: str) -> str:
     words = " ".join(text[usage if usage >= 0 else 0 :].split())
     error = re.search(r"(?:error|Error):.*", words)
     return f"{script} does not take its arguments: {(error[0] if error else words)[:LONGEST]}; see its usage in the log"
+
+
+def check_installed(config: records.SlotConfig) -> None:
+    """Compares what a job says it needs with what is installed here: on a cluster, in the image of its trials.
+
+    Args:
+        config: of the slot, whose code is there.
+
+    Raises:
+        EntrypointError: something is missing or has another version, with all of it.
+    """
+    name = config.requirements
+    found = requirements.read(Path(config.code), name, is_named=not name.endswith(".py"))
+    cure = "`platform image build --job NAME` builds an image that has them" if config.ship else ""
+    if issues := [*found.issues, *requirements.unmet(found, cure)]:
+        raise errors.EntrypointError(str(errors.SpecError(issues)))
 
 
 def check_arguments(run: context.Run, config: records.SlotConfig) -> None:

@@ -99,6 +99,17 @@ Captured = Annotated[
 Objectives = Annotated[tuple[Objective, ...], Field(min_length=1)]
 
 
+def _requirements(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    if value.startswith("/") or ".." in value.split("/") or not value.removeprefix("./"):
+        raise ValueError(f"{value!r} is no file of the job's folder; write requirements: requirements.txt")
+    return value.removeprefix("./")
+
+
+RequirementsFile = Annotated[str, BeforeValidator(_requirements), WithJsonSchema({"type": "string", "pattern": "^[^/]"})]
+
+
 class Base(models.Model):
     """The fields that all kinds have; `Study`, `Training` and `Collection` add theirs."""
 
@@ -125,6 +136,16 @@ class Base(models.Model):
     )
     preload: tuple[str, ...] = Field(
         default=(), description="Modules to import once per slot, before trials are forked: torch, transformers."
+    )
+    requirements: RequirementsFile | None = Field(
+        default=None,
+        description="File of the job's folder with the Python packages that it needs: requirements.txt, or a script with "
+        "metadata (PEP 723). Compared with what is installed before the first trial; a script's own when left out.",
+    )
+    packages: tuple[str, ...] = Field(
+        default=(),
+        description="Folders of Python packages outside of the job's folder that travel with it: ../src/mine. Paths from "
+        "there; each is imported under its own name.",
     )
     params: dict[str, values.Plain] = Field(
         default_factory=dict,
@@ -160,6 +181,11 @@ class Base(models.Model):
     def stops(self) -> tuple[Stop, ...]:
         """What ends a trial early, as complete."""
         return ()
+
+    @property
+    def requires(self) -> str:
+        """The file of its folder that may say which packages it needs, or ""."""
+        return self.requirements or ""
 
     @property
     def required_metrics(self) -> tuple[str, ...]:

@@ -219,6 +219,7 @@ def of(job: Ranked) -> Program | None:
         metrics=tuple(metrics),
         names=tuple(dict.fromkeys([*job.required_metrics, *watched])),
         sample=None if search.function else {**job.params, **search.start_point()},
+        packages=bool(job.packages),
     )
 
 

@@ -56,6 +56,11 @@ class Ranked(Base):
         """What ends a trial early, as complete."""
         return (self.stop,) if isinstance(self.stop, Stop) else self.stop
 
+    @property
+    def requires(self) -> str:
+        """The file that it names, else its script."""
+        return self.requirements or self.script or ""
+
     def functions(self) -> Iterator[tuple[Place, str, tuple[str, ...]]]:
         """None where a trial runs a script or a command."""
         return iter(()) if program.of(self) else super().functions()
