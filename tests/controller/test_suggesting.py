@@ -145,6 +145,10 @@ def test_what_a_sampler_draws_together_stays_together_in_a_retry(opened: Opened)
     trial(ledger, request).suggest_float("a", 0, 1)
     (kept,) = [one for one in attempts(opened) if one.outcome is None]
     (inside, _) = kept.optuna["attributes"]["trialplane:together"]["b"]
+    other = asked(ledger)
+    trial(ledger, other).suggest_float("a", 0, 1)
+    trial(ledger, other).suggest_float("b", 0, 1)
+    ledger.tell(outcome(other.number, metrics={"score": -1.0}))  # what would be drawn together now is something else
     ledger = opened.open(of)
     asks = trial(ledger, asked(ledger))
     assert asks.suggest_float("b", 0, 1) == inside
