@@ -20,7 +20,7 @@ from trialplane.worker import capture, context
 __version__ = "0.20.0"  # of the package whose calls these are: libraries compare it
 
 _UNTOLD = ("Settings", "login", "setup", "termlog", "termwarn", "termerror", "require", "define_metric")
-_KEPT = "kept are the numbers of wandb.log and of the summary, and wandb.config is the trial's parameters"
+_KEPT = "only the numbers in wandb.log and in the summary are kept"
 
 
 class Error(Exception):
@@ -254,7 +254,7 @@ class Run:
             self.step += 1
         for name, value in ready.items():
             if isinstance(value, Nothing):
-                _tell(f"wandb.log: {name}", "is left out: it is no number")
+                _tell(f"wandb.log: {name}", "is left out: it is not a number")
         context.note("wandb", self.first + self._newest, dict(capture.numbers(dict(ready))), waits=True)
 
     def finish(self, exit_code: int | None = None, quiet: bool | None = None) -> None:
@@ -356,7 +356,7 @@ def agent(sweep_id: Any = None, function: Callable[[], Any] | None = None, *_: A
     """
     if function is None:
         raise Error("wandb.agent without a function runs a sweep's program: name that program as the job's script")
-    _tell("wandb.agent", "runs its function once in each trial: how many trials there are says the job")
+    _tell("wandb.agent", "runs its function once in each trial; the job's `trials` is how many trials there are")
     function()
 
 
