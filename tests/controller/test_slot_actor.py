@@ -127,7 +127,7 @@ def test_each_message_is_one_request_of_the_slot(
     made.control(1, messages.encode(message))
     assert slot.requested == [requested]
     made.answer(messages.encode(messages.AnswerReport(prune=True)))
-    assert slot.requested[1:] == [("answer", (True,))]
+    assert slot.requested[1:] == [("answer", (True, None))]
 
 
 def test_results_are_fetched_as_far_as_they_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
