@@ -79,7 +79,7 @@ def unpack(data: bytes, target: Path) -> None:
         # Check all of it before writing anything: tarfile accepts a truncated archive.
         with tarfile.open(fileobj=io.BytesIO(gzip.decompress(data)), mode="r:") as archive:
             for member in archive:
-                _extract(archive, member, scratch)
+                extract(archive, member, scratch)
         scratch.chmod(0o755)
         scratch.replace(target)
     except (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error) as error:
@@ -92,8 +92,12 @@ def unpack(data: bytes, target: Path) -> None:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> None:
-    """Writes one file below `target`; tarfile's own filters are newer than Python 3.11.0."""
+def extract(archive: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> None:
+    """Writes one file below `target`; tarfile's own filters are newer than Python 3.11.0.
+
+    Raises:
+        tarfile.TarError: `member` is no file, or lies outside of `target`.
+    """
     place = target / member.name
     content = archive.extractfile(member) if member.isfile() else None
     if content is None or ".." in place.parts or not place.is_relative_to(target):
