@@ -61,6 +61,7 @@ def measure(place: Workplace) -> Iterator[Row]:
         with contextlib.ExitStack() as stack:
             remote = Remote(place, KubernetesTarget(place.context, place.namespace or None), stack)
             yield from _start(place, remote)
+            yield from _study(place, remote)
             yield from _long(place, remote)
     except TrialplaneError as error:
         raise MeasurementFailed(str(error)) from error
@@ -87,10 +88,10 @@ class Remote:
         """Of `platform` and `kubectl` alike."""
         return ["--context", self.target.cluster.context, "--namespace", self.target.cluster.namespace]
 
-    def submit(self, folder: Path, name: str) -> float:
+    def submit(self, folder: Path, name: str, *more: str) -> float:
         """Seconds of the whole process."""
         self.stack.callback(self.delete, name)
-        return self.place.time_command([*_submit(folder, name), *self.flags, "--detach"])
+        return self.place.time_command([*_submit(folder, name), *more, *self.flags, "--detach"])
 
     def apply(self, folder: Path, name: str) -> float:
         """Seconds that `kubectl` takes for what `submit` would send; its pods are not waited for but for their end."""
@@ -150,7 +151,7 @@ def _start(place: Workplace, remote: Remote) -> Iterator[Row]:
     applied: list[float] = []
     rows: list[Row] = []
     for pods, autoscale in (("fixed pods", False), ("pods as trials wait", True)):
-        waited: list[float] = []
+        ways: list[dict[str, float]] = []
         found: list[dict[str, float]] = []
         folder = _job(
             place,
@@ -167,14 +168,43 @@ def _start(place: Workplace, remote: Remote) -> Iterator[Row]:
             applied.append(remote.apply(folder, f"{name}-k"))
             before = time.time()
             submitted.append(remote.submit(folder, name))
-            found.append(_steps(remote, name, timeline.follow(remote.target, name, PATIENCE)))
-            waited.append(found[-1]["first trial started"] - before)
+            seen = timeline.follow(remote.target, name, PATIENCE)
+            known = seen, remote.log(name), remote.attempts(name)
+            found.append(timeline.steps(*known))
+            ways.append({step: moment - before for step, moment in timeline.way(*known).items()})
             remote.delete(name)
         rows += _step_rows(found, f"nothing imported, {pods}")
-        rows.append(Row("cluster", f"from submit's start to the first trial's, {pods}", "s", tuple(waited)))
+        for step in ways[0]:
+            rows.append(Row("cluster", f"from submit's start: {step}, {pods}", "s", tuple(way[step] for way in ways)))
     peer = "kubectl apply --server-side"
     yield Row("cluster", "platform submit --detach", "s", tuple(submitted), peer, tuple(applied), Goal(value=2))
     yield from rows
+
+
+def _study(place: Workplace, remote: Remote) -> Iterator[Row]:
+    """The README's study, `criteria`, from the start of `submit` to its end, here and there."""
+    trials = place.size(24, 4)
+    flags = ["--trials", str(trials), "--parallel", str(SLOTS)]
+    folder = ROOT / "jobs" / "criteria"
+    local = LocalTarget(place.home)
+    seconds: dict[str, list[float]] = {"local": [], "cluster": []}
+    for number in range(place.repeats(1)):
+        name = f"{remote.mark}-study-{number}"
+        for where, samples in seconds.items():
+            place.say(f"cluster: round {number + 1}, {trials} trials of criteria, {where}")
+            run, before = RunHandle(name, local if where == "local" else remote.target), time.time()
+            if where == "local":
+                place.output([*_submit(folder, name), *flags, "--local", "--detach"])
+            else:
+                remote.submit(folder, name, *flags)
+            _until(f"end of {name} ({where})", lambda run=run: run.status().state.is_ended)
+            status = run.status()
+            if status.ended is None or status.complete + status.pruned != trials:
+                raise MeasurementFailed(f"{status.complete + status.pruned} of {trials} trials {where}: {status.reason}")
+            samples.append(status.ended - before)
+        remote.delete(name)
+    what = f"{trials} trials of criteria on {SLOTS} slots, from submit's start to the run's end"
+    yield Row("cluster", what, "s", tuple(seconds["cluster"]), "the same --local", tuple(seconds["local"]))
 
 
 def _step_rows(found: Sequence[Mapping[str, float]], job: str) -> Iterator[Row]:
@@ -213,7 +243,7 @@ def _long(place: Workplace, remote: Remote) -> Iterator[Row]:
             flags = ["--local"] if where == "local" else remote.flags
             if where == "local":
                 place.output([*_submit(folder, name), "--local", "--detach"])
-                seen = _finish(place, name, quick, functools.partial(local.status, name), flags, where, read)
+                seen = _finish(place, name, quick, RunHandle(name, local).status, flags, where, read)
                 run = paths.RunPaths.of(place.home, name)
                 attempts = _attempts(place.call("moments", {"run": name, "ledger": f"sqlite:///{run.ledger}"}, timeout=60))
             else:

@@ -23,10 +23,13 @@ SEEN = timeline.Seen(
         "submitter": {"role": "submitter", "PodScheduled": NOON + 23},
     },
     submitter=NOON + 24,
-    ray_job={"metadata": {"name": "some"}, "status": {"rayJobInfo": {"startTime": "2026-11-21T12:00:26Z"}}},
+    ray_job={
+        "metadata": {"name": "some", "creationTimestamp": "2026-11-21T11:59:59Z"},
+        "status": {"rayJobInfo": {"startTime": "2026-11-21T12:00:26Z"}},
+    },
     status=RunStatus(run="some", job="job", state=RunState.SUCCEEDED, trials=1, started=NOON + 30.5),
 )
-ATTEMPTS = [{"started": NOON + 42.5}, {"started": NOON + 41.25}]
+ATTEMPTS = [{"started": NOON + 42.5, "ended": NOON + 43.5}, {"started": NOON + 41.25, "ended": NOON + 44.0}]
 
 
 def test_steps_in_order() -> None:
@@ -34,6 +37,19 @@ def test_steps_in_order() -> None:
     assert [moment - NOON for moment in found.values()] == [1, 22, 24, 26, 30.5, 40, 41.25]
     assert next(iter(found)) == "scheduled"
     assert list(found)[-1] == "first trial started"
+
+
+def test_the_whole_way_begins_with_the_object_and_ends_with_a_result() -> None:
+    found = timeline.way(SEEN, LOG, ATTEMPTS)
+    assert [moment - NOON for moment in found.values()] == [-1, 12, 22, 24, 26, 30.5, 40, 41.25, 43.5]
+    assert list(found)[:3] == ["RayJob accepted", "head pod ready", "first trial pod ready"]
+    assert list(found)[-1] == "first trial's result"
+
+
+def test_a_way_without_a_trial_pod_is_no_figure() -> None:
+    pods = {name: pod for name, pod in SEEN.pods.items() if name != "worker"}
+    with pytest.raises(MeasurementFailed, match="no trial pod"):
+        timeline.way(dataclasses.replace(SEEN, pods=pods), LOG, ATTEMPTS)
 
 
 def test_what_was_before_the_last_pod_is_left_out() -> None:
@@ -49,7 +65,7 @@ def test_what_was_before_the_last_pod_is_left_out() -> None:
 
 
 def test_a_slot_that_was_warm_before_midnight() -> None:
-    late = [{"started": NOON + 12 * 3600 + 0.5}]
+    late = [{"started": NOON + 12 * 3600 + 0.5, "ended": NOON + 12 * 3600 + 1}]
     found = timeline.steps(SEEN, "23:59:59 INFO slot 0 is warm after 0.0 s of imports\n", late)
     assert found["first slot warm"] == NOON + 12 * 3600 - 1
 

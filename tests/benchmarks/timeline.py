@@ -61,6 +61,13 @@ class Seen:
             raise MeasurementFailed(f"not every pod was seen to be {condition}: {self.pods}")
         return max(times)
 
+    def first(self, condition: str, role: str) -> float:
+        """When the first pod of a role came to a condition."""
+        times = [float(pod[condition]) for pod in self.pods.values() if pod["role"] == role and condition in pod]
+        if not times:
+            raise MeasurementFailed(f"no {role} pod was seen to be {condition}: {self.pods}")
+        return min(times)
+
 
 def follow(target: KubernetesTarget, run: str, patience: float) -> Seen:
     """Looks at a run until it has succeeded.
@@ -92,22 +99,50 @@ def steps(seen: Seen, log: str, attempts: Iterable[Mapping[str, Any]]) -> dict[s
         attempts: of `programs/moments.py`.
     """
     first = min(float(attempt["started"]) for attempt in attempts)
+    found = {
+        "scheduled": seen.last("PodScheduled"),
+        "pods ready": seen.last("Ready"),
+        **_controller(seen, log, first),
+        "first trial started": first,
+    }
+    counted = [name for name, moment in found.items() if moment >= found["scheduled"]]
+    return {name: found[name] for name in sorted(counted, key=lambda name: found[name])}
+
+
+def way(seen: Seen, log: str, attempts: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+    """Step → when it was done, in order, from the run's object in the API server to the first trial's result.
+
+    Args:
+        seen: of a run that ended.
+        log: of its controller.
+        attempts: of `programs/moments.py`.
+    """
+    known = list(attempts)
+    first = min(float(attempt["started"]) for attempt in known)
+    found = {
+        "RayJob accepted": epoch(seen.ray_job["metadata"]["creationTimestamp"]),
+        "head pod ready": seen.first("Ready", cluster.CONTROLLER),
+        "first trial pod ready": seen.first("Ready", cluster.TRIAL),
+        **_controller(seen, log, first),
+        "first trial started": first,
+        "first trial's result": min(float(attempt["ended"]) for attempt in known),
+    }
+    return dict(sorted(found.items(), key=lambda one: one[1]))
+
+
+def _controller(seen: Seen, log: str, first: float) -> dict[str, float]:
+    """The start of the controller, and of the first slot."""
     begun = (seen.ray_job.get("status") or {}).get("rayJobInfo", {}).get("startTime")
     if begun is None or seen.submitter is None or seen.status is None or seen.status.started is None:
         raise MeasurementFailed(
             f"the start of {seen.ray_job['metadata']['name']} was not seen whole; is KubeRay older than 1.6?"
         )
-    found = {
-        "scheduled": seen.last("PodScheduled"),
-        "pods ready": seen.last("Ready"),
+    return {
         "submitter's container started": seen.submitter,
         "Ray took the job": epoch(begun),
         "controller's libraries imported": seen.status.started,
         "first slot warm": _first_warm(log, first),
-        "first trial started": first,
     }
-    counted = [name for name, moment in found.items() if moment >= found["scheduled"]]
-    return {name: found[name] for name in sorted(counted, key=lambda name: found[name])}
 
 
 def epoch(text: str) -> float:

@@ -12,7 +12,9 @@ import io
 import json
 import tarfile
 import types
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -124,6 +126,35 @@ def test_a_store_from_elsewhere_is_adopted_with_its_artifacts(tmp_path: Path, mo
     assert [(metric.key, metric.value) for metric in own.batch.metrics] == [("from_the_job", 0.5)]
     assert [Path(artifact.file).read_text() for artifact in own.batch.artifacts] == ["kept"]
     assert mlflow.__version__
+
+
+def test_a_store_is_unpacked_by_the_first_python_3_11_too_and_nowhere_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its `extractall` takes no filter; that of Debian 12 neither."""
+
+    def extract_all(self: tarfile.TarFile, path: str = ".", members: Any = None, *, numeric_owner: bool = False) -> None:
+        raise AssertionError("without a filter an archive may write anywhere")
+
+    monkeypatch.setattr(tarfile.TarFile, "extractall", extract_all)
+    here = RunPaths(tmp_path / "head")
+    here.spool.mkdir(parents=True)
+    arrival.unpack_store(here, 5, packed({"../outside": b"x"}))
+    assert "attempt 5" in caplog.text
+    assert not list(tmp_path.rglob("outside"))
+    arrival.unpack_store(here, 6, packed({"attempt-6.artifacts/1/note.txt": b"kept"}))
+    (note,) = tmp_path.rglob("note.txt")
+    assert note.read_bytes() == b"kept"
+
+
+def packed(files: Mapping[str, bytes]) -> Any:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for name, content in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+    return np.frombuffer(buffer.getvalue(), dtype=np.uint8)
 
 
 def test_a_damaged_store_is_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

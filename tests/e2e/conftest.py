@@ -63,14 +63,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 class Cluster:
     """One namespace, from outside."""
 
-    def __init__(self, namespace: str, home: Path) -> None:
+    def __init__(self, namespace: str, home: Path, context: str = CONTEXT) -> None:
         self.namespace = namespace
+        self.context = context
         self.home = home
         self.environ = {**os.environ, "TRIALPLANE_HOME": str(home), "COLUMNS": "200"}
 
     def command(self, *words: str) -> list[str]:
         """A verb of `platform` with this cluster named."""
-        return [str(PLATFORM), *words, "--context", CONTEXT, "--namespace", self.namespace]
+        return [str(PLATFORM), *words, "--context", self.context, "--namespace", self.namespace]
 
     def platform(self, *words: str, code: int = 0, cwd: Path = ROOT, timeout: float = 600) -> str:
         """What a verb prints to stdout; stderr too when it should fail."""
@@ -86,7 +87,7 @@ class Cluster:
 
     def kubectl(self, *words: str, stdin: str | None = None, code: int = 0) -> str:
         done = subprocess.run(
-            ["kubectl", "--context", CONTEXT, "--namespace", self.namespace, *words],
+            ["kubectl", "--context", self.context, "--namespace", self.namespace, *words],
             input=stdin,
             capture_output=True,
             text=True,

@@ -1,23 +1,22 @@
-"""The README's study on a cluster: `criteria` from outside, watched, read and looked up in MLflow; and the same with its
-pods killed.
+"""The README's study on a cluster: `criteria` from outside, watched, read and looked up in MLflow; and a study without
+database and MLflow for a time.
 
-Not checked here: what is refused (test_refusals.py), what a trial may reach (test_isolation.py).
+Not checked here: killed pods (test_chaos.py), what is refused (test_refusals.py), what a trial may reach
+(test_isolation.py).
 """
 
 from __future__ import annotations
 
 import itertools
-import json
 import subprocess
 import time
-import urllib.request
 from collections import defaultdict
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 from tests.e2e.conftest import ROOT, SPEC, Cluster
+from tests.e2e.recorded import mlflow_runs
 
 TRIALS = 24
 OUTAGE = 120.0  # seconds
@@ -81,27 +80,6 @@ def test_nothing_is_left_of_its_pods(cluster: Cluster, study: str) -> None:
     cluster.until("end of the pods", lambda: not cluster.running(run=study, role="trial"))
 
 
-def test_killed_pods_cost_no_trial_and_double_none(cluster: Cluster) -> None:
-    """The head pod once and worker pods twice, by force."""
-    cluster.platform("submit", "hpo", "criteria", "--trials", str(TRIALS), "--parallel", "2", "--name", "killed", "--detach")
-
-    def kill(role: str, when: int) -> None:
-        cluster.until(f"trial {when}", lambda: cluster.ended("killed") >= when, patience=420)
-        victim = cluster.until(role, lambda: cluster.running(run="killed", role=role))[0]
-        cluster.kubectl("delete", "pod", victim, "--force", "--grace-period=0")
-
-    kill("trial", 3)
-    kill("controller", 7)
-    kill("trial", 11)
-    cluster.until("end", lambda: cluster.status("killed")["state"] == "SUCCEEDED", patience=600)
-    rows = cluster.check_exact("killed", TRIALS)
-    assert any(row["attempt"] > 1 for row in rows), "no trial was lost: the kills hit nothing"
-    runs = mlflow_runs(cluster, "killed")
-    final = [run["tags"]["trialplane.trial"] for run in runs if run["tags"]["trialplane.state"] in ("COMPLETE", "PRUNED")]
-    assert sorted(map(int, final)) == list(range(TRIALS))
-    assert all(run["status"] != "RUNNING" for run in runs)
-
-
 @pytest.mark.slow
 def test_two_minutes_without_database_and_mlflow_lose_nothing(cluster: Cluster, tmp_path: Path) -> None:
     """The chart's PostgreSQL is taken away, and MLflow with it, which is made anew."""
@@ -124,48 +102,3 @@ def test_two_minutes_without_database_and_mlflow_lose_nothing(cluster: Cluster, 
     runs = mlflow_runs(cluster, "alone", "toy")
     assert sorted(int(run["tags"]["trialplane.trial"]) for run in runs) == list(range(30))
     assert {run["status"] for run in runs} == {"FINISHED"}
-
-
-def mlflow_runs(cluster: Cluster, run: str, job: str = "criteria", metric: str = "") -> list[dict[str, Any]]:
-    """The trials' runs in MLflow, through `platform ui`; with the times (ms) at which each reported `metric`."""
-    with subprocess.Popen(
-        cluster.command("ui", "--port", "5055"), env=cluster.environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    ) as ui:
-        try:
-            cluster.until("MLflow", lambda: _answers("http://127.0.0.1:5055/health"), patience=300)
-            experiment = _ask(f"experiments/get-by-name?experiment_name={job}")["experiment"]["experiment_id"]
-            text = f"tags.`trialplane.kind` = 'trial' and tags.`trialplane.run` = '{run}'"
-            found = _ask("runs/search", {"experiment_ids": [experiment], "filter": text, "max_results": 1000})["runs"]
-            reports = {one["info"]["run_id"]: _times(one["info"]["run_id"], metric) for one in found if metric}
-        finally:
-            ui.terminate()
-    return [
-        {
-            "tags": {tag["key"]: tag["value"] for tag in one["data"]["tags"]},
-            "status": one["info"]["status"],
-            "reports": reports.get(one["info"]["run_id"], []),
-        }
-        for one in found
-    ]
-
-
-def _times(run_id: str, metric: str) -> list[int]:
-    found = _ask(f"metrics/get-history?run_id={run_id}&metric_key={metric}")["metrics"]
-    return [int(one["timestamp"]) for one in found]
-
-
-def _ask(path: str, body: Any = None) -> Any:
-    url = f"http://127.0.0.1:5055/api/2.0/mlflow/{path}"
-    request = urllib.request.Request(url, None if body is None else json.dumps(body).encode())
-    request.add_header("Content-Type", "application/json")
-    with urllib.request.urlopen(request, timeout=120) as answer:
-        return json.load(answer)
-
-
-def _answers(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(url, timeout=5) as answer:
-            return bool(answer.status == 200)
-    except OSError:
-        time.sleep(0.2)
-        return False

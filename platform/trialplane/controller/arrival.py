@@ -81,7 +81,9 @@ def unpack_store(run: RunPaths, number: int, packed: Any) -> None:
     try:
         with tarfile.open(fileobj=io.BytesIO(packed.tobytes())) as files:
             left_out = not any(name.startswith(f"{store.stem}.artifacts") for name in files.getnames())
-            files.extractall(store.parent, filter="data")
+            for member in files:
+                if not member.isdir():
+                    pack.extract(files, member, store.parent)
         _move(store)
     except (OSError, tarfile.TarError, sqlite3.Error) as error:
         log.warning("what attempt %d logged to MLflow by itself is lost: %s", number, error)

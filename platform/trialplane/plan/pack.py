@@ -126,7 +126,7 @@ def unpack(data: bytes, target: Path, sha256: str = "") -> None:
             raise tarfile.TarError(f"it is not that of the submission, whose SHA-256 is {sha256}")
         with tarfile.open(fileobj=io.BytesIO(tar), mode="r:") as archive:
             for member in archive:
-                _extract(archive, member, scratch)
+                extract(archive, member, scratch)
         scratch.chmod(0o755)
         scratch.replace(target)
     except (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error) as error:
@@ -147,8 +147,12 @@ def _decompressed(data: bytes) -> bytes:
     return tar
 
 
-def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> None:
-    """Writes one file below `target`; tarfile's own filters are newer than Python 3.11.0."""
+def extract(archive: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> None:
+    """Writes one file below `target`; tarfile's own filters are newer than Python 3.11.0.
+
+    Raises:
+        tarfile.TarError: `member` is no file, or lies outside of `target`.
+    """
     place = target / member.name
     content = archive.extractfile(member) if member.isfile() else None
     if content is None or ".." in place.parts or not place.is_relative_to(target):

@@ -1,0 +1,268 @@
+"""Kills the pods of a run and of the chart at random, and the nodes of a kind cluster, and sees when each is back.
+
+Nothing waits in here: `Kills.look` is told the time, looks once, and kills when it is time to. A role whose pod was killed
+is not chosen again before as many of its pods are ready as before. The one exception are trial pods, of which a run has
+several and which come and go as trials wait: one that is ready is enough, for a run must stand the loss of the next one
+while the first is being replaced.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import subprocess
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+from trialplane.client import kinds
+from trialplane.client.cluster import Cluster
+from trialplane.errors import TargetError
+from trialplane.wire import cluster as names
+
+NODE = "node"
+DARK = 60.0  # seconds that a node stays away once Kubernetes knows: head and submitter are made elsewhere after 30
+_CONTROL_PLANE = "node-role.kubernetes.io/control-plane"
+
+
+@dataclasses.dataclass(frozen=True)
+class Role:
+    """What may be killed.
+
+    Attributes:
+        name: for the table.
+        selector: of its pods, by labels. A platform in which no pod has them has no such role.
+        everywhere: whether its pods may be in a namespace of their own.
+        spare: whether one ready pod is enough for the next kill.
+    """
+
+    name: str
+    selector: str
+    everywhere: bool = False
+    spare: bool = False
+
+    @property
+    def of_run(self) -> bool:
+        """Whether its pods end with the run."""
+        return names.RUN in self.selector
+
+
+def roles(run: str) -> tuple[Role, ...]:
+    """All that a run depends on; pods of other runs are not among it."""
+    own = f"{names.RUN}={run},{names.ROLE}="
+    return (
+        Role("trial", own + names.TRIAL, spare=True),
+        Role("controller", own + names.CONTROLLER),
+        Role("submitter", own + names.SUBMITTER),
+        *(Role(name, f"{names.ROLE}={name}") for name in ("gateway", "mlflow", "postgresql")),
+        Role("kuberay", "app.kubernetes.io/component=kuberay-operator", everywhere=True),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Victim:
+    """A pod that is ready, or a node."""
+
+    name: str
+    uid: str
+    namespace: str = ""
+
+
+@dataclasses.dataclass
+class Kill:
+    """One kill.
+
+    Attributes:
+        role: the name of one, or NODE.
+        victim: what was killed.
+        at: seconds since the first look.
+        before: ready pods of the role before it.
+        known: seconds since the first look at which Kubernetes noticed that the node is away; None before, and for pods.
+        started: whether a node was started again.
+        back: seconds since the first look at which the role was whole again; None before.
+    """
+
+    role: str
+    victim: Victim
+    at: float
+    before: int = 1
+    known: float | None = None
+    started: bool = False
+    back: float | None = None
+
+
+class There(Protocol):
+    """What can be seen and killed."""
+
+    def ready(self, role: Role) -> list[Victim]:
+        """Pods of a role that are ready and not being deleted."""
+
+    def kill(self, pod: Victim) -> None:
+        """Deletes a pod without grace; one that is gone already is no error."""
+
+    def nodes(self) -> list[Victim]:
+        """Nodes that are ready and are not the API server's."""
+
+    def stop(self, node: Victim) -> None:
+        """Takes a node away as a power cut does."""
+
+    def start(self, node: Victim) -> None:
+        """Brings it back."""
+
+
+class Kills:
+    """Kills one thing after the other.
+
+    Args:
+        there: the cluster.
+        all_roles: what may be killed.
+        every: seconds from one kill to the next.
+        seed: of the choice.
+        nodes: whether nodes are stopped as well.
+        once: kill each role once and no more; one that has no pods yet waits for its turn.
+        say: prints a line.
+    """
+
+    def __init__(
+        self,
+        there: There,
+        all_roles: Iterable[Role],
+        every: float,
+        seed: int,
+        nodes: bool,
+        once: bool,
+        say: Callable[[str], None],
+    ) -> None:
+        self.there = there
+        self.roles = {role.name: role for role in all_roles}
+        self.every, self.nodes, self.once, self.say = every, nodes, once, say
+        self.chance = random.Random(seed)
+        self.done: list[Kill] = []
+        self._due = 0.0
+
+    @property
+    def out(self) -> list[Kill]:
+        """Kills whose role is not back yet."""
+        return [kill for kill in self.done if kill.back is None]
+
+    @property
+    def missing(self) -> list[str]:
+        """Names of what is not back and does not end with the run."""
+        return [kill.role for kill in self.out if kill.role == NODE or not self.roles[kill.role].of_run]
+
+    @property
+    def left(self) -> list[str]:
+        """Names of what was not killed so far."""
+        hit = {kill.role for kill in self.done}
+        return [name for name in (*self.roles, *([NODE] if self.nodes else [])) if name not in hit]
+
+    def look(self, now: float, *, strike: bool = True) -> None:
+        """Sees who is back, and kills the next one if it is time.
+
+        Args:
+            now: seconds since the first look.
+            strike: False when the killing is over.
+        """
+        for kill in self.out:
+            self._look_for(kill, now)
+        if not strike or now < self._due or any(kill.role == NODE for kill in self.out):  # a node that is away is enough
+            return
+        chosen = self._choose()
+        if chosen is None:
+            return
+        role, ready = chosen
+        kill = Kill(role, self.chance.choice(sorted(ready, key=lambda one: one.name)), now, len(ready))
+        if role == NODE:
+            self.there.stop(kill.victim)
+        else:
+            self.there.kill(kill.victim)
+        self.done.append(kill)
+        self._due = now + self.every
+        self.say(f"{now:5.0f} s  {role}: {kill.victim.name} {'stopped' if role == NODE else 'killed'}")
+
+    def restore(self) -> None:
+        """Starts the nodes that are stopped."""
+        for kill in self.out:
+            if kill.role == NODE and not kill.started:
+                self.there.start(kill.victim)
+                kill.started = True
+
+    def _choose(self) -> tuple[str, list[Victim]] | None:
+        """A role at random that is back, and its ready pods. One draw per role, so that a seed gives an order of roles."""
+        names = list(self.left if self.once else [*self.roles, *([NODE] if self.nodes else [])])
+        self.chance.shuffle(names)
+        missing = {kill.role for kill in self.out}
+        for name in names:
+            if name in missing and not self.roles[name].spare:
+                continue
+            ready = self.there.nodes() if name == NODE else self.there.ready(self.roles[name])
+            if ready:
+                return name, ready
+        return None
+
+    def _look_for(self, kill: Kill, now: float) -> None:
+        if kill.role == NODE:
+            is_ready = kill.victim.name in {node.name for node in self.there.nodes()}
+            if not is_ready and kill.known is None:
+                kill.known = now
+            if not kill.started and kill.known is not None and now >= kill.known + DARK:
+                self.there.start(kill.victim)
+                kill.started = True
+            elif kill.started and is_ready:
+                kill.back = now
+            return
+        ready = self.there.ready(self.roles[kill.role])
+        if kill.victim.uid not in {pod.uid for pod in ready} and len(ready) >= kill.before:
+            kill.back = now
+
+
+class KindCluster:
+    """A cluster through its API server; its nodes are Docker's containers of the same names, as kind makes them.
+
+    Args:
+        context: of the kubeconfig.
+        namespace: of the run and the chart.
+    """
+
+    def __init__(self, context: str, namespace: str) -> None:
+        self.context = context
+        self.cluster = Cluster(context, namespace)
+
+    def ready(self, role: Role) -> list[Victim]:
+        """See `There`."""
+        return [
+            _victim(pod) for pod in self.cluster.list(kinds.POD, role.selector, everywhere=role.everywhere) if _is_ready(pod)
+        ]
+
+    def kill(self, pod: Victim) -> None:
+        """See `There`."""
+        Cluster(self.context, pod.namespace).delete(kinds.POD, pod.name, now=True)
+
+    def nodes(self) -> list[Victim]:
+        """See `There`."""
+        found = self.cluster.list(kinds.NODE)
+        return [_victim(node) for node in found if _is_ready(node) and _CONTROL_PLANE not in node["metadata"]["labels"]]
+
+    def stop(self, node: Victim) -> None:
+        """See `There`."""
+        _docker("kill", node.name)
+
+    def start(self, node: Victim) -> None:
+        """See `There`."""
+        _docker("start", node.name)
+
+
+def _docker(*words: str) -> None:
+    done = subprocess.run(["docker", *words], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise TargetError(f"`docker {' '.join(words)}` failed; --nodes is for kind on this machine: {done.stderr.strip()}")
+
+
+def _victim(thing: dict[str, Any]) -> Victim:
+    about = thing["metadata"]
+    return Victim(about["name"], about["uid"], about.get("namespace", ""))
+
+
+def _is_ready(thing: dict[str, Any]) -> bool:
+    conditions = thing["status"].get("conditions") or []
+    is_ready = any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+    return is_ready and "deletionTimestamp" not in thing["metadata"]
