@@ -19,6 +19,7 @@ from trialplane.plan.plan import Plan
 from trialplane.spec import document, draft, fixed, verdict
 from trialplane.spec.draft import Draft, Origin
 from trialplane.spec.jobs import Job
+from trialplane.spec.jobs.ranked import Ranked
 from trialplane.wire.records import RunStatus
 from trialplane.wire.states import RunState
 
@@ -38,7 +39,9 @@ def changed(old: Job, changes: Mapping[str, Any], sets: Sequence[str], started: 
     Raises:
         SpecError: a field that would make it another study, or an invalid value; holds all issues.
     """
-    whole = Draft(old.model_dump(mode="json"), {})
+    # A job that has no use for a function has the default's name all the same, which nobody wrote.
+    unused = {"entrypoint"} if isinstance(old, Ranked) and (old.script or old.command) else set()
+    whole = Draft(old.model_dump(mode="json", exclude=unused), {})
     given = {field: (value, "--" + field.rpartition(".")[2].replace("_", "-")) for field, value in changes.items()}
     issues: list[Issue] = []
     for text in sets:

@@ -74,8 +74,7 @@ class Slot:
         """
         if self.config.pack:
             shipping.unpack_code(Path(self.config.pack), Path(self.config.code), self.config.code_hash)
-        if self.config.requirements:
-            usage.check_installed(self.config)
+        usage.check_installed(self.config)
         self._log.parent.mkdir(parents=True, exist_ok=True)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs, self._log.open("ab") as log:
@@ -146,8 +145,7 @@ class Slot:
         )
         if self.config.program is not None and request.node == 0:
             runs_in = programs.folder(self.config.program, workdir)
-            code = Path(self.config.code) if self.config.program.cwd == "code" else None
-            running.reader = Reader(self.config.program, file, runs_in, time.time(), code)
+            running.reader = Reader(self.config.program, file, runs_in, time.time(), Path(self.config.code))
         self._running = running
         if self.config.role != "trial":
             running.exchange = exchange.Exchange(request, running.send, weights, workdir)
@@ -267,9 +265,8 @@ class Slot:
                         log.write(f"attempt {message.number} was spawned, not forked: {'; '.join(message.reasons)}\n")
             if running.reader is not None and time.monotonic() >= running.read_at:
                 running.read()
-            if running.wanted is not None:
-                return self._take(running)
-            if running.reports and (running.request.prunable or time.monotonic() >= running.flush_at):
+            is_due = running.request.prunable or time.monotonic() >= running.flush_at
+            if running.wanted is not None or (running.reports and is_due):
                 return self._take(running)
             if running.log is not None and time.monotonic() >= running.log_at and (found := self._take(running)):
                 return found

@@ -43,7 +43,8 @@ def check_installed(config: records.SlotConfig) -> None:
     Raises:
         EntrypointError: something is missing or has another version, with all of it.
     """
-    name = config.requirements
+    if not (name := config.requirements):
+        return
     found = requirements.read(Path(config.code), name, is_named=not name.endswith(".py"))
     cure = "`platform image build --job NAME` builds an image that has them" if config.ship else ""
     if issues := [*found.issues, *requirements.unmet(found, cure)]:

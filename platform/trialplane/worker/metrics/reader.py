@@ -48,7 +48,7 @@ class Reader:
         log: file of the trial's output.
         folder: in which the program runs.
         now: seconds since the epoch when the trial began: files that were there before are not its own.
-        code: what `folder` is a copy of; what came with it is not the trial's. None for an empty folder.
+        code: what `folder` is a copy of, if the program runs in one; what came with it is not the trial's.
 
     Attributes:
         remarks: what could not be read, for the user.
@@ -61,7 +61,7 @@ class Reader:
         self.finite: dict[str, float] = {}
         self.remarks: list[str] = []
         self._reported: set[str] = set()
-        self._folder, self._code = folder, code
+        self._folder, self._code = folder, code if program.cwd == "code" else None
         self._began = now
         self._held: collections.deque[tuple[float, Report]] = collections.deque()  # with when each is due
         self._young: dict[str, float] = {}  # metric → until when its reports are held
