@@ -96,6 +96,12 @@ def test_a_controller_that_has_just_taken_the_lock_is_known_by_its_start(runs, h
         assert process.living(run) == Holder.me()
 
 
+def test_a_controller_that_waits_for_ray_is_known_however_long_it_takes(runs):
+    run = runs.make("a", tell=complete, asks=3)
+    run.controller.write_text(json.dumps(Holder.me().facts(started=time.time() - 600)))
+    assert process.living(run) == Holder.me()
+
+
 def test_another_process_that_got_the_pid_is_not_killed(runs, signals):
     """After the machine was started again within a minute, or with a pid that came round."""
     run = runs.make("a", tell=complete, asks=3)

@@ -22,7 +22,7 @@ from trialplane.wire.holder import Holder
 from trialplane.wire.paths import RunPaths
 
 PROGRAM = ("-m", "trialplane.controller")
-# A controller imports for a second or two before it takes the study's lock; on a busy machine for longer.
+# For a controller on another machine that may be starting: it imports and starts Ray before it takes the study's lock.
 STARTING = 60.0
 _MOST = 256 * 2**20  # bytes of a file that is read whole
 
@@ -81,8 +81,10 @@ def living(run: RunPaths) -> Holder | None:
             f"last controller was {coming.where}; when that has ended, remove {run.controller}"
         ) from error
     if text is None:
+        if coming.is_here:  # it takes the lock once Ray is up, and reports the reason when it never is
+            return coming if coming.is_alive else None
         is_recent = abs(time.time() - started) < STARTING
-        return coming if is_recent and coming.pid and (coming.is_alive or not coming.is_here) else None
+        return coming if is_recent and coming.pid else None
     holder = Holder.read(text)
     is_stale = not holder.pid or (holder.is_here and not holder.is_alive)  # a new holder may not have written into it yet
     return coming if is_stale and coming.pid else holder
