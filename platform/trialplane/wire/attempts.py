@@ -101,7 +101,7 @@ def ended(select: Select, run: str, after: int) -> tuple[int, list[Attempt]]:
 
 def newest_place(found: Sequence[Attempt], after: int) -> int:
     """The place to continue from, after reading these from `after` on."""
-    return max((attempt.place or 0 for attempt in found), default=after)
+    return max((attempt.place or after for attempt in found), default=after)  # those that run have none
 
 
 def whole(select: Select, run: str, after: int = 0) -> list[Attempt]:
