@@ -60,6 +60,22 @@ def test_steps_that_no_one_names_are_counted(tmp_path: Path) -> None:
     assert trial.read(ended=True) == [(0, {"loss": 3.0}), (1, {"loss": 2.0, "acc": 1.0}), (2, {"loss": 1.0})]
 
 
+def test_what_ends_an_epoch_has_its_number_however_many_lines_its_batches_print(tmp_path: Path) -> None:
+    trial = Trial(tmp_path, STDOUT)
+    trial.prints("Epoch: 1 [0/60]\tloss: 2.5\n")
+    assert trial.read() == [] and trial.read() == [(1, {"loss": 2.5})], "nothing more has come"
+    made = []
+    for epoch in (1, 2):
+        for batch in (20, 40):
+            trial.prints(f"Epoch: {epoch} [{batch}/60]\tloss: {2 - epoch - batch / 100}\n")
+            made += trial.read() + trial.read()
+        trial.prints(f"Test: acc: 0.{epoch}\n")
+        made += trial.read() + trial.read()
+    assert made == [(1, {"acc": 0.1}), (2, {"loss": -0.4, "acc": 0.2})]
+    trial.prints("Epoch: 3 [20/60]\tacc: 0.3\nEpoch: 3 [40/60]\tacc: 0.4\n")
+    assert trial.read(ended=True) == [(3, {"acc": 0.3}), (4, {"acc": 0.4})], "of what the job names no point is left out"
+
+
 def test_steps_that_begin_anew_are_counted_on(tmp_path: Path) -> None:
     trial = Trial(tmp_path, STDOUT)
     trial.prints("".join(f"epoch {epoch} step {step} loss={step}\n" for epoch in (1, 2) for step in (5, 10)))

@@ -14,7 +14,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from trialplane.spec.program import MetricSource, Program
@@ -71,7 +71,7 @@ class Reader:
         for source in self._sources:
             if source.of.source == "stdout":
                 self._tails.append(_Tail(log, source, log.stat().st_size if log.exists() else 0))
-        self._steps = _Steps()
+        self._steps = _Steps(program.names)
         self._look_at = -math.inf
 
     def read(self, now: float, *, ended: bool = False) -> list[Report]:
@@ -99,8 +99,10 @@ class Reader:
             except Exception as error:  # noqa: BLE001  whatever a program writes, it must not end the slot
                 self._tails.remove(tail)
                 self.remarks.append(f"{tail.file.name} was not read further: {type(error).__name__}: {error}"[:300])
-        if ended or is_idle:
+        if ended:
             made += self._steps.flush()
+        elif is_idle:
+            made += self._steps.rest()
         if len(made) > MOST:
             made = [made[len(made) * (index + 1) // MOST - 1] for index in range(MOST)]
         return self._due(made, now, ended)
@@ -332,10 +334,17 @@ class _Steps:
     """Puts what is found into reports, whose steps do not fall.
 
     What follows a line with a step belongs to that step, and so does what stands in lines after each other, until a metric
-    comes again. Steps that do not grow, as those of batches that begin anew in each epoch, are counted on.
+    comes again. Steps that do not grow, as those of batches that begin anew in each epoch, are counted on. Where many lines name
+    one step, as those of the batches of an epoch, the last counts for metrics that the job does not name: otherwise what
+    is printed at the end of the epoch would have as its step the number of lines.
+
+    Args:
+        wanted: metrics that the job names.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, wanted: Collection[str]) -> None:
+        self._wanted = frozenset(wanted)
+        self._repeats = False  # whether lines that name one step have repeated a metric
         self._metrics: dict[str, float] = {}  # of the report that is being collected
         self._named: int | None = None  # its step, as the program names it
         self._last = -1  # the step of the newest report
@@ -345,17 +354,32 @@ class _Steps:
     def add(self, found: Found) -> list[Report]:
         """Takes what a line holds; returns the report that is complete by it, if one is."""
         is_next = found.step is not None and found.step != self._named
-        made = self.flush() if is_next or not self._metrics.keys().isdisjoint(found.metrics) else []
+        if found.step is not None and not is_next:
+            self._repeats |= not found.metrics.keys().isdisjoint(self._metrics.keys() | self._at_last)
+        again = self._metrics.keys() & found.metrics.keys()
+        if found.step is not None and again.isdisjoint(self._wanted):
+            again = set()
+        made = self.flush() if is_next or again else []
         if found.step is not None:
             self._named = found.step
         self._metrics.update(found.metrics)
         return made
 
+    def rest(self) -> list[Report]:
+        """The report that was being collected, where nothing more is there now, unless lines of its step may replace it."""
+        is_wanted = not self._metrics.keys().isdisjoint(self._wanted)
+        return self.flush() if is_wanted or self._named is None or not self._repeats else []
+
     def flush(self) -> list[Report]:
-        """The report that was being collected, where nothing more is there now."""
+        """The report that was being collected."""
         if not self._metrics:
             return []
         metrics, self._metrics = self._metrics, {}
+        if self._repeats and self._named == self._last:  # reported before it was known that the step's lines repeat them
+            known = self._at_last - self._wanted
+            metrics = {name: value for name, value in metrics.items() if name not in known}
+            if not metrics:
+                return []
         if self._named is not None and self._named > self._last:
             step = self._named
         elif self._last >= 0 and self._named in (self._last_named, self._last) and self._at_last.isdisjoint(metrics):
