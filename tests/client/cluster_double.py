@@ -22,6 +22,7 @@ import yaml
 
 TOKEN = "the-users-token"
 KINDS = {
+    "runs": "Run",
     "rayjobs": "RayJob",
     "rayclusters": "RayCluster",
     "configmaps": "ConfigMap",
@@ -132,6 +133,7 @@ class ClusterDouble:
             "uid": str(uuid.uuid4()),
             "creationTimestamp": now(),
             "namespace": self.namespace,
+            "generation": 1,
             **kept["metadata"],
         }
         self.objects[plural][kept["metadata"]["name"]] = kept
@@ -198,11 +200,18 @@ class ClusterDouble:
         if verb == "delete":
             self.remove(plural, name)
             return {"kind": "Status", "status": "Success"}
-        _patched(things[name], json.loads(body))
-        return things[name]
+        thing = things[name]
+        before = copy.deepcopy(thing)
+        _patched(thing, json.loads(body))
+        if plural == "runs":  # a kind with the subresource `status`: each request changes one of the two
+            kept = "spec" if below == ["status"] else "status"
+            thing.pop(kept, None)
+            thing.update({kept: before[kept]} if kept in before else {})
+            thing["metadata"]["generation"] = before["metadata"]["generation"] + (thing["spec"] != before["spec"])
+        return thing
 
     def _applied(self, plural: str, name: str, thing: dict[str, Any], query: Mapping[str, str]) -> dict[str, Any]:
-        known = self.objects[plural].get(name)
+        known = self.objects[plural].get(name or thing["metadata"]["name"])
         manager = query.get("fieldManager", "")
         before = self.managers.get((plural, name)) if known is not None else None
         filled_in = plural == "rayjobs" and before is not None  # by KubeRay, in lists that have one owner as a whole
@@ -210,6 +219,9 @@ class ClusterDouble:
             other = "kuberay-operator" if before[0] == manager else before[0]
             raise Problem(409, f'Apply failed with 1 conflict: conflict with "{other}": .spec', reason="Conflict")
         self.managers[plural, name] = (manager, thing)
+        if known is not None and not name:
+            taken = thing["metadata"]["name"]
+            raise Problem(409, f'{plural} "{taken}" already exists', name=taken, reason="AlreadyExists")
         if known is not None:
             known.update({key: value for key, value in thing.items() if key != "metadata"})
             known["metadata"].update(thing["metadata"])

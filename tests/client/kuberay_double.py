@@ -149,7 +149,7 @@ class NamespaceDouble:
         facts = json.loads(spec["data"]["submission.json"])
         study = self.studies.get(run)
         if study is None:  # made by other means than `submit`
-            study = self._recorded(run, job, facts, packed)
+            study = self.recorded(run, job, facts, packed)
         study.job = spec["data"]["job.json"].encode()
         study.alive = True
         pods = [name for name in self.cluster.objects["pods"] if name.startswith(f"{run}-") and "worker" in name]
@@ -232,14 +232,14 @@ class NamespaceDouble:
         job, code = jobs.read(asked["job"]), base64.b64decode(asked["code"])
         study = self.studies.get(run)
         if study is None:
-            self._recorded(run, job, asked["submission"], code)
+            self.recorded(run, job, asked["submission"], code)
         elif asked["new"] or study.alive:
             return _json({"error": f"the ledger has a study {run} already, or a controller works on it"}, 409)
         else:
             study.job, study.submission, study.code = job.model_dump_json().encode(), asked["submission"], code
         return _json({})
 
-    def _recorded(self, run: str, job: Job, facts: dict[str, Any], code: bytes) -> Study:
+    def recorded(self, run: str, job: Job, facts: dict[str, Any], code: bytes) -> Study:
         status = planning.pending(run, job, facts["submitted"])
         self.studies[run] = Study(job.model_dump_json().encode(), facts, code, status)
         return self.studies[run]

@@ -67,6 +67,25 @@ def pack(folder: Path) -> Pack:
     return Pack(data, hashlib.sha256(buffer.getvalue()).hexdigest(), tuple(sorted(files)))
 
 
+def digest(data: bytes) -> str:
+    """The `Pack.sha256` of packed code, which may come from anybody: read piece by piece, however large the tar inside is.
+
+    Raises:
+        InputError: it is not gzip, or was cut off.
+    """
+    found, inflate = hashlib.sha256(), zlib.decompressobj(zlib.MAX_WBITS | 16)
+    try:
+        while data and not inflate.eof:
+            found.update(inflate.decompress(data, MAX_BYTES))
+            data = inflate.unconsumed_tail
+        found.update(inflate.flush())
+    except zlib.error as error:
+        raise InputError(f"the packed code is damaged: {error}") from error
+    if not inflate.eof:
+        raise InputError("the packed code is damaged: it ends too early")
+    return found.hexdigest()
+
+
 def unpack(data: bytes, target: Path) -> None:
     """Unpacks into `target`, which must not exist or be empty; it appears whole or not at all.
 

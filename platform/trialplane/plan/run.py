@@ -17,7 +17,7 @@ from trialplane.errors import Issue
 from trialplane.plan import plan as planning
 from trialplane.plan import pods
 from trialplane.plan.plan import Plan
-from trialplane.spec import jobs
+from trialplane.spec import jobs, wording
 from trialplane.spec.jobs import Job
 from trialplane.wire import cluster
 from trialplane.wire.states import RunState
@@ -27,6 +27,17 @@ API_VERSION = f"{cluster.GROUP}/{VERSION}"
 KIND = "Run"
 # `spec.state` ↔ the desired state.
 STATES = {"Running": RunState.RUNNING, "Paused": RunState.PAUSED, "Cancelled": RunState.CANCELLED}
+# `status.state`: what there is of `RunState`, and a Run that cannot be read or whose code does not fit.
+State = Literal["Pending", "Running", "Paused", "Succeeded", "Failed", "Cancelled", "Unknown", "Invalid"]
+# Types of conditions.
+ACCEPTED = "Accepted"  # the Run can be read, and its code is there and is what the Run says
+READY = "Ready"  # a controller works on it, with all of its pods
+ENDED = "Ended"  # it has ended for good: its reason is the state
+# Of a run's RayJob: the `resumes` of the Run that it was made for.
+RESUMES = f"{cluster.GROUP}/resumes"
+
+
+_TIME: dict[str, Any] = {"format": "date-time"}
 
 
 class _Part(BaseModel):
@@ -34,10 +45,12 @@ class _Part(BaseModel):
 
 
 class Code(_Part):
-    """The packed code: a ConfigMap with the key `code.tar.gz`, and the SHA-256 of that in hex."""
+    """The packed code: a ConfigMap with the key `code.tar.gz`, and the SHA-256 in hex of the tar in that."""
 
-    config_map: str = Field(alias="configMap")
-    sha256: str
+    config_map: str = Field(
+        alias="configMap", description="ConfigMap with the key code.tar.gz; named as the Run, with -code."
+    )
+    sha256: str = Field(pattern="^[0-9a-f]{64}$", description="SHA-256 of the tar in code.tar.gz, in hex.")
 
 
 class Asked(_Part):
@@ -53,18 +66,65 @@ class Asked(_Part):
         now: whether a pause or cancel kills what runs, instead of letting it end cleanly.
     """
 
-    job: dict[str, Any]
-    code: Code
-    submission: dict[str, Any] = Field(default_factory=dict)
-    state: Literal["Running", "Paused", "Cancelled"] = "Running"
-    parallel: int | None = Field(default=None, ge=1, le=10_000)
-    resumes: int = Field(default=0, ge=0)
-    now: bool = False
+    job: dict[str, Any] = Field(description="The job, resolved: what `platform submit --dry-run` prints.")
+    code: Code = Field(description="The code that it runs.")
+    submission: dict[str, Any] = Field(
+        default_factory=dict, description="Where it came from: user, revision, command, time."
+    )
+    state: Literal["Running", "Paused", "Cancelled"] = Field(default="Running", description="What it is to be.")
+    parallel: int | None = Field(
+        default=None, ge=1, le=10_000, description="Trials at a time, or workers of a collection; the job's when left out."
+    )
+    resumes: int = Field(
+        default=0, ge=0, description="How often it was resumed: one more starts a run again that has ended or is paused."
+    )
+    now: bool = Field(default=False, description="Whether a pause, a cancel or fewer in parallel kills trials that run.")
 
     @property
     def desired(self) -> RunState:
         """The desired state."""
         return STATES[self.state]
+
+
+class Condition(_Part):
+    """One condition, as Kubernetes has them."""
+
+    type: str = Field(description="Accepted, Ready or Ended.")
+    status: Literal["True", "False", "Unknown"] = Field(description="Whether it holds.")
+    reason: str = Field(description="Why, as one word.")
+    message: str = Field(description="Why, for people, and what to type next.")
+    lastTransitionTime: str = Field(description="When the status of the condition changed.", json_schema_extra=_TIME)
+    observedGeneration: int = Field(description="The generation of the Run that it is about.")
+
+
+class Status(_Part):
+    """A Run's status, which the reconciler alone writes.
+
+    Attributes:
+        state: of the run.
+        reason: why, in words; where pods hang.
+        ended: trials, or iterations, that will not run again.
+        total: trials or iterations in all.
+        progress: both as one text: 7/24.
+        best: objective and value of the best trial, or "".
+        since: when it came into its state.
+        started: when it was started last: its first start, or that of its last resume.
+        resumes: of the spec, when it was started last.
+        observedGeneration: of the spec that was seen.
+        conditions: `Accepted`, `Ready` and `Ended`.
+    """
+
+    state: State = Field(default="Pending", description="What it is.")
+    reason: str = Field(default="", description="Why, in words; where its pods hang.")
+    ended: int = Field(default=0, description="Trials, or iterations, that will not run again.")
+    total: int = Field(default=0, description="Trials, or iterations, in all.")
+    progress: str = Field(default="", description="Both as one text: 7/24.")
+    best: str = Field(default="", description="Objective and value of the best trial.")
+    since: str | None = Field(default=None, description="When it came into its state.", json_schema_extra=_TIME)
+    started: str | None = Field(default=None, description="When it was started or resumed last.", json_schema_extra=_TIME)
+    resumes: int = Field(default=0, description="The spec's when it was started last.")
+    observedGeneration: int = Field(default=0, description="The newest generation of the spec that was seen.")
+    conditions: tuple[Condition, ...] = Field(default=(), description="Accepted, Ready and Ended.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,21 +165,25 @@ def manifests(plan: Plan, namespace: str, submitted: float) -> list[dict[str, An
 def read(run: Mapping[str, Any]) -> Read:
     """The spec and the job of a Run, as the API server has it; it may have been written by hand."""
     name = str(run["metadata"]["name"])
-    issues = planning.check_name(name)
+    issues = [dataclasses.replace(issue, source="") for issue in planning.check_name(name)]
     try:
         asked = Asked.model_validate(run.get("spec") or {})
     except ValidationError as error:
-        return Read(issues=(*issues, *_issues(error, "spec")))
+        issues += [Issue(("spec", *each["loc"]), each["msg"]) for each in error.errors()]
+        return Read(issues=tuple(issues))
+    if asked.code.config_map != cluster.code_map(name):
+        issues.append(Issue(("spec", "code", "configMap"), f"must be {cluster.code_map(name)}, which the pods mount"))
+    job: Job | None = None
     try:
         job = jobs.read(asked.job)
+        found = list(job.check(frozenset()))
     except ValidationError as error:
-        return Read(asked, issues=(*issues, *_issues(error, "spec", "job")))
-    return Read(asked, job, tuple(issues))
+        found = wording.translate(error, asked.job)
+    issues += [issue.below("spec", "job") for issue in found]
+    if job is not None and asked.parallel is not None and not job.width_option:
+        issues.append(Issue(("spec", "parallel"), "is for studies and collections: the ranks of a training are fixed"))
+    return Read(asked, None if issues else job, tuple(issues))
 
 
 def _metadata(plan: Plan, name: str) -> dict[str, Any]:
     return {"name": name, "labels": pods.labels(plan)}
-
-
-def _issues(error: ValidationError, *where: str) -> list[Issue]:
-    return [Issue((*where, *map(str, each["loc"])), each["msg"], "") for each in error.errors()]

@@ -1,0 +1,264 @@
+"""Reads all there is of a Run, does what is to be done, and writes its status.
+
+`reconcile` may be called at any time and as often as one likes, and may be killed at any moment: what it does is decided by
+what there is, never by what it did before.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from trialplane import errors
+from trialplane.client import kinds, phases, preflight, waiting
+from trialplane.client.cluster import Cluster
+from trialplane.controller.store import archive
+from trialplane.controller.store.archive import Archive
+from trialplane.errors import InputError, LedgerError, SpecError, TargetError
+from trialplane.plan import pack as packing
+from trialplane.plan import plan as planning
+from trialplane.plan import pods, rayjob
+from trialplane.plan import run as runs
+from trialplane.plan.pack import Pack
+from trialplane.plan.plan import Plan, Provenance
+from trialplane.plan.run import Status
+from trialplane.plan.site import Site
+from trialplane.reconciler import decisions, standing
+from trialplane.reconciler.decisions import Action, Adopt, Describe, Desire, Record, Remove, Resize, Start
+from trialplane.reconciler.view import UID, Problem, View
+from trialplane.wire import cluster as names
+from trialplane.wire.paths import RunPaths
+
+LIVING = 10.0  # seconds until a run that works, or is to, is looked at again
+_LEDGER_AWAY: tuple[type[Exception], ...] = (LedgerError, archive.DATABASE_ERRORS)
+_ROUNDS = 4  # of looking and doing in one call; what is left then comes with the next
+_EVENTS = 500  # the newest that the API server returns; enough for the pods of a wide run
+_FILES = RunPaths(Path())  # for the names of files only
+
+
+class Reconciler:
+    """The operator's hands in one namespace.
+
+    Args:
+        cluster: the namespace.
+        archive: the ledger.
+        site: what the chart installed there.
+        clock: seconds since the epoch.
+    """
+
+    def __init__(self, cluster: Cluster, archive: Archive, site: Site, clock: Callable[[], float] = time.time) -> None:
+        self._cluster = cluster
+        self._archive = archive
+        self._site = site
+        self._clock = clock
+
+    def reconcile(self, name: str) -> float | None:
+        """Has the Run of that name be what it asks for, as far as that is possible now.
+
+        Returns:
+            Seconds after which to call again even if nothing is seen to change; None for never.
+
+        Raises:
+            TargetError: the API server could not be reached, or refuses what the Run's status was told.
+        """
+        run = self._cluster.read(kinds.RUN, name)
+        if run is None or phases.is_deleted(run):
+            return None
+        view = View(run, runs.read(run))
+        try:
+            view = self._look(view)
+            for _ in range(_ROUNDS):
+                actions = decisions.decide(view)
+                if not actions:
+                    break
+                for action in actions:
+                    self._do(view, action)
+                view = self._look(view)
+        except _LEDGER_AWAY as error:
+            text = f"the ledger's database does not answer: {errors.first_line(getattr(error, 'orig', None) or error)}"
+            self._write(view, standing.explained(view, "LedgerAway", f"{text}; all records are safe", self._clock()))
+            return LIVING
+        except (TargetError, InputError) as error:  # of the API server: a quota, an admission policy, a conflict
+            self._write(view, standing.explained(view, "Refused", str(error), self._clock()))
+            raise
+        status = standing.status(view, self._clock())
+        self._write(view, status)
+        return self._next(view, status)
+
+    def _look(self, view: View) -> View:
+        """Everything that the next decision needs; the Run itself as it was read."""
+        name, site = view.name, self._site
+        ray_job = self._cluster.read(kinds.RAY_JOB, name)
+        seen = dataclasses.replace(view, ray_job=ray_job, recorded=self._archive.recorded(name), blocked=None, why="")
+        if ray_job is None:
+            spec = self._cluster.read(kinds.CONFIG_MAP, name)
+            owners = [] if spec is None else spec["metadata"].get("ownerReferences") or []
+            seen = dataclasses.replace(seen, has_spec=seen.uid in [one.get("uid") for one in owners], ray_cluster=None)
+            if spec is not None and not seen.has_spec and (spec["metadata"].get("labels") or {}).get(names.RUN) != name:
+                text = f"the ConfigMap {name} belongs to no run, and its pods would read it; give the Run another name"
+                return dataclasses.replace(seen, blocked=Problem("NameTaken", text))
+            if seen.problem is None and decisions.is_due(seen):
+                return dataclasses.replace(seen, blocked=self._blocked(seen, site))
+            return seen
+        if seen.mine is None or seen.read.job is None or seen.is_over:
+            return seen
+        found = self._pods(name)
+        role = names.group(seen.job.roles()[0].name)
+        staying = [pod["metadata"] for pod in found if not phases.is_deleted(pod)]
+        first = tuple(one["name"] for one in staying if one["labels"].get(names.GROUP_LABEL) == role)
+        known = seen.recorded.status if seen.recorded is not None else None
+        complete = seen.alive and known is not None and known.slots_ready >= known.slots
+        cluster = (ray_job.get("status") or {}).get("rayClusterName")
+        return dataclasses.replace(
+            seen,
+            pods=first,
+            ray_cluster=self._cluster.read(kinds.RAY_CLUSTER, cluster) if cluster else None,
+            why="" if complete else self._why(ray_job, found),
+        )
+
+    def _pods(self, run: str) -> list[dict[str, Any]]:
+        """The pods of a run, the newest first."""
+        found = self._cluster.list(kinds.POD, selector=f"{names.RUN}={run}")
+        return sorted(found, key=phases.created, reverse=True)
+
+    def _why(self, ray_job: Mapping[str, Any], found: list[dict[str, Any]]) -> str:
+        """Why not all pods run."""
+        events = self._cluster.list(kinds.EVENT, limit=_EVENTS)
+        workload = self._workload(ray_job) if (ray_job.get("spec") or {}).get("suspend") else None
+        return waiting.reason(ray_job, found, events, workload, self._clock())
+
+    def _workload(self, ray_job: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Kueue's workload for a RayJob."""
+        try:
+            found = self._cluster.list(kinds.WORKLOAD)
+        except TargetError:  # there is no Kueue
+            return None
+        uid = ray_job["metadata"].get("uid")
+        return next(
+            (one for one in found if uid in [o.get("uid") for o in one["metadata"].get("ownerReferences") or []]), None
+        )
+
+    def _blocked(self, view: View, site: Site) -> Problem | None:
+        """What is wrong with a run that is to be started: its code, or that it does not fit the site."""
+        asked, job = view.asked, view.job
+        issues = [*preflight.data(job, site.data.claim), *preflight.shards(job, bool(site.checkpoints.claim))]
+        if issues:
+            return Problem("Invalid", str(SpecError([issue.below("spec", "job") for issue in issues])))
+        name = asked.code.config_map
+        code = self._code(view)
+        if code is None:
+            text = f"the ConfigMap {name} with {names.CODE_KEY} is not there yet; `kubectl apply` it beside the Run"
+            return Problem("CodeMissing", text)
+        try:
+            found = packing.digest(code)
+        except InputError as error:
+            return Problem("CodeMismatch", f"{names.CODE_KEY} in the ConfigMap {name}: {error}; submit the run again")
+        if found != asked.code.sha256:
+            return Problem(
+                "CodeMismatch",
+                f"the code in the ConfigMap {name} is {found[:12]}…, and spec.code.sha256 says {asked.code.sha256[:12]}…; "
+                "delete both and submit the run again",
+            )
+        return None
+
+    def _code(self, view: View) -> bytes | None:
+        """The packed code of a run; None while there is none."""
+        found = self._cluster.read(kinds.CONFIG_MAP, view.asked.code.config_map)
+        text = ((found or {}).get("binaryData") or {}).get(names.CODE_KEY)
+        return None if text is None else base64.b64decode(text)
+
+    def _do(self, view: View, action: Action) -> None:
+        """One action."""
+        name = view.name
+        match action:
+            case Record(new=new):
+                plan = self._plan(view)
+                code = base64.b64encode(plan.pack.data).decode("ascii")
+                self._archive.record(name, plan.job, _facts(view), code, new=new)
+            case Desire(changed=changed):
+                self._archive.desire(name, changed)
+            case Adopt():
+                owners = {"metadata": {"ownerReferences": [_owner(view)]}}
+                self._cluster.patch(kinds.CONFIG_MAP, view.asked.code.config_map, owners)
+            case Describe():
+                spec = {
+                    _FILES.job.name: view.job.model_dump_json(),
+                    _FILES.submission.name: json.dumps(_facts(view), ensure_ascii=False),
+                }
+                metadata = self._metadata(view, pods.labels(self._plan(view, packed=False)))
+                thing = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": spec}
+                self._cluster.apply(thing, names.MANAGER, force=True)
+            case Start():
+                self._cluster.create(kinds.RAY_JOB, self._ray_job(view))
+            case Resize(patch=patch):
+                if view.ray_cluster is not None:
+                    self._cluster.patch(kinds.RAY_CLUSTER, view.ray_cluster["metadata"]["name"], list(patch))
+            case Remove():
+                if view.mine is not None:
+                    self._cluster.delete(kinds.RAY_JOB, name)
+                self._cluster.delete(kinds.CONFIG_MAP, name)
+
+    def _ray_job(self, view: View) -> dict[str, Any]:
+        """The RayJob for this start: as wide as the Run asks for."""
+        plan = self._plan(view, packed=False)
+        wide = dataclasses.replace(plan, job=plan.job.widened(view.asked.parallel or plan.job.width))
+        made = rayjob.rayjob(wide, self._site)
+        annotations = {
+            **made["metadata"]["annotations"],
+            names.SPEC_HASH: planning.spec_hash(plan.job),
+            runs.RESUMES: str(view.asked.resumes),
+        }
+        return {**made, "metadata": {**self._metadata(view, made["metadata"]["labels"]), "annotations": annotations}}
+
+    def _plan(self, view: View, *, packed: bool = True) -> Plan:
+        """The plan that the Run was made of; without `packed` it has no code, only the digest."""
+        data = (self._code(view) if packed else b"") or b""
+        return Plan(view.name, view.job, Pack(data, view.asked.code.sha256, ()), Provenance("", "", ""))
+
+    def _metadata(self, view: View, labels: Mapping[str, str]) -> dict[str, Any]:
+        where = {"name": view.name, "namespace": self._cluster.namespace}
+        return {**where, "labels": dict(labels), "ownerReferences": [_owner(view)]}
+
+    def _write(self, view: View, status: Status) -> None:
+        """Writes a status that differs from what the Run has."""
+        if status != view.status:
+            self._cluster.patch(kinds.RUN, view.name, {"status": status.model_dump(mode="json")}, status=True)
+
+    def _next(self, view: View, status: Status) -> float | None:
+        ended = next((one for one in status.conditions if one.type == runs.ENDED and one.status == "True"), None)
+        if ended is None or view.ray_job is not None:
+            resting = status.state == "Paused" or bool(view.read.issues)
+            return None if resting and view.ray_job is None else LIVING
+        if not self._site.run_ttl:
+            return None
+        left = (phases.moment(ended.lastTransitionTime) or 0.0) + self._site.run_ttl - self._clock()
+        if left > 0:
+            return left
+        self._cluster.delete(kinds.RUN, view.name)
+        return None
+
+
+def _facts(view: View) -> dict[str, Any]:
+    """The facts of the submission as the ledger and the pods have them."""
+    asked, job = view.asked, view.job
+    made = phases.created(view.run)
+    given = {"submitted": made, **asked.submission}
+    if not isinstance(given["submitted"], (int, float)) or isinstance(given["submitted"], bool):
+        given["submitted"] = made
+    return {**given, "code_hash": asked.code.sha256, "spec_hash": planning.spec_hash(job), UID: view.uid}
+
+
+def _owner(view: View) -> dict[str, Any]:
+    return {
+        "apiVersion": runs.API_VERSION,
+        "kind": runs.KIND,
+        "name": view.name,
+        "uid": view.uid,
+        "controller": True,
+        "blockOwnerDeletion": False,  # which would need a right over finalizers
+    }
