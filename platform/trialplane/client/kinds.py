@@ -30,5 +30,6 @@ STORAGE_CLASS = Kind("storage.k8s.io", "v1", "storageclasses", namespaced=False)
 CLAIM = Kind("", "v1", "persistentvolumeclaims")
 LOCAL_QUEUE = Kind("kueue.x-k8s.io", "v1beta1", "localqueues")
 WORKLOAD = Kind("kueue.x-k8s.io", "v1beta1", "workloads")
+LEASE = Kind("coordination.k8s.io", "v1", "leases")
 # For `apply`, by the `kind` of an object.
 APPLIED = {"Run": RUN, "RayJob": RAY_JOB, "ConfigMap": CONFIG_MAP, "Secret": SECRET, "Service": SERVICE, "Pod": POD}
