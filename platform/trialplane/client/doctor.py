@@ -47,8 +47,7 @@ ray.shutdown()
 # Permissions that the command line needs: verbs, group, resource, subresource, name.
 _Permission = tuple[tuple[str, ...], str, str, str, str]
 _PERMISSIONS: tuple[_Permission, ...] = (
-    (("get", "list", "create", "patch", "delete"), "ray.io", "rayjobs", "", ""),
-    (("get", "list", "patch"), "ray.io", "rayclusters", "", ""),
+    (("get", "list", "create", "patch", "delete"), "trialplane.io", "runs", "", ""),
     (("get", "create", "patch", "delete"), "", "configmaps", "", ""),
     (("get", "list"), "", "pods", "", ""),
     (("get",), "", "pods", "log", ""),

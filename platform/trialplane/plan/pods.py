@@ -43,7 +43,7 @@ def controller(plan: Plan, site: Site) -> dict[str, Any]:
         "name": "ray-head",
         "image": site.images.controller,
         "imagePullPolicy": site.images.pull_policy,
-        "env": variables.controller(site, Saving.of(job, site)),
+        "env": variables.controller(site, Saving.of(job, site.checkpoints)),
         "resources": sizes.resources(sizes.controller_cpus(job, site), sizes.controller_memory(job, site), site.overcommit),
         "securityContext": locked(),
         "volumeMounts": [
@@ -97,7 +97,7 @@ def autoscales(job: Job, site: Site) -> bool:
 
 def trial(plan: Plan, site: Site, role: Role) -> dict[str, Any]:
     """Template of a pod of a role, in which one trial, or one node of a trial, or one worker runs at a time."""
-    saving = Saving.of(plan.job, site)
+    saving = Saving.of(plan.job, site.checkpoints)
     need, placement = role.resources, role.cluster
     resources = sizes.resources(need.cpus, sizes.mib(sizes.trial_memory(role)), site.overcommit)
     if need.gpus:

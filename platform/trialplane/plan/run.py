@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import base64
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from trialplane.errors import Issue
@@ -33,6 +34,7 @@ State = Literal["Pending", "Running", "Paused", "Succeeded", "Failed", "Cancelle
 ACCEPTED = "Accepted"  # the Run can be read, and its code is there and is what the Run says
 READY = "Ready"  # a controller works on it, with all of its pods
 ENDED = "Ended"  # it has ended for good: its reason is the state
+CODE_MISSING = "CodeMissing"  # a reason why it is not accepted; it is as soon as its code is there
 # Of a run's RayJob: the `resumes` of the Run that it was made for.
 RESUMES = f"{cluster.GROUP}/resumes"
 
@@ -160,6 +162,23 @@ def manifests(plan: Plan, namespace: str, submitted: float) -> list[dict[str, An
         for one in made:
             one["metadata"]["namespace"] = namespace
     return made
+
+
+def as_yaml(made: Sequence[dict[str, Any]]) -> str:
+    """The manifests as one stream for `kubectl apply --server-side -f -`."""
+    return yaml.dump_all(made, Dumper=_Dumper, sort_keys=False, allow_unicode=True, explicit_start=True, width=120)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes repeated values in full: no anchors, which would confuse readers."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def word(state: RunState) -> str:
+    """How `spec.state` names a desired state."""
+    return next(word for word, desired in STATES.items() if desired is state)
 
 
 def read(run: Mapping[str, Any]) -> Read:

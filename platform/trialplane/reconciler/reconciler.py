@@ -153,7 +153,7 @@ class Reconciler:
         code = self._code(view)
         if code is None:
             text = f"the ConfigMap {name} with {names.CODE_KEY} is not there yet; `kubectl apply` it beside the Run"
-            return Problem("CodeMissing", text)
+            return Problem(runs.CODE_MISSING, text)
         try:
             found = packing.digest(code)
         except InputError as error:

@@ -136,8 +136,11 @@ class View:
 
     @property
     def is_recorded(self) -> bool:
-        """Whether the ledger's record is of this Run, and not of an earlier one of its name."""
-        return self.recorded is not None and self.recorded.submission.get(UID) == self.uid
+        """Whether the ledger's record is of this Run, or of an earlier one of its name that this one resumes."""
+        if self.recorded is None:
+            return False
+        resumes = self.read.asked is not None and self.read.asked.resumes > 0
+        return resumes or self.recorded.submission.get(UID) == self.uid
 
     @property
     def alive(self) -> bool:
@@ -187,13 +190,20 @@ class View:
         """Why nothing is started or changed; None when all is well."""
         if self.read.issues:
             return Problem("Invalid", str(SpecError(self.read.issues)))
-        if self.ray_job is not None and self.mine is None:
+        if self.ray_job is not None and self.mine is None and not self._is_leaving:
             return Problem(
                 "NameTaken",
                 f"the RayJob {self.name} is not of this Run; if nobody needs it, `kubectl delete rayjob {self.name}`, else "
                 "give the Run another name",
             )
         return self._unlike() or self.blocked
+
+    @property
+    def _is_leaving(self) -> bool:
+        """Whether the RayJob is of an earlier Run of its name, with which it is being removed."""
+        metadata = {} if self.ray_job is None else self.ray_job["metadata"]
+        owners = metadata.get("ownerReferences") or []
+        return (runs.KIND, self.name) in [(owner.get("kind"), owner.get("name")) for owner in owners]
 
     @property
     def is_ignored(self) -> bool:

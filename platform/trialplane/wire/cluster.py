@@ -22,6 +22,7 @@ SPEC_HASH = f"{GROUP}/spec-hash"
 CONTROLLER = "controller"  # the head pod
 TRIAL = "trial"  # a worker pod, and the pod of `platform doctor`
 SUBMITTER = "submitter"
+OPERATOR = "operator"  # of the chart: it follows the Runs
 
 # The one object by which the laptop finds what the chart installed in a namespace: a ConfigMap of this name.
 SITE = "trialplane"

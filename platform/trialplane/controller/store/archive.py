@@ -1,4 +1,4 @@
-"""All runs in PostgreSQL, as the gateway serves them.
+"""All runs in PostgreSQL, as the gateway serves them and the operator records them.
 
 It writes submissions, before there is a controller to do so, and desired states; it deletes only whole runs, under the lock
 that a controller would need.
