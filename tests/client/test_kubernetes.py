@@ -140,9 +140,11 @@ def test_a_paused_run_whose_run_was_deleted_can_be_cancelled(target, namespace, 
     assert handle.status().state is RunState.RUNNING
 
 
-def test_a_run_of_a_former_version_is_shown_and_says_how_it_is_ended(target, namespace, planned):
-    """It has a RayJob and pods, a record in the ledger, and no Run."""
+@pytest.mark.parametrize("alive", [True, False])
+def test_a_run_of_a_former_version_is_shown_and_says_how_it_is_ended(target, namespace, planned, alive):
+    """It has a RayJob and pods, a record in the ledger, and no Run; its controller may be just starting."""
     handle = submitted(target, planned())
+    namespace.studies["a"].alive = alive
     for thing in namespace.cluster.objects["rayjobs"].values():
         thing["metadata"]["ownerReferences"] = []
     namespace.cluster.remove("runs", "a")

@@ -87,7 +87,7 @@ class Gateway:
             return _error(refusal.code, str(refusal))
         except errors.RunNotFound as error:
             return _error(404, str(error))
-        except (errors.LedgerLocked, errors.RunExists) as error:
+        except errors.LedgerLocked as error:
             return _error(409, str(error))
         except errors.LedgerError as error:
             return _error(503, str(error))
