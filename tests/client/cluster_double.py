@@ -2,8 +2,8 @@
 
 It speaks HTTP, so what is tested is the client as it is, its kubeconfig included. What KubeRay, the controller and the
 gateway do is `kuberay_double`; the operator is the real one, called around each request of a user. Not here: watches,
-validation, resource versions; of field ownership only that an apply without force is refused where another manager's object
-is otherwise.
+validation; versions count patches only; of field ownership only that an apply without force is refused where another
+manager's object is otherwise.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ KINDS = {
     "services": "Service",
     "pods": "Pod",
     "events": "Event",
+    "leases": "Lease",
     "nodes": "Node",
     "resourcequotas": "ResourceQuota",
     "priorityclasses": "PriorityClass",
@@ -146,6 +147,7 @@ class ClusterDouble:
             "creationTimestamp": now(),
             "namespace": self.namespace,
             "generation": 1,
+            "resourceVersion": "1",
             **kept["metadata"],
         }
         self.objects[plural][kept["metadata"]["name"]] = kept
@@ -215,9 +217,14 @@ class ClusterDouble:
         if verb == "delete":
             self.remove(plural, name)
             return {"kind": "Status", "status": "Success"}
-        thing = things[name]
+        thing, patch = things[name], json.loads(body)
         before = copy.deepcopy(thing)
-        _patched(thing, json.loads(body))
+        version = int(before["metadata"]["resourceVersion"])
+        expected = {} if isinstance(patch, list) else patch.get("metadata") or {}
+        if expected.get("resourceVersion", str(version)) != str(version):
+            raise Problem(409, f'{plural} "{name}": the object has been modified', name=name, reason="Conflict")
+        _patched(thing, patch)
+        thing["metadata"]["resourceVersion"] = str(version + 1)
         if plural == "runs":  # a kind with the subresource `status`: each request changes one of the two
             kept = "spec" if below == ["status"] else "status"
             thing.pop(kept, None)

@@ -183,7 +183,7 @@ class NamespaceDouble:
         study = self.studies[run]
         study.alive = False
         study.status = dataclasses.replace(
-            study.status, state=state, reason=reason, slots_ready=0, ended=time.time(), updated=time.time() + 1
+            study.status, state=state, reason=reason, slots_ready=0, ended=time.time(), updated=time.time()
         )
         ray_job = self.cluster.objects["rayjobs"].get(run)
         if ray_job is not None:

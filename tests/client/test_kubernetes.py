@@ -14,7 +14,7 @@ import pytest
 from tests.client.cluster_double import Problem
 from tests.client.conftest import scaled, submitted
 
-from trialplane.client import standing
+from trialplane.client import objects, standing
 from trialplane.client.run import RunHandle, submit
 from trialplane.client.target import Observed
 from trialplane.errors import InputError, RunDamaged, SpecError, TargetError
@@ -220,6 +220,19 @@ def test_a_change_that_the_operator_does_not_follow_is_kept_and_reported(target,
     assert handle.wait(60).state is RunState.PAUSED
 
 
+def test_a_run_is_not_over_before_the_operator_has_followed_a_change(target, namespace, planned):
+    """As of `kubectl patch`, after which nobody waits."""
+    handle = submitted(target, planned())
+    handle.pause()
+    namespace.unattended = True
+    target.objects.change(target.objects.run("a"), state="Running", resumes=1)
+    status = handle.status()
+    assert (status.state, handle.is_active()) == (RunState.PENDING, True)
+    assert "the operator is about to follow the change; if that lasts, `kubectl" in status.reason
+    namespace.unattended = False
+    assert handle.status().state is RunState.RUNNING
+
+
 def test_of_two_changes_from_one_state_the_second_is_refused(target, namespace, planned):
     submitted(target, planned())
     before = target.objects.run("a")
@@ -239,6 +252,16 @@ def test_what_the_api_server_refuses_is_said_without_its_wrapping(target, namesp
     namespace.cluster.refuse = refuse
     with pytest.raises(InputError, match=r"rejects the request: spec\.code: the code of a run never changes$"):
         handle.resume()
+
+
+def test_a_pause_waits_until_its_pods_go(target, namespace, planned, monkeypatch):
+    handle = submitted(target, planned())
+    monkeypatch.setattr(objects, "PATIENCE", 0.1)
+    namespace.cluster.put("pods", {"metadata": {"name": "late", "labels": {names.RUN: "a"}}, "spec": {"containers": []}})
+    with pytest.raises(TargetError, match=r"1 pod of a in .* did not begin to end within 0 s"):
+        handle.pause()
+    namespace.cluster.objects["pods"]["late"]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    target.remove("a", forget=False)
 
 
 def test_how_its_pods_are_made_may_change_at_resume(target, namespace, planned):

@@ -19,7 +19,7 @@ from trialplane.wire.states import RunState
 
 
 def _refuse_maps(verb: str, plural: str) -> None:
-    if (verb, plural) == ("patch", "configmaps"):
+    if (verb, plural) == ("create", "configmaps"):
         raise Problem(403, 'configmaps "a" is forbidden: exceeded quota: maps, requested: count/configmaps=1')
 
 
@@ -35,7 +35,7 @@ def test_what_is_applied_is_what_a_dry_run_shows(target, namespace, planned):
     assert (made["binaryData"], made["immutable"]) == (code["binaryData"], True)
     assert made["metadata"]["ownerReferences"][0]["uid"] == run["metadata"]["uid"]
     sent = [path.rpartition("/team/")[2] for verb, path in namespace.cluster.requests if verb != "GET"]
-    assert sent == ["runs/a", f"configmaps/{names.code_map('a')}"], "and nothing else: the operator makes the rest"
+    assert sent == ["runs/a", "configmaps"], "and nothing else: the operator makes the rest"
 
 
 def test_a_dry_run_sends_nothing(target, namespace, planned):
@@ -86,11 +86,22 @@ def test_a_ray_job_of_somebody_else_is_left_alone(target, namespace, planned):
     assert namespace.cluster.objects["rayjobs"]["a"]["spec"] == {}
 
 
+def test_a_ray_job_of_an_earlier_run_of_the_name_is_waited_for(target, namespace, planned):
+    """It goes with its Run, later."""
+    owner = {"kind": runs.KIND, "name": "a", "uid": "of-the-earlier-one"}
+    namespace.cluster.put("rayjobs", {"metadata": {"name": "a", "ownerReferences": [owner]}, "spec": {}, "status": {}})
+    namespace.cluster.objects["rayjobs"]["a"]["status"]["jobDeploymentStatus"] = "Running"
+    submit(target, planned())
+    assert RunHandle("a", target).status().state is RunState.PENDING
+    namespace.cluster.remove("rayjobs", "a")
+    assert RunHandle("a", target).status().state is RunState.RUNNING
+
+
 def test_a_config_map_of_somebody_else_is_left_alone(target, namespace, planned):
     before = json.dumps(namespace.cluster.objects["configmaps"][names.SITE])
     namespace.cluster.put("configmaps", {"metadata": {"name": names.code_map("a")}, "data": {"mine": "1"}})
     with pytest.raises(
-        RunExists, match=f"ConfigMap {names.code_map('a')} in .* belongs to no run; choose another with --name"
+        RunExists, match=f"ConfigMap {names.code_map('a')} in .* holds something else; choose another with --name"
     ):
         submit(target, planned())
     assert namespace.cluster.objects["runs"] == {}
@@ -100,18 +111,8 @@ def test_a_config_map_of_somebody_else_is_left_alone(target, namespace, planned)
     assert json.dumps(namespace.cluster.objects["configmaps"][names.SITE]) == before
 
 
-def test_code_that_was_left_by_another_run_of_the_name_is_replaced(target, namespace, planned, workplace):
-    """It was applied by hand, and its Run was deleted before the operator had seen it."""
-    _, code = target.describe(planned())["items"]
-    target.cluster.apply(code, "another", force=False)
-    (workplace / "jobs" / "demo" / "train.py").write_text("def run(ctx):\n    return {'loss': 1.0}\n")
-    assert submit(target, planned()) is Submitted.NEW
-    assert RunHandle("a", target).status().state is RunState.RUNNING
-    assert namespace.cluster.objects["configmaps"][names.code_map("a")]["binaryData"] != code["binaryData"]
-
-
 def test_a_submission_that_fails_half_way_leaves_what_another_made(target, namespace, planned):
-    target.objects.apply(planned(), 1.0)
+    target.cluster.apply(target.describe(planned())["items"][0], "another", force=False)
     namespace.cluster.refuse = lambda verb, plural, name: _refuse_maps(verb, plural)
     with pytest.raises(InputError, match="exceeded quota"):
         target.objects.apply(planned(), 2.0)

@@ -64,6 +64,8 @@ def complaints(node: dict[str, Any], where: str) -> Iterator[str]:
         yield f"{where}: no type"
     if node.get(INT_OR_STRING) and "type" in node:
         yield f"{where}: int-or-string has no type"
+    if node.get("nullable") and "enum" in node:
+        yield f"{where}: null beside a list of values, which the API server refuses"
     if "properties" in node and "additionalProperties" in node:
         yield f"{where}: properties beside additionalProperties"
     if node.get("additionalProperties") in (True, False):
@@ -98,6 +100,7 @@ def test_it_is_structural_and_described(schema: dict[str, Any]) -> None:
         {"type": "object", "additionalProperties": False},
         {"type": "object", "properties": {"a": {"type": "string"}}, "additionalProperties": {"type": "string"}},
         {"type": "array"},
+        {"type": "string", "nullable": True, "enum": ["a"]},
         {"type": "integer", "exclusiveMinimum": 0},
         {"type": "object", "properties": {}, "required": ["a"]},
     ],
@@ -150,6 +153,7 @@ def test_a_status_fits(schema: dict[str, Any]) -> None:
         ({"anyOf": [{"type": "number"}, {"type": "string"}], "description": "A."}, {OPEN: True, "description": "A."}),
         ({"anyOf": [{"const": "a"}, {"enum": ["b"]}]}, {"type": "string", "enum": ["a", "b"]}),
         ({"anyOf": [{"enum": ["a"]}, {"type": "string"}]}, {"type": "string"}),
+        ({"anyOf": [{"enum": ["a"]}, {"type": "null"}]}, {"type": "string", "nullable": True}),
         ({"type": "object", "additionalProperties": True}, {"type": "object", OPEN: True}),
         (
             {"$ref": "#/$defs/A", "description": "B.", "$defs": {"A": {"type": "string"}}},

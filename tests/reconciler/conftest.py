@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,7 @@ class Team:
     archive: ArchiveDouble
     reconciler: Reconciler
     folder: Path
+    made: int = 0  # RayJobs, one after another
 
     def plan(self, name: str = "a", **fields: Any) -> Plan:
         """A plan of the job with other fields."""
@@ -82,14 +84,32 @@ class Team:
 
 
 @pytest.fixture
-def team(tmp_path, monkeypatch) -> Iterator[Team]:
-    cluster = ClusterDouble()
-    monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig(tmp_path / "kubeconfig")))
+def make_team(tmp_path, monkeypatch) -> Iterator[Callable[[], Team]]:
+    """Makes namespaces, each on an API server of its own."""
     folder = tmp_path / "demo"
     folder.mkdir()
     (folder / "train.py").write_text("def run(ctx):\n    return {'f1': 1.0}\n")
-    namespace = NamespaceDouble(cluster)
-    archive = ArchiveDouble(namespace)
     site = Site.model_validate({**SITE, "namespace": "team"})
-    yield Team(cluster, namespace, archive, Reconciler(Cluster(), archive, site), folder)  # type: ignore[arg-type]
-    cluster.close()
+    with contextlib.ExitStack() as stack:
+
+        def make() -> Team:
+            cluster = ClusterDouble()
+            stack.callback(cluster.close)
+            monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig(tmp_path / "kubeconfig")))
+            namespace = NamespaceDouble(cluster)
+            archive, made = ArchiveDouble(namespace), namespace.cluster.made
+            team = Team(cluster, namespace, archive, Reconciler(Cluster(), archive, site), folder)  # type: ignore[arg-type]
+
+            def counted(ray_job: dict[str, Any]) -> None:
+                team.made += 1
+                made(ray_job)
+
+            cluster.made = counted
+            return team
+
+        yield make
+
+
+@pytest.fixture
+def team(make_team) -> Team:
+    return make_team()

@@ -237,7 +237,7 @@ def _submit(
         described = (offline or platform.target).describe(prepared.plan)
         if place.local or kind == "json":
             output.emit(kind, described, lambda: output.as_yaml(described).rstrip())
-        else:  # as `kubectl apply --server-side -f -` takes it
+        else:  # as `kubectl apply -f -` takes it
             click.echo(runs.as_yaml(described["items"]), nl=False)
         return 0
     with foreground.signals() as received:

@@ -49,7 +49,7 @@ ray.shutdown()
 _Permission = tuple[tuple[str, ...], str, str, str, str]
 _PERMISSIONS: tuple[_Permission, ...] = (
     (("get", "list", "create", "patch", "delete"), "trialplane.io", "runs", "", ""),
-    (("get", "create", "patch", "delete"), "", "configmaps", "", ""),
+    (("get", "create"), "", "configmaps", "", ""),
     (("get", "list"), "", "pods", "", ""),
     (("get",), "", "pods", "log", ""),
     (("list",), "", "events", "", ""),

@@ -1,4 +1,4 @@
-"""The objects of runs in one namespace that a user makes: a Run, and the ConfigMap with its code, which it owns.
+"""The objects of runs in one namespace that a user makes: a Run, and the ConfigMap with its code.
 
 What a run is made of, its pods among it, is made and removed by the operator, which follows the Run's spec.
 """
@@ -16,9 +16,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from trialplane import errors
 from trialplane.client import kinds, phases, refusal
 from trialplane.client.cluster import Cluster
-from trialplane.errors import RunExists, TargetError
+from trialplane.errors import InputError, RunExists, TargetError
+from trialplane.plan import pack as packing
 from trialplane.plan import run as runs
 from trialplane.plan.plan import Plan
 from trialplane.plan.run import Read, Status
@@ -158,14 +160,11 @@ class Objects:
         """
         thing, code = runs.manifests(plan, self.cluster.namespace, submitted)
         thing["spec"] |= {"state": runs.word(state), **({"resumes": resumes} if resumes else {})}
-        self._check_code_map(plan)
-        manager = _manager(thing)
-        made = self.cluster.apply(thing, manager, force=False)
-        known = made.thing if made is not None else self._same(plan).thing
-        owner = {"apiVersion": runs.API_VERSION, "kind": runs.KIND, "name": plan.run, "uid": known["metadata"]["uid"]}
-        code["metadata"]["ownerReferences"] = [owner]
+        made = self.cluster.apply(thing, _manager(thing), force=False)
+        if made is None:
+            self._check_same(plan)
         try:
-            self.cluster.apply(code, manager, force=True)
+            self._apply_code(plan, code)
         except BaseException:
             if made is not None and made.is_new:
                 self.cluster.delete(kinds.RUN, plan.run)
@@ -195,9 +194,6 @@ class Objects:
             TargetError: it is not removed in time.
         """
         there = self.cluster.delete(kinds.RUN, name)
-        # It goes with the Run, but later, and not at all if nobody made the Run its owner.
-        if self._code_map(name) is not None:
-            self.cluster.delete(kinds.CONFIG_MAP, names.code_map(name))
         deadline = time.monotonic() + PATIENCE
         while there and self.cluster.read(kinds.RUN, name) is not None:
             if time.monotonic() > deadline:
@@ -217,8 +213,9 @@ class Objects:
         while left := [pod for pod in self.pods(name) if not phases.is_deleted(pod)]:
             if time.monotonic() > deadline:
                 raise TargetError(
-                    f"{len(left)} pods of {name} in {self.cluster.place} were not removed within {PATIENCE:.0f} s; `kubectl "
-                    f"--context {self.cluster.context} -n {self.cluster.namespace} describe run {name}` shows why"
+                    f"{errors.counted(len(left), 'pod')} of {name} in {self.cluster.place} did not begin to end within "
+                    f"{PATIENCE:.0f} s; `kubectl --context {self.cluster.context} -n {self.cluster.namespace} describe run "
+                    f"{name}` shows why"
                 )
             self._pause(_PAUSE)
 
@@ -256,8 +253,8 @@ class Objects:
             return []
         return sorted(one["metadata"]["namespace"] for one in found if names.SITE_KEY in (one.get("data") or {}))
 
-    def _same(self, plan: Plan) -> Run:
-        """The existing Run if it is of the same job and code.
+    def _check_same(self, plan: Plan) -> None:
+        """Makes sure that the existing Run is of the same job and code.
 
         Raises:
             RunExists: it is of another submission.
@@ -269,33 +266,29 @@ class Objects:
                 f"another {plan.run} was submitted a moment ago; `platform status {plan.run}` shows it, or give this one "
                 "another name with --name"
             )
-        return found
 
-    def _code_map(self, run: str) -> Mapping[str, Any] | None:
-        """The ConfigMap with the code of a run, or None if there is none or it belongs to something else."""
-        found = self.cluster.read(kinds.CONFIG_MAP, names.code_map(run))
-        labels = (found or {}).get("metadata", {}).get("labels") or {}
-        ours = labels.get(names.MANAGED_BY) == names.MANAGER and labels.get(names.RUN) == run
-        return found if ours else None
-
-    def _check_code_map(self, plan: Plan) -> None:
-        """Makes sure that the name of the code's ConfigMap is free, or is that of the same code.
+    def _apply_code(self, plan: Plan, code: Mapping[str, Any]) -> None:
+        """Creates the ConfigMap with a run's code, of which the operator makes the Run the owner; users may not change any.
 
         Raises:
-            RunExists: it is the name of something else.
+            RunExists: there is one with something else in it.
         """
-        name = names.code_map(plan.run)
+        name = code["metadata"]["name"]
         found = self.cluster.read(kinds.CONFIG_MAP, name)
         if found is None:
+            self.cluster.create(kinds.CONFIG_MAP, code)
             return
-        if self._code_map(plan.run) is None:
+        try:
+            packed = base64.b64decode((found.get("binaryData") or {}).get(names.CODE_KEY, ""))
+            same = packing.digest(packed) == plan.pack.sha256
+        except InputError:
+            same = False
+        if not same:
             raise RunExists(
-                f"the name is taken: the ConfigMap {name} in {self.cluster.place} belongs to no run; choose another with "
-                "--name"
+                f"the name is taken: the ConfigMap {name} in {self.cluster.place} holds something else; choose another with "
+                f"--name, or have it removed if nobody needs it: `kubectl --context {self.cluster.context} -n "
+                f"{self.cluster.namespace} delete configmap {name}`"
             )
-        packed = (found.get("binaryData") or {}).get(names.CODE_KEY, "")
-        if base64.b64decode(packed) != plan.pack.data and self.run(plan.run) is None:  # left by a Run that did not own it
-            self.cluster.delete(kinds.CONFIG_MAP, name)
 
 
 def _manager(run: Mapping[str, Any]) -> str:

@@ -1,8 +1,8 @@
 """The CustomResourceDefinition of a Run, made of the models. Pure; `python -m trialplane.plan.crd` prints it.
 
 Kubernetes takes structural schemas only: no references, one type for each value, nothing that depends on another value. So
-the fields of the three kinds of job are merged, and what may be of several types is left open, with its description. What the
-schema lets through the reconciler checks as `platform validate` does.
+the fields of the three kinds of job are merged, and what may be of several types is left open, with its description. What
+the schema lets through the reconciler checks as `platform validate` does.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def _whole() -> Schema:
         _RULES: [
             _rule(
                 f"{name}.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$') && {name}.size() <= 47",
-                "the name of a run has at most 47 lower-case letters, digits and -; it begins with a letter and ends in no -",
+                "the name of a run has at most 47 lower-case letters, digits and -, begins with a letter and ends in no -",
             ),
             _rule(
                 f"self.spec.code.configMap == {name} + '-code'", "spec.code.configMap must be the name of the run with -code"
@@ -223,7 +223,7 @@ def _union(forms: Sequence[Schema]) -> Schema:
         return {_OPEN: True, **described, **nullable}
     (kind,) = kinds
     if len(found) == 1:
-        return {**found[0], **nullable}
+        return _with_null({**found[0], **nullable})
     made: Schema = {"type": kind, **described, **nullable}
     for key in ("enum", "pattern", "format", *_BOUNDS, "exclusiveMinimum", "exclusiveMaximum"):
         values = [form.get(key) for form in found]
@@ -235,7 +235,12 @@ def _union(forms: Sequence[Schema]) -> Schema:
         made["items"] = _union([form["items"] for form in found])
     if kind == "object":
         made |= _objects(found)
-    return made
+    return _with_null(made)
+
+
+def _with_null(schema: Schema) -> Schema:
+    """A schema without its list of values if it may be null, which the API server refuses beside any list."""
+    return {key: value for key, value in schema.items() if key != "enum" or not schema.get("nullable")}
 
 
 def _objects(forms: Sequence[Schema]) -> Schema:

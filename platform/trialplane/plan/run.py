@@ -165,7 +165,7 @@ def manifests(plan: Plan, namespace: str, submitted: float) -> list[dict[str, An
 
 
 def as_yaml(made: Sequence[dict[str, Any]]) -> str:
-    """The manifests as one stream for `kubectl apply --server-side -f -`."""
+    """The manifests as one stream for `kubectl apply -f -`."""
     return yaml.dump_all(made, Dumper=_Dumper, sort_keys=False, allow_unicode=True, explicit_start=True, width=120)
 
 

@@ -1,8 +1,8 @@
 """`python -m trialplane.reconciler`: watches Runs and what they are made of, and reconciles those where something happens.
 
-kopf watches; its handlers only put names into a queue. They are all handlers of events: kopf's others would write annotations
-and a finalizer into each Run, to know what they have done, and the reconciler needs to know no such thing. Every replica
-watches, and the one that holds the Lease works.
+kopf watches; its handlers only put names into a queue. They are all handlers of events: kopf's others would write
+annotations and a finalizer into each Run, to know what they have done, and the reconciler needs to know no such thing. Every
+replica watches, and the one that holds the Lease works.
 """
 
 from __future__ import annotations
@@ -99,6 +99,7 @@ def main() -> int:
     parser.add_argument("--lease", default="trialplane-operator", help="the Lease that the operator which works holds")
     given = parser.parse_args()
     kopf.configure()
+    logging.getLogger("aiohttp.access").setLevel(logging.WARNING)  # the probes
     url = os.environ.get(env.LEDGER, "")
     if not url:
         _logger.error("%s must be the URL of the database", env.LEDGER)

@@ -30,7 +30,7 @@ from trialplane.plan.run import Status
 from trialplane.plan.site import Site
 from trialplane.reconciler import decisions, standing
 from trialplane.reconciler.decisions import Action, Adopt, Describe, Desire, Record, Remove, Resize, Start
-from trialplane.reconciler.view import UID, Problem, View
+from trialplane.reconciler.view import BEGUN, UID, Problem, View
 from trialplane.wire import cluster as names
 from trialplane.wire.paths import RunPaths
 
@@ -97,9 +97,8 @@ class Reconciler:
         seen = dataclasses.replace(view, ray_job=ray_job, recorded=self._archive.recorded(name), blocked=None, why="")
         if ray_job is None:
             spec = self._cluster.read(kinds.CONFIG_MAP, name)
-            owners = [] if spec is None else spec["metadata"].get("ownerReferences") or []
-            seen = dataclasses.replace(seen, has_spec=seen.uid in [one.get("uid") for one in owners], ray_cluster=None)
-            if spec is not None and not seen.has_spec and (spec["metadata"].get("labels") or {}).get(names.RUN) != name:
+            seen = dataclasses.replace(seen, has_spec=_owns(seen, spec), ray_cluster=None, pods=())
+            if spec is not None and (spec["metadata"].get("labels") or {}).get(names.RUN) != name:
                 text = f"the ConfigMap {name} belongs to no run, and its pods would read it; give the Run another name"
                 return dataclasses.replace(seen, blocked=Problem("NameTaken", text))
             if seen.problem is None and decisions.is_due(seen):
@@ -179,7 +178,7 @@ class Reconciler:
             case Record(new=new):
                 plan = self._plan(view)
                 code = base64.b64encode(plan.pack.data).decode("ascii")
-                self._archive.record(name, plan.job, _facts(view), code, new=new)
+                self._archive.record(name, plan.job, {**_facts(view), BEGUN: self._clock()}, code, new=new)
             case Desire(changed=changed):
                 self._archive.desire(name, changed)
             case Adopt():
@@ -201,7 +200,8 @@ class Reconciler:
             case Remove():
                 if view.mine is not None:
                     self._cluster.delete(kinds.RAY_JOB, name)
-                self._cluster.delete(kinds.CONFIG_MAP, name)
+                if _owns(view, self._cluster.read(kinds.CONFIG_MAP, name)):
+                    self._cluster.delete(kinds.CONFIG_MAP, name)
 
     def _ray_job(self, view: View) -> dict[str, Any]:
         """The RayJob for this start: as wide as the Run asks for."""
@@ -251,6 +251,12 @@ def _facts(view: View) -> dict[str, Any]:
     if not isinstance(given["submitted"], (int, float)) or isinstance(given["submitted"], bool):
         given["submitted"] = made
     return {**given, "code_hash": asked.code.sha256, "spec_hash": planning.spec_hash(job), UID: view.uid}
+
+
+def _owns(view: View, thing: Mapping[str, Any] | None) -> bool:
+    """Whether an object is there and is this Run's."""
+    owners = [] if thing is None else thing["metadata"].get("ownerReferences") or []
+    return view.uid in [one.get("uid") for one in owners]
 
 
 def _owner(view: View) -> dict[str, Any]:

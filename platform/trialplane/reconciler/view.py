@@ -1,7 +1,8 @@
 """What there is of one Run at one moment: the Run, its RayJob, its record in the ledger. Pure.
 
 A Run is started once for each number of `spec.resumes`. The RayJob names the one that it was made for, and `status.resumes`
-and `status.started` keep it when the RayJob is gone. Whether the ledger's status is of this start is decided by its time.
+and `status.started` keep it when the RayJob is gone. The ledger has when a start was begun, so a status is of this start if
+it was written after that.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ Thing = Mapping[str, Any]
 
 # In the facts of a submission: of the Run that it is the record of, for another Run may get its name.
 UID = "uid"
+BEGUN = "begun"  # seconds since the epoch when its last start was recorded, before anything was made for that
 _UNSTARTED = (RunState.PENDING, RunState.RUNNING)
 
 
@@ -143,6 +145,13 @@ class View:
         return resumes or self.recorded.submission.get(UID) == self.uid
 
     @property
+    def begun(self) -> float:
+        """When its last start was recorded, in seconds since the epoch; 0 if none was."""
+        if not self.is_recorded or self.recorded is None:
+            return 0.0
+        return float(self.recorded.submission.get(BEGUN, 0.0))
+
+    @property
     def alive(self) -> bool:
         """Whether a controller works on it."""
         return self.recorded is not None and self.recorded.alive
@@ -156,7 +165,7 @@ class View:
             return True
         if self.recorded.status.state in _UNSTARTED:
             return False
-        return self.recorded.status.updated >= (phases.moment(self.started) or 0.0)
+        return self.recorded.status.updated >= self.begun
 
     @property
     def is_over(self) -> bool:
@@ -178,12 +187,11 @@ class View:
         """Whether a run without a RayJob has ended, or paused by itself, and was not resumed since."""
         if self.asked.resumes > self.status.resumes or self.is_stopping:
             return False
-        started = self.status.started is not None
-        if started and self.status.state in ("Succeeded", "Failed", "Paused"):
-            return True
+        if self.status.state in ("Succeeded", "Failed") and (phases.moment(self.status.since) or 0.0) >= int(self.begun):
+            return True  # which its RayJob said
         if self.recorded is None:
             return False
-        return self.is_current and (started or self.recorded.status.state.is_ended)
+        return self.is_current and (self.is_recorded or self.recorded.status.state.is_ended)
 
     @functools.cached_property
     def problem(self) -> Problem | None:
