@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,7 @@ class Team:
     archive: ArchiveDouble
     reconciler: Reconciler
     folder: Path
+    later: float = 0.0  # seconds by which the operator's clock is ahead
     made: int = 0  # RayJobs, one after another
 
     def plan(self, name: str = "a", **fields: Any) -> Plan:
@@ -99,6 +101,7 @@ def make_team(tmp_path, monkeypatch) -> Iterator[Callable[[], Team]]:
             namespace = NamespaceDouble(cluster)
             archive, made = ArchiveDouble(namespace), namespace.cluster.made
             team = Team(cluster, namespace, archive, Reconciler(Cluster(), archive, site), folder)  # type: ignore[arg-type]
+            team.reconciler._clock = lambda: time.time() + team.later
 
             def counted(ray_job: dict[str, Any]) -> None:
                 team.made += 1

@@ -62,7 +62,8 @@ def test_an_ended_run_stays_and_its_objects_go(team: Team) -> None:
     status = team.settle()
     assert status["state"] == "Succeeded"
     assert team.condition("Ended")[:2] == ("True", "Succeeded")
-    team.cluster.remove("rayjobs", "a")  # KubeRay, after the job's ttl
+    assert "a" in team.ray_jobs, "its pods are kept for a while"
+    team.later = 60.0
     assert team.settle()["state"] == "Succeeded"
     assert "a" not in team.ray_jobs and "a" not in team.cluster.objects["configmaps"]
     assert "a-code" in team.cluster.objects["configmaps"], "a resume needs it"
@@ -167,8 +168,9 @@ def test_a_run_that_failed_before_its_controller_began_stays_failed(team: Team) 
     team.ray_jobs["a"]["status"].update(jobDeploymentStatus="Failed", reason="SubmissionFailed", message="no head")
     status = team.settle()
     assert status["state"] == "Failed" and "could not hand the controller to Ray: no head" in status["reason"]
-    team.cluster.remove("rayjobs", "a")
+    team.later = 60.0
     assert team.settle()["state"] == "Failed"
+    assert "no head" in team.status()["reason"]
     assert not team.ray_jobs
 
 
@@ -250,6 +252,14 @@ def test_what_cannot_be_run_ends_in_a_condition_and_starts_nothing(team: Team, s
 def _code(team: Team, data: bytes) -> None:
     code = team.cluster.objects["configmaps"]["a-code"]
     code["binaryData"] = {names.CODE_KEY: base64.b64encode(data).decode()}
+
+
+def test_code_that_was_never_run_goes_with_its_run(team: Team) -> None:
+    team.apply()
+    team.change(code={"configMap": "a-code", "sha256": "0" * 64})
+    team.settle()
+    team.cluster.remove("runs", "a")
+    assert "a-code" not in team.cluster.objects["configmaps"]
 
 
 def test_a_run_starts_once_what_was_wrong_with_it_is_right(team: Team) -> None:

@@ -201,7 +201,7 @@ class KubernetesTarget:
             self.objects.apply(plan, submitted, resumes=1)
             return
         # The job has the width that it was scaled to.
-        changed = {"job": job.model_dump(mode="json"), "submission": plan.submission(submitted), "parallel": None}
+        changed = {**runs.job_fields(job), "submission": plan.submission(submitted), "parallel": None}
         resumes = (view.run.read.asked.resumes if view.run.read.asked else 0) + 1
         self._change(view.run, **changed, state="Running", now=None, resumes=resumes)
 

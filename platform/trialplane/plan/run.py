@@ -7,8 +7,9 @@ what `--dry-run` prints. The reconciler makes everything else, and writes the Ru
 from __future__ import annotations
 
 import base64
+import copy
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import yaml
@@ -59,7 +60,8 @@ class Asked(_Part):
     """A Run's spec.
 
     Attributes:
-        job: as resolved; checked by `job_of`.
+        job: as resolved; checked by `read`.
+        nulls: JSON pointers of the job's fields that are null and must not be left out; see `job_fields`.
         code: what it runs.
         submission: where it came from: user, revision, folder, command, time; see `Plan.submission`.
         state: what it is to be: `Running`, `Paused` or `Cancelled`.
@@ -69,6 +71,11 @@ class Asked(_Part):
     """
 
     job: dict[str, Any] = Field(description="The job, resolved: what `platform submit --dry-run` prints.")
+    nulls: tuple[str, ...] = Field(
+        default=(),
+        description="JSON pointers of the job's fields that are null, where leaving them out would mean something else: "
+        "`kubectl apply` without --server-side drops every null.",
+    )
     code: Code = Field(description="The code that it runs.")
     submission: dict[str, Any] = Field(
         default_factory=dict, description="Where it came from: user, revision, command, time."
@@ -149,7 +156,7 @@ def manifests(plan: Plan, namespace: str, submitted: float) -> list[dict[str, An
     name = cluster.code_map(plan.run)
     spec = {
         "state": "Running",
-        "job": plan.job.model_dump(mode="json"),
+        **job_fields(plan.job),
         "code": {"configMap": name, "sha256": plan.pack.sha256},
         "submission": plan.submission(submitted),
     }
@@ -181,6 +188,15 @@ def word(state: RunState) -> str:
     return next(word for word, desired in STATES.items() if desired is state)
 
 
+def job_fields(job: Job) -> dict[str, Any]:
+    """A job as the fields `job` and `nulls` of a Run's spec, for manifests and for patches, which drop nulls too."""
+    whole = job.model_dump(mode="json")
+    paths = list(_nulls(whole, ()))
+    left: Any = jobs.read(_without_nulls(whole)).model_dump(mode="json")
+    kept = [path for path in paths if _at(left, path) is not None or path[0] == "params"]
+    return {"job": whole, "nulls": ["".join(f"/{_escaped(key)}" for key in path) for path in kept]}
+
+
 def read(run: Mapping[str, Any]) -> Read:
     """The spec and the job of a Run, as the API server has it; it may have been written by hand."""
     name = str(run["metadata"]["name"])
@@ -194,7 +210,7 @@ def read(run: Mapping[str, Any]) -> Read:
         issues.append(Issue(("spec", "code", "configMap"), f"must be {cluster.code_map(name)}, which the pods mount"))
     job: Job | None = None
     try:
-        job = jobs.read(asked.job)
+        job = jobs.read(_with_nulls(asked.job, asked.nulls))
         found = list(job.check(frozenset()))
     except ValidationError as error:
         found = wording.translate(error, asked.job)
@@ -202,6 +218,41 @@ def read(run: Mapping[str, Any]) -> Read:
     if job is not None and asked.parallel is not None and not job.width_option:
         issues.append(Issue(("spec", "parallel"), "is for studies and collections: the ranks of a training are fixed"))
     return Read(asked, None if issues else job, tuple(issues))
+
+
+def _nulls(value: Any, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """The paths of the fields that are null; lists keep theirs."""
+    if isinstance(value, Mapping):
+        for key, below in value.items():
+            yield from [(*path, key)] if below is None else _nulls(below, (*path, key))
+
+
+def _without_nulls(value: Mapping[str, Any]) -> dict[str, Any]:
+    kept = {key: below for key, below in value.items() if below is not None}
+    return {key: _without_nulls(below) if isinstance(below, Mapping) else below for key, below in kept.items()}
+
+
+def _with_nulls(job: Mapping[str, Any], paths: Sequence[str]) -> dict[str, Any]:
+    """The job with null at those of the paths where it has nothing."""
+    made: dict[str, Any] = copy.deepcopy(dict(job))
+    for path in paths:
+        *above, last = (key.replace("~1", "/").replace("~0", "~") for key in path.removeprefix("/").split("/"))
+        place: Any = made
+        for key in above:
+            place = place.setdefault(key, {}) if isinstance(place, dict) else None
+        if isinstance(place, dict):
+            place.setdefault(last, None)
+    return made
+
+
+def _escaped(key: str) -> str:
+    return key.replace("~", "~0").replace("/", "~1")
+
+
+def _at(value: Any, path: Sequence[str]) -> Any:
+    for key in path:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value
 
 
 def _metadata(plan: Plan, name: str) -> dict[str, Any]:

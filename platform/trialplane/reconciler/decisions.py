@@ -76,7 +76,7 @@ def decide(view: View) -> tuple[Action, ...]:
     if view.asked.desired is not RunState.RUNNING:
         return _stop(view)
     if view.problem is not None:
-        return ()
+        return (Adopt(),) if view.is_orphan else ()  # so that the code of a Run that never ran goes with it
     if is_due(view):
         start = {"state": RunState.RUNNING, "parallel": view.asked.parallel}
         return (Record(new=view.recorded is None), Desire(start), Adopt(), Describe(), Start())
@@ -86,6 +86,8 @@ def decide(view: View) -> tuple[Action, ...]:
         return ()
     if view.is_stopping or view.start != view.asked.resumes:  # of a start that is over, or is coming to its end
         return () if view.is_active and not (view.is_stopping and not view.alive) else (Remove(),)
+    if view.is_over:
+        return (Remove(),) if view.is_expired else ()
     return _follow(view)
 
 

@@ -69,7 +69,7 @@ class Reconciler:
         run = self._cluster.read(kinds.RUN, name)
         if run is None or phases.is_deleted(run):
             return None
-        view = View(run, runs.read(run))
+        view = View(run, runs.read(run), now=self._clock())
         try:
             view = self._look(view)
             for _ in range(_ROUNDS):
@@ -102,8 +102,11 @@ class Reconciler:
                 text = f"the ConfigMap {name} belongs to no run, and its pods would read it; give the Run another name"
                 return dataclasses.replace(seen, blocked=Problem("NameTaken", text))
             if seen.problem is None and decisions.is_due(seen):
-                return dataclasses.replace(seen, blocked=self._blocked(seen, site))
-            return seen
+                code = self._cluster.read(kinds.CONFIG_MAP, seen.asked.code.config_map)
+                labels = {} if code is None else code["metadata"].get("labels") or {}
+                orphan = labels.get(names.RUN) == name and not _owns(seen, code)
+                return dataclasses.replace(seen, blocked=self._blocked(seen, site, code), is_orphan=orphan)
+            return dataclasses.replace(seen, is_orphan=False)
         if seen.mine is None or seen.read.job is None or seen.is_over:
             return seen
         found = self._pods(name)
@@ -142,19 +145,19 @@ class Reconciler:
             (one for one in found if uid in [o.get("uid") for o in one["metadata"].get("ownerReferences") or []]), None
         )
 
-    def _blocked(self, view: View, site: Site) -> Problem | None:
+    def _blocked(self, view: View, site: Site, code: Mapping[str, Any] | None) -> Problem | None:
         """What is wrong with a run that is to be started: its code, or that it does not fit the site."""
         asked, job = view.asked, view.job
         issues = [*preflight.data(job, site.data.claim), *preflight.shards(job, bool(site.checkpoints.claim))]
         if issues:
             return Problem("Invalid", str(SpecError([issue.below("spec", "job") for issue in issues])))
         name = asked.code.config_map
-        code = self._code(view)
-        if code is None:
+        packed = _packed(code)
+        if packed is None:
             text = f"the ConfigMap {name} with {names.CODE_KEY} is not there yet; `kubectl apply` it beside the Run"
             return Problem(runs.CODE_MISSING, text)
         try:
-            found = packing.digest(code)
+            found = packing.digest(packed)
         except InputError as error:
             return Problem("CodeMismatch", f"{names.CODE_KEY} in the ConfigMap {name}: {error}; submit the run again")
         if found != asked.code.sha256:
@@ -164,12 +167,6 @@ class Reconciler:
                 "delete both and submit the run again",
             )
         return None
-
-    def _code(self, view: View) -> bytes | None:
-        """The packed code of a run; None while there is none."""
-        found = self._cluster.read(kinds.CONFIG_MAP, view.asked.code.config_map)
-        text = ((found or {}).get("binaryData") or {}).get(names.CODE_KEY)
-        return None if text is None else base64.b64decode(text)
 
     def _do(self, view: View, action: Action) -> None:
         """One action."""
@@ -217,7 +214,8 @@ class Reconciler:
 
     def _plan(self, view: View, *, packed: bool = True) -> Plan:
         """The plan that the Run was made of; without `packed` it has no code, only the digest."""
-        data = (self._code(view) if packed else b"") or b""
+        code = self._cluster.read(kinds.CONFIG_MAP, view.asked.code.config_map) if packed else None
+        data = _packed(code) or b""
         return Plan(view.name, view.job, Pack(data, view.asked.code.sha256, ()), Provenance("", "", ""))
 
     def _metadata(self, view: View, labels: Mapping[str, str]) -> dict[str, Any]:
@@ -241,6 +239,12 @@ class Reconciler:
             return left
         self._cluster.delete(kinds.RUN, view.name)
         return None
+
+
+def _packed(code: Mapping[str, Any] | None) -> bytes | None:
+    """The packed code in a ConfigMap; None if there is none."""
+    text = ((code or {}).get("binaryData") or {}).get(names.CODE_KEY)
+    return None if text is None else base64.b64decode(text)
 
 
 def _facts(view: View) -> dict[str, Any]:

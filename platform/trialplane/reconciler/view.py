@@ -56,6 +56,8 @@ class View:
         has_spec: whether the ConfigMap with its spec is there.
         why: why not all of its pods run, or "".
         blocked: what was found wrong when it was to be started.
+        is_orphan: whether the ConfigMap with its code is there, and owned by nobody.
+        now: seconds since the epoch.
     """
 
     run: Thing
@@ -67,6 +69,8 @@ class View:
     has_spec: bool = False
     why: str = ""
     blocked: Problem | None = None
+    is_orphan: bool = False
+    now: float = 0.0
 
     @property
     def name(self) -> str:
@@ -171,6 +175,16 @@ class View:
     def is_over(self) -> bool:
         """Whether its RayJob has nothing left to do."""
         return self.mine is not None and not self.alive and (phases.is_over(self.mine) or self.is_current)
+
+    @property
+    def is_expired(self) -> bool:
+        """Whether its end is in its status, and what is left of its pods was kept for as long as the job says."""
+        if not self.is_over or not self.status.since or self.status.resumes != self.start:
+            return False
+        ended = self.status.state in ("Succeeded", "Failed", "Cancelled") or (
+            self.status.state == "Paused" and self.is_current
+        )
+        return ended and self.now >= (phases.moment(self.status.since) or 0.0) + self.job.cluster.ttl
 
     @property
     def is_active(self) -> bool:
