@@ -150,7 +150,7 @@ class NamespaceDouble:
         study = self.studies.get(run)
         if study is None:  # made by other means than `submit`
             study = self.recorded(run, job, facts, packed)
-        study.job = spec["data"]["job.json"].encode()
+        study.job, study.submission = spec["data"]["job.json"].encode(), facts
         study.alive = True
         pods = [name for name in self.cluster.objects["pods"] if name.startswith(f"{run}-") and "worker" in name]
         study.status = dataclasses.replace(

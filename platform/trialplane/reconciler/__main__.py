@@ -99,7 +99,8 @@ def main() -> int:
     parser.add_argument("--lease", default="trialplane-operator", help="the Lease that the operator which works holds")
     given = parser.parse_args()
     kopf.configure()
-    logging.getLogger("aiohttp.access").setLevel(logging.WARNING)  # the probes
+    for name in ("aiohttp.access", "kopf.objects"):  # each probe, each event
+        logging.getLogger(name).setLevel(logging.WARNING)
     url = os.environ.get(env.LEDGER, "")
     if not url:
         _logger.error("%s must be the URL of the database", env.LEDGER)

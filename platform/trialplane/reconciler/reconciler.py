@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import json
+import logging
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -39,6 +40,7 @@ _LEDGER_AWAY: tuple[type[Exception], ...] = (LedgerError, archive.DATABASE_ERROR
 _ROUNDS = 4  # of looking and doing in one call; what is left then comes with the next
 _EVENTS = 500  # the newest that the API server returns; enough for the pods of a wide run
 _FILES = RunPaths(Path())  # for the names of files only
+_logger = logging.getLogger(__name__)
 
 
 class Reconciler:
@@ -171,11 +173,12 @@ class Reconciler:
     def _do(self, view: View, action: Action) -> None:
         """One action."""
         name = view.name
+        _logger.info("%s: %s", name, type(action).__name__.lower())
         match action:
             case Record(new=new):
                 plan = self._plan(view)
                 code = base64.b64encode(plan.pack.data).decode("ascii")
-                self._archive.record(name, plan.job, {**_facts(view), BEGUN: self._clock()}, code, new=new)
+                self._archive.record(name, plan.job, _facts(view), code, new=new)
             case Desire(changed=changed):
                 self._archive.desire(name, changed)
             case Adopt():
@@ -254,7 +257,10 @@ def _facts(view: View) -> dict[str, Any]:
     given = {"submitted": made, **asked.submission}
     if not isinstance(given["submitted"], (int, float)) or isinstance(given["submitted"], bool):
         given["submitted"] = made
-    return {**given, "code_hash": asked.code.sha256, "spec_hash": planning.spec_hash(job), UID: view.uid}
+    # Later than what a former controller wrote, whose clock may be ahead. The new one keeps these facts in the ledger.
+    before = 0.0 if view.recorded is None else view.recorded.status.updated
+    begun = max(view.now, before + 0.001)
+    return {**given, "code_hash": asked.code.sha256, "spec_hash": planning.spec_hash(job), UID: view.uid, BEGUN: begun}
 
 
 def _owns(view: View, thing: Mapping[str, Any] | None) -> bool:

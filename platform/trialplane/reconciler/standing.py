@@ -25,7 +25,8 @@ def status(view: View, now: float) -> Status:
     """
     state, reason = _state(view)
     before, known = view.status, view.recorded.status if view.is_recorded and view.recorded is not None else None
-    total = known.trials if known else view.read.job.trials if view.read.job else before.total
+    job, current = view.read.job, known if view.is_current else None
+    total = current.trials if current else job.trials if job else before.total
     ended = known.ended_trials if known else before.ended
     return Status(
         state=state,
