@@ -3,7 +3,8 @@
     python requirements.py pyproject.toml FOLDER
 
 writes into FOLDER: `shared.txt` (what both images have), `controller.txt` and `trial.txt` (the rest of each) and
-`torch.txt` (torch alone). The kubernetes client is left out: only a laptop talks to an API server.
+`torch.txt` (torch alone). The kubernetes client is in the controller's alone: of the pods only the operator's, which is of
+that image, talks to an API server.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import sys
 import tomllib
 from pathlib import Path
 
-LAPTOP_ONLY = {"kubernetes"}
+OPERATORS_ONLY = {"kubernetes"}
 
 
 def name(requirement: str) -> str:
@@ -30,9 +31,12 @@ def lists(pyproject: str) -> dict[str, list[str]]:
         pyproject: the text of pyproject.toml.
     """
     project = tomllib.loads(pyproject)["project"]
-    base = {r for r in project["dependencies"] if name(r) not in LAPTOP_ONLY}
-    controller = set(project["optional-dependencies"]["controller"])
-    worker = set(project["optional-dependencies"]["worker"])
+    everywhere = set(project["dependencies"])
+    base = {r for r in everywhere if name(r) not in OPERATORS_ONLY}
+    extras = project["optional-dependencies"]
+    operator = {r for r in extras["operator"] if name(r) != "trialplane"}
+    controller = set(extras["controller"]) | operator | (everywhere - base)
+    worker = set(extras["worker"])
     shared = base | (controller & worker)
     torch = {r for r in worker if name(r) == "torch"}
     parts = {"shared": shared, "controller": controller - shared, "trial": worker - shared - torch, "torch": torch}

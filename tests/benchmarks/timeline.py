@@ -14,6 +14,7 @@ from typing import Any
 
 from tests.benchmarks.workplace import MeasurementFailed
 
+from trialplane.client import kinds
 from trialplane.client.kubernetes import KubernetesTarget
 from trialplane.client.run import RunHandle
 from trialplane.wire import cluster
@@ -49,7 +50,7 @@ class Seen:
                     known.setdefault(condition["type"], epoch(condition["lastTransitionTime"]))
             if known["role"] == cluster.SUBMITTER:
                 self.submitter = self.submitter or _container_start(pod)
-        self.ray_job = target.objects.ray_job(run) or self.ray_job
+        self.ray_job = target.cluster.read(kinds.RAY_JOB, run) or self.ray_job
         self.status = RunHandle(run, target).status()
         return self.status
 

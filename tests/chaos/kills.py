@@ -53,7 +53,7 @@ def roles(run: str) -> tuple[Role, ...]:
         Role("trial", own + names.TRIAL, spare=True),
         Role("controller", own + names.CONTROLLER),
         Role("submitter", own + names.SUBMITTER),
-        *(Role(name, f"{names.ROLE}={name}") for name in ("gateway", "mlflow", "postgresql")),
+        *(Role(name, f"{names.ROLE}={name}") for name in (names.OPERATOR, "gateway", "mlflow", "postgresql")),
         Role("kuberay", "app.kubernetes.io/component=kuberay-operator", everywhere=True),
     )
 

@@ -1,10 +1,11 @@
-"""Who may do what: the Role of users has the verbs that `platform` needs and no more, and no pod has any right at all.
+"""Who may do what: the Role of users has the verbs that `platform` needs and no more, and of the pods only the operator any.
 
 Not checked here: a user with that Role and nothing else on a real cluster.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable
 from typing import Any
@@ -42,10 +43,9 @@ def allowed(role: Thing, group: str, resource: str, verb: str, name: str = "") -
 @pytest.mark.parametrize(
     ("kind", "verbs"),
     [
-        (kinds.RAY_JOB, "get list create patch delete"),  # submit, list, status, cancel
-        (kinds.CONFIG_MAP, "get create patch delete"),
-        (kinds.RAY_CLUSTER, "get list patch"),  # scale
-        (kinds.POD, "get list create delete"),  # status; doctor
+        (kinds.RUN, "get list watch create patch delete"),  # submit, list, status, pause, scale, delete
+        (kinds.CONFIG_MAP, "get create"),
+        (kinds.POD, "get list"),  # why it does not run
         (kinds.EVENT, "list"),
         (kinds.SERVICE, "get list"),
         (kinds.QUOTA, "list"),
@@ -69,9 +69,10 @@ def test_users_read_logs_and_forward_ports(role: Thing) -> None:
 def test_users_reach_the_gateway_by_the_proxy_and_nothing_else(role: Thing) -> None:
     service, port = "platform-gateway", 8080
     for name in (service, f"{service}:{port}", f"http:{service}:{port}", f"{service}:http", f"http:{service}:http"):
-        for verb in ("get", "update", "delete"):  # GET, PUT, DELETE
+        for verb in ("get", "delete"):
             assert allowed(role, "", "services/proxy", verb, name)
-        assert not allowed(role, "", "services/proxy", "create", name)
+        for verb in ("update", "create"):  # PUT, POST
+            assert not allowed(role, "", "services/proxy", verb, name)
     for name in ("", "platform-postgresql", "http:platform-mlflow:5000", "http:criteria-1-head-svc:8265"):
         assert not allowed(role, "", "services/proxy", "get", name)
 
@@ -83,6 +84,17 @@ def test_users_read_one_secret(role: Thing) -> None:
     assert not allowed(role, "", "secrets", "list", "platform-gateway")
 
 
+def test_users_write_runs_and_their_code_and_nothing_else(role: Thing) -> None:
+    writes = {"create", "patch", "update", "delete", "deletecollection"}
+    found = {
+        (resource, verb) for rule in role["rules"] for resource in rule["resources"] for verb in writes & set(rule["verbs"])
+    }
+    runs = {("runs", verb) for verb in ("create", "patch", "update", "delete")}
+    through = {("pods/portforward", "create"), ("services/proxy", "delete")}
+    assert found == {*runs, ("configmaps", "create"), *through}
+    assert not [rule for rule in role["rules"] if "ray.io" in rule["apiGroups"]]
+
+
 def test_users_may_not_enter_pods_or_give_rights(role: Thing) -> None:
     resources = {resource for rule in role["rules"] for resource in rule["resources"]}
     verbs = {verb for rule in role["rules"] for verb in rule["verbs"]}
@@ -90,9 +102,9 @@ def test_users_may_not_enter_pods_or_give_rights(role: Thing) -> None:
     assert "*" not in resources | verbs
 
 
-def test_no_service_account_has_a_right_or_a_token(objects: list[Thing]) -> None:
+def test_only_the_operators_service_account_has_rights_and_a_token(objects: list[Thing], pods: Any) -> None:
     accounts = [one for one in objects if one["kind"] == "ServiceAccount"]
-    assert len(accounts) == 5
+    assert len(accounts) == 6
     assert all(one["automountServiceAccountToken"] is False for one in accounts)
     ours = {one["metadata"]["name"] for one in accounts}
     bound = [
@@ -102,11 +114,37 @@ def test_no_service_account_has_a_right_or_a_token(objects: list[Thing]) -> None
         for subject in one["subjects"]
         if subject["kind"] == "ServiceAccount"
     ]
-    assert not ours & set(bound)
+    (operator,) = ours & set(bound)
+    assert operator.endswith("-operator")
+    mounting = {pod["spec"]["serviceAccountName"] for _, pod in pods(objects) if pod["spec"]["automountServiceAccountToken"]}
+    assert mounting == {operator}
+
+
+def test_the_operator_may_do_what_the_reconciler_does(render: Render, named: Callable[..., Thing]) -> None:
+    role = named(render({}), "Role", "platform-operator")
+    needed = [
+        (kinds.RUN, "get list watch delete"),
+        (dataclasses.replace(kinds.RUN, plural="runs/status"), "patch"),
+        (kinds.RAY_JOB, "get list watch create delete"),
+        (kinds.RAY_CLUSTER, "get patch"),
+        (kinds.CONFIG_MAP, "get list watch create patch delete"),
+        (kinds.POD, "list watch"),
+        (kinds.EVENT, "list"),
+        (kinds.WORKLOAD, "list"),
+        (kinds.LEASE, "create get patch"),
+    ]
+    for kind, verbs in needed:
+        for verb in verbs.split():
+            assert allowed(role, kind.group, kind.plural, verb, "platform-operator"), f"{verb} {kind.plural}"
+    resources = {resource for rule in role["rules"] for resource in rule["resources"]}
+    assert not {"secrets", "pods/exec", "roles", "rolebindings", "*"} & resources
+    assert not allowed(role, "", "pods", "create")
+    assert not allowed(role, "trialplane.io", "runs", "patch"), "what is asked for is the users'"
 
 
 def test_only_named_users_are_bound(render: Render, sets: dict[str, dict[str, Any]], named: Callable[..., Thing]) -> None:
-    assert not [one for one in render({}) if "Binding" in one["kind"] and "rbac" in one["apiVersion"]]
+    bound = [one for one in render({}) if "Binding" in one["kind"] and "rbac" in one["apiVersion"]]
+    assert [one["metadata"]["name"] for one in bound] == ["platform-operator"]
     objects = render(sets["cloud"])
     binding = named(objects, "RoleBinding", ROLE)
     assert binding["roleRef"]["name"] == ROLE
@@ -119,6 +157,7 @@ def test_only_named_users_are_bound(render: Render, sets: dict[str, dict[str, An
     for kind in (kinds.NODE, kinds.STORAGE_CLASS, kinds.PRIORITY_CLASS, ADMISSION_POLICY):
         assert allowed(reader, kind.group, kind.plural, "list"), kind.plural
     assert allowed(reader, CRD.group, CRD.plural, "get", "rayjobs.ray.io")
+    assert allowed(reader, CRD.group, CRD.plural, "get", "runs.trialplane.io")
     assert allowed(reader, "", "namespaces", "get", "studies")
 
 

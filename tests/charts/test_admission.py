@@ -37,15 +37,13 @@ def test_the_charts_variables_are_the_policies(chart: Path) -> None:
 def test_every_variable_has_a_rule_whose_message_names_it_and_what_sets_it(
     render: Render, named: Callable[..., Thing]
 ) -> None:
-    objects = render({})
-    for name in ("studies-platform-pods", "studies-platform-rayjobs"):
-        rules = named(objects, "ValidatingAdmissionPolicy", name)["spec"]["validations"]
-        for variable, value in policies.trial_env().items():
-            (rule,) = (rule for rule in rules if f"{variable}={value} in every" in rule["message"])
-            assert f"'{variable}'" in rule["expression"]
-            assert f"'{value}'" in rule["expression"]
-            assert "platform submit" in rule["message"]
-        assert all(len(rule["message"]) > 60 and "\n" not in rule["message"] for rule in rules)
+    rules = named(render({}), "ValidatingAdmissionPolicy", "studies-platform-pods")["spec"]["validations"]
+    for variable, value in policies.trial_env().items():
+        (rule,) = (rule for rule in rules if f"{variable}={value} in every" in rule["message"])
+        assert f"'{variable}'" in rule["expression"]
+        assert f"'{value}'" in rule["expression"]
+        assert "platform submit" in rule["message"]
+    assert all(len(rule["message"]) > 60 and "\n" not in rule["message"] for rule in rules)
 
 
 def test_a_message_is_no_longer_than_a_terminal_can_show(render: Render) -> None:
@@ -341,31 +339,3 @@ def test_the_charts_pods_and_those_of_others_are_not_the_policys_business(pod_ju
         thing = pod("plain", cluster.TRIAL)
         thing["metadata"]["labels"] = labels
         assert pod_judge.complaints(thing) is None
-
-
-def test_ray_jobs_are_judged_before_their_pods(render: Render, named: Callable[..., Thing]) -> None:
-    judge = Judge(named(render({}), "ValidatingAdmissionPolicy", "studies-platform-rayjobs"))
-    job = ray_job("plain")
-    assert judge.complaints(job) == []
-    job["spec"]["runtimeEnvYAML"] = "env_vars: {A: b}"
-    job["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]["template"]["spec"]["containers"][0]["env"] = []
-    assert len(judge.complaints(job) or []) == 1 + len(policies.trial_env())
-    job = ray_job("plain")
-    del job["metadata"]["labels"][cluster.RUN]
-    job["spec"]["submitterPodTemplate"]["metadata"]["labels"][cluster.ROLE] = "mlflow"
-    assert ["trialplane.io/run" in one or "submitter" in one for one in judge.complaints(job) or []] == [True, True]
-    del job["spec"]["submitterPodTemplate"]
-    assert len(judge.complaints(job) or []) == 2
-
-
-def test_a_ray_job_is_judged_again_when_it_changes_and_an_old_one_can_go(
-    render: Render, named: Callable[..., Thing]
-) -> None:
-    judge = Judge(named(render({}), "ValidatingAdmissionPolicy", "studies-platform-rayjobs"))
-    before, after = ray_job("plain"), ray_job("plain")
-    after["spec"]["suspend"] = True  # Kueue
-    assert judge.complaints(after, before) == []
-    after["spec"]["runtimeEnvYAML"] = "env_vars: {A: b}"
-    assert len(judge.complaints(after, before) or []) == 1
-    after["metadata"]["finalizers"] = []
-    assert judge.complaints(after, after) is None

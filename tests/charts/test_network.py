@@ -16,7 +16,7 @@ from trialplane.wire import cluster
 Thing = dict[str, Any]
 Render = Callable[[dict[str, Any]], list[Thing]]
 OUTSIDE = "outside"  # an address that is no pod's
-ROLES = ("trial", "controller", "submitter", "mlflow", "postgresql", "gateway", "test")
+ROLES = ("trial", "controller", "submitter", "mlflow", "postgresql", "gateway", "operator", "test")
 
 
 class Net:
@@ -98,6 +98,13 @@ def test_every_role_has_a_policy_for_both_directions(render: Render) -> None:
         ("ns:default", "mlflow", 5000, False),
         (OUTSIDE, "gateway", 8080, True),  # the API server's proxy
         (OUTSIDE, "gateway", 22, False),
+        # The operator asks the API server and the ledger, and nobody asks it.
+        ("operator", OUTSIDE, 6443, True),
+        ("operator", OUTSIDE, 80, False),
+        ("operator", "postgresql", 5432, True),
+        ("operator", "controller", 8265, False),
+        ("trial", "operator", 8081, False),
+        (OUTSIDE, "operator", 8081, False),
         ("test", "gateway", 8080, True),
         ("test", "mlflow", 5000, True),
         ("test", "postgresql", 5432, True),

@@ -33,12 +33,12 @@ def test_a_dry_run_prints_what_kubectl_takes(platform, namespace, home):
     assert result.exit_code == 0, result.stderr
     things = list(yaml.safe_load_all(result.stdout))
     assert [(one["kind"], one["metadata"]["name"]) for one in things] == [
-        ("RayJob", "x"),
-        ("ConfigMap", "x"),
+        ("Run", "x"),
         ("ConfigMap", "x-code"),
     ]
     as_json = json.loads(platform(*SUBMIT, "--dry-run", "-o", "json").stdout)
-    assert as_json["items"][0] == things[0]
+    as_json["items"][0]["spec"]["submission"] = things[0]["spec"]["submission"]  # at another time, by another command
+    assert as_json["items"] == things
     assert not home.exists()
     assert "PATCH" not in {verb for verb, _ in namespace.cluster.requests}
 
@@ -64,7 +64,7 @@ def test_a_status_asks_for_everything_once(platform, namespace):
     assert platform("status", "x").stdout.split()[:2] == ["run", "x"]
     assert sorted(path.rpartition("/team/")[2] for _, path in namespace.cluster.requests) == [
         "configmaps/trialplane",
-        "rayjobs/x",
+        "runs/x",
         "services/http:trialplane-gateway:8080/proxy/runs/x/status",
     ]
 

@@ -175,10 +175,10 @@ def test_validate_says_what_it_is(platform):
     ]
 
 
-def test_a_cluster_is_sent_all_pods_at_once_and_the_user_is_told_of_checkpoints(platform, namespace, target):
+def test_a_cluster_is_sent_all_nodes_and_the_user_is_told_of_checkpoints(platform, namespace, target):
     result = platform("submit", "train", "demo", "--dry-run", "--ranks", "2", "--nodes", "2")
     assert result.exit_code == 0, result.stderr
-    assert "minReplicas: 2" in result.stdout
+    assert "nodes: 2" in result.stdout
     assert "the chart has no volume for checkpoints" in result.stderr
     assert "checkpoints" not in platform("submit", "train", "demo", "--dry-run", "--set", "checkpoints.url=s3://b/c").stderr
 

@@ -1,8 +1,9 @@
 """An API server that behaves, in this process: keeps objects, applies, patches, selects, deletes what an owner owned.
 
 It speaks HTTP, so what is tested is the client as it is, its kubeconfig included. What KubeRay, the controller and the
-gateway do is `kuberay_double`. Not here: watches, validation, resource versions; of field ownership only that an apply
-without force is refused where another manager's object is otherwise.
+gateway do is `kuberay_double`; the operator is the real one, called around each request of a user. Not here: watches,
+validation; versions count patches only; of field ownership only that an apply without force is refused where another
+manager's object is otherwise.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from typing import Any
 import yaml
 
 TOKEN = "the-users-token"
+OPERATOR = "operator"  # its context, and its token
 KINDS = {
+    "runs": "Run",
     "rayjobs": "RayJob",
     "rayclusters": "RayCluster",
     "configmaps": "ConfigMap",
@@ -29,6 +32,7 @@ KINDS = {
     "services": "Service",
     "pods": "Pod",
     "events": "Event",
+    "leases": "Lease",
     "nodes": "Node",
     "resourcequotas": "ResourceQuota",
     "priorityclasses": "PriorityClass",
@@ -63,10 +67,11 @@ class ClusterDouble:
 
     Attributes:
         objects: plural → name → object, of the one namespace.
-        requests: (verb, path) of all requests, in order.
+        requests: (verb, path) of all requests of users, in order.
         made: called with each new RayJob, and `gone` with each deleted one.
         proxy: answers requests to services: (method, service/path, query, headers, body).
-        refuse: called with (verb, plural, name); raises a Problem where the test wants one.
+        refuse: called with (verb, plural, name) of a user's request; raises a Problem where the test wants one.
+        operate: called before each request of a user, and after each that changes something.
     """
 
     def __init__(self, namespace: str = "team") -> None:
@@ -79,6 +84,7 @@ class ClusterDouble:
         self.gone: Callable[[dict[str, Any]], None] = lambda thing: None
         self.proxy: Proxy = lambda *_: (503, {}, b"no endpoints")
         self.refuse: Callable[[str, str, str], None] = lambda verb, plural, name: None
+        self.operate: Callable[[], None] = lambda: None
         self.lock = threading.RLock()
         double = self
 
@@ -90,9 +96,14 @@ class ClusterDouble:
 
             def handle_request(self) -> None:
                 length = int(self.headers.get("content-length") or 0)
-                status, headers, data = double.answer(
-                    self.command, self.path, {k.lower(): v for k, v in self.headers.items()}, self.rfile.read(length)
-                )
+                headers = {k.lower(): v for k, v in self.headers.items()}
+                body = self.rfile.read(length)
+                is_operator = headers.get("authorization") == f"Bearer {OPERATOR}"
+                if not is_operator:
+                    double.operate()
+                status, headers, data = double.answer(self.command, self.path, headers, body)
+                if not is_operator and self.command != "GET":
+                    double.operate()
                 self.send_response(status)
                 for name, value in {**headers, "content-length": str(len(data))}.items():
                     self.send_header(name, value)
@@ -118,8 +129,11 @@ class ClusterDouble:
             "kind": "Config",
             "current-context": context,
             "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{self._server.server_port}"}}],
-            "users": [{"name": "u", "user": {"token": TOKEN}}],
-            "contexts": [{"name": context, "context": {"cluster": "c", "user": "u", "namespace": self.namespace}}],
+            "users": [{"name": "u", "user": {"token": TOKEN}}, {"name": OPERATOR, "user": {"token": OPERATOR}}],
+            "contexts": [
+                {"name": name, "context": {"cluster": "c", "user": user, "namespace": self.namespace}}
+                for name, user in ((context, "u"), (OPERATOR, OPERATOR))
+            ],
         }
         file.write_text(yaml.safe_dump(content))
         return file
@@ -132,6 +146,8 @@ class ClusterDouble:
             "uid": str(uuid.uuid4()),
             "creationTimestamp": now(),
             "namespace": self.namespace,
+            "generation": 1,
+            "resourceVersion": "1",
             **kept["metadata"],
         }
         self.objects[plural][kept["metadata"]["name"]] = kept
@@ -150,15 +166,17 @@ class ClusterDouble:
     def answer(self, method: str, target: str, headers: Mapping[str, str], body: bytes) -> tuple[int, dict[str, str], bytes]:
         path, _, query = target.partition("?")
         asked = dict(urllib.parse.parse_qsl(query))
+        user = headers.get("authorization", "").partition("Bearer ")[2]
         with self.lock:
-            self.requests.append((method, path))
+            if user == TOKEN:
+                self.requests.append((method, path))
             try:
-                if headers.get("authorization") != f"Bearer {TOKEN}":
+                if user not in (TOKEN, OPERATOR):
                     raise Problem(401, "Unauthorized", reason="Unauthorized")
                 if "/proxy/" in path:
                     service, _, rest = path.partition("/services/")[2].partition("/proxy")
                     return self.proxy(method, f"{service}{rest}", asked, headers, body)
-                found = self._objects(method, path, asked, headers.get("content-type", ""), body)
+                found = self._objects(method, path, asked, headers.get("content-type", ""), body, user)
             except Problem as problem:
                 return problem.code, {"content-type": "application/json"}, json.dumps(problem.body).encode()
         if isinstance(found, bytes):
@@ -166,7 +184,7 @@ class ClusterDouble:
         code = 201 if isinstance(found, New) else 200
         return code, {"content-type": "application/json"}, json.dumps(found).encode()
 
-    def _objects(self, method: str, path: str, query: Mapping[str, str], content: str, body: bytes) -> Any:
+    def _objects(self, method: str, path: str, query: Mapping[str, str], content: str, body: bytes, user: str) -> Any:
         parts = path.strip("/").split("/")
         parts = parts[2:] if parts[0] == "api" else parts[3:]
         if parts[:1] == ["namespaces"] and len(parts) > 2:
@@ -177,11 +195,12 @@ class ClusterDouble:
         else:
             elsewhere = False
         plural, name, below = parts[0], parts[1] if len(parts) > 1 else "", parts[2:]
-        if plural not in KINDS:
+        if plural not in KINDS or plural not in self.objects:
             raise Problem(404, "the server could not find the requested resource", reason="NotFound")
         things = {} if elsewhere else self.objects[plural]
         verb = {"GET": "get" if name else "list", "PATCH": "patch", "POST": "create", "DELETE": "delete"}[method]
-        self.refuse(verb, plural, name)
+        if user == TOKEN:
+            self.refuse(verb, plural, name)
         if verb == "list":
             chosen = [one for one in things.values() if _selected(one, query.get("labelSelector", ""))]
             named = query.get("fieldSelector", "").partition("metadata.name=")[2]
@@ -198,11 +217,23 @@ class ClusterDouble:
         if verb == "delete":
             self.remove(plural, name)
             return {"kind": "Status", "status": "Success"}
-        _patched(things[name], json.loads(body))
-        return things[name]
+        thing, patch = things[name], json.loads(body)
+        before = copy.deepcopy(thing)
+        version = int(before["metadata"]["resourceVersion"])
+        expected = {} if isinstance(patch, list) else patch.get("metadata") or {}
+        if expected.get("resourceVersion", str(version)) != str(version):
+            raise Problem(409, f'{plural} "{name}": the object has been modified', name=name, reason="Conflict")
+        _patched(thing, patch)
+        thing["metadata"]["resourceVersion"] = str(version + 1)
+        if plural == "runs":  # a kind with the subresource `status`: each request changes one of the two
+            kept = "spec" if below == ["status"] else "status"
+            thing.pop(kept, None)
+            thing.update({kept: before[kept]} if kept in before else {})
+            thing["metadata"]["generation"] = before["metadata"]["generation"] + (thing["spec"] != before["spec"])
+        return thing
 
     def _applied(self, plural: str, name: str, thing: dict[str, Any], query: Mapping[str, str]) -> dict[str, Any]:
-        known = self.objects[plural].get(name)
+        known = self.objects[plural].get(name or thing["metadata"]["name"])
         manager = query.get("fieldManager", "")
         before = self.managers.get((plural, name)) if known is not None else None
         filled_in = plural == "rayjobs" and before is not None  # by KubeRay, in lists that have one owner as a whole
@@ -210,6 +241,9 @@ class ClusterDouble:
             other = "kuberay-operator" if before[0] == manager else before[0]
             raise Problem(409, f'Apply failed with 1 conflict: conflict with "{other}": .spec', reason="Conflict")
         self.managers[plural, name] = (manager, thing)
+        if known is not None and not name:
+            taken = thing["metadata"]["name"]
+            raise Problem(409, f'{plural} "{taken}" already exists', name=taken, reason="AlreadyExists")
         if known is not None:
             known.update({key: value for key, value in thing.items() if key != "metadata"})
             known["metadata"].update(thing["metadata"])
@@ -251,6 +285,8 @@ def _patched(thing: dict[str, Any], patch: Any) -> None:
             place = place[int(step)] if isinstance(place, list) else place[step]
         if change["op"] == "test":
             if place.get(last) != change["value"]:
-                raise Problem(422, "the test of a JSON patch failed", reason="Invalid")
+                raise Problem(422, "the server rejected our request due to an error in our request", reason="Invalid")
+        elif change["op"] == "remove":
+            del place[last]
         else:
             place[last] = change["value"]

@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 import fcntl
+import json
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.client.cluster_double import ClusterDouble
-from tests.client.kuberay_double import NamespaceDouble
+from tests.client.archive_double import ArchiveDouble
+from tests.client.cluster_double import OPERATOR, ClusterDouble
+from tests.client.kuberay_double import SITE, NamespaceDouble
 
 from trialplane.client import folder, objects, process, remote_log
+from trialplane.client.cluster import Cluster
 from trialplane.client.kubernetes import KubernetesTarget
 from trialplane.client.local import LocalTarget
-from trialplane.client.run import RunHandle
+from trialplane.client.run import RunHandle, submit
 from trialplane.client.target import Target
 from trialplane.controller.ledger import Ledger
+from trialplane.errors import InputError, TargetError
 from trialplane.plan import plan as planning
 from trialplane.plan.plan import Plan, Provenance
+from trialplane.plan.site import Site
+from trialplane.reconciler.reconciler import Reconciler
 from trialplane.spec import load
 from trialplane.wire import env, records
 from trialplane.wire.holder import Holder
@@ -160,10 +168,22 @@ def namespace(tmp_path, monkeypatch) -> Iterator[NamespaceDouble]:
     """A namespace with the chart on the double of a cluster, to which the kubeconfig's current context leads."""
     cluster = ClusterDouble()
     monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig(tmp_path / "kubeconfig")))
+    made = NamespaceDouble(cluster)
+    reconciler = Reconciler(Cluster(OPERATOR), ArchiveDouble(made), Site.read(json.dumps(SITE), cluster.namespace))
+    one_at_a_time = threading.Lock()
+
+    def operate() -> None:
+        """What the operator does within a second."""
+        with one_at_a_time:
+            for run in [] if made.unattended else list(cluster.objects.get("runs", {})):
+                with contextlib.suppress(TargetError, InputError):  # it is in the Run's status, and tried again
+                    reconciler.reconcile(run)
+
+    cluster.operate = operate
     monkeypatch.setattr(KubernetesTarget, "poll", 0.02)
     monkeypatch.setattr(objects, "_PAUSE", 0.02)
     monkeypatch.setattr(remote_log, "_PAUSE", 0.02)
-    yield NamespaceDouble(cluster)
+    yield made
     cluster.close()
 
 
@@ -182,6 +202,14 @@ def planned(workplace) -> Callable[..., Plan]:
         return planning.plan(load.load_job(source, overrides=overrides), source, name, ORIGIN)
 
     return make
+
+
+def submitted(target: Target, plan: Plan) -> RunHandle:
+    """A run of that plan whose controller works."""
+    submit(target, plan)
+    handle = RunHandle(plan.run, target)
+    assert handle.status().state is RunState.RUNNING
+    return handle
 
 
 def scaled(target: Target, parallel: int, *, run: str = "a", now: bool = False) -> bool:

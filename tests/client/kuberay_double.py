@@ -63,7 +63,7 @@ class NamespaceDouble:
         held: while True, controllers do not start: their pods are pending.
         deaf: while True, controllers ignore the desired state.
         down: while True, the gateway does not answer.
-        route: what the gateway calls the desired state; a former version said `wish`.
+        unattended: while True, the operator is not running.
     """
 
     def __init__(self, cluster: ClusterDouble) -> None:
@@ -72,7 +72,7 @@ class NamespaceDouble:
         self.held = False
         self.deaf = False
         self.down = False
-        self.route = "desired"
+        self.unattended = False
         cluster.made = self._made
         cluster.gone = self._gone
         cluster.proxy = self._proxy
@@ -129,7 +129,7 @@ class NamespaceDouble:
 
     def step(self) -> None:
         """Lets controllers whose pods are there begin, and take the desired state."""
-        for run, ray_job in list(self.cluster.objects["rayjobs"].items()):
+        for run, ray_job in list(self.cluster.objects.get("rayjobs", {}).items()):
             if ray_job["status"]["jobDeploymentStatus"] == "Initializing" and not self.held:
                 self._begin(run, ray_job)
         for run, study in self.studies.items():
@@ -151,8 +151,8 @@ class NamespaceDouble:
         facts = json.loads(spec["data"]["submission.json"])
         study = self.studies.get(run)
         if study is None:  # made by other means than `submit`
-            study = self._recorded(run, job, facts, packed)
-        study.job = spec["data"]["job.json"].encode()
+            study = self.recorded(run, job, facts, packed)
+        study.job, study.submission = spec["data"]["job.json"].encode(), facts
         study.alive = True
         pods = [name for name in self.cluster.objects["pods"] if name.startswith(f"{run}-") and "worker" in name]
         study.status = dataclasses.replace(
@@ -185,7 +185,7 @@ class NamespaceDouble:
         study = self.studies[run]
         study.alive = False
         study.status = dataclasses.replace(
-            study.status, state=state, reason=reason, slots_ready=0, ended=time.time(), updated=time.time() + 1
+            study.status, state=state, reason=reason, slots_ready=0, ended=time.time(), updated=time.time()
         )
         ray_job = self.cluster.objects["rayjobs"].get(run)
         if ray_job is not None:
@@ -213,35 +213,14 @@ class NamespaceDouble:
         study = self.studies.get(parts[1])
         if method != "GET" and headers.get(names.TOKEN_HEADER.lower()) != SECRET:
             return _json({"error": "a change needs the token"}, 403)
-        if method == "PUT" and len(parts) == 2:
-            return self._record(parts[1], json.loads(body))
         if study is None:
             return _json({"error": f"there is no run {parts[1]}"}, 404)
-        if method == "PUT":
-            if parts[2:] != [self.route]:
-                return _json({"error": f"there is no PUT {rest}"}, 405)
-            changed = json.loads(body)
-            assert changed, "a change names a field"
-            study.desired = RunState(changed.get("state", study.desired))
-            study.parallel = changed.get("parallel", study.parallel)
-            return _json({})
         if method == "DELETE":
             del self.studies[parts[1]]
             return _json({})
         return self._read(study, parts[2], query)
 
-    def _record(self, run: str, asked: Mapping[str, Any]) -> tuple[int, dict[str, str], bytes]:
-        job, code = jobs.read(asked["job"]), base64.b64decode(asked["code"])
-        study = self.studies.get(run)
-        if study is None:
-            self._recorded(run, job, asked["submission"], code)
-        elif asked["new"] or study.alive:
-            return _json({"error": f"the ledger has a study {run} already, or a controller works on it"}, 409)
-        else:
-            study.job, study.submission, study.code = job.model_dump_json().encode(), asked["submission"], code
-        return _json({})
-
-    def _recorded(self, run: str, job: Job, facts: dict[str, Any], code: bytes) -> Study:
+    def recorded(self, run: str, job: Job, facts: dict[str, Any], code: bytes) -> Study:
         status = planning.pending(run, job, facts["submitted"])
         self.studies[run] = Study(job.model_dump_json().encode(), facts, code, status)
         return self.studies[run]

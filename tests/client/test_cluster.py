@@ -14,7 +14,7 @@ from tests.client.kuberay_double import NamespaceDouble
 
 from trialplane.client import refusal
 from trialplane.client.kubernetes import KubernetesTarget
-from trialplane.client.run import submit
+from trialplane.client.run import RunHandle, submit
 from trialplane.errors import InputError, TargetError
 from trialplane.wire import cluster as names
 
@@ -36,6 +36,8 @@ def status(message: str, **fields) -> bytes:
          "no namespace team"),
         (409, status("Operation cannot be fulfilled"), TargetError, "try again"),
         (422, status("spec.x: unknown"), InputError, "rejects the request: spec.x: unknown"),
+        (422, status("the server rejected our request due to an error in our request"), TargetError, "try again"),
+        (422, status('Run.trialplane.io "a" is invalid: spec.code: no'), InputError, "rejects the request: spec.code: no"),
         (503, b"<html>", TargetError, "try again in a moment"),
         (418, b"", TargetError, "failed (418): HTTP 418"),
     ],
@@ -88,18 +90,18 @@ def test_a_namespace_beside_the_one_with_the_chart(target, namespace, planned):
 def test_a_cluster_without_kuberay(target, namespace, planned, monkeypatch):
     monkeypatch.delitem(namespace.cluster.objects, "rayjobs")
     monkeypatch.delitem(cluster_double.KINDS, "rayjobs")
-    with pytest.raises(TargetError, match=r"KubeRay operator .* is not installed"):
-        submit(target, planned())
+    submit(target, planned())
+    assert "the KubeRay operator (1.6 or newer) is not installed" in RunHandle("a", target).status().reason
 
 
 def test_what_is_forbidden_names_the_verb_and_the_role(target, namespace, planned):
     def refuse(verb: str, plural: str, name: str) -> None:
-        if (verb, plural) == ("patch", "rayjobs"):
-            message = 'rayjobs.ray.io "a" is forbidden: User "ann" cannot patch resource "rayjobs" in API group "ray.io"'
+        if (verb, plural) == ("patch", "runs"):
+            message = 'runs.trialplane.io "a" is forbidden: User "ann" cannot patch resource "runs" in API group "…"'
             raise Problem(403, message, reason="Forbidden")
 
     namespace.cluster.refuse = refuse
-    with pytest.raises(TargetError, match=r"ann may not patch rayjobs.ray.io in namespace team.*--role=trialplane-user"):
+    with pytest.raises(TargetError, match=r"ann may not patch runs.trialplane.io in namespace team.*--role=trialplane-user"):
         submit(target, planned())
 
 

@@ -46,6 +46,7 @@ class Doctored(ClusterDouble):
         fixed = {
             "/version": {"major": "1", "minor": "34", "gitVersion": "v1.34.3"},
             "/apis/ray.io/v1": {"resources": [{"name": "rayjobs"}, {"name": "rayclusters"}]},
+            "/apis/trialplane.io/v1alpha1": {"resources": [{"name": "runs"}, {"name": "runs/status"}]},
             "/openapi/v3/apis/ray.io/v1": {"preRunningDeadlineSeconds": {}},
             "/apis/apps/v1/deployments": {"items": [operator("quay/operator:v1.6.2")]},
             "/apis/storage.k8s.io/v1/storageclasses": {"items": [DEFAULT_CLASS]},

@@ -110,6 +110,13 @@ BAD = {
         "rayclusters and rayjobs",
         "helm install kuberay-operator",
     ),
+    "no Runs": (doctor_verdicts.runs(answer(404, {})), Verdict.FAIL, "trialplane.io/v1alpha1", "charts/platform/crds/"),
+    "other Runs": (
+        doctor_verdicts.runs(answer(200, {"resources": []})),
+        Verdict.FAIL,
+        "trialplane.io/v1alpha1",
+        "charts/platform/crds/",
+    ),
     "old kinds": (
         doctor_verdicts.resources(RAY_API, answer(200, b"{}")),
         Verdict.FAIL,

@@ -1,7 +1,8 @@
-"""What the target of a cluster does beyond the contract: its two witnesses, what is left where, scaling, and refusals.
+"""What the target of a cluster does beyond the contract: its two witnesses, what is left where, and refusals.
 
-On the doubles of an API server, KubeRay and the gateway. The contract itself is tests/contracts/test_target.py; what a
-cluster refuses is test_cluster.py; submitting is test_submitting.py.
+On the doubles of an API server, KubeRay and the gateway, with the operator as it is. The contract itself is
+tests/contracts/test_target.py; scaling is test_scaling.py; what a cluster refuses is test_cluster.py; submitting is
+test_submitting.py.
 """
 
 from __future__ import annotations
@@ -11,23 +12,15 @@ import json
 
 import pytest
 from tests.client.cluster_double import Problem
-from tests.client.conftest import scaled
+from tests.client.conftest import scaled, submitted
 
-from trialplane.client.kubernetes import KubernetesTarget
+from trialplane.client import objects, standing
 from trialplane.client.run import RunHandle, submit
 from trialplane.client.target import Observed
 from trialplane.errors import InputError, RunDamaged, SpecError, TargetError
 from trialplane.wire import cluster as names
 from trialplane.wire.records import Desired, TrialRow
 from trialplane.wire.states import RunState, TrialState
-
-
-def started(target: KubernetesTarget, plan) -> RunHandle:
-    submit(target, plan)
-    handle = RunHandle(plan.run, target)
-    assert handle.status().state is RunState.RUNNING
-    return handle
-
 
 # How it stands
 
@@ -41,11 +34,12 @@ def started(target: KubernetesTarget, plan) -> RunHandle:
     ],
 )
 def test_a_status_that_cannot_be_read_is_that_of_one_damaged_run(target, namespace, planned, progress, why):
-    handle = started(target, planned())
+    handle = submitted(target, planned())
+    namespace.unattended = True
     study = namespace.studies["a"]
     study.status = dataclasses.replace(study.status, progress=progress)
     assert why in handle.status().reason, "what Kubernetes knows is shown all the same"
-    namespace.cluster.objects["rayjobs"].clear()
+    namespace.cluster.remove("runs", "a")
     with pytest.raises(RunDamaged) as caught:
         handle.status()
     assert why in str(caught.value)
@@ -65,7 +59,7 @@ def test_a_run_whose_pods_wait_is_pending_with_the_reason(target, namespace, pla
 
 
 def test_a_running_run_says_which_trial_pods_wait(target, namespace, planned):
-    handle = started(target, planned(parallel=3))
+    handle = submitted(target, planned(parallel=3))
     study = namespace.studies["a"]
     study.status = dataclasses.replace(study.status, slots_ready=1)
     pod = namespace.cluster.objects["pods"]["a-x7k2p-trials-worker-2"]
@@ -76,7 +70,7 @@ def test_a_running_run_says_which_trial_pods_wait(target, namespace, planned):
 
 
 def test_a_head_pod_that_is_made_anew_keeps_the_counts(target, namespace, planned):
-    handle = started(target, planned())
+    handle = submitted(target, planned())
     study = namespace.studies["a"]
     study.rows = [TrialRow(trial, TrialState.COMPLETE, 1, trial, values=(0.5,)) for trial in range(4)]
     study.alive = False
@@ -87,7 +81,7 @@ def test_a_head_pod_that_is_made_anew_keeps_the_counts(target, namespace, planne
 
 
 def test_what_kubernetes_alone_knows_is_shown_while_the_gateway_is_away(target, namespace, planned):
-    handle = started(target, planned())
+    handle = submitted(target, planned())
     namespace.down = True
     status = handle.status()
     assert (status.state, status.trials) == (RunState.RUNNING, 6)
@@ -95,7 +89,7 @@ def test_what_kubernetes_alone_knows_is_shown_while_the_gateway_is_away(target, 
     assert target.runs() == ["a"]
     with pytest.raises(TargetError, match="does not answer"):
         handle.attempts()
-    with pytest.raises(TargetError, match="only active runs are known"):
+    with pytest.raises(TargetError, match="only runs with a Run are known"):
         RunHandle("b", target).status()
 
 
@@ -111,11 +105,57 @@ def test_a_failed_run_says_why(target, namespace, planned):
     assert RunHandle("a", target).exit_code == 1
 
 
-def test_a_run_whose_ray_job_was_deleted_can_be_resumed(target, namespace, planned):
-    handle = started(target, planned())
+def test_a_ray_job_that_was_deleted_is_made_again(target, namespace, planned):
+    handle = submitted(target, planned())
+    before = namespace.cluster.objects["rayjobs"]["a"]["metadata"]["uid"]
+    namespace.cluster.remove("rayjobs", "a")
+    assert handle.status().state is RunState.RUNNING
+    assert namespace.cluster.objects["rayjobs"]["a"]["metadata"]["uid"] != before
+
+
+@pytest.mark.parametrize("changes", [{}, {"trials": 9}])
+def test_a_run_whose_run_was_deleted_can_be_resumed(target, namespace, planned, changes):
+    handle = submitted(target, planned())
+    namespace.tell("a", [TrialRow(0, TrialState.COMPLETE, 1, 0, values=(0.5,))])
+    code = namespace.cluster.objects["configmaps"][names.code_map("a")]["binaryData"]
+    namespace.cluster.remove("runs", "a")
+    status = handle.status()
+    assert (status.state, status.complete, handle.is_active()) == (RunState.PAUSED, 1, False)
+    assert "`platform resume a` makes one and continues" in status.reason
+    assert len(handle.attempts()) == 1
+    handle.resume(changes=changes)
+    assert (handle.status().state, handle.status().complete) == (RunState.RUNNING, 1)
+    assert handle.job.trials == changes.get("trials", 6)
+    assert namespace.cluster.objects["configmaps"][names.code_map("a")]["binaryData"] == code
+    assert namespace.studies["a"].submission["user"] == "ann"
+
+
+def test_a_paused_run_whose_run_was_deleted_can_be_cancelled(target, namespace, planned):
+    handle = submitted(target, planned())
+    handle.pause()
+    namespace.cluster.remove("runs", "a")
+    assert handle.cancel().state is RunState.CANCELLED
+    assert namespace.studies["a"].desired is RunState.CANCELLED
+    handle.resume()
+    assert handle.status().state is RunState.RUNNING
+
+
+@pytest.mark.parametrize("alive", [True, False])
+def test_a_run_of_a_former_version_is_shown_and_says_how_it_is_ended(target, namespace, planned, alive):
+    """It has a RayJob and pods, a record in the ledger, and no Run; its controller may be just starting."""
+    handle = submitted(target, planned())
+    namespace.studies["a"].alive = alive
+    for thing in namespace.cluster.objects["rayjobs"].values():
+        thing["metadata"]["ownerReferences"] = []
+    namespace.cluster.remove("runs", "a")
+    assert (handle.status().state, handle.is_active(), target.runs()) == (RunState.RUNNING, True, ["a"])
+    for call in (handle.pause, handle.cancel, lambda: scaled(target, 2)):
+        with pytest.raises(
+            InputError, match="`kubectl --context lab -n team delete rayjob a` ends it, and `platform resume a`"
+        ):
+            call()
     namespace.cluster.remove("rayjobs", "a")
     assert handle.status().state is RunState.PAUSED
-    assert "platform resume a" in handle.status().reason
     handle.resume()
     assert handle.status().state is RunState.RUNNING
 
@@ -131,17 +171,18 @@ def test_an_unknown_phase_is_no_error(target, namespace, planned):
 # Ending
 
 
-def test_cancel_leaves_nothing(target, namespace, planned):
-    handle = started(target, planned())
+def test_cancel_leaves_the_run_alone(target, namespace, planned):
+    handle = submitted(target, planned())
     assert handle.cancel().state is RunState.CANCELLED
     kept = {plural: set(things) for plural, things in namespace.cluster.objects.items() if things}
-    assert kept == {"configmaps": {names.SITE}, "secrets": {"trialplane-gateway"}}
+    maps = {names.SITE, names.code_map("a")}
+    assert kept == {"runs": {"a"}, "configmaps": maps, "secrets": {"trialplane-gateway"}}, "and no pod"
     assert handle.status().state is RunState.CANCELLED
     assert handle.job == planned().job
 
 
 def test_a_controller_that_does_not_answer_is_killed_by_now(target, namespace, planned):
-    handle = started(target, planned())
+    handle = submitted(target, planned())
     namespace.deaf = True
     with pytest.raises(TargetError, match="platform cancel a --now"):
         handle.cancel(patience=0.1)
@@ -156,29 +197,75 @@ def test_a_controller_that_does_not_answer_is_killed_by_now(target, namespace, p
 
 
 def test_pausing_gives_the_pods_back_and_resuming_brings_the_same_code(target, namespace, planned, workplace):
-    handle = started(target, planned())
+    handle = submitted(target, planned())
     code = namespace.cluster.objects["configmaps"][names.code_map("a")]["binaryData"]
-    submitted = namespace.studies["a"].submission["submitted"]
+    first = namespace.studies["a"].submission["submitted"]
     handle.pause()
     assert namespace.cluster.objects["pods"] == {}
     (workplace / "jobs" / "demo" / "train.py").write_text("def run(ctx):\n    return 1.0\n")
     handle.resume()
     assert namespace.cluster.objects["configmaps"][names.code_map("a")]["binaryData"] == code
     facts = json.loads(namespace.cluster.objects["configmaps"]["a"]["data"]["submission.json"])
-    assert (facts["submitted"], facts["user"]) == (submitted, "ann")
+    assert (facts["submitted"], facts["user"]) == (first, "ann")
     assert handle.status().state is RunState.RUNNING
 
 
-def test_a_run_of_a_chart_of_the_former_version_is_paused_too(target, namespace, planned):
-    namespace.route = "wish"
-    handle = started(target, planned())
+def test_a_change_that_the_operator_does_not_follow_is_kept_and_reported(target, namespace, planned, monkeypatch):
+    handle = submitted(target, planned())
+    namespace.unattended = True
+    monkeypatch.setattr(standing, "PATIENCE", 0.1)
+    with pytest.raises(TargetError, match=r"written into the Run a, but the operator in .* has not followed it for 0 s"):
+        handle.pause()
+    namespace.unattended = False
+    assert handle.wait(60).state is RunState.PAUSED
+
+
+def test_a_run_is_not_over_before_the_operator_has_followed_a_change(target, namespace, planned):
+    """As of `kubectl patch`, after which nobody waits."""
+    handle = submitted(target, planned())
     handle.pause()
-    assert namespace.studies["a"].desired is RunState.PAUSED
-    assert namespace.cluster.objects["pods"] == {}
+    namespace.unattended = True
+    target.objects.change(target.objects.run("a"), state="Running", resumes=1)
+    status = handle.status()
+    assert (status.state, handle.is_active()) == (RunState.PENDING, True)
+    assert "the operator is about to follow the change; if that lasts, `kubectl" in status.reason
+    namespace.unattended = False
+    assert handle.status().state is RunState.RUNNING
+
+
+def test_of_two_changes_from_one_state_the_second_is_refused(target, namespace, planned):
+    submitted(target, planned())
+    before = target.objects.run("a")
+    target.objects.change(before, parallel=3)
+    with pytest.raises(TargetError, match="changed concurrently: try again"):
+        target.objects.change(before, parallel=4)
+
+
+def test_what_the_api_server_refuses_is_said_without_its_wrapping(target, namespace, planned):
+    handle = submitted(target, planned())
+    handle.pause()
+
+    def refuse(verb: str, plural: str, name: str) -> None:
+        if (verb, plural) == ("patch", "runs"):
+            raise Problem(422, 'Run.trialplane.io "a" is invalid: spec.code: the code of a run never changes', name="a")
+
+    namespace.cluster.refuse = refuse
+    with pytest.raises(InputError, match=r"rejects the request: spec\.code: the code of a run never changes$"):
+        handle.resume()
+
+
+def test_a_pause_waits_until_its_pods_go(target, namespace, planned, monkeypatch):
+    handle = submitted(target, planned())
+    monkeypatch.setattr(objects, "PATIENCE", 0.1)
+    namespace.cluster.put("pods", {"metadata": {"name": "late", "labels": {names.RUN: "a"}}, "spec": {"containers": []}})
+    with pytest.raises(TargetError, match=r"1 pod of a in .* did not begin to end within 0 s"):
+        handle.pause()
+    namespace.cluster.objects["pods"]["late"]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    target.remove("a", forget=False)
 
 
 def test_how_its_pods_are_made_may_change_at_resume(target, namespace, planned):
-    handle = started(target, planned())
+    handle = submitted(target, planned())
     handle.pause()
     handle.resume(sets=["cluster.image=trialplane/trial:2"])
     pod = namespace.cluster.objects["pods"]["a-x7k2p-trials-worker-0"]
@@ -186,7 +273,7 @@ def test_how_its_pods_are_made_may_change_at_resume(target, namespace, planned):
 
 
 def test_a_look_at_a_run_that_goes_on_asks_each_witness_once(target, namespace, planned):
-    handle = started(target, planned())
+    handle = submitted(target, planned())
     looks = handle.watch()
     next(looks)
     namespace.cluster.requests.clear()
@@ -196,138 +283,6 @@ def test_a_look_at_a_run_that_goes_on_asks_each_witness_once(target, namespace, 
     assert target.observe("a") == Observed(RunHandle("a", target).status(), True, Desired())
     namespace.end("a", RunState.SUCCEEDED)
     assert (handle.observe().status.state, handle.observe().is_active) == (RunState.SUCCEEDED, False)
-
-
-# Scaling
-
-
-def test_more_trials_at_a_time(target, namespace, planned):
-    handle = started(target, planned(parallel=2))
-    assert scaled(target, 4)
-    (group,) = namespace.cluster.objects["rayclusters"]["a-x7k2p"]["spec"]["workerGroupSpecs"]
-    assert (group["replicas"], group["maxReplicas"]) == (4, 4)
-    assert handle.status().parallel == 4
-
-
-def test_fewer_trials_at_a_time_take_away_pods_without_a_slot_only(target, namespace, planned):
-    started(target, planned(parallel=3))
-    namespace.deaf = True
-    assert not scaled(target, 1)  # the controller has yet to say which pods it keeps
-    (group,) = namespace.cluster.objects["rayclusters"]["a-x7k2p"]["spec"]["workerGroupSpecs"]
-    assert group["replicas"] == 3
-    study = namespace.studies["a"]
-    keep = ("a-x7k2p-trials-worker-1", "a-x7k2p-trials-worker-2")
-    namespace.deaf = False
-    RunHandle("a", target).status()  # the controller reads the desired state
-    study.status = dataclasses.replace(study.status, nodes=keep)
-    assert not scaled(target, 1)  # one of them has a trial that goes on
-    assert group["replicas"] == 2
-    assert group["scaleStrategy"] == {"workersToDelete": ["a-x7k2p-trials-worker-0"]}
-    namespace.cluster.remove("pods", "a-x7k2p-trials-worker-0")
-    study.status = dataclasses.replace(study.status, nodes=keep[:1])
-    assert scaled(target, 1)
-    assert (group["replicas"], group["scaleStrategy"]) == (1, {"workersToDelete": ["a-x7k2p-trials-worker-2"]})
-
-
-def test_trials_of_several_nodes_have_several_pods_each(target, namespace, planned):
-    started(target, planned(parallel=2, nodes=2))
-    pods = [f"a-x7k2p-trials-worker-{number}" for number in range(4)]
-    assert set(target.objects.trial_pods("a", "trial")) == set(pods)
-    assert scaled(target, 3)  # no pod of the four has to go, so nobody is waited for
-    (group,) = namespace.cluster.objects["rayclusters"]["a-x7k2p"]["spec"]["workerGroupSpecs"]
-    assert (group["replicas"], group["maxReplicas"]) == (6, 6)
-    assert scaled(target, 2)
-    namespace.deaf = True
-    assert not scaled(target, 1)  # the controller has yet to say which pods it keeps
-    assert group["replicas"] == 4
-    study = namespace.studies["a"]
-    namespace.deaf = False
-    RunHandle("a", target).status()  # the controller reads the desired state
-    study.status = dataclasses.replace(study.status, nodes=tuple(pods[2:]))
-    assert scaled(target, 1)
-    assert (group["replicas"], sorted(group["scaleStrategy"]["workersToDelete"])) == (2, pods[:2])
-
-
-def test_scaling_down_now_does_not_wait(target, namespace, planned):
-    started(target, planned(parallel=3))
-    assert scaled(target, 1, now=True)
-    (group,) = namespace.cluster.objects["rayclusters"]["a-x7k2p"]["spec"]["workerGroupSpecs"]
-    assert (group["replicas"], len(group["scaleStrategy"]["workersToDelete"])) == (1, 2)
-
-
-def test_with_autoscaling_only_the_bound_changes_and_never_below_pods_with_a_trial(target, namespace, planned):
-    started(target, planned(parallel=3, **{"cluster.autoscale": True}))
-    (group,) = namespace.cluster.objects["rayclusters"]["a-x7k2p"]["spec"]["workerGroupSpecs"]
-    labels = {names.RUN: "a", names.ROLE: names.TRIAL, names.GROUP_LABEL: "trials"}
-    pods = tuple(f"a-x7k2p-trials-worker-{number}" for number in range(3))
-    for pod in pods:  # of the autoscaler
-        namespace.cluster.put("pods", {"metadata": {"name": pod, "labels": labels}, "spec": {"containers": []}})
-    study = namespace.studies["a"]
-    namespace.deaf = True
-    assert not scaled(target, 1)
-    namespace.deaf = False
-    RunHandle("a", target).status()  # the controller reads the desired state
-    for keep, bound in ((pods, 3), (pods[:2], 2), (pods[:1], 1)):
-        study.status = dataclasses.replace(study.status, nodes=keep)
-        assert scaled(target, 1) is (bound == 1)
-        assert (group["replicas"], group["minReplicas"], group["maxReplicas"]) == (0, 0, bound)
-    assert "scaleStrategy" not in group
-
-
-def busy(target, namespace, planned):
-    """A run whose three pods all have a trial that goes on."""
-    handle = started(target, planned(parallel=3))
-    study = namespace.studies["a"]
-    study.status = dataclasses.replace(study.status, nodes=tuple(target.objects.trial_pods("a", "trial")))
-    return handle
-
-
-def test_a_scale_that_waits_leaves_a_pause_as_it_is(target, namespace, planned):
-    handle = busy(target, namespace, planned)
-    waits = handle.scale(1)
-    next(waits)
-    namespace.deaf = True  # the controller takes its time to end
-    RunHandle("a", target).stop()
-    next(waits)
-    assert namespace.studies["a"].desired is RunState.PAUSED
-    namespace.deaf = False
-    with pytest.raises(InputError, match="`platform resume a --parallel 1`"):
-        list(waits)
-    handle.wait(60)
-    target.remove("a", forget=False)
-    handle.resume()
-    assert (handle.job.parallel, handle.status().parallel) == (1, 1), "as it was scaled"
-
-
-def test_of_two_scales_the_newer_one_counts_and_the_other_ends(target, namespace, planned):
-    handle = busy(target, namespace, planned)
-    waits = handle.scale(1)
-    next(waits)
-    assert scaled(target, 4)
-    with pytest.raises(InputError, match="a was scaled to 4 in the meantime"):
-        list(waits)
-    assert namespace.studies["a"].parallel == 4
-
-
-def test_a_width_that_no_controller_has_heard_of_is_kept(target, namespace, planned):
-    handle = started(target, planned(parallel=2))
-    namespace.deaf = True
-    scaled(target, 4)
-    handle.pause(now=True)
-    namespace.deaf = False
-    handle.resume()
-    assert handle.job.parallel == 4
-
-
-def test_a_scaled_run_keeps_its_width_when_it_is_resumed(target, namespace, planned):
-    handle = started(target, planned(parallel=2))
-    assert scaled(target, 4)
-    handle.pause()
-    handle.resume()
-    assert (handle.job.parallel, handle.status().parallel) == (4, 4)
-    handle.pause()
-    handle.resume(changes={"parallel": 3, "trials": None})
-    assert handle.job.parallel == 3
 
 
 # Logs
@@ -345,7 +300,7 @@ def test_the_log_of_a_controller_that_never_spoke_is_its_pods(target, namespace,
 
 
 def test_the_submitters_log(target, namespace, planned):
-    started(target, planned())
+    submitted(target, planned())
     with pytest.raises(InputError, match="there is no submitter's pod of a"):
         RunHandle("a", target).submitter_log()
     labels = {names.RUN: "a", names.ROLE: names.SUBMITTER}
@@ -392,7 +347,7 @@ def test_nodes_that_may_not_be_listed_are_a_warning(target, namespace, planned):
 
 
 def test_a_resumed_run_must_fit(target, namespace, planned):
-    handle = started(target, planned())
+    handle = submitted(target, planned())
     handle.pause()
     namespace.cluster.put("priorityclasses", {"metadata": {"name": "low"}})
     with pytest.raises(SpecError, match="there is no PriorityClass high; there are: low"):

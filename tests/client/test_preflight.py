@@ -10,7 +10,7 @@ from tests.client.kuberay_double import SITE
 
 from trialplane.client import preflight
 from trialplane.client.preflight import Seen
-from trialplane.plan import render
+from trialplane.plan import rayjob
 from trialplane.plan.pack import Pack
 from trialplane.plan.plan import Plan
 from trialplane.plan.site import Site
@@ -24,7 +24,7 @@ def look(workplace):
     def check(seen: Seen, **overrides):
         spelt = {key.replace("__", "."): value for key, value in overrides.items()}
         job = load.load_job(workplace / "jobs" / "demo", overrides=spelt)
-        ray_job = render.manifests(Plan("a", job, Pack(b"", "", ()), ORIGIN), Site.model_validate(SITE), 0.0)[0]
+        ray_job = rayjob.rayjob(Plan("a", job, Pack(b"", "", ()), ORIGIN), Site.model_validate(SITE))
         issues, warnings = preflight.check(job, ray_job, seen)
         return [f"{one.field}: {one.message}" for one in issues], warnings
 

@@ -1,6 +1,7 @@
 """Submitting to a cluster: what is sent, half a submission, two at the same moment, and names that are taken.
 
-On the doubles of an API server, KubeRay and the gateway. What becomes of a run afterwards is test_kubernetes.py.
+On the doubles of an API server, KubeRay and the gateway, with the operator as it is. What becomes of a run afterwards is
+test_kubernetes.py.
 """
 
 from __future__ import annotations
@@ -12,30 +13,30 @@ import pytest
 from tests.client.cluster_double import Problem
 
 from trialplane.client.run import RunHandle, Submitted, submit
-from trialplane.errors import InputError, RunExists, RunNotFound, TargetError
-from trialplane.plan import render
+from trialplane.errors import InputError, RunExists, TargetError
+from trialplane.plan import run as runs
 from trialplane.wire import cluster as names
 from trialplane.wire.states import RunState
 
 
 def _refuse_maps(verb: str, plural: str) -> None:
-    if (verb, plural) == ("patch", "configmaps"):
+    if (verb, plural) == ("create", "configmaps"):
         raise Problem(403, 'configmaps "a" is forbidden: exceeded quota: maps, requested: count/configmaps=1')
 
 
 def test_what_is_applied_is_what_a_dry_run_shows(target, namespace, planned):
     plan = planned()
-    shown = target.describe(plan)["items"]
+    shown, code = target.describe(plan)["items"]
     submit(target, plan)
-    (ray_job,) = namespace.cluster.objects["rayjobs"].values()
-    assert ray_job["spec"] == shown[0]["spec"]
-    assert ray_job["metadata"]["labels"] == shown[0]["metadata"]["labels"]
-    made = {name: one for name, one in namespace.cluster.objects["configmaps"].items() if name != names.SITE}
-    assert set(made) == {"a", names.code_map("a")} == {one["metadata"]["name"] for one in shown[1:]}
-    assert all(one["metadata"]["ownerReferences"][0]["uid"] == ray_job["metadata"]["uid"] for one in made.values())
-    sent = [path for verb, path in namespace.cluster.requests if verb == "PATCH"]
-    assert len(sent) == 3
-    assert [one["kind"] for one in render.manifests(plan, target.objects.site, 0.0)] == [one["kind"] for one in shown]
+    (run,) = namespace.cluster.objects["runs"].values()
+    shown["spec"]["submission"]["submitted"] = run["spec"]["submission"]["submitted"]
+    assert run["spec"] == shown["spec"]
+    assert run["metadata"]["labels"] == shown["metadata"]["labels"]
+    made = namespace.cluster.objects["configmaps"][names.code_map("a")]
+    assert (made["binaryData"], made["immutable"]) == (code["binaryData"], True)
+    assert made["metadata"]["ownerReferences"][0]["uid"] == run["metadata"]["uid"]
+    sent = [path.rpartition("/team/")[2] for verb, path in namespace.cluster.requests if verb != "GET"]
+    assert sent == ["runs/a", "configmaps"], "and nothing else: the operator makes the rest"
 
 
 def test_code_above_one_mib_travels_whole(target, namespace, planned, workplace):
@@ -45,13 +46,46 @@ def test_code_above_one_mib_travels_whole(target, namespace, planned, workplace)
     maps = namespace.cluster.objects["configmaps"]
     code = [names.code_map("a", part) for part in range(3)]
     assert set(code) <= set(maps) and names.code_map("a", 3) not in maps
-    assert target.objects.submission("a").code == plan.pack.data
+    run = target.objects.run("a")
+    assert run.read.asked.code.config_maps == tuple(code)
+    assert {maps[name]["metadata"]["ownerReferences"][0]["uid"] for name in code} == {run.thing["metadata"]["uid"]}
+    assert target.objects.submission(run).code == plan.pack.data
+    assert RunHandle("a", target).status().state is RunState.RUNNING
     assert namespace.studies["a"].code == plan.pack.data
     kept = maps.pop(code[1])
-    assert target.objects.submission("a") is None, "a part is missing"
+    assert target.objects.submission(run) is None, "a part is missing"
     maps[code[1]] = kept
     target.objects.remove("a")
     assert set(maps) == {names.SITE}
+
+
+def test_of_several_parts_those_that_are_missing_are_sent(target, namespace, planned, workplace):
+    """As after a submission that was interrupted between them."""
+    (workplace / "jobs" / "demo" / "table.bin").write_bytes(random.Random(0).randbytes(2 * 2**20))
+    run, *code = target.describe(planned())["items"]
+    for thing in (run, code[1]):
+        target.cluster.apply(thing, "another", force=False)
+    reason = RunHandle("a", target).status().reason
+    assert "the ConfigMaps a-code with code.tar.gz, a-code-2 with code.tar.gz.2 are not there yet" in reason
+    assert submit(target, planned()) is Submitted.NEW
+    assert RunHandle("a", target).status().state is RunState.RUNNING
+    assert namespace.studies["a"].code == planned().pack.data
+
+
+def test_of_a_submission_whose_second_part_is_refused_nothing_is_left(target, namespace, planned, workplace):
+    """Users may not delete ConfigMaps, so the first part goes with its Run."""
+    (workplace / "jobs" / "demo" / "table.bin").write_bytes(random.Random(0).randbytes(2 * 2**20))
+    namespace.unattended = True
+
+    def refuse(verb: str, plural: str, name: str) -> None:
+        if names.code_map("a") in namespace.cluster.objects["configmaps"]:
+            _refuse_maps(verb, plural)
+
+    namespace.cluster.refuse = refuse
+    with pytest.raises(InputError, match="exceeded quota"):
+        submit(target, planned())
+    assert namespace.cluster.objects["runs"] == {}
+    assert set(namespace.cluster.objects["configmaps"]) == {names.SITE}
 
 
 def test_a_dry_run_sends_nothing(target, namespace, planned):
@@ -64,98 +98,75 @@ def test_half_a_submission_is_taken_back(target, namespace, planned):
     namespace.cluster.refuse = lambda verb, plural, name: _refuse_maps(verb, plural)
     with pytest.raises(InputError, match="refuses the request: exceeded quota: maps"):
         submit(target, planned())
-    assert namespace.cluster.objects["rayjobs"] == {}
+    assert namespace.cluster.objects["runs"] == namespace.cluster.objects["rayjobs"] == {}
     assert target.runs() == []
 
 
-def test_a_run_is_written_down_before_its_objects_are_made(target, namespace, planned):
-    known = []
-    made = namespace.cluster.made
-    namespace.cluster.made = lambda thing: (known.extend(namespace.studies), made(thing))
-    submit(target, planned())
-    assert known == ["a"]
-
-
-def test_a_submission_that_was_interrupted_before_its_objects_were_made_is_known(target, namespace, planned):
-    assert target.gateway.record(planned(), 1.0, new=True)
+def test_a_submission_that_was_interrupted_before_its_code_was_sent_waits_for_it(target, namespace, planned):
+    run, _ = target.describe(planned())["items"]
+    target.cluster.apply(run, "another", force=False)
     handle = RunHandle("a", target)
-    assert (handle.status().state, target.runs()) == (RunState.PAUSED, ["a"])
-    handle.resume()
+    status = handle.status()
+    assert (status.state, handle.is_active(), target.runs()) == (RunState.PENDING, True, ["a"])
+    assert f"the ConfigMap {names.code_map('a')} with code.tar.gz is not there yet" in status.reason
+    with pytest.raises(RunExists, match="platform status a"):
+        submit(target, planned(trials=7))
+    assert submit(target, planned()) is Submitted.NEW
     assert handle.status().state is RunState.RUNNING
 
 
-def test_of_two_submissions_that_saw_no_run_of_the_name_the_first_is_written_down(target, namespace, planned, monkeypatch):
+def test_of_two_submissions_that_saw_no_run_of_the_name_the_first_counts(target, namespace, planned, monkeypatch):
     monkeypatch.setattr(target, "observe", lambda run: None)  # as both have seen it
-    assert target.gateway.record(planned(), 1.0, new=True)
-    with pytest.raises(RunExists, match=r"trials: 6 → 7"):
-        submit(target, planned(trials=7))
-    assert namespace.cluster.objects["rayjobs"] == {}
     assert submit(target, planned()) is Submitted.NEW
+    with pytest.raises(RunExists, match="another a was submitted a moment ago"):
+        submit(target, planned(trials=7))
+    assert submit(target, planned()) is Submitted.NEW
+    assert target.job("a") == planned().job
     assert len(namespace.studies) == len(namespace.cluster.objects["rayjobs"]) == 1
+    assert namespace.cluster.objects["runs"]["a"]["metadata"]["generation"] == 1, "the second has changed nothing"
 
 
 def test_a_ray_job_of_somebody_else_is_left_alone(target, namespace, planned):
     theirs = {"metadata": {"name": "a"}, "spec": {}, "status": {"jobDeploymentStatus": "Running"}}
     namespace.cluster.put("rayjobs", theirs)
-    with pytest.raises(RunExists, match=r"rayjob a in .* belongs to no run; choose another with --name"):
-        submit(target, planned())
-    with pytest.raises(RunNotFound):
-        RunHandle("a", target).status()
+    submit(target, planned())
+    status = RunHandle("a", target).status()
+    assert status.state is RunState.FAILED
+    assert "the RayJob a is not of this Run; if nobody needs it, `kubectl delete rayjob a`" in status.reason
+    assert namespace.cluster.objects["rayjobs"]["a"]["spec"] == {}
 
 
-def test_a_config_map_of_the_chart_is_left_alone(target, namespace, planned):
+def test_a_ray_job_of_an_earlier_run_of_the_name_is_waited_for(target, namespace, planned):
+    """It goes with its Run, later."""
+    owner = {"kind": runs.KIND, "name": "a", "uid": "of-the-earlier-one"}
+    namespace.cluster.put("rayjobs", {"metadata": {"name": "a", "ownerReferences": [owner]}, "spec": {}, "status": {}})
+    namespace.cluster.objects["rayjobs"]["a"]["status"]["jobDeploymentStatus"] = "Running"
+    submit(target, planned())
+    assert RunHandle("a", target).status().state is RunState.PENDING
+    namespace.cluster.remove("rayjobs", "a")
+    assert RunHandle("a", target).status().state is RunState.RUNNING
+
+
+def test_a_config_map_of_somebody_else_is_left_alone(target, namespace, planned):
     before = json.dumps(namespace.cluster.objects["configmaps"][names.SITE])
-    with pytest.raises(RunExists, match=r"configmap trialplane in .* belongs to no run"):
-        submit(target, planned(names.SITE))
+    namespace.cluster.put("configmaps", {"metadata": {"name": names.code_map("a")}, "data": {"mine": "1"}})
+    with pytest.raises(
+        RunExists, match=f"ConfigMap {names.code_map('a')} in .* holds something else; choose another with --name"
+    ):
+        submit(target, planned())
+    assert namespace.cluster.objects["runs"] == {}
+    submit(target, planned(names.SITE))
+    status = RunHandle(names.SITE, target).status()
+    assert (status.state, "the ConfigMap trialplane belongs to no run" in status.reason) == (RunState.FAILED, True)
     assert json.dumps(namespace.cluster.objects["configmaps"][names.SITE]) == before
-    assert namespace.cluster.objects["rayjobs"] == {}
-
-
-def test_another_submission_of_the_name_at_the_same_moment_is_refused(target, namespace, planned):
-    """Both have seen that there is no such run."""
-    plan, other = planned(), planned(trials=7)
-    target.objects.apply(plan, 1.0)
-    target.objects.apply(plan, 2.0)
-    with pytest.raises(RunExists, match="a moment ago"):
-        target.objects.apply(other, 3.0)
-    assert target.job("a") == plan.job
-    assert len(namespace.cluster.objects["rayjobs"]) == 1
-
-
-def test_a_run_that_is_just_being_submitted_is_not_replaced(target, namespace, planned, monkeypatch):
-    """It is in the ledger, and its RayJob is yet to be made."""
-    meanwhile = []
-
-    def applied(plan, submitted):
-        monkeypatch.undo()
-        with pytest.raises(RunExists):
-            submit(target, planned(trials=7))
-        meanwhile.append(submit(target, planned()))
-        target.objects.apply(plan, submitted)
-
-    monkeypatch.setattr(target.objects, "apply", applied)
-    assert submit(target, planned()) is Submitted.NEW
-    assert meanwhile == [Submitted.NEW], "the same submission completes it"
-    assert target.job("a") == planned().job
-    assert (target.runs(), len(namespace.cluster.objects["rayjobs"])) == (["a"], 1)
-    assert RunHandle("a", target).status().state is RunState.RUNNING
-
-
-def test_a_submission_that_was_interrupted_is_completed_by_the_same_again(target, namespace, planned):
-    target.objects.apply(planned(), 1.0)
-    namespace.cluster.remove("configmaps", names.code_map("a"))
-    with pytest.raises(RunExists, match="platform status a"):
-        submit(target, planned(trials=7))
-    assert submit(target, planned()) is Submitted.NEW
-    assert RunHandle("a", target).status().state is RunState.RUNNING
 
 
 def test_a_submission_that_fails_half_way_leaves_what_another_made(target, namespace, planned):
-    target.objects.apply(planned(), 1.0)
+    target.cluster.apply(target.describe(planned())["items"][0], "another", force=False)
     namespace.cluster.refuse = lambda verb, plural, name: _refuse_maps(verb, plural)
     with pytest.raises(InputError, match="exceeded quota"):
         target.objects.apply(planned(), 2.0)
-    assert set(namespace.cluster.objects["rayjobs"]) == {"a"}
+    assert set(namespace.cluster.objects["runs"]) == {"a"}
 
 
 def test_what_a_dry_run_printed_and_kubectl_applied_is_a_run_like_any_other(target, namespace, planned):
@@ -163,6 +174,7 @@ def test_what_a_dry_run_printed_and_kubectl_applied_is_a_run_like_any_other(targ
         target.cluster.apply(thing, "kubectl", force=False)
     handle = RunHandle("a", target)
     assert handle.status().state is RunState.RUNNING
+    assert submit(target, planned()) is Submitted.RUNNING
     handle.delete()
     assert set(namespace.cluster.objects["configmaps"]) == {names.SITE}
 
@@ -190,4 +202,36 @@ def test_nothing_is_submitted_while_the_gateway_is_away(target, namespace, plann
     namespace.down = True
     with pytest.raises(TargetError, match="nothing was started"):
         submit(target, planned())
-    assert namespace.cluster.objects["rayjobs"] == {}
+    assert namespace.cluster.objects["runs"] == {}
+
+
+def test_a_cluster_without_the_definition_of_runs_says_who_installs_it(target, namespace, planned, monkeypatch):
+    monkeypatch.delitem(namespace.cluster.objects, "runs")
+    with pytest.raises(
+        TargetError, match=r"does not know runs\.trialplane\.io: .*charts/platform/crds/`, then `helm upgrade`"
+    ):
+        submit(target, planned())
+
+
+def test_an_operator_that_does_not_answer_is_reported(target, namespace, planned):
+    namespace.unattended = True
+    submit(target, planned())
+    handle = RunHandle("a", target)
+    assert handle.status().reason == "the operator is about to start it"
+    run = namespace.cluster.objects["runs"]["a"]
+    run["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
+    status = handle.status()
+    assert (status.state, handle.is_active()) == (RunState.PENDING, True)
+    assert "the operator has not answered for" in status.reason
+    assert "`kubectl --context lab -n team get pods -l trialplane.io/role=operator`" in status.reason
+
+
+def test_a_run_that_the_operator_cannot_read_says_why(target, namespace, planned):
+    run, code = target.describe(planned())["items"]
+    run["spec"]["job"]["trials"] = 0
+    for thing in (run, code):
+        target.cluster.apply(thing, "kubectl", force=False)
+    status = RunHandle("a", target).status()
+    assert (status.state, status.job) == (RunState.FAILED, "demo")
+    assert "spec.job.trials: " in status.reason
+    assert runs.CODE_MISSING not in status.reason

@@ -1,6 +1,7 @@
 """A run on a cluster whose pods never started: it is known from its submission on, goes on, and is deleted.
 
-On the doubles of an API server, KubeRay and the gateway. What that keeps: tests/controller/test_gateway_submissions.py.
+On the doubles of an API server, KubeRay and the gateway, with the operator as it is. What that keeps:
+tests/controller/test_archive.py.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ def pending(target, namespace, plan) -> RunHandle:
     return handle
 
 
-def is_there(handle: RunHandle, state: RunState) -> None:
+def is_there(handle: RunHandle, namespace, state: RunState) -> None:
     """Every verb knows it, and nothing of it holds pods."""
     assert (handle.status().state, handle.is_active()) == (state, False)
     assert (handle.target.runs(), handle.rows(), handle.job.name) == (["a"], [], "demo")
-    assert handle.target.objects.ray_job("a") is None
+    assert namespace.cluster.objects["rayjobs"] == namespace.cluster.objects["pods"] == {}
 
 
 def goes_on(handle: RunHandle, namespace) -> None:
@@ -45,7 +46,7 @@ def test_a_run_that_is_cancelled_before_it_started_is_known_and_goes_on(target, 
     assert handle.job.kind == kind
     status = handle.cancel()
     assert (status.state, status.reason) == (RunState.CANCELLED, "cancelled by the user")
-    is_there(handle, RunState.CANCELLED)
+    is_there(handle, namespace, RunState.CANCELLED)
     assert handle.exit_code == 4
     with pytest.raises(InputError, match=r"ended already \(CANCELLED\)"):
         handle.cancel()
@@ -58,7 +59,7 @@ def test_a_run_that_is_paused_before_it_started_is_known_and_goes_on(target, nam
     handle = pending(target, namespace, planned())
     assert handle.pause().state is RunState.PAUSED
     assert handle.status().reason == "paused by the user", "its pods are not lost"
-    is_there(handle, RunState.PAUSED)
+    is_there(handle, namespace, RunState.PAUSED)
     goes_on(handle, namespace)
 
 
@@ -68,8 +69,10 @@ def test_a_run_whose_pods_did_not_start_in_time_is_known_and_goes_on(target, nam
         jobDeploymentStatus="Failed", reason="PreRunningDeadlineExceeded"
     )
     assert (handle.status().state, handle.target.runs(), handle.rows()) == (RunState.FAILED, ["a"], [])
-    namespace.cluster.remove("rayjobs", "a")  # as an operator does that takes ended ones away
-    is_there(handle, RunState.PAUSED)
+    namespace.cluster.remove("rayjobs", "a")  # as KubeRay does with ended ones
+    is_there(handle, namespace, RunState.FAILED)
+    namespace.cluster.remove("runs", "a")  # as the operator does
+    is_there(handle, namespace, RunState.PAUSED)
     goes_on(handle, namespace)
 
 
@@ -99,16 +102,17 @@ def test_a_run_that_was_applied_by_other_means_is_known_when_it_is_cancelled_bef
     handle = RunHandle("a", target)
     assert handle.status().state is RunState.PENDING
     assert handle.cancel().state is RunState.CANCELLED
-    is_there(handle, RunState.CANCELLED)
+    is_there(handle, namespace, RunState.CANCELLED)
     goes_on(handle, namespace)
 
 
-def test_only_a_run_that_has_begun_is_scaled(target, namespace, planned):
+def test_a_run_that_has_not_started_is_scaled_too(target, namespace, planned):
     handle = pending(target, namespace, planned())
-    with pytest.raises(InputError, match="has not started yet"):
-        scaled(target, 2)
+    assert scaled(target, 2)
+    assert handle.observe().desired.parallel == 2
     namespace.held = False
-    assert handle.status().parallel == planned().job.parallel
+    handle.status()
+    assert handle.status().parallel == 2
 
 
 @pytest.mark.parametrize(("changes", "seconds"), [({}, 60), ({"checkpoints.grace": 400}, 460)])

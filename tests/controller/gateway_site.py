@@ -1,8 +1,7 @@
-"""A gateway over a PostgreSQL database of its own, the ledgers in it, and what a laptop sends it."""
+"""A gateway over a PostgreSQL database of its own, and the ledgers in it."""
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import dataclasses
 import http.client
@@ -47,9 +46,9 @@ class Site:
         self.postgres = server
         self.url = server.new_database()
         self.home = home
-        self._runs = Archive(self.url)
+        self.archive = Archive(self.url)
         self.checkpoints = home / "checkpoints"
-        made = Gateway(self._runs, token, home, status_url, self.checkpoints)
+        made = Gateway(self.archive, token, home, status_url, self.checkpoints)
         self._server = gateways.serve(made, "127.0.0.1", 0)
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
@@ -65,9 +64,8 @@ class Site:
         assert reply.code == 200, reply.data
         return reply.json()
 
-    def change(self, method: str, path: str, body: Any = None) -> Reply:
-        text = b"" if body is None else json.dumps(body).encode()
-        return self.ask(method, path, text, **{cluster.TOKEN_HEADER: TOKEN})
+    def delete(self, run: str) -> Reply:
+        return self.ask("DELETE", f"/runs/{run}", **{cluster.TOKEN_HEADER: TOKEN})
 
     def ledger(self, run: str, submitted: float = 1000.0, **changes: Any) -> Ledger:
         """A ledger as a controller has it, with what it says of the run."""
@@ -90,7 +88,7 @@ class Site:
     def close(self) -> None:
         self._server.shutdown()
         self._server.server_close()
-        self._runs.close()
+        self.archive.close()
 
 
 @pytest.fixture
@@ -98,10 +96,3 @@ def site(postgres: Postgres, tmp_path: Path) -> Iterator[Site]:
     made = Site(postgres, tmp_path)
     yield made
     made.close()
-
-
-def submission(*, new: bool = True, code: bytes = b"\0\1\2", **changes: Any) -> dict[str, Any]:
-    """What the laptop sends of a run that it is about to start."""
-    facts = {"submitted": 3.0, "user": "ann"}
-    job = make_job(**changes).model_dump(mode="json")
-    return {"job": job, "submission": facts, "code": base64.b64encode(code).decode(), "new": new}

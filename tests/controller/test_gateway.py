@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from tests.contracts.conftest import Postgres, ask, complete, wait_until
-from tests.controller.gateway_site import TOKEN, Site, postgres, site, submission
+from tests.controller.gateway_site import TOKEN, Site, postgres, site
 
 from trialplane.controller import gateway as gateways
 from trialplane.controller.gateway import Gateway
@@ -60,11 +60,11 @@ def test_a_run_whose_controller_is_gone_is_paused_and_cancelled_as_desired(site:
         pass
     wait_until(lambda: not site.get("/runs/toy/status")["alive"], "PostgreSQL sees that the controller is gone")
     assert site.get("/runs/toy/status")["status"]["state"] == "RUNNING"
-    assert site.change("PUT", "/runs/toy/desired", {"state": "paused"}).code == 200
+    site.archive.desire("toy", {"state": RunState.PAUSED})
     status = site.get("/runs/toy/status")["status"]
     assert (status["state"], status["running"], status["eta"]) == ("PAUSED", 0, None)
     assert status["reason"] == "paused by the user; `platform resume toy` continues it"
-    assert site.change("PUT", "/runs/toy/desired", {"state": "cancelled", "parallel": None}).code == 200
+    site.archive.desire("toy", {"state": RunState.CANCELLED, "parallel": None})
     status = site.get("/runs/toy/status")["status"]
     assert (status["state"], status["reason"]) == ("CANCELLED", "cancelled by the user")
     assert (status["running"], status["slots_ready"], status["nodes"], status["eta"]) == (0, 0, [], None)
@@ -119,57 +119,19 @@ def test_the_controllers_own_status_is_newer(postgres: Postgres, tmp_path: Path)
         board.close()
 
 
-def test_to_go_on_is_about_the_newest_attempt(site: Site) -> None:
-    with site.ledger("toy") as ledger:
-        for state, again in (("RUNNING", None), ("PAUSED", None), ("RUNNING", 0)):
-            assert site.change("PUT", "/runs/toy/desired", {"state": state}).code == 200
-            assert ledger.desired().again == again
-            if state == "PAUSED":
-                ask(ledger)
-
-
-def test_each_field_of_the_desired_state_changes_alone_and_a_pause_leaves_a_run_cancelled(site: Site) -> None:
-    with site.ledger("toy") as ledger:
-        ask(ledger)
-        for changed, desired in (
-            ({"parallel": 7}, Desired(RunState.RUNNING, 7)),
-            ({"state": "PAUSED"}, Desired(RunState.PAUSED, 7)),
-            ({"parallel": 3}, Desired(RunState.PAUSED, 3)),
-            ({"state": "CANCELLED", "parallel": None}, Desired(RunState.CANCELLED)),
-            ({"state": "PAUSED"}, Desired(RunState.CANCELLED)),
-            ({"state": "RUNNING"}, Desired(RunState.RUNNING, None, 0)),
-        ):
-            assert site.change("PUT", "/runs/toy/desired", changed).code == 200
-            assert ledger.desired() == desired
-            assert site.get("/runs/toy/status")["desired"] == records.to_dict(desired)
-
-
-@pytest.mark.parametrize(
-    "desired",
-    [{"state": "SUCCEEDED"}, {"state": "gone"}, {"state": "RUNNING", "parallel": 0}, {"parallel": "many"}, {}, [], "x", 1],
-)
-def test_what_is_no_desired_state_is_refused(site: Site, desired: Any) -> None:
-    site.ledger("toy").close()
-    reply = site.change("PUT", "/runs/toy/desired", desired)
-    assert reply.code == 400
-    assert reply.json()["error"]
-
-
-def test_states_may_be_written_small(site: Site) -> None:
-    with site.ledger("toy") as ledger:
-        assert site.change("PUT", "/runs/toy/desired", {"state": "cancelled"}).code == 200
-        assert ledger.desired().state is RunState.CANCELLED
-
-
 @pytest.mark.parametrize("headers", [{}, {cluster.TOKEN_HEADER: "wrong"}, {cluster.TOKEN_HEADER: "ä"}])
-def test_changes_need_the_token(site: Site, headers: dict[str, str]) -> None:
-    with site.ledger("toy") as ledger:
-        desired, new = b'{"state": "CANCELLED"}', json.dumps(submission()).encode()
-        changes = (("PUT", "/runs/toy/desired", desired), ("PUT", "/runs/new", new), ("DELETE", "/runs/toy", b""))
-        for method, path, body in changes:
-            assert site.ask(method, path, body, **headers).code == 403
-        assert ledger.desired().state is RunState.RUNNING
+def test_to_delete_needs_the_token(site: Site, headers: dict[str, str]) -> None:
+    site.ledger("toy").close()
+    assert site.ask("DELETE", "/runs/toy", **headers).code == 403
     assert len(site.get("/runs")) == 1
+
+
+def test_the_desired_state_is_not_written_here(site: Site) -> None:
+    """It is in the spec of a Run; a laptop of a former version is refused."""
+    with site.ledger("toy") as ledger:
+        for path in ("/runs/toy", "/runs/toy/desired"):
+            assert site.ask("PUT", path, b"{}", **{cluster.TOKEN_HEADER: TOKEN}).code == 405
+        assert ledger.desired() == Desired()
 
 
 def test_a_gateway_without_a_token_changes_nothing(postgres: Postgres, tmp_path: Path) -> None:
@@ -189,11 +151,11 @@ def test_a_run_is_deleted_whole_and_alone(site: Site) -> None:
             RunPaths.of(site.home, name).root.mkdir(parents=True)
             Path(paths.trial_checkpoints(str(site.checkpoints), name, 0)).mkdir(parents=True)
             if name == "toy":
-                reply = site.change("DELETE", "/runs/toy")
+                reply = site.delete("toy")
                 assert reply.code == 409
                 assert "platform cancel toy" in reply.json()["error"]
     wait_until(lambda: not site.get("/runs/toy/status")["alive"], "PostgreSQL sees that the controller is gone")
-    assert site.change("DELETE", "/runs/toy").code == 200
+    assert site.delete("toy").code == 200
     assert [run["run"] for run in site.get("/runs")] == ["other"]
     assert len(site.get("/runs/other/attempts")) == 2
     assert not RunPaths.of(site.home, "toy").root.exists()
@@ -201,7 +163,7 @@ def test_a_run_is_deleted_whole_and_alone(site: Site) -> None:
     assert [folder.name for folder in site.checkpoints.iterdir()] == ["other"]
     database = site.url.split("/")[3].split("?")[0]
     assert site.postgres.execute("SELECT count(*) FROM attempts", database) == [(2,)]
-    assert site.change("DELETE", "/runs/toy").code == 404
+    assert site.delete("toy").code == 404
     with site.ledger("toy") as again:
         assert again.counts.ended == 0, "the name is free"
 
@@ -220,7 +182,7 @@ def test_files_that_cannot_be_removed_are_named(site: Site, monkeypatch: pytest.
         remove(path, **where)
 
     monkeypatch.setattr(os, "unlink", refuse)
-    reply = site.change("DELETE", "/runs/toy")
+    reply = site.delete("toy")
     assert reply.code == 500
     assert "toy is forgotten, but not all its files could be removed" in reply.json()["error"]
     assert f"{log}: Read-only file system" in reply.json()["error"]
@@ -254,7 +216,7 @@ def test_an_empty_database_has_no_runs(postgres: Postgres, tmp_path: Path) -> No
         postgres.execute("DROP SCHEMA public CASCADE", made.url.split("/")[3].split("?")[0])
         assert made.ask("GET", "/runs").code == 200
         assert made.ask("GET", "/runs/toy/status").code == 404
-        assert made.change("PUT", "/runs/toy/desired", {"state": "PAUSED"}).code == 404
+        assert made.delete("toy").code == 404
     finally:
         made.close()
 
@@ -324,13 +286,13 @@ def test_whether_a_training_has_saved_a_checkpoint(site: Site, postgres: Postgre
     assert site.get("/runs/toy/checkpoints") == {"saved": True}
     assert site.ask("GET", "/runs/other/checkpoints").code == 404
     nowhere = Gateway(Archive(site.url), TOKEN, tmp_path, "http://127.0.0.1:9/{run}")
-    reply = nowhere.answer("GET", "/runs/toy/checkpoints", {}, b"")
+    reply = nowhere.answer("GET", "/runs/toy/checkpoints", {})
     assert (reply.code, json.loads(reply.body)) == (404, {"error": "checkpoints are on no volume here"})
 
 
 def test_a_body_is_bounded(site: Site) -> None:
     site.ledger("toy").close()
-    assert site.change("PUT", "/runs/toy/desired", {"state": "x" * 10_000}).code == 413
+    assert site.ask("DELETE", "/runs/toy", b"x" * 10_000, **{cluster.TOKEN_HEADER: TOKEN}).code == 413
     assert site.ask("GET", "/health", **{"Content-Length": "-1"}).code == 413
 
 

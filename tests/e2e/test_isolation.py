@@ -136,5 +136,5 @@ def test_what_would_be_applied_is_what_the_cluster_takes(cluster: Cluster, tmp_p
     job = cluster.job(tmp_path / "jobs" / "toy")
     manifests = cluster.platform("submit", "hpo", job, "--name", "dry", "--dry-run")
     out = cluster.kubectl("apply", "--server-side", "--dry-run=server", "-f", "-", stdin=manifests)
-    assert "rayjob.ray.io/dry" in out
-    assert not cluster.objects("rayjobs", run="dry")
+    assert "run.trialplane.io/dry" in out
+    assert not cluster.objects("runs", run="dry")

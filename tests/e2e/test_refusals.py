@@ -60,7 +60,7 @@ def test_more_gpus_than_the_largest_node_has_are_refused(cluster: Cluster, tmp_p
     said = cluster.platform("submit", "hpo", job, "--name", "greedy", "--set", f"resources.gpus={gpus + 1}", code=2)
     assert f"{gpus + 1}" in said
     assert f"{gpus}" in said
-    assert not cluster.objects("rayjobs", run="greedy")
+    assert not cluster.objects("runs", run="greedy")
 
 
 def test_a_changed_line_reaches_the_next_submission(cluster: Cluster, tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_a_changed_line_reaches_the_next_submission(cluster: Cluster, tmp_path: 
     cluster.check_exact("changed", 2)
 
 
-def test_cancel_leaves_nothing(cluster: Cluster, tmp_path: Path) -> None:
+def test_cancel_leaves_nothing_that_runs(cluster: Cluster, tmp_path: Path) -> None:
     job = cluster.job(tmp_path / "jobs" / "toy", spec=SPEC.replace("0.3", "5").replace("trials: 6", "trials: 40"))
     cluster.platform("submit", "hpo", job, "--name", "unwanted", "--detach")
     cluster.until("trial", lambda: cluster.status("unwanted")["running"] >= 1)
@@ -98,5 +98,6 @@ def test_pause_and_resume_and_scale_lose_no_trial(cluster: Cluster, tmp_path: Pa
 
 
 def _is_gone(cluster: Cluster, run: str) -> None:
-    for kind in ("rayjobs", "rayclusters", "configmaps", "pods", "jobs", "services"):
+    """All but its Run and its code, of which it is resumed."""
+    for kind in ("rayjobs", "rayclusters", "pods", "jobs", "services"):
         cluster.until(f"end of its {kind}", lambda kind=kind: not cluster.objects(kind, run=run), patience=120)

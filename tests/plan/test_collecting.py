@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from trialplane.plan import pods, render, saving, sizes
+from trialplane.plan import pods, rayjob, saving, sizes
 from trialplane.plan.plan import Plan
 from trialplane.plan.site import Site
 from trialplane.wire import cluster, env
@@ -28,7 +28,7 @@ def fields(**collect: Any) -> dict[str, Any]:
 
 def groups(plan: Plan, site: Site) -> list[dict[str, Any]]:
     """The groups of worker pods: the workers' and the learner's."""
-    found: list[dict[str, Any]] = render.manifests(plan, site, 0.0)[0]["spec"]["rayClusterSpec"]["workerGroupSpecs"]
+    found: list[dict[str, Any]] = rayjob.rayjob(plan, site)["spec"]["rayClusterSpec"]["workerGroupSpecs"]
     return found
 
 
@@ -114,11 +114,11 @@ def test_its_weights_lie_on_the_volume_of_the_chart(make: Make) -> None:
         one["name"]: one.get("value") for one in pods.controller(a_plan(**fields()), site)["spec"]["containers"][0]["env"]
     }
     assert variables[env.CHECKPOINTS] == cluster.CHECKPOINTS
-    assert list(saving.warnings(a_plan(**fields()).job, site)) == []
+    assert list(saving.warnings(a_plan(**fields()).job, site.checkpoints)) == []
 
 
 def test_without_a_place_for_weights_the_user_is_told(make: Make) -> None:
     a_plan, a_site = make
-    (warning,) = saving.warnings(a_plan(**fields()).job, a_site())
+    (warning,) = saving.warnings(a_plan(**fields()).job, a_site().checkpoints)
     assert "a collection whose pods were lost has no weights to continue with" in warning
     assert "checkpoints.enabled=true" in warning

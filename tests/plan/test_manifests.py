@@ -1,4 +1,4 @@
-"""What `submit` sends to a cluster: whole in golden files, and laws that hold for every job and site.
+"""What a run is on a cluster, its RayJob and what `submit` sends: whole in golden files, and laws for every job and site.
 
 Golden files are compared as text. To write them anew on purpose, and then to read `git diff tests/plan/golden`:
 
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import base64
 import dataclasses
-import json
 import os
 import re
 import tomllib
@@ -25,12 +24,12 @@ import pytest
 import yaml
 
 from trialplane import policies
-from trialplane.plan import rayjob, render, sizes
+from trialplane.plan import rayjob, sizes
+from trialplane.plan import run as runs
 from trialplane.plan.pack import Pack
 from trialplane.plan.plan import Plan
 from trialplane.plan.site import Site
 from trialplane.policies import protobuf
-from trialplane.spec import jobs
 from trialplane.wire import cluster, env
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -38,9 +37,14 @@ CRDS = os.environ.get("KUBERAY_CRDS", "")
 Make = tuple[Callable[..., Plan], Callable[..., Site]]
 
 
+def manifests(plan: Plan, site: Site, submitted: float) -> list[dict[str, Any]]:
+    """The RayJob, the Run, and the ConfigMaps with its code."""
+    return [rayjob.rayjob(plan, site), *runs.manifests(plan, site.namespace, submitted)]
+
+
 @pytest.fixture
 def made(plan: Plan, site: Site, submitted: float) -> list[dict[str, Any]]:
-    return render.manifests(plan, site, submitted)
+    return manifests(plan, site, submitted)
 
 
 def ray_cluster(made: list[dict[str, Any]]) -> dict[str, Any]:
@@ -71,7 +75,7 @@ def variables(container: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_the_manifests_are_the_golden_ones(case: str, made: list[dict[str, Any]]) -> None:
-    file, text = GOLDEN / f"{case}.yaml", render.as_yaml(made)
+    file, text = GOLDEN / f"{case}.yaml", runs.as_yaml(made)
     if os.environ.get("REWRITE_GOLDEN"):
         file.write_text(text, encoding="utf-8")
     assert file.is_file(), f"{file} is missing; the docstring of this file says how to write it"
@@ -94,45 +98,37 @@ def test_there_is_no_golden_file_without_a_case(cases: set[str]) -> None:
 
 
 def test_what_is_printed_reads_back_to_what_is_sent(made: list[dict[str, Any]]) -> None:
-    assert list(yaml.safe_load_all(render.as_yaml(made))) == made
+    assert list(yaml.safe_load_all(runs.as_yaml(made))) == made
 
 
-def test_the_config_maps_hold_the_submission(made: list[dict[str, Any]], plan: Plan, submitted: float) -> None:
-    _, spec, code = made
-    assert jobs.read(spec["data"]["job.json"]) == plan.job
-    assert json.loads(spec["data"]["submission.json"]) == plan.submission(submitted)
+def test_run_and_config_map_hold_the_submission(made: list[dict[str, Any]], plan: Plan, submitted: float) -> None:
+    _, run, code = made
+    read = runs.read({**run, "metadata": {"name": plan.run}})
+    assert read.asked is not None
+    assert (read.job, read.asked.submission, read.issues) == (plan.job, plan.submission(submitted), ())
+    assert (read.asked.code.config_maps, read.asked.code.sha256) == ((code["metadata"]["name"],), plan.pack.sha256)
     assert base64.b64decode(code["binaryData"][cluster.CODE_KEY]) == plan.pack.data
     assert [one["metadata"]["name"] for one in made] == [plan.run, plan.run, f"{plan.run}-code"]
-    assert {one["metadata"]["namespace"] for one in made} == {"ml"}
+    assert {one["metadata"]["namespace"] for one in made[1:]} == {"ml"}
 
 
-def test_code_above_one_mib_is_several_config_maps_and_one_folder(
-    make: tuple[Callable[..., Plan], Callable[..., Site]], submitted: float
-) -> None:
+def test_code_above_one_mib_is_several_config_maps_and_one_folder(make: Make, submitted: float) -> None:
     a_plan, a_site = make
     data = bytes(range(256)) * (9 * 2**10)  # 2.25 MiB
     plan = dataclasses.replace(a_plan(), pack=Pack(data, "ab" * 32, ("train.py",)))
-    job, spec, *code = made = render.manifests(plan, a_site(), submitted)
-    assert [one["metadata"]["name"] for one in code] == ["criteria-1-code", "criteria-1-code-1", "criteria-1-code-2"]
+    job, run, *code = made = manifests(plan, a_site(), submitted)
+    maps = ["criteria-1-code", "criteria-1-code-1", "criteria-1-code-2"]
+    assert [one["metadata"]["name"] for one in code] == maps
+    assert run["spec"]["code"] == {"configMaps": maps, "sha256": "ab" * 32}
     pieces = {name: base64.b64decode(text) for one in code for name, text in one["binaryData"].items()}
     assert list(pieces) == ["code.tar.gz", "code.tar.gz.1", "code.tar.gz.2"]
     assert b"".join(pieces.values()) == data and max(map(len, pieces.values())) == 2**20
-    assert code[0]["metadata"]["annotations"] == {cluster.CODE_PARTS: "3"}
-    assert "annotations" not in spec["metadata"]
-    wanted = [{"configMap": {"name": one["metadata"]["name"]}} for one in code]
+    assert all(one["immutable"] for one in code)
+    wanted = [{"configMap": {"name": name}} for name in maps]
     for role in ("controller", "trial"):
         (volume,) = [one for one in templates(made)[role]["spec"]["volumes"] if one["name"] == "code"]
         assert volume == {"name": "code", "projected": {"sources": wanted}}
-    assert all("ownerReferences" in one["metadata"] for one in render.owned(made, "u-1")[1:])
     assert job["metadata"]["annotations"][cluster.CODE_HASH] == "ab" * 32
-
-
-def test_the_rayjob_owns_the_rest(made: list[dict[str, Any]], plan: Plan) -> None:
-    owned = render.owned(made, "u-1")
-    assert owned[0] == made[0]
-    wanted = {"apiVersion": "ray.io/v1", "kind": "RayJob", "name": plan.run, "uid": "u-1"}
-    assert all(one["metadata"]["ownerReferences"] == [wanted] for one in owned[1:])
-    assert not any("ownerReferences" in one["metadata"] for one in made)
 
 
 def test_every_object_and_every_pod_is_labelled(made: list[dict[str, Any]], plan: Plan) -> None:
@@ -212,7 +208,7 @@ def test_the_controller_keeps_the_fast_protobuf_and_the_other_policies(made: lis
 def test_a_sites_variables_give_way_to_policies_and_secrets(make: Make) -> None:
     a_plan, a_site = make
     site = a_site(env={protobuf.VARIABLE: "upb", env.LEDGER: "sqlite://", "HOME": "/root", "A": "b"})
-    made = render.manifests(a_plan(), site, 0.0)
+    made = manifests(a_plan(), site, 0.0)
     head, worker, submitter = (variables(container) for _, container in containers(made))
     assert (worker[protobuf.VARIABLE], protobuf.VARIABLE in head) == ("python", False)
     assert "secretKeyRef" in head[env.LEDGER]
@@ -245,7 +241,7 @@ def test_a_trial_pod_holds_the_trial_its_shared_memory_and_ray(make: Make) -> No
 def test_gpus_are_limits_of_the_pod_and_resources_of_ray(make: Make) -> None:
     a_plan, a_site = make
     job = {"resources": {"gpus": 2, "cpus": 3}, "cluster": {"gpu_resource": "nvidia.com/mig-1g.10gb"}}
-    made = render.manifests(a_plan(**job), a_site(), 0.0)
+    made = manifests(a_plan(**job), a_site(), 0.0)
     (group,) = ray_cluster(made)["workerGroupSpecs"]
     assert group["resources"] == {"CPU": "3", "GPU": "2", "trial_slot": "1"}
     assert group["template"]["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/mig-1g.10gb"] == "2"
@@ -269,13 +265,13 @@ def test_rays_resources_are_said_in_one_place_only(made: list[dict[str, Any]]) -
 def test_there_are_no_more_pods_than_trials(make: Make, job: dict[str, Any], wanted: tuple[int, ...]) -> None:
     a_plan, a_site = make
     plan = a_plan(**job)
-    (group,) = ray_cluster(render.manifests(plan, a_site(), 0.0))["workerGroupSpecs"]
+    (group,) = ray_cluster(manifests(plan, a_site(), 0.0))["workerGroupSpecs"]
     assert (group["replicas"], group["minReplicas"], group["maxReplicas"]) == wanted
 
 
 def test_only_the_controller_has_the_runs_volume_and_trials_only_read_data(make: Make) -> None:
     a_plan, a_site = make
-    made = render.manifests(a_plan(), a_site(runs={"claim": "r"}, data={"claim": "d"}), 0.0)
+    made = manifests(a_plan(), a_site(runs={"claim": "r"}, data={"claim": "d"}), 0.0)
     claims = {
         role: {v["persistentVolumeClaim"]["claimName"] for v in pod["spec"]["volumes"] if "persistentVolumeClaim" in v}
         for role, pod in templates(made).items()
@@ -289,10 +285,8 @@ def test_only_the_controller_has_the_runs_volume_and_trials_only_read_data(make:
 def test_the_job_wins_over_the_site_and_adds_to_it(make: Make) -> None:
     a_plan, a_site = make
     site = a_site(priority_class="low", queue="all", node_selector={"pool": "a", "os": "linux"})
-    plain = render.manifests(a_plan(), site, 0.0)
-    own = render.manifests(
-        a_plan(cluster={"priority_class": "high", "queue": "mine", "node_selector": {"pool": "b"}}), site, 0.0
-    )
+    plain = manifests(a_plan(), site, 0.0)
+    own = manifests(a_plan(cluster={"priority_class": "high", "queue": "mine", "node_selector": {"pool": "b"}}), site, 0.0)
     assert {pod["spec"]["priorityClassName"] for pod in templates(plain).values()} == {"low"}
     assert {pod["spec"]["priorityClassName"] for pod in templates(own).values()} == {"high"}
     assert plain[0]["metadata"]["labels"][rayjob.QUEUE_LABEL] == "all"
@@ -304,14 +298,14 @@ def test_the_job_wins_over_the_site_and_adds_to_it(make: Make) -> None:
 def test_durations_are_whole_seconds(make: Make) -> None:
     a_plan, a_site = make
     plan = a_plan(cluster={"deadline": 0.5, "pending_deadline": "1h30m", "ttl": 1.2, "idle": "90s", "autoscale": True})
-    spec = render.manifests(plan, a_site(), 0.0)[0]["spec"]
+    spec = manifests(plan, a_site(), 0.0)[0]["spec"]
     assert (spec["activeDeadlineSeconds"], spec["preRunningDeadlineSeconds"], spec["ttlSecondsAfterFinished"]) == (
         1,
         5400,
         2,
     )
     assert spec["rayClusterSpec"]["autoscalerOptions"]["idleTimeoutSeconds"] == 90
-    forever = render.manifests(a_plan(cluster={"deadline": 1e12}), a_site(), 0.0)[0]["spec"]
+    forever = manifests(a_plan(cluster={"deadline": 1e12}), a_site(), 0.0)[0]["spec"]
     assert forever["activeDeadlineSeconds"] == 2**31 - 1
 
 
@@ -326,11 +320,11 @@ def test_the_images_ray_is_the_one_that_is_installed() -> None:
 def test_pods_of_trials_lie_as_the_job_wants(make: Make) -> None:
     a_plan, a_site = make
     alike = {"matchLabels": {cluster.RUN: "criteria-1", cluster.ROLE: cluster.TRIAL}}
-    spread = templates(render.manifests(a_plan(cluster={"topology": {"spread": "zone"}}), a_site(), 0.0))["trial"]["spec"]
+    spread = templates(manifests(a_plan(cluster={"topology": {"spread": "zone"}}), a_site(), 0.0))["trial"]["spec"]
     (constraint,) = spread["topologySpreadConstraints"]
     assert (constraint["topologyKey"], constraint["labelSelector"]) == ("zone", alike)
     assert "affinity" not in spread
-    pack = templates(render.manifests(a_plan(cluster={"topology": {"pack": "host"}}), a_site(), 0.0))["trial"]["spec"]
+    pack = templates(manifests(a_plan(cluster={"topology": {"pack": "host"}}), a_site(), 0.0))["trial"]["spec"]
     ((preferred,),) = pack["affinity"]["podAffinity"].values()
     assert preferred["podAffinityTerm"] == {"topologyKey": "host", "labelSelector": alike}
     assert "topologySpreadConstraints" not in pack
@@ -380,6 +374,6 @@ def test_the_site_says_whether_pods_come_and_go_unless_the_job_or_a_queue_does(
     make: Make, site: dict[str, Any], job: dict[str, Any], autoscales: bool
 ) -> None:
     a_plan, a_site = make
-    made = render.manifests(a_plan(cluster=job), a_site(**site), 0.0)
+    made = manifests(a_plan(cluster=job), a_site(**site), 0.0)
     assert ray_cluster(made).get("enableInTreeAutoscaling", False) is autoscales
     assert (ray_cluster(made)["workerGroupSpecs"][0]["replicas"] == 0) is autoscales

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from trialplane.plan import pods, rayjob, render, saving, sizes
+from trialplane.plan import pods, rayjob, saving, sizes
 from trialplane.plan.plan import Plan
 from trialplane.plan.saving import Saving
 from trialplane.plan.site import Site
@@ -42,7 +42,7 @@ def variables(container: dict[str, Any]) -> dict[str, Any]:
 def test_pods_that_work_together_are_all_there_or_none(make: Make, job: dict[str, Any], pods_: int, queue: str) -> None:
     """Also where the chart lets pods come and go: KubeRay starts the run when all are ready, Kueue admits all at once."""
     a_plan, a_site = make
-    (made, *_) = render.manifests(a_plan(**job), a_site(autoscale=True, queue=queue), 0.0)
+    made = rayjob.rayjob(a_plan(**job), a_site(autoscale=True, queue=queue))
     ray_cluster = made["spec"]["rayClusterSpec"]
     (group,) = ray_cluster["workerGroupSpecs"]
     assert (group["replicas"], group["minReplicas"], group["maxReplicas"]) == (pods_, pods_, pods_)
@@ -92,7 +92,7 @@ def test_checkpoints_lie_on_the_volume_of_the_chart(make: Make) -> None:
     assert mount == {"name": "checkpoints", "mountPath": cluster.CHECKPOINTS}  # and may be written
     (volume,) = (one for one in spec["volumes"] if one["name"] == "checkpoints")
     assert volume["persistentVolumeClaim"] == {"claimName": "c"}
-    assert list(saving.warnings(plan.job, site)) == []
+    assert list(saving.warnings(plan.job, site.checkpoints)) == []
     head = pods.controller(plan, site)["spec"]
     assert "checkpoints" not in [one["name"] for one in head["volumes"]]
     for container in (spec["containers"][0], head["containers"][0]):
@@ -104,7 +104,7 @@ def test_without_a_place_they_go_with_the_pod_and_the_user_is_told(make: Make) -
     plan = a_plan(kind="train")
     (volume,) = (one for one in worker(plan, a_site())["volumes"] if one["name"] == "checkpoints")
     assert volume["emptyDir"] == {}
-    (warning,) = saving.warnings(plan.job, a_site())
+    (warning,) = saving.warnings(plan.job, a_site().checkpoints)
     assert "checkpoints.enabled=true" in warning
     assert "checkpoints.url" in warning
 
@@ -129,7 +129,7 @@ def test_an_object_store_takes_no_volume(
     head = pods.controller(plan, where)["spec"]["containers"][0]
     assert "envFrom" not in head
     assert variables(head)[env.CHECKPOINTS] == place
-    assert list(saving.warnings(plan.job, where)) == []
+    assert list(saving.warnings(plan.job, where.checkpoints)) == []
 
 
 @pytest.mark.parametrize(
@@ -160,13 +160,13 @@ def test_a_trial_that_saves_itself_is_told_and_waited_for(
 def test_a_search_that_saves_nothing_is_as_before(make: Make) -> None:
     a_plan, a_site = make
     site = a_site(checkpoints={"claim": "c", "url": "", "grace": 300})
-    assert Saving.of(a_plan().job, site) is None
+    assert Saving.of(a_plan().job, site.checkpoints) is None
     spec = worker(a_plan(), site)
     assert "terminationGracePeriodSeconds" not in spec
     assert "lifecycle" not in spec["containers"][0]
     assert "checkpoints" not in [one["name"] for one in spec["volumes"]]
     assert not {env.CHECKPOINTS, env.GRACE} & set(variables(spec["containers"][0]))
-    assert list(saving.warnings(a_plan().job, a_site())) == []
+    assert list(saving.warnings(a_plan().job, a_site().checkpoints)) == []
 
 
 def test_a_sites_variables_do_not_move_checkpoints(make: Make) -> None:

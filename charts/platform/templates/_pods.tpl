@@ -1,9 +1,10 @@
-{{/* What all pods of the chart have in common: the Pod Security Standard `restricted`, a read-only root, no token. */}}
+{{/* What all pods of the chart have in common: the Pod Security Standard `restricted`, a read-only root, no token but the operator's. */}}
 
-{{/* The start of a pod's spec: (dict "top" . "account" "mlflow" "user" 1000 "values" .Values.mlflow). */}}
+{{/* The start of a pod's spec: (dict "top" . "account" "mlflow" "user" 1000 "values" .Values.mlflow), and "token" true for one that asks
+the API server. */}}
 {{- define "platform.podSpec" -}}
 serviceAccountName: {{ include "platform.fullname" .top }}-{{ .account }}
-automountServiceAccountToken: false
+automountServiceAccountToken: {{ .token | default false }}
 enableServiceLinks: false
 securityContext:
   runAsNonRoot: true

@@ -11,11 +11,13 @@ import click
 
 from trialplane.cli import foreground, kinds, names, output
 from trialplane.client import places
+from trialplane.client.offline import Offline
 from trialplane.client.run import Submitted
 from trialplane.client.sdk import Platform
 from trialplane.client.target import Place
 from trialplane.errors import Issue, SpecError
-from trialplane.plan import render
+from trialplane.plan import run as runs
+from trialplane.plan.site import Checkpoints
 from trialplane.spec import document, short
 from trialplane.spec.load import Flag
 
@@ -38,6 +40,12 @@ def _options(verb: Callable[..., int]) -> Callable[..., int]:
     for option in (
         output.option("table", "json", "yaml"),
         click.option("--dry-run", is_flag=True, help="Show what would be started, with the resolved job; start nothing."),
+        click.option(
+            "--values",
+            metavar="FILE",
+            type=click.Path(path_type=Path),
+            help="With --dry-run: values of the chart, in place of a cluster, which is not contacted.",
+        ),
         click.option("--detach", is_flag=True, help="Return at once; the run continues in the background."),
         click.option(
             "--timeout", metavar="TIME", help="Time limit of a trial, of the training, or of an iteration: 30m, 2h."
@@ -187,6 +195,7 @@ def _submit(
     name: str | None,
     detach: bool,
     dry_run: bool,
+    values: Path | None,
     kind: str,
     **given: Any,
 ) -> int:
@@ -201,11 +210,15 @@ def _submit(
         name: of the run, or None.
         detach: whether to return at once.
         dry_run: whether to show the plan only.
+        values: of the chart, in place of a cluster; or None.
         kind: of the output.
         **given: the other options of all kinds.
     """
+    if values is not None and (not dry_run or place.local):
+        raise click.UsageError("--values is in place of a cluster: give it with --dry-run, and without --local")
     platform = Platform(places.target_of(place))
     issues, params = _params(given["params"])
+    unread, offline = _offline(values, place.namespace or "")
     prepared = platform.prepare(
         job,
         name=name,
@@ -214,17 +227,18 @@ def _submit(
         overrides={**own, "seed": given["seed"], "budget.timeout": Flag(given["timeout"], "--timeout")},
         params=params,
         command=["platform", *sys.argv[1:]],
-        issues=[*found, *issues],
+        issues=[*found, *issues, *unread],
         kind=kind_of_job,
+        offline=offline,
     )
     for warning in prepared.warnings:
         output.note(f"note: {warning}")
     if dry_run:
-        described = platform.target.describe(prepared.plan)
+        described = (offline or platform.target).describe(prepared.plan)
         if place.local or kind == "json":
             output.emit(kind, described, lambda: output.as_yaml(described).rstrip())
-        else:  # as `kubectl apply --server-side -f -` takes it
-            click.echo(render.as_yaml(described["items"]), nl=False)
+        else:  # as `kubectl apply -f -` takes it
+            click.echo(runs.as_yaml(described["items"]), nl=False)
         return 0
     with foreground.signals() as received:
         handle, became = platform.start(prepared.plan)
@@ -234,6 +248,16 @@ def _submit(
         if became is Submitted.FINISHED:
             return handle.exit_code
         return foreground.detached(handle, kind) if detach else foreground.attend(handle, kind, received)
+
+
+def _offline(file: Path | None, namespace: str) -> tuple[list[Issue], Offline | None]:
+    """What a file of the chart's values says, or what is wrong with it; then the chart's own values count."""
+    if file is None:
+        return [], None
+    try:
+        return [], Offline.read(file, namespace)
+    except SpecError as error:
+        return list(error.issues), Offline(False, Checkpoints(), namespace)
 
 
 def _params(file: Path | None) -> tuple[list[Issue], dict[str, Any]]:

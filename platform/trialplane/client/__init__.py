@@ -6,11 +6,13 @@ who watches a run     events (for programs), live (for people)
 which place           places: flags, environment, memory → this machine or a namespace
 this machine          local, on machine (does a job fit), folder, process, results (its ledger)
 a cluster             kubernetes, from two sources:
-                        objects  the API server: RayJobs, pods; explained by phases, waiting, preflight
+                        objects  the API server: Runs with their code, pods
                         gateway  the ledger and the logs (remote_log), through the API server
                       standing makes one status of both
 how to reach one      kubeconfig → cluster (objects of the kinds in its table), forward (a port),
                       refusal (explains what it refuses)
+                      preflight: does a job fit; offline: the same as far as a chart's values say it, without a cluster
+                      phases and waiting explain to the operator why pods do not run
 both places           changes (what a resubmission or `resume` may change, why nothing is left to do)
 apart from runs       doctor and doctor_*, images
 """

@@ -73,6 +73,21 @@ def changed(old: Job, changes: Mapping[str, Any], sets: Sequence[str], started: 
     return judged.job
 
 
+def unchangeable(old: Job, new: Job) -> list[Issue]:
+    """The fields in which a run's job was changed and that may not change when it is resumed."""
+    fields = [line.partition(": ")[0] for line in changed_fields(old, new)]
+    allowed = ", ".join(old.changeable)
+    message = (
+        f"cannot change when a run is resumed, as it would be another {old.title} ({allowed} can); give it another name"
+    )
+    names = fixed.named(new.model_dump(mode="json"))
+    return [
+        Issue(draft.path(field, names), message)
+        for field in fields
+        if not any(field == name or field.startswith(f"{name}.") for name in old.changeable)
+    ]
+
+
 def differences(job: Job, code_hash: str, code: Mapping[str, bytes], plan: Plan) -> list[str]:
     """The fields of the job and files of the code in which a new submission differs from the run of its name.
 

@@ -175,10 +175,11 @@ class Cluster:
             return None
         return Applied(self._checked(answer, "patch", kind).json(), answer.status == 201)
 
-    def patch(self, kind: Kind, name: str, body: Any) -> dict[str, Any]:
-        """A JSON merge patch (a mapping) or a JSON patch (a list) of one object."""
+    def patch(self, kind: Kind, name: str, body: Any, *, status: bool = False) -> dict[str, Any]:
+        """A JSON merge patch (a mapping) or a JSON patch (a list) of one object, or of its status."""
         content = "application/json-patch+json" if isinstance(body, list) else "application/merge-patch+json"
-        answer = self.call("PATCH", self._path(kind, name), body=body, content=content)
+        path = self._path(kind, name) + ("/status" if status else "")
+        answer = self.call("PATCH", path, body=body, content=content)
         made: dict[str, Any] = self._checked(answer, "patch", kind).json()
         return made
 

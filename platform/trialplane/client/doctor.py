@@ -24,6 +24,7 @@ from trialplane.client.machine import Machine
 from trialplane.client.target import Place
 from trialplane.errors import EXIT_OK, EXIT_PLATFORM, TargetError, TrialplaneError
 from trialplane.plan.plan import Plan
+from trialplane.plan.run import API_VERSION
 from trialplane.plan.site import Site
 from trialplane.spec import jobs
 from trialplane.spec.jobs import Job
@@ -47,9 +48,8 @@ ray.shutdown()
 # Permissions that the command line needs: verbs, group, resource, subresource, name.
 _Permission = tuple[tuple[str, ...], str, str, str, str]
 _PERMISSIONS: tuple[_Permission, ...] = (
-    (("get", "list", "create", "patch", "delete"), "ray.io", "rayjobs", "", ""),
-    (("get", "list", "patch"), "ray.io", "rayclusters", "", ""),
-    (("get", "create", "patch", "delete"), "", "configmaps", "", ""),
+    (("get", "list", "create", "patch", "delete"), "trialplane.io", "runs", "", ""),
+    (("get", "create"), "", "configmaps", "", ""),
     (("get", "list"), "", "pods", "", ""),
     (("get",), "", "pods", "log", ""),
     (("list",), "", "events", "", ""),
@@ -232,6 +232,7 @@ def _reach(cluster: Cluster) -> Iterator[Finding]:
     api = cluster.call("GET", "/apis/ray.io/v1")
     schema = cluster.call("GET", "/openapi/v3/apis/ray.io/v1") if api.ok else api
     yield doctor_verdicts.resources(api, schema)
+    yield doctor_verdicts.runs(cluster.call("GET", f"/apis/{API_VERSION}"))
     yield _guarded("KubeRay operator", lambda: doctor_verdicts.operator(_operators(cluster)))
 
 

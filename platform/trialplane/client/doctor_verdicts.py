@@ -13,6 +13,7 @@ from trialplane.client import preflight, refusal
 from trialplane.client.cluster import Answer
 from trialplane.plan import pods
 from trialplane.plan.plan import Plan
+from trialplane.plan.run import API_VERSION
 from trialplane.plan.site import Site
 from trialplane.spec.jobs import Role
 from trialplane.wire import findings
@@ -21,6 +22,7 @@ from trialplane.wire.findings import Finding
 Thing = Mapping[str, Any]
 
 SERVER, CHART = "API server", "chart"
+RUNS = "kind Run"
 OPERATOR = "app.kubernetes.io/name=kuberay-operator"
 _OLDEST_KUBERNETES = (1, 30)  # ValidatingAdmissionPolicy is generally available since
 _OLDEST_KUBERAY = (1, 6)
@@ -63,6 +65,14 @@ def resources(api: Answer, schema: Answer) -> Finding:
         )
         return findings.failed(check, f"they are from a KubeRay before 1.6: RayJob has no {_NEWER_FIELD}", cure)
     return findings.passed(check, "rayjobs and rayclusters, of 1.6 or newer")
+
+
+def runs(api: Answer) -> Finding:
+    """The API server knows the kind Run; `api` is the response with the kinds of its group."""
+    if api.ok and "runs" in {one["name"] for one in api.json().get("resources", [])}:
+        return findings.passed(RUNS, "the API server knows it")
+    cure = "an administrator of the cluster applies it: `kubectl apply --server-side -f charts/platform/crds/`"
+    return findings.failed(RUNS, f"the API server does not know {API_VERSION}", cure)
 
 
 def operator(deployments: Sequence[Thing]) -> Finding:

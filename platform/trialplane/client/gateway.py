@@ -1,4 +1,4 @@
-"""Client of the chart's gateway: the ledger, logs and desired state of runs, through the API server's proxy.
+"""Client of the chart's gateway: the ledger and the logs of runs, through the API server's proxy.
 
 One method per route of its protocol (`trialplane.controller.gateway` is the other end). For a run that is not in the
 ledger they return None or False; every other failure is a `TargetError`.
@@ -16,7 +16,6 @@ from trialplane.client import kinds
 from trialplane.client.cluster import Answer, Cluster
 from trialplane.client.target import Log
 from trialplane.errors import RunDamaged, TargetError
-from trialplane.plan.plan import Plan
 from trialplane.plan.site import Site
 from trialplane.wire import cluster as names
 from trialplane.wire import records
@@ -125,34 +124,6 @@ class Gateway:
         following = int(answer.headers.get("x-trialplane-next", offset + len(answer.data)))
         return Piece(answer.data, following, answer.headers.get("x-trialplane-growing") == "1")
 
-    def record(self, plan: Plan, submitted: float, *, new: bool) -> bool:
-        """Records what a run is submitted or resumed with, so that it is known before it has a controller.
-
-        Args:
-            plan: of the run.
-            submitted: seconds since the epoch.
-            new: whether its name must be free; if it is taken, returns False and changes nothing.
-        """
-        body = {
-            "job": plan.job.model_dump(mode="json"),
-            "submission": plan.submission(submitted),
-            "code": base64.b64encode(plan.pack.data).decode("ascii"),
-            "new": new,
-        }
-        answer = self._send("PUT", f"/runs/{plan.run}", body)
-        if new and answer.status == 409 and _error(answer) is not None:
-            return False
-        self._need(answer, "update")
-        return True
-
-    def desire(self, run: str, **changed: Any) -> bool:
-        """Changes these fields of the run's `Desired`, and no others; False for an unknown run."""
-        fields = records.to_dict(changed)
-        answer = self._send("PUT", f"/runs/{run}/desired", fields)
-        if answer.status == 405:  # a chart of the former version, which calls it so
-            answer = self._send("PUT", f"/runs/{run}/wish", fields)
-        return self._changed(answer, "update")
-
     def forget(self, run: str) -> bool:
         """Deletes the study and the run's folder; False for an unknown run."""
         return self._changed(self._send("DELETE", f"/runs/{run}"), "delete")
@@ -178,10 +149,10 @@ class Gateway:
         """Whether a change was made; False for an unknown run."""
         return False if _is_unknown(answer) else self._need(answer, verb).ok
 
-    def _send(self, method: str, path: str, body: Any = None) -> Answer:
+    def _send(self, method: str, path: str) -> Answer:
         headers = {names.TOKEN_HEADER: self._secret()} if self._site.gateway.secret else {}
         service = self._site.gateway
-        return self._cluster.service(service.service, service.port, method, path, body=body, headers=headers)
+        return self._cluster.service(service.service, service.port, method, path, headers=headers)
 
     def _secret(self) -> str:
         if self._token is None:

@@ -15,6 +15,7 @@ class Kind:
     namespaced: bool = True
 
 
+RUN = Kind("trialplane.io", "v1alpha1", "runs")
 RAY_JOB = Kind("ray.io", "v1", "rayjobs")
 RAY_CLUSTER = Kind("ray.io", "v1", "rayclusters")
 CONFIG_MAP = Kind("", "v1", "configmaps")
@@ -29,5 +30,6 @@ STORAGE_CLASS = Kind("storage.k8s.io", "v1", "storageclasses", namespaced=False)
 CLAIM = Kind("", "v1", "persistentvolumeclaims")
 LOCAL_QUEUE = Kind("kueue.x-k8s.io", "v1beta1", "localqueues")
 WORKLOAD = Kind("kueue.x-k8s.io", "v1beta1", "workloads")
+LEASE = Kind("coordination.k8s.io", "v1", "leases")
 # For `apply`, by the `kind` of an object.
-APPLIED = {"RayJob": RAY_JOB, "ConfigMap": CONFIG_MAP, "Secret": SECRET, "Service": SERVICE, "Pod": POD}
+APPLIED = {"Run": RUN, "RayJob": RAY_JOB, "ConfigMap": CONFIG_MAP, "Secret": SECRET, "Service": SERVICE, "Pod": POD}

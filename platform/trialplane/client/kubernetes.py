@@ -1,12 +1,11 @@
-"""A namespace of a Kubernetes cluster as a target: a run is a RayJob while it lives, and a study in the ledger for good.
+"""A namespace of a Kubernetes cluster as a target: a run is a Run, and a study in the ledger for good.
 
-A run has two sources: the API server has the RayJob and its pods, the gateway has the ledger, where `apply` records a run
-before it creates a RayJob. `standing` combines both into one status.
+What is to be is written into the Run's spec, which the operator follows. A run has two sources: the API server has the Run,
+the gateway has the ledger. `standing` combines both into one status.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import time
@@ -17,11 +16,12 @@ from trialplane.client import changes as changing
 from trialplane.client import kinds, phases, preflight, remote_log, results, standing, target
 from trialplane.client.cluster import Cluster
 from trialplane.client.gateway import Gateway
-from trialplane.client.objects import Objects, Submission
+from trialplane.client.objects import Objects, Run, Submission
 from trialplane.client.standing import View
 from trialplane.client.target import Log, Observed, Place
-from trialplane.errors import InputError, Issue, RunDamaged, RunExists, TargetError
-from trialplane.plan import saving
+from trialplane.errors import InputError, Issue, RunDamaged, TargetError
+from trialplane.plan import rayjob, saving
+from trialplane.plan import run as runs
 from trialplane.plan.pack import Pack
 from trialplane.plan.plan import Plan, Provenance
 from trialplane.spec import jobs
@@ -80,7 +80,7 @@ class KubernetesTarget:
         if job is None:
             return [], []
         plan = Plan("check", job, Pack(b"", "", ()), Provenance("", "", ""))
-        ray_job = next(thing for thing in self.objects.manifests(plan, 0.0) if thing["kind"] == "RayJob")
+        ray_job = rayjob.rayjob(plan, site)
         # What an ordinary user of a namespace may not read is not checked; the run's status shows later why it waits.
         read = self._allowed
         named = job.cluster.priority_class or site.priority_class
@@ -93,12 +93,12 @@ class KubernetesTarget:
         )
         issues, warnings = preflight.check(job, ray_job, seen)
         issues += [*preflight.data(job, site.data.claim), *preflight.shards(job, bool(site.checkpoints.claim))]
-        return issues, [*warnings, *saving.warnings(job, site)]
+        return issues, [*warnings, *saving.warnings(job, site.checkpoints)]
 
     def missing_checkpoint(self, run: str, job: Job) -> str:
         """See `Target`."""
         site, old = self.objects.site, self.job(run)
-        there, here = (saving.Saving.of(one, site) for one in (old, job))
+        there, here = (saving.Saving.of(one, site.checkpoints) for one in (old, job))
         if there is None or here is None:
             return saving.none_of(run)
         if there.place != here.place:
@@ -114,14 +114,13 @@ class KubernetesTarget:
 
     def describe(self, plan: Plan) -> dict[str, Any]:
         """See `Target`."""
-        things = self.objects.manifests(plan, time.time())
+        things = runs.manifests(plan, self.cluster.namespace, time.time())
         return {"apiVersion": "v1", "kind": "List", "items": things}
 
     def runs(self) -> list[str]:
         """See `Target`."""
-        found = {one["metadata"]["name"]: phases.created(one) for one in self.objects.ray_jobs()}
+        found = {one.name: one.submitted for one in self.objects.runs()}
         try:
-            # The ledger's time is when it was submitted, a RayJob's when it was last resumed.
             found.update({one["run"]: float(one["submitted"] or 0.0) for one in self.gateway.runs()})
         except TargetError:
             if not found:
@@ -131,7 +130,7 @@ class KubernetesTarget:
     def observe(self, run: str) -> Observed | None:
         """See `Target`."""
         view = self._view(run)
-        return None if view is None else Observed(standing.status(self.objects, view), view.is_active, view.desired)
+        return None if view is None else Observed(self._status(view), view.is_active, view.desired)
 
     def is_active(self, run: str) -> bool:
         """See `Target`."""
@@ -144,14 +143,8 @@ class KubernetesTarget:
     def differences(self, plan: Plan) -> list[str] | None:
         """See `Target`."""
         view = self._known(plan.run)
-        if not view.has_begun:
-            if view.ray_job is None and view.status and view.status.state is RunState.PENDING:
-                return None
-            if view.ray_job is not None and view.is_active and self.objects.submission(plan.run) is None:
-                return None
-        return self._differences(plan)
-
-    def _differences(self, plan: Plan) -> list[str]:
+        if view.run is not None and not view.has_begun and view.is_active and self.objects.submission(view.run) is None:
+            return None
         found = self._submission(plan.run)
         return changing.differences(found.job, str(found.facts.get("code_hash", "")), changing.contents(found.code), plan)
 
@@ -191,95 +184,127 @@ class KubernetesTarget:
             lines = remote_log.of_pod(self.objects, run, role, follow)
             if lines is not None:
                 return lines
-        reason = standing.status(self.objects, self._known(run)).reason
+        reason = self._status(self._known(run)).reason
         raise InputError(f"the controller of {run} has no log yet: {reason or found}")
 
     def apply(self, plan: Plan) -> None:
-        """See `Target`; if the objects cannot be created, the ledger's record is removed too."""
-        submitted = time.time()
-        is_new = self.gateway.record(plan, submitted, new=True)
-        if not is_new and (lines := self._differences(plan)):  # it was interrupted, or a concurrent one was quicker
-            raise RunExists(changing.refusal(plan.run, lines))
-        try:
-            self.objects.apply(plan, submitted)
-        except BaseException:
-            if is_new:
-                with contextlib.suppress(TargetError):  # the original error matters
-                    self.gateway.forget(plan.run)
-            raise
+        """See `Target`."""
+        self.objects.apply(plan, time.time())
 
     def restart(self, run: str, job: Job, status: RunStatus) -> None:
-        """See `Target`."""
-        found = self._submission(run)
-        self.objects.remove(run)
-        plan, submitted = _plan(run, job, found)
-        self.gateway.record(plan, submitted, new=False)
-        # Reset the desired state, so that the new controller neither stops nor overrides the job's width.
-        self.gateway.desire(run, state=RunState.RUNNING, parallel=None)
-        self.objects.apply(plan, submitted)
+        """See `Target`; a Run that was removed since is made again, of what the ledger has."""
+        view = self._known(run)
+        if view.is_former:
+            raise self._former(run)
+        plan, submitted = _plan(run, job, self._submission(run))
+        if view.run is None:
+            self.objects.apply(plan, submitted, resumes=1)
+            return
+        # The job has the width that it was scaled to.
+        changed = {**runs.job_fields(job), "submission": plan.submission(submitted), "parallel": None}
+        resumes = (view.run.read.asked.resumes if view.run.read.asked else 0) + 1
+        self._change(view.run, **changed, state="Running", now=None, resumes=resumes)
 
     def desire(self, run: str, state: RunState | None = None, *, parallel: int | None = None, now: bool = False) -> None:
         """See `Target`."""
         view = self._known(run)
+        if view.is_former:
+            raise self._former(run)
+        if view.run is None:  # its Run was removed since it ended
+            if state is not RunState.CANCELLED:
+                raise InputError(f"{run} is not active; `platform resume {run}` continues it")
+            plan, submitted = _plan(run, self.job(run), self._submission(run))
+            self.objects.apply(plan, submitted, state=state, resumes=1)
+            return
+        changed: dict[str, Any] = {"now": now or None}
         if parallel is not None:
-            self._scalable(view, run, parallel)
-            if not view.has_begun or not self.gateway.desire(run, parallel=parallel):
-                raise InputError(
-                    f"the controller of {run} has not started yet; `platform status {run}` shows why; try again later"
-                )
-        if state is not None:
-            known = self.gateway.desire(run, state=state) or self._recorded(run, state)
-            if now or not known or not view.alive:  # there is no controller that could end cleanly
-                self.objects.remove(run)
+            changed["parallel"] = parallel
+        # A pause does not revoke a cancel.
+        if state is not None and not (state is RunState.PAUSED and view.desired.state is RunState.CANCELLED):
+            changed["state"] = runs.word(state)
+        self._change(view.run, **changed)
 
     def fit(self, run: str, parallel: int, *, now: bool = False) -> bool:
-        """See `Target`."""
+        """See `Target`; the operator makes the room and takes it away, and this looks whether it has."""
         view = self._known(run)
-        ray_job, job = self._scalable(view, run, parallel)
-        seen = view.status is not None and view.alive and view.status.parallel == parallel
-        role = job.widened(parallel).roles()[0]
-        pods = self.objects.trial_pods(ray_job["metadata"]["name"], role.name)
-        if len(pods) > role.pods and not seen and not now:
-            return False  # no pod may be removed before the controller has reported which it keeps
-        keep = None if now or view.status is None else frozenset(view.status.nodes)
-        return self.objects.scale(ray_job, job, parallel, keep)
-
-    def _scalable(self, view: View, run: str, parallel: int) -> tuple[dict[str, Any], Job]:
-        """The RayJob and the job of a run that can be scaled."""
-        job = self.job(run)
-        if view.ray_job is None:
-            raise InputError(f"the RayJob of {run} is gone, with its pods; `platform status {run}` shows its state")
-        groups = [group["groupName"] for group in view.ray_job["spec"]["rayClusterSpec"]["workerGroupSpecs"]]
-        if names.group(job.roles()[0].name) not in groups:  # its workers and its learner share one group
-            cure = f"`platform pause {run}`, then `platform resume {run} {job.width_option} {parallel}`"
-            raise InputError(f"{run} was started by an earlier version of trialplane, whose pods cannot be scaled; {cure}")
-        return view.ray_job, job
+        if view.run is None:
+            raise self._former(run)
+        role = self.job(run).widened(parallel).roles()[0]
+        pods = self.objects.trial_pods(run, role.name)
+        if not view.run.is_seen or len(pods) <= role.pods:
+            return view.run.is_seen
+        # Pods beyond these, without a slot, go when the operator, or Ray's autoscaler, takes them away.
+        kept = view.status is not None and view.alive and view.status.parallel == parallel
+        return kept and not now and len(set(pods) & set(view.status.nodes if view.status else ())) <= role.pods
 
     def remove(self, run: str, *, forget: bool) -> None:
-        """See `Target`."""
-        if forget and self._known(run).is_active:
+        """See `Target`; the operator removes the pods of a run that is to be paused or cancelled."""
+        view = self._known(run)
+        if not forget:
+            if view.run is not None and view.desired.state is not RunState.RUNNING:
+                self.objects.wait_for_pods(run)
+            return
+        if view.is_active:
             raise target.active(run)
         self.objects.remove(run)
-        if forget:
-            self.gateway.forget(run)
+        self.gateway.forget(run)
+
+    def _change(self, run: Run, **fields: Any) -> None:
+        """Changes a Run's spec, and waits until the operator follows it.
+
+        Raises:
+            TargetError: it was changed concurrently, or the operator does not answer; the change stays.
+        """
+        if run.is_deleted:
+            raise TargetError(f"the Run {run.name} in {self.cluster.place} is being removed; try again in a moment")
+        self.objects.change(run, **fields)
+        deadline = time.monotonic() + standing.PATIENCE
+        while (found := self.objects.run(run.name)) is not None and not found.is_seen:
+            if time.monotonic() > deadline:
+                raise TargetError(
+                    f"the change is written into the Run {run.name}, but the operator in {self.cluster.place} has not "
+                    f"followed it for {standing.PATIENCE:.0f} s: is it running? `{self._operator}`"
+                )
+            time.sleep(self.poll / 5)
+
+    @property
+    def _operator(self) -> str:
+        """A command that shows whether the operator runs."""
+        where = f"kubectl --context {self.cluster.context} -n {self.cluster.namespace}"
+        return f"{where} get pods -l {names.ROLE}={names.OPERATOR}"
+
+    def _former(self, run: str) -> InputError:
+        return InputError(
+            f"there is no Run {run} in {self.cluster.place}, yet it goes on: an earlier version of trialplane submitted it, "
+            f"or its Run was just removed. `kubectl --context {self.cluster.context} -n {self.cluster.namespace} delete "
+            f"rayjob {run}` ends it, and `platform resume {run}` then continues it"
+        )
+
+    def _status(self, view: View) -> RunStatus:
+        return standing.status(view, self._operator)
 
     def _view(self, run: str) -> View | None:
         """What both sources have of a run; None when neither knows it."""
-        ray_job = self.objects.ray_job(run)
+        thing = self.objects.run(run)
+        asked = None if thing is None else thing.read.asked
+        desired = Desired() if asked is None else Desired(asked.desired, asked.parallel)
         try:
             found = self.gateway.status(run)
         except TargetError as error:
-            if ray_job is None:
+            if thing is None:
                 if isinstance(error, RunDamaged):  # which is more specific
                     raise
-                more = f"Without it only active runs are known, and {run} is not one of them"
+                more = f"Without it only runs with a Run are known, and {run} has none"
                 raise TargetError(f"{error}\n{more}") from error
-            return View(ray_job, None, False, str(error), Desired())
+            return View(thing, None, False, str(error), desired)
         if found is None:
-            return None if ray_job is None else View(ray_job, None, False, "", Desired())
-        status, alive, desired = found
+            return None if thing is None else View(thing, None, False, "", desired)
+        status, alive, recorded = found
         killed = not alive and status.started is not None and status.ended is None
-        return View(ray_job, self._recounted(status) if killed else status, alive, "", desired)
+        has_pods = thing is None and not alive and any(not phases.is_deleted(pod) for pod in self.objects.pods(run))
+        return View(
+            thing, self._recounted(status) if killed else status, alive, "", desired if thing else recorded, has_pods
+        )
 
     def _recounted(self, status: RunStatus) -> RunStatus:
         """The status of a controller that was killed, with the counts of the ledger."""
@@ -295,17 +320,10 @@ class KubernetesTarget:
             raise target.unknown(self, run)
         return view
 
-    def _recorded(self, run: str, state: RunState) -> bool:
-        """Records a run that `apply` did not create, with this desired state; False when its objects are incomplete."""
-        found = self.objects.submission(run)
-        if found is None:
-            return False
-        self.gateway.record(*_plan(run, found.job, found), new=False)
-        return self.gateway.desire(run, state=state)
-
     def _submission(self, run: str) -> Submission:
         """What a run was submitted with, from its objects, else from the ledger."""
-        found = self.objects.submission(run)
+        there = self.objects.run(run)
+        found = None if there is None else self.objects.submission(there)
         if found is not None:
             return found
         job, facts, code = self.gateway.job(run), self.gateway.submission(run), self.gateway.code(run)

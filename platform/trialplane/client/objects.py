@@ -1,46 +1,114 @@
-"""The Kubernetes objects of runs in one namespace: creates, reads, scales and removes them.
+"""The objects of runs in one namespace that a user makes: a Run, and the ConfigMaps with its code.
 
-A run is one RayJob of its name, which owns all other objects, so that removing it removes them too.
+What a run is made of, its pods among it, is made and removed by the operator, which follows the Run's spec.
 """
 
 from __future__ import annotations
 
-import base64
 import dataclasses
 import functools
 import hashlib
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from trialplane.client import kinds, phases, refusal, waiting
-from trialplane.client.cluster import Applied, Cluster
-from trialplane.errors import RunExists, TargetError
+from pydantic import ValidationError
+
+from trialplane import errors
+from trialplane.client import kinds, phases, refusal
+from trialplane.client.cluster import Cluster
+from trialplane.errors import InputError, RunExists, TargetError
 from trialplane.plan import pack as packing
-from trialplane.plan import rayjob, render
+from trialplane.plan import run as runs
 from trialplane.plan.plan import Plan
+from trialplane.plan.run import Read, Status
 from trialplane.plan.site import Site
-from trialplane.spec import jobs
 from trialplane.spec.jobs import Job
 from trialplane.wire import cluster as names
-from trialplane.wire.paths import RunPaths
+from trialplane.wire.states import RunState
 
-PATIENCE = 120.0  # seconds for a RayJob to be removed; its finalizer first has Ray stop the job
+PATIENCE = 120.0  # seconds for a Run to be removed, with its pods
 _PAUSE = 0.5
-_EVENTS = 500  # the newest that the API server returns; enough for the pods of a wide run
-_FILES = RunPaths(Path())  # for the names of files only
-_OURS = f"{names.MANAGED_BY}={names.MANAGER}"
 
 
 @dataclasses.dataclass(frozen=True)
 class Submission:
-    """The content of a run's ConfigMaps: the job, the facts of its submission, and its packed code."""
+    """What a run was submitted with: the job, the facts of its submission, and its packed code."""
 
     job: Job
     facts: Mapping[str, Any]
     code: bytes
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A Run as the API server has it.
+
+    Attributes:
+        thing: the object.
+        read: its spec and its job, or why these cannot be read.
+        status: the operator's; of one that this version cannot read the state is Unknown.
+    """
+
+    thing: Mapping[str, Any]
+    read: Read
+    status: Status
+
+    @classmethod
+    def of(cls, thing: Mapping[str, Any]) -> Run:
+        """What an object says."""
+        written = thing.get("status") or {}
+        try:
+            status = Status.model_validate(written)
+        except ValidationError:
+            status = Status(state="Unknown", reason=f"the operator reports {str(written.get('state'))[:40]}")
+        return cls(thing, runs.read(thing), status)
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return str(self.thing["metadata"]["name"])
+
+    @property
+    def created(self) -> float:
+        """When it was made, in seconds since the epoch."""
+        return phases.created(self.thing)
+
+    @property
+    def submitted(self) -> float:
+        """When it was submitted, in seconds since the epoch; one that nobody submitted was made."""
+        asked = self.read.asked
+        given = asked.submission.get("submitted") if asked else None
+        return float(given) if isinstance(given, (int, float)) else self.created
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether it is being deleted."""
+        return phases.is_deleted(self.thing)
+
+    @property
+    def is_seen(self) -> bool:
+        """Whether its status is of its newest spec."""
+        return self.status.observedGeneration >= int(self.thing["metadata"].get("generation") or 1)
+
+    @property
+    def is_started(self) -> bool:
+        """Whether it was started as often as its spec asks."""
+        return self.read.asked is None or self.status.resumes >= self.read.asked.resumes
+
+    @property
+    def state(self) -> RunState:
+        """The run's according to the operator; one that cannot be started has failed, unless its code is only on its way."""
+        if self.status.state != "Invalid":
+            return RunState(self.status.state.upper())
+        waits = any(one.type == runs.ACCEPTED and one.reason == runs.CODE_MISSING for one in self.status.conditions)
+        return RunState.PENDING if waits else RunState.FAILED
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether its newest spec was followed to the end: it has ended or is paused, and holds no pods."""
+        return self.is_seen and (self.state.is_ended or self.state is RunState.PAUSED)
 
 
 class Objects:
@@ -68,77 +136,97 @@ class Objects:
             raise TargetError(refusal.no_site(self.cluster.namespace, self.cluster.context, self._sites()))
         return Site.read(text, self.cluster.namespace)
 
-    def ray_jobs(self) -> list[dict[str, Any]]:
-        """All runs' RayJobs, the newest first."""
-        found = self.cluster.list(kinds.RAY_JOB, selector=_OURS)
-        return sorted(found, key=lambda one: (phases.created(one), one["metadata"]["name"]), reverse=True)
+    def runs(self) -> list[Run]:
+        """All Runs."""
+        return [Run.of(thing) for thing in self.cluster.list(kinds.RUN)]
 
-    def ray_job(self, run: str) -> dict[str, Any] | None:
-        """The RayJob of a run, or None; a RayJob of that name without our labels is not a run."""
-        return self._ours(kinds.RAY_JOB, run, run)
+    def run(self, name: str) -> Run | None:
+        """The Run of that name, or None."""
+        thing = self.cluster.read(kinds.RUN, name)
+        return None if thing is None else Run.of(thing)
 
-    def manifests(self, plan: Plan, submitted: float) -> list[dict[str, Any]]:
-        """The objects that `apply` sends, the RayJob first."""
-        return render.manifests(plan, self.site, submitted)
+    def apply(self, plan: Plan, submitted: float, *, state: RunState = RunState.RUNNING, resumes: int = 0) -> None:
+        """Creates a Run with its code or neither; completes what the same submission has created before.
 
-    def apply(self, plan: Plan, submitted: float) -> None:
-        """Creates all objects of a run or none; completes those that the same submission has created before.
+        Args:
+            plan: of the run.
+            submitted: seconds since the epoch.
+            state: the desired one.
+            resumes: of its spec.
 
         Raises:
-            RunExists: the names are taken, by a concurrent submission or by objects of no run.
+            RunExists: the name is taken, by a concurrent submission or by an object of no run.
         """
-        things = self.manifests(plan, submitted)
-        self._check_names(plan.run, things)
-        (ray_job,) = (thing for thing in things if thing["kind"] == "RayJob")
-        manager = _manager(ray_job)
-        made = self.cluster.apply(ray_job, manager, force=False) or self._same(ray_job)
+        thing, *code = runs.manifests(plan, self.cluster.namespace, submitted)
+        thing["spec"] |= {"state": runs.word(state), **({"resumes": resumes} if resumes else {})}
+        made = self.cluster.apply(thing, _manager(thing), force=False)
+        uid = self._same(plan) if made is None else str(made.thing["metadata"]["uid"])
         try:
-            # Its pods wait for the ConfigMaps, which need the RayJob's uid as their owner.
-            for thing in render.owned(things, made.thing["metadata"]["uid"]):
-                if thing["kind"] != "RayJob":
-                    self.cluster.apply(thing, manager, force=True)
+            self._apply_code(plan, uid, code)
         except BaseException:
-            if made.is_new:
-                self.cluster.delete(kinds.RAY_JOB, plan.run)
+            if made is not None and made.is_new:
+                self.cluster.delete(kinds.RUN, plan.run)
             raise
 
-    def remove(self, run: str) -> bool:
-        """Removes a run's RayJob and all that belongs to it, and waits until it is gone; False when there was none.
+    def change(self, run: Run, **fields: Any) -> None:
+        """Sets these fields of a Run's spec; None removes one.
+
+        Raises:
+            TargetError: the spec was changed since it was read.
+        """
+        there = run.thing["spec"]
+        patch: list[dict[str, Any]] = [
+            {"op": "test", "path": "/metadata/generation", "value": run.thing["metadata"].get("generation")}
+        ]
+        for name, value in fields.items():
+            if value is not None:
+                patch.append({"op": "add", "path": f"/spec/{name}", "value": value})
+            elif name in there:
+                patch.append({"op": "remove", "path": f"/spec/{name}"})
+        self.cluster.patch(kinds.RUN, run.name, patch)
+
+    def remove(self, name: str) -> None:
+        """Removes a Run with all that belongs to it, and waits until it is gone.
 
         Raises:
             TargetError: it is not removed in time.
         """
-        there = self.cluster.delete(kinds.RAY_JOB, run)
-        # They are removed with it, but later, and not at all if the output of `--dry-run` was applied by hand.
-        for name in self._config_maps(run):
-            self.cluster.delete(kinds.CONFIG_MAP, name)
+        there = self.cluster.delete(kinds.RUN, name)
         deadline = time.monotonic() + PATIENCE
-        while there and self.cluster.read(kinds.RAY_JOB, run) is not None:
+        while there and self.cluster.read(kinds.RUN, name) is not None:
             if time.monotonic() > deadline:
                 raise TargetError(
-                    f"the RayJob {run} in {self.cluster.place} was not removed within {PATIENCE:.0f} s: is the KubeRay "
-                    f"operator running? `kubectl -n {self.cluster.namespace} describe rayjob {run}`"
+                    f"the Run {name} in {self.cluster.place} was not removed within {PATIENCE:.0f} s; "
+                    f"`kubectl --context {self.cluster.context} -n {self.cluster.namespace} describe run {name}` shows why"
                 )
             self._pause(_PAUSE)
-        return there
 
-    def submission(self, run: str) -> Submission | None:
-        """What a run was submitted with, from its ConfigMaps; None if one of them is missing."""
-        found = self._config_maps(run)
-        spec, first = found.get(run), found.get(names.code_map(run))
-        if spec is None or first is None:
+    def wait_for_pods(self, name: str) -> None:
+        """Waits until each pod of a run is gone, or ends.
+
+        Raises:
+            TargetError: that takes too long.
+        """
+        deadline = time.monotonic() + PATIENCE
+        while left := [pod for pod in self.pods(name) if not phases.is_deleted(pod)]:
+            if time.monotonic() > deadline:
+                raise TargetError(
+                    f"{errors.counted(len(left), 'pod')} of {name} in {self.cluster.place} did not begin to end within "
+                    f"{PATIENCE:.0f} s; `kubectl --context {self.cluster.context} -n {self.cluster.namespace} describe run "
+                    f"{name}` shows why"
+                )
+            self._pause(_PAUSE)
+
+    def submission(self, run: Run) -> Submission | None:
+        """What a run was submitted with, from its Run and its code; None if a part is missing or unreadable."""
+        if run.read.job is None or run.read.asked is None:
             return None
-        count = int((first["metadata"].get("annotations") or {}).get(names.CODE_PARTS, 1))
-        parts = [found.get(names.code_map(run, number)) for number in range(count)]
-        code = [
-            base64.b64decode(one["binaryData"][packing.part_name(names.CODE_KEY, number)])
-            for number, one in enumerate(parts)
-            if one is not None
-        ]
-        if len(code) < count:
+        code = run.read.asked.code
+        parts = runs.parts([self.cluster.read(kinds.CONFIG_MAP, name) for name in code.config_maps])
+        packed = [part for part in parts if part is not None]
+        if len(packed) < len(parts):
             return None
-        data = spec["data"]
-        return Submission(jobs.read(data[_FILES.job.name]), json.loads(data[_FILES.submission.name]), b"".join(code))
+        return Submission(run.read.job, {**run.read.asked.submission, "code_hash": code.sha256}, b"".join(packed))
 
     def pods(self, run: str, role: str = "") -> list[dict[str, Any]]:
         """The pods of a run, or those of one role, the newest first."""
@@ -155,36 +243,6 @@ class Objects:
             and pod["metadata"]["labels"].get(names.GROUP_LABEL) == names.group(role)
         ]
 
-    def why(self, ray_job: Mapping[str, Any]) -> str:
-        """Why a run has not started, or not all of its trial pods have; "" when nothing is missing."""
-        run = ray_job["metadata"]["name"]
-        suspended = (ray_job.get("spec") or {}).get("suspend")
-        events = self.cluster.list(kinds.EVENT, limit=_EVENTS)
-        return waiting.reason(ray_job, self.pods(run), events, self._workload(ray_job) if suspended else None)
-
-    def scale(self, ray_job: Mapping[str, Any], job: Job, parallel: int, keep: frozenset[str] | None) -> bool:
-        """Changes the number of trial pods; returns whether it is then the requested one.
-
-        Args:
-            ray_job: the run's.
-            job: the run's.
-            parallel: replicas of the first role: trials at a time, or workers of a collection.
-            keep: pods with a slot, which may run a trial; None allows removing any.
-        """
-        run = ray_job["metadata"]["name"]
-        name = (ray_job.get("status") or {}).get("rayClusterName")
-        if not name:
-            raise TargetError(f"{run} has no pods yet; `platform status {run}` shows why")
-        autoscale = bool(ray_job["spec"]["rayClusterSpec"].get("enableInTreeAutoscaling"))
-        role = job.widened(parallel).roles()[0]
-        target, pods = role.pods, self.trial_pods(run, role.name)
-        spare = [pod for pod in pods if keep is None or pod not in keep]
-        surplus = spare[: max(0, len(pods) - target)]
-        # Ray's autoscaler too would remove a pod with a trial for a lower bound, when all have one.
-        count = target if keep is None else max(target, len(pods) - len(surplus))
-        self.cluster.patch(kinds.RAY_CLUSTER, name, _resized(role.name, count, surplus, autoscale))
-        return count == target
-
     def _sites(self) -> list[str]:
         """Namespaces with the chart that this user may list; few users may list all."""
         try:
@@ -193,82 +251,49 @@ class Objects:
             return []
         return sorted(one["metadata"]["namespace"] for one in found if names.SITE_KEY in (one.get("data") or {}))
 
-    def _ours(self, kind: kinds.Kind, name: str, run: str) -> dict[str, Any] | None:
-        """An object of a run, or None if there is none or it belongs to something else."""
-        found = self.cluster.read(kind, name)
-        return found if found is not None and _is_of(found, run) else None
-
-    def _same(self, ray_job: Mapping[str, Any]) -> Applied:
-        """The existing RayJob if it is of the same submission, in which KubeRay has filled in defaults.
+    def _same(self, plan: Plan) -> str:
+        """The uid of the existing Run, if that is of the same job and code.
 
         Raises:
             RunExists: it is of another submission.
         """
-        run = ray_job["metadata"]["name"]
-        found = self.ray_job(run)
-        if found is None or _hashes(found) != _hashes(ray_job):
+        found = self.run(plan.run)
+        asked = None if found is None else found.read.asked
+        if found is None or asked is None or (found.read.job, asked.code.sha256) != (plan.job, plan.pack.sha256):
             raise RunExists(
-                f"another {run} was submitted a moment ago; `platform status {run}` shows it, or give this one another name "
-                "with --name"
+                f"another {plan.run} was submitted a moment ago; `platform status {plan.run}` shows it, or give this one "
+                "another name with --name"
             )
-        return Applied(found, False)
+        return str(found.thing["metadata"]["uid"])
 
-    def _config_maps(self, run: str) -> dict[str, dict[str, Any]]:
-        """The ConfigMaps of a run by their names."""
-        found = self.cluster.list(kinds.CONFIG_MAP, selector=f"{_OURS},{names.RUN}={run}")
-        return {one["metadata"]["name"]: one for one in found}
+    def _apply_code(self, plan: Plan, uid: str, code: Sequence[Mapping[str, Any]]) -> None:
+        """Creates those of the ConfigMaps with a run's code that are not there; users may not change any.
 
-    def _check_names(self, run: str, things: Sequence[Mapping[str, Any]]) -> None:
-        """Raises RunExists if an object of the run would take the name of an unrelated one."""
-        for thing in things:
-            kind = kinds.RAY_JOB if thing["kind"] == "RayJob" else kinds.CONFIG_MAP
-            name = thing["metadata"]["name"]
-            found = self.cluster.read(kind, name)
-            if found is not None and not _is_of(found, run):
-                raise RunExists(
-                    f"the name is taken: {kind.plural.rstrip('s')} {name} in {self.cluster.place} belongs to no run; "
-                    "choose another with --name"
-                )
+        Each says that it goes with its Run, as the operator also has it for those that were made otherwise.
 
-    def _workload(self, ray_job: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Kueue's workload for a RayJob."""
+        Raises:
+            RunExists: there are some with something else in them.
+        """
+        found = [self.cluster.read(kinds.CONFIG_MAP, one["metadata"]["name"]) for one in code]
+        there = [one["metadata"]["name"] for one in found if one is not None]
+        # Compared as one archive, and not part by part: builds of zlib differ.
+        parts = runs.parts([ours if one is None else one for one, ours in zip(found, code, strict=True)])
         try:
-            found = self.cluster.list(kinds.WORKLOAD)
-        except TargetError:  # there is no Kueue, or we may not list its objects
-            return None
-        uid = ray_job["metadata"].get("uid")
-        return next(
-            (one for one in found if uid in [o.get("uid") for o in one["metadata"].get("ownerReferences") or []]), None
-        )
+            same = not there or packing.digest(b"".join(part or b"" for part in parts)) == plan.pack.sha256
+        except InputError:
+            same = False
+        if not same:
+            name, where = there[0], f"kubectl --context {self.cluster.context} -n {self.cluster.namespace}"
+            raise RunExists(
+                f"the name is taken: the ConfigMap {name} in {self.cluster.place} holds something else; choose another with "
+                f"--name, or have it removed if nobody needs it: `{where} delete configmap {' '.join(there)}`"
+            )
+        for one, ours in zip(found, code, strict=True):
+            if one is None:
+                owners = {"ownerReferences": [runs.owner(plan.run, uid)]}
+                self.cluster.create(kinds.CONFIG_MAP, {**ours, "metadata": {**ours["metadata"], **owners}})
 
 
-def _is_of(thing: Mapping[str, Any], run: str) -> bool:
-    labels = thing["metadata"].get("labels") or {}
-    return labels.get(names.MANAGED_BY) == names.MANAGER and labels.get(names.RUN) == run
-
-
-def _hashes(ray_job: Mapping[str, Any]) -> list[str]:
-    """The hashes that identify its job and its code."""
-    annotations = ray_job["metadata"].get("annotations") or {}
-    return [str(annotations.get(name)) for name in (names.SPEC_HASH, names.CODE_HASH)]
-
-
-def _manager(ray_job: Mapping[str, Any]) -> str:
+def _manager(run: Mapping[str, Any]) -> str:
     """The field manager of one submission, distinct so that a concurrent one of the same name is refused."""
-    text = json.dumps(ray_job, sort_keys=True)
-    return f"{names.MANAGER}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
-
-
-def _resized(role: str, count: int, surplus: list[str], autoscale: bool) -> list[dict[str, Any]]:
-    """The JSON patch that sets the pods of a RayCluster's first role to `count`, removing those in `surplus`."""
-    group = "/spec/workerGroupSpecs/0"
-    replicas = rayjob.Replicas.of(count, autoscale)
-    # The test fails if another group has taken its place.
-    patch: list[dict[str, Any]] = [{"op": "test", "path": f"{group}/groupName", "value": names.group(role)}]
-    patch.append({"op": "add", "path": f"{group}/maxReplicas", "value": replicas.most})
-    if not autoscale:  # else Ray chooses: a pod that has not started, then the one that is idle the longest
-        patch.append({"op": "add", "path": f"{group}/minReplicas", "value": replicas.least})
-        patch.append({"op": "add", "path": f"{group}/replicas", "value": replicas.now})
-        # Otherwise KubeRay would choose without knowing which pods have a trial; it also keeps the previous list.
-        patch.append({"op": "add", "path": f"{group}/scaleStrategy", "value": {"workersToDelete": surplus}})
-    return patch
+    return f"{names.MANAGER}-{hashlib.sha256(json.dumps(run, sort_keys=True).encode()).hexdigest()[:16]}"

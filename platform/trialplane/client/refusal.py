@@ -14,7 +14,10 @@ from trialplane import errors
 from trialplane.errors import InputError, TargetError, TrialplaneError
 
 INSTALL = "helm install trialplane charts/platform"
+_RUNS = "runs.trialplane.io"
 _RAY = ("rayjobs.ray.io", "rayclusters.ray.io")
+# All that an API server says of a JSON patch whose test failed.
+_UNTESTED = "the server rejected our request due to an error in our request"
 _WHO = re.compile(r'User "([^"]+)"')
 _POLICY = re.compile(
     r"(?:ValidatingAdmissionPolicy '[^']*' with binding '[^']*' denied request: |denied the request: )(.*)", re.S
@@ -54,12 +57,18 @@ def explain(status: int, data: bytes, verb: str, what: str, namespace: str, cont
             f"the cluster {context} does not know {what}: the KubeRay operator (1.6 or newer) is not installed; a "
             "cluster administrator installs it: `helm install kuberay-operator kuberay-operator --namespace kuberay-system`"
         )
+    if status == 404 and what == _RUNS and not is_about_an_object(data):
+        return TargetError(
+            f"the cluster {context} does not know {what}: trialplane is not installed there, or its chart is older than "
+            "this `platform`; a cluster administrator runs `kubectl apply --server-side -f charts/platform/crds/`, then "
+            "`helm upgrade`"
+        )
     if status == 404 and answer.get("details", {}).get("kind") == "namespaces":
         return InputError(f"there is no namespace {namespace} in {context}; choose another with --namespace")
-    if status == 409:
+    if status == 409 or (status == 422 and message.startswith(_UNTESTED)):
         return TargetError(f"{place}: {message}; it was changed concurrently: try again")
     if status == 422:
-        return InputError(f"{place} rejects the request: {message}")
+        return InputError(f"{place} rejects the request: {_invalid(message)}")
     if status in (429, 500, 502, 503, 504):
         return TargetError(f"the cluster {context} could not answer ({status}: {message}); try again in a moment")
     return TargetError(f"{place}: {verb} {what} failed ({status}): {message}")
@@ -75,6 +84,11 @@ def denial(message: str) -> str:
     if "violates PodSecurity" in message:
         return message[message.index("violates PodSecurity") :].strip()
     return message
+
+
+def _invalid(message: str) -> str:
+    """The API server's complaints about an object, without its wrapping: `spec.parallel: Invalid value: …`."""
+    return message.partition(" is invalid: ")[2] or message
 
 
 def unreachable(error: Exception, host: str, context: str) -> str:

@@ -308,7 +308,7 @@ class RunHandle:
                 f"`platform submit train {job.name} --resume {self.name} {others}` continues with others"
             )
         seen = self._active(job, parallel)
-        self.target.desire(self.name, parallel=parallel)
+        self.target.desire(self.name, parallel=parallel, now=now)
         while not self.target.fit(self.name, parallel, now=now):
             yield seen.status
             time.sleep(self.target.poll)

@@ -22,6 +22,7 @@ from trialplane.client import functions
 from trialplane.client import run as running
 from trialplane.client import target as targets
 from trialplane.client.local import LocalTarget
+from trialplane.client.offline import Offline
 from trialplane.client.run import RunHandle, Submitted
 from trialplane.client.target import Target
 from trialplane.errors import InputError, Issue, RunNotFound, SpecError
@@ -43,6 +44,7 @@ class _Given:
     params: Mapping[str, Any]
     kind: str | None
     script: str = ""
+    offline: Offline | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,6 +77,7 @@ class Platform:
         command: Sequence[str] = (),
         issues: Sequence[Issue] = (),
         kind: str | None = None,
+        offline: Offline | None = None,
     ) -> Prepared:
         """Checks everything that can be checked and packs the code; starts and writes nothing.
 
@@ -88,6 +91,7 @@ class Platform:
             command: what the user typed, for the record.
             issues: those found by the caller, shown with the others.
             kind: that the job must have; any when None.
+            offline: what it is checked against in place of the target, which is not contacted then.
 
         Raises:
             JobNotFound: there is no such job.
@@ -95,11 +99,11 @@ class Platform:
             InputError: the code cannot be packed.
         """
         if isinstance(job, (str, Path)) and (script := _script(Path(job))) is not None:
-            given = _Given(profile, sets, overrides or {}, params or {}, kind or "hpo", script.name)
+            given = _Given(profile, sets, overrides or {}, params or {}, kind or "hpo", script.name, offline)
             return self._prepared(script.parent, given, name, _provenance(script.parent, command), issues)
         if isinstance(job, (str, Path)):
             folder = load.find_job(str(job), Path.cwd())
-            given = _Given(profile, sets, overrides or {}, params or {}, kind)
+            given = _Given(profile, sets, overrides or {}, params or {}, kind, offline=offline)
             return self._prepared(folder, given, name, _provenance(folder, command), issues)
         if not callable(job):
             what = f"is a {type(job).__name__}; give the name of a job, the path of its folder, or a function"
@@ -112,7 +116,7 @@ class Platform:
         with tempfile.TemporaryDirectory(prefix="trialplane-") as scratch:
             folder = Path(scratch, made.name)
             made.write(folder)
-            given = _Given(profile, sets, laid, {}, kind)
+            given = _Given(profile, sets, laid, {}, kind, offline=offline)
             return self._prepared(folder, given, name, _provenance(made.origin, command), [*issues, *wrong])
 
     def _prepared(
@@ -133,7 +137,7 @@ class Platform:
                 script=given.script,
                 notes=notes,
             )
-            away = self.target.remote
+            away = given.offline is not None or self.target.remote
             found += inputs.check_inputs(resolved, folder, cluster.DATA if away else "", away=away)
             needed = requirements.of(resolved, folder, requirements.prefix(folder))
             notes += [str(one) for one in needed.unchecked]
@@ -144,14 +148,15 @@ class Platform:
         if name is not None:
             found += planning.check_name(name)
         try:
-            obstacles, warnings = self.target.check(resolved)
+            obstacles, warnings = (given.offline or self.target).check(resolved)
             found += obstacles
-            found += self._check_resumed(resolved, name)
+            found += [] if given.offline else self._check_resumed(resolved, name)
         except InputError as error:  # about the place itself: no such context, or no kubeconfig
             found.append(Issue(("--context",), str(error)))
         if found or resolved is None:
             raise SpecError(found)
-        name = name or planning.default_name(resolved.name, self.target.runs(), time.localtime())
+        taken = () if given.offline else self.target.runs()
+        name = name or planning.default_name(resolved.name, taken, time.localtime())
         made = planning.plan(resolved, folder, name, provenance)
         return Prepared(made, (*notes, *resolved.advice(), *warnings))
 

@@ -1,23 +1,25 @@
-"""The status of a run on a cluster, from its two sources.
+"""The status of a run on a cluster, from its two sources. Pure.
 
-The API server has its RayJob and pods, the gateway has the ledger, which contains a run from its submission on. Either may
-lack it: a run that has ended or was cancelled has no RayJob, and one applied by other means is not in the ledger before its
-controller starts. If the gateway cannot be reached, the state in Kubernetes alone is shown, with that reason.
+The API server has its Run, whose status the operator writes; the gateway has the ledger, whose status is the controller's
+and newer while that works. Either may lack the run: its Run may have been removed since it ended, and the operator records
+a new one in the ledger only when it has seen it. If the gateway cannot be reached, the Run's status alone is shown, with
+that reason.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Mapping
-from typing import Any
 
 from trialplane.client import phases
-from trialplane.client.objects import Objects
+from trialplane.client.objects import Run
 from trialplane.plan import plan as planning
 from trialplane.wire import cluster as names
 from trialplane.wire.records import Desired, RunStatus
 from trialplane.wire.states import RunState
+
+PATIENCE = 15.0  # seconds within which a running operator reports on a new Run
+_UNENDED = (RunState.PENDING, RunState.RUNNING)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,18 +27,20 @@ class View:
     """What both sources have of one run at one moment; at least one of them has it.
 
     Attributes:
-        ray_job: the object, or None.
+        run: the object, or None.
         status: of the ledger, or None if the run is not in it.
         alive: whether a controller holds the study.
         away: why the gateway could not be reached, or "".
-        desired: the desired state in the ledger.
+        desired: the desired state, of the Run or else of the ledger.
+        has_pods: whether there are pods of a run without a Run.
     """
 
-    ray_job: dict[str, Any] | None
+    run: Run | None
     status: RunStatus | None
     alive: bool
     away: str
     desired: Desired
+    has_pods: bool = False
 
     @property
     def has_begun(self) -> bool:
@@ -44,69 +48,88 @@ class View:
         return self.status is not None and self.status.started is not None
 
     @property
+    def is_former(self) -> bool:
+        """Whether it goes on without a Run: it was submitted by a version that made none, or its Run was just removed."""
+        return self.run is None and (self.alive or self.has_pods)
+
+    @property
     def is_current(self) -> bool:
-        """Whether the ledger's status is of this RayJob: its controller lives, or ended after the RayJob was created."""
+        """Whether the ledger's status is newer than the Run's: its controller lives, or has just ended."""
         if self.status is None:
             return False
-        if self.alive or self.ray_job is None:
+        if self.alive or self.run is None:
             return True
-        return self.status.state not in (RunState.PENDING, RunState.RUNNING) and self.status.updated >= phases.created(
-            self.ray_job
+        return (
+            self.run.is_seen
+            and self.run.is_started
+            and self.run.state in _UNENDED
+            and self.status.state not in _UNENDED
+            and self.status.updated >= (phases.moment(self.run.status.started) or self.run.created)
         )
 
     @property
     def is_active(self) -> bool:
         """Whether a controller works on the run or is being started."""
-        if self.alive:
-            return True
-        return self.ray_job is not None and not phases.is_over(self.ray_job) and not self.is_current
+        if self.run is None:
+            return self.is_former
+        return self.alive or not (self.run.is_settled or self.is_current)
 
 
-def status(objects: Objects, view: View) -> RunStatus:
+def status(view: View, operator: str) -> RunStatus:
     """One status from both sources.
 
     Args:
-        objects: to find out why pods are missing.
         view: of the run.
+        operator: command that shows whether the operator runs.
     """
-    ray_job, recorded = view.ray_job, view.status
-    if ray_job is None:
+    run, recorded = view.run, view.status
+    if run is None:
         if recorded is None:
             raise ValueError("neither the API server nor the gateway knows the run")
-        if view.alive or recorded.state not in (RunState.PENDING, RunState.RUNNING):
+        if view.is_former or recorded.state not in _UNENDED:
             return recorded
-        reason = f"its pods are gone from the cluster; `platform resume {recorded.run}` continues it"
+        reason = f"there is no Run of it in the cluster (any more); `platform resume {recorded.run}` makes one and continues"
         return _idle(recorded, RunState.PAUSED, reason)
+    reported = run.status
     if recorded is not None and view.is_current:
-        missing = "" if not view.alive or recorded.slots_ready >= recorded.slots else objects.why(ray_job)
+        missing = "" if not view.alive or recorded.slots_ready >= recorded.slots else reported.reason
         return recorded if not missing else dataclasses.replace(recorded, reason=_joined(recorded.reason, missing))
-    state = phases.state(ray_job)
-    base = recorded or _bare(objects, ray_job, view.away)
-    run = base.run
-    if phases.is_deleted(ray_job):
-        return _idle(base, RunState.PAUSED, "its pods are being removed")
-    if state is RunState.FAILED:
-        reason = phases.explanation(ray_job) or objects.why(ray_job)
-        return _idle(base, state, f"{reason}; see `platform logs {run}`, also with --submitter", phases.ended(ray_job))
-    if state in (RunState.SUCCEEDED, RunState.PAUSED):
-        return _idle(base, state, view.away, phases.ended(ray_job))
-    if state is RunState.UNKNOWN:
-        return _idle(base, state, f"KubeRay reports {phases.phase(ray_job)}, which this version does not know")
-    why = objects.why(ray_job)
+    base = recorded or _bare(run)
+    if run.is_deleted:
+        return _idle(base, RunState.PAUSED, "it is being removed")
+    if not run.is_seen:
+        return _idle(base, RunState.PENDING, _joined(_unseen(run, operator), view.away))
+    state = run.state
     if state is RunState.RUNNING and view.away:
-        return dataclasses.replace(base, state=state, reason=_joined(view.away, why))
-    doing = "the controller is restarting" if state is RunState.RUNNING and view.has_begun else "the controller is starting"
-    return _idle(base, RunState.PENDING, _joined(why or doing, view.away))
+        return dataclasses.replace(base, state=state, reason=_joined(view.away, reported.reason))
+    if state in _UNENDED:
+        doing = "the controller is restarting" if view.has_begun else "the controller is starting"
+        return _idle(base, RunState.PENDING, _joined(reported.reason or doing, view.away))
+    if recorded is not None and recorded.state is state:
+        return recorded
+    return _idle(base, state, _joined(reported.reason, view.away), phases.moment(reported.since))
 
 
-def _bare(objects: Objects, ray_job: Mapping[str, Any], away: str) -> RunStatus:
-    """The status of a run that only Kubernetes has."""
-    run, created = ray_job["metadata"]["name"], phases.created(ray_job)
-    found = objects.submission(run)
-    if found is None:
-        label = (ray_job["metadata"].get("labels") or {}).get(names.JOB, "")
-        return RunStatus(run=run, job=label, state=RunState.UNKNOWN, trials=0, created=created, updated=time.time())
-    return planning.pending(run, found.job, float(found.facts.get("submitted") or created))
+def _unseen(run: Run, operator: str) -> str:
+    """What a Run waits for whose newest spec the operator has not followed yet."""
+    if run.read.issues:
+        return "; ".join(f"{one.field}: {one.message}" for one in run.read.issues[:3])
+    if run.status.observedGeneration:
+        return f"the operator is about to follow the change; if that lasts, `{operator}` shows whether it runs"
+    age = time.time() - run.created
+    if age > PATIENCE:
+        return f"the operator has not answered for {age:.0f} s: is it running? `{operator}`"
+    return "the operator is about to start it"
+
+
+def _bare(run: Run) -> RunStatus:
+    """The status of a run that only the API server has."""
+    if run.read.job is None or run.read.asked is None:
+        label = (run.thing["metadata"].get("labels") or {}).get(names.JOB, "")
+        return RunStatus(run.name, label, RunState.UNKNOWN, trials=0, created=run.created, updated=time.time())
+    found = planning.pending(run.name, run.read.job, run.submitted)
+    parallel = run.read.asked.parallel
+    return found if parallel is None else dataclasses.replace(found, parallel=parallel)
 
 
 def _idle(status: RunStatus, state: RunState, reason: str, ended: float | None = None) -> RunStatus:

@@ -1,8 +1,8 @@
 """`python -m trialplane.controller.gateway`: serves ledgers and logs of all runs to laptops, which have no password.
 
-It is reached through the API server's service proxy. Reading requires the cluster's permission for that proxy, changes also
-the token of the chart's Secret. A run is served as long as its ledger exists, active or not. Answers are JSON except logs
-and code; an error is `{"error": text}`.
+It is reached through the API server's service proxy. Reading requires the cluster's permission for that proxy, deleting also
+the token of the chart's Secret; what a run is to be is in its Run, which the operator follows. A run is served as long as
+its ledger exists, active or not. Answers are JSON except logs and code; an error is `{"error": text}`.
 """
 
 from __future__ import annotations
@@ -24,25 +24,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
-import trialplane
 from trialplane import errors
 from trialplane.controller.store import archive
 from trialplane.controller.store.archive import Archive
 from trialplane.plan import plan as planning
-from trialplane.spec import jobs
 from trialplane.wire import cluster, env, labels, paths, records
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.states import RunState, TrialState
 
-MOST_SLOTS = 10_000
 MAX_BODY = 4096  # bytes of a request's body
-MAX_SUBMISSION = 14 << 20  # the same with a job of at most 1 MiB and its packed code of at most 8, in base64
 PIECE = 1 << 20  # bytes of a log in one answer
 STATUS_SECONDS = 0.5  # for a controller to answer; a user waits for it, and the ledger's status is at most ten seconds old
 IDLE_SECONDS = 60  # after which a quiet connection is closed
-_DESIRED = (RunState.RUNNING, RunState.PAUSED, RunState.CANCELLED)
 _UNENDED = (RunState.PENDING.value, RunState.RUNNING.value)
 # Fields of a run without a controller, whatever its last status.
 _IDLE: Mapping[str, Any] = {"running": 0, "slots_ready": 0, "nodes": [], "eta": None, "rate": None}
@@ -86,15 +79,15 @@ class Gateway:
         self._status_url = status_url
         self._checkpoints = checkpoints
 
-    def answer(self, method: str, target: str, headers: Mapping[str, str], body: bytes) -> Answer:
+    def answer(self, method: str, target: str, headers: Mapping[str, str]) -> Answer:
         """The answer to one request, whatever it is."""
         try:
-            return self._answer(method, target, headers, body)
+            return self._answer(method, target, headers)
         except Refusal as refusal:
             return _error(refusal.code, str(refusal))
         except errors.RunNotFound as error:
             return _error(404, str(error))
-        except (errors.LedgerLocked, errors.RunExists) as error:
+        except errors.LedgerLocked as error:
             return _error(409, str(error))
         except errors.LedgerError as error:
             return _error(503, str(error))
@@ -103,7 +96,7 @@ class Gateway:
             text = f"the ledger's database does not answer: {errors.first_line(foreign)}; all records are safe"
             return _error(503, text)
 
-    def _answer(self, method: str, target: str, headers: Mapping[str, str], body: bytes) -> Answer:
+    def _answer(self, method: str, target: str, headers: Mapping[str, str]) -> Answer:
         path, _, query = target.partition("?")
         parts = [urllib.parse.unquote(part) for part in path.strip("/").split("/")]
         options = {name: values[-1] for name, values in urllib.parse.parse_qs(query).items()}
@@ -114,13 +107,6 @@ class Gateway:
                 return _json(self._runs.runs())
             case "GET", ["runs", run, what]:
                 return self._get(_named(run), what, options)
-            case "PUT", ["runs", run]:
-                self._check_token(headers)
-                return self._record(_named(run), body)
-            case "PUT", ["runs", run, "desired" | "wish"]:  # `wish`: a laptop of a former version
-                self._check_token(headers)
-                self._runs.desire(_named(run), _desired(body))
-                return _json({"desired": run})
             case "DELETE", ["runs", run]:
                 self._check_token(headers)
                 return self._delete(_named(run))
@@ -221,23 +207,6 @@ class Gateway:
             raise Refusal(404, f"logs of controllers are on no volume here; {_ARTIFACT}")
         return RunPaths.of(self._home, run)
 
-    def _record(self, run: str, body: bytes) -> Answer:
-        """Records a submission: job, facts, code in base64, and `new` if no run may have its name."""
-        try:
-            fields = json.loads(body)
-            job = jobs.read(fields["job"])
-            submission, code, new = dict(fields["submission"]), str(fields["code"]), bool(fields["new"])
-            submission["submitted"] = float(submission.get("submitted", 0.0))
-        except ValidationError as error:
-            first = error.errors()[0]
-            where, version = ".".join(map(str, first["loc"])), trialplane.__version__
-            text = f"the job cannot be read by trialplane {version} of the gateway: {where}: {first['msg']}; use the same "
-            raise Refusal(400, f"{text}version on the laptop and in the chart's images") from error
-        except (ValueError, TypeError, KeyError) as error:
-            raise Refusal(400, "a submission is JSON with job, submission, code and new") from error
-        self._runs.record(run, job, submission, code, new=new)
-        return _json({"recorded": run})
-
     def _delete(self, run: str) -> Answer:
         self._runs.delete(run)
         folders = [] if self._home is None else [RunPaths.of(self._home, run).root]
@@ -280,27 +249,6 @@ def _remove(folder: Path) -> list[str]:
     return left
 
 
-def _desired(body: bytes) -> dict[str, Any]:
-    """The fields of the desired state to be changed."""
-    try:
-        fields = json.loads(body)
-    except ValueError as error:
-        raise Refusal(400, f"the desired state is JSON with state, parallel or both: {error}") from error
-    if not isinstance(fields, dict) or not fields.keys() & {"state", "parallel"}:
-        raise Refusal(400, "the desired state is JSON with state, parallel or both")
-    changed: dict[str, Any] = {}
-    if "state" in fields:
-        states = [state for state in _DESIRED if state.value == str(fields["state"]).upper()]
-        if not states:
-            raise Refusal(400, f"state must be one of {', '.join(state.lower() for state in _DESIRED)}")
-        changed["state"] = states[0]
-    if "parallel" in fields:
-        changed["parallel"] = parallel = fields["parallel"]
-        if parallel is not None and (type(parallel) is not int or not 0 < parallel <= MOST_SLOTS):
-            raise Refusal(400, f"parallel must be a whole number from 1, or null; not {str(parallel)[:40]!r}")
-    return changed
-
-
 def _number(options: Mapping[str, str], name: str, default: int) -> int:
     text = options.get(name, str(default))
     if not text.isascii() or not text.isdigit() or len(text) > 15:
@@ -332,13 +280,12 @@ def serve(gateway: Gateway, host: str, port: int) -> http.server.ThreadingHTTPSe
         def handle_any(self) -> None:
             text = self.headers.get("Content-Length", "0")
             length = int(text) if text.isascii() and text.isdigit() else -1
-            is_submission = self.command == "PUT" and self.path.count("/") == 2
-            longest = MAX_SUBMISSION if is_submission else MAX_BODY
-            if not 0 <= length <= longest or self.headers.get("Transfer-Encoding"):
+            if not 0 <= length <= MAX_BODY or self.headers.get("Transfer-Encoding"):
                 self.close_connection = True  # the body stays unread
-                self._send(_error(413, f"a request's body must state its length, of at most {longest} bytes"))
+                self._send(_error(413, f"a request's body must state its length, of at most {MAX_BODY} bytes"))
                 return
-            self._send(gateway.answer(self.command, self.path, dict(self.headers.items()), self.rfile.read(length)))
+            self.rfile.read(length)  # no request needs one
+            self._send(gateway.answer(self.command, self.path, dict(self.headers.items())))
 
         do_GET = do_PUT = do_DELETE = do_POST = handle_any
 

@@ -89,6 +89,25 @@ def pack(folder: Path, packages: Sequence[Path] = ()) -> Pack:
     return Pack(data, hashlib.sha256(buffer.getvalue()).hexdigest(), tuple(sorted(files)))
 
 
+def digest(data: bytes) -> str:
+    """The `Pack.sha256` of packed code, which may come from anybody: read piece by piece, and no further than the limit.
+
+    Raises:
+        InputError: it is not gzip, was cut off, or is larger than `MAX_UNPACKED`.
+    """
+    found, size = hashlib.sha256(), 0
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
+            while piece := file.read(_MIB):
+                size += len(piece)
+                if size > MAX_UNPACKED:
+                    raise InputError(f"the packed code is damaged: it is larger than {_mib(MAX_UNPACKED)}")
+                found.update(piece)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise InputError(f"the packed code is damaged: {error}") from error
+    return found.hexdigest()
+
+
 def part_name(archive: str, number: int) -> str:
     """The name of a piece of an archive; the first has the archive's own."""
     return f"{archive}.{number}" if number else archive

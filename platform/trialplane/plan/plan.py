@@ -18,7 +18,7 @@ from trialplane.plan import pack as packing
 from trialplane.plan.pack import Pack
 from trialplane.spec import entrypoint
 from trialplane.spec.jobs import Job
-from trialplane.wire import progress
+from trialplane.wire import cluster, progress
 from trialplane.wire.records import RunStatus
 from trialplane.wire.states import RunState
 
@@ -63,6 +63,11 @@ class Plan:
     job: Job
     pack: Pack
     provenance: Provenance
+
+    @property
+    def code_maps(self) -> tuple[str, ...]:
+        """Names of the ConfigMaps in which the code travels, one for each of its parts."""
+        return tuple(cluster.code_map(self.run, number) for number in range(len(self.pack.parts)))
 
     def submission(self, submitted: float) -> dict[str, Any]:
         """The facts of the submission as the run's folder keeps them; `submitted` in seconds since the epoch."""

@@ -43,7 +43,7 @@ def controller(plan: Plan, site: Site) -> dict[str, Any]:
         "name": "ray-head",
         "image": site.images.controller,
         "imagePullPolicy": site.images.pull_policy,
-        "env": variables.controller(site, Saving.of(job, site)),
+        "env": variables.controller(site, Saving.of(job, site.checkpoints)),
         "resources": sizes.resources(sizes.controller_cpus(job, site), sizes.controller_memory(job, site), site.overcommit),
         "securityContext": locked(),
         "volumeMounts": [
@@ -97,7 +97,7 @@ def autoscales(job: Job, site: Site) -> bool:
 
 def trial(plan: Plan, site: Site, role: Role) -> dict[str, Any]:
     """Template of a pod of a role, in which one trial, or one node of a trial, or one worker runs at a time."""
-    saving = Saving.of(plan.job, site)
+    saving = Saving.of(plan.job, site.checkpoints)
     need, placement = role.resources, role.cluster
     resources = sizes.resources(need.cpus, sizes.mib(sizes.trial_memory(role)), site.overcommit)
     if need.gpus:
@@ -278,7 +278,7 @@ def _claim(name: str, claim: str, read_only: bool = False) -> dict[str, Any]:
 
 def _code(plan: Plan) -> dict[str, Any]:
     """The volume with the packed code; of several ConfigMaps one folder is made, which exists once all of them do."""
-    maps = [{"name": cluster.code_map(plan.run, part)} for part in range(len(plan.pack.parts))]
+    maps = [{"name": name} for name in plan.code_maps]
     if len(maps) == 1:
         return {"name": "code", "configMap": maps[0]}
     return {"name": "code", "projected": {"sources": [{"configMap": one} for one in maps]}}

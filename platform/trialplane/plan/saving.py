@@ -1,4 +1,4 @@
-"""Where the trials of a run save checkpoints in a cluster, and their grace period. Pure: from a job and a site.
+"""Where the trials of a run save checkpoints in a cluster, and their grace period. Pure: from a job and what the chart has.
 
 A volume at `wire.cluster.CHECKPOINTS`, or a URL: the job's own, else the chart's. Where there is neither, the volume is the
 pod's: a trial whose process died finds its checkpoint, one whose pod was lost does not.
@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from trialplane.plan.site import Site
+from trialplane.plan.site import Checkpoints
 from trialplane.spec.jobs import Job
 from trialplane.wire import cluster
 
@@ -39,15 +39,15 @@ class Saving:
     secret: str = ""
 
     @classmethod
-    def of(cls, job: Job, site: Site) -> Saving | None:
-        """Of a run; None when its trials save nothing."""
+    def of(cls, job: Job, chart: Checkpoints) -> Saving | None:
+        """Of a run, where the chart says this; None when its trials save nothing."""
         if not job.keeps_checkpoints:
             return None
-        url = job.checkpoints.url or site.checkpoints.url
-        grace = job.grace(site.checkpoints.grace)
+        url = job.checkpoints.url or chart.url
+        grace = job.grace(chart.grace)
         if url:
-            return cls(url, grace, secret=site.checkpoints.secret)
-        return cls(cluster.CHECKPOINTS, grace, claim=site.checkpoints.claim)
+            return cls(url, grace, secret=chart.secret)
+        return cls(cluster.CHECKPOINTS, grace, claim=chart.claim)
 
     @property
     def is_volume(self) -> bool:
@@ -86,9 +86,9 @@ def none_of(run: str) -> str:
     return f"{run} has saved no checkpoint to start from; `platform logs {run}` shows how far it came"
 
 
-def warnings(job: Job, site: Site) -> Iterator[str]:
+def warnings(job: Job, chart: Checkpoints) -> Iterator[str]:
     """A warning for the user before the run starts."""
-    saving = Saving.of(job, site)
+    saving = Saving.of(job, chart)
     if saving is not None and saving.is_volume and not saving.claim:
         yield (
             f"the chart has no volume for checkpoints, so they are lost with their pod, and {job.loss}; "

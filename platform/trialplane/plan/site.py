@@ -96,6 +96,7 @@ class Site(_Part):
         autoscale: used where the job does not set it; not for a run in a queue, which admits all of its pods at once.
         node_selector, tolerations: added to those of every job's trial pods.
         env: variables for all pods of runs, a proxy's for example.
+        run_ttl: seconds for which a Run that has ended is kept; 0 for ever.
     """
 
     version: str
@@ -118,6 +119,7 @@ class Site(_Part):
     node_selector: dict[str, str] = Field(default_factory=dict)
     tolerations: tuple[dict[str, Any], ...] = ()
     env: dict[str, str] = Field(default_factory=dict)
+    run_ttl: float = Field(default=0.0, ge=0)
 
     @classmethod
     def read(cls, text: str, namespace: str) -> Site:

@@ -17,13 +17,12 @@ GROUP_LABEL = "ray.io/group"  # KubeRay's, on each pod: the worker group that it
 # Annotations of a run's RayJob.
 CODE_HASH = f"{GROUP}/code-hash"
 SPEC_HASH = f"{GROUP}/spec-hash"
-# Of the ConfigMap with the first part of its code, where there are more.
-CODE_PARTS = f"{GROUP}/code-parts"
 
 # Values of ROLE.
 CONTROLLER = "controller"  # the head pod
 TRIAL = "trial"  # a worker pod, and the pod of `platform doctor`
 SUBMITTER = "submitter"
+OPERATOR = "operator"  # of the chart: it follows the Runs
 
 # The one object by which the laptop finds what the chart installed in a namespace: a ConfigMap of this name.
 SITE = "trialplane"

@@ -36,7 +36,7 @@ LEDGER_JOB = "job"
 LEDGER_SUBMISSION = "submission"
 LEDGER_CODE = "code"  # the packed folder, base64
 LEDGER_STATUS = "status"  # the last RunStatus
-LEDGER_DESIRED = "desired"  # a `Desired`; written by the gateway, read by the controller
+LEDGER_DESIRED = "desired"  # a `Desired`; written by the operator, read by the controller
 
 
 def ledger_lock(run: str) -> int:

@@ -1,4 +1,4 @@
-"""All runs in PostgreSQL, as the gateway serves them.
+"""All runs in PostgreSQL, as the gateway serves them and the operator records them.
 
 It writes submissions, before there is a controller to do so, and desired states; it deletes only whole runs, under the lock
 that a controller would need.
@@ -26,7 +26,7 @@ from trialplane.spec.jobs import Job
 from trialplane.wire import attempts as reading
 from trialplane.wire import labels, records
 from trialplane.wire.attempts import Attempt
-from trialplane.wire.records import Desired, TrialRow
+from trialplane.wire.records import Desired, RunStatus, TrialRow
 from trialplane.wire.states import RunState
 
 POOL = 4  # connections
@@ -48,6 +48,25 @@ class Known:
     job: str
     submitted: float
     state: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Recorded:
+    """What the ledger has of one run at one moment.
+
+    Attributes:
+        job: as resolved.
+        submission: the facts of it.
+        status: the last one that a controller wrote, or that of a run without one.
+        desired: the desired state.
+        alive: whether a controller works on it.
+    """
+
+    job: Job
+    submission: Mapping[str, Any]
+    status: RunStatus
+    desired: Desired
+    alive: bool
 
 
 class Archive:
@@ -92,6 +111,32 @@ class Archive:
         """
         with self._connected(run) as (connection, mine):
             return tables.document(connection, mine, name)
+
+    def recorded(self, run: str) -> Recorded | None:
+        """What the ledger has of a run, or None.
+
+        Raises:
+            LedgerCorrupt: it cannot be read.
+        """
+        # First: a controller that ends after this has its last status read, so that no run looks killed that was not.
+        alive = self.is_alive(run)
+        try:
+            with self._connected(run) as (connection, mine):
+                described, submission, status, desired = (
+                    tables.document(connection, mine, name) or {}
+                    for name in (labels.LEDGER_JOB, labels.LEDGER_SUBMISSION, labels.LEDGER_STATUS, labels.LEDGER_DESIRED)
+                )
+            job = jobs.read(described)
+            last = records.from_dict(RunStatus, status) if status else planning.pending(run, job, 0.0)
+            found = Recorded(job, submission, last, records.from_dict(Desired, desired), alive)
+            for record in (found.status, found.desired):
+                if wrong := records.misfit(record):
+                    raise ValueError(f"{type(record).__name__}.{wrong} is {getattr(record, wrong)!r:.60}")
+            return found
+        except errors.RunNotFound:
+            return None
+        except ValueError as error:
+            raise errors.LedgerCorrupt(f"what the ledger has of {run} cannot be read: {error}") from error
 
     def code(self, run: str) -> bytes | None:
         """The packed code of a run."""

@@ -1,0 +1,265 @@
+"""The CustomResourceDefinition of a Run, made of the models. Pure; `python -m trialplane.plan.crd` prints it.
+
+Kubernetes takes structural schemas only: no references, one type for each value, nothing that depends on another value. So
+the fields of the three kinds of job are merged, and what may be of several types is left open, with its description. What
+the schema lets through the reconciler checks as `platform validate` does.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import yaml
+from pydantic import TypeAdapter
+
+from trialplane.plan import run as runs
+from trialplane.plan.run import Asked, Status
+from trialplane.spec import jobs
+from trialplane.wire import cluster
+
+Schema = dict[str, Any]
+
+_OPEN = "x-kubernetes-preserve-unknown-fields"
+_INT_OR_STRING = "x-kubernetes-int-or-string"
+_RULES = "x-kubernetes-validations"
+_BOUNDS = {"minimum": max, "maximum": min, "minLength": max, "maxLength": min, "minItems": max, "maxItems": min}
+_TYPES: Mapping[type, str] = {str: "string", bool: "boolean", int: "integer", float: "number"}
+
+
+def definition() -> Schema:
+    """The object, as the chart installs it."""
+    group = cluster.GROUP
+    columns = [
+        {"name": "Kind", "type": "string", "jsonPath": ".spec.job.kind", "description": "Of the job."},
+        {"name": "State", "type": "string", "jsonPath": ".status.state", "description": "What it is."},
+        {"name": "Ended", "type": "string", "jsonPath": ".status.progress", "description": "Trials that ended, of all."},
+        {"name": "Best", "type": "string", "jsonPath": ".status.best", "description": "Of the best trial."},
+        {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
+        {"name": "Reason", "type": "string", "jsonPath": ".status.reason", "priority": 1, "description": "Why."},
+    ]
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"runs.{group}"},
+        "spec": {
+            "group": group,
+            "scope": "Namespaced",
+            "names": {
+                "kind": runs.KIND,
+                "listKind": f"{runs.KIND}List",
+                "plural": "runs",
+                "singular": "run",
+                "shortNames": ["trun"],
+                "categories": ["trialplane"],
+            },
+            "versions": [
+                {
+                    "name": runs.VERSION,
+                    "served": True,
+                    "storage": True,
+                    "subresources": {"status": {}},
+                    "additionalPrinterColumns": columns,
+                    "schema": {"openAPIV3Schema": _whole()},
+                }
+            ],
+        },
+    }
+
+
+def _whole() -> Schema:
+    spec, status = structural(_model(Asked), keep_defaults=True), structural(_model(Status))
+    spec["description"] = "What is to be run, and what it is to be now."
+    status["description"] = "What it is; written by the operator."
+    spec["properties"]["job"] = {**_job(), "description": spec["properties"]["job"]["description"]}
+    spec["properties"]["submission"][_OPEN] = True
+    spec["properties"]["code"][_RULES] = [
+        _rule("self == oldSelf", "the code of a run cannot change; submit it under another name"),
+    ]
+    spec[_RULES] = [
+        _rule("!has(self.parallel) || self.job.kind != 'train'", "the ranks of a training are fixed: leave parallel out"),
+        _rule("self.resumes >= oldSelf.resumes", "resumes counts up"),
+    ]
+    conditions = status["properties"]["conditions"]
+    conditions.update({"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]})
+    name = "self.metadata.name"
+    return {
+        "type": "object",
+        "description": "A study, a training or a collection of trialplane, as it was submitted.",
+        "required": ["spec"],
+        "properties": {
+            "apiVersion": {"type": "string"},
+            "kind": {"type": "string"},
+            "metadata": {"type": "object"},
+            "spec": spec,
+            "status": status,
+        },
+        _RULES: [
+            _rule(
+                f"{name}.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$') && {name}.size() <= 47",
+                "the name of a run has at most 47 lower-case letters, digits and -, begins with a letter and ends in no -",
+            ),
+            _rule(
+                f"self.spec.code.configMaps[0] == {name} + '-code'",
+                "spec.code.configMaps must begin with the name of the run with -code",
+            ),
+        ],
+    }
+
+
+def _job() -> Schema:
+    """The fields of all kinds, merged; those that only some kinds have say which."""
+    kinds = {name: structural(_model(kind)) for name, kind in jobs.CLASSES.items()}
+    for schema in kinds.values():
+        for key, field in schema["properties"].items():
+            having = [name for name, other in kinds.items() if key in other["properties"]]
+            if len(having) < len(kinds):
+                field["description"] = f"({', '.join(having)}) {field.get('description', '')}".strip()
+    merged = _union(list(kinds.values()))
+    merged["properties"]["kind"] = {
+        "type": "string",
+        "enum": list(kinds),
+        "description": "What the job is: hpo, a search for good hyper-parameters; train, one training of many ranks; "
+        "collect, results that workers make for a learner.",
+    }
+    merged[_RULES] = [
+        _rule(
+            "self.kind == oldSelf.kind && self.name == oldSelf.name",
+            "a run keeps its job; submit another under another name",
+        )
+    ]
+    return merged
+
+
+def _rule(rule: str, message: str) -> Schema:
+    return {"rule": rule, "message": message}
+
+
+def _model(model: Any) -> Schema:
+    return TypeAdapter(model).json_schema(by_alias=True)
+
+
+def structural(schema: Mapping[str, Any], *, keep_defaults: bool = False) -> Schema:
+    """A schema of pydantic's as a structural one.
+
+    Args:
+        schema: with its definitions.
+        keep_defaults: whether the API server fills in defaults.
+    """
+    return _Converter(schema.get("$defs", {}), keep_defaults).convert(schema)
+
+
+class _Converter:
+    """Converts what refers to the same definitions."""
+
+    def __init__(self, definitions: Mapping[str, Any], keep_defaults: bool) -> None:
+        self._definitions = definitions
+        self._keep_defaults = keep_defaults
+
+    def convert(self, schema: Mapping[str, Any]) -> Schema:
+        """One schema, whatever it is."""
+        if "$ref" in schema:
+            found = self._definitions[schema["$ref"].rpartition("/")[2]]
+            schema = {**found, **{key: value for key, value in schema.items() if key != "$ref"}}
+        forms = schema.get("anyOf") or schema.get("oneOf")
+        if forms:
+            made = _union([self.convert(form) for form in forms])
+        elif isinstance(schema.get("type"), list):
+            made = _union([{"type": one} for one in schema["type"]])
+        else:
+            made = self._plain(schema)
+        if schema.get("description"):
+            made["description"] = schema["description"]
+        if self._keep_defaults and schema.get("default") not in (None, {}, []):
+            made["default"] = schema["default"]
+        return made
+
+    def _plain(self, schema: Mapping[str, Any]) -> Schema:
+        values = [schema["const"]] if "const" in schema else schema.get("enum")
+        kind = schema.get("type") or (_TYPES.get(type(values[0])) if values else None)
+        if kind == "null":
+            return {"nullable": True}
+        if kind is None:
+            return {_OPEN: True}
+        made: Schema = {"type": kind}
+        if values:
+            made["enum"] = list(values)
+        for key in ("pattern", "format", *_BOUNDS):
+            if key in schema:
+                made[key] = schema[key]
+        for key, bound in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
+            if key in schema and _BOUNDS[bound](schema[key], made.get(bound, schema[key])) == schema[key]:
+                made |= {bound: schema[key], key: True}
+        if kind == "array":
+            made["items"] = self.convert(schema.get("items", {}))
+        if kind == "object":
+            made |= self._fields(schema)
+        return made
+
+    def _fields(self, schema: Mapping[str, Any]) -> Schema:
+        """What an object holds: named fields, or any with values of one schema."""
+        if "properties" in schema:
+            made: Schema = {"properties": {key: self.convert(field) for key, field in schema["properties"].items()}}
+            return made | ({"required": list(schema["required"])} if schema.get("required") else {})
+        free = [*schema.get("patternProperties", {}).values()]
+        if isinstance(schema.get("additionalProperties"), dict):
+            free.append(schema["additionalProperties"])
+        return {"additionalProperties": _union([self.convert(one) for one in free])} if free else {_OPEN: True}
+
+
+def _union(forms: Sequence[Schema]) -> Schema:
+    """The schema of what fits one of several, as narrow as a structural one can be."""
+    nullable = {"nullable": True} if any(form.get("nullable") for form in forms) else {}
+    found = [{key: value for key, value in form.items() if key != "nullable"} for form in forms]
+    found = [form for form in found if form]
+    texts = list(dict.fromkeys(form["description"] for form in found if form.get("description")))
+    described = {"description": " Or: ".join(texts)} if texts else {}
+    kinds = {form.get("type") for form in found}
+    if kinds == {"integer", "string"}:
+        return {_INT_OR_STRING: True, **described, **nullable}
+    if kinds == {"integer", "number"}:
+        kinds = {"number"}
+    if len(kinds) != 1 or None in kinds:
+        return {_OPEN: True, **described, **nullable}
+    (kind,) = kinds
+    if len(found) == 1:
+        return _with_null({**found[0], **nullable})
+    made: Schema = {"type": kind, **described, **nullable}
+    for key in ("enum", "pattern", "format", *_BOUNDS, "exclusiveMinimum", "exclusiveMaximum"):
+        values = [form.get(key) for form in found]
+        if all(value == values[0] for value in values) and values[0] is not None:
+            made[key] = values[0]
+        elif key == "enum" and None not in values:
+            made[key] = list(dict.fromkeys(one for value in values if value for one in value))
+    if kind == "array":
+        made["items"] = _union([form["items"] for form in found])
+    if kind == "object":
+        made |= _objects(found)
+    return _with_null(made)
+
+
+def _with_null(schema: Schema) -> Schema:
+    """A schema without its list of values if it may be null, which the API server refuses beside any list."""
+    return {key: value for key, value in schema.items() if key != "enum" or not schema.get("nullable")}
+
+
+def _objects(forms: Sequence[Schema]) -> Schema:
+    """The fields of several objects, of which those of all are required that each requires."""
+    if any("properties" not in form for form in forms):
+        free = [form["additionalProperties"] for form in forms if "additionalProperties" in form]
+        return {"additionalProperties": _union(free)} if len(free) == len(forms) else {_OPEN: True}
+    keys = dict.fromkeys(key for form in forms for key in form["properties"])
+    fields = {key: _union([form["properties"][key] for form in forms if key in form["properties"]]) for key in keys}
+    required = [key for key in forms[0].get("required", ()) if all(key in form.get("required", ()) for form in forms)]
+    return {"properties": fields} | ({"required": required} if required else {})
+
+
+def as_yaml() -> str:
+    """The file of the chart."""
+    head = "# Made by `python -m trialplane.plan.crd`, from the models of the job and of the Run; do not edit.\n"
+    return head + yaml.safe_dump(definition(), sort_keys=False, allow_unicode=True, width=120)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(as_yaml())

@@ -1,0 +1,155 @@
+"""What is to be done next for a Run. Pure: a view → actions, each of which may be done twice.
+
+Between any two actions the reconciler may be killed; what it then sees makes it go on. So a start is recorded before its
+RayJob is made, the RayJob is made last, and a stop is in the ledger before anything is removed. A stop that was begun is
+completed before the run goes on.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from trialplane.client import phases
+from trialplane.plan import rayjob
+from trialplane.reconciler.view import View
+from trialplane.wire import cluster as names
+from trialplane.wire.states import RunState
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """Writes the submission into the ledger; with `new` no run may have its name."""
+
+    new: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Desire:
+    """Changes fields of the desired state in the ledger."""
+
+    changed: Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Adopt:
+    """Makes the Run the owner of the ConfigMaps with its code, which then go with it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Describe:
+    """Makes the ConfigMap with the spec that the pods read."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Start:
+    """Makes the RayJob."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Resize:
+    """Patches the RayCluster, so that it has another number of pods."""
+
+    patch: tuple[Mapping[str, Any], ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Remove:
+    """Removes the RayJob, with its pods, and the ConfigMap with the spec."""
+
+
+Action = Record | Desire | Adopt | Describe | Start | Resize | Remove
+
+
+def is_due(view: View) -> bool:
+    """Whether the run is to be started, if nothing is wrong with it."""
+    if view.is_deleted or view.read.asked is None or view.read.job is None:
+        return False
+    return view.asked.desired is RunState.RUNNING and view.ray_job is None and not view.alive and not view.is_settled
+
+
+def decide(view: View) -> tuple[Action, ...]:
+    """What is to be done now; nothing when all is as it should be, or when something must happen first."""
+    if view.is_deleted or view.read.asked is None:
+        return ()
+    if view.asked.desired is not RunState.RUNNING:
+        return _stop(view)
+    if view.problem is not None:
+        return (Adopt(),) if view.has_orphans else ()  # so that the code of a Run that never ran goes with it
+    if is_due(view):
+        start = {"state": RunState.RUNNING, "parallel": view.asked.parallel}
+        return (Record(new=view.recorded is None), Desire(start), Adopt(), Describe(), Start())
+    if view.mine is None:
+        return (Remove(),) if view.has_spec and view.ray_job is None and not view.alive else ()
+    if phases.is_deleted(view.mine):
+        return ()
+    if view.is_stopping or view.start != view.asked.resumes:  # of a start that is over, or is coming to its end
+        return () if view.is_active and not (view.is_stopping and not view.alive) else (Remove(),)
+    if view.is_over:
+        return (Remove(),) if view.is_expired else ()
+    return _follow(view)
+
+
+def _stop(view: View) -> tuple[Action, ...]:
+    """Has the run end as it is asked to: cleanly, unless there is no controller that could, or `now`."""
+    made: list[Action] = []
+    wanted = view.asked.desired
+    if view.is_recorded and view.recorded is not None:
+        ended = view.is_current and view.recorded.status.state.is_ended
+        if not ended and view.recorded.desired.state not in (wanted, RunState.CANCELLED):
+            made.append(Desire({"state": wanted}))
+    if view.mine is None:
+        leftover = view.ray_job is None and view.has_spec and not view.alive
+        return (*made, Remove()) if leftover else tuple(made)
+    if not phases.is_deleted(view.mine) and (view.asked.now or not view.alive):
+        made.append(Remove())
+    return tuple(made)
+
+
+def _follow(view: View) -> tuple[Action, ...]:
+    """Has a run that works be as wide as asked: first in the ledger, which the controller reads, then in pods."""
+    if view.recorded is None or not view.alive:
+        return ()
+    if view.recorded.desired.parallel != view.asked.parallel:
+        return (Desire({"parallel": view.asked.parallel}),)
+    patch = _resized(view)
+    return (Resize(tuple(patch)),) if patch else ()
+
+
+def _resized(view: View) -> list[dict[str, Any]]:
+    """The JSON patch by which the first role's pods become as many as they should be; nothing if they are, or must wait.
+
+    A pod with a slot may run a trial. So fewer pods wait until the controller reports that many slots, and which pods have
+    one.
+    """
+    if view.ray_cluster is None or view.recorded is None:
+        return []
+    spec = view.ray_cluster["spec"]
+    width = view.asked.parallel or view.job.width
+    role = view.job.widened(width).roles()[0]
+    group = spec["workerGroupSpecs"][0]
+    if group["groupName"] != names.group(role.name):
+        return []
+    status, pods = view.recorded.status, view.pods
+    if len(pods) > role.pods and status.parallel != width and not view.asked.now:
+        return []
+    spare = [pod for pod in pods if view.asked.now or pod not in status.nodes]
+    surplus = spare[: max(0, len(pods) - role.pods)]
+    # Ray's autoscaler too would remove a pod with a trial for a lower bound, when all have one.
+    count = role.pods if view.asked.now else max(role.pods, len(pods) - len(surplus))
+    autoscale = bool(spec.get("enableInTreeAutoscaling"))
+    target = rayjob.Replicas.of(count, autoscale)
+    fields = {"maxReplicas": target.most}
+    if not autoscale:  # else Ray chooses: a pod that has not started, then the one that is idle the longest
+        fields |= {"minReplicas": target.least, "replicas": target.now}
+    if all(group.get(name) == value for name, value in fields.items()):
+        return []
+    place = "/spec/workerGroupSpecs/0"
+    # The test fails if another group has taken its place.
+    patch: list[dict[str, Any]] = [{"op": "test", "path": f"{place}/groupName", "value": names.group(role.name)}]
+    patch += [{"op": "add", "path": f"{place}/{name}", "value": value} for name, value in fields.items()]
+    if not autoscale:
+        # Otherwise KubeRay would choose without knowing which pods have a trial; it also keeps the previous list.
+        patch.append({"op": "add", "path": f"{place}/scaleStrategy", "value": {"workersToDelete": surplus}})
+    return patch

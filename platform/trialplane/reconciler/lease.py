@@ -1,0 +1,105 @@
+"""Which of several operators works: the one that holds a Lease, as Kubernetes' own controllers have it.
+
+A Lease is a lock in the API server: taking it over is one patch that fails if anybody changed it since it was read. (kopf's
+peering is none: peers announce themselves and pause, for a while both of them, and it needs a CRD of its own.) Clocks are
+not compared: a Lease has run out when it did not change for its time on the clock of whoever waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import logging
+import time
+from collections.abc import Callable
+
+from trialplane.client import kinds
+from trialplane.client.cluster import Cluster
+from trialplane.errors import TrialplaneError
+
+DURATION = 15  # seconds after which a Lease that is not renewed may be taken over
+RENEWAL = 10.0  # seconds after which a holder that could not renew it stops; less than that, so that two never work
+PAUSE = 2.0  # seconds between tries
+_logger = logging.getLogger(__name__)
+
+
+class LeaseLost(TrialplaneError):
+    """The Lease could not be renewed in time, or another one has it."""
+
+
+class Lease:
+    """One Lease as one of its candidates sees it.
+
+    Args:
+        cluster: its namespace.
+        name: of the Lease.
+        holder: name of this candidate, unlike any other's.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(self, cluster: Cluster, name: str, holder: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._cluster = cluster
+        self._name = name
+        self._holder = holder
+        self._clock = clock
+        self._seen = ""  # its version when it was seen to change last, and when that was
+        self._changed = 0.0
+
+    def hold(self) -> bool:
+        """Takes or renews it; False while another one has it.
+
+        Raises:
+            TargetError: the API server could not be reached, or another one was quicker.
+        """
+        now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        spec = {"holderIdentity": self._holder, "leaseDurationSeconds": DURATION, "renewTime": now}
+        found = self._cluster.read(kinds.LEASE, self._name)
+        if found is None:
+            thing = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": self._name}}
+            self._cluster.create(kinds.LEASE, {**thing, "spec": {**spec, "acquireTime": now}})
+            return True
+        version, holder = found["metadata"]["resourceVersion"], (found.get("spec") or {}).get("holderIdentity")
+        if version != self._seen:
+            self._seen, self._changed = version, self._clock()
+        if holder and holder != self._holder and self._clock() - self._changed < DURATION:
+            return False
+        if holder != self._holder:
+            spec["acquireTime"] = now
+        self._cluster.patch(kinds.LEASE, self._name, {"metadata": {"resourceVersion": version}, "spec": spec})
+        return True
+
+    def release(self) -> None:
+        """Gives it up at once, if it is held."""
+        found = self._cluster.read(kinds.LEASE, self._name)
+        if found is not None and (found.get("spec") or {}).get("holderIdentity") == self._holder:
+            version = found["metadata"]["resourceVersion"]
+            self._cluster.patch(
+                kinds.LEASE, self._name, {"metadata": {"resourceVersion": version}, "spec": {"holderIdentity": ""}}
+            )
+
+
+async def lead(lease: Lease, leads: asyncio.Event, pause: float = PAUSE, renewal: float = RENEWAL) -> None:
+    """Sets `leads` when the Lease is held, and renews it for ever.
+
+    Raises:
+        LeaseLost: it was held and is no more; whoever works must stop at once.
+    """
+    clock = asyncio.get_running_loop().time
+    renewed = clock()
+    while True:
+        begun = clock()
+        try:
+            held = await asyncio.wait_for(asyncio.to_thread(lease.hold), renewal)
+        except (TrialplaneError, TimeoutError) as error:
+            _logger.warning("the Lease could not be %s: %s", "renewed" if leads.is_set() else "taken", error)
+        else:
+            if held:
+                renewed = begun
+                if not leads.is_set():
+                    _logger.info("this operator leads")
+                    leads.set()
+            elif leads.is_set():
+                raise LeaseLost("another operator holds the Lease")
+        if leads.is_set() and clock() - renewed >= renewal:
+            raise LeaseLost(f"the Lease was not renewed for {renewal:.0f} s")
+        await asyncio.sleep(pause)

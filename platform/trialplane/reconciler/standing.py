@@ -1,0 +1,161 @@
+"""The status of a Run, from what there is of it. Pure."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator
+from typing import Any, Literal, cast
+
+from trialplane.client import phases
+from trialplane.plan import run as runs
+from trialplane.plan.run import Condition, State, Status
+from trialplane.reconciler.view import View
+from trialplane.wire.records import RunStatus
+from trialplane.wire.states import RunState
+
+_ENDED = ("Succeeded", "Failed", "Cancelled")
+
+
+def status(view: View, now: float) -> Status:
+    """The status that the Run should have.
+
+    Args:
+        view: of the Run, when there is nothing left to do.
+        now: seconds since the epoch.
+    """
+    state, reason = _state(view)
+    before, known = view.status, view.recorded.status if view.is_recorded and view.recorded is not None else None
+    job, current = view.read.job, known if view.is_current else None
+    total = current.trials if current else job.trials if job else before.total
+    ended = known.ended_trials if known else before.ended
+    return Status(
+        state=state,
+        reason=reason,
+        ended=ended,
+        total=total,
+        progress=f"{ended}/{total}" if total else "",
+        best=_best(known) if known else before.best,
+        since=before.since if before.since and before.state == state else moment(now),
+        started=view.started,
+        resumes=view.resumes,
+        observedGeneration=view.generation,
+        conditions=tuple(_conditions(view, state, reason, now)),
+    )
+
+
+def explained(view: View, reason: str, message: str, now: float) -> Status:
+    """The status as it was, with what keeps the reconciler from knowing more or doing more.
+
+    Args:
+        view: of the Run.
+        reason: in one word.
+        message: for people.
+        now: seconds since the epoch.
+    """
+    kept = [one for one in view.status.conditions if one.type != runs.READY]
+    ready = _condition(view, runs.READY, "False", reason, message, now)
+    return view.status.model_copy(
+        update={
+            "reason": message,
+            "since": view.status.since or moment(now),
+            "observedGeneration": view.generation,
+            "conditions": tuple(sorted([*kept, ready], key=lambda one: one.type)),
+        }
+    )
+
+
+def moment(seconds: float) -> str:
+    """A time as Kubernetes writes it."""
+    return datetime.datetime.fromtimestamp(seconds, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _state(view: View) -> tuple[State, str]:
+    """The state, and why it is that."""
+    problem, known = view.problem, view.recorded.status if view.recorded is not None else None
+    if problem is not None and view.mine is None and not view.is_recorded:
+        return "Invalid", problem.message
+    if view.read.asked is None or view.read.job is None:
+        return (view.status.state if view.status.started else "Invalid"), problem.message if problem else ""
+    if view.mine is not None:
+        return _of_ray_job(view, known)
+    if view.alive and known is not None:
+        return _named(known.state), known.reason or "its pods are gone, and its controller is ending"
+    if known is not None and view.is_current and known.state.is_ended:
+        return _named(known.state), known.reason
+    wanted = view.asked.state
+    if wanted != "Running":
+        again = f"`platform resume {view.name}` continues it"
+        return wanted, f"paused by the user; {again}" if wanted == "Paused" else "cancelled by the user"
+    if view.is_settled:
+        if known is not None and view.is_current:
+            return _named(known.state), known.reason
+        return view.status.state, view.status.reason
+    return "Pending", problem.message if problem else "its pods are about to be made"
+
+
+def _of_ray_job(view: View, known: RunStatus | None) -> tuple[State, str]:
+    """The state of a run that has a RayJob."""
+    ray_job = view.mine
+    if ray_job is None:
+        raise ValueError(f"{view.name} has no RayJob")
+    if view.is_current and known is not None:
+        return _named(known.state), _joined(known.reason, view.why if view.alive else "")
+    if phases.is_deleted(ray_job):
+        if view.asked.state == "Running":
+            return "Pending", "the pods of its former start are being removed"
+        return view.asked.state, "its pods are being removed"
+    state = phases.state(ray_job)
+    if state is RunState.FAILED:
+        reason = phases.explanation(ray_job) or view.why
+        return "Failed", f"{reason}; see `platform logs {view.name}`, also with --submitter"
+    if state in (RunState.SUCCEEDED, RunState.PAUSED):
+        return _named(state), ""
+    if state is RunState.UNKNOWN:
+        return "Unknown", f"KubeRay reports {phases.phase(ray_job)}, which this version does not know"
+    begun = state is RunState.RUNNING and known is not None and known.started is not None
+    return "Pending", view.why or ("the controller is restarting" if begun else "the controller is starting")
+
+
+def _conditions(view: View, state: State, reason: str, now: float) -> Iterator[Condition]:
+    """The conditions in the order of their names."""
+    problem = view.problem
+    if problem is not None:
+        yield _condition(view, runs.ACCEPTED, "False", problem.reason, problem.message, now)
+    elif view.read.job is not None and view.is_ignored:
+        message = "spec.job was changed while the run works; the change counts when spec.resumes is raised"
+        yield _condition(view, runs.ACCEPTED, "False", "NeedsResume", message, now)
+    else:
+        yield _condition(view, runs.ACCEPTED, "True", "Accepted", "", now)
+    ended = state in _ENDED
+    yield _condition(view, runs.ENDED, "True" if ended else "False", state, reason if ended else "", now)
+    known = view.recorded.status if view.recorded is not None else None
+    works = view.alive and known is not None and known.slots_ready >= known.slots and not view.why
+    if works:
+        yield _condition(view, runs.READY, "True", "Working", "", now)
+    else:
+        waits = view.mine is not None and not view.is_over and view.why
+        suspended = waits and (view.mine or {}).get("spec", {}).get("suspend")
+        why = "Queued" if suspended else "PodsWaiting" if waits else state
+        yield _condition(view, runs.READY, "False", why, reason, now)
+
+
+def _condition(view: View, kind: str, holds: Literal["True", "False"], reason: str, message: str, now: float) -> Condition:
+    before = next((one for one in view.status.conditions if one.type == kind), None)
+    changed = moment(now) if before is None or before.status != holds else before.lastTransitionTime
+    fields: dict[str, Any] = {"lastTransitionTime": changed, "observedGeneration": view.generation}
+    return Condition(type=kind, status=holds, reason=reason, message=message, **fields)
+
+
+def _best(known: RunStatus) -> str:
+    if known.best is None:
+        return ""
+    pairs = zip(known.objectives, known.best.values, strict=False)
+    return ", ".join(f"{name}={value:.5g}" for name, value in pairs)
+
+
+def _named(state: RunState) -> State:
+    return cast(State, state.value.title())
+
+
+def _joined(*parts: str) -> str:
+    return "; ".join(part for part in parts if part)

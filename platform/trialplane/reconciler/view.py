@@ -1,0 +1,249 @@
+"""What there is of one Run at one moment: the Run, its RayJob, its record in the ledger. Pure.
+
+A Run is started once for each number of `spec.resumes`. The RayJob names the one that it was made for, and `status.resumes`
+and `status.started` keep it when the RayJob is gone. The ledger has when a start was begun, so a status is of this start if
+it was written after that.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from trialplane.client import changes as changing
+from trialplane.client import phases
+from trialplane.controller.store.archive import Recorded
+from trialplane.errors import SpecError
+from trialplane.plan import plan as planning
+from trialplane.plan import run as runs
+from trialplane.plan.run import Asked, Read, Status
+from trialplane.spec.jobs import Job
+from trialplane.wire import cluster as names
+from trialplane.wire.states import RunState
+
+Thing = Mapping[str, Any]
+
+# In the facts of a submission: of the Run that it is the record of, for another Run may get its name.
+UID = "uid"
+BEGUN = "begun"  # seconds since the epoch when its last start was recorded, before anything was made for that
+_UNSTARTED = (RunState.PENDING, RunState.RUNNING)
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """Why nothing is started: `reason` in one word, `message` for people."""
+
+    reason: str
+    message: str
+
+
+@dataclasses.dataclass(frozen=True)
+class View:
+    """What was read of a Run.
+
+    Attributes:
+        run: the object.
+        read: its spec and job, or what is wrong with them.
+        ray_job: of its name, whosever it is.
+        recorded: its record in the ledger, or that of an earlier Run of its name.
+        ray_cluster: of the RayJob.
+        pods: names of the pods of its first role that stay, the newest first.
+        has_spec: whether the ConfigMap with its spec is there.
+        why: why not all of its pods run, or "".
+        blocked: what was found wrong when it was to be started.
+        has_orphans: whether a ConfigMap with its code is there, and not this Run's yet.
+        now: seconds since the epoch.
+    """
+
+    run: Thing
+    read: Read
+    ray_job: Thing | None = None
+    recorded: Recorded | None = None
+    ray_cluster: Thing | None = None
+    pods: tuple[str, ...] = ()
+    has_spec: bool = False
+    why: str = ""
+    blocked: Problem | None = None
+    has_orphans: bool = False
+    now: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """The run's."""
+        return str(self.run["metadata"]["name"])
+
+    @property
+    def uid(self) -> str:
+        """The Run's."""
+        return str(self.run["metadata"]["uid"])
+
+    @property
+    def generation(self) -> int:
+        """Of its spec."""
+        return int(self.run["metadata"].get("generation") or 0)
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether it is being deleted."""
+        return phases.is_deleted(self.run)
+
+    @property
+    def asked(self) -> Asked:
+        """The spec of a Run without a problem."""
+        if self.read.asked is None:
+            raise ValueError(f"the spec of {self.name} cannot be read")
+        return self.read.asked
+
+    @property
+    def job(self) -> Job:
+        """The job of a Run without a problem."""
+        if self.read.job is None:
+            raise ValueError(f"the job of {self.name} cannot be read")
+        return self.read.job
+
+    @functools.cached_property
+    def status(self) -> Status:
+        """The last one that was written; an empty one if it cannot be read."""
+        try:
+            return Status.model_validate(self.run.get("status") or {})
+        except ValidationError:
+            return Status()
+
+    @property
+    def mine(self) -> Thing | None:
+        """The RayJob, if it is this Run's."""
+        if self.ray_job is None:
+            return None
+        owners = self.ray_job["metadata"].get("ownerReferences") or []
+        return self.ray_job if self.uid in [owner.get("uid") for owner in owners] else None
+
+    @property
+    def start(self) -> int | None:
+        """The `resumes` that its RayJob was made for; None without one."""
+        if self.mine is None:
+            return None
+        text = (self.mine["metadata"].get("annotations") or {}).get(runs.RESUMES, "0")
+        return int(text) if str(text).isdecimal() else 0
+
+    @property
+    def started(self) -> str | None:
+        """When it was started last."""
+        return self.status.started if self.mine is None else self.mine["metadata"].get("creationTimestamp")
+
+    @property
+    def resumes(self) -> int:
+        """The number that it was started for last."""
+        return max(self.status.resumes, self.start or 0)
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether the ledger's record is of this Run, or of an earlier one of its name that this one resumes."""
+        if self.recorded is None:
+            return False
+        resumes = self.read.asked is not None and self.read.asked.resumes > 0
+        return resumes or self.recorded.submission.get(UID) == self.uid
+
+    @property
+    def begun(self) -> float:
+        """When its last start was recorded, in seconds since the epoch; 0 if none was."""
+        if not self.is_recorded or self.recorded is None:
+            return 0.0
+        return float(self.recorded.submission.get(BEGUN, 0.0))
+
+    @property
+    def alive(self) -> bool:
+        """Whether a controller works on it."""
+        return self.recorded is not None and self.recorded.alive
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the ledger's status is of the last start: its controller lives, or ended after that."""
+        if self.recorded is None:
+            return False
+        if self.recorded.alive:
+            return True
+        if self.recorded.status.state in _UNSTARTED:
+            return False
+        return self.recorded.status.updated >= self.begun
+
+    @property
+    def is_over(self) -> bool:
+        """Whether its RayJob has nothing left to do."""
+        return self.mine is not None and not self.alive and (phases.is_over(self.mine) or self.is_current)
+
+    @property
+    def is_expired(self) -> bool:
+        """Whether its end is in its status, and what is left of its pods was kept for as long as the job says."""
+        if not self.is_over or not self.status.since or self.status.resumes != self.start:
+            return False
+        ended = self.status.state in ("Succeeded", "Failed", "Cancelled") or (
+            self.status.state == "Paused" and self.is_current
+        )
+        return ended and self.now >= (phases.moment(self.status.since) or 0.0) + self.job.cluster.ttl
+
+    @property
+    def is_active(self) -> bool:
+        """Whether a controller works on it or is being started."""
+        return self.alive or (self.mine is not None and not self.is_over)
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the ledger has that it is to stop, which nothing revokes before it has."""
+        return self.is_recorded and self.recorded is not None and self.recorded.desired.state is not RunState.RUNNING
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether a run without a RayJob has ended, or paused by itself, and was not resumed since."""
+        if self.asked.resumes > self.status.resumes or self.is_stopping:
+            return False
+        if self.status.state in ("Succeeded", "Failed") and (phases.moment(self.status.since) or 0.0) >= int(self.begun):
+            return True  # which its RayJob said
+        if self.recorded is None:
+            return False
+        return self.is_current and (self.is_recorded or self.recorded.status.state.is_ended)
+
+    @functools.cached_property
+    def problem(self) -> Problem | None:
+        """Why nothing is started or changed; None when all is well."""
+        if self.read.issues:
+            return Problem("Invalid", str(SpecError(self.read.issues)))
+        if self.ray_job is not None and self.mine is None and not self._is_leaving:
+            return Problem(
+                "NameTaken",
+                f"the RayJob {self.name} is not of this Run; if nobody needs it, `kubectl delete rayjob {self.name}`, else "
+                "give the Run another name",
+            )
+        return self._unlike() or self.blocked
+
+    @property
+    def _is_leaving(self) -> bool:
+        """Whether the RayJob is of an earlier Run of its name, with which it is being removed."""
+        metadata = {} if self.ray_job is None else self.ray_job["metadata"]
+        owners = metadata.get("ownerReferences") or []
+        return (runs.KIND, self.name) in [(owner.get("kind"), owner.get("name")) for owner in owners]
+
+    @property
+    def is_ignored(self) -> bool:
+        """Whether the job was changed since the start, without a resume."""
+        if self.mine is None or self.start != self.asked.resumes:
+            return False
+        annotations = self.mine["metadata"].get("annotations") or {}
+        return bool(annotations.get(names.SPEC_HASH) != planning.spec_hash(self.job))
+
+    def _unlike(self) -> Problem | None:
+        """Whether the ledger's record is of another job or other code."""
+        if self.recorded is None:
+            return None
+        old = self.recorded.job
+        same_code = str(self.recorded.submission.get("code_hash", "")) == self.asked.code.sha256
+        if not self.is_recorded:
+            lines = changing.changed_fields(old, self.job) + ([] if same_code else ["code: changed"])
+            return Problem("NameTaken", changing.refusal(self.name, lines)) if lines else None
+        issues = [issue.below("spec", "job") for issue in changing.unchangeable(old, self.job)]
+        if not same_code:
+            return Problem("Invalid", f"the code of {self.name} has changed; submit it under another name")
+        return Problem("Invalid", str(SpecError(issues))) if issues else None

@@ -1,0 +1,65 @@
+"""A Run as an object: what a plan becomes, and what is read of it, also after clients that drop every null.
+
+The API server's part, schema and rules, is in test_crd.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trialplane.plan import plan as planning
+from trialplane.plan import run as runs
+from trialplane.plan.plan import Provenance
+from trialplane.spec import jobs, load
+
+JOBS = sorted((Path(__file__).parents[2] / "jobs").glob("*/job.yaml"))
+STUDY = {
+    "kind": "hpo",
+    "name": "demo",
+    "objectives": [{"metric": "f1", "direction": "maximize"}],
+    "space": {"x": {"type": "categorical", "choices": [None, 1]}},
+}
+
+
+def dropped(value: Any) -> Any:
+    """What `kubectl apply` sends of a manifest, and what a merge patch makes of one: no field that is null."""
+    if isinstance(value, dict):
+        return {key: dropped(below) for key, below in value.items() if below is not None}
+    return value
+
+
+@pytest.mark.parametrize("file", JOBS, ids=[file.parent.name for file in JOBS])
+def test_a_shipped_job_is_read_as_it_was_planned(file: Path) -> None:
+    job = load.load_job(file.parent)
+    run, code = runs.manifests(planning.plan(job, file.parent, "a", Provenance("", "", "")), "team", 0.0)
+    for sent in (run, dropped(run)):
+        found = runs.read(sent)
+        assert found.issues == () and found.job == job
+    assert [code["metadata"]["name"]] == run["spec"]["code"]["configMaps"] == ["a-code"]
+
+
+def test_nulls_that_mean_something_are_kept() -> None:
+    job = jobs.read({**STUDY, "budget": {"failed_alike": None}, "params": {"rows": None, "net": {"a.b/c": None}, "lr": 1.0}})
+    fields = runs.job_fields(job)
+    assert sorted(fields["nulls"]) == ["/budget/failed_alike", "/params/net/a.b~1c", "/params/rows"]
+    run = {"metadata": {"name": "a"}, "spec": {**fields, "code": {"configMaps": ["a-code"], "sha256": "0" * 64}}}
+    assert runs.read(dropped(run)).job == job
+    run["spec"]["job"]["params"]["rows"] = 5
+    found = runs.read(dropped(run)).job
+    assert found is not None and found.params["rows"] == 5, "a field that was given wins"
+
+
+def test_all_complaints_come_at_once_with_their_paths() -> None:
+    job = {**STUDY, "trials": 0, "sampler": {"name": "tpee"}}
+    run = {"metadata": {"name": "A"}, "spec": {"job": job, "code": {"configMaps": ["A-code", "b"], "sha256": "0" * 64}}}
+    found = runs.read(run)
+    assert found.job is None
+    assert [issue.field for issue in found.issues] == [
+        "name",
+        "spec.code.configMaps.1",
+        "spec.job.sampler.name",
+        "spec.job.trials",
+    ]

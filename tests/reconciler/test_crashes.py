@@ -1,0 +1,129 @@
+"""The reconciler killed after each single effect and called again: objects and ledger are those of an undisturbed one.
+
+An effect is a request that changes something at the API server, or a write to the ledger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from trialplane.wire.states import RunState
+
+from .conftest import Team
+
+
+class Killed(BaseException):
+    """Ends the reconciler where it is, as SIGKILL would."""
+
+
+def _submit(team: Team) -> None:
+    team.apply()
+
+
+def _pause(team: Team) -> None:
+    team.change(state="Paused")
+
+
+def _cancel_now(team: Team) -> None:
+    team.change(state="Cancelled", now=True)
+
+
+def _go_on(team: Team) -> None:
+    team.change(state="Running")
+
+
+def _wider(team: Team) -> None:
+    team.change(parallel=5)
+
+
+def _end(team: Team) -> None:
+    team.namespace.end("a", RunState.SUCCEEDED)
+
+
+def _resume(team: Team) -> None:
+    job = {**team.cluster.objects["runs"]["a"]["spec"]["job"], "trials": 48}
+    team.change(job=job, resumes=1)
+
+
+def _lose_ray_job(team: Team) -> None:
+    team.cluster.remove("rayjobs", "a")
+
+
+LIVES: dict[str, list[Callable[[Team], None]]] = {
+    "submitted": [_submit],
+    "paused and continued": [_submit, _pause, _go_on],
+    "resumed": [_submit, _end, _resume],
+    "wider": [_submit, _wider],
+    "cancelled at once": [_submit, _cancel_now],
+    "made again": [_submit, _lose_ray_job],
+}
+
+
+def _watched(team: Team, effect: Callable[[], None]) -> None:
+    """Has `effect` called after each effect of the reconciler."""
+    for name in ("record", "desire"):
+        original = getattr(team.archive, name)
+
+        def after(*args: Any, original: Any = original, **named: Any) -> None:
+            original(*args, **named)
+            effect()
+
+        setattr(team.archive, name, after)
+    cluster = team.reconciler._cluster
+    call = cluster.call
+
+    def called(method: str, *args: Any, **named: Any) -> Any:
+        answer = call(method, *args, **named)
+        if method != "GET":
+            effect()
+        return answer
+
+    cluster.call = called  # type: ignore[method-assign]
+
+
+def _facts(team: Team) -> dict[str, Any]:
+    """What there is, without what differs from one undisturbed time to the next."""
+    study, status = team.namespace.studies["a"], team.status()
+    return {
+        "objects": {plural: sorted(things) for plural, things in team.cluster.objects.items()},
+        "made": team.made,
+        "desired": (study.desired, study.parallel, study.status.trials),
+        "status": {key: status.get(key) for key in ("state", "resumes", "total", "progress")},
+        "conditions": [(one["type"], one["status"], one["reason"]) for one in status["conditions"]],
+        "groups": [one["spec"]["workerGroupSpecs"][0]["replicas"] for one in team.cluster.objects["rayclusters"].values()],
+    }
+
+
+@pytest.mark.parametrize("life", LIVES)
+def test_killed_after_each_effect_it_makes_no_second_anything(life: str, make_team: Callable[[], Team]) -> None:
+    team, effects = make_team(), [0]
+
+    def count() -> None:
+        effects[0] += 1
+
+    _watched(team, count)
+    for change in LIVES[life]:
+        change(team)
+        team.settle()
+    expected, total = _facts(team), effects[0]
+    assert total >= 6, "what it does is no longer counted"
+    for last in range(1, total + 1):
+        team, left = make_team(), [last]
+
+        def kill(left: list[int] = left, last: int = last) -> None:
+            left[0] -= 1
+            if left[0] == 0:
+                raise Killed(last)
+
+        _watched(team, kill)
+        for change in LIVES[life]:
+            change(team)
+            try:
+                team.settle()
+            except Killed:
+                team.settle()
+        assert left[0] <= 0, f"effect {last} of {total} did not come"
+        assert _facts(team) == expected, f"killed after effect {last} of {total}"

@@ -1,0 +1,393 @@
+"""The life of a Run on the doubles of a cluster: started, resized, stopped, resumed, made again, refused; and its status.
+
+Not here: what kopf sees and when it calls (test_operator), PostgreSQL (tests/contracts), a real API server (tests/e2e).
+"""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import pytest
+from tests.client.cluster_double import Problem
+from tests.client.kuberay_double import SITE
+
+from trialplane.client.cluster import Cluster
+from trialplane.errors import LedgerCorrupt, TargetError
+from trialplane.plan import run as runs
+from trialplane.plan.site import Site
+from trialplane.reconciler.reconciler import LIVING, Reconciler
+from trialplane.wire import cluster as names
+from trialplane.wire.records import TrialRow
+from trialplane.wire.states import RunState, TrialState
+
+from .conftest import Team
+
+
+def test_a_run_is_recorded_and_its_objects_are_made(team: Team) -> None:
+    team.apply()
+    assert team.reconciler.reconcile("a") == LIVING
+    study = team.namespace.studies["a"]
+    uid = team.cluster.objects["runs"]["a"]["metadata"]["uid"]
+    assert (study.submission["uid"], study.submission["user"], study.submission["submitted"]) == (
+        uid,
+        "ada",
+        1_800_000_000.0,
+    )
+    for plural, name in (("rayjobs", "a"), ("configmaps", "a"), ("configmaps", "a-code")):
+        (owner,) = team.cluster.objects[plural][name]["metadata"]["ownerReferences"]
+        assert (owner["kind"], owner["uid"]) == ("Run", uid), name
+    assert team.ray_jobs["a"]["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]["replicas"] == 3
+    status = team.settle()
+    assert (status["state"], status["progress"], status["resumes"]) == ("Running", "0/24", 0)
+    assert team.condition("Accepted")[0] == team.condition("Ready")[0] == "True"
+    assert team.condition("Ended")[0] == "False"
+
+
+def test_progress_and_best_are_in_the_status_and_nothing_is_written_that_did_not_change(team: Team) -> None:
+    team.apply()
+    team.settle()
+    team.namespace.tell("a", [TrialRow(0, TrialState.COMPLETE, 1, 0, values=(0.93154321,))])
+    status = team.settle()
+    assert (status["ended"], status["total"], status["progress"], status["best"]) == (1, 24, "1/24", "f1=0.93154")
+    before = len(team.cluster.requests)
+    team.settle()
+    assert {verb for verb, _ in team.cluster.requests[before:]} == {"GET"}
+
+
+def test_an_ended_run_stays_and_its_objects_go(team: Team) -> None:
+    team.apply()
+    team.settle()
+    team.namespace.end("a", RunState.SUCCEEDED)
+    status = team.settle()
+    assert status["state"] == "Succeeded"
+    assert team.condition("Ended")[:2] == ("True", "Succeeded")
+    assert "a" in team.ray_jobs, "its pods are kept for a while"
+    team.later = 60.0
+    assert team.settle()["state"] == "Succeeded"
+    assert "a" not in team.ray_jobs and "a" not in team.cluster.objects["configmaps"]
+    assert "a-code" in team.cluster.objects["configmaps"], "a resume needs it"
+
+
+def test_a_ray_job_that_vanished_is_made_again(team: Team) -> None:
+    team.apply()
+    team.settle()
+    team.cluster.remove("rayjobs", "a")
+    status = team.settle()
+    assert "a" in team.ray_jobs
+    assert status["state"] == "Running"
+
+
+@pytest.mark.parametrize(("state", "shown"), [("Paused", "Paused"), ("Cancelled", "Cancelled")])
+def test_a_stop_is_recorded_and_waits_for_the_clean_end(team: Team, state: str, shown: str) -> None:
+    team.apply()
+    team.settle()
+    team.namespace.deaf = True
+    team.change(state=state)
+    assert team.settle()["state"] == "Running"
+    assert team.namespace.studies["a"].desired is RunState(state.upper())
+    assert "a" in team.ray_jobs, "its controller is to end cleanly"
+    team.namespace.deaf = False
+    assert team.settle()["state"] == shown
+    assert "a" not in team.ray_jobs and "a" not in team.cluster.objects["configmaps"]
+
+
+def test_now_does_not_wait(team: Team) -> None:
+    team.apply()
+    team.settle()
+    team.namespace.deaf = True
+    team.change(state="Cancelled", now=True)
+    team.reconciler.reconcile("a")
+    assert "a" not in team.ray_jobs
+    assert team.settle()["state"] == "Cancelled"
+
+
+def test_a_run_that_never_began_stops_at_once(team: Team) -> None:
+    team.namespace.held = True
+    team.apply()
+    team.settle()
+    team.change(state="Paused")
+    assert team.settle()["state"] == "Paused"
+    assert not team.ray_jobs
+
+
+def test_a_run_applied_as_paused_starts_when_it_is_to_run(team: Team) -> None:
+    team.apply()
+    team.change(state="Paused")
+    assert team.settle()["state"] == "Paused"
+    assert not team.ray_jobs and not team.namespace.studies
+    team.change(state="Running")
+    assert team.settle()["state"] == "Running"
+
+
+def test_a_paused_run_goes_on_when_its_state_says_so(team: Team) -> None:
+    team.apply()
+    team.settle()
+    team.change(state="Paused")
+    team.settle()
+    team.change(state="Running")
+    assert team.settle()["state"] == "Running"
+    assert team.namespace.studies["a"].desired is RunState.RUNNING
+
+
+def test_a_stop_that_was_begun_is_completed_before_the_run_goes_on(team: Team) -> None:
+    team.apply()
+    team.settle()
+    first = team.ray_jobs["a"]["metadata"]["uid"]
+    team.namespace.deaf = True
+    team.change(state="Paused")
+    team.settle()
+    team.change(state="Running")
+    team.settle()
+    assert team.namespace.studies["a"].desired is RunState.PAUSED
+    team.namespace.deaf = False
+    assert team.settle()["state"] == "Running"
+    assert team.ray_jobs["a"]["metadata"]["uid"] != first
+
+
+def test_a_resume_starts_an_ended_run_again_with_its_changed_job(team: Team) -> None:
+    team.apply()
+    team.settle()
+    team.namespace.end("a", RunState.SUCCEEDED)
+    team.settle()
+    job = {**team.cluster.objects["runs"]["a"]["spec"]["job"], "trials": 48}
+    team.change(job=job, resumes=1)
+    status = team.settle()
+    assert (status["state"], status["resumes"], status["total"]) == ("Running", 1, 48)
+    assert team.ray_jobs["a"]["metadata"]["annotations"][runs.RESUMES] == "1"
+    team.namespace.end("a", RunState.SUCCEEDED)
+    first = team.settle()
+    assert first["state"] == "Succeeded"
+    assert team.settle() == first, "it is not started a third time"
+
+
+def test_a_run_that_failed_before_its_controller_began_stays_failed(team: Team) -> None:
+    team.namespace.held = True
+    team.apply()
+    team.settle()
+    team.ray_jobs["a"]["status"].update(jobDeploymentStatus="Failed", reason="SubmissionFailed", message="no head")
+    status = team.settle()
+    assert status["state"] == "Failed" and "could not hand the controller to Ray: no head" in status["reason"]
+    team.later = 60.0
+    assert team.settle()["state"] == "Failed"
+    assert "no head" in team.status()["reason"]
+    assert not team.ray_jobs
+
+
+def test_a_job_that_changes_while_it_works_waits_for_a_resume(team: Team) -> None:
+    team.apply()
+    team.settle()
+    team.change(job={**team.cluster.objects["runs"]["a"]["spec"]["job"], "trials": 48})
+    assert team.settle()["total"] == 24
+    held, reason, message = team.condition("Accepted")
+    assert (held, reason) == ("False", "NeedsResume") and "spec.resumes" in message
+
+
+def test_more_in_parallel_is_recorded_and_then_the_cluster_grows(team: Team) -> None:
+    team.apply()
+    team.settle()
+    team.change(parallel=5)
+    team.settle()
+    assert team.namespace.studies["a"].parallel == 5
+    (ray_cluster,) = team.cluster.objects["rayclusters"].values()
+    assert ray_cluster["spec"]["workerGroupSpecs"][0]["replicas"] == 5
+    team.change(parallel=None)
+    team.settle()
+    assert team.namespace.studies["a"].parallel is None
+    assert ray_cluster["spec"]["workerGroupSpecs"][0]["replicas"] == 3
+
+
+def test_fewer_in_parallel_keeps_the_pods_that_have_a_slot(team: Team) -> None:
+    team.apply()
+    team.settle()
+    team.namespace.deaf = True
+    team.change(parallel=1)
+    team.settle()
+    (ray_cluster,) = team.cluster.objects["rayclusters"].values()
+    group = ray_cluster["spec"]["workerGroupSpecs"][0]
+    assert group["replicas"] == 3, "which pods stay is not known before the controller has fewer slots"
+    team.namespace.deaf = False
+    team.settle()
+    (kept,) = team.namespace.studies["a"].status.nodes
+    assert group["replicas"] == 1
+    assert len(group["scaleStrategy"]["workersToDelete"]) == 2
+    assert kept not in group["scaleStrategy"]["workersToDelete"]
+
+
+_STRANGER = {"metadata": {"name": "a"}, "status": {"jobDeploymentStatus": "Running"}}
+
+
+def _training(team: Team) -> None:
+    spec = team.cluster.objects["runs"]["a"]["spec"]
+    spec["job"] = {key: spec["job"][key] for key in ("name", "entrypoint", "objectives")} | {"kind": "train"}
+    spec["parallel"] = 2
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason", "part"),
+    [
+        (lambda team: team.change(job={"kind": "hpo", "name": "demo"}), "Invalid", "spec.job.objectives: is missing"),
+        (lambda team: team.change(state="Sleeping"), "Invalid", "spec.state: "),
+        (lambda team: team.change(code={"configMaps": ["b-code"], "sha256": "0" * 64}), "Invalid", "must be a-code"),
+        (_training, "Invalid", "spec.parallel: "),
+        (lambda team: team.change(code={"configMaps": ["a-code"], "sha256": "0" * 64}), "CodeMismatch", "000000000000…"),
+        (lambda team: _code(team, b"nothing packed"), "CodeMismatch", "damaged"),
+        (lambda team: team.cluster.remove("configmaps", "a-code"), "CodeMissing", "a-code"),
+        (lambda team: team.cluster.put("rayjobs", _STRANGER), "NameTaken", "kubectl delete rayjob a"),
+        (lambda team: team.cluster.put("configmaps", {"metadata": {"name": "a"}}), "NameTaken", "ConfigMap a"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_run_ends_in_a_condition_and_starts_nothing(team: Team, spoil: Any, reason: str, part: str) -> None:
+    team.apply()
+    spoil(team)
+    status = team.settle()
+    assert status["state"] == "Invalid"
+    held, why, message = team.condition("Accepted")
+    assert (held, why) == ("False", reason)
+    assert part in message
+    assert not team.namespace.studies
+    assert not [one for one in team.ray_jobs.values() if one["metadata"].get("ownerReferences")]
+
+
+def _code(team: Team, data: bytes) -> None:
+    code = team.cluster.objects["configmaps"]["a-code"]
+    code["binaryData"] = {names.CODE_KEY: base64.b64encode(data).decode()}
+
+
+def test_a_run_of_a_name_that_the_ledger_knows_goes_on_with_the_same_and_not_with_another(team: Team) -> None:
+    team.apply()
+    team.settle()
+    team.change(state="Paused")
+    team.settle()
+    team.cluster.remove("runs", "a")
+    assert team.namespace.studies["a"].status.state is RunState.PAUSED, "the record of a deleted Run stays"
+    team.apply(team.plan(trials=25))
+    assert team.settle()["state"] == "Invalid"
+    assert "trials: 24 → 25" in team.condition("Accepted")[2]
+    team.cluster.remove("runs", "a")
+    team.apply()
+    assert team.settle()["state"] == "Running"
+
+
+def test_a_run_of_a_name_that_has_succeeded_is_not_run_again(team: Team) -> None:
+    team.apply()
+    team.settle()
+    team.namespace.end("a", RunState.SUCCEEDED)
+    team.settle()
+    team.cluster.remove("runs", "a")
+    assert not team.ray_jobs, "they go with the Run that owns them"
+    team.apply()
+    assert team.settle()["state"] == "Succeeded"
+    assert not team.ray_jobs
+
+
+def test_a_resume_cannot_make_it_another_study(team: Team) -> None:
+    team.apply()
+    team.settle()
+    team.namespace.end("a", RunState.FAILED)
+    team.settle()
+    team.cluster.remove("rayjobs", "a")
+    job = {**team.cluster.objects["runs"]["a"]["spec"]["job"], "seed": 99}
+    team.change(job=job, resumes=1)
+    assert team.settle()["state"] == "Failed"
+    held, reason, message = team.condition("Accepted")
+    assert (held, reason) == ("False", "Invalid") and "spec.job.seed: cannot change" in message
+    assert not team.ray_jobs
+
+
+def test_why_pods_wait_is_a_condition_and_the_reason(team: Team) -> None:
+    team.namespace.held = True
+    team.apply()
+    team.settle()
+    for pod in team.cluster.objects["pods"].values():
+        pod["status"]["conditions"] = [
+            {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes: Insufficient cpu"}
+        ]
+    status = team.settle()
+    assert status["state"] == "Pending" and "Insufficient cpu" in status["reason"]
+    assert team.condition("Ready")[:2] == ("False", "PodsWaiting")
+    assert team.reconciler.reconcile("a") == LIVING
+
+
+def test_what_the_api_server_refuses_is_a_condition_and_is_tried_again(team: Team) -> None:
+    def refuse(verb: str, plural: str, name: str) -> None:
+        if (verb, plural) == ("create", "rayjobs"):
+            raise Problem(403, "exceeded quota: team, requested: count/rayjobs.ray.io=1, used: 2, limited: 2")
+
+    team.cluster.refuse = refuse
+    team.apply()
+    with pytest.raises(Exception, match="exceeded quota"):
+        team.reconciler.reconcile("a")
+    assert team.condition("Ready")[:2] == ("False", "Refused")
+    assert "exceeded quota" in team.status()["reason"]
+    team.cluster.refuse = lambda *_: None
+    assert team.settle()["state"] == "Running"
+
+
+def test_a_ledger_that_is_away_is_a_condition_and_changes_nothing(team: Team, monkeypatch: pytest.MonkeyPatch) -> None:
+    from sqlalchemy.exc import OperationalError
+
+    team.apply()
+    team.settle()
+
+    def away(run: str) -> None:
+        raise OperationalError("SELECT 1", None, Exception("connection refused"))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(team.archive, "recorded", away)
+        assert team.reconciler.reconcile("a") == LIVING
+    assert team.status()["state"] == "Running"
+    assert team.condition("Ready")[:2] == ("False", "LedgerAway")
+    assert "connection refused" in team.condition("Ready")[2]
+    team.settle()
+    assert team.condition("Ready")[0] == "True"
+
+
+def test_a_record_that_cannot_be_read_is_a_condition_of_its_run_alone(team: Team, monkeypatch: pytest.MonkeyPatch) -> None:
+    team.apply()
+    team.settle()
+
+    def damaged(run: str) -> None:
+        raise LedgerCorrupt(f"what the ledger has of {run} cannot be read: no RunStatus: 'state'")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(team.archive, "recorded", damaged)
+        assert team.reconciler.reconcile("a") == LIVING
+    assert team.status()["state"] == "Running" and "a" in team.ray_jobs
+    held, why, message = team.condition("Ready")
+    assert (held, why) == ("False", "LedgerUnreadable")
+    assert message == "what the ledger has of a cannot be read: no RunStatus: 'state'"
+    team.settle()
+    assert team.condition("Ready")[0] == "True"
+
+
+def test_ended_runs_go_after_their_time(team: Team) -> None:
+    team.apply()
+    team.settle()
+    team.namespace.end("a", RunState.SUCCEEDED)
+    team.settle()
+    team.cluster.remove("rayjobs", "a")
+    assert team.reconciler.reconcile("a") is None, "0 keeps them for ever"
+    site = Site.model_validate({**SITE, "namespace": "team", "run_ttl": 60.0})
+    clock = 4_000_000_000.0
+    late = Reconciler(Cluster(), team.archive, site, clock=lambda: clock)  # type: ignore[arg-type]
+    early = Reconciler(Cluster(), team.archive, site)  # type: ignore[arg-type]
+    left = early.reconcile("a")
+    assert left is not None and 0 < left <= 60
+    late.reconcile("a")
+    assert not team.cluster.objects["runs"] and "a" in team.namespace.studies
+
+
+def test_a_run_that_is_gone_or_going_is_left_alone(team: Team) -> None:
+    assert team.reconciler.reconcile("nobody") is None
+    team.apply()
+    team.cluster.objects["runs"]["a"]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    assert team.reconciler.reconcile("a") is None
+    assert not team.ray_jobs
+
+
+def test_an_api_server_that_is_away_is_an_error_to_be_tried_again(team: Team) -> None:
+    team.apply()
+    team.cluster.close()
+    with pytest.raises(TargetError):
+        team.reconciler.reconcile("a")
