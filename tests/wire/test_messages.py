@@ -55,11 +55,14 @@ EXAMPLES = [
     (messages.TO_TRIAL, messages.RunTrial(CONFIG, REQUEST, "/work")),
     (messages.TO_TRIAL, messages.RunTrial(CONFIG, REQUEST, "/work", messages.Lent("/dev/shm/x", None))),
     (messages.TO_TRIAL, messages.AnswerReport(prune=True)),
+    (messages.TO_TRIAL, messages.Suggested(2.0, "", ("c is deprecated",))),
     (messages.TO_TRIAL, messages.HandUnits((Unit(4, 99), Unit(5, 98)), last=False)),
     (messages.TO_TRIAL, messages.ReleaseResults((4, 5))),
     (messages.TO_TRIAL, messages.FeedResults((messages.FedResult(4, 0, 12, "/dev/shm/x/1-0"),))),
     (messages.TO_TRIAL, messages.EndFeed(2)),
     (messages.FROM_TRIAL, messages.Reported(9, {"loss": 0.25}, 1e9, 12.5, "slow")),
+    (messages.FROM_TRIAL, messages.Suggest("c", "float", 0.5, 2.0, 0.5)),
+    (messages.FROM_TRIAL, messages.Suggest("kind", "categorical", choices=("rbf", [1, 2], None))),
     (messages.FROM_TRIAL, messages.Ended(OUTCOME)),
     (messages.FROM_WORKER, messages.UnitsWanted(3)),
     (messages.FROM_WORKER, messages.UnitsBegun((4,))),
@@ -115,6 +118,8 @@ def test_messages_of_other_directions_are_not_taken(direction: Direction[Any]) -
 
 def wrong_values(hint: Any) -> list[Any]:
     """JSON values that are none of this type."""
+    if hint == tuple[Any, ...]:
+        return ["a text", 3, {"a": [1]}]
     return ["a text", True, 1 << 70] if hint is int else [[{"a": 1}], {"a": [1]}]
 
 

@@ -334,9 +334,9 @@ class _Steps:
     """Puts what is found into reports, whose steps do not fall.
 
     What follows a line with a step belongs to that step, and so does what stands in lines after each other, until a metric
-    comes again. Steps that do not grow, as those of batches that begin anew in each epoch, are counted on. Where many lines name
-    one step, as those of the batches of an epoch, the last counts for metrics that the job does not name: otherwise what
-    is printed at the end of the epoch would have as its step the number of lines.
+    comes again. Steps that do not grow, as those of batches that begin anew in each epoch, are counted on. Where many lines
+    name one step, as those of the batches of an epoch, the last counts for metrics that the job does not name: otherwise
+    what is printed at the end of the epoch would have as its step the number of lines.
 
     Args:
         wanted: metrics that the job names.
