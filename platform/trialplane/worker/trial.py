@@ -337,10 +337,16 @@ def remove_checkpoints(config: records.SlotConfig, trials: Iterable[int]) -> Non
     """Removes all checkpoints of trials that have ended, from the slot's side.
 
     Raises:
-        CheckpointError: they cannot be removed.
+        CheckpointError: some cannot be removed; the others are.
     """
+    left = []
     for trial in trials:
-        stores.remove_all(checkpoints(config, config.run, trial))
+        try:
+            stores.remove_all(checkpoints(config, config.run, trial))
+        except errors.CheckpointError as error:
+            left.append(str(error))
+    if left:
+        raise errors.CheckpointError("; ".join(left))
 
 
 class Reporter:

@@ -172,7 +172,11 @@ def remove_all(place: str) -> None:
             files.invalidate_cache()
             files.rm(root, recursive=True)
         else:
-            shutil.rmtree(place.removeprefix("file://"))
+            folder = Path(place.removeprefix("file://"))
+            if folder.is_symlink():  # a trial has moved it; what is there is not ours
+                folder.unlink()
+            else:
+                shutil.rmtree(folder)
     except FileNotFoundError:
         return
     except (OSError, ImportError, ValueError) as error:
