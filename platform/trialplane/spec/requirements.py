@@ -237,8 +237,7 @@ class _Reader:
             self.unchecked.append(_said(here, made.name, "is installed from a URL, so its version is not checked"))
             made.url = None
         try:
-            if made.marker is not None:
-                made.marker.evaluate()
+            _ = made.marker is not None and made.marker.evaluate()
         except (UndefinedComparison, UndefinedEnvironmentName) as error:
             self.issues.append(_said(here, text, f"has a marker that cannot be compared: {errors.first_line(error)}"))
             return
@@ -331,7 +330,7 @@ def unmet(found: Requirements, cure: str = "") -> list[Issue]:
     ]
     if issues and not cure:
         # pip would take a package of the name from the index, whoever's it is.
-        from_index = shlex.join(_texts(one for one in asked if not one.has_url))
+        from_index = shlex.join(str(one.requirement) for one in asked if not one.has_url)
         asks = from_index if found.source.endswith(".py") else f"-r {shlex.quote(found.source)}"
         cure = f"`pip install {asks}` installs what is missing" if asks else ""
         if found.source.endswith(".py") and any(one.has_url for one in asked):
@@ -346,10 +345,6 @@ def unmet(found: Requirements, cure: str = "") -> list[Issue]:
     verb = "is" if lines.startswith("1 ") else "are"
     head = f"{lines} {verb} not met by {sys.executable}, which runs the trials here; {cure}".rstrip("; ")
     return [Issue(("requirements",), head), *issues]
-
-
-def _texts(wanted: Iterable[Wanted]) -> list[str]:
-    return [str(one.requirement) for one in wanted]
 
 
 def _lacking(requirement: Requirement, above: tuple[str, ...]) -> Iterator[str]:

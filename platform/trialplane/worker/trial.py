@@ -339,14 +339,7 @@ def remove_checkpoints(config: records.SlotConfig, trials: Iterable[int]) -> Non
     Raises:
         CheckpointError: some cannot be removed; the others are.
     """
-    left = []
-    for trial in trials:
-        try:
-            stores.remove_all(checkpoints(config, config.run, trial))
-        except errors.CheckpointError as error:
-            left.append(str(error))
-    if left:
-        raise errors.CheckpointError("; ".join(left))
+    stores.remove_each(checkpoints(config, config.run, trial) for trial in trials)
 
 
 class Reporter:
