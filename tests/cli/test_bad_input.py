@@ -66,7 +66,7 @@ SUBMIT = ("submit", "hpo", "demo", "--local")
         (TRAIN.unlink, SUBMIT, ["there is no train.py"]),
         (lambda: JOB.write_text("kind: [\n"), SUBMIT, ["job.yaml", "is not YAML"]),
         (lambda: JOB.write_text(""), SUBMIT, ["is empty"]),
-        (lambda: Path("jobs/demo/big.bin").write_bytes(random_bytes()), SUBMIT, ["KiB", ".jobignore", "big.bin"]),
+        (lambda: Path("jobs/demo/big.bin").write_bytes(random_bytes()), SUBMIT, ["MiB", ".jobignore", "big.bin"]),
         (lambda: Path("jobs/demo/out").symlink_to("/etc"), SUBMIT, ["is a link out of the folder"]),
         (lambda: shutil.rmtree("jobs"), SUBMIT, ["platform init demo"]),
         (nothing, ("validate", "dmo"), ["did you mean demo?"]),
@@ -183,4 +183,4 @@ def test_a_dry_run_checks_the_same(platform, home):
 
 
 def random_bytes():
-    return random.Random(0).randbytes(2 * 2**20)
+    return random.Random(0).randbytes(9 * 2**20)

@@ -203,6 +203,8 @@ def test_enqueued_points_and_fixed_parameters_are_given_and_not_drawn(opened: Op
         (messages.Suggest("c", "int", 1, 2), "Cannot set different distribution kind"),
         (messages.Suggest("kernel", "categorical", choices=("other",)), "dynamic value space"),
         (messages.Suggest("a/../b", "float", 0.0, 1.0), "MLflow"),
+        (messages.Suggest("b", "float", 0.0, 1e30, step=0.1), "DivisionImpossible"),  # raised by Optuna's own arithmetic
+        (messages.Suggest("b", "categorical", choices=("x" * 70_000,)), "larger than 64 KiB"),
     ],
 )
 def test_what_optuna_refuses_is_refused_in_its_words_and_changes_nothing(
@@ -216,6 +218,13 @@ def test_what_optuna_refuses_is_refused_in_its_words_and_changes_nothing(
     assert answer.value is None
     assert error in answer.error
     assert attempts(opened) == before
+
+
+def test_bruteforce_goes_through_no_range_that_fills_the_memory(opened: Opened) -> None:
+    ledger = opened.open(search(sampler="bruteforce"))
+    request = asked(ledger)
+    assert "1,000,000,001 points" in ledger.suggest(request.number, messages.Suggest("n", "int", 0, 10**9, step=1)).error
+    assert ledger.suggest(request.number, messages.Suggest("n", "int", 0, 9, step=1)).error == ""
 
 
 def test_another_range_of_a_known_parameter_is_remarked_on(opened: Opened) -> None:

@@ -169,3 +169,36 @@ def test_the_digest_is_that_of_what_the_files_say(folder: Path, tmp_path: Path) 
     assert first.digest == requirements.read(folder, "requirements.txt", "elsewhere/").digest
     (folder / "limits.txt").write_text("one<3\n")
     assert requirements.read(folder, "requirements.txt").digest != first.digest
+
+
+def test_no_message_shows_what_a_url_may_hold(tmp_path: Path) -> None:
+    (tmp_path / "r.txt").write_text("-e git+https://me:secret@example.invalid/x.git#egg=x\n-e ./mine\n")
+    read = requirements.read(tmp_path, "r.txt")
+    assert [one.field for one in read.unchecked] == ["-e", "-e ./mine"]
+    assert "secret" not in str(read.unchecked)
+
+
+def test_a_marker_that_cannot_be_compared_is_an_issue_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "r.txt").write_text('\nfoo; sys_platform ~= "linux"\n')
+    (issue,) = requirements.read(tmp_path, "r.txt").issues
+    assert issue.line == 2 and "cannot be compared" in issue.message
+
+
+def test_limits_that_are_read_first_hide_no_requirement(packages: Path, tmp_path: Path) -> None:
+    (tmp_path / "base.txt").write_text("never-heard==1\n")
+    (tmp_path / "limits.txt").write_text("-c base.txt\n")
+    assert lacking(tmp_path, "-r limits.txt\n-r base.txt\n") == [("never-heard==1", 1, "is not installed")] * 2
+
+
+def test_a_url_is_no_reason_to_install_a_package_of_that_name_from_the_index(packages: Path, tmp_path: Path) -> None:
+    block = '# /// script\n# dependencies = ["mine @ https://example.invalid/mine.whl", "never-heard"]\n# ///\n'
+    (tmp_path / "train.py").write_text(block)
+    head = requirements.unmet(requirements.read(tmp_path, "train.py"))[0].message
+    assert "`pip install never-heard` installs what is missing; what has a URL is installed from that" in head
+
+
+def test_files_that_include_each_other_without_an_end_are_bounded(tmp_path: Path) -> None:
+    for number in range(200):
+        (tmp_path / f"{number}.txt").write_text(f"-r {number + 1}.txt\n")
+    (issue,) = requirements.read(tmp_path, "0.txt").issues
+    assert "one more than the 50 files" in issue.message

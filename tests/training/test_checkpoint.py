@@ -256,6 +256,13 @@ def test_checkpoints_that_cannot_be_removed_are_named(tmp_path: Path) -> None:
         stores.remove_all(str(tmp_path / "trial-0"))
 
 
+def test_a_link_to_elsewhere_is_removed_and_not_what_it_leads_to(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "trial-0").symlink_to(tmp_path / "elsewhere")
+    stores.remove_all(str(tmp_path / "trial-0"))
+    assert [path.name for path in tmp_path.iterdir()] == ["elsewhere"]
+
+
 def test_files_are_put_beside_checkpoints(place: str, tmp_path: Path) -> None:
     work = tmp_path / "work"
     (work / "out").mkdir(parents=True)

@@ -69,8 +69,7 @@ class Keeping:
                 log.info("checkpoints are removed by another slot: %s", error)
             except errors.CheckpointError as error:  # the next one would fail as well
                 self._unwanted -= trials
-                numbers = ", ".join(map(str, sorted(trials)))
-                log.warning("the checkpoints of trials %s are left where they are: %s", numbers, error)
+                log.warning("checkpoints that `keep` does not need are left where they are: %s", error)
             else:
                 self._unwanted -= trials
         if self._unwanted and (sent := self._slots.remove(tuple(sorted(self._unwanted)))) is not None:

@@ -11,12 +11,14 @@ the same parameter as before, what is refused. Two things differ, so that nothin
 
 from __future__ import annotations
 
+import json
 import warnings
 from typing import Any
 
 import optuna
 from optuna import distributions
 
+from trialplane import errors
 from trialplane.controller import samplers
 from trialplane.controller.samplers import JobCode
 from trialplane.spec import space
@@ -24,6 +26,9 @@ from trialplane.spec.jobs import Job, base
 from trialplane.wire.messages import Suggest, Suggested
 
 MOST = 1000  # parameters of a trial; each is written with all before it
+MOST_CHOICES = 64 << 10  # bytes of JSON of a parameter's choices
+MOST_POINTS = 10_000  # of a parameter that bruteforce goes through
+_LONGEST = 1000  # characters of a message
 _TOGETHER = "trialplane:together"  # attribute of a trial: name → value inside Optuna and distribution
 
 
@@ -40,13 +45,14 @@ def suggest(trial: optuna.trial.Trial, job: Job, wanted: Suggest, code: JobCode)
         warnings.simplefilter("always")
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         try:
-            _check(trial, wanted)
+            _check(trial, job, wanted)
             if wanted.name not in trial.distributions:
                 _draw_together(trial, job, code)
                 trial.study.sampler = samplers.build_sampler(job, trial.number, code, alone=len(trial.distributions))
             drawn = _suggest(trial, wanted)
-        except (ValueError, TypeError, OverflowError) as error:
-            return Suggested(None, str(error), _texts(caught))
+        except Exception as error:  # noqa: BLE001  whatever Optuna raises is for the objective, and ends no controller
+            text = str(error) if isinstance(error, (ValueError, TypeError, errors.InputError)) else repr(error)
+            return Suggested(None, errors.shortened(text, _LONGEST), _texts(caught))
     return Suggested(trial.distributions[wanted.name].to_internal_repr(drawn), warnings=_texts(caught))
 
 
@@ -71,11 +77,18 @@ def value(wanted: Suggest, inside: float) -> Any:
             return inside
 
 
-def _check(trial: optuna.trial.Trial, wanted: Suggest) -> None:
+def _check(trial: optuna.trial.Trial, job: Job, wanted: Suggest) -> None:
     if why := base.unkeepable(wanted.name):
         raise ValueError(why)
     if wanted.name not in trial.distributions and len(trial.distributions) >= MOST:
         raise ValueError(f"{wanted.name} is one more than the {MOST} parameters that a trial may have")
+    if wanted.choices and len(json.dumps(wanted.choices)) > MOST_CHOICES:
+        raise ValueError(f"the choices of {wanted.name} are larger than {MOST_CHOICES >> 10} KiB; choose among names")
+    if job.search.sampler.name == "bruteforce" and wanted.step is not None:
+        points = (wanted.high - wanted.low) // wanted.step + 1
+        if points > MOST_POINTS:  # of which it makes a tree in memory
+            cure = "narrow it, or write sampler: tpe"
+            raise ValueError(f"{wanted.name} has {points:,.0f} points, and bruteforce tries {MOST_POINTS:,} at most; {cure}")
 
 
 def _suggest(trial: optuna.trial.Trial, wanted: Suggest) -> Any:

@@ -25,6 +25,7 @@ from trialplane.errors import InputError
 IGNORE_FILE = ".jobignore"
 PART = 2**20  # bytes of one ConfigMap
 MAX_BYTES = 8 * PART  # packed; all of it is kept in etcd while the run lives, and in the ledger
+MOST_ENTRIES = 20_000  # files and folders; links can make any number of few
 MAX_UNPACKED = 64 * 2**20  # of the tar
 _LARGEST_SHOWN = 5
 _MIB = 2**20
@@ -212,6 +213,7 @@ def _walk(folder: Path, is_ignored: Callable[[str], bool]) -> Iterator[tuple[str
     if not folder.is_dir():  # also a link in a circle, which `resolve` refuses
         raise InputError(f"{folder} is no folder")
     root = folder.resolve()
+    seen = 0
     todo: list[tuple[Path, tuple[Path, ...]]] = [(folder, (root,))]
     while todo:
         here, above = todo.pop()
@@ -219,6 +221,9 @@ def _walk(folder: Path, is_ignored: Callable[[str], bool]) -> Iterator[tuple[str
             name = path.relative_to(folder).as_posix()
             if _is_left_out(path.name) or is_ignored(name):
                 continue
+            seen += 1
+            if seen > MOST_ENTRIES:
+                raise InputError(f"{folder} has more than {MOST_ENTRIES:,} files and folders; name some in {IGNORE_FILE}")
             try:
                 real = path.resolve()
             except (OSError, RuntimeError) as error:  # which of them depends on the version of Python

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from packaging.specifiers import SpecifierSet
 
 _LARGEST = 2**20  # bytes of a file
+_MOST_FILES = 50  # that are included
 _FILES = {"-r": "requirement", "--requirement": "requirement", "-c": "constraint", "--constraint": "constraint"}
 _EDITABLE = ("-e", "--editable")
 _OF_PIP = (  # what says where pip finds packages, and how it installs them
@@ -51,12 +52,14 @@ class Wanted:
         source: the file.
         line: 1-based.
         is_constraint: whether it only limits the version of what another line requires.
+        has_url: whether it names the URL that it is installed from.
     """
 
     requirement: Requirement
     source: str
     line: int
     is_constraint: bool = False
+    has_url: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,6 +142,7 @@ class _Reader:
         self.issues: list[Issue] = []
         self.files: dict[str, str] = {}
         self.has_block = False
+        self._included: set[tuple[str, bool]] = set()
         self._folder = folder
         self._prefix = prefix
 
@@ -150,6 +154,7 @@ class _Reader:
             is_constraint: whether it only limits versions.
             said: where it is named, with any message; None for the job's own.
         """
+        self._included.add((name, is_constraint))
         text = self._text(name, said)
         if text is None:
             return
@@ -164,11 +169,12 @@ class _Reader:
             if option in _FILES:
                 self._include(name, value, here, _FILES[option] == "constraint" or is_constraint)
             elif option in _EDITABLE:
-                self.unchecked.append(_said(here, f"{option} {value}", "is a folder to install, and is not checked"))
+                what = option if "://" in value else f"{option} {value}"  # a URL may hold a password
+                self.unchecked.append(_said(here, what, "is not checked: it says neither name nor version"))
             elif line.startswith("-"):
                 self.issues.append(_said(here, what, "is no option of a requirements file"))
             else:
-                self._add(re.split(r"\s+--?[a-z]", line)[0], source, number, is_constraint)
+                self._add(re.split(r"\s--?[a-z]", line)[0].strip(), source, number, is_constraint)
 
     def script(self, name: str) -> None:
         """Reads the metadata of a script."""
@@ -211,6 +217,7 @@ class _Reader:
             self.issues.append(Issue(("requires-python",), message, source, line))
 
     def _add(self, text: str, source: str, line: int, is_constraint: bool) -> None:
+        from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
         from packaging.requirements import InvalidRequirement, Requirement
 
         here = Issue((), "", source, line)
@@ -225,10 +232,16 @@ class _Reader:
             else:
                 self.issues.append(_said(here, text, f"is no requirement: {errors.first_line(error)}"))
             return
-        if made.url:
+        has_url = bool(made.url)
+        if has_url:
             self.unchecked.append(_said(here, made.name, "is installed from a URL, so its version is not checked"))
             made.url = None
-        self.wanted.append(Wanted(made, source, line, is_constraint))
+        try:
+            _ = made.marker is not None and made.marker.evaluate()
+        except (UndefinedComparison, UndefinedEnvironmentName) as error:
+            self.issues.append(_said(here, text, f"has a marker that cannot be compared: {errors.first_line(error)}"))
+            return
+        self.wanted.append(Wanted(made, source, line, is_constraint, has_url))
 
     def _include(self, name: str, value: str, here: Issue, is_constraint: bool) -> None:
         if "://" in value:
@@ -237,7 +250,11 @@ class _Reader:
         path = os.path.normpath(PurePosixPath(name).parent / value)
         if path.startswith(("/", "..")):
             self.issues.append(_said(here, f"{here.field} {value}", "is outside of the job's folder, which alone is sent"))
-        elif path not in self.files:  # a circle ends here
+        elif len(self._included) >= _MOST_FILES:
+            self.issues.append(
+                _said(here, f"{here.field} {value}", f"is one more than the {_MOST_FILES} files that are read")
+            )
+        elif (path, is_constraint) not in self._included:  # a circle ends here
             self.file(path, is_constraint=is_constraint, said=_said(here, f"{here.field} {value}", ""))
 
     def _text(self, name: str, said: Issue | None) -> str | None:
@@ -312,8 +329,12 @@ def unmet(found: Requirements, cure: str = "") -> list[Issue]:
         for message in _lacking(one.requirement, ())
     ]
     if issues and not cure:
-        asks = shlex.join(_texts(asked)) if found.source.endswith(".py") else f"-r {shlex.quote(found.source)}"
-        cure = f"`pip install {asks}` installs what is missing"
+        # pip would take a package of the name from the index, whoever's it is.
+        from_index = shlex.join(str(one.requirement) for one in asked if not one.has_url)
+        asks = from_index if found.source.endswith(".py") else f"-r {shlex.quote(found.source)}"
+        cure = f"`pip install {asks}` installs what is missing" if asks else ""
+        if found.source.endswith(".py") and any(one.has_url for one in asked):
+            cure = f"{cure}; what has a URL is installed from that".removeprefix("; ")
     if found.python is not None:
         versions, source, line = found.python
         if not versions.contains(platform.python_version(), prereleases=True):
@@ -324,10 +345,6 @@ def unmet(found: Requirements, cure: str = "") -> list[Issue]:
     verb = "is" if lines.startswith("1 ") else "are"
     head = f"{lines} {verb} not met by {sys.executable}, which runs the trials here; {cure}".rstrip("; ")
     return [Issue(("requirements",), head), *issues]
-
-
-def _texts(wanted: Iterable[Wanted]) -> list[str]:
-    return [str(one.requirement) for one in wanted]
 
 
 def _lacking(requirement: Requirement, above: tuple[str, ...]) -> Iterator[str]:

@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from trialplane.wire import messages
+from trialplane.wire import messages, records
 from trialplane.worker import context
 
 Objective = Callable[..., Any]  # of a Trial
@@ -110,7 +110,7 @@ class Trial:
         Raises:
             NotImplementedError: there are several objectives, for which Optuna has no reports either.
             TypeError: the value is no number, or the step no whole one.
-            ValueError: the step is negative.
+            ValueError: the step is negative or too large.
         """
         if len(self._objectives) > 1:
             raise NotImplementedError("Trial.report is not supported for multi-objective optimization.")
@@ -119,8 +119,8 @@ class Trial:
         except (TypeError, ValueError):
             text = f"report({value!r}, {step!r}): the value must be a number, and the step a whole one"
             raise TypeError(text) from None
-        if at < 0:
-            raise ValueError(f"report(…, step={at}): a step is 0 or more")
+        if not 0 <= at < records.STEPS:
+            raise ValueError(f"report(…, step={at}): steps go from 0 to {records.STEPS - 1}")
         if at in self._reported:
             warnings.warn(f"step {at} is reported already; this value is ignored", stacklevel=2)
             return

@@ -27,6 +27,7 @@ WATCH_INTERVAL = 1.0  # seconds between checks of the trial's memory
 ABORT_GRACE = 2.0  # seconds between SIGABRT, which writes the stacks to the log, and SIGKILL
 OVER_GRACE = 5.0  # seconds between SIGTERM and SIGKILL for a program that was pruned, or that a stop rule ended
 SEND_PATIENCE = 60.0  # seconds for the process to read what the slot sends, which is never much
+MOST_ASKED = 10_000  # requests of an objective for parameters, of which it may have a tenth
 STOP_MARGIN = 2.0  # seconds on top of a trial's grace, which it enforces itself, to report how it ended
 
 
@@ -45,6 +46,7 @@ class Running:
     reader: Reader | None = None  # of a program's metrics
     read_at: float = 0.0  # when it reads next
     read_step: int = 0  # of the newest report that it made
+    asked: int = 0  # requests for parameters
     over: tuple[TrialState, str] | None = None  # how it ends, where the process was not told: pruned, or by a stop rule
     reports: list[records.TrialReport] = dataclasses.field(default_factory=list)
     last: Mapping[str, float] = dataclasses.field(default_factory=dict)  # metrics of the newest report
@@ -104,12 +106,18 @@ class Running:
         """Handles a request for the value of a parameter.
 
         Raises:
-            MessageError: its parameters were drawn before it began, or it has not waited for the last answer.
+            MessageError: its parameters were drawn before it began, it has not waited for the last answer, or it never stops
+                to ask.
         """
         if not self.request.objectives:
             raise errors.MessageError("a trial sent a request for a parameter, and only an objective of Optuna may")
         if self.wanted is not None:
             raise errors.MessageError("a trial sent two requests for parameters at once; ask for them one after another")
+        self.asked += 1
+        if self.asked > MOST_ASKED:
+            raise errors.MessageError(
+                f"a trial sent more than {MOST_ASKED} requests for parameters; ask once for each of them"
+            )
         self.wanted = suggest
 
     def read(self, *, ended: bool = False) -> None:

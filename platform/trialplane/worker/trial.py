@@ -337,10 +337,9 @@ def remove_checkpoints(config: records.SlotConfig, trials: Iterable[int]) -> Non
     """Removes all checkpoints of trials that have ended, from the slot's side.
 
     Raises:
-        CheckpointError: they cannot be removed.
+        CheckpointError: some cannot be removed; the others are.
     """
-    for trial in trials:
-        stores.remove_all(checkpoints(config, config.run, trial))
+    stores.remove_each(checkpoints(config, config.run, trial) for trial in trials)
 
 
 class Reporter:

@@ -155,6 +155,22 @@ def put_files(place: str, folder: Path, patterns: Iterable[str]) -> None:
         raise errors.CheckpointError(f"files of {folder} cannot be copied to {place}/files: {error}") from error
 
 
+def remove_each(places: Iterable[str]) -> None:
+    """Removes several such folders as `remove_all` does.
+
+    Raises:
+        CheckpointError: some cannot be removed; the others are.
+    """
+    left = []
+    for place in places:
+        try:
+            remove_all(place)
+        except errors.CheckpointError as error:
+            left.append(str(error))
+    if left:
+        raise errors.CheckpointError("; ".join(left))
+
+
 def remove_all(place: str) -> None:
     """Removes a folder of checkpoints, with everything in it; one that is not there is removed.
 
@@ -172,7 +188,11 @@ def remove_all(place: str) -> None:
             files.invalidate_cache()
             files.rm(root, recursive=True)
         else:
-            shutil.rmtree(place.removeprefix("file://"))
+            folder = Path(place.removeprefix("file://"))
+            if folder.is_symlink():  # a trial has moved it; what is there is not ours
+                folder.unlink()
+            else:
+                shutil.rmtree(folder)
     except FileNotFoundError:
         return
     except (OSError, ImportError, ValueError) as error:
