@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 
-from trialplane.client import kinds
+from trialplane.client import doctor, kinds
 from trialplane.client.kinds import Kind
+from trialplane.plan.site import Site
+from trialplane.wire import cluster as names
 
 Thing = dict[str, Any]
 Render = Callable[[dict[str, Any]], list[Thing]]
@@ -58,6 +60,15 @@ def allowed(role: Thing, group: str, resource: str, verb: str, name: str = "") -
 def test_users_may_do_what_the_client_does(role: Thing, kind: Kind, verbs: str) -> None:
     for verb in verbs.split():
         assert allowed(role, kind.group, kind.plural, verb), f"{verb} {kind.plural}"
+
+
+def test_users_may_do_what_the_doctor_asks_for(role: Thing, render: Render, named: Callable[..., Thing]) -> None:
+    site = Site.read(named(render({}), "ConfigMap", names.SITE)["data"][names.SITE_KEY], "team")
+    for verbs, group, resource, below, name in doctor.permissions(site):
+        for verb in verbs:
+            assert allowed(role, group, f"{resource}/{below}" if below else resource, verb, name), (
+                f"{verb} {resource} {name}"
+            )
 
 
 def test_users_read_logs_and_forward_ports(role: Thing) -> None:

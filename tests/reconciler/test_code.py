@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from trialplane.reconciler.reconciler import ARRIVING, LIVING
 from trialplane.wire import cluster as names
 
 from .conftest import Team
@@ -111,6 +112,9 @@ def test_a_run_starts_once_what_was_wrong_with_it_is_right(team: Team) -> None:
     team.apply()
     code = team.cluster.objects["configmaps"].pop("a-code")
     assert team.settle()["state"] == "Invalid"
+    assert team.reconciler.reconcile("a") == ARRIVING, "its code is being applied"
+    team.later += 60
+    assert team.reconciler.reconcile("a") == LIVING
     team.cluster.put("configmaps", code)
     assert team.settle()["state"] == "Running"
     assert team.condition("Accepted")[0] == "True"

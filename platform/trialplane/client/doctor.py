@@ -46,15 +46,15 @@ print(ray.__version__)
 ray.shutdown()
 """
 # Permissions that the command line needs: verbs, group, resource, subresource, name.
-_Permission = tuple[tuple[str, ...], str, str, str, str]
-_PERMISSIONS: tuple[_Permission, ...] = (
+Permission = tuple[tuple[str, ...], str, str, str, str]
+_PERMISSIONS: tuple[Permission, ...] = (
     (("get", "list", "create", "patch", "delete"), "trialplane.io", "runs", "", ""),
     (("get", "create"), "", "configmaps", "", ""),
     (("get", "list"), "", "pods", "", ""),
     (("get",), "", "pods", "log", ""),
     (("list",), "", "events", "", ""),
 )
-_PERMISSIONS_OF_DOCTOR: tuple[_Permission, ...] = ((("create", "delete"), "", "pods", "", ""),)
+_PERMISSIONS_OF_DOCTOR: tuple[Permission, ...] = ((("create", "delete"), "", "pods", "", ""),)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -244,7 +244,7 @@ def _look(cluster: Cluster, site: Site, plan: Plan) -> Iterator[Finding]:
     yield from doctor_verdicts.room(site, plan, _try(cluster, kinds.NODE), _try(cluster, kinds.QUOTA))
     yield _guarded(
         "permissions",
-        lambda: doctor_verdicts.permissions(_denied(cluster, _permissions(site)), cluster.context, cluster.namespace),
+        lambda: doctor_verdicts.permissions(_denied(cluster, permissions(site)), cluster.context, cluster.namespace),
     )
     yield doctor_verdicts.admission(_unruly(cluster, site, plan))
 
@@ -273,16 +273,17 @@ def _operators(cluster: Cluster) -> list[dict[str, Any]]:
     return found
 
 
-def _permissions(site: Site) -> list[_Permission]:
+def permissions(site: Site) -> list[Permission]:
+    """What `platform` needs its user to be allowed to do where the chart has installed that site."""
     gateway_ = site.gateway
     found = [
         *_PERMISSIONS,
-        (("get", "update", "delete"), "", "services", "proxy", f"http:{gateway_.service}:{gateway_.port}"),
+        (("get", "delete"), "", "services", "proxy", f"http:{gateway_.service}:{gateway_.port}"),
     ]
     return [*found, (("get",), "", "secrets", "", gateway_.secret)] if gateway_.secret else found
 
 
-def _denied(cluster: Cluster, required: Sequence[_Permission]) -> list[str]:
+def _denied(cluster: Cluster, required: Sequence[Permission]) -> list[str]:
     """The permissions that this user lacks, as text."""
     denied = []
     for verbs, group, resource, below, name in required:

@@ -38,7 +38,10 @@ _logger = logging.getLogger("trialplane.reconciler")
 
 
 def handlers(queue: WorkQueue) -> kopf.OperatorRegistry:
-    """Kopf's handlers: whatever happens to a Run, or to something with the label of one, brings its name into the queue."""
+    """Kopf's handlers: whatever happens to a Run, its RayJob or its pods brings its name into the queue.
+
+    ConfigMaps are not watched: a watch begins with all there are, each with up to 1 MiB of some run's code.
+    """
     registry = kopf.OperatorRegistry()
     labelled: dict[str, Any] = {"labels": {names.RUN: kopf.PRESENT}, "registry": registry}
 
@@ -51,7 +54,6 @@ def handlers(queue: WorkQueue) -> kopf.OperatorRegistry:
         queue.add(name)
 
     @kopf.on.event("ray.io", "v1", "rayjobs", **labelled)
-    @kopf.on.event("", "v1", "configmaps", **labelled)
     async def of_object(labels: Mapping[str, str], **_: Any) -> None:
         queue.add(labels[names.RUN])
 

@@ -36,6 +36,8 @@ from trialplane.wire import cluster as names
 from trialplane.wire.paths import RunPaths
 
 LIVING = 10.0  # seconds until a run that works, or is to, is looked at again
+ARRIVING = 1.0  # seconds until a Run that was made before its code is looked at again
+_ARRIVAL = 30.0  # seconds in which the code of a new Run is expected
 _LEDGER_AWAY: tuple[type[Exception], ...] = (LedgerError, archive.DATABASE_ERRORS)
 _ROUNDS = 4  # of looking and doing in one call; what is left then comes with the next
 _EVENTS = 500  # the newest that the API server returns; enough for the pods of a wide run
@@ -253,6 +255,8 @@ class Reconciler:
             self._cluster.patch(kinds.RUN, view.name, {"status": status.model_dump(mode="json")}, status=True)
 
     def _next(self, view: View, status: Status) -> float | None:
+        if view.problem is not None and view.problem.reason == runs.CODE_MISSING:
+            return ARRIVING if self._clock() - phases.created(view.run) < _ARRIVAL else LIVING
         ended = next((one for one in status.conditions if one.type == runs.ENDED and one.status == "True"), None)
         if ended is None or view.ray_job is not None:
             resting = status.state == "Paused" or bool(view.read.issues)

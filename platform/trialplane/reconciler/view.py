@@ -31,6 +31,7 @@ Thing = Mapping[str, Any]
 UID = "uid"
 BEGUN = "begun"  # seconds since the epoch when its last start was recorded, before anything was made for that
 _UNSTARTED = (RunState.PENDING, RunState.RUNNING)
+_STOPS = (RunState.PAUSED, RunState.CANCELLED)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -193,7 +194,7 @@ class View:
     @property
     def is_stopping(self) -> bool:
         """Whether the ledger has that it is to stop, which nothing revokes before it has."""
-        return self.is_recorded and self.recorded is not None and self.recorded.desired.state is not RunState.RUNNING
+        return self.is_recorded and self.recorded is not None and self.recorded.desired.state in _STOPS
 
     @property
     def is_settled(self) -> bool:
