@@ -41,6 +41,31 @@ def test_a_shipped_job_is_read_as_it_was_planned(file: Path) -> None:
     assert [code["metadata"]["name"]] == run["spec"]["code"]["configMaps"] == ["a-code"]
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"script": "fit.py", "arguments": ["--x", "{x}"], "capture": ["wandb"], "keep": {"best": 3, "files": ["*.png"]}},
+        {"command": ["./fit.sh", "{x}"], "metrics": [{"from": "stdout", "pattern": "f1=(?P<f1>[0-9.]+)"}], "cwd": "workdir"},
+        {"kind": "train", "script": "fit.py", "ranks": 2, "objectives": [], "space": {}},
+        {"entrypoint": "optuna:fit:objective", "space": {}, "requirements": "requirements.txt", "packages": ["lib"]},
+    ],
+    ids=["script", "command", "training", "objective"],
+)
+def test_a_job_is_read_as_it_was_planned_however_its_trials_run(fields: dict[str, Any]) -> None:
+    given = {**STUDY, **fields}
+    if given["kind"] == "train":
+        given = {key: value for key, value in given.items() if value not in ([], {})}
+    job = jobs.read(given)
+    assert not list(job.check(frozenset()))
+    run = {
+        "metadata": {"name": "a"},
+        "spec": {**runs.job_fields(job), "code": {"configMaps": ["a-code"], "sha256": "0" * 64}},
+    }
+    for sent in (run, dropped(run)):
+        found = runs.read(sent)
+        assert found.issues == () and found.job == job
+
+
 def test_nulls_that_mean_something_are_kept() -> None:
     job = jobs.read({**STUDY, "budget": {"failed_alike": None}, "params": {"rows": None, "net": {"a.b/c": None}, "lr": 1.0}})
     fields = runs.job_fields(job)

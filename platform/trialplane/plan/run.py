@@ -222,6 +222,8 @@ def word(state: RunState) -> str:
 def job_fields(job: Job) -> dict[str, Any]:
     """A job as the fields `job` and `nulls` of a Run's spec, for manifests and for patches, which drop nulls too."""
     whole = job.model_dump(mode="json")
+    if any(role.program is not None for role in job.roles()):
+        del whole["entrypoint"]  # the default, which in a Run would be taken for its author's
     paths = list(_nulls(whole, ()))
     left: Any = jobs.read(_without_nulls(whole)).model_dump(mode="json")
     kept = [path for path in paths if _at(left, path) is not None or path[0] == "params"]
