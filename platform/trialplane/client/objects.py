@@ -99,11 +99,8 @@ class Run:
 
     @property
     def state(self) -> RunState:
-        """The run's according to the operator; one that cannot be started has failed, unless its code is only on its way."""
-        if self.status.state != "Invalid":
-            return RunState(self.status.state.upper())
-        waits = any(one.type == runs.ACCEPTED and one.reason == runs.CODE_MISSING for one in self.status.conditions)
-        return RunState.PENDING if waits else RunState.FAILED
+        """The run's according to the operator; one that cannot be started has failed."""
+        return RunState.FAILED if self.status.state == "Invalid" else RunState(self.status.state.upper())
 
     @property
     def is_settled(self) -> bool:

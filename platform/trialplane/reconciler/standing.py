@@ -73,7 +73,7 @@ def _state(view: View) -> tuple[State, str]:
     """The state, and why it is that."""
     problem, known = view.problem, view.recorded.status if view.recorded is not None else None
     if problem is not None and view.mine is None and not view.is_recorded:
-        return "Invalid", problem.message
+        return "Pending" if problem.reason == runs.CODE_MISSING else "Invalid", problem.message
     if view.read.asked is None or view.read.job is None:
         return (view.status.state if view.status.started else "Invalid"), problem.message if problem else ""
     if view.mine is not None:
