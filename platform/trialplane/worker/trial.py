@@ -215,9 +215,9 @@ def run_job(
             run = import_job(config)
             process.seed_everything(request.seed)  # again: the imports may just have loaded numpy and torch
         if request.objectives:
-            run = objective.of(run, request.trial, request.metrics, request.objectives, reporter)
+            run = objective.of(run, request.metrics, request.objectives, reporter)
         given = {
-            "params": request.params,
+            "params": dict(request.params),  # to which an objective of Optuna adds what it is given
             "seed": request.seed,
             "run": request.run,
             "trial": request.trial,
