@@ -219,11 +219,11 @@ def test_files_that_were_not_kept_are_told_once(opened: Opened) -> None:
 
     def start_and_end(slot: int, request: TrialRequest) -> None:
         start(slot, request)
-        loop.slots.end(slot, metrics=LOSS, remark=f"{request.trial}.pt was not kept")
+        loop.slots.end(slot, metrics=LOSS, remark=f"could not copy {request.trial}.pt")
 
     loop.slots.start = start_and_end  # type: ignore[method-assign,assignment]
     loop.controller.run()
-    assert loop.board.shown[-1].warnings == ("0.pt was not kept",)
+    assert loop.board.shown[-1].warnings == ("trial 0: could not copy 0.pt",)
 
 
 @pytest.mark.parametrize(("first", "then"), [(PAUSED, HURRIED), (CANCELLED, HURRIED)])

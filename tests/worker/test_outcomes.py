@@ -323,7 +323,7 @@ def test_files_that_cannot_be_kept_are_told_and_the_trial_counts(tmp_path: Path)
     with Bench(tmp_path, {"train": KEEPING}, keep=("model.pt", "best.pt")) as bench:
         failed, kept = bench.outcome("full"), bench.outcome("fits")
         assert (failed.state, failed.metrics) == (TrialState.COMPLETE, {"score": 1.0})
-        assert failed.remark == "files of a trial were not kept: model.pt (Not a directory); the trial counts"
+        assert failed.remark == "keep.files: could not copy model.pt (Not a directory); the trial counts all the same"
         assert (kept.state, kept.remark) == (TrialState.COMPLETE, "")
         assert "keep.files: model.pt could not be copied to " in bench.log(failed)
         for outcome in (failed, kept):
@@ -337,5 +337,5 @@ def test_of_many_files_that_cannot_be_kept_a_few_are_named(tmp_path: Path, capsy
     for number in range(5):
         (tmp_path / f"{number}.pt").write_text("")
     remark = outcomes.keep(str(place), tmp_path, ["*.pt"])
-    assert "2.pt (Not a directory) and 2 more; the trial counts" in remark
+    assert "2.pt (Not a directory) and 2 more; the trial counts all the same" in remark
     assert capsys.readouterr().err.count("could not be copied") == 5

@@ -183,7 +183,8 @@ class Controller:
         self._workload.ended(request, ended)
         self._durations.append(ended.ended - ended.started)
         self._log_end(request, ended)
-        for kind, text in (("advice", ended.advice), ("remark", ended.remark)):
+        remark = ended.remark and f"{self._job.noun} {request.trial}: {ended.remark}"
+        for kind, text in (("advice", ended.advice), ("remark", remark)):
             if text and kind not in self._told:  # once: the next trial gives the same with other seconds or files
                 self._told.add(kind)
                 self._warn(text)

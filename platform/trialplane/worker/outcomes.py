@@ -164,7 +164,8 @@ def keep(place: str, folder: Path, patterns: Sequence[str]) -> str:
         return ""
     shown = [f"{file} ({why})" for file, why in list(unkept.failed.items())[:_MOST_UNKEPT]]
     more = len(unkept.failed) - len(shown)
-    return f"files of a trial were not kept: {', '.join(shown)}{f' and {more} more' if more else ''}; the trial counts"
+    named = ", ".join(shown) + (f" and {more} more" if more else "")
+    return f"keep.files: could not copy {named}; the trial counts all the same"
 
 
 def with_attributes(outcome: records.TrialOutcome, attributes: Mapping[str, Any]) -> records.TrialOutcome:
