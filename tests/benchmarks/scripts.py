@@ -15,14 +15,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+from tests.benchmarks import runs
 from tests.benchmarks.rows import Goal, Row
-from tests.benchmarks.workplace import MeasurementFailed, Workplace
+from tests.benchmarks.workplace import Workplace
 
 from trialplane.spec.program import MetricSource, Program
-from trialplane.wire.records import SlotConfig, TrialOutcome, TrialRequest
-from trialplane.wire.states import TrialState
-from trialplane.worker.slot import Slot
+from trialplane.wire.records import SlotConfig, TrialOutcome
 
 SCRIPT = """
 import argparse
@@ -106,24 +106,9 @@ def _trials(folder: Path, text: str, program: Program | None, count: int) -> lis
     code.mkdir(parents=True)
     (code / "train.py").write_text(text)
     entrypoint = "train:run" if program is None else ""
-    slot = Slot(
-        SlotConfig("scripts", str(code), entrypoint, str(folder / "run"), str(folder / "cache"), program=program), "0-1"
-    )
-    outcomes = []
-    try:
-        slot.start()
-        for number in range(count):
-            params = {"lr": 0.1} if "lr" in text else {}
-            messages = slot.run(TrialRequest("scripts", number, 1, number, params, 0, ("score",)))
-            while not hasattr(messages[-1] if messages else None, "outcome"):
-                messages = slot.answer()
-            outcome = messages[-1].outcome  # type: ignore[union-attr]
-            if outcome.state is not TrialState.COMPLETE:
-                raise MeasurementFailed(f"a trial failed: {outcome.message}")
-            outcomes.append(outcome)
-    finally:
-        slot.close()
-    return outcomes
+    config = SlotConfig("scripts", str(code), entrypoint, str(folder / "run"), str(folder / "cache"), program=program)
+    params: dict[str, Any] = {"lr": 0.1} if "lr" in text else {}
+    return runs.in_slot(config, [params] * count, "score")
 
 
 def _subprocesses(folder: Path, count: int) -> list[dict[str, float]]:

@@ -13,15 +13,14 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.benchmarks import runs
 from tests.benchmarks.rows import Goal, Row
 from tests.benchmarks.workplace import MeasurementFailed, Workplace
 
 from hydra_plugins.trialplane_sweeper import _task as task
 from hydra_plugins.trialplane_sweeper import sweeper
 from trialplane.wire import records
-from trialplane.wire.records import SlotConfig, TrialRequest
-from trialplane.wire.states import TrialState
-from trialplane.worker.slot import Slot
+from trialplane.wire.records import SlotConfig
 
 SCRIPT = """
 import time
@@ -88,19 +87,9 @@ def _ours(folder: Path, seconds: float, jobs: int) -> float:
     code.mkdir()
     (code / "hydra_sweep.py").write_text(sweeper.RUN)
     (code / "sweep.json").write_text(records.to_json(made))
-    slot = Slot(SlotConfig("sweeps", str(code), "hydra_sweep:run", str(folder / "run"), str(folder / "cache")), "0-1")
-    try:
-        slot.start()
-        for number in range(jobs):
-            params = {"lr": number / jobs, "model": ("small", "large")[number % 2]}
-            messages = slot.run(TrialRequest("sweeps", number, 1, number, params, 0, ("objective",)))
-            while not hasattr(messages[-1] if messages else None, "outcome"):
-                messages = slot.answer()
-            outcome = messages[-1].outcome  # type: ignore[union-attr]
-            if outcome.state is not TrialState.COMPLETE:
-                raise MeasurementFailed(f"job {number}: {outcome.message}")
-    finally:
-        slot.close()
+    config = SlotConfig("sweeps", str(code), "hydra_sweep:run", str(folder / "run"), str(folder / "cache"))
+    points = [{"lr": number / jobs, "model": ("small", "large")[number % 2]} for number in range(jobs)]
+    runs.in_slot(config, points, "objective")
     return _idle(times)
 
 

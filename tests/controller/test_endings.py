@@ -213,6 +213,19 @@ def test_the_advice_of_several_trials_is_given_once(opened: Opened) -> None:
     assert warning.endswith("s of imports")
 
 
+def test_files_that_were_not_kept_are_told_once(opened: Opened) -> None:
+    loop = Loop(opened.open(job(**{**SEARCH, "trials": 3})), opened.run, None)
+    start = loop.slots.start
+
+    def start_and_end(slot: int, request: TrialRequest) -> None:
+        start(slot, request)
+        loop.slots.end(slot, metrics=LOSS, remark=f"could not copy {request.trial}.pt")
+
+    loop.slots.start = start_and_end  # type: ignore[method-assign,assignment]
+    loop.controller.run()
+    assert loop.board.shown[-1].warnings == ("trial 0: could not copy 0.pt",)
+
+
 @pytest.mark.parametrize(("first", "then"), [(PAUSED, HURRIED), (CANCELLED, HURRIED)])
 def test_hurry_counts_whatever_the_ending_is(opened: Opened, clock: Clock, first: Ending, then: Ending) -> None:
     loop = Loop(opened.open(job()), opened.run, User(clock, first, then), stays)

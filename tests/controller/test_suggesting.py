@@ -26,7 +26,7 @@ from trialplane.wire import messages
 from trialplane.wire.attempts import Order
 from trialplane.wire.records import TrialRequest
 from trialplane.wire.states import FailureClass
-from trialplane.worker import objective
+from trialplane.worker import context, objective
 
 SAMPLERS = ["tpe", "cmaes", "nsgaii", "qmc", {"name": "tpe", "multivariate": True, "group": True, "n_startup_trials": 2}]
 
@@ -46,7 +46,9 @@ class Asking:
 
 
 def trial(ledger: Ledger, request: TrialRequest) -> objective.Trial:
-    return objective.Trial(request.trial, request.metrics, request.objectives, Asking(ledger, request.number))
+    asking, place = Asking(ledger, request.number), Path("/nowhere")
+    ctx = context.Context(dict(request.params), 1, "toy", request.trial, 1, 1, 0, place, place, place, asking)
+    return objective.Trial(ctx, request.metrics, request.objectives, asking)
 
 
 def kernel(trial: objective.Trial) -> float:

@@ -51,9 +51,11 @@ def test_every_choice_comes_out_as_it_went_in(loader: ConfigLoader, override: st
 
 
 def test_names_and_what_is_fixed(loader: ConfigLoader) -> None:
-    given = ["a.b=1,2", "+a_b=1,2", "db@src=x,y", "seed=3", "~old", "one=choice(7)", "lr=1,2", "lr=interval(0,1)"]
+    given = ["a.b=1,2", "+a_b=1,2", "model/opt=x,y", "db@src=x,y", "db_src=1,2"]
+    given += ["seed=3", "~old", "one=choice(7)", "lr=1,2", "lr=interval(0,1)"]
     found = space.read(given, loader)
-    assert found.keys == {"a_b": "a.b", "a_b_": "+a_b", "db_src": "db@src", "lr": "lr"}
+    kept = {key: key for key in ("a.b", "model/opt", "lr")}
+    assert found.keys == {**kept, "a_b": "+a_b", "db_src": "db@src", "db_src_": "db_src"}
     assert list(found.fixed) == ["seed=3", "~old", "one=7"]
     assert found.parameters["lr"]["type"] == "float", "the last one of a key counts"
     assert not found.is_finite and space.read(["a=1,2", "b=range(3)"], loader).is_finite

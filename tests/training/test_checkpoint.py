@@ -23,7 +23,7 @@ from tests.training.trainings import Training, names, saved, small, steps
 from trialplane import errors
 from trialplane.training import checkpoint
 from trialplane.training.checkpoint import Checkpoints, tensors
-from trialplane.training.steps import record, stores
+from trialplane.training.steps import folders, record, stores
 
 
 @pytest.fixture(params=["folder", "url"])
@@ -245,22 +245,32 @@ def test_a_record_survives_a_moved_folder(tmp_path: Path) -> None:
 def test_all_checkpoints_of_a_trial_are_removed_and_of_no_other(place: str) -> None:
     for trial in (place, f"{place}1"):
         saved(trial, 1)
-    stores.remove_all(place)
-    stores.remove_all(place)  # twice does nothing
+    folders.remove_all(place)
+    folders.remove_all(place)  # twice does nothing
     assert steps(Checkpoints(place)) == [] and steps(Checkpoints(f"{place}1")) == [1]
 
 
 def test_checkpoints_that_cannot_be_removed_are_named(tmp_path: Path) -> None:
     (tmp_path / "trial-0").write_text("a file")
     with pytest.raises(errors.CheckpointError, match="trial-0 cannot be removed"):
-        stores.remove_all(str(tmp_path / "trial-0"))
+        folders.remove_all(str(tmp_path / "trial-0"))
 
 
 def test_a_link_to_elsewhere_is_removed_and_not_what_it_leads_to(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "trial-0").symlink_to(tmp_path / "elsewhere")
-    stores.remove_all(str(tmp_path / "trial-0"))
+    folders.remove_all(str(tmp_path / "trial-0"))
     assert [path.name for path in tmp_path.iterdir()] == ["elsewhere"]
+
+
+def test_a_file_that_cannot_be_copied_is_told_and_the_others_are_copied(tmp_path: Path) -> None:
+    work, place = tmp_path / "work", tmp_path / "trial-0"
+    work.mkdir()
+    for name in ("a.pt", "b.pt"):
+        (work / name).write_text(name)
+    (place / "files" / "a.pt").mkdir(parents=True)
+    assert folders.put_files(str(place), work, ["*.pt"]) == ((), {"a.pt": "Is a directory"})
+    assert names(f"{place}/files") == ["a.pt", "b.pt"]
 
 
 def test_files_are_put_beside_checkpoints(place: str, tmp_path: Path) -> None:
@@ -269,8 +279,9 @@ def test_files_are_put_beside_checkpoints(place: str, tmp_path: Path) -> None:
     for name in ("model.pt", "out/a.pt", "out/log.txt"):
         (work / name).write_text(name)
     saved(place, 1)
-    stores.put_files(place, work, ["model.pt", "out/*.pt", "none*"])
+    unkept = folders.put_files(place, work, ["model.pt", "out/*.pt", "none*", "**x"])
+    assert unkept.unmatched == ("none*",) and list(unkept.failed) == ["**x"]
     assert names(f"{place}/files") == ["model.pt", "out"] and names(f"{place}/files/out") == ["a.pt"]
     assert steps(Checkpoints(place)) == [1], "they are no checkpoint"
-    stores.remove_all(place)
+    folders.remove_all(place)
     assert steps(Checkpoints(place)) == []

@@ -55,6 +55,18 @@ def steps(ctx):
     except wandb.errors.CommError as error:
         ctx.report(score=6.0)
 
+def facts(ctx):
+    import re, time
+    from wandb.sdk.lib.runid import generate_id
+    run = wandb.init(project="p", resume="allow", id=wandb.util.generate_id(), job_type="train")
+    assert (run.resumed, run.offline, run.disabled, run.sweep_id, run.url) == (False, True, False, None, None)
+    assert isinstance(run.start_time, float) and 0 <= time.time() - run.start_time < 3600
+    assert (run.job_type, run.path) == ("train", f"p/{run.id}")
+    names = {wandb.util.generate_id(), generate_id()}
+    assert len(names) == 2 and all(re.fullmatch("[a-z0-9]{8}", name) for name in names), names
+    assert len(generate_id(12)) == 12
+    ctx.report(score=1.0)
+
 def pruned(ctx):
     for epoch in range(9):
         wandb.log({"score": epoch})
@@ -156,6 +168,12 @@ def test_steps_of_wandb_are_the_trials(trials: Trials) -> None:
     ], "a step before is left out; a second run goes on; the job's own report takes the metric over"
     assert event.outcome is not None and event.outcome.metrics["score"] == 6.0, event.outcome
     assert "wandb.config.lr = 3 is ignored: the trial's parameter lr is 0.5" in trials.log(event)
+
+
+def test_what_a_run_says_of_itself_is_what_wandb_documents(trials: Trials) -> None:
+    """Scripts branch on it: on `resumed` to look for a checkpoint, on `sweep_id` to read another configuration."""
+    _, event = trials.trial("facts")
+    assert event.outcome is not None and event.outcome.state is TrialState.COMPLETE, event.outcome.message
 
 
 def test_a_pruned_trial_ends_in_wandb_log(trials: Trials) -> None:

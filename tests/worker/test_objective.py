@@ -6,6 +6,7 @@ Values come from a double in place of the controller. Not checked here: what Opt
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -19,7 +20,7 @@ from trialplane.wire import messages
 from trialplane.wire.messages import Suggest, Suggested
 from trialplane.wire.records import TrialOutcome
 from trialplane.wire.states import FailureClass, TrialState
-from trialplane.worker import objective
+from trialplane.worker import context, objective
 
 JOB = {
     "train": """
@@ -27,7 +28,7 @@ import os
 import optuna
 
 def run(trial):
-    what = trial.suggest_categorical("what", ["return", "prune", "kill", "fail", "several", "constrain", "large"])
+    what = trial.suggest_categorical("what", ["return", "prune", "kill", "fail", "several", "constrain", "large", "log"])
     x = trial.suggest_float("x", 0, 1)
     trial.set_user_attr("note", {"x": [x]})
     if what == "kill":
@@ -40,6 +41,16 @@ def run(trial):
         trial.set_constraint("size", 3)
     if what == "large":
         trial.set_user_attr("text", "x" * 5000)
+    if what == "log":
+        import wandb
+        import trialplane
+        wandb.init(config={"x": 9.0})
+        found = dict(wandb.config), dict(trialplane.params()), dict(trialplane.current().params)
+        trial.set_user_attr("params", found)
+        for step in range(3):
+            wandb.log({"score": x + step})
+            trial.report(x + step, step)
+            wandb.log({"score": x + step, "other": step})
     if what == "prune":
         for step in range(9):
             trial.report(x - step, step)
@@ -48,7 +59,7 @@ def run(trial):
     return x
 """
 }
-WHAT = ["return", "prune", "kill", "fail", "several", "constrain", "large"]
+WHAT = ["return", "prune", "kill", "fail", "several", "constrain", "large", "log"]
 
 
 class Controller:
@@ -71,8 +82,13 @@ class Controller:
         return answer if isinstance(answer, Suggested) else Suggested(answer)
 
 
+def context_of(controller: Controller, **params: Any) -> context.Context:
+    place = Path("/nowhere")
+    return context.Context(params, 1, "toy", 7, 1, 1, 0, place, place, place, controller)
+
+
 def trial(controller: Controller, metrics: tuple[str, ...] = ("loss",), objectives: int = 1) -> objective.Trial:
-    return objective.Trial(7, metrics, objectives, controller)
+    return objective.Trial(context_of(controller), metrics, objectives, controller)
 
 
 def test_values_come_back_as_optuna_has_them() -> None:
@@ -169,7 +185,7 @@ def test_a_constraint_must_be_one_of_the_jobs() -> None:
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    with warnings.catch_warnings(), Bench(tmp_path_factory.mktemp("slot"), JOB) as made:
+    with warnings.catch_warnings(), Bench(tmp_path_factory.mktemp("slot"), JOB, capture=("wandb",)) as made:
         yield made
 
 
@@ -190,6 +206,73 @@ def test_a_slot_passes_requests_on_and_values_back(bench: Bench) -> None:
     assert [event.wanted.name for event in events if event.wanted] == ["what", "x"]
     assert (outcome.state, dict(outcome.metrics)) == (TrialState.COMPLETE, {"score": 0.25})
     assert outcome.returned == {"note": {"x": [0.25]}}
+
+
+def test_what_wandb_logs_and_the_objective_reports_counts_once(bench: Bench) -> None:
+    """The first point has come by W&B's call when the objective's own report takes the metric over."""
+    events, outcome = answered(bench, "log")
+    assert outcome.state is TrialState.COMPLETE, outcome
+    reports = [report for event in events for report in event.reports]
+    points = [(report.step, name, value) for report in reports for name, value in report.metrics.items()]
+    assert points == [
+        (0, "score", 0.25),
+        (1, "other", 0.0),
+        (1, "score", 1.25),
+        (3, "other", 1.0),
+        (2, "score", 2.25),
+        (5, "other", 2.0),
+    ]
+
+
+def test_the_parameters_of_the_trial_are_what_was_suggested(bench: Bench) -> None:
+    _, outcome = answered(bench, "log")
+    given = {"what": "log", "x": 0.25}
+    assert outcome.returned["params"] == [given, given, given], "W&B's configuration, the trial's parameters, the context's"
+
+
+def test_parameters_are_shown_as_a_retry_has_them() -> None:
+    controller = Controller(0.5, 1.0)
+    ctx = context_of(controller, epochs=3)
+    asks = objective.Trial(ctx, ("loss",), 1, controller)
+    asks.suggest_float("x", 0, 1)
+    assert ctx.params == {"epochs": 3, "x": 0.5}
+    assert asks.suggest_categorical("kernel", ["rbf", (1, 2)]) == (1, 2)
+    assert ctx.params == {"epochs": 3, "x": 0.5, "kernel": [1, 2]}, "a retry has read it from JSON"
+
+
+def test_a_report_of_another_thread_waits_until_a_parameter_is_drawn() -> None:
+    """One answer at a time is on its way: the report could take the parameter's."""
+    asked, reported, order = threading.Event(), threading.Event(), []
+
+    class Slow(Controller):
+        def __call__(self, step: int, metrics: Mapping[str, float], *, waits: bool = True) -> bool:
+            order.append("report")
+            reported.set()
+            return False
+
+        def suggest(self, wanted: Suggest) -> Suggested:
+            asked.set()
+            reported.wait(0.2)
+            order.append("value")
+            return Suggested(0.5)
+
+    controller = Slow()
+    ctx = context_of(controller)
+    asks = objective.Trial(ctx, ("loss",), 1, controller)
+    thread = threading.Thread(target=lambda: asked.wait(60) and ctx.note("wandb", 0, {"loss": 1.0}))
+    thread.start()
+    asks.suggest_float("x", 0, 1)
+    thread.join()
+    assert order == ["value", "report"]
+
+
+def test_a_report_of_the_objective_and_one_by_the_context_have_one_count_of_steps() -> None:
+    controller = Controller()
+    ctx = context_of(controller)
+    asks = objective.Trial(ctx, ("loss",), 1, controller)
+    asks.report(1.0, 4)
+    ctx.report(other=2.0)
+    assert controller.reports == [(4, {"loss": 1.0}), (5, {"other": 2.0})]
 
 
 def test_a_pruned_trial_keeps_its_attributes(bench: Bench) -> None:

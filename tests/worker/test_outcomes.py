@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.worker.conftest import Bench
 
 from trialplane import errors
 from trialplane.policies import transport
@@ -304,3 +305,37 @@ def test_a_training_that_never_asks_where_to_start_from_is_told_at_its_first_rep
 def test_one_that_asks_and_one_that_has_checkpoints_of_its_own_are_not(tmp_path: Path) -> None:
     assert resumed(goes_on, tmp_path) == (["", "", ""], "")
     assert resumed(starts_anew, tmp_path, attempt=2) == (["", "", ""], "")
+
+
+KEEPING = """
+from pathlib import Path
+
+def run(ctx):
+    Path("model.pt").write_text("weights")
+    if ctx.params["what"] == "full":
+        Path(ctx.checkpoints).parent.mkdir(parents=True)
+        Path(ctx.checkpoints).write_text("in the way")
+    return 1.0
+"""
+
+
+def test_files_that_cannot_be_kept_are_told_and_the_trial_counts(tmp_path: Path) -> None:
+    with Bench(tmp_path, {"train": KEEPING}, keep=("model.pt", "best.pt")) as bench:
+        failed, kept = bench.outcome("full"), bench.outcome("fits")
+        assert (failed.state, failed.metrics) == (TrialState.COMPLETE, {"score": 1.0})
+        assert failed.remark == "keep.files: could not copy model.pt (Not a directory); the trial counts all the same"
+        assert (kept.state, kept.remark) == (TrialState.COMPLETE, "")
+        assert "keep.files: model.pt could not be copied to " in bench.log(failed)
+        for outcome in (failed, kept):
+            assert bench.log(outcome).count("keep.files: the trial has left no file best.pt\n") == 1
+        assert [file.read_text() for file in bench.root.glob("checkpoints/toy/trial-1/files/*")] == ["weights"]
+
+
+def test_of_many_files_that_cannot_be_kept_a_few_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = tmp_path / "in-the-way"
+    place.write_text("")
+    for number in range(5):
+        (tmp_path / f"{number}.pt").write_text("")
+    remark = outcomes.keep(str(place), tmp_path, ["*.pt"])
+    assert "2.pt (Not a directory) and 2 more; the trial counts all the same" in remark
+    assert capsys.readouterr().err.count("could not be copied") == 5

@@ -35,7 +35,7 @@ class Trial:
         clock = types.SimpleNamespace(monotonic=lambda: self.now, time=lambda: self.now)
         monkeypatch.setattr(module, "time", clock)
         monkeypatch.setattr(slots, "time", clock)
-        self._request = TrialRequest("toy", 0, 1, 0, {}, 1, ("score",), timeout=LIMIT, prunable=prunable)
+        self._request = TrialRequest("toy", 0, 1, 0, {}, 1, ("score",), timeout=LIMIT, prunable=prunable, objectives=1)
         ours, theirs = socket.socketpair()
         self.channel: TrialChannel = Channel(theirs, messages.TO_TRIAL)
         self._control, self.template = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -51,6 +51,13 @@ class Trial:
 
     def report(self, step: int) -> None:
         self.channel.send(messages.Reported(step, {"score": 0.5}, self.now, self.now))
+
+    def ask(self, name: str) -> None:
+        """Asks for a parameter, and is answered a minute later."""
+        self.channel.send(messages.Suggest(name, "float", 0.0, 1.0))
+        assert Event.of(self.slot._next()).wanted is not None
+        self.now += 60.0
+        self.running.answer(False, messages.Suggested(None, "refused"))
 
     def exits(self) -> None:
         self.channel.send(messages.Ended(TrialOutcome(0, TrialState.COMPLETE, metrics={"score": 0.5})))
@@ -118,6 +125,17 @@ def test_a_trial_that_waits_for_nobody_has_its_limit_and_no_more(trial: Trial) -
     trial.now += LIMIT
     trial.running.enforce_limits(300.0)
     assert trial.running.killed is not None
+
+
+def test_a_limit_moves_once_for_each_parameter_that_is_asked_for(trial: Trial) -> None:
+    """Whatever is answered: an objective that asks for one without an end has a limit, too."""
+    for name in ("x", "y"):
+        trial.ask(name)
+    assert trial.running.enforce_limits(300.0) == LIMIT
+    trial.now += 10.0
+    trial.ask("x")
+    trial.running.enforce_limits(300.0)
+    assert trial.running.killed is not None and trial.running.killed[0] is FailureClass.TIMEOUT
 
 
 def test_a_deadline_is_no_concern_of_what_has_returned(trial: Trial) -> None:

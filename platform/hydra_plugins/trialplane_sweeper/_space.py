@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,7 +16,7 @@ class Space:
     """What a sweep draws, and what it does not.
 
     Attributes:
-        parameters: name → its fields in job.yaml.
+        parameters: name → its fields in job.yaml. The name is the override's key without `+`, where a parameter may have it.
         keys: name → the key of its override, with `+` and the package where it has them.
         fixed: the other overrides.
     """
@@ -42,6 +41,8 @@ def read(overrides: Sequence[str], loader: ConfigLoader) -> Space:
     Raises:
         HydraException: one of them is none.
     """
+    from trialplane.spec import values  # Hydra loads its plugins at each start, where this must cost nothing
+
     parsed = OverridesParser.create(config_loader=loader).parse_overrides(list(overrides))
     newest = {str(override.get_key_element()).lstrip("+~"): override for override in parsed}
     parameters: dict[str, Mapping[str, Any]] = {}
@@ -54,7 +55,7 @@ def read(overrides: Sequence[str], loader: ConfigLoader) -> Space:
         elif "value" in made:
             fixed.append(text(override.get_key_element(), made["value"]))
         else:
-            name = _name(key, keys)
+            name = values.parameter(key, keys)
             parameters[name] = made
             keys[name] = override.get_key_element()
     return Space(parameters, keys, tuple(fixed))
@@ -63,15 +64,6 @@ def read(overrides: Sequence[str], loader: ConfigLoader) -> Space:
 def text(key: str, value: Any) -> str:
     """An override. Texts are in Hydra's grammar already, as the sweep had them."""
     return f"{key}={value if isinstance(value, str) else repr(value).lower() if isinstance(value, bool) else repr(value)}"
-
-
-def _name(key: str, taken: Mapping[str, str]) -> str:
-    """A parameter's name, which holds letters, digits, _ and - only."""
-    made = re.sub(r"[^A-Za-z0-9_-]", "_", key)
-    made = made if re.match(r"[A-Za-z_]", made) else f"_{made}"
-    while made in taken:
-        made += "_"
-    return made
 
 
 def _parameter(override: Override) -> dict[str, Any]:

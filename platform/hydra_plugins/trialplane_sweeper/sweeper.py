@@ -230,11 +230,9 @@ def _named(row: "TrialRow", made: task.Task) -> dict[str, Any]:
 async def _tell(handle: "RunHandle", made: task.Task) -> None:
     from trialplane.client import events
 
-    told: set[int] = set()  # an end may be reported again
     async for event in handle.events():
-        if isinstance(event, events.TrialEnded) and event.row.trial not in told:
+        if isinstance(event, events.TrialEnded):
             row = event.row
-            told.add(row.trial)
             words = " ".join(space.text(key, value) for key, value in _named(row, made).items())
             what = ", ".join(f"{value:g}" for value in row.values) or f"{row.state}: {row.message}"
             log.info(f"#{row.trial} : {words} : {what}")

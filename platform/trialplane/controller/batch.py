@@ -18,6 +18,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
 from trialplane import errors
+from trialplane.spec import values
 from trialplane.wire import escapes, labels
 
 MAX_METRICS = 800  # per call; MLflow takes 1000 entities in all, and 100 parameters and 100 tags among them
@@ -91,7 +92,7 @@ def key_of(name: str) -> str:
     MLflow accepts letters, digits and `_ - . : / space`, normalized relative paths, and 250 characters. Anything else
     becomes `_`: `recall@5` is `recall_5`; a + in front, as of `+trainer.lr`, is left out. The mapping is deterministic.
     """
-    key = re.sub(r"[^/\w.\- :]", "_", name.lstrip("+"))[:MAX_KEY]
+    key = re.sub(r"[^/\w.\- :]", "_", values.key(name))[:MAX_KEY]
     if posixpath.normpath(key) != key or key.startswith("/"):
         key = key.replace("/", "_")
     if key in ("", ".") or key.startswith(".."):

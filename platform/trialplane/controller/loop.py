@@ -76,7 +76,7 @@ class Controller:
         self._durations: collections.deque[float] = collections.deque(maxlen=20)  # seconds, of the last trials
         self._logs_itself = False
         self._warnings: dict[str, None] = {}  # those already logged, in order
-        self._is_advised = False
+        self._told: set[str] = set()  # kinds of what trials have told that is told once
 
     def run(self) -> Ending:
         """Runs until the end and returns how it ended; the ends of all attempts are in the ledger by then."""
@@ -183,9 +183,11 @@ class Controller:
         self._workload.ended(request, ended)
         self._durations.append(ended.ended - ended.started)
         self._log_end(request, ended)
-        if ended.advice and not self._is_advised:  # once: the next trial gives the same with other seconds
-            self._is_advised = True
-            self._warn(ended.advice)
+        remark = ended.remark and f"{self._job.noun} {request.trial}: {ended.remark}"
+        for kind, text in (("advice", ended.advice), ("remark", remark)):
+            if text and kind not in self._told:  # once: the next trial gives the same with other seconds or files
+                self._told.add(kind)
+                self._warn(text)
         best = self._ledger.best
         if best is not None and best.trial != self._best_trial:
             self._best_trial = best.trial

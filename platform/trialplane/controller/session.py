@@ -17,7 +17,7 @@ import re
 import shutil
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +98,7 @@ class Session:
         self._setting = setting
         self._ledger: Ledger | None = None
         self._workload: Workload | None = None
+        self._submission: Mapping[str, Any] = json.loads(run.submission.read_text())
         self._last = _last(run)  # read now, as this controller's first status overwrites it
         self._loop: loop.Controller | None = None
         self._base = RunStatus(
@@ -107,7 +108,7 @@ class Session:
             trials=job.trials,
             parallel=job.width,
             objectives=tuple(objective.metric for objective in job.objectives),
-            created=_submitted(run),
+            created=float(self._submission.get("submitted", 0.0)),
             started=time.time(),
             updated=time.time(),
             slots_per_trial=job.roles()[0].nodes,
@@ -178,7 +179,7 @@ class Session:
             kept, logged = not self._setting.in_cluster, not self._setting.has_credentials
             recorder = Recorder(run, uri, spares, keeps_folder=kept, trials_log=logged)
             stack.callback(recorder.close, 5.0)
-            recorder.study(_facts(run, job))
+            recorder.study(_facts(self._submission, job))
             caught = recorder.catch_up(ledger.attempts())
             if caught:
                 log.info("%d attempts that the last controller could not record are recorded now", caught)
@@ -266,7 +267,7 @@ class Session:
             capture=job.capture,
             keep=job.keep.files if isinstance(job, Study) and job.keep is not None else (),
             requirements=job.requires,
-            code_hash=str(json.loads(run.submission.read_text()).get("code_hash", "")),
+            code_hash=str(self._submission.get("code_hash", "")),
         )
 
     def _recorded(self, recorder: Recorder, ending: Ending) -> bool:
@@ -281,7 +282,7 @@ class Session:
         """What the ledger keeps of the run when nothing else is left."""
         described = {
             labels.LEDGER_JOB: json.loads(self._run.job.read_text()),
-            labels.LEDGER_SUBMISSION: json.loads(self._run.submission.read_text()),
+            labels.LEDGER_SUBMISSION: self._submission,
         }
         if self._setting.submitted is not None:
             code = pack.read(arrival.archive(self._setting.submitted))
@@ -346,10 +347,6 @@ def _full_disk_as_unavailable(run: RunPaths) -> Iterator[None]:
         raise unavailable(run, error.filename or f"a file of {run.root}", error) from error
 
 
-def _submitted(run: RunPaths) -> float:
-    return float(json.loads(run.submission.read_text()).get("submitted", 0.0))
-
-
 def _without_gpus(role: Role, job: Job) -> dict[str, str]:
     """Hides the machine's GPUs from ranks without GPUs, and from a role without GPUs if another role of the run has some.
 
@@ -369,9 +366,8 @@ def _last(run: RunPaths) -> RunStatus | None:
         return None  # it only tells how far the run was when its controller was killed
 
 
-def _facts(run: RunPaths, job: Job) -> dict[str, Any]:
+def _facts(submission: Mapping[str, Any], job: Job) -> dict[str, Any]:
     """Names, parameters and tags of the study's MLflow run."""
-    submission = json.loads(run.submission.read_text())
     return {
         "tags": {
             labels.JOB: job.name,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -146,12 +145,7 @@ class Source:
         """The name of a parameter as a space has it, with a note where it is another one."""
         if given in self._names:
             return self._names[given]
-        made = given[:200]
-        if not re.fullmatch(values.NAME, made):
-            made = re.sub(r"[^A-Za-z0-9_-]", "_", made)
-        made = made if re.fullmatch(values.NAME, made) else f"_{made}"
-        while made in self._names.values():
-            made += "_"
+        made = values.parameter(given, self._names.values())
         if made != given:
             self.note(
                 f"is the parameter {made} here: names of a space hold letters, digits, _ and -, and between them . and /",

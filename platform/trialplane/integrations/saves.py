@@ -12,6 +12,7 @@ from pathlib import Path
 import trialplane
 from trialplane import errors
 from trialplane.training.steps import record, stores
+from trialplane.wire import paths
 
 _PIECE = 8 << 20
 
@@ -141,10 +142,11 @@ def folder(place: str, library: str) -> Path:
     Raises:
         InputError: it is a URL.
     """
-    if "://" in place and not place.startswith("file://"):
+    local = paths.local_folder(place)
+    if local is None:
         raise errors.InputError(
             f"the checkpoints of this run lie at {place}, and {library} writes to folders alone: leave checkpoints.url out "
             "of job.yaml, have the chart keep checkpoints on a volume (its value checkpoints), or save by "
             "trialplane.training.checkpoint, which writes to URLs"
         )
-    return Path(place.removeprefix("file://"))
+    return local

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Container
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, FiniteFloat, PlainValidator, WithJsonSchema
@@ -79,6 +80,22 @@ def times(quantity: Any, factor: float) -> str | None:
 def key(name: str) -> str:
     """A parameter's name without the + in front that MLflow does not take."""
     return name.lstrip("+")
+
+
+def parameter(given: str, taken: Container[str]) -> str:
+    """A name that a parameter may have, as near to `given` as that allows.
+
+    Args:
+        given: what another tool calls it.
+        taken: names of other parameters.
+    """
+    made = given[:200]
+    if not re.fullmatch(NAME, made):
+        made = re.sub(r"[^A-Za-z0-9_-]", "_", made)
+    made = made if re.fullmatch(NAME, made) else f"_{made}"
+    while made in taken:
+        made += "_"
+    return made
 
 
 def _plain(value: Any) -> Any:

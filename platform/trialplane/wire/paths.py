@@ -39,6 +39,13 @@ def home() -> Path:
     return Path(chosen).expanduser().absolute() if chosen else Path.home() / ".trialplane"
 
 
+def local_folder(place: str) -> Path | None:
+    """The folder of a place that is a path or a file:// URL; None of any other fsspec URL, as of an object store."""
+    if "://" in place and not place.startswith("file://"):
+        return None
+    return Path(place.removeprefix("file://"))
+
+
 def mlflow_db(root: Path) -> Path:
     """The local MLflow store's database."""
     return root / "mlflow.db"

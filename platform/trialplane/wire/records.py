@@ -199,6 +199,7 @@ class TrialOutcome:
         early: whether the job's `stop` ended it; the rest of its ranks and nodes need not go on.
         best: the best reports, by the metric of an objective that is their best (`of: best`); decided by the ledger.
         advice: what would make the run's other trials quicker, or "".
+        remark: what somebody should know of a trial that counts nevertheless, or "".
     """
 
     number: int
@@ -224,6 +225,7 @@ class TrialOutcome:
     best: Mapping[str, BestReport] = dataclasses.field(default_factory=dict)
     early: bool = False
     advice: str = ""
+    remark: str = ""
 
     @property
     def best_steps(self) -> dict[str, int]:

@@ -67,7 +67,7 @@ class Points:
     Attributes:
         newest: the newest step that the job itself has reported; -1 before the first.
         is_paused: whether what libraries log does not count now.
-        lock: held while a report is sent, as libraries log from threads of their own.
+        lock: held until a report or a request is answered, as libraries log from threads of their own.
     """
 
     def __init__(self) -> None:
@@ -99,7 +99,8 @@ class Context:
     """One trial, passed to the job's `run(ctx)`.
 
     Attributes:
-        params: the job's fixed parameters and the sampled ones, merged.
+        params: the job's fixed parameters and the sampled ones, merged; with an objective of Optuna, those it has been given
+            so far, and in a retry all that an attempt before was given.
         seed: for the trial's random numbers. Python's, numpy's and torch's generators are seeded with it already, in all
             ranks equally, so that models start equal. Seed what must differ between ranks with `seed + rank`, as
             Accelerate's `set_seed(seed, device_specific=True)` does.
@@ -200,15 +201,13 @@ class Context:
         step = self._points.newest + 1 if step is None else step
         if not 0 <= step < records.STEPS:
             raise ValueError(f"ctx.report(step={step}): a step is a whole number from 0 to {records.STEPS - 1}")
-        values = {name: float(value) for name, value in metrics.items()}
-        self._points.newest = int(step)
-        self._send("", int(step), values)
+        self._send("", int(step), {name: float(value) for name, value in metrics.items()})
 
     def note(self, source: str, step: int, metrics: Mapping[str, float], *, waits: bool = False) -> None:
         """Reports what the job has logged by another library, but for metrics that are reported in another way already.
 
         Args:
-            source: the library.
+            source: the library; "" for the job's own reports.
             step: as of `report`, but one out of range is brought into it.
             metrics: by name.
             waits: whether the library's call may raise; otherwise a pruned trial gets SIGTERM.
@@ -228,8 +227,21 @@ class Context:
         finally:
             self._points.is_paused = before
 
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """While this lasts no other thread of the trial reports: one that waits for an answer could get another's."""
+        with self._points.lock:
+            yield
+
+    def suggested(self, name: str, value: Any) -> None:
+        """Adds to `params` what an objective of Optuna has been given, a JSON value."""
+        assert isinstance(self.params, dict), "an objective's parameters are added one by one"
+        self.params[name] = value
+
     def _send(self, source: str, step: int, metrics: Mapping[str, float], *, waits: bool = True) -> None:
         with self._points.lock:
+            if not source:
+                self._points.newest = step
             counted = self._points.counted(source, metrics)
             if not counted and metrics:
                 return

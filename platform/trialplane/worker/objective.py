@@ -11,7 +11,7 @@ import importlib
 import json
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from trialplane.wire import messages, records
@@ -22,16 +22,13 @@ _HERE = 3  # frames from `warnings.warn` in `_suggest` to the objective's own li
 
 
 class Controller(Protocol):
-    """The controller, as a trial's process reaches it.
+    """The controller, as a trial's process reaches it; reports go by the trial's context.
 
     Attributes:
         attributes: what the objective has set, for the trial's outcome.
     """
 
     attributes: dict[str, Any]
-
-    def __call__(self, step: int, metrics: Mapping[str, float], *, waits: bool = True) -> bool:
-        """See `context.Reporter`."""
 
     def suggest(self, wanted: messages.Suggest) -> messages.Suggested:
         """Has a parameter drawn."""
@@ -45,15 +42,16 @@ class Trial:
         datetime_start: when this attempt started, in local time.
 
     Args:
-        number: of the trial.
+        ctx: of the trial; receives the reports.
         metrics: the job's objectives, and after them its constraints.
         objectives: how many objectives there are.
-        controller: draws the parameters and receives the reports.
+        controller: draws the parameters.
     """
 
-    def __init__(self, number: int, metrics: Sequence[str], objectives: int, controller: Controller) -> None:
-        self.number = number
+    def __init__(self, ctx: context.Context, metrics: Sequence[str], objectives: int, controller: Controller) -> None:
+        self.number = ctx.trial
         self.datetime_start = datetime.datetime.now()
+        self._ctx = ctx
         self._objectives = tuple(metrics[:objectives])
         self._constrained = tuple(metrics[objectives:])
         self._controller = controller
@@ -72,14 +70,14 @@ class Trial:
         """
         low, high = _finite(name, low), _finite(name, high)
         step = None if step is None else _finite(name, step)
-        value = self._suggest(messages.Suggest(name, "float", low, high, step, bool(log)))
-        return float(self._params.setdefault(name, float(value)))
+        value = float(self._suggest(messages.Suggest(name, "float", low, high, step, bool(log))))
+        return float(self._keep(name, value, value))
 
     def suggest_int(self, name: str, low: int, high: int, *, step: int = 1, log: bool = False) -> int:
         """A whole number from `low` to `high`, both included. Raises as `suggest_float`."""
         low, high, step = int(low), int(high), int(step)
-        value = self._suggest(messages.Suggest(name, "int", low, high, step, bool(log)))
-        return int(self._params.setdefault(name, int(value)))
+        value = int(self._suggest(messages.Suggest(name, "int", low, high, step, bool(log))))
+        return int(self._keep(name, value, value))
 
     def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
         """One of `choices`.
@@ -90,7 +88,7 @@ class Trial:
         """
         kept = tuple(_plain(name, choice) for choice in choices)
         index = int(self._suggest(messages.Suggest(name, "categorical", choices=kept)))
-        return self._params.setdefault(name, choices[index])
+        return self._keep(name, choices[index], kept[index])
 
     def suggest_uniform(self, name: str, low: float, high: float) -> float:
         """Deprecated in Optuna: `suggest_float(name, low, high)`."""
@@ -125,7 +123,11 @@ class Trial:
             warnings.warn(f"step {at} is reported already; this value is ignored", stacklevel=2)
             return
         self._reported.add(at)
-        self._prune = self._controller(at, {self._objectives[0]: metric})
+        self._prune = False
+        try:
+            self._ctx.note("", at, {self._objectives[0]: metric}, waits=True)
+        except context.Pruned:  # the objective asks for it by `should_prune`
+            self._prune = True
 
     def should_prune(self) -> bool:
         """Whether the pruner ends this trial: then raise `optuna.TrialPruned`."""
@@ -213,22 +215,28 @@ class Trial:
         name = wanted.name
         if not isinstance(name, str):
             raise TypeError(f"the name of a parameter is a text, not {name!r}")
-        if self._asked.get(name) != wanted:
-            answer = self._controller.suggest(wanted)
-            for text in answer.warnings:
-                warnings.warn(text, stacklevel=_HERE)
-            if answer.value is None:
-                raise ValueError(answer.error)
-            self._asked.setdefault(name, wanted)
-            self._inside.setdefault(name, answer.value)
-        return self._inside[name]
+        with self._ctx.alone():
+            if self._asked.get(name) != wanted:
+                answer = self._controller.suggest(wanted)
+                for text in answer.warnings:
+                    warnings.warn(text, stacklevel=_HERE)
+                if answer.value is None:
+                    raise ValueError(answer.error)
+                self._asked.setdefault(name, wanted)
+                self._inside.setdefault(name, answer.value)
+            return self._inside[name]
+
+    def _keep(self, name: str, value: Any, plain: Any) -> Any:
+        """Keeps what a parameter was given, in its plain form for code that reads the trial's parameters without `trial`."""
+        self._ctx.suggested(name, plain)
+        return self._params.setdefault(name, value)
 
 
-def of(objective: Objective, number: int, metrics: Sequence[str], objectives: int, controller: Controller) -> context.Run:
+def of(objective: Objective, metrics: Sequence[str], objectives: int, controller: Controller) -> context.Run:
     """The function of a trial that calls an objective; its arguments are those of `Trial`."""
 
     def run(ctx: context.Context) -> context.Result:
-        trial = Trial(number, metrics, objectives, controller)
+        trial = Trial(ctx, metrics, objectives, controller)
         return trial._result(objective(trial))
 
     return run

@@ -10,13 +10,14 @@ import os
 import reprlib
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from trialplane import errors
 from trialplane.policies import transport
+from trialplane.training.steps import folders
 from trialplane.wire import paths, records
 from trialplane.wire.states import FailureClass, TrialState
 from trialplane.worker import context
@@ -25,6 +26,7 @@ from trialplane.worker import context
 # is the last line before it that is the job's own.
 _NOT_THE_JOBS = (str(Path(__file__).parent.parent), str(Path(os.__file__).parent), "<")
 MAX_RETURNED = 4096  # characters of JSON that each trial may keep in the ledger, which the controller has in memory
+_MOST_UNKEPT = 3  # files that a remark names
 _BRIEF = reprlib.Repr()
 _BRIEF.maxstring = _BRIEF.maxother = 60
 
@@ -138,6 +140,32 @@ def _for_ledger(others: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, An
             returned[name] = records.to_dict(value)
             room -= size
     return returned, large
+
+
+def keep(place: str, folder: Path, patterns: Sequence[str]) -> str:
+    """Puts the files of the job's `keep.files` beside the checkpoints of a trial that has come to its end.
+
+    What there is not, or cannot be copied, is in the trial's log, and fails no trial.
+
+    Args:
+        place: the folder or URL of its checkpoints.
+        folder: where it ran.
+        patterns: of the files.
+
+    Returns:
+        What could not be copied and why, for the user; "" if all was.
+    """
+    unkept = folders.put_files(place, folder, patterns)
+    for pattern in unkept.unmatched:
+        sys.stderr.write(f"trialplane: keep.files: the trial has left no file {pattern}\n")
+    for file, why in unkept.failed.items():
+        sys.stderr.write(f"trialplane: keep.files: {file} could not be copied to {place}/files: {why}\n")
+    if not unkept.failed:
+        return ""
+    shown = [f"{file} ({why})" for file, why in list(unkept.failed.items())[:_MOST_UNKEPT]]
+    more = len(unkept.failed) - len(shown)
+    named = ", ".join(shown) + (f" and {more} more" if more else "")
+    return f"keep.files: could not copy {named}; the trial counts all the same"
 
 
 def with_attributes(outcome: records.TrialOutcome, attributes: Mapping[str, Any]) -> records.TrialOutcome:

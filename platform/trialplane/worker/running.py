@@ -47,6 +47,8 @@ class Running:
     read_at: float = 0.0  # when it reads next
     read_step: int = 0  # of the newest report that it made
     asked: int = 0  # requests for parameters
+    names: set[str] = dataclasses.field(default_factory=set)  # of the parameters that it has asked for
+    is_repeated: bool = False  # whether its newest request is for one of those
     over: tuple[TrialState, str] | None = None  # how it ends, where the process was not told: pruned, or by a stop rule
     reports: list[records.TrialReport] = dataclasses.field(default_factory=list)
     last: Mapping[str, float] = dataclasses.field(default_factory=dict)  # metrics of the newest report
@@ -118,7 +120,8 @@ class Running:
             raise errors.MessageError(
                 f"a trial sent more than {MOST_ASKED} requests for parameters; ask once for each of them"
             )
-        self.wanted = suggest
+        self.wanted, self.is_repeated = suggest, suggest.name in self.names
+        self.names.add(suggest.name)
 
     def read(self, *, ended: bool = False) -> None:
         """Reads what a program has written, and makes reports of the metrics in it."""
@@ -149,12 +152,14 @@ class Running:
         """Answers the report or request on which the process is blocked, if any; its deadline moves by the time that took.
 
         It also moves if the process does not wait for an answer: its messages were not read in that time, so it may have
-        been blocked on a full channel.
+        been blocked on a full channel. It moves once for each parameter: an objective that asks for one again and again has
+        no time for that but its own.
         """
         since = self.reported_at if self.waiting else self.taken_at
         if since is not None:
             now = time.monotonic()
-            if self.deadline is not None:
+            is_its_own = suggested is not None and self.is_repeated
+            if self.deadline is not None and not is_its_own:
                 self.deadline += now - max(since, self.credited_until)
             self.credited_until = now
         if self.waiting:

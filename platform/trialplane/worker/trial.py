@@ -28,7 +28,7 @@ from typing import Any
 from trialplane import errors, policies
 from trialplane.spec import program
 from trialplane.training import mlflow_runs, process, progress
-from trialplane.training.steps import stores
+from trialplane.training.steps import folders
 from trialplane.wire import env, messages, paths, records
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.states import TrialState
@@ -215,9 +215,9 @@ def run_job(
             run = import_job(config)
             process.seed_everything(request.seed)  # again: the imports may just have loaded numpy and torch
         if request.objectives:
-            run = objective.of(run, request.trial, request.metrics, request.objectives, reporter)
+            run = objective.of(run, request.metrics, request.objectives, reporter)
         given = {
-            "params": request.params,
+            "params": dict(request.params),  # to which an objective of Optuna adds what it is given
             "seed": request.seed,
             "run": request.run,
             "trial": request.trial,
@@ -246,13 +246,13 @@ def run_job(
             ended = f"was {early}"
         if of_the_rank.get("rank", 0) > 0:  # what counts is rank 0's
             return records.TrialOutcome(number=request.number, state=TrialState.COMPLETE)
-        if config.keep:
-            runs_in = workdir if config.program is None else programs.folder(config.program, workdir)
-            stores.put_files(checkpoints(config, request.run, request.trial), runs_in, config.keep)
+        runs_in = workdir if config.program is None else programs.folder(config.program, workdir)
+        kept = outcomes.keep(checkpoints(config, request.run, request.trial), runs_in, config.keep)
         if config.program is not None:  # the slot adds what it has read, and judges whether that is all
             found = records.TrialOutcome(request.number, TrialState.COMPLETE, metrics=reporter.newest)
-            return dataclasses.replace(found, early=bool(early), message=early)
+            return dataclasses.replace(found, early=bool(early), message=early, remark=kept)
         outcome = outcomes.complete(request, result, workdir, ended=ended, newest=reporter.newest)
+        outcome = dataclasses.replace(outcome, remark=kept)
         if outcome.state is TrialState.COMPLETE:
             remarks = (early, reporter.remark(), *stopping.unreported(request.stop, reporter.newest))
             message = "; ".join(filter(None, remarks))
@@ -339,7 +339,7 @@ def remove_checkpoints(config: records.SlotConfig, trials: Iterable[int]) -> Non
     Raises:
         CheckpointError: some cannot be removed; the others are.
     """
-    stores.remove_each(checkpoints(config, config.run, trial) for trial in trials)
+    folders.remove_each(checkpoints(config, config.run, trial) for trial in trials)
 
 
 class Reporter:

@@ -10,7 +10,10 @@ Source of what the calls mean: https://docs.wandb.ai/ref/python
 from __future__ import annotations
 
 import functools
+import secrets
+import string
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
@@ -68,7 +71,12 @@ def __getattr__(name: str) -> Any:
     """Whatever else a job looks for in W&B's modules."""
     if name.startswith("__"):
         raise AttributeError(name)
-    return _uncovered(name)
+    return generate_id if name == "generate_id" else _uncovered(name)
+
+
+def generate_id(length: int = 8) -> str:
+    """A new name of so many letters and digits, by whatever module of W&B's a job calls it; not by the trial's seed."""
+    return "".join(secrets.choice(string.ascii_lowercase + string.digits) for _ in range(length))
 
 
 @functools.cache  # a class stays the same class
@@ -205,7 +213,15 @@ class Run:
         summary: see there.
         first: as given.
         step: W&B's, from 0; one more with each call of `log` without a step.
+        offline: True, as in W&B's offline mode: no server has the run, so it has no address either.
+        disabled: False, for what is logged counts.
+        resumed: False; `ctx.attempt` tells a retry.
+        sweep_id: None; `ctx.run` names the search.
+        start_time: seconds since the epoch.
     """
+
+    offline, disabled, resumed = True, False, False
+    sweep_id = url = project_url = sweep_url = None
 
     def __init__(self, first: int, **facts: Any) -> None:
         ctx = context.current()
@@ -213,10 +229,12 @@ class Run:
         self.step = 0
         self.id = "trial" if ctx is None else f"{ctx.run}-trial-{ctx.trial}"
         self.name = facts.get("name") or self.id
-        self.project, self.entity, self.group = (facts.get(name) or "" for name in ("project", "entity", "group"))
+        names = (facts.get(name) or "" for name in ("project", "entity", "group", "job_type"))
+        self.project, self.entity, self.group, self.job_type = names
+        self.path = "/".join(filter(None, (self.entity, self.project, self.id)))
         self.tags, self.notes = tuple(facts.get("tags") or ()), facts.get("notes") or ""
         self.dir = str(Path.cwd() if ctx is None else ctx.workdir)
-        self.url = ""
+        self.start_time = time.time()
         self.summary = Summary(self._summarize)
         self._next: dict[str, Any] = {}  # logged with commit=False
         self._newest = 0  # step of what was reported last

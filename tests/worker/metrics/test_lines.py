@@ -54,7 +54,21 @@ NAMES = ("accuracy", "val_loss")
     ],
 )
 def test_forms(line: str, step: int | None, metrics: dict[str, float]) -> None:
-    assert lines.parser((), lines.Names(NAMES))(line) == (step, pytest.approx(metrics))
+    assert lines.parser((), lines.Names(NAMES))(line)[:2] == (step, pytest.approx(metrics))
+
+
+@pytest.mark.parametrize(
+    ("line", "epoch", "steps"),
+    [
+        ("Epoch [3/10], Step [100/600], Loss: 0.25", 3.0, 600),
+        ("epoch 3, iter 100: loss=0.25", 3.0, None),
+        ("epoch=3 step=100 loss=0.25", 3.0, None),
+        ("Epoch [3/10], Loss: 0.25", None, None),
+        ("step 100/600 loss=0.25", None, None),
+    ],
+)
+def test_the_epoch_beside_a_step(line: str, epoch: float | None, steps: int | None) -> None:
+    assert lines.parser((), lines.Names(NAMES))(line)[2:] == (epoch, steps)
 
 
 def test_numbers_that_are_none() -> None:
@@ -65,7 +79,7 @@ def test_numbers_that_are_none() -> None:
 @pytest.mark.parametrize("pattern", [r"(\w+)\s*->\s*([\d.]+)", r"(?P<value>[\d.]+) points of (?P<name>\w+)"])
 def test_a_pattern_of_the_job_counts_alone(pattern: str) -> None:
     found = lines.parser((pattern,), lines.Names(NAMES))("Accuracy -> 0.5 loss=3, 0.5 points of accuracy")
-    assert found == (None, {"accuracy": 0.5})
+    assert found[:2] == (None, {"accuracy": 0.5})
 
 
 def test_a_group_may_be_named_like_its_metric() -> None:
@@ -76,11 +90,11 @@ def test_a_group_may_be_named_like_its_metric() -> None:
 
 
 def test_the_step_may_have_a_name_of_its_own() -> None:
-    assert lines.parser((), lines.Names((), "tick"))("epoch=3 tick=40 loss=1.5") == (40, {"epoch": 3.0, "loss": 1.5})
+    assert lines.parser((), lines.Names((), "tick"))("epoch=3 tick=40 loss=1.5")[:2] == (40, {"epoch": 3.0, "loss": 1.5})
 
 
 def test_a_metric_that_is_called_like_a_step_is_one() -> None:
-    assert lines.parser((), lines.Names(("epoch",)))("epoch=3 loss=1") == (3, {"epoch": 3.0, "loss": 1.0})
+    assert lines.parser((), lines.Names(("epoch",)))("epoch=3 loss=1")[:2] == (3, {"epoch": 3.0, "loss": 1.0})
 
 
 def test_names_are_as_mlflow_keeps_them() -> None:

@@ -63,7 +63,7 @@ def test_steps_that_no_one_names_are_counted(tmp_path: Path) -> None:
 def test_what_ends_an_epoch_has_its_number_however_many_lines_its_batches_print(tmp_path: Path) -> None:
     trial = Trial(tmp_path, STDOUT)
     trial.prints("Epoch: 1 [0/60]\tloss: 2.5\n")
-    assert trial.read() == [] and trial.read() == [(1, {"loss": 2.5})], "nothing more has come"
+    assert trial.read() == [] and trial.read() == [], "whether the next line is of this epoch too, nobody knows yet"
     made = []
     for epoch in (1, 2):
         for batch in (20, 40):
@@ -71,15 +71,68 @@ def test_what_ends_an_epoch_has_its_number_however_many_lines_its_batches_print(
             made += trial.read() + trial.read()
         trial.prints(f"Test: acc: 0.{epoch}\n")
         made += trial.read() + trial.read()
-    assert made == [(1, {"acc": 0.1}), (2, {"loss": -0.4, "acc": 0.2})]
+    assert made == [(1, {"loss": 0.6, "acc": 0.1}), (2, {"loss": -0.4, "acc": 0.2})]
     trial.prints("Epoch: 3 [20/60]\tacc: 0.3\nEpoch: 3 [40/60]\tacc: 0.4\n")
     assert trial.read(ended=True) == [(3, {"acc": 0.3}), (4, {"acc": 0.4})], "of what the job names no point is left out"
 
 
 def test_steps_that_begin_anew_are_counted_on(tmp_path: Path) -> None:
     trial = Trial(tmp_path, STDOUT)
-    trial.prints("".join(f"epoch {epoch} step {step} loss={step}\n" for epoch in (1, 2) for step in (5, 10)))
+    trial.prints("".join(f"step {step} loss={step}\n" for _ in (1, 2) for step in (5, 10)))
     assert [step for step, _ in trial.read(ended=True)] == [5, 10, 11, 12]
+
+
+@pytest.mark.parametrize(
+    ("epochs", "steps", "form", "expected"),
+    [
+        ((1, 2, 3), (100, 600), "Epoch [{}/5], Step [{}/600], Loss: 0.4", [100, 600, 700, 1200, 1300, 1800]),
+        ((0, 1), (100, 900), "Epoch [{}/5], Step [{}/938], Loss: 0.4", [100, 900, 1038, 1838]),
+        ((1, 2, 3), (100,), "Epoch [{}/5], Step [{}/100], Loss: 0.4", [100, 200, 300]),
+        ((10, 20), (600,), "Epoch [{}/50], Step [{}/600], Loss: 0.4", [600, 6600]),
+        ((1, 2), (5, 10), "epoch {} step {} loss=1", [5, 10, 15, 20]),
+        ((1, 2), (5, 10), "epoch={} step={} loss=1", [5, 10, 15, 20]),
+        ((1, 2), (5, 10), '{{"epoch": {}, "step": {}, "loss": 1}}', [5, 10, 15, 20]),
+    ],
+)
+def test_steps_that_begin_anew_in_each_epoch_go_on_behind_those_before(
+    tmp_path: Path, epochs: tuple[int, ...], steps: tuple[int, ...], form: str, expected: list[int]
+) -> None:
+    trial = Trial(tmp_path, STDOUT)
+    made = []
+    for epoch in epochs:
+        for step in steps:
+            trial.prints(form.format(epoch, step) + "\n")
+            made += trial.read()
+    made += trial.read(ended=True)
+    assert [step for step, _ in made] == expected
+
+
+def test_steps_that_go_on_through_all_epochs_are_as_they_are_named(tmp_path: Path) -> None:
+    trial = Trial(tmp_path, STDOUT)
+    steps = [(1, 100), (1, 600), (2, 700), (2, 1200)]
+    trial.prints("".join(f"Epoch [{epoch}/2], Step [{step}/1200], Loss: 1\n" for epoch, step in steps))
+    assert [step for step, _ in trial.read(ended=True)] == [100, 600, 700, 1200]
+
+
+def test_a_line_of_the_epoch_alone_does_not_end_the_count(tmp_path: Path) -> None:
+    trial = Trial(tmp_path, STDOUT)
+    for epoch in (1, 2):
+        trial.prints(f"Epoch [{epoch}/2], Step [600/600], Loss: 1\nEpoch [{epoch}/2], acc: 0.{epoch}\n")
+    assert [step for step, _ in trial.read(ended=True)] == [600, 601, 1200, 1201]
+
+
+def test_the_first_epoch_is_reported_as_the_others_whenever_it_is_read(tmp_path: Path) -> None:
+    text = [f"Epoch: {epoch} [{batch}/60]\tloss: {epoch + batch / 100}\n" for epoch in (1, 2) for batch in (0, 40)]
+    made = []
+    for pause in (False, True):
+        (folder := tmp_path / str(pause)).mkdir()
+        trial = Trial(folder, STDOUT)
+        found = []
+        for line in text:
+            trial.prints(line)
+            found += trial.read() + trial.read() if pause else []
+        made.append(found + trial.read(ended=True))
+    assert made[0] == made[1] == [(1, {"loss": 1.4}), (2, {"loss": 2.4})]
 
 
 def test_a_progress_bar_is_read_as_it_stands(tmp_path: Path) -> None:

@@ -11,12 +11,13 @@ import os
 import shutil
 import tempfile
 import zlib
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
 from trialplane import errors
 from trialplane.training.steps import record
+from trialplane.wire import paths
 
 _PIECE = 4 << 20  # bytes between two releases of the interpreter's lock
 _DRAFT, _DELETED = ".saving", ".deleted"
@@ -110,9 +111,8 @@ def open_store(place: str) -> Store:
     Raises:
         InputError: fsspec does not know the URL's protocol, or its library is not installed.
     """
-    if "://" not in place or place.startswith("file://"):
-        return FolderStore(Path(place.removeprefix("file://")).expanduser().absolute())
-    return UrlStore(place)
+    folder = paths.local_folder(place)
+    return UrlStore(place) if folder is None else FolderStore(folder.expanduser().absolute())
 
 
 def records(store: Store) -> tuple[list[record.Saved], list[errors.CheckpointDamaged]]:
@@ -125,78 +125,6 @@ def records(store: Store) -> tuple[list[record.Saved], list[errors.CheckpointDam
         except errors.CheckpointDamaged as error:
             damaged.append(error)
     return found, damaged
-
-
-def put_files(place: str, folder: Path, patterns: Iterable[str]) -> None:
-    """Copies files into `files/` of a folder of checkpoints, under their paths below `folder`.
-
-    Args:
-        place: a local folder or an fsspec URL.
-        folder: where the files are.
-        patterns: of the files, with wildcards, below it.
-
-    Raises:
-        CheckpointError: they cannot be copied.
-    """
-    found = sorted({file for pattern in patterns for file in folder.glob(pattern) if file.is_file()})
-    try:
-        for file in found:
-            target = f"{place}/files/{file.relative_to(folder)}"
-            if "://" in place and not place.startswith("file://"):
-                import fsspec  # only who writes to a URL needs it
-
-                files, path = fsspec.url_to_fs(target)
-                files.put_file(str(file), path)
-            else:
-                copy = Path(target.removeprefix("file://"))
-                copy.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(file, copy)
-    except (OSError, ImportError, ValueError) as error:
-        raise errors.CheckpointError(f"files of {folder} cannot be copied to {place}/files: {error}") from error
-
-
-def remove_each(places: Iterable[str]) -> None:
-    """Removes several such folders as `remove_all` does.
-
-    Raises:
-        CheckpointError: some cannot be removed; the others are.
-    """
-    left = []
-    for place in places:
-        try:
-            remove_all(place)
-        except errors.CheckpointError as error:
-            left.append(str(error))
-    if left:
-        raise errors.CheckpointError("; ".join(left))
-
-
-def remove_all(place: str) -> None:
-    """Removes a folder of checkpoints, with everything in it; one that is not there is removed.
-
-    Args:
-        place: a local folder or an fsspec URL.
-
-    Raises:
-        CheckpointError: it cannot be removed.
-    """
-    try:
-        if "://" in place and not place.startswith("file://"):
-            import fsspec  # only who writes to a URL needs it
-
-            files, root = fsspec.url_to_fs(place)
-            files.invalidate_cache()
-            files.rm(root, recursive=True)
-        else:
-            folder = Path(place.removeprefix("file://"))
-            if folder.is_symlink():  # a trial has moved it; what is there is not ours
-                folder.unlink()
-            else:
-                shutil.rmtree(folder)
-    except FileNotFoundError:
-        return
-    except (OSError, ImportError, ValueError) as error:
-        raise errors.CheckpointError(f"{place} cannot be removed: {error}") from error
 
 
 class FolderStore:

@@ -177,9 +177,8 @@ def _shard(data: bytes) -> Shard:
 
 
 def _folder(place: str) -> _Folder | _Url:
-    if "://" not in place or place.startswith("file://"):
-        return _Folder(Path(place.removeprefix("file://")))
-    return _Url(place)
+    folder = paths.local_folder(place)
+    return _Url(place) if folder is None else _Folder(folder)
 
 
 class _Folder:

@@ -42,6 +42,7 @@ _AVERAGES = re.compile(r"\s*+(micro|macro|weighted|samples) avg\s++([\d.]++)\s++
 STEPS = ("global_step", "step", "iteration", "iter", "round", "epoch")
 _WORDS = {"global_step": ("global step", "global_step"), **{name: (name,) for name in STEPS[1:]}}
 _COUNT = re.compile(r"[\"']?\s*+(?:[:=#]\s*+)?(?:[\[(]\s*+)?(\d{1,15}(?:\.\d{1,15})?)(?!\w|\.\d)")  # after such a word
+_OF = re.compile(r"\s*+/\s*+(\d{1,15})")  # after such a number
 _BRACKETS = re.compile(r"\s*+\[(\d{1,15})(?:/\d{1,15})?\]")
 _LARGEST_STEP = 2**53
 _NUMERIC = re.compile(r"\d|[nN][aA][nN]|[iI][nN][fF]")
@@ -49,10 +50,15 @@ _MOST_NAMES = 10_000  # that are remembered
 
 
 class Found(NamedTuple):
-    """What one line holds: the step, or None, and metrics by name."""
+    """What one line holds: the step, or None, and metrics by name.
+
+    Beside a step that is none: the epoch that the line names, and after how many steps that ends, `[100/600]`.
+    """
 
     step: int | None
     metrics: dict[str, float]
+    epoch: float | None = None
+    steps: int | None = None
 
 
 class Names:
@@ -83,16 +89,42 @@ class Names:
     def found(self, values: Mapping[str, float]) -> Found:
         """The numbers of a record as metrics, and the step among them."""
         metrics: dict[str, float] = {}
-        step, best = math.nan, len(STEPS)
+        step, best, epoch = math.nan, len(STEPS), None
         for name, value in values.items():
             kept, place = self.of(name)
             if place >= 0:
+                if self._steps[place] == STEPS[-1]:
+                    epoch = value
                 if place < best:
                     step, best = value, place
             elif kept:
                 metrics.setdefault(kept, value)
         is_step = 0 <= step < _LARGEST_STEP and (step == int(step) or self.has_own_step)
-        return Found(int(step) if is_step else None, metrics)
+        is_epoch = best < len(self._steps) and self._steps[best] == STEPS[-1]
+        return Found(int(step) if is_step else None, metrics, None if is_epoch else epoch)
+
+
+class Epochs:
+    """Counts steps through all epochs where lines name both and the steps begin anew in each.
+
+    `Epoch [2/5], Step [100/600]` is step 700 then. Where a line does not name how many steps an epoch has, it has as many as
+    the last that was named.
+    """
+
+    def __init__(self) -> None:
+        self._newest = Found(None, {})  # the newest line with both
+        self._before = 0  # steps in the epochs before its own
+
+    def step(self, found: Found) -> int | None:
+        """The step of a line, from the first epoch on; None if it names none."""
+        if found.step is None:
+            return None
+        if found.epoch is not None:
+            last, self._newest = self._newest, found
+            if last.epoch is not None and last.step is not None and found.epoch > last.epoch and found.step <= last.step:
+                epochs = int(found.epoch) - int(last.epoch) if last.steps else 1  # some may have printed nothing
+                self._before += epochs * (last.steps or last.step)
+        return self._before + found.step
 
 
 Parse = Callable[[str], Found]
@@ -125,7 +157,7 @@ def parser(patterns: Sequence[str], names: Names) -> Parse:
         for name, form in spelt.items():
             if name not in found.metrics and (value := _of_form(form, line)) is not None:
                 found.metrics[name] = value
-        return found if found.step is not None or names.has_own_step else Found(_step_of(line), found.metrics)
+        return found if found.step is not None or names.has_own_step else _with_step(found, line)
 
     return parse
 
@@ -222,17 +254,32 @@ def _of_form(form: re.Pattern[str], line: str) -> float | None:
     return None
 
 
-def _step_of(line: str) -> int | None:
-    """The step that a line names in words: `Epoch [3/10]`, `iter 100`, `[12] train-rmse:0.3`."""
+def _with_step(found: Found, line: str) -> Found:
+    """With the step that a line names in words: `Epoch [3/10]`, `iter 100`, `[12] train-rmse:0.3`."""
     lower = line.lower()
     for name in STEPS:
-        for word in _WORDS[name]:
-            at = lower.find(word)
-            while at >= 0:
-                match = _COUNT.match(lower, at + len(word))
-                if match and not (at and (lower[at - 1].isalnum() or lower[at - 1] == "_")):
-                    value = float(match[1])
-                    return int(value) if value == int(value) else None
-                at = lower.find(word, at + 1)
+        match = _counted(name, lower)
+        if match is None:
+            continue
+        value = float(match[1])
+        if value != int(value):
+            return found
+        epoch = None if name == STEPS[-1] else _counted(STEPS[-1], lower)
+        steps = None if epoch is None else _OF.match(lower, match.end())
+        return Found(
+            int(value), found.metrics, None if epoch is None else float(epoch[1]), None if steps is None else int(steps[1])
+        )
     match = _BRACKETS.match(line)
-    return int(match[1]) if match else None
+    return found if match is None else Found(int(match[1]), found.metrics)
+
+
+def _counted(name: str, line: str) -> re.Match[str] | None:
+    """Where a line names a step of that kind."""
+    for word in _WORDS[name]:
+        at = line.find(word)
+        while at >= 0:
+            match = _COUNT.match(line, at + len(word))
+            if match and not (at and (line[at - 1].isalnum() or line[at - 1] == "_")):
+                return match
+            at = line.find(word, at + 1)
+    return None

@@ -334,9 +334,10 @@ class _Steps:
     """Puts what is found into reports, whose steps do not fall.
 
     What follows a line with a step belongs to that step, and so does what stands in lines after each other, until a metric
-    comes again. Steps that do not grow, as those of batches that begin anew in each epoch, are counted on. Where many lines
-    name one step, as those of the batches of an epoch, the last counts for metrics that the job does not name: otherwise
-    what is printed at the end of the epoch would have as its step the number of lines.
+    comes again. Steps that begin anew in each epoch go on behind those before (`lines.Epochs`); others that do not grow are
+    counted on. Where many lines name one step, as those of the batches of an epoch, the last
+    counts for metrics that the job does not name: otherwise what is printed at the end of the epoch would have as its step
+    the number of lines. Whether lines do that is known once the first step is over; its report waits for that.
 
     Args:
         wanted: metrics that the job names.
@@ -346,29 +347,34 @@ class _Steps:
         self._wanted = frozenset(wanted)
         self._repeats = False  # whether lines that name one step have repeated a metric
         self._metrics: dict[str, float] = {}  # of the report that is being collected
-        self._named: int | None = None  # its step, as the program names it
+        self._named: int | None = None  # its step, as the program names it, those of former epochs added
+        self._is_first = True  # whether no second step has been named yet
+        self._epochs = lines.Epochs()
         self._last = -1  # the step of the newest report
         self._last_named: int | None = None
         self._at_last: set[str] = set()  # names of the metrics that were reported for that step
 
     def add(self, found: Found) -> list[Report]:
         """Takes what a line holds; returns the report that is complete by it, if one is."""
-        is_next = found.step is not None and found.step != self._named
-        if found.step is not None and not is_next:
+        step = self._epochs.step(found)
+        is_next = step is not None and step != self._named
+        self._is_first = self._is_first and not (is_next and self._named is not None)
+        if step is not None and not is_next:
             self._repeats |= not found.metrics.keys().isdisjoint(self._metrics.keys() | self._at_last)
         again = self._metrics.keys() & found.metrics.keys()
-        if found.step is not None and again.isdisjoint(self._wanted):
+        if step is not None and again.isdisjoint(self._wanted):
             again = set()
         made = self.flush() if is_next or again else []
-        if found.step is not None:
-            self._named = found.step
+        if step is not None:
+            self._named = step
         self._metrics.update(found.metrics)
         return made
 
     def rest(self) -> list[Report]:
         """The report that was being collected, where nothing more is there now, unless lines of its step may replace it."""
         is_wanted = not self._metrics.keys().isdisjoint(self._wanted)
-        return self.flush() if is_wanted or self._named is None or not self._repeats else []
+        may_repeat = self._named is not None and (self._repeats or self._is_first)
+        return self.flush() if is_wanted or not may_repeat else []
 
     def flush(self) -> list[Report]:
         """The report that was being collected."""
