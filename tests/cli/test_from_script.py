@@ -6,6 +6,8 @@ Not checked here: what is guessed from which name (tests/importing/test_guess.py
 
 from __future__ import annotations
 
+import os
+import select
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -197,10 +199,14 @@ def test_a_smoke_run_is_bounded(platform, written: Path, monkeypatch: pytest.Mon
     assert made("fit").objectives[0].metric == "val_acc"
 
 
-def test_a_script_that_fails_is_told_with_its_reason(platform, written: Path) -> None:
-    (written / "fit.py").write_text(ARGPARSE.replace('"data"', '"--data"') + "raise OSError('no such disk')\n")
+def test_a_script_that_fails_is_told_with_its_reason(platform, written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(written))
+    noise = "import atexit\natexit.register(print, '\x1b[34mwandb: see the docs\x1b[0m')\n"
+    (written / "fit.py").write_text(ARGPARSE.replace('"data"', '"--data"') + noise + "raise OSError('no such disk')\n")
     result = platform("init", "fit", "--from", str(written / "fit.py"))
-    assert result.exit_code == 0 and "OSError: no such disk" in result.stderr
+    (kept,) = written.glob("trialplane-fit-*.log")
+    assert f"OSError: no such disk; its whole output is in {kept}; no metrics were found" in result.stderr
+    assert result.exit_code == 0 and "see the docs" not in result.stderr and "wandb: see the docs" in kept.read_text()
     assert made("fit").script == "fit.py"
 
 
@@ -229,6 +235,17 @@ def test_a_missing_library_is_named(platform, written: Path) -> None:
     (written / "fit.py").write_text(ARGPARSE + "def late():\n    import no_such_library\n")
     result = platform("init", "fit", "--from", str(written / "fit.py"))
     assert "imports no_such_library, which is not installed here" in result.stderr
+
+
+def test_a_process_that_outlives_the_script_holds_nothing_up(platform, written: Path) -> None:
+    os.mkfifo(written / "held")
+    held = os.open(written / "held", os.O_RDONLY | os.O_NONBLOCK)
+    left = f"import subprocess\nsubprocess.Popen(['sleep', '600'], stdin=open({str(written / 'held')!r}, 'w'))\n"
+    (written / "fit.py").write_text(left + ARGPARSE)
+    result = platform("init", "fit", "--from", str(written / "fit.py"), "--no-smoke")
+    assert result.exit_code == 0, result.output
+    assert select.select([held], [], [], 60.0)[0] and os.read(held, 1) == b"", "it is ended with the script"
+    os.close(held)
 
 
 def test_what_is_there_is_left_alone(platform, written: Path) -> None:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
-import os
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -14,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from trialplane import errors
-from trialplane.cli import output, smoke
+from trialplane.cli import bounded, output, smoke
 from trialplane.errors import InputError
 from trialplane.importing import guess, script
 from trialplane.importing.script import Script
@@ -178,11 +176,7 @@ def _declared(file: Path, read: Script, code: Path, scratch: Path) -> Declared:
         SpecError: its configuration is not YAML.
     """
     if read.style == script.PARSED:
-        declared = _dry(file, code, scratch)
-        if declared.failure:
-            why = errors.shortened(declared.failure, 300)
-            raise InputError(f"{file.name} did not come to reading its arguments: {why}; nothing was changed")
-        return declared
+        return _dry(file, code, scratch)
     if read.style == arguments.HYDRA:
         config = next(
             (code / f"{read.config}{end}" for end in (".yaml", ".yml") if (code / f"{read.config}{end}").is_file()), None
@@ -206,27 +200,25 @@ def _declared(file: Path, read: Script, code: Path, scratch: Path) -> Declared:
 
 
 def _dry(file: Path, code: Path, scratch: Path) -> Declared:
-    """Has the script's parser made in a process of its own, which ends there."""
+    """Has the script's parser made in a process of its own, which ends there.
+
+    Raises:
+        InputError: it ends before it reads its arguments.
+    """
     answer = scratch / "declared.json"
     own = {"PYTHONDONTWRITEBYTECODE": "1", "WANDB_MODE": "disabled", "MLFLOW_TRACKING_URI": f"sqlite:///{scratch}/unused.db"}
     command = [sys.executable, "-m", "trialplane.worker.declaring", file.name, str(answer)]
+    ended = bounded.run(command, code, own, scratch / "declaring.log", _PATIENCE)
     try:
-        done = subprocess.run(
-            command,
-            cwd=code,
-            env={**os.environ, **own},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_PATIENCE,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return Declared(failure=f"it took more than {_PATIENCE:.0f} seconds")
-    try:
-        return records.from_json(Declared, answer.read_text(encoding="utf-8"))
+        declared = records.from_json(Declared, answer.read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        said = done.stderr.decode(errors="replace").strip().splitlines()
-        return Declared(failure=said[-1] if said else f"it ended with exit code {done.returncode}")
+        why = f"it took more than {_PATIENCE:.0f} seconds" if ended.code is None else ended.cause
+        declared = Declared(failure=why)
+    if declared.failure:
+        why = errors.shortened(declared.failure, 300)
+        where = f"; {kept}" if (kept := ended.keep(file.stem)) else ""
+        raise InputError(f"{file.name} did not get as far as reading its arguments: {why}{where}; nothing was changed")
+    return declared
 
 
 def _job(name: str, read: Script, declared: Declared) -> _Job:
@@ -304,7 +296,7 @@ def _tell(name: str, found: smoke.Smoke) -> None:
     names = sorted({metric for metrics in found.metrics.values() for metric in metrics})
     shown = f"its metrics: {', '.join(names[:20])}" if names else "no metrics were found"
     if found.failure:
-        output.note(f"{name} failed after {took}: {errors.shortened(found.failure, 300)}; {shown}")
+        output.note(f"{name} failed after {took}: {found.failure}; {shown}")
     else:
         output.note(f"{name} {'ended' if found.ended else 'was ended'} after {took}; {shown}")
 
