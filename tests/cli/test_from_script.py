@@ -183,6 +183,64 @@ def test_nothing_behind_the_arguments_runs(platform, written: Path) -> None:
     assert made("fit").params["data"] is None
 
 
+def test_a_script_that_is_a_link_brings_what_is_beside_both_places(platform, written: Path, tmp_path: Path) -> None:
+    """Python imports from where the script lies; its files are opened from where it is named."""
+    other = tmp_path / "place" / "real"
+    other.mkdir(parents=True)
+    (other / "fit.py").write_text(ARGPARSE.replace('"data"', '"--data"') + "open('there.csv').close()\n" + BODY)
+    (other / "own.py").write_text("from deeper import helper\n")
+    (other / "deeper.py").write_text("def helper(): ...\n")
+    (other / "there.csv").write_text("there")
+    (other / "table.csv").write_text("of the place where the script lies")
+    (written / "fit.py").symlink_to(other / "fit.py")
+    Path("link").symlink_to(written)
+    result = platform("init", "--from", "link/fit.py")
+    assert result.exit_code == 0, result.output
+    folder = Path("jobs/fit")
+    assert "from deeper" in (folder / "own.py").read_text() and (folder / "deeper.py").exists()
+    assert (folder / "table.csv").read_text() == "a,b\n" and (folder / "there.csv").read_text() == "there"
+    assert not (folder / "fit.py").is_symlink() and "its metrics" in result.stderr
+
+
+def test_a_file_that_is_a_link_to_elsewhere_is_named(platform, written: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere.csv").write_text("a")
+    (written / "table.csv").unlink()
+    (written / "table.csv").symlink_to(tmp_path / "elsewhere.csv")
+    (written / "fit.py").write_text(ARGPARSE.replace('"data"', '"--data"'))
+    result = platform("init", "--from", str(written / "fit.py"), "--no-smoke")
+    assert "table.csv leads by a link to a place outside of the script's folder: give its whole path" in result.stderr
+    assert not Path("jobs/fit/table.csv").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "lines"),
+    [
+        ("--lr=0.1 --layers=2", ["enqueue: [{lr: 0.1, layers: 2}] # the script's defaults, tried first"]),
+        (
+            "--lr=0.1 --weight-decay=0.0",
+            [
+                "enqueue: [{lr: 0.1}] # the script's defaults, tried first; "
+                "weight-decay, by default 0.0, is outside of its range"
+            ],
+        ),
+        (
+            "--weight-decay=0.0",
+            ["# The script's defaults are not tried first: weight-decay, by default 0.0, is outside of its range"],
+        ),
+        ("--name=x", []),
+    ],
+)
+def test_what_is_said_of_the_defaults_is_true(platform, written: Path, arguments: str, lines: list[str]) -> None:
+    text = "import argparse\nparser = argparse.ArgumentParser()\n"
+    for name, _, value in (one.partition("=") for one in arguments.split()):
+        default = repr(value) if value.isalpha() else value
+        text += f"parser.add_argument({name!r}, type=type({default}), default={default})\n"
+    (written / "fit.py").write_text(text + "parser.parse_args()\n")
+    assert platform("init", "--from", str(written / "fit.py"), "--no-smoke").exit_code == 0
+    made = Path("jobs/fit/job.yaml").read_text().splitlines()
+    assert [line for line in made if "tried first" in line or line.startswith("enqueue")] == lines
+
+
 def test_without_a_smoke_run_the_metric_is_a_guess(platform, written: Path) -> None:
     (written / "fit.py").write_text(STYLES["fire"][0].replace("        ", "") + BODY)
     result = platform("init", "fit", "--from", str(written / "fit.py"), "--no-smoke")

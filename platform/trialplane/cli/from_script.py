@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import os
 import shutil
 import sys
 import tempfile
@@ -88,8 +89,8 @@ def make(file: Path, folder: Path, *, with_smoke: bool) -> None:
             shutil.copytree(code, folder)
         except OSError as error:
             raise InputError(f"{folder} cannot be written: {error.strerror or error}") from error
-    for name in left:
-        output.note(f"{name} is too large to travel with the job: give its whole path, see `inputs` in the README")
+    for text in left:
+        output.note(f"{text}: give its whole path, see `inputs` in the README")
     for text in declared.left_out:
         output.note(f"not in the job: {text}")
     for name in job.missing:
@@ -99,34 +100,52 @@ def make(file: Path, folder: Path, *, with_smoke: bool) -> None:
 
 
 def _copy(file: Path, code: Path) -> tuple[Script, list[str]]:
-    """Copies a script with its own modules, its configuration and the files that it names; gives those too large."""
+    """Copies a script with its own modules, its configuration and the files that it names.
+
+    Where the script is a link, Python imports from the folder that the link leads to, while files are opened from the folder
+    of the link: so modules are looked for in the former first, and files in the latter.
+
+    Returns:
+        The script, and a sentence on each file that stays behind.
+    """
     code.mkdir()
-    home = file.absolute().parent
+    homes = list(dict.fromkeys((file.absolute().parent.resolve(), file.resolve().parent)))
     done: dict[str, Script] = {}
     left: list[str] = []
-    todo, texts = [Path(file.name)], dict[str, str]()
+    todo, texts = [(homes[0], Path(file.name))], dict[str, str]()
     while todo and len(texts) < _MOST_FILES:
-        one = todo.pop()
+        home, one = todo.pop()
         if str(one) in texts:
             continue
         texts[str(one)] = _source(home / one)
         done[str(one)] = read = script.read(texts[str(one)], one.name)
-        todo += [own for name in (*read.top, *read.late) for own in _own(home, name)]
+        todo += [own for name in (*read.top, *read.late) for own in _own(homes[::-1], name)]
     for name, text in texts.items():
         (code / name).parent.mkdir(parents=True, exist_ok=True)
         (code / name).write_text(text, encoding="utf-8")
-    for named in {text for read in done.values() for text in read.texts}:
-        here = home / named if named and len(named) < 256 and "\0" not in named and "\n" not in named else home
-        if here.is_file() and here.resolve().is_relative_to(home) and not (code / named).exists():
-            if here.stat().st_size > _LARGEST:
-                left.append(named)
-            else:
-                (code / named).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy(here, code / named)
+    for named in sorted({text for read in done.values() for text in read.texts}):
+        here = _named(homes, named)
+        if here is None or (code / named).exists():
+            continue
+        if not any(here.resolve().is_relative_to(home) for home in homes):
+            left.append(f"{named} leads by a link to a place outside of the script's folder")
+        elif here.stat().st_size > _LARGEST:
+            left.append(f"{named} is too large to travel with the job")
+        else:
+            (code / named).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(here, code / named)
     read = script.read(texts[file.name], str(file), "\n".join(texts.values()))
     if read.config:
-        _copy_configs(home / Path(read.config).parent, code / Path(read.config).parent)
-    return read, sorted(left)
+        beside = Path(read.config).parent
+        _copy_configs(next((home / beside for home in homes if (home / beside).is_dir()), homes[0] / beside), code / beside)
+    return read, left
+
+
+def _named(homes: Sequence[Path], text: str) -> Path | None:
+    """The file below a folder that a string of the script names, or None."""
+    if not text or len(text) >= 256 or "\0" in text or "\n" in text or os.path.normpath(text).startswith(("/", "..")):
+        return None
+    return next((home / text for home in homes if (home / text).is_file()), None)
 
 
 def _source(file: Path) -> str:
@@ -138,13 +157,16 @@ def _source(file: Path) -> str:
         ) from error
 
 
-def _own(home: Path, module: str) -> list[Path]:
-    """The files of a module that lies beside the script, its packages' among them."""
+def _own(homes: Sequence[Path], module: str) -> list[tuple[Path, Path]]:
+    """The files of a module that lies beside the script, its packages' among them: folder, and path in it."""
     parts = module.split(".")
-    made = [Path(*parts[:size], "__init__.py") for size in range(1, len(parts) + 1)]
-    if (home / parts[0]).is_dir() and not (home / f"{parts[0]}.py").is_file():  # relative imports reach the others
-        made += [file.relative_to(home) for file in sorted((home / parts[0]).rglob("*.py"))[:_MOST_FILES]]
-    return [one for one in (*made, Path(*parts).with_suffix(".py")) if (home / one).is_file()]
+    for home in homes:
+        made = [Path(*parts[:size], "__init__.py") for size in range(1, len(parts) + 1)]
+        if (home / parts[0]).is_dir() and not (home / f"{parts[0]}.py").is_file():  # relative imports reach the others
+            made += [file.relative_to(home) for file in sorted((home / parts[0]).rglob("*.py"))[:_MOST_FILES]]
+        if there := [(home, one) for one in (*made, Path(*parts).with_suffix(".py")) if (home / one).is_file()]:
+            return there
+    return []
 
 
 def _copy_configs(source: Path, target: Path) -> None:
@@ -319,12 +341,21 @@ def _text(job: _Job, found: smoke.Smoke | None) -> str:
     if job.space:
         lines += ["", "space: # what is searched"]
         lines += [f"  {_field(name, made, f'guessed: {reason}')}" for name, (made, reason) in job.space.items()]
-        if start := {name: job.start[name] for name, (made, _) in job.space.items() if _holds(made, job.start.get(name))}:
-            lines.append(_field("enqueue", [start], "the script's defaults, tried first"))
+        lines += _enqueue(job)
     lines += ["", *_metrics(found), "sampler: tpe", "pruner: median", ""]
     lines += [f"trials: {_TRIALS if job.space else 1}", f"parallel: {_PARALLEL if job.space else 1}"]
     lines += ["budget: {max_failed: 5, timeout: 1h}", "resources: {cpus: 1, memory: 2Gi}"]
     return "\n".join(lines) + "\n"
+
+
+def _enqueue(job: _Job) -> list[str]:
+    """The lines that make the script's defaults the first trial, as far as they lie in the space."""
+    given = {name: job.start[name] for name in job.space if name in job.start}
+    start = {name: value for name, value in given.items() if _holds(job.space[name][0], value)}
+    outside = "; ".join(f"{name}, by default {given[name]}, is outside of its range" for name in given if name not in start)
+    if not start:
+        return [f"# The script's defaults are not tried first: {escapes.visible(outside)}"] if outside else []
+    return [_field("enqueue", [start], f"the script's defaults, tried first{f'; {outside}' if outside else ''}")]
 
 
 def _holds(made: dict[str, Any], value: Any) -> bool:
