@@ -180,7 +180,27 @@ def test_nothing_behind_the_arguments_runs(platform, written: Path) -> None:
     assert not (written / "ran").exists()
     # It is not run for its metrics either, as one argument has no value.
     assert "needs a value for data" in result.stderr and "runs once" not in result.stderr
-    assert made("fit").params["data"] is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        ARGPARSE,
+        ARGPARSE.replace('"data"', '"--data", required=True'),
+        ARGPARSE.replace('"data"', '"-d", dest="data", required=True'),
+        "import fire\ndef main(data, lr=0.1): ...\nif __name__ == '__main__':\n    fire.Fire(main)\n",
+    ],
+)
+def test_a_job_that_lacks_a_value_is_not_valid(platform, written: Path, text: str) -> None:
+    (written / "fit.py").write_text(text)
+    assert platform("init", "fit", "--from", str(written / "fit.py")).exit_code == 0
+    result = platform("validate", "fit")
+    name = "d" if '"-d"' in text else "data"
+    assert result.exit_code == 2 and "1 problem" in result.stderr and f"params.{name}: has no value" in result.stderr
+    file = Path("jobs/fit/job.yaml")
+    file.write_text(file.read_text().replace(f"{name}: null", f"{name}: table.csv"))
+    assert platform("validate", "fit").exit_code == 0
+    assert "table.csv" in " ".join(given(made("fit")))
 
 
 def test_a_script_that_is_a_link_brings_what_is_beside_both_places(platform, written: Path, tmp_path: Path) -> None:
@@ -315,8 +335,16 @@ def test_what_is_there_is_left_alone(platform, written: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [(), ("x", "--from", "none.py"), ("x", "--from", "src/table.csv"), ("x", "--kind", "train", "--from", "a.py")]
+    ("words", "told"),
+    [
+        ((), "name the job"),
+        (("x", "--from", "src/onw.py"), "there is no src/onw.py; did you mean own.py?; nothing was changed"),
+        (("x", "--from", "no/such.py"), "there is no no/such.py; give the path of a Python script; nothing was changed"),
+        (("x", "--from", "src/table.csv"), "src/table.csv is not a Python script"),
+        (("x", "--from", "src"), "src is not a Python script"),
+        (("x", "--kind", "train", "--from", "a.py"), "drop --kind"),
+    ],
 )
-def test_wrong_words(platform, written: Path, words: tuple[str, ...]) -> None:
+def test_wrong_words(platform, written: Path, words: tuple[str, ...], told: str) -> None:
     result = platform("init", *words)
-    assert result.exit_code == 2 and result.stderr
+    assert result.exit_code == 2 and told in result.stderr

@@ -68,8 +68,11 @@ def make(file: Path, folder: Path, *, with_smoke: bool) -> None:
         InputError: the script cannot be read, or does not come to the point where it reads its arguments.
         SpecError: it is not Python, or its configuration is not YAML.
     """
+    if not file.exists():
+        near = errors.nearest(file.name, [one.name for one in file.parent.glob("*.py")])
+        raise InputError(f"there is no {file}; {near or 'give the path of a Python script'}; nothing was changed")
     if not file.is_file() or file.suffix != ".py":
-        raise InputError(f"{file} is no Python script; nothing was changed")
+        raise InputError(f"{file} is not a Python script; nothing was changed")
     with tempfile.TemporaryDirectory(prefix="trialplane-") as scratch:
         code = Path(scratch, "code")
         read, left = _copy(file, code)
@@ -267,8 +270,8 @@ def _job(name: str, read: Script, declared: Declared) -> _Job:
             continue
         if option.default is not None:
             start[parameter] = option.default
-        if item := _item(option, parameter, is_hydra, style):
-            items += item
+        lacks = parameter in params and params[parameter][0] is None and option.lists != "repeat"
+        items += _item(option, parameter, is_hydra, style, lacks)
     rest = f"{{{arguments.HYDRA if is_hydra else arguments.FLAGS}}}"
     lists = {option.lists for option in declared.options if option.lists and option.name in params}
     field: dict[str, Any] = {"items": [*items, rest] if items else rest.strip("{}")}
@@ -287,13 +290,13 @@ def _job(name: str, read: Script, declared: Declared) -> _Job:
     )
 
 
-def _item(option: Option, parameter: str, is_hydra: bool, style: str) -> list[str]:
-    """How an argument is written where {flags} or {hydra} would not do."""
+def _item(option: Option, parameter: str, is_hydra: bool, style: str, lacks: bool) -> list[str]:
+    """How an argument is written where {flags} or {hydra} would not do; they leave out one that lacks its value."""
     if is_hydra:
-        return [f"{option.name}={{{parameter}}}"] if parameter != option.name else []
+        return [f"{option.name}={{{parameter}}}"] if parameter != option.name or lacks else []
     if not option.flag:
         return [f"{{{parameter}}}"]
-    if option.flag != f"--{parameter}":
+    if option.flag != f"--{parameter}" or lacks:
         return [option.flag, f"{{{parameter}}}"] if option.style != "switch" else []
     return [f"{option.flag}={{{parameter}}}"] if option.style == "value" and style != "value" else []
 
