@@ -273,7 +273,7 @@ def test_a_smoke_run_is_bounded(platform, written: Path, monkeypatch: pytest.Mon
     endless = "import signal\nprint('val_acc=0.5', flush=True)\nwhile True:\n    signal.pause()\n"
     (written / "fit.py").write_text(ARGPARSE.replace('"data"', '"--data"') + endless)
     result = platform("init", "fit", "--from", str(written / "fit.py"))
-    assert "fit.py was ended after" in result.stderr and "its metrics: val_acc" in result.stderr
+    assert "fit.py was stopped after" in result.stderr and "its metrics: val_acc" in result.stderr
     assert made("fit").objectives[0].metric == "val_acc"
 
 
@@ -291,14 +291,17 @@ def test_a_script_that_fails_is_told_with_its_reason(platform, written: Path, mo
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("print('loss=1')\n", "does not read its arguments by argparse"),
+        ("print('loss=1')\n", "does not read arguments with argparse"),
         ("x = (\n", "is not Python"),
         (
             "import argparse\nimport no_such_library\nargparse.ArgumentParser().parse_args()\n",
             "No module named 'no_such_library'",
         ),
-        ("import argparse\ndef never(parser): parser.parse_args()\n", "ended without having read any arguments"),
-        ("import hydra\n@hydra.main(config_name='none')\ndef main(cfg): ...\n", "names no configuration file"),
+        (
+            "import argparse\ndef never(parser): parser.parse_args()\n",
+            "did not get as far as reading its arguments: it ended without reading any",
+        ),
+        ("import hydra\n@hydra.main(config_name='none')\ndef main(cfg): ...\n", "names no Hydra configuration file"),
     ],
 )
 def test_nothing_is_made_of_what_cannot_be_searched(platform, written: Path, text: str, told: str) -> None:

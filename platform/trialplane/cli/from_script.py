@@ -83,7 +83,7 @@ def make(file: Path, folder: Path, *, with_smoke: bool) -> None:
         shutil.copytree(code, used := Path(scratch, "smoke"))
         if with_smoke and not job.missing:
             limit = f"{smoke.LONGEST:.0f} seconds at most"
-            output.note(f"{file.name} runs once with its defaults, for {limit}, to see its metrics; --no-smoke skips this")
+            output.note(f"{file.name} runs once with its defaults, for {limit}, to find its metrics; --no-smoke skips this")
             found = smoke.run(file.name, _line(job), used, Path(scratch))
             _tell(file.name, found)
         (code / load.FILE).write_text(_text(job, found), encoding="utf-8")
@@ -93,7 +93,7 @@ def make(file: Path, folder: Path, *, with_smoke: bool) -> None:
         except OSError as error:
             raise InputError(f"{folder} cannot be written: {error.strerror or error}") from error
     for text in left:
-        output.note(f"{text}: give its whole path, see `inputs` in the README")
+        output.note(f"{text}: give its whole path, see Data in platform/docs/job-file.md")
     for text in declared.left_out:
         output.note(f"not in the job: {text}")
     for name in job.missing:
@@ -183,7 +183,9 @@ def _tell_missing(file: Path, modules: Sequence[str], code: Path) -> None:
     """Names the libraries that the script imports and this interpreter has not."""
     for name in dict.fromkeys(module.partition(".")[0] for module in modules):
         if not (code / name).exists() and not (code / f"{name}.py").exists() and not _is_installed(name):
-            output.note(f"{file.name} imports {name}, which is not installed here; a cluster's trial image needs it, too")
+            output.note(
+                f"{file.name} imports {name}, which is not installed here; on a cluster the trial image needs it too"
+            )
 
 
 def _is_installed(name: str) -> bool:
@@ -208,7 +210,7 @@ def _declared(file: Path, read: Script, code: Path, scratch: Path) -> Declared:
         )
         if not read.config or config is None:
             raise InputError(
-                f"{file.name} names no configuration file of Hydra beside it; `platform import hydra FILE` reads one with a "
+                f"{file.name} names no Hydra configuration file beside it; `platform import hydra FILE` reads one with a "
                 f"sweep, and `python {file.name} -m hydra/sweeper=trialplane` needs no job at all"
             )
         groups: dict[str, tuple[str, ...]] = {}
@@ -218,8 +220,8 @@ def _declared(file: Path, read: Script, code: Path, scratch: Path) -> Declared:
         return Declared(tuple(script.of_hydra(_source(config), config.name, groups)))
     if not read.style:
         raise InputError(
-            f"{file.name} does not read its arguments by argparse, click, typer, fire or Hydra, so nothing of it can be set "
-            "from outside; `platform init NAME` makes a job whose code is called with its parameters"
+            f"{file.name} does not read arguments with argparse, click, typer, fire or Hydra, so nothing in it can be set "
+            "from outside; `platform init NAME` makes a job whose code gets its parameters in `ctx`"
         )
     return Declared(read.options)
 
@@ -282,7 +284,7 @@ def _job(name: str, read: Script, declared: Declared) -> _Job:
     given = field["items"] if len(field) == 1 else field
     comments = [f"Made from {name} by `platform init --from`."]
     if is_hydra:
-        comments.append(f"{read.config}.yaml has the other defaults; a parameter here is an override of it.")
+        comments.append(f"{read.config}.yaml has the other defaults; a parameter here overrides one of them.")
     late = [module for module in read.late if _is_heavy(module)]
     top = [module for module in read.top if _is_heavy(module)]
     return _Job(
@@ -323,14 +325,14 @@ def _tell(name: str, found: smoke.Smoke) -> None:
     if found.failure:
         output.note(f"{name} failed after {took}: {found.failure}; {shown}")
     else:
-        output.note(f"{name} {'ended' if found.ended else 'was ended'} after {took}; {shown}")
+        output.note(f"{name} {'ended' if found.ended else 'was stopped'} after {took}; {shown}")
 
 
 def _text(job: _Job, found: smoke.Smoke | None) -> str:
     """The text of job.yaml."""
     lines = ["# yaml-language-server: $schema=../job.schema.json", *(f"# {comment}" for comment in job.comments)]
     if job.space:
-        lines.append("# What is marked as guessed is for you to check.")
+        lines.append("# Check what is marked as guessed.")
     lines += ["kind: hpo", _field("script", job.script)]
     if job.arguments is not None:
         lines.append(_field("arguments", job.arguments))
@@ -373,9 +375,9 @@ def _metrics(found: smoke.Smoke | None) -> list[str]:
     for source, metrics in (found.metrics if found else {}).items():
         if best := guess.objective(metrics):
             others = ", ".join(sorted(name for name in metrics if name != best["metric"])[:20])
-            beside = f"; also there: {others}" if others else ""
+            beside = f"; the others: {others}" if others else ""
             where = "" if source in ("stdout", "mlflow") else _field("metrics", source, "where they were found")
-            return [*([where] if where else []), _field("objective", best, f"guessed from what it printed{beside}")]
+            return [*([where] if where else []), _field("objective", best, f"guessed from the metrics of one run{beside}")]
     seen = "no metric was found in a run" if found else "the script was not run"
     return [
         _field("objective", {"metric": "loss", "direction": "minimize"}, f"guessed: {seen}; name a metric that it prints")
