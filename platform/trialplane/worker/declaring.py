@@ -215,7 +215,7 @@ def main() -> None:
     try:
         runpy.run_path(str(script), run_name="__main__")
     except SystemExit as error:
-        parsers.end(f"it exited with {error.code} before that")
+        parsers.end(f"it exited with {error.code!r} before that")
     except BaseException as error:  # noqa: BLE001  whatever it raises is the answer
         parsers.end(f"{type(error).__name__}: {error}")
     parsers.end("it ended without reading any")
