@@ -42,7 +42,7 @@ def test_a_job_that_can_be_submitted(platform, given: Path) -> None:
     assert result.stdout.strip().endswith("jobs/digits")
     assert load.load_job(folder).script == "fit.py"
     assert (folder / "fit.py").read_text() == "print('acc=0.5')\n"
-    assert "metadata.namespace (line 2): is chosen at the submission" in result.stderr
+    assert "metadata.namespace (line 2): is given when the job is submitted" in result.stderr
     assert "--local` runs the job" in result.stderr
 
 
@@ -132,9 +132,9 @@ def test_a_job_that_cannot_run_yet_is_written_with_its_complaints(platform, give
         (b"[" * 100_000, "levels deep"),
         (b"a: &a [1, 2]\nb: [" + b"*a, " * 90_000 + b"]", "is too large"),
         (b"x" * (17 * 2**20), "more than 16 MiB"),
-        (b"1", "is no Experiment"),
-        (b"", "is no Experiment"),
-        (b"- 1", "is no Experiment"),
+        (b"1", "is not a Katib Experiment"),
+        (b"", "is not a Katib Experiment"),
+        (b"- 1", "is not a Katib Experiment"),
         (b"kind: Experiment\nspec: {parameters: 1, objective: [], trialTemplate: x}", "must be a"),
         (b"kind: Experiment\nspec: {parameters: [[1]], objective: {type: {a: 1}}}", "must be"),
     ],

@@ -50,4 +50,4 @@ def test_validate_tells_what_is_missing_here(platform: Platform, needing: Path) 
     assert "secret" not in result.stderr
     (needing / "requirements.txt").write_text("packaging >\n")
     result = platform("validate", "demo")
-    assert result.exit_code == 2 and "jobs/demo/requirements.txt:1: packaging >: is no requirement" in result.stderr
+    assert result.exit_code == 2 and "jobs/demo/requirements.txt:1: packaging >: is not a requirement" in result.stderr

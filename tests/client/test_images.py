@@ -98,7 +98,10 @@ class Machine:
         return json.loads(self.state.read_text())["ran"]
 
     def type(self, *words: str) -> Result:
-        return CliRunner().invoke(_Whole(), ["image", *words])
+        return self.platform("image", *words)
+
+    def platform(self, *words: str) -> Result:
+        return CliRunner().invoke(_Whole(), list(words))
 
 
 class _Whole:

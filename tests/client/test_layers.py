@@ -107,3 +107,30 @@ def test_what_cannot_be_built(machine: Machine, job: Path) -> None:
     said = machine.type("build", "--job", "mine")
     assert said.exit_code == 2 and "there is no gone.txt" in said.stderr
     assert machine.ran == []
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "said"),
+    [
+        ("job.yaml", f"{JOB}{SPACE}requirements: requirements.txt\ntrails: 3\n", "trails"),
+        (".jobignore", "!\n", ".jobignore has lines that gitignore's syntax does not know"),
+        ("job.yaml", f"{JOB}{SPACE}requirements: requirements.txt\nparams: {{data: no.csv}}\n"
+         "inputs: {data: {columns: [a]}}\n", "no.csv"),
+        ("job.yaml", f"{JOB}{SPACE}requirements: requirements.txt\npackages: [../none]\n", "packages.0"),
+    ],
+)  # fmt: skip
+def test_a_job_that_cannot_be_submitted_has_no_layer_built(
+    machine: Machine, job: Path, file: str, text: str, said: str
+) -> None:
+    (job / file).write_text(text)
+    result = machine.type("build", "--job", "mine")
+    assert result.exit_code == 2 and said in result.stderr
+    assert not machine.ran
+    as_submitted = machine.platform("validate", "mine")
+    assert as_submitted.exit_code == 2 and as_submitted.stderr == result.stderr
+
+
+def test_a_folder_that_leads_out_of_itself_has_no_layer_built(machine: Machine, job: Path) -> None:
+    (job / "out").symlink_to("/etc/hostname")
+    result = machine.type("build", "--job", "mine")
+    assert result.exit_code == 2 and "out" in result.stderr and not machine.ran

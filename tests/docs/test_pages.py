@@ -1,4 +1,5 @@
-"""The pages for those who come from another tool: their files are written and their commands typed, as they stand there.
+"""The pages of platform/docs, on the job file, on scripts, and for those who come from another tool: their files are written
+and their commands typed, as they stand there.
 
 Of the other tool's own commands only those run that need nothing installed beside what the tests have. Not checked here:
 what of a file an importer can read (tests/importing).
@@ -23,6 +24,8 @@ PRINTED = {
     "from-katib": ["metadata.namespace", "3/3 ended", "accuracy.*momentum"],
     "from-optuna": ["Trial 5 finished", "value", "3/3 ended", "loss.*momentum", "3 trials"],
     "from-ray-tune": ["3/3 ended", r"model\.lr"],
+    "job-file": ["mine is valid", "3/3 ended", r"loss.*hidden"],
+    "scripts": ["its metrics: accuracy", "3/3 ended", "accuracy.*layers", "mine is valid", "3/3 ended"],
     "from-wandb-sweeps": ["WANDB_MODE=offline", "3/3 ended", r"val_loss.*optimizer\.momentum"],
 }
 

@@ -1,4 +1,5 @@
-"""The blocks of the README: its job files load, its commands exist with these options, its Python runs, its JSON is JSON.
+"""The blocks of the README: its job files load, its commands exist with these options, its Python runs, its JSON is JSON,
+its links lead somewhere.
 
 Not run here: its commands, which take minutes, a cluster or GPUs. The first is tests/study/test_criteria.py, those for a
 cluster are tests/e2e, and the lines with kind, helm and kubectl are .ci/cluster. The bodies of its `run`, `play` and `learn`
@@ -19,7 +20,7 @@ import yaml
 from tests.docs import pages
 
 from trialplane.cli import main
-from trialplane.spec import load
+from trialplane.spec import load, schema
 
 BLOCKS = list(pages.blocks(pages.ROOT / "README.md"))
 JOBS = [one.text for one in BLOCKS if one.language == "yaml" and "kind: " in one.text]
@@ -48,6 +49,25 @@ def test_a_job_of_the_readme_loads(text: str, tmp_path: Path) -> None:
     for profile in yaml.safe_load(text).get("profiles", {}):
         load.load_job(folder, profile=profile)
     assert job.kind == yaml.safe_load(text)["kind"]
+
+
+def test_the_fields_of_the_table_exist() -> None:
+    table = (pages.ROOT / "README.md").read_text().partition("What most people set:")[2].partition("\n\n[")[0]
+    rows = [line.split(" | ")[0] for line in table.splitlines() if line.startswith("| `")]
+    named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    assert len(named) > 15 and named <= set(schema.json_schema()["$defs"]["Study"]["properties"])
+
+
+def test_links_lead_somewhere() -> None:
+    """Those of the README and its pages to files and to headings of these."""
+    for page in [pages.ROOT / "README.md", *(pages.ROOT / "platform" / "docs").glob("*.md")]:
+        for link in re.findall(r"\]\(([^):]+)\)", page.read_text()):
+            file, _, heading = link.partition("#")
+            there = page.parent / file if file else page
+            assert there.exists(), f"{page.name}: {link}"
+            if heading:
+                titles = re.findall(r"^#+ (.*)$", there.read_text(), re.M)
+                assert heading in {re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in titles}, link
 
 
 def test_no_block_is_left_out() -> None:

@@ -85,8 +85,8 @@ def test_the_grammar(loaded, given: str, wanted: dict[str, Any]) -> None:
 
 def test_a_script_that_is_not_clear_is_named() -> None:
     found = reasons(read("hydra: {sweeper: {params: {a: '1,2'}}}", **{"a.py": APP, "b.py": APP}))
-    assert "a.py, b.py are Hydra's" in found["hydra"]
-    assert "none beside the file" in reasons(read("hydra: {sweeper: {params: {a: '1,2'}}}", **{"a.py": ""}))["hydra"]
+    assert "a.py, b.py use Hydra" in found["hydra"]
+    assert "no script beside it" in reasons(read("hydra: {sweeper: {params: {a: '1,2'}}}", **{"a.py": ""}))["hydra"]
 
 
 @pytest.mark.parametrize(

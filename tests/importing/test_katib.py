@@ -131,9 +131,9 @@ def test_kinds_of_parameters(loaded) -> None:
     assert job.space["a_b"].log and job.space["a_b"].step is None
     assert job.space["d"].choices == (1, 2.5) and job.space["c"].choices == ("on", "2")
     found = reasons(made)
-    assert "is the parameter a_b here" in found["spec.parameters.0.name"]
-    assert "no steps" in found["spec.parameters.0.feasibleSpace.step"]
-    assert "drawn evenly" in found["spec.parameters.1.feasibleSpace.distribution"]
+    assert "becomes the parameter a_b" in found["spec.parameters.0.name"]
+    assert "no step here" in found["spec.parameters.0.feasibleSpace.step"]
+    assert "drawn uniformly" in found["spec.parameters.1.feasibleSpace.distribution"]
     assert "'rate' is not one of the parameters" in found["spec.trialTemplate.trialParameters.0.reference"]
 
 
@@ -141,7 +141,7 @@ def test_a_grid_has_no_more_trials_than_points(loaded) -> None:
     lines = '    - {name: k, parameterType: int, feasibleSpace: {min: "1", max: "4"}}\n'
     made = read(algorithm="  algorithm: {algorithmName: grid}\n", parameters=f"  parameters:\n{lines}")
     assert loaded(made).trials == 4
-    assert "more than the grid has points" in reasons(made)["spec.maxTrialCount"]
+    assert "more than the grid's 4 points" in reasons(made)["spec.maxTrialCount"]
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_where_metrics_are(loaded, collector: str, source: str, pattern: str | N
 def test_a_pattern_that_python_cannot_read_is_named(loaded) -> None:
     made = read(more="metricsCollectorSpec: {source: {filter: {metricsFormat: ['(\\pL+)=(\\d+)']}}}\n")
     assert loaded(made).metrics is None
-    assert "no regular expression" in reasons(made)["spec.metricsCollectorSpec.source.filter.metricsFormat.0"]
+    assert "not a regular expression" in reasons(made)["spec.metricsCollectorSpec.source.filter.metricsFormat.0"]
 
 
 def test_what_a_container_has(loaded) -> None:
@@ -236,9 +236,9 @@ def test_a_script_beside_the_file_is_one(loaded) -> None:
 @pytest.mark.parametrize(
     ("text", "part"),
     [
-        ("a: 1", "no Experiment of Katib"),
-        ("kind: Experiment\nspec: [1]", "no Experiment of Katib"),
-        (HEAD + "  nasConfig: {}\n", "spec.nasConfig: the search for an architecture"),
+        ("a: 1", "not a Katib Experiment"),
+        ("kind: Experiment\nspec: [1]", "not a Katib Experiment"),
+        (HEAD + "  nasConfig: {}\n", "spec.nasConfig: architecture search"),
         (HEAD, "no parameters"),
         (HEAD + PARAMETERS.replace('"0.1"', "[1]") + TEMPLATE, "spec.parameters.0.feasibleSpace.min: must be a number"),
         (HEAD + PARAMETERS.replace("int,", "inte,") + TEMPLATE, "'inte' is not double, int"),

@@ -91,7 +91,7 @@ def test_hyperband_and_scales(loaded) -> None:
     job = loaded(made, fit="")
     assert (job.pruner.name, job.pruner.options) == ("hyperband", {"min_resource": 1, "max_resource": 9})
     found = {field.rpartition("Config.")[2]: reason for field, reason in reasons(made).items()}
-    assert "drawn evenly" in found["ParameterRanges.ContinuousParameterRanges.0.ScalingType"]
+    assert "drawn uniformly" in found["ParameterRanges.ContinuousParameterRanges.0.ScalingType"]
     assert "write them into `space`" in found["Autotune"]
 
 
@@ -107,14 +107,14 @@ def test_an_expression_that_does_not_work_is_named(regex: str) -> None:
 @pytest.mark.parametrize(
     ("given", "part"),
     [
-        ({}, "is no tuning job"),
+        ({}, "is not a tuning job"),
         ({"ParameterRanges": {}}, "needs MetricName, and Type"),
         (
             {"ParameterRanges": {"IntegerParameterRanges": [{"Name": "a", "MinValue": "1.5", "MaxValue": "2"}]}},
             "whole numbers",
         ),
         ({"ParameterRanges": {"IntegerParameterRanges": {"a": 1}}}, "must be a list"),
-        ([1], "is no tuning job"),
+        ([1], "is not a tuning job"),
     ],
 )
 def test_what_is_refused(given: Any, part: str) -> None:

@@ -53,7 +53,11 @@ def test_a_sweep_is_a_job(loaded) -> None:
         ("{distribution: q_normal, mu: 1, sigma: 0.5, q: 0.5}", {"low": -0.5, "high": 2.5, "step": 0.5}, "3 sigma"),
         ("{distribution: beta, min: 0, max: 1}", {"low": 0.0, "high": 1.0}, "no counterpart"),
         ("{min: 0.5, max: 2}", {"low": 0.5, "high": 2.0, "type": "float"}, ""),
-        ("{distribution: q_log_uniform_values, min: 1, max: 8, q: 2}", {"low": 1.0, "log": True, "step": None}, "no steps"),
+        (
+            "{distribution: q_log_uniform_values, min: 1, max: 8, q: 2}",
+            {"low": 1.0, "log": True, "step": None},
+            "no step here",
+        ),
         ("{values: [[1, 2], 3]}", {"choices": ("[1, 2]", 3)}, "JSON text"),
     ],
 )
@@ -70,8 +74,8 @@ def test_nested_parameters_keep_their_names_as_arguments(loaded) -> None:
     job = loaded(made, fit="")
     assert job.arguments.items == ("{flags}",) and list(job.space) == ["opt.lr"]
     found = reasons(made)
-    assert "one dict" in found["parameters.opt"] and "parameters.opt.parameters.lr" not in found
-    assert "study needs an objective" in found["metric"] and "has an end" in found["run_cap"]
+    assert "single dict" in found["parameters.opt"] and "parameters.opt.parameters.lr" not in found
+    assert "study needs an objective" in found["metric"] and "must end" in found["run_cap"]
 
 
 @pytest.mark.parametrize(
@@ -100,9 +104,15 @@ def test_a_macro_without_a_counterpart_is_named() -> None:
 def test_a_script_that_takes_no_arguments_is_named() -> None:
     scripts = {"fit.py": "import wandb\nlr = wandb.config.lr\n"}
     text = SWEEP.replace("METHOD", "random")
-    assert "must read its arguments" in reasons(wandb.read(text, "sweep.yaml", scripts))["program"]
+    assert (
+        "`capture: wandb` in place of `metrics`, and `arguments: none`"
+        in reasons(wandb.read(text, "sweep.yaml", scripts))["program"]
+    )
     scripts["fit.py"] += "import argparse\n"
-    assert "must read its arguments" not in reasons(wandb.read(text, "sweep.yaml", scripts))["program"]
+    assert (
+        "`capture: wandb` in place of `metrics`, and `arguments: none`"
+        not in reasons(wandb.read(text, "sweep.yaml", scripts))["program"]
+    )
 
 
 def test_a_grid_ends_with_its_points(loaded) -> None:
@@ -113,11 +123,11 @@ def test_a_grid_ends_with_its_points(loaded) -> None:
 @pytest.mark.parametrize(
     ("text", "part"),
     [
-        ("a: 1", "is no sweep"),
+        ("a: 1", "is not a sweep"),
         ("parameters: {a: 1}", "parameters.a: must be a mapping"),
         ("parameters: {a: {min: 1}}", "needs value, values, or min and max"),
         ("parameters: {a: {min: x, max: 2}}", "must be a number"),
-        ("parameters: {a: {distribution: log_uniform, min: 1, max: 10000}}", "beyond all numbers"),
+        ("parameters: {a: {distribution: log_uniform, min: 1, max: 10000}}", "is too large"),
         ("parameters: {a: {values: [1]}}\nmetric: [1]", "metric"),
         ("parameters: {a: {values: [1]}}\nmetric: {goal: up}", "'up' is not minimize"),
     ],

@@ -88,6 +88,13 @@ def test_sources_of_metrics(job: Path) -> None:
         ("command: [./go.sh]\n", "command.0", 5, "is not executable; `chmod +x"),
         ('command: [sh, "{momentum}"]\n', "command.1", 5, "is no parameter, and no fact about the trial"),
         ("command: []\n", "command", 5, "needs at least 1"),
+        (
+            'script: train.py\narguments: ["{data}", "{data}", "{flags}"]\nparams: {data: null}\n',
+            "params.data",
+            7,
+            "no value",
+        ),
+        ('command: [sh, "--data={data}"]\nparams: {data: null}\n', "params.data", 6, "the argument --data={data} needs one"),
         ("arguments: flags\n", "arguments", 5, "is for a script or a command"),
         ("script: train.py\narguments: falgs\n", "arguments", 6, "is not flags, hydra, none or a list"),
         ("script: train.py\nmetrics: {from: file}\n", "metrics.0.path", 6, "is missing; write path"),
@@ -141,3 +148,9 @@ def test_a_collection_runs_no_script(folder: Path) -> None:
     (folder / "job.yaml").write_text("kind: collect\nscript: train.py\ncollect: {units: 3, learner: train:run}\n")
     messages = [message for field, _, _, message in found(folder) if field == "script"]
     assert messages and "calls ctx.give in a function" in messages[0]
+
+
+@pytest.mark.parametrize("arguments", ["flags", "hydra", "none"])
+def test_a_parameter_without_a_value_is_for_arguments_that_can_do_without(job: Path, arguments: str) -> None:
+    write(job, f"script: train.py\narguments: {arguments}\nparams: {{data: null}}\n")
+    assert load.load_job(job).params == {"data": None}

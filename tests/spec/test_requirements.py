@@ -66,6 +66,13 @@ def test_a_line_is_compared(folder: Path, packages: Path, line: str, why: str) -
     assert [message for _, _, message in lacking(folder, f"{line}\n")] == ([why] if why else [])
 
 
+def test_a_marker_says_whether_a_line_applies_here(folder: Path, packages: Path) -> None:
+    text = 'three; python_version < "3"\nfour; python_version > "3"\nfive\n'
+    assert [message for _, _, message in lacking(folder, text)] == ["is not installed"] * 2
+    read = requirements.read(folder, "requirements.txt")
+    assert [one.applies for one in read.wanted] == [False, True, True]
+
+
 def test_all_that_is_missing_is_one_list_with_lines(folder: Path, packages: Path) -> None:
     (folder / "more").mkdir()
     (folder / "more" / "base.txt").write_text("-r ../requirements.txt\nsmall>=7\n")
@@ -140,8 +147,8 @@ def test_the_metadata_of_a_script(folder: Path, packages: Path) -> None:
         (("[tool.other]", "[tool.other"), 2, "the metadata is not TOML"),
         (("key = 1", "key = 1\n# ///\n# /// script\n# x = 1"), 12, ""),
         (('"big-one"', "1"), 2, "must be a list of strings"),
-        ((">=3.8", "3 or so"), 3, "is no range of versions"),
-        (("big-one", "big one"), 6, "is no requirement"),
+        ((">=3.8", "3 or so"), 3, "is not a range of versions"),
+        (("big-one", "big one"), 6, "is not a requirement"),
     ],
 )
 def test_wrong_metadata_is_an_issue_with_its_line(folder: Path, change: tuple[str, str], line: int, why: str) -> None:
@@ -194,11 +201,11 @@ def test_a_url_is_no_reason_to_install_a_package_of_that_name_from_the_index(pac
     block = '# /// script\n# dependencies = ["mine @ https://example.invalid/mine.whl", "never-heard"]\n# ///\n'
     (tmp_path / "train.py").write_text(block)
     head = requirements.unmet(requirements.read(tmp_path, "train.py"))[0].message
-    assert "`pip install never-heard` installs what is missing; what has a URL is installed from that" in head
+    assert "`pip install never-heard` installs what is missing; what has a URL is installed from there" in head
 
 
 def test_files_that_include_each_other_without_an_end_are_bounded(tmp_path: Path) -> None:
     for number in range(200):
         (tmp_path / f"{number}.txt").write_text(f"-r {number + 1}.txt\n")
     (issue,) = requirements.read(tmp_path, "0.txt").issues
-    assert "one more than the 50 files" in issue.message
+    assert "beyond the 50 files" in issue.message

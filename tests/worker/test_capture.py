@@ -50,6 +50,11 @@ def steps(ctx):
     wandb.init(reinit=True).log({"score": 5.0})
     wandb.config.lr = 3
     assert (wandb.config.lr, wandb.config.depth, "depth" in wandb.config) == (0.5, 3, True)
+    for values in (wandb.config, wandb.summary):
+        try:
+            values.other
+        except AttributeError as error:
+            print(error)
     try:
         wandb.Api().run("x")
     except wandb.errors.CommError as error:
@@ -168,6 +173,8 @@ def test_steps_of_wandb_are_the_trials(trials: Trials) -> None:
     ], "a step before is left out; a second run goes on; the job's own report takes the metric over"
     assert event.outcome is not None and event.outcome.metrics["score"] == 6.0, event.outcome
     assert "wandb.config.lr = 3 is ignored: the trial's parameter lr is 0.5" in trials.log(event)
+    assert "wandb.config has no 'other'; it has " in trials.log(event)
+    assert "wandb.summary has no 'other'; it has " in trials.log(event)
 
 
 def test_what_a_run_says_of_itself_is_what_wandb_documents(trials: Trials) -> None:

@@ -6,7 +6,6 @@ import dataclasses
 import importlib.util
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from trialplane import errors
-from trialplane.cli import output, smoke
+from trialplane.cli import bounded, output, smoke
 from trialplane.errors import InputError
 from trialplane.importing import guess, script
 from trialplane.importing.script import Script
@@ -69,8 +68,11 @@ def make(file: Path, folder: Path, *, with_smoke: bool) -> None:
         InputError: the script cannot be read, or does not come to the point where it reads its arguments.
         SpecError: it is not Python, or its configuration is not YAML.
     """
+    if not file.exists():
+        near = errors.nearest(file.name, [one.name for one in file.parent.glob("*.py")])
+        raise InputError(f"there is no {file}; {near or 'give the path of a Python script'}; nothing was changed")
     if not file.is_file() or file.suffix != ".py":
-        raise InputError(f"{file} is no Python script; nothing was changed")
+        raise InputError(f"{file} is not a Python script; nothing was changed")
     with tempfile.TemporaryDirectory(prefix="trialplane-") as scratch:
         code = Path(scratch, "code")
         read, left = _copy(file, code)
@@ -81,7 +83,7 @@ def make(file: Path, folder: Path, *, with_smoke: bool) -> None:
         shutil.copytree(code, used := Path(scratch, "smoke"))
         if with_smoke and not job.missing:
             limit = f"{smoke.LONGEST:.0f} seconds at most"
-            output.note(f"{file.name} runs once with its defaults, for {limit}, to see its metrics; --no-smoke skips this")
+            output.note(f"{file.name} runs once with its defaults, for {limit}, to find its metrics; --no-smoke skips this")
             found = smoke.run(file.name, _line(job), used, Path(scratch))
             _tell(file.name, found)
         (code / load.FILE).write_text(_text(job, found), encoding="utf-8")
@@ -90,8 +92,8 @@ def make(file: Path, folder: Path, *, with_smoke: bool) -> None:
             shutil.copytree(code, folder)
         except OSError as error:
             raise InputError(f"{folder} cannot be written: {error.strerror or error}") from error
-    for name in left:
-        output.note(f"{name} is too large to travel with the job: give its whole path, see `inputs` in the README")
+    for text in left:
+        output.note(f"{text}: give its whole path, see Data in platform/docs/job-file.md")
     for text in declared.left_out:
         output.note(f"not in the job: {text}")
     for name in job.missing:
@@ -101,34 +103,52 @@ def make(file: Path, folder: Path, *, with_smoke: bool) -> None:
 
 
 def _copy(file: Path, code: Path) -> tuple[Script, list[str]]:
-    """Copies a script with its own modules, its configuration and the files that it names; gives those too large."""
+    """Copies a script with its own modules, its configuration and the files that it names.
+
+    Where the script is a link, Python imports from the folder that the link leads to, while files are opened from the folder
+    of the link: so modules are looked for in the former first, and files in the latter.
+
+    Returns:
+        The script, and a sentence on each file that stays behind.
+    """
     code.mkdir()
-    home = file.absolute().parent
+    homes = list(dict.fromkeys((file.absolute().parent.resolve(), file.resolve().parent)))
     done: dict[str, Script] = {}
     left: list[str] = []
-    todo, texts = [Path(file.name)], dict[str, str]()
+    todo, texts = [(homes[0], Path(file.name))], dict[str, str]()
     while todo and len(texts) < _MOST_FILES:
-        one = todo.pop()
+        home, one = todo.pop()
         if str(one) in texts:
             continue
         texts[str(one)] = _source(home / one)
         done[str(one)] = read = script.read(texts[str(one)], one.name)
-        todo += [own for name in (*read.top, *read.late) for own in _own(home, name)]
+        todo += [own for name in (*read.top, *read.late) for own in _own(homes[::-1], name)]
     for name, text in texts.items():
         (code / name).parent.mkdir(parents=True, exist_ok=True)
         (code / name).write_text(text, encoding="utf-8")
-    for named in {text for read in done.values() for text in read.texts}:
-        here = home / named if named and len(named) < 256 and "\0" not in named and "\n" not in named else home
-        if here.is_file() and here.resolve().is_relative_to(home) and not (code / named).exists():
-            if here.stat().st_size > _LARGEST:
-                left.append(named)
-            else:
-                (code / named).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy(here, code / named)
+    for named in sorted({text for read in done.values() for text in read.texts}):
+        here = _named(homes, named)
+        if here is None or (code / named).exists():
+            continue
+        if not any(here.resolve().is_relative_to(home) for home in homes):
+            left.append(f"{named} leads by a link to a place outside of the script's folder")
+        elif here.stat().st_size > _LARGEST:
+            left.append(f"{named} is too large to travel with the job")
+        else:
+            (code / named).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(here, code / named)
     read = script.read(texts[file.name], str(file), "\n".join(texts.values()))
     if read.config:
-        _copy_configs(home / Path(read.config).parent, code / Path(read.config).parent)
-    return read, sorted(left)
+        beside = Path(read.config).parent
+        _copy_configs(next((home / beside for home in homes if (home / beside).is_dir()), homes[0] / beside), code / beside)
+    return read, left
+
+
+def _named(homes: Sequence[Path], text: str) -> Path | None:
+    """The file below a folder that a string of the script names, or None."""
+    if not text or len(text) >= 256 or "\0" in text or "\n" in text or os.path.normpath(text).startswith(("/", "..")):
+        return None
+    return next((home / text for home in homes if (home / text).is_file()), None)
 
 
 def _source(file: Path) -> str:
@@ -140,13 +160,16 @@ def _source(file: Path) -> str:
         ) from error
 
 
-def _own(home: Path, module: str) -> list[Path]:
-    """The files of a module that lies beside the script, its packages' among them."""
+def _own(homes: Sequence[Path], module: str) -> list[tuple[Path, Path]]:
+    """The files of a module that lies beside the script, its packages' among them: folder, and path in it."""
     parts = module.split(".")
-    made = [Path(*parts[:size], "__init__.py") for size in range(1, len(parts) + 1)]
-    if (home / parts[0]).is_dir() and not (home / f"{parts[0]}.py").is_file():  # relative imports reach the others
-        made += [file.relative_to(home) for file in sorted((home / parts[0]).rglob("*.py"))[:_MOST_FILES]]
-    return [one for one in (*made, Path(*parts).with_suffix(".py")) if (home / one).is_file()]
+    for home in homes:
+        made = [Path(*parts[:size], "__init__.py") for size in range(1, len(parts) + 1)]
+        if (home / parts[0]).is_dir() and not (home / f"{parts[0]}.py").is_file():  # relative imports reach the others
+            made += [file.relative_to(home) for file in sorted((home / parts[0]).rglob("*.py"))[:_MOST_FILES]]
+        if there := [(home, one) for one in (*made, Path(*parts).with_suffix(".py")) if (home / one).is_file()]:
+            return there
+    return []
 
 
 def _copy_configs(source: Path, target: Path) -> None:
@@ -160,7 +183,9 @@ def _tell_missing(file: Path, modules: Sequence[str], code: Path) -> None:
     """Names the libraries that the script imports and this interpreter has not."""
     for name in dict.fromkeys(module.partition(".")[0] for module in modules):
         if not (code / name).exists() and not (code / f"{name}.py").exists() and not _is_installed(name):
-            output.note(f"{file.name} imports {name}, which is not installed here; a cluster's trial image needs it, too")
+            output.note(
+                f"{file.name} imports {name}, which is not installed here; on a cluster the trial image needs it too"
+            )
 
 
 def _is_installed(name: str) -> bool:
@@ -178,18 +203,14 @@ def _declared(file: Path, read: Script, code: Path, scratch: Path) -> Declared:
         SpecError: its configuration is not YAML.
     """
     if read.style == script.PARSED:
-        declared = _dry(file, code, scratch)
-        if declared.failure:
-            why = errors.shortened(declared.failure, 300)
-            raise InputError(f"{file.name} did not come to reading its arguments: {why}; nothing was changed")
-        return declared
+        return _dry(file, code, scratch)
     if read.style == arguments.HYDRA:
         config = next(
             (code / f"{read.config}{end}" for end in (".yaml", ".yml") if (code / f"{read.config}{end}").is_file()), None
         )
         if not read.config or config is None:
             raise InputError(
-                f"{file.name} names no configuration file of Hydra beside it; `platform import hydra FILE` reads one with a "
+                f"{file.name} names no Hydra configuration file beside it; `platform import hydra FILE` reads one with a "
                 f"sweep, and `python {file.name} -m hydra/sweeper=trialplane` needs no job at all"
             )
         groups: dict[str, tuple[str, ...]] = {}
@@ -199,34 +220,32 @@ def _declared(file: Path, read: Script, code: Path, scratch: Path) -> Declared:
         return Declared(tuple(script.of_hydra(_source(config), config.name, groups)))
     if not read.style:
         raise InputError(
-            f"{file.name} does not read its arguments by argparse, click, typer, fire or Hydra, so nothing of it can be set "
-            "from outside; `platform init NAME` makes a job whose code is called with its parameters"
+            f"{file.name} does not read arguments with argparse, click, typer, fire or Hydra, so nothing in it can be set "
+            "from outside; `platform init NAME` makes a job whose code gets its parameters in `ctx`"
         )
     return Declared(read.options)
 
 
 def _dry(file: Path, code: Path, scratch: Path) -> Declared:
-    """Has the script's parser made in a process of its own, which ends there."""
+    """Has the script's parser made in a process of its own, which ends there.
+
+    Raises:
+        InputError: it ends before it reads its arguments.
+    """
     answer = scratch / "declared.json"
     own = {"PYTHONDONTWRITEBYTECODE": "1", "WANDB_MODE": "disabled", "MLFLOW_TRACKING_URI": f"sqlite:///{scratch}/unused.db"}
     command = [sys.executable, "-m", "trialplane.worker.declaring", file.name, str(answer)]
+    ended = bounded.run(command, code, own, scratch / "declaring.log", _PATIENCE)
     try:
-        done = subprocess.run(
-            command,
-            cwd=code,
-            env={**os.environ, **own},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_PATIENCE,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return Declared(failure=f"it took more than {_PATIENCE:.0f} seconds")
-    try:
-        return records.from_json(Declared, answer.read_text(encoding="utf-8"))
+        declared = records.from_json(Declared, answer.read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        said = done.stderr.decode(errors="replace").strip().splitlines()
-        return Declared(failure=said[-1] if said else f"it ended with exit code {done.returncode}")
+        why = f"it took more than {_PATIENCE:.0f} seconds" if ended.code is None else ended.cause
+        declared = Declared(failure=why)
+    if declared.failure:
+        why = errors.shortened(declared.failure, 300)
+        where = f"; {kept}" if (kept := ended.keep(file.stem)) else ""
+        raise InputError(f"{file.name} did not get as far as reading its arguments: {why}{where}; nothing was changed")
+    return declared
 
 
 def _job(name: str, read: Script, declared: Declared) -> _Job:
@@ -253,8 +272,8 @@ def _job(name: str, read: Script, declared: Declared) -> _Job:
             continue
         if option.default is not None:
             start[parameter] = option.default
-        if item := _item(option, parameter, is_hydra, style):
-            items += item
+        lacks = parameter in params and params[parameter][0] is None and option.lists != "repeat"
+        items += _item(option, parameter, is_hydra, style, lacks)
     rest = f"{{{arguments.HYDRA if is_hydra else arguments.FLAGS}}}"
     lists = {option.lists for option in declared.options if option.lists and option.name in params}
     field: dict[str, Any] = {"items": [*items, rest] if items else rest.strip("{}")}
@@ -265,7 +284,7 @@ def _job(name: str, read: Script, declared: Declared) -> _Job:
     given = field["items"] if len(field) == 1 else field
     comments = [f"Made from {name} by `platform init --from`."]
     if is_hydra:
-        comments.append(f"{read.config}.yaml has the other defaults; a parameter here is an override of it.")
+        comments.append(f"{read.config}.yaml has the other defaults; a parameter here overrides one of them.")
     late = [module for module in read.late if _is_heavy(module)]
     top = [module for module in read.top if _is_heavy(module)]
     return _Job(
@@ -273,13 +292,13 @@ def _job(name: str, read: Script, declared: Declared) -> _Job:
     )
 
 
-def _item(option: Option, parameter: str, is_hydra: bool, style: str) -> list[str]:
-    """How an argument is written where {flags} or {hydra} would not do."""
+def _item(option: Option, parameter: str, is_hydra: bool, style: str, lacks: bool) -> list[str]:
+    """How an argument is written where {flags} or {hydra} would not do; they leave out one that lacks its value."""
     if is_hydra:
-        return [f"{option.name}={{{parameter}}}"] if parameter != option.name else []
+        return [f"{option.name}={{{parameter}}}"] if parameter != option.name or lacks else []
     if not option.flag:
         return [f"{{{parameter}}}"]
-    if option.flag != f"--{parameter}":
+    if option.flag != f"--{parameter}" or lacks:
         return [option.flag, f"{{{parameter}}}"] if option.style != "switch" else []
     return [f"{option.flag}={{{parameter}}}"] if option.style == "value" and style != "value" else []
 
@@ -304,16 +323,16 @@ def _tell(name: str, found: smoke.Smoke) -> None:
     names = sorted({metric for metrics in found.metrics.values() for metric in metrics})
     shown = f"its metrics: {', '.join(names[:20])}" if names else "no metrics were found"
     if found.failure:
-        output.note(f"{name} failed after {took}: {errors.shortened(found.failure, 300)}; {shown}")
+        output.note(f"{name} failed after {took}: {found.failure}; {shown}")
     else:
-        output.note(f"{name} {'ended' if found.ended else 'was ended'} after {took}; {shown}")
+        output.note(f"{name} {'ended' if found.ended else 'was stopped'} after {took}; {shown}")
 
 
 def _text(job: _Job, found: smoke.Smoke | None) -> str:
     """The text of job.yaml."""
     lines = ["# yaml-language-server: $schema=../job.schema.json", *(f"# {comment}" for comment in job.comments)]
     if job.space:
-        lines.append("# What is marked as guessed is for you to check.")
+        lines.append("# Check what is marked as guessed.")
     lines += ["kind: hpo", _field("script", job.script)]
     if job.arguments is not None:
         lines.append(_field("arguments", job.arguments))
@@ -327,12 +346,21 @@ def _text(job: _Job, found: smoke.Smoke | None) -> str:
     if job.space:
         lines += ["", "space: # what is searched"]
         lines += [f"  {_field(name, made, f'guessed: {reason}')}" for name, (made, reason) in job.space.items()]
-        if start := {name: job.start[name] for name, (made, _) in job.space.items() if _holds(made, job.start.get(name))}:
-            lines.append(_field("enqueue", [start], "the script's defaults, tried first"))
+        lines += _enqueue(job)
     lines += ["", *_metrics(found), "sampler: tpe", "pruner: median", ""]
     lines += [f"trials: {_TRIALS if job.space else 1}", f"parallel: {_PARALLEL if job.space else 1}"]
     lines += ["budget: {max_failed: 5, timeout: 1h}", "resources: {cpus: 1, memory: 2Gi}"]
     return "\n".join(lines) + "\n"
+
+
+def _enqueue(job: _Job) -> list[str]:
+    """The lines that make the script's defaults the first trial, as far as they lie in the space."""
+    given = {name: job.start[name] for name in job.space if name in job.start}
+    start = {name: value for name, value in given.items() if _holds(job.space[name][0], value)}
+    outside = "; ".join(f"{name}, by default {given[name]}, is outside of its range" for name in given if name not in start)
+    if not start:
+        return [f"# The script's defaults are not tried first: {escapes.visible(outside)}"] if outside else []
+    return [_field("enqueue", [start], f"the script's defaults, tried first{f'; {outside}' if outside else ''}")]
 
 
 def _holds(made: dict[str, Any], value: Any) -> bool:
@@ -347,9 +375,9 @@ def _metrics(found: smoke.Smoke | None) -> list[str]:
     for source, metrics in (found.metrics if found else {}).items():
         if best := guess.objective(metrics):
             others = ", ".join(sorted(name for name in metrics if name != best["metric"])[:20])
-            beside = f"; also there: {others}" if others else ""
+            beside = f"; the others: {others}" if others else ""
             where = "" if source in ("stdout", "mlflow") else _field("metrics", source, "where they were found")
-            return [*([where] if where else []), _field("objective", best, f"guessed from what it printed{beside}")]
+            return [*([where] if where else []), _field("objective", best, f"guessed from the metrics of one run{beside}")]
     seen = "no metric was found in a run" if found else "the script was not run"
     return [
         _field("objective", {"metric": "loss", "direction": "minimize"}, f"guessed: {seen}; name a metric that it prints")

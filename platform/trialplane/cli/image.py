@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from trialplane.cli import job as jobs
 from trialplane.cli import output
 from trialplane.client import images
 from trialplane.client.images import Command
@@ -54,7 +54,8 @@ def image_command() -> None:
 def build(ctx: click.Context, target: str, tag: str, device: str, packages: tuple[str, ...], job: str | None) -> None:
     """Build trialplane/controller:TAG and trialplane/trial:TAG with docker.
 
-    With --job, the trial image with what that job requires: its tag is TAG and the digest of the requirements.
+    With --job, the trial image with what that job requires: its tag is TAG and the digest of the requirements. The job is
+    checked as `platform validate` does, and nothing is built of one that could not be submitted.
     """
     if job is not None:
         for name in ("target", "device", "packages"):
@@ -71,7 +72,10 @@ def build(ctx: click.Context, target: str, tag: str, device: str, packages: tupl
 
 def _build_layer(name: str, tag: str) -> None:
     folder = loading.find_job(name, Path.cwd())
-    needed = requirements.of(loading.load_job(folder, environ=os.environ), folder, requirements.prefix(folder))
+    notes: list[str] = []
+    _, needed = jobs.checked(folder, notes)
+    for note in notes:
+        output.note(note)
     if not needed.wanted and not needed.unchecked:
         where = f"{requirements.prefix(folder)}{loading.FILE}"
         raise InputError(f"{name} requires no packages; write requirements: requirements.txt into {where}")

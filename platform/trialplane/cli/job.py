@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -13,7 +14,7 @@ from trialplane.cli import from_script, kinds, names, output, starters
 from trialplane.errors import InputError, SpecError
 from trialplane.plan import pack as packing
 from trialplane.spec import entrypoint, inputs, load, requirements, schema
-from trialplane.spec.jobs import base
+from trialplane.spec.jobs import Job, base
 from trialplane.wire import cluster
 
 _SCHEMA = "job.schema.json"
@@ -91,18 +92,34 @@ def validate_command(job: str, profile: str | None, sets: tuple[str, ...], kind:
     Prints a one-line summary when the job is valid; with json or yaml, the resolved job. Packages that the job needs are
     compared with those of this machine; on a cluster with those of the image, before the first trial.
     """
-    folder = load.find_job(job, Path.cwd())
     notes: list[str] = []
-    resolved = load.load_job(folder, profile=profile, sets=sets, environ=os.environ, notes=notes)
-    issues = inputs.check_inputs(resolved, folder, cluster.DATA)
-    if issues:
-        raise SpecError(issues)
-    packing.pack(folder, entrypoint.packages(resolved, folder))
-    needed = requirements.of(resolved, folder, requirements.prefix(folder))
+    resolved, needed = checked(load.find_job(job, Path.cwd()), notes, profile, sets)
     for note in [*notes, *map(str, [*needed.unchecked, *requirements.unmet(needed)])]:
         output.note(note)
     valid = kinds.of(resolved).valid(resolved)
     output.emit(kind, resolved.model_dump(mode="json"), lambda: f"{resolved.name} is valid: {valid}")
+
+
+def checked(
+    folder: Path, notes: list[str], profile: str | None = None, sets: Sequence[str] = ()
+) -> tuple[Job, requirements.Requirements]:
+    """A job with what it needs installed, after all that `submit` looks at in its folder.
+
+    Args:
+        folder: of the job.
+        notes: collects remarks on a valid job for the user.
+        profile: name of a profile in job.yaml.
+        sets: `field=value` each.
+
+    Raises:
+        SpecError: issues of the job, its code or its data.
+        InputError: its folder cannot travel as it is.
+    """
+    resolved = load.load_job(folder, profile=profile, sets=sets, environ=os.environ, notes=notes)
+    if issues := inputs.check_inputs(resolved, folder, cluster.DATA):
+        raise SpecError(issues)
+    packing.pack(folder, entrypoint.packages(resolved, folder))
+    return resolved, requirements.of(resolved, folder, requirements.prefix(folder))
 
 
 @click.command("schema")

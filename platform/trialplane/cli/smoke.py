@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
-import signal
 import sqlite3
-import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from trialplane.cli import bounded
 from trialplane.spec.program import MetricSource, Program
 from trialplane.wire import env
 from trialplane.worker.metrics import reader
 
 LONGEST = 60.0  # seconds
-_GRACE = 3.0  # seconds for a script to end after SIGTERM
 _FILES = ("stdout", "tensorboard", "wandb")
 # Metrics that are found in any spelling, as a job's own are: `Val loss 2.1`.
 _NAMES = tuple(
@@ -26,7 +23,6 @@ _NAMES = tuple(
     for part in ("", "train_", "val_", "valid_", "eval_", "test_")
     for metric in ("loss", "accuracy", "acc", "f1")
 )
-_TAIL = 4096  # bytes of output in which the cause of an end is looked for
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +32,7 @@ class Smoke:
     Attributes:
         metrics: place in which metrics were found, as in job.yaml → the last value of each; places without any are left out.
         seconds: how long it took, or was let run.
-        failure: the last line of what it printed, where it failed; "" where it succeeded or was ended.
+        failure: why it failed, and where its whole output is; "" where it succeeded or was ended.
         ended: whether it came to its end by itself.
     """
 
@@ -59,45 +55,15 @@ def run(script: str, arguments: Sequence[str], folder: Path, scratch: Path) -> S
     own = {"WANDB_MODE": "offline", env.MLFLOW_TRACKING_URI: f"sqlite:///{database}"}
     programs = {source: Program(metrics=(MetricSource(source),), names=_NAMES) for source in _FILES}
     readers = {source: reader.Reader(program, log, folder, time.time()) for source, program in programs.items()}
-    began = time.monotonic()
-    with log.open("wb") as output:
-        child = subprocess.Popen(
-            [sys.executable, "-u", script, *arguments],
-            cwd=folder,
-            env={**os.environ, **own},
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        try:
-            code: int | None = child.wait(LONGEST)
-        except subprocess.TimeoutExpired:
-            code = None
-        finally:
-            _end(child)
-    seconds = time.monotonic() - began
+    command = [sys.executable, "-u", script, *arguments]
+    ended = bounded.run(command, folder, own, log, LONGEST)
     for one in readers.values():
         one.read(time.monotonic(), ended=True)
     found = {source: dict(one.finite) for source, one in readers.items() if one.finite}
     if logged := _logged(database):
         found["mlflow"] = logged
-    with log.open("rb") as output:
-        output.seek(max(0, log.stat().st_size - _TAIL))
-        said = [line.strip() for line in output.read().decode(errors="replace").splitlines() if line.strip()]
-    failure = (said[-1] if said else f"exit code {code}, and no output") if code else ""
-    return Smoke(found, seconds, failure, code is not None)
-
-
-def _end(child: subprocess.Popen[bytes]) -> None:
-    """Ends a script, if it still runs, and what it has started."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(child.pid, signal.SIGTERM)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        child.wait(_GRACE)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(child.pid, signal.SIGKILL)
-    child.wait()
+    failure = "; ".join(filter(None, (ended.cause, ended.keep(Path(script).stem)))) if ended.code else ""
+    return Smoke(found, ended.seconds, failure, ended.code is not None)
 
 
 def _logged(database: Path) -> dict[str, float]:

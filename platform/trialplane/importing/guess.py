@@ -96,7 +96,7 @@ def _real(words: Collection[str], default: float) -> tuple[dict[str, Any], str] 
     if not named & (_LOGARITHMIC | {"gamma", "temperature", "margin"}):
         return None
     if default == 0:
-        return search.span("float", 1e-6, 1e-1, log=True), "0 by default, which a logarithmic range has not"
+        return search.span("float", 1e-6, 1e-1, log=True), "0 by default, which a logarithmic range cannot include"
     if named & {"gamma", "temperature", "margin"}:
         return search.span("float", _rounded(default / 2), 1.0 if 0.5 <= default <= 1 else _rounded(2 * default)), (
             f"around {default:g}"

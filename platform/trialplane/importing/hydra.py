@@ -22,12 +22,12 @@ _OBJECTIVE = "objective"  # a sweeper's objective has no name
 # Options of Optuna's samplers that the platform sets, or that a job has under the same name.
 _OPTIONS = ("n_startup_trials", "n_ei_candidates", "multivariate", "group", "constant_liar", "sigma0", "population_size")
 _REASONS = {
-    "sweeper.study_name": "is chosen at the submission: --name",
+    "sweeper.study_name": "is given when the job is submitted: --name",
     "sweeper.storage": "a run has its own ledger; `platform export` writes it as an Optuna study",
-    "sweeper.max_batch_size": "trials start one by one, `parallel` at the same time",
+    "sweeper.max_batch_size": "trials start one by one, and `parallel` of them run at a time",
     "sweeper.max_failure_rate": "budget.max_failed is a number of trials, not a share",
-    "sweeper.custom_search_space": "a function of an Optuna trial can be `space: module:function` of the job",
-    "hydra.launcher": "trials are started by the platform, `parallel` at the same time",
+    "sweeper.custom_search_space": "a function that defines a space for Optuna can be the job's `space: module:function`",
+    "hydra.launcher": "trials are started by the platform, `parallel` at a time",
     "hydra.sweep": "a trial has a folder of its own",
     "hydra.run": "is the script's own: it applies in a trial too",
     "hydra": "is the script's own: it applies in a trial too",
@@ -47,7 +47,7 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> Imported:
     """
     given = Source(document.parse(text, name))
     if not isinstance(given.look(*_SWEEPER), dict):
-        given.refuse("has no sweep: `hydra.sweeper` with params is expected")
+        given.refuse("has no sweep: it needs `hydra.sweeper` with params")
         return given.imported({}, {})
     for key in given.look():
         if key != "hydra":
@@ -65,7 +65,7 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> Imported:
     sampler, seed = _sampler(given, optuna)
     script, above = _script(given, scripts)
     reason = (
-        "a sweeper takes what the function returns; print it as `objective=…`, or name the metric that the script prints"
+        "Hydra takes what the function returns; here print it as `objective=…`, or name the metric that the script prints"
     )
     given.note(reason, *_SWEEPER)
     job = {
@@ -88,7 +88,7 @@ def _script(given: Source, scripts: Mapping[str, str]) -> tuple[str, bool]:
     """The script that Hydra starts, and whether it lies above the file's folder."""
     found = [name for name, text in scripts.items() if "hydra.main" in text]
     if len(found) != 1:
-        several = f"{', '.join(found)} are Hydra's" if found else "none beside the file is Hydra's"
+        several = f"{', '.join(found)} use Hydra" if found else "no script beside it uses Hydra"
         given.note(f"the file does not name its script, and {several}: write it into job.yaml", "hydra")
     script = found[0] if found else "train.py"
     return script.removeprefix("../"), script.startswith("../")
@@ -114,7 +114,7 @@ def _sampler(given: Source, optuna: bool) -> tuple[dict[str, Any], int | None]:
     word = given.text(*place, "_target_").rpartition(".")[2]
     sampler = search.sampler(word)
     if sampler is None:
-        given.note(f"{word!r} has no counterpart; tpe is taken", *place, "_target_")
+        given.note(f"{word!r} has no counterpart; tpe is used", *place, "_target_")
         sampler = {"name": "tpe"}
     for key in _OPTIONS:
         if key in given.keys(*place) and given.look(*place, key) is not None:
@@ -163,7 +163,7 @@ def _declared(given: Source, place: Place) -> dict[str, Any] | None:
         return None
     log = given.take(*place, "log") is True
     if log and given.look(*place, "step") is not None:
-        given.skip("a logarithmic range has no steps here", *place, "step")
+        given.skip("a logarithmic range has no step here, so it is left out", *place, "step")
     return search.span("int" if kind == "int" else "float", low, high, log=log, step=given.number(*place, "step"))
 
 

@@ -18,26 +18,26 @@ _SETTINGS: Mapping[str, Mapping[str, str]] = {
     "gp": {"n_initial_points": "n_startup_trials"},
     "cmaes": {"sigma": "sigma0"},
 }
-_CONTAINER = "Kubernetes' fields of a trial's pod are the platform's; see `resources` and `cluster` of a job"
+_CONTAINER = "the platform sets these fields of a trial's pod; see `resources` and `cluster` in the job"
 _REASONS = {
-    "apiVersion": "is Katib's own",
-    "kind": "is Katib's own",
-    "metadata": "is chosen at the submission: --namespace, --name; cluster.labels of the job are labels of its pods",
-    "status": "is what came of the Experiment, and no part of it",
+    "apiVersion": "is a field of Katib's own",
+    "kind": "is a field of Katib's own",
+    "metadata": "is given when the job is submitted: --namespace, --name; labels of its pods are in `cluster.labels`",
+    "status": "is what became of the Experiment, not a part of it",
     "spec.resumePolicy": "a run can always be resumed: `platform resume`",
-    "trialTemplate.retain": "pods are kept for cluster.ttl after the end, logs as long as the run",
-    "trialTemplate.primaryPodLabels": "every trial has one log, which holds those of all its nodes",
-    "trialTemplate.successCondition": "a trial has succeeded when its program ends with 0 and the objective was found",
-    "trialTemplate.failureCondition": "a trial has failed when its program ends with another code than 0",
+    "trialTemplate.retain": "pods are kept for `cluster.ttl` after the end, and logs as long as the run",
+    "trialTemplate.primaryPodLabels": "a trial has one log, with the output of all its nodes",
+    "trialTemplate.successCondition": "a trial succeeds when its program exits with 0 and the objective was found",
+    "trialTemplate.failureCondition": "a trial fails when its program exits with a code other than 0",
     "trialTemplate.trialSpec": _CONTAINER,
-    "metadata.annotations": "annotations of a job's pods are cluster.annotations",
-    "metadata.labels": "labels of a job's pods are cluster.labels",
-    "restartPolicy": "`retries` of the job says how often a crashed trial is tried again",
+    "metadata.annotations": "annotations of a job's pods are in `cluster.annotations`",
+    "metadata.labels": "labels of a job's pods are in `cluster.labels`",
+    "restartPolicy": "`retries` in the job says how often a crashed trial is tried again",
     "imagePullPolicy": _CONTAINER,
     "volumeMounts": "the chart mounts data at /data, and checkpoints have a place of their own: {checkpoints}",
     "volumes": "the chart mounts data at /data, and checkpoints have a place of their own: {checkpoints}",
-    "serviceAccountName": "trials have no service account's token",
-    "collector.customCollector": "a trial has no second container; `metrics` of the job says where metrics are",
+    "serviceAccountName": "trials get no service account token",
+    "collector.customCollector": "a trial has no second container; `metrics` in the job says where its metrics are",
     "httpGet": "metrics are not fetched from the trial: print them, or write them to a file",
 }
 
@@ -55,10 +55,10 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> Imported:
     """
     given = Source(document.parse(text, name))
     if given.look("kind") != "Experiment" or not isinstance(given.look("spec"), dict):
-        given.refuse("is no Experiment of Katib: `kind: Experiment` with a `spec` is expected")
+        given.refuse("is not a Katib Experiment: it needs `kind: Experiment` and a `spec`")
         return given.imported({}, {})
     if given.look("spec", "nasConfig") is not None:
-        given.refuse("the search for an architecture has no counterpart: a job searches parameters", "spec", "nasConfig")
+        given.refuse("architecture search has no counterpart: a job searches parameters", "spec", "nasConfig")
         return given.imported({}, {})
     for field in ("kind", "apiVersion"):
         given.take(field)
@@ -75,7 +75,7 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> Imported:
         pruner = stopping
     trials = given.whole("spec", "maxTrialCount")
     if trials is None:
-        given.note("is missing, and a study has an end: see `trials`", "spec", "maxTrialCount")
+        given.note("is missing, but a study must end: see `trials`", "spec", "maxTrialCount")
     limit = given.whole("spec", "maxFailedTrialCount")
     job |= program
     job |= {
@@ -89,7 +89,7 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> Imported:
         "seed": seed,
     }
     if trials and job["trials"] < trials:
-        given.note(f"is more than the grid has points: {job['trials']}", "spec", "maxTrialCount")
+        given.note(f"is more than the grid's {job['trials']} points", "spec", "maxTrialCount")
     job = katib_trial.runnable(job, scripts, given)
     return given.imported(job, _REASONS, copies=[job["script"]] if "script" in job else [])
 
@@ -121,17 +121,17 @@ def _parameter(given: Source, place: Place) -> dict[str, Any] | None:
         given.refuse("needs min and max", *feasible)
         return None
     if kind == "int" and not all(one == int(one) for one in (low, high, step or 0)):
-        given.refuse("min, max and step of an int are whole numbers", *feasible)
+        given.refuse("needs whole numbers for min, max and step: it is an int", *feasible)
         return None
     if shape in ("normal", "logNormal"):
-        given.note(f"{shape} is drawn evenly between min and max here", *feasible, "distribution")
+        given.note(f"{shape} is drawn uniformly between min and max here", *feasible, "distribution")
     elif shape not in ("", "uniform", "logUniform"):
-        given.note(f"{shape!r} is not known; values are drawn evenly", *feasible, "distribution")
+        given.note(f"{shape!r} is not known; values are drawn uniformly", *feasible, "distribution")
     log = shape in ("logUniform", "logNormal") and low > 0
     if log and step is not None:
-        given.note("a logarithmic range has no steps here", *feasible, "step")
+        given.note("a logarithmic range has no step here, so it is left out", *feasible, "step")
     elif shape == "logUniform" and not log:
-        given.note("a logarithmic range must be over 0; values are drawn evenly", *feasible, "distribution")
+        given.note("a logarithmic range must lie above 0; values are drawn uniformly", *feasible, "distribution")
     return search.span("int" if kind == "int" else "float", low, high, log=log, step=step)
 
 
@@ -178,7 +178,7 @@ def _algorithm(given: Source) -> tuple[dict[str, Any], dict[str, Any] | None, in
     sampler = search.sampler(word)
     if word == "hyperband":
         sampler, pruner = {"name": "random"}, {"name": "hyperband"}
-        reason = "a trial gets its share of the resource as a parameter there; here bad trials end early, by their reports"
+        reason = "a trial's share of the resource is a parameter there; here bad trials are ended early, by their reports"
         given.note(reason, *place, "algorithmName")
         if "eta" in settings:
             _, at = settings.pop("eta")
@@ -187,7 +187,7 @@ def _algorithm(given: Source) -> tuple[dict[str, Any], dict[str, Any] | None, in
         sampler = {"name": "random"}
         given.note("population based training is not a sampler here; values are drawn at random", *place, "algorithmName")
     elif sampler is None:
-        given.note(f"{repr(word) + ' has no counterpart' if word else 'is missing'}; tpe is taken", *place, "algorithmName")
+        given.note(f"{repr(word) + ' has no counterpart' if word else 'is missing'}; tpe is used", *place, "algorithmName")
         sampler = {"name": "tpe"}
     for name, (value, at) in settings.items():
         option = _SETTINGS.get(sampler["name"], {}).get(name)
@@ -243,7 +243,7 @@ def _metrics(given: Source, objective: str) -> tuple[Any, tuple[str, str] | None
         top = posixpath.dirname(path.rstrip("/")) if kind == "TensorFlowEvent" else path
         moved = (top, posixpath.basename(top.rstrip("/")) if top != "/" else inside)
         inside = moved[1] + path[len(top) :]
-        given.note(f"must lie below the folder of a trial, and is {inside} here, in the arguments too", *files, "path")
+        given.note(f"must lie below the trial's folder: it becomes {inside}, in the arguments too", *files, "path")
     else:
         inside = path
     if kind == "TensorFlowEvent":
@@ -261,9 +261,9 @@ def _patterns(given: Source, place: Place) -> Iterator[str]:
         try:
             made = re.compile(text)
         except (re.error, OverflowError, RecursionError) as error:
-            given.note(f"is no regular expression of Python: {error}", *place, index)
+            given.note(f"is not a regular expression that Python understands: {error}", *place, index)
             continue
         if made.groups < 2 or made.groupindex:
-            given.note("must have two groups without names: the name, then the value", *place, index)
+            given.note("must have two unnamed groups: the name, then the value", *place, index)
             continue
         yield text

@@ -39,26 +39,28 @@ def program(given: Source, space: Mapping[str, Any]) -> dict[str, Any]:
     container = _container(given, given.text(*_TEMPLATE, "primaryContainerName"))
     if container is None:
         if given.look(*_TEMPLATE, "configMap") is None:
-            given.note("holds no container with a command: write the command into job.yaml", *_TRIAL)
+            given.note("has no container with a command: write the command into job.yaml", *_TRIAL)
         return {"command": [_UNKNOWN], "arguments": [f"--{name}={{{name}}}" for name in space]}
     made: dict[str, Any] = {}
     command = [_filled(given, item, references, at) for item, at in _items(given, (*container, "command"))]
     rest = [_filled(given, item, references, at) for item, at in _items(given, (*container, "args"))]
     if not command:
-        given.note(f"the image's own program runs there, which the file does not name: put it for {_UNKNOWN}", *container)
+        given.note(
+            f"runs the image's own program, which the file does not name: write it in place of {_UNKNOWN}", *container
+        )
         command = [_UNKNOWN]
     if (variables := list(_environment(given, (*container, "env"), references))) != []:
         command = ["env", *variables, *command]
     for name in space:
         if not any(f"{{{name}}}" in item for item in [*command, *rest]):
-            given.note(f"no argument of the primary container holds {name}: write {{{name}}} where it belongs", *container)
+            given.note(f"no argument of the primary container uses {name}: write {{{name}}} where it belongs", *container)
     if kind not in _KINDS:
         given.note(
-            f"of a {kind} only this container is the trial; what others hand to it must be written as text", *container
+            f"of a {kind}, only this container runs as the trial; what the others pass to it must be written out", *container
         )
     image = given.text(*container, "image")
     if image:
-        given.note("must be made from trialplane's trial image: `platform image build`", *container, "image")
+        given.note("must be built from trialplane's trial image: `platform image build`", *container, "image")
         made["cluster"] = {"image": image}
     made |= {"command": command, "arguments": rest, "resources": _resources(given, container)}
     nodes = _nodes(given, kind, container)
@@ -104,7 +106,7 @@ def _references(given: Source, space: Mapping[str, Any]) -> dict[str, str]:
             made[name] = _escaped(given.text(*_TRIAL, "metadata", field.lower(), key or ""))
         elif field == "Namespace" and (namespace := given.look("metadata", "namespace")):
             made[name] = _escaped(str(namespace))
-            given.note("is the namespace that the Experiment names, wherever the run is", *place, "reference")
+            given.note("is the namespace that the Experiment names, wherever the job runs", *place, "reference")
         else:
             given.note(f"{reference} is not known here; it stays as text", *place, "reference")
             made[name] = _escaped(reference)
@@ -158,7 +160,7 @@ def _environment(given: Source, place: Place, references: Mapping[str, str]) -> 
         name = given.text(*place, index, "name")
         if given.look(*place, index, "value") is None:
             given.skip(
-                f"the value of {name} is not in the file, and trials hold no secrets of their own",
+                f"the value of {name} is not in the file, and trials get no secrets of their own",
                 *place,
                 index,
                 "valueFrom",
@@ -182,7 +184,7 @@ def _resources(given: Source, container: Place) -> dict[str, Any]:
             elif key == "nvidia.com/gpu":
                 made.setdefault("gpus", given.whole(*at) or 0)
             else:
-                given.skip("a trial has cpus, memory and GPUs; `cluster.gpu_resource` is another name of GPUs", *at)
+                given.skip("a trial has cores, memory and GPUs; `cluster.gpu_resource` names another kind of GPU", *at)
     return made
 
 

@@ -41,13 +41,13 @@ def run(ctx):
     return {function}(config)
 """
 _REASONS = {
-    "scheduler.max_t": "a trial runs as long as its code says",
-    "scheduler.time_attr": "the step of a report counts",
-    "stop": "a trial runs as long as its code says; budget.target ends the study",
-    "run_config": "a run's name, place and retries are chosen at the submission and in `budget` and `retries`",
-    "name": "is chosen at the submission: --name",
-    "storage_path": "runs are in TRIALPLANE_HOME, on a cluster in the chart's volume",
-    "local_dir": "runs are in TRIALPLANE_HOME, on a cluster in the chart's volume",
+    "scheduler.max_t": "a trial runs until its code returns",
+    "scheduler.time_attr": "progress is counted in the steps of the reports",
+    "stop": "a trial runs until its code returns; `stop` in the job ends one early, and `budget.target` the study",
+    "run_config": "a run's name and place are given when the job is submitted; `budget` and `retries` say what failures do",
+    "name": "is given when the job is submitted: --name",
+    "storage_path": "runs are kept in TRIALPLANE_HOME, and on a cluster in the chart's volume",
+    "local_dir": "runs are kept in TRIALPLANE_HOME, and on a cluster in the chart's volume",
     "callbacks": "results are in MLflow",
     "verbose": "`platform status --watch` shows a run",
     "resume": "`platform resume` continues a run",
@@ -72,7 +72,7 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> Imported:
     reader = _Reader(tree, name)
     given = Source(Document(reader.data(call, ()), reader.lines, name))
     for other in list(_searches(tree))[1:]:
-        given.note(f"only the first search of the file is taken, and not that of line {other.lineno}")
+        given.note(f"only the first search in the file is taken; that of line {other.lineno} is not")
     given.take(CALL)
     tuner = _tail(call.func) == "Tuner"
     config = ("tune_config",) if tuner else ()
@@ -93,7 +93,7 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> Imported:
     samples = given.whole(*config, "num_samples")
     points = math.prod(len(space[given.name(".".join(path))]["choices"]) for path in map(_path, grids)) if grids else 1
     if samples is not None and samples < 0:
-        given.note("is endless there, and a study has an end: see `trials`", *config, "num_samples")
+        given.note("is unlimited there, but a study must end: see `trials`", *config, "num_samples")
         samples = None
     job = {
         "kind": "hpo",
@@ -122,7 +122,7 @@ def _tree(text: str, name: str) -> ast.Module:
     except SyntaxError as error:
         raise SpecError([Issue(("file",), f"is not Python: {error.msg}", name, error.lineno or 0)]) from None
     except (ValueError, RecursionError, MemoryError):
-        raise SpecError([Issue(("file",), "is not Python: it holds null bytes, or is nested too deeply", name)]) from None
+        raise SpecError([Issue(("file",), "is not Python: it contains null bytes, or is nested too deeply", name)]) from None
 
 
 def _searches(tree: ast.AST) -> Iterator[ast.Call]:
@@ -219,7 +219,7 @@ def _parameters(
     """Sorts the values of a configuration into searched and fixed ones; gives the places of those of a grid."""
     grids: list[Place] = []
     if not isinstance(given.look(*place), dict) or CALL in given.keys(*place):
-        given.refuse("is no dict that can be read: write its keys and values in the file", *place)
+        given.refuse("is not a dict that can be read: write out its keys and values in the file", *place)
         return []
     for key in given.keys(*place):
         at, path = (*place, key), (*above, key)
@@ -250,7 +250,7 @@ def _domain(given: Source, place: Place) -> dict[str, Any] | None:
     names = {"randn": ("mean", "sd", "q"), "qrandn": ("mean", "sd", "q")}.get(word, ("lower", "upper", "q"))
     integer = word.endswith("randint")
     if word.removeprefix("q") not in ("uniform", "loguniform", "randint", "lograndint", "randn"):
-        given.skip("only running the file would tell what it is; write the parameter into job.yaml", *place)
+        given.skip("only running the file would show what it is; write the parameter into job.yaml", *place)
         return None
     # loguniform(lower, upper, base): only of what begins with q the third is a step
     places = [(*place, name if given.look(*place, name) is not None else str(index)) for index, name in enumerate(names)]
@@ -258,7 +258,7 @@ def _domain(given: Source, place: Place) -> dict[str, Any] | None:
     step = given.number(*places[2]) if word.startswith("q") else None
     if word.endswith("randn"):
         if step is not None:
-            given.note(f"is a range of {search.SIGMAS} deviations on both sides here, drawn evenly", *place)
+            given.note(f"becomes a range of {search.SIGMAS} standard deviations on both sides, drawn uniformly", *place)
         return search.normal(first or 0.0, 1.0 if second is None else second, step=step)
     if first is None or second is None:
         given.refuse("needs two bounds that can be read", *place)
@@ -268,7 +268,7 @@ def _domain(given: Source, place: Place) -> dict[str, Any] | None:
         given.take(*place, "base")  # of the scale: the same values are drawn
         given.take(*place, "2")
         if step is not None:
-            given.note("a logarithmic range has no steps here", *place)
+            given.note("a logarithmic range has no step here, so it is left out", *place)
     high = second - 1 if integer and not word.startswith("q") else second  # randint's bound is left out, qrandint's is not
     return search.span("int" if integer else "float", first, high, log=log, step=step)
 
@@ -292,19 +292,19 @@ def _sampler(given: Source, place: Place) -> tuple[dict[str, Any], int | None]:
         word = given.text(*place, CALL)
     sampler = search.sampler(word) if word else {"name": "random"}
     if sampler is None:
-        given.note(f"{word} has no counterpart; tpe is taken", *place)
+        given.note(f"{word} has no counterpart; tpe is used", *place)
     return sampler or {"name": "tpe"}, parallel
 
 
 def _pruner(given: Source, place: Place) -> Any:
     if not isinstance(given.look(*place), dict):
-        given.skip("only running the file would tell what it is", *place)
+        given.skip("only running the file would show what it is", *place)
         return None
     word = given.text(*place, CALL)
     if word == "FIFOScheduler":
         return None
     if word not in _PRUNERS:
-        why = "population based training is no pruner" if word.startswith(("Population", "PB")) else "has no counterpart"
+        why = "population based training is not a pruner" if word.startswith(("Population", "PB")) else "has no counterpart"
         given.note(f"{word}: {why}; trials run to their end", *place)
         return None
     name, options = _PRUNERS[word]
@@ -325,12 +325,12 @@ def _trainable(given: Source, place: Place, config: Place) -> tuple[str, dict[st
             second = "resources" if given.look(*place, "resources") is not None else "1"
             resources |= _resources(given, (*place, second))
         else:
-            given.note("passes further arguments, which the job's train.py must pass", *place)
+            given.note("passes further arguments, which the job's train.py must pass itself", *place)
         place = (*place, "trainable" if given.look(*place, "trainable") is not None else "0")
     value = given.take(*place)
     text = value.get("text", "") if isinstance(value, dict) else ""
     if not text.isidentifier():
-        given.note("is no function of this file: write run(ctx) in train.py", *place)
+        given.note("is not a function in this file: write run(ctx) in train.py", *place)
         return "", resources
     return text, resources
 
@@ -342,7 +342,7 @@ def _resources(given: Source, place: Place) -> dict[str, Any]:
     for key, field in (("cpu", "cpus"), ("CPU", "cpus"), ("gpu", "gpus"), ("GPU", "gpus")):
         amount = given.number(*place, key) if isinstance(given.look(*place), dict) else None
         if amount and field == "gpus" and amount != int(amount):
-            given.note(f"{amount:g} of a GPU is a whole one here", *place, key)
+            given.note(f"{amount:g} of a GPU becomes a whole one here", *place, key)
             amount = math.ceil(amount)
         if amount:
             made[field] = int(amount) if amount == int(amount) else amount
@@ -358,7 +358,7 @@ def _wrapper(
     defined = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == function]
     if not defined:
         if function:
-            given.note(f"{function} is no function at the top of the file: write run(ctx) in {module}.py")
+            given.note(f"{function} is not a function at the top level of the file: write run(ctx) in {module}.py")
         return {}, entrypoint
     given.note(f"{module}.py calls {function} with the trial's parameters", CALL)
     for node in ast.walk(defined[-1]):
@@ -369,7 +369,7 @@ def _wrapper(
     guarded = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
     open_ = [node for node in tree.body if not isinstance(node, guarded) and not _is_main(node) and list(_searches(node))]
     if open_ or not stem.isidentifier():
-        why = f"line {open_[0].lineno} would start the search" if open_ else f"{stem} is no name of a module"
+        why = f"line {open_[0].lineno} would start the search" if open_ else f"{stem} is not a valid name of a module"
         given.note(f'cannot be imported: {why}; put it below `if __name__ == "__main__":` and import again', CALL)
         return {}, entrypoint
     return {f"{module}.py": _text(stem, function, paths)}, entrypoint

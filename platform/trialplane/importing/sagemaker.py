@@ -19,23 +19,23 @@ _CONFIG, _DEFINITION = "HyperParameterTuningJobConfig", "TrainingJobDefinition"
 _SCRIPT = "train.py"  # where the file names none
 _GROUP = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\((?!\?)", re.DOTALL)  # an escape, a class, or the begin of a group
 _REASONS = {
-    "HyperParameterTuningJobName": "is chosen at the submission: --name",
-    "Tags": "cluster.labels of the job are labels of its pods",
-    "Autotune": "ranges are not found by themselves: write them into `space`",
-    "WarmStartConfig": "trials of another search are not taken over; `enqueue` of the job names points to try first",
-    "AutoParameters": "ranges are not found by themselves: write the parameter into `space`",
+    "HyperParameterTuningJobName": "is given when the job is submitted: --name",
+    "Tags": "labels of a job's pods are in `cluster.labels`",
+    "Autotune": "ranges are not found automatically: write them into `space`",
+    "WarmStartConfig": "trials of another search are not taken over; list points to try first in the job's `enqueue`",
+    "AutoParameters": "ranges are not found automatically: write the parameter into `space`",
     "TrainingJobDefinitions": "a job has one script; import each definition from a file of its own",
-    "TrainingImage": "the image of a trial must be made from trialplane's trial image; `cluster.image` names it",
-    "InputDataConfig": "data is named by `params` and mounted at /data; see `inputs` of the job",
+    "TrainingImage": "the image of a trial must be built from trialplane's trial image; name it in `cluster.image`",
+    "InputDataConfig": "data is named in `params` and mounted at /data; see `inputs` in the job",
     "OutputDataConfig": "results are in MLflow, and files that must stay go to {checkpoints}",
-    "RoleArn": "trials have no role; the namespace is what limits them",
+    "RoleArn": "trials have no role; what they may do is limited by their namespace",
     "InstanceType": "a trial has cpus, memory and GPUs, see `resources`; cluster.node_selector chooses the machines",
-    "VolumeSizeInGB": "a trial's folder has the node's space",
+    "VolumeSizeInGB": "a trial's folder may grow as far as the node's disk has room",
     "CheckpointConfig": "checkpoints have a place of their own: {checkpoints}, or checkpoints.url",
     "EnableManagedSpotTraining": "a lost trial is tried again, see `retries`",
-    "VpcConfig": "the network of trials is in the values of the chart",
-    "BestObjectiveNotImproving": "a study ends by `trials` and `budget`",
-    "ConvergenceDetected": "a study ends by `trials` and `budget`",
+    "VpcConfig": "the trials' network is configured in the chart's values",
+    "BestObjectiveNotImproving": "`trials` and `budget` say when a study ends",
+    "ConvergenceDetected": "`trials` and `budget` say when a study ends",
 }
 
 
@@ -53,7 +53,7 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> Imported:
     given = Source(document.parse(text.replace("\t", " "), name))  # in JSON a tab is white space, in YAML it is none
     config: Place = (_CONFIG,) if given.look(_CONFIG) is not None else ()
     if not isinstance(given.look(*config, "ParameterRanges"), dict):
-        given.refuse("is no tuning job: ParameterRanges is expected, in a HyperParameterTuningJobConfig or at the top")
+        given.refuse("is not a tuning job: it needs ParameterRanges, in a HyperParameterTuningJobConfig or at the top")
         return given.imported({}, {})
     definition: Place = (_DEFINITION,) if given.look(_DEFINITION) is not None else ()
     space = _space(given, (*config, "ParameterRanges"))
@@ -104,12 +104,16 @@ def _space(given: Source, place: Place) -> dict[str, Any]:
                 given.refuse("needs MinValue and MaxValue", *at)
                 continue
             if form == "int" and not (low == int(low) and high == int(high)):
-                given.refuse("the bounds of an integer are whole numbers", *at)
+                given.refuse("needs whole numbers as bounds: it is an integer", *at)
                 continue
             if scale == "ReverseLogarithmic":
-                given.note("values are drawn evenly here: only the logarithmic scale is known", *at, "ScalingType")
+                given.note(
+                    "values are drawn uniformly here: the only other scale is the logarithmic one", *at, "ScalingType"
+                )
             elif scale == "Auto":
-                given.note("values are drawn evenly; log: true in `space` is the logarithmic scale", *at, "ScalingType")
+                given.note(
+                    "values are drawn uniformly; for a logarithmic scale write log: true in `space`", *at, "ScalingType"
+                )
             name = given.name(given.text(*at, "Name"), *at, "Name")
             space[name] = search.span("int" if form == "int" else "float", low, high, log=scale == "Logarithmic")
     for index in given.indices(*place, "CategoricalParameterRanges"):
@@ -150,7 +154,7 @@ def _objective(given: Source, config: Place) -> tuple[str, str]:
         given.refuse("needs MetricName, and Type: Minimize or Maximize", *place)
     name = _group(metric)
     if name != metric:
-        given.note(f"is {name} here, as its pattern names it by a group", *place, "MetricName")
+        given.note(f"is called {name} here, as its pattern names it by a group", *place, "MetricName")
     return name or "loss", kind.lower()
 
 
@@ -173,7 +177,7 @@ def _patterns(given: Source, place: Place) -> list[str]:
         try:
             re.compile(pattern)
         except (re.error, OverflowError, RecursionError) as error:
-            given.note(f"is no regular expression of Python: {error}", *place, index, "Regex")
+            given.note(f"is not a regular expression that Python understands: {error}", *place, index, "Regex")
             continue
         made.append(pattern)
     return made
@@ -185,7 +189,7 @@ def _strategy(given: Source, config: Place) -> tuple[dict[str, Any], Any]:
     stopping = given.text(*config, "TrainingJobEarlyStoppingType")
     pruner: Any = "median" if stopping == "Auto" else None
     if pruner:
-        given.note("the median pruner is taken for its rule", *config, "TrainingJobEarlyStoppingType")
+        given.note("the median pruner is used in place of its rule", *config, "TrainingJobEarlyStoppingType")
     sampler = search.sampler(strategy)
     if strategy == "Hyperband":
         place = (*config, "StrategyConfig", "HyperbandStrategyConfig")
@@ -193,5 +197,5 @@ def _strategy(given: Source, config: Place) -> tuple[dict[str, Any], Any]:
         pruner = {"name": "hyperband"} | ({"min_resource": least} if least else {})
         return {"name": "random"}, pruner | ({"max_resource": most} if most else {})
     if sampler is None:
-        given.note(f"{strategy!r} has no counterpart; tpe is taken", *config, "Strategy")
+        given.note(f"{strategy!r} has no counterpart; tpe is used", *config, "Strategy")
     return sampler or {"name": "tpe"}, pruner

@@ -148,7 +148,7 @@ class Source:
         made = values.parameter(given, self._names.values())
         if made != given:
             self.note(
-                f"is the parameter {made} here: names of a space hold letters, digits, _ and -, and between them . and /",
+                f"becomes the parameter {made}: names in a space have letters, digits, _ and -, with . and / between them",
                 *place,
             )
         self._names[given] = made

@@ -18,11 +18,11 @@ _DEFAULT = ("${env}", "${interpreter}", "${program}", "${args}")
 # What of a script shows that it reads its arguments.
 _ARGUMENTS = re.compile(r"argparse|ArgumentParser|sys\.argv|\bclick\b|\bfire\b|absl|hydra|tyro|typer|simple_parsing|docopt")
 _REASONS = {
-    "project": "runs are recorded in MLflow; an experiment there has the job's name",
+    "project": "runs are recorded in MLflow, in an experiment named after the job",
     "entity": "runs are recorded in MLflow, which has no entities",
-    "name": "is chosen at the submission: --name",
-    "prior_runs": "trials of another search are not taken over; `enqueue` of the job names points to try first",
-    "probabilities": "choices are equally likely at first",
+    "name": "is given when the job is submitted: --name",
+    "prior_runs": "trials of another search are not taken over; list points to try first in the job's `enqueue`",
+    "probabilities": "choices cannot be weighted; all are equally likely at first",
 }
 
 
@@ -39,7 +39,7 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> Imported:
     """
     given = Source(document.parse(text, name))
     if not isinstance(given.look("parameters"), dict) or not given.look("parameters"):
-        given.refuse("is no sweep: `parameters` is expected, a mapping")
+        given.refuse("is not a sweep: it needs a mapping called `parameters`")
         return given.imported({}, {})
     space: dict[str, Any] = {}
     params: dict[str, Any] = {}
@@ -53,14 +53,16 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> Imported:
     if direction not in ("minimize", "maximize"):
         given.refuse(f"{direction!r} is not minimize or maximize", "metric", "goal")
     if not metric:
-        given.note("is missing, and a study needs an objective: write the metric that the script logs", "metric")
+        given.note("is missing, but a study needs an objective: write the metric that the script logs", "metric")
     trials = search.trials(cap, sampler, space)
     if cap is None and sampler["name"] != "grid":
-        given.note(f"is missing, and a study has an end: trials is {trials}", "run_cap")
-    given.note("W&B's own values are read from its files: set WANDB_MODE=offline where no account is wanted", "program")
+        given.note(f"is missing, but a study must end: trials is set to {trials}", "run_cap")
+    stand_in = "`capture: wandb` in place of `metrics`"
+    why = f"metrics are read from W&B's files: set WANDB_MODE=offline to need no account, or write {stand_in} to need no W&B"
+    given.note(why, "program")
     script = program.get("script", "")
     if "wandb.config" in scripts.get(script, "") and not _ARGUMENTS.search(scripts[script]):
-        why = f"{script} has its parameters from wandb.config, where nothing puts them here: it must read its arguments"
+        why = f"{script} takes its parameters from wandb.config: write {stand_in}, and `arguments: none`"
         given.note(why, "program")
     job = {
         "kind": "hpo",
@@ -82,7 +84,7 @@ def _sampler(given: Source) -> dict[str, Any]:
     method = given.text("method")
     sampler = search.sampler(method)
     if sampler is None:
-        given.note(f"{method!r} has no counterpart; tpe is taken", "method")
+        given.note(f"{method!r} has no counterpart; tpe is used", "method")
     return sampler or {"name": "tpe"}
 
 
@@ -112,7 +114,7 @@ def _parameters(
             given.refuse("must be a mapping with value, values, or min and max", *at)
             continue
         if given.look(*at, "parameters") is not None:
-            given.note("is one dict for the script there; here each of its parameters is an argument", *at)
+            given.note("is a single dict for the script there; here each of its parameters is an argument of its own", *at)
             _parameters(given, (*at, "parameters"), f"{whole}.", space, params, flags)
             continue
         name = given.name(whole, *at)
@@ -143,27 +145,32 @@ def _parameter(given: Source, place: Place) -> dict[str, Any] | None:
         centre, spread = 0.0 if mean is None else mean, 1.0 if deviation is None else deviation
         if step is not None:
             given.note(
-                f"{kind} is a range of {search.SIGMAS} sigma on both sides here, drawn evenly", *place, "distribution"
+                f"{kind} becomes a range of {search.SIGMAS} sigma on both sides, drawn uniformly", *place, "distribution"
             )
         made = search.normal(centre, spread, log="log" in kind, step=step)
         if made is None:
-            given.refuse("mu and sigma reach beyond all numbers", *place)
+            given.refuse("mu and sigma give values that are too large", *place)
         return made
     if low is None or high is None:
         given.refuse("needs value, values, or min and max", *place)
         return None
     if kind in ("log_uniform", "q_log_uniform", "inv_log_uniform"):  # the bounds are exponents there
         if max(abs(low), abs(high)) > math.log(1e300):
-            given.refuse("exp(min) or exp(max) is beyond all numbers; log_uniform_values takes the values", *place)
+            given.refuse(
+                "exp(min) or exp(max) is too large; if min and max are the values themselves, write log_uniform_values",
+                *place,
+            )
             return None
         low, high = math.exp(low), math.exp(high)
     elif kind not in ("uniform", "q_uniform", "int_uniform", "log_uniform_values", "q_log_uniform_values"):
         given.note(f"{kind!r} has no counterpart; values are drawn evenly", *place, "distribution")
     if kind.startswith("inv_"):
-        given.note("is drawn on a logarithmic scale here, without its inversion", *place, "distribution")
+        given.note("is drawn on a plain logarithmic scale here, not on an inverted one", *place, "distribution")
     if step is not None and "log" in kind:
         given.note(
-            "a logarithmic range has no steps here", *place, "q" if given.look(*place, "q") is not None else "distribution"
+            "a logarithmic range has no step here, so it is left out",
+            *place,
+            "q" if given.look(*place, "q") is not None else "distribution",
         )
     return search.span("int" if kind == "int_uniform" else "float", low, high, log="log" in kind, step=step)
 
@@ -174,7 +181,7 @@ def _choices(given: Source, place: Place) -> list[Any]:
     for index in given.indices(*place):
         value = given.take(*place, index)
         if isinstance(value, (list, dict)):
-            given.note("is JSON text here: choices are single values", *place, index)
+            given.note("is passed to the script as JSON text", *place, index)
             value = json.dumps(value)
         if not any(type(value) is type(one) and value == one for one in made):
             made.append(value)
@@ -194,7 +201,7 @@ def _program(given: Source, flags: list[str], parameters: Mapping[str, Any]) -> 
         place: Place = ("command", index)
         if macro is None:
             if _MACRO.search(item):
-                given.note("a macro within an argument is not filled here; it stays as text", *place)
+                given.note("a macro inside an argument is not filled in here; it stays as text", *place)
             (rest if seen else head).append(item.replace("{", "{{").replace("}", "}}"))
         elif macro[1] == "program":
             seen = True
@@ -224,7 +231,7 @@ def _json(given: Source, parameters: Mapping[str, Any], place: Place) -> str:
     for name, parameter in parameters.items():
         values = parameter.get("choices", [0]) if isinstance(parameter, dict) else [parameter]
         if not all(type(one) in (int, float) for one in values) and not all(isinstance(one, str) for one in values):
-            given.note(f"{name} is neither a number nor a string, and is written as Python has it", *place)
+            given.note(f"{name} is neither a number nor a string, and is written as Python prints it", *place)
         quote = '"' if all(isinstance(one, str) for one in values) else ""
         parts.append(f"{json.dumps(name)}: {quote}{{{name}}}{quote}")
     return "{{" + ", ".join(parts) + "}}"

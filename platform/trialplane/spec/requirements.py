@@ -53,6 +53,7 @@ class Wanted:
         line: 1-based.
         is_constraint: whether it only limits the version of what another line requires.
         has_url: whether it names the URL that it is installed from.
+        applies: whether its marker is true of this Python, or it has none.
     """
 
     requirement: Requirement
@@ -60,6 +61,7 @@ class Wanted:
     line: int
     is_constraint: bool = False
     has_url: bool = False
+    applies: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,7 +174,7 @@ class _Reader:
                 what = option if "://" in value else f"{option} {value}"  # a URL may hold a password
                 self.unchecked.append(_said(here, what, "is not checked: it says neither name nor version"))
             elif line.startswith("-"):
-                self.issues.append(_said(here, what, "is no option of a requirements file"))
+                self.issues.append(_said(here, what, "is not an option of a requirements file"))
             else:
                 self._add(re.split(r"\s--?[a-z]", line)[0].strip(), source, number, is_constraint)
 
@@ -189,7 +191,7 @@ class _Reader:
         self.has_block = True
         begin, content = blocks[0]
         if len(blocks) > 1:
-            self.issues.append(Issue(("script",), "stands there twice; keep one block of it", source, blocks[1][0]))
+            self.issues.append(Issue(("script",), "appears twice; keep one of the blocks", source, blocks[1][0]))
         try:
             data = tomllib.loads("\n".join(content))
         except tomllib.TOMLDecodeError as error:
@@ -213,7 +215,7 @@ class _Reader:
         try:
             self.python = SpecifierSet(str(given)), source, line
         except InvalidSpecifier:
-            message = f'{given!r} is no range of versions; write requires-python = ">=3.11"'
+            message = f'{given!r} is not a range of versions; write requires-python = ">=3.11"'
             self.issues.append(Issue(("requires-python",), message, source, line))
 
     def _add(self, text: str, source: str, line: int, is_constraint: bool) -> None:
@@ -222,7 +224,7 @@ class _Reader:
 
         here = Issue((), "", source, line)
         if "${" in text:
-            self.unchecked.append(_said(here, "a line with ${…}", "is known when pip reads it, and is not checked"))
+            self.unchecked.append(_said(here, "a line with ${…}", "is not checked: only pip knows what it stands for"))
             return
         try:
             made = Requirement(text)
@@ -230,32 +232,30 @@ class _Reader:
             if _PLACE.search(text.split(";")[0].strip()):  # not shown: it may hold a password
                 self.unchecked.append(_said(here, "a URL or a path", "is not checked: it says neither name nor version"))
             else:
-                self.issues.append(_said(here, text, f"is no requirement: {errors.first_line(error)}"))
+                self.issues.append(_said(here, text, f"is not a requirement: {errors.first_line(error)}"))
             return
         has_url = bool(made.url)
         if has_url:
             self.unchecked.append(_said(here, made.name, "is installed from a URL, so its version is not checked"))
             made.url = None
         try:
-            _ = made.marker is not None and made.marker.evaluate()
+            applies = made.marker is None or made.marker.evaluate()
         except (UndefinedComparison, UndefinedEnvironmentName) as error:
             self.issues.append(_said(here, text, f"has a marker that cannot be compared: {errors.first_line(error)}"))
             return
-        self.wanted.append(Wanted(made, source, line, is_constraint, has_url))
+        self.wanted.append(Wanted(made, source, line, is_constraint, has_url, applies))
 
     def _include(self, name: str, value: str, here: Issue, is_constraint: bool) -> None:
         if "://" in value:
             self.unchecked.append(_said(here, here.field, "names a URL, whose content is not checked"))
             return
-        path = os.path.normpath(PurePosixPath(name).parent / value)
+        path, what = os.path.normpath(PurePosixPath(name).parent / value), f"{here.field} {value}"
         if path.startswith(("/", "..")):
-            self.issues.append(_said(here, f"{here.field} {value}", "is outside of the job's folder, which alone is sent"))
+            self.issues.append(_said(here, what, "lies outside of the job's folder, and only that folder is sent"))
         elif len(self._included) >= _MOST_FILES:
-            self.issues.append(
-                _said(here, f"{here.field} {value}", f"is one more than the {_MOST_FILES} files that are read")
-            )
+            self.issues.append(_said(here, what, f"is beyond the {_MOST_FILES} files that are read"))
         elif (path, is_constraint) not in self._included:  # a circle ends here
-            self.file(path, is_constraint=is_constraint, said=_said(here, f"{here.field} {value}", ""))
+            self.file(path, is_constraint=is_constraint, said=_said(here, what, ""))
 
     def _text(self, name: str, said: Issue | None) -> str | None:
         """The text of a file, or None after an issue."""
@@ -320,7 +320,7 @@ def unmet(found: Requirements, cure: str = "") -> list[Issue]:
         found: what is needed.
         cure: what to type, in a sentence's form; pip's command when left out.
     """
-    wanted = [one for one in found.wanted if one.requirement.marker is None or one.requirement.marker.evaluate()]
+    wanted = [one for one in found.wanted if one.applies]
     named = {_canonical(one.requirement.name) for one in wanted if not one.is_constraint}
     asked = [one for one in wanted if not one.is_constraint or _canonical(one.requirement.name) in named]
     issues = [
@@ -334,7 +334,7 @@ def unmet(found: Requirements, cure: str = "") -> list[Issue]:
         asks = from_index if found.source.endswith(".py") else f"-r {shlex.quote(found.source)}"
         cure = f"`pip install {asks}` installs what is missing" if asks else ""
         if found.source.endswith(".py") and any(one.has_url for one in asked):
-            cure = f"{cure}; what has a URL is installed from that".removeprefix("; ")
+            cure = f"{cure}; what has a URL is installed from there".removeprefix("; ")
     if found.python is not None:
         versions, source, line = found.python
         if not versions.contains(platform.python_version(), prereleases=True):
@@ -359,7 +359,7 @@ def _lacking(requirement: Requirement, above: tuple[str, ...]) -> Iterator[str]:
         if not requirement.specifier.contains(there.version, prereleases=True):
             yield f"{there.version} is installed"
     except InvalidVersion:
-        yield f"{there.version} is installed, which is no version that can be compared"
+        yield f"{there.version} is installed, a version that cannot be compared"
     provided = {_canonical(one): one for one in there.metadata.get_all("Provides-Extra") or []}
     for extra in sorted(requirement.extras):
         step = f"{_canonical(requirement.name)}[{_canonical(extra)}]"

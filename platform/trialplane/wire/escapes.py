@@ -13,6 +13,8 @@ _SURROGATE = re.compile(r"[\ud800-\udfff]")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 # The same but colours, which are the SGR sequences.
 _CONTROL_OR_COLOUR = re.compile(rf"(\x1b\[[0-9;:]{{0,40}}m)|{_CONTROL.pattern}")
+# Whole sequences: CSI (colours, the cursor), OSC (the title, links), and the short ones.
+_SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]+[0-~]|[0-Z\\^-~])")
 # user:password@ in a URL.
 _PASSWORD = re.compile(r"(://[^/?#\s:@]*:)[^/?#\s@]+(?=@)")
 
@@ -34,6 +36,11 @@ def visible(text: str, *, colours: bool = False) -> str:
     if not colours:
         return _CONTROL.sub(_escape, text)
     return _CONTROL_OR_COLOUR.sub(lambda found: found[1] or _escape(found), text)
+
+
+def plain(text: str) -> str:
+    """Text without what sets a terminal's colours, cursor or title."""
+    return _SEQUENCE.sub("", text)
 
 
 def without_passwords(text: str) -> str:

@@ -118,7 +118,7 @@ class _Parsers:
             is_flag = getattr(parameter, "is_flag", False)
             opposite = next(iter(parameter.secondary_opts), "") if is_flag else ""
             if getattr(parameter, "count", False) or (is_flag and opposite not in ("", f"--no-{name}")):
-                self._left_out.append(f"{flag}: is no value, and no switch that a job knows")
+                self._left_out.append(f"{flag}: is neither a value nor an on/off switch, so a job cannot set it")
                 continue
             type_ = _click_type(parameter)
             style = "negated" if opposite else "switch" if is_flag else "value" if type_ is bool else ""
@@ -158,13 +158,13 @@ class _Parsers:
 def _unfit(action: argparse.Action) -> str:
     """Why a job cannot give an argument, or ""."""
     if action.type is bool:
-        return "`type=bool` makes every text true, also False"
+        return "`type=bool` makes every text True, even the text False"
     if isinstance(
         action, (argparse._StoreConstAction, argparse._AppendConstAction, argparse._CountAction)
     ) and not isinstance(action, (argparse._StoreTrueAction, argparse._StoreFalseAction)):
-        return "is no value, and no switch that a job knows"
+        return "is neither a value nor an on/off switch, so a job cannot set it"
     if action.nargs in (argparse.REMAINDER, argparse.PARSER):
-        return "takes whatever follows"
+        return "takes all arguments that follow, which a job cannot set"
     return ""
 
 
@@ -215,10 +215,10 @@ def main() -> None:
     try:
         runpy.run_path(str(script), run_name="__main__")
     except SystemExit as error:
-        parsers.end(f"it ended with exit code {error.code} before it had read its arguments")
+        parsers.end(f"it exited with {error.code!r} before that")
     except BaseException as error:  # noqa: BLE001  whatever it raises is the answer
         parsers.end(f"{type(error).__name__}: {error}")
-    parsers.end("it ended without having read any arguments")
+    parsers.end("it ended without reading any")
 
 
 if __name__ == "__main__":

@@ -115,7 +115,9 @@ class _Values(MutableMapping[str, Any]):
         try:
             return self[name]
         except KeyError:
-            raise AttributeError(f"there is no {name!r} in {', '.join(self) or 'it, nor anything else'}") from None
+            which = "config" if isinstance(self, Config) else "summary"
+            there = f"it has {', '.join(self)}" if self else "it is empty"
+            raise AttributeError(f"wandb.{which} has no {name!r}; {there}") from None
 
     def __setattr__(self, name: str, value: Any) -> None:
         self[name] = value

@@ -262,12 +262,17 @@ def check(job: Ranked, broken: Collection[Place]) -> Iterator[Issue]:
         (("command",), job.command or ()),
         (("arguments",) if job.arguments is None else ("arguments", "items"), _arguments_of(job).items),
     )
+    empty: dict[str, str] = {}  # parameters that have no value → the argument that needs one
     for place, items in both:
         for index, name in arguments.placeholders(items):
+            if name in job.params and job.params[name] is None:
+                empty.setdefault(name, items[index])
             if not arguments.is_known(name, items[index], known):
                 near = errors.nearest(name, [*known, *arguments.FACTS])
                 what = f"{{{name}}} is no parameter, and no fact about the trial; {near}".rstrip("; ")
                 yield Issue((place[0], index), f"{what}; write {{{{ and }}}} for braces that are none")
+    for name, argument in empty.items():
+        yield Issue(("params", name), f"has no value, and the argument {argument} needs one: write it here")
 
 
 def _added(job: Ranked, names: Collection[str]) -> Iterator[Issue]:

@@ -1,0 +1,104 @@
+"""A process of the user's code, bounded in time: it ends with all that it has started, and its output is a file."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from trialplane import errors
+from trialplane.wire import escapes
+
+_GRACE = 3.0  # seconds to end after SIGTERM
+_TAIL = 64 << 10  # bytes at the end of the output in which the cause of an end is looked for
+_LONGEST = 300  # characters of the cause
+_ERROR = re.compile(r"[\w.]*(?:Error|Exception)(?::|$)")  # the last line of a traceback
+
+
+@dataclasses.dataclass(frozen=True)
+class Ended:
+    """How a process ended.
+
+    Attributes:
+        code: its exit code, negative for a signal; None where its time was up.
+        seconds: how long it ran.
+        log: file with its output.
+    """
+
+    code: int | None
+    seconds: float
+    log: Path
+
+    @property
+    def cause(self) -> str:
+        """Why it failed: the last line `…Error: …` of its output, or its last line where there is none."""
+        with self.log.open("rb") as output:
+            output.seek(max(0, self.log.stat().st_size - _TAIL))
+            text = escapes.plain(output.read(_TAIL).decode(errors="replace"))
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        if found := next((line for line in reversed(lines) if _ERROR.match(line)), ""):
+            return errors.shortened(found, _LONGEST)
+        if self.code is not None and self.code < 0:
+            lines = [f"it was killed by {signal.Signals(-self.code).name}"]
+        return errors.shortened(lines[-1], _LONGEST) if lines else f"exit code {self.code}, and no output"
+
+    def keep(self, name: str) -> str:
+        """Copies the output to where it stays, and says in a clause where that is; "" where there is none.
+
+        Args:
+            name: for the file's.
+        """
+        if not self.log.stat().st_size:
+            return ""
+        descriptor, file = tempfile.mkstemp(prefix=f"trialplane-{name}-", suffix=".log")
+        os.close(descriptor)
+        shutil.copyfile(self.log, file)
+        return f"its whole output is in {file}"
+
+
+def run(command: Sequence[str], folder: Path, environ: Mapping[str, str], log: Path, longest: float) -> Ended:
+    """Runs a command to its end, or for some seconds, and then ends what it has started.
+
+    Args:
+        command: program and arguments.
+        folder: in which it runs.
+        environ: variables beside those of this process.
+        log: file that gets its output; not a pipe, which a process that it leaves behind would hold open.
+        longest: seconds.
+    """
+    began = time.monotonic()
+    with log.open("wb") as output:
+        child = subprocess.Popen(
+            command,
+            cwd=folder,
+            env={**os.environ, **environ},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        code: int | None = child.wait(longest)
+    except subprocess.TimeoutExpired:
+        code = None
+    finally:
+        _end(child)
+    return Ended(code, time.monotonic() - began, log)
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGTERM)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        child.wait(_GRACE)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
