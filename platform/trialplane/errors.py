@@ -21,6 +21,7 @@
     ├── CacheError                  an index or a token cache could not be written, or was damaged
     ├── SlotError                   no slot could be started
     ├── MessageError                a message from another process is damaged, too long, or of another version
+    ├── LeaseLost                   an operator may not work any longer: its Lease was not renewed, or another one holds it
     └── TargetError                 the place where runs live (this machine, a cluster) refused or failed
         └── RunDamaged              a run's files cannot be read, or were changed; names them
 
@@ -180,6 +181,10 @@ class SlotError(TrialplaneError):
 
 class MessageError(TrialplaneError):
     """A message between two processes that is damaged, too long, or unknown to the version that reads it."""
+
+
+class LeaseLost(TrialplaneError):
+    """The Lease of an operator was not renewed in time, or another one holds it."""
 
 
 class TargetError(TrialplaneError):

@@ -12,14 +12,14 @@ from tests.benchmarks.workplace import Workplace
 
 def measure(place: Workplace) -> Iterator[Row]:
     """Asks of ours and Optuna's in turn; then memory and opening, each in a process of its own."""
-    many, few = place.size(10_000, 300), place.size(1_000, 100)
+    many, few = place.size(10_000, 60), place.size(1_000, 20)
     place.say(f"ask: {many:,} trials")
     arguments = {
         "source": str(histories.of(place, many)),
         "exported": str(histories.exported(place, many)),
         "scratch": str(place.scratch / "asking"),
-        "asks": place.size(50, 5),
-        "few": place.size(5, 2),
+        "asks": place.size(50, 2),
+        "few": place.size(5, 1),
     }
     asked = {name: tuple(taken) for name, taken in place.call("asking", arguments, timeout=900).items()}
     what = f"ask at {many:,} trials, TPE, 10 parameters"

@@ -18,14 +18,14 @@ def measure(place: Workplace) -> Iterator[Row]:
         raise MeasurementFailed(f"there is no {platform}; install the package: pip install -e .")
     bare = [sys.executable, "-c", "pass"]
     light = {"--help": 100.0, "validate criteria": 300.0}
-    taken = _rounds(place, [bare, *([str(platform), *verb.split()] for verb in light)], place.repeats(20, 3))
+    taken = _rounds(place, [bare, *([str(platform), *verb.split()] for verb in light)], place.repeats(20))
     for (verb, goal), samples in zip(light.items(), taken[1:], strict=True):
         yield Row("cli", f"platform {verb}", "ms", samples, "python -c pass", taken[0], Goal(value=goal))
 
-    count = place.size(10_000, 100)
+    count = place.size(10_000, 20)
     run = histories.of(place, count).name
     long = [f"status {run}", f"results {run}", f"results {run} --output json --limit 1"]
-    taken = _rounds(place, [bare, *([str(platform), *verb.split()] for verb in long)], place.repeats(10, 2))
+    taken = _rounds(place, [bare, *([str(platform), *verb.split()] for verb in long)], place.repeats(10))
     for verb, samples in zip(long, taken[1:], strict=True):
         what = f"platform {verb.replace(run, 'RUN')}, {count:,} trials"
         yield Row("cli", what, "ms", samples, "python -c pass", taken[0], Goal(value=1000))

@@ -23,8 +23,9 @@ def measure(place: Workplace) -> Iterator[Row]:
     ours: list[float] = []
     warm: list[float] = []
     theirs: list[float] = []
-    place.say("ranks: warm-up, torchrun")
-    _torchrun(place, "warm-up", ranks)
+    if not place.quick:
+        place.say("ranks: warm-up, torchrun")
+        _torchrun(place, "warm-up", ranks)
     for number in range(place.repeats(3)):
         place.say(f"ranks: round {number + 1}, ours")
         folder = place.scratch / f"ranks-{number}"

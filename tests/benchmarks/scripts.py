@@ -63,7 +63,7 @@ STDOUT = (MetricSource("stdout"),)
 
 def measure(place: Workplace) -> Iterator[Row]:
     """The rows, ours and the peers in turn."""
-    trials = place.size(40, 3)
+    trials = place.size(40, 2)
     script = Program(script="train.py", arguments=("{flags}",), metrics=STDOUT, names=("score", "began", "ended"))
     ours: list[float] = []
     function: list[float] = []
@@ -72,7 +72,7 @@ def measure(place: Workplace) -> Iterator[Row]:
         place.say(f"scripts: round {number + 1}, as scripts, as functions, as processes")
         ours += _gaps(_trials(place.scratch / f"script-{number}", SCRIPT, script, trials))
         function += _gaps(_trials(place.scratch / f"function-{number}", FUNCTION, None, trials))
-        processes += _gaps(_subprocesses(place.scratch / f"process-{number}", max(3, trials // 8)))
+        processes += _gaps(_subprocesses(place.scratch / f"process-{number}", max(2, trials // 8)))
     what = "from a trial's last line to the next one's first"
     yield Row("scripts", what, "ms", tuple(ours), "a subprocess for each trial", tuple(processes), Goal(times=30))
     beyond = tuple(one - statistics.median(function) for one in ours)

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FIGURES = {
     "cli": ({"ms"}, 5),
     "scripts": ({"ms", "%"}, 3),
-    "sweeps": ({"%"}, 2),
+    "sweeps": ({"%"}, 1),
     "ask": ({"ms", "MiB", "s"}, 7),
     "ledger": ({"ms"}, 4),
     "training_overhead": ({"%", "ms", "µs", "MiB"}, 6),

@@ -12,9 +12,9 @@ import pytest
 from tests.policies.conftest import Program
 
 WORKERS = 2
-TENSORS = 20  # of a worker; their handles fit into the queue's pipe, so that a worker may end before anybody reads
+TENSORS = 20  # of a worker and kind; their handles fit into the queue's pipe, so that it may end before anybody reads
 
-# Each worker puts its results and ends; only then does the parent look what is there.
+# Each worker puts results of three kinds, each into a queue, and ends; only then does the parent look what is there.
 PROGRAM = """
 import json, multiprocessing, sys
 import numpy as np
@@ -28,27 +28,24 @@ FOLDER = sys.argv[0].rpartition("/")[0]
 def content(worker, number):
     return torch.full((8, 8), float(100 * worker + number))
 
-def tensors(queue, worker):
-    for number in range(TENSORS):
-        queue.put((worker, number, content(worker, number)))
+def tensors(worker, number, writer):
+    return content(worker, number)
 
-def arrays(queue, worker):
-    for number in range(TENSORS):
-        queue.put((worker, number, content(worker, number).numpy()))
+def arrays(worker, number, writer):
+    return content(worker, number).numpy()
 
-def packed(queue, worker):
+def packed(worker, number, writer):
+    return writer.write({"state": content(worker, number)})[0]
+
+KINDS = (tensors, arrays, packed)
+
+def work(queues, worker):
     writer = segments.Writer(FOLDER)
-    for number in range(TENSORS):
-        queue.put((worker, number, writer.write({"state": content(worker, number)})[0]))
+    for kind, queue in zip(KINDS, queues):
+        for number in range(TENSORS):
+            queue.put((worker, number, kind(worker, number, writer)))
 
-def arrived(put):
-    context = torch.multiprocessing.get_context("spawn")
-    queue = context.Queue()
-    workers = [context.Process(target=put, args=(queue, worker)) for worker in range(WORKERS)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
+def arrived(kind, queue):
     whole, lost = 0, set()
     for _ in range(WORKERS * TENSORS):
         try:
@@ -56,13 +53,20 @@ def arrived(put):
         except OSError as error:  # ConnectionRefusedError, ConnectionResetError or FileNotFoundError, as it happens
             lost.add(isinstance(error, (ConnectionError, FileNotFoundError)))
             continue
-        if put is packed:
+        if kind is packed:
             value = transport.unpack(segments.read(value))["state"]
         whole += np.array_equal(value, content(worker, number).numpy())
     return whole, sorted(lost)
 
 if __name__ == "__main__":
-    print(json.dumps({put.__name__: arrived(put) for put in (tensors, arrays, packed)}))
+    context = torch.multiprocessing.get_context("spawn")
+    queues = [context.Queue() for _ in KINDS]
+    workers = [context.Process(target=work, args=(queues, worker)) for worker in range(WORKERS)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    print(json.dumps({kind.__name__: arrived(kind, queue) for kind, queue in zip(KINDS, queues)}))
 """
 
 

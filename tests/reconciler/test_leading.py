@@ -11,10 +11,10 @@ from collections.abc import Callable
 import pytest
 
 from trialplane.client.cluster import Cluster
-from trialplane.errors import TargetError
+from trialplane.errors import LeaseLost, TargetError
 from trialplane.reconciler import lease as leases
 from trialplane.reconciler import workqueue
-from trialplane.reconciler.lease import DURATION, Lease, LeaseLost
+from trialplane.reconciler.lease import DURATION, Lease
 from trialplane.reconciler.workqueue import WorkQueue
 
 from .conftest import Team

@@ -25,7 +25,7 @@ from trialplane.client.objects import Objects
 from trialplane.controller.store.archive import Archive
 from trialplane.reconciler import lease as leases
 from trialplane.reconciler import workqueue
-from trialplane.reconciler.lease import Lease, LeaseLost
+from trialplane.reconciler.lease import Lease
 from trialplane.reconciler.reconciler import Reconciler
 from trialplane.reconciler.workqueue import WorkQueue
 from trialplane.wire import cluster as names
@@ -117,7 +117,7 @@ def main() -> int:
     lease = Lease(cluster, given.lease, f"{socket.gethostname()}-{os.getpid()}")
     try:
         asyncio.run(operate(cluster, Reconciler(cluster, archive, site), lease))
-    except LeaseLost as error:
+    except errors.LeaseLost as error:
         _logger.error("%s; this operator ends, and its successor waits", error)
         logging.shutdown()
         os._exit(errors.EXIT_PLATFORM)  # a thread may be at work, and must not go on

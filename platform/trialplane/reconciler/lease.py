@@ -15,16 +15,12 @@ from collections.abc import Callable
 
 from trialplane.client import kinds
 from trialplane.client.cluster import Cluster
-from trialplane.errors import TrialplaneError
+from trialplane.errors import LeaseLost, TrialplaneError
 
 DURATION = 15  # seconds after which a Lease that is not renewed may be taken over
 RENEWAL = 10.0  # seconds after which a holder that could not renew it stops; less than that, so that two never work
 PAUSE = 2.0  # seconds between tries
 _logger = logging.getLogger(__name__)
-
-
-class LeaseLost(TrialplaneError):
-    """The Lease could not be renewed in time, or another one has it."""
 
 
 class Lease:
