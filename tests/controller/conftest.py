@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
+import select
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, BinaryIO
 
 import pytest
 from mlflow.tracking import MlflowClient
@@ -19,12 +23,46 @@ from mlflow.tracking import MlflowClient
 from trialplane.controller import recorder as recording
 from trialplane.controller.mlflow_writer import Writer
 from trialplane.controller.recorder import Recorder
+from trialplane.training.process import die_with_parent
 from trialplane.wire import paths
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import TrialOutcome, TrialReport, TrialRequest
 from trialplane.wire.states import TrialState
 
 DEADLINE = 180.0
+
+NURSERY = '''
+"""Forks writers that need not import MLflow: an order has the arguments and the environment, and comes with the streams."""
+
+import contextlib, json, os, socket, sys
+
+from trialplane.controller import mlflow_writer
+
+mlflow_writer.NICENESS = 0  # the tests wait for it, and on a busy machine would do so for minutes
+orders = socket.socket(fileno=0)
+while (order := socket.recv_fds(orders, 1 << 20, 3))[0]:
+    child = os.fork()
+    if child == 0:
+        given, streams = json.loads(order[0]), order[1]
+        for number, stream in enumerate(streams):  # what is 0 now is the socket
+            os.dup2(stream, number)
+            os.close(stream)
+        os.environ.clear()
+        os.environ.update(given["environment"])
+        sys.argv = given["arguments"]
+        try:
+            mlflow_writer.main()
+        finally:
+            sys.stdout.flush()
+            os._exit(0)
+    for stream in order[1]:
+        os.close(stream)
+    orders.send(b"%d" % child)
+    orders.recv(1)  # until then it stays at least a zombie, so its pid is nobody else's
+    with contextlib.suppress(ChildProcessError):  # none is left
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+'''
 
 
 def wait_until(condition: Callable[[], Any], what: str) -> Any:
@@ -58,8 +96,6 @@ class Server:
         wait_until(self._answers, f"MLflow answers at {self.uri}")
 
     def stop(self) -> None:
-        import signal
-
         if self._process is not None:
             os.killpg(self._process.pid, signal.SIGKILL)  # with its worker
             self._process.wait()
@@ -74,6 +110,61 @@ class Server:
                 return b" 200 " in connection.recv(100)
         except OSError:
             return False
+
+
+class Forked:
+    """A writer that was forked, with what the recorder uses of a `Popen`."""
+
+    def __init__(self, pid: int, stdin: BinaryIO, stdout: BinaryIO) -> None:
+        self.pid, self.stdin, self.stdout = pid, stdin, stdout
+        self._process = os.pidfd_open(pid)
+        self._ended = False
+
+    def poll(self) -> int | None:
+        if not self._ended and select.select([self._process], [], [], 0)[0]:
+            os.close(self._process)
+            self._ended = True
+        return 0 if self._ended else None
+
+    def wait(self, timeout: float | None = None) -> int:
+        if self.poll() is None and not select.select([self._process], [], [], timeout)[0]:
+            raise subprocess.TimeoutExpired("a forked writer", timeout or 0)
+        self.poll()
+        return 0
+
+    def kill(self) -> None:
+        if self.poll() is None:
+            signal.pidfd_send_signal(self._process, signal.SIGKILL)
+
+
+class Nursery:
+    """A process that has imported MLflow, which takes seconds, and forks writers."""
+
+    def __init__(self) -> None:
+        self._orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            ends = functools.partial(die_with_parent, os.getpid())
+            self._process = subprocess.Popen([sys.executable, "-c", NURSERY], stdin=theirs, preexec_fn=ends)
+
+    def start(
+        self, command: Sequence[str], *, stdin: int, stdout: int, stderr: BinaryIO, env: Mapping[str, str], bufsize: int
+    ) -> Forked:
+        """As `Popen`, which the recorder takes it for."""
+        assert list(command[1:3]) == ["-m", "trialplane.controller.mlflow_writer"]
+        assert (stdin, stdout, bufsize) == (subprocess.PIPE, subprocess.PIPE, 0)
+        order = json.dumps({"arguments": command[2:], "environment": dict(env)}).encode()
+        (reads, to_it), (from_it, writes) = os.pipe(), os.pipe()
+        socket.send_fds(self._orders, [order], [reads, writes, stderr.fileno()])
+        os.close(reads)
+        os.close(writes)
+        pid = int(self._orders.recv(20))
+        made = Forked(pid, os.fdopen(to_it, "wb", 0), os.fdopen(from_it, "rb", 0))
+        self._orders.send(b".")
+        return made
+
+    def close(self) -> None:
+        self._orders.close()
+        self._process.wait()
 
 
 class Spooler(Recorder):
@@ -156,9 +247,19 @@ class Place:
         }
 
 
+@pytest.fixture(scope="session")
+def nursery() -> Iterator[Nursery]:
+    made = Nursery()
+    yield made
+    made.close()
+
+
 @pytest.fixture
-def place(tmp_path: Path, mlflow_tables: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+def place(tmp_path: Path, mlflow_tables: Path, monkeypatch: pytest.MonkeyPatch, nursery: Nursery) -> Iterator[Place]:
+    """One whose writers are forks; a test of how the recorder starts them takes `started` as well."""
     monkeypatch.setattr(recording, "START_WAIT", DEADLINE)  # the writer imports MLflow, for a minute on a busy machine
+    forks = SimpleNamespace(Popen=nursery.start, PIPE=subprocess.PIPE, TimeoutExpired=subprocess.TimeoutExpired)
+    monkeypatch.setattr(recording, "subprocess", forks)
     made = Place(tmp_path / "home", mlflow_tables)
     yield made
     for writer in made.writers:
@@ -170,6 +271,12 @@ def place(tmp_path: Path, mlflow_tables: Path, monkeypatch: pytest.MonkeyPatch) 
         for stream in (recorder._writer.stdin, recorder._writer.stdout, recorder._spool):
             if stream is not None:
                 stream.close()
+
+
+@pytest.fixture
+def started(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The writers of this test's place are processes of their own, as the recorder starts them."""
+    monkeypatch.setattr(recording, "subprocess", subprocess)
 
 
 @pytest.fixture

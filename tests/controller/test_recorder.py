@@ -43,6 +43,7 @@ def assert_whole(place: Place, trials: int) -> None:
     assert {run.data.tags["mlflow.parentRunId"] for run in runs} == {parent.info.run_id}
 
 
+@pytest.mark.usefixtures("started")
 def test_a_study_in_mlflow(place: Place) -> None:
     recorder = place.recorder(spares=3)
     recorder.study(FACTS)
@@ -156,8 +157,9 @@ def test_many_metrics_and_params_go_in_several_calls(place: Place) -> None:
     recorder.study(FACTS)
     wide = request(0, params={f"p{index:03}": index for index in range(250)})
     recorder.started(wide, recorder.run_id())
-    steps = 1500
-    recorder.reported([TrialReport(0, step, {"score": 1.0, "loss": 2.0}, 2000.0) for step in range(steps)])
+    steps = 450  # the writer takes 400 together, and MLflow 1000 metrics a call
+    reported = {"score": 1.0, "loss": 2.0, "rate": 3.0}
+    recorder.reported([TrialReport(0, step, reported, 2000.0) for step in range(steps)])
     recorder.ended(wide, outcome(0, metrics={"score": float("nan"), "loss": float("inf")}))
     assert recorder.close(60)
     run = place.trial(0)
@@ -249,6 +251,7 @@ def test_a_server_that_is_away_for_a_while(place: Place, server: Server) -> None
     assert_whole(place, 16)
 
 
+@pytest.mark.usefixtures("started")
 def test_the_password_of_a_server_is_neither_in_arguments_nor_in_what_is_said(place: Place) -> None:
     recorder = place.recorder("http://ann:s3cret@127.0.0.1:9", spares=1)
     recorder.study(FACTS)
