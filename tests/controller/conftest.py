@@ -31,7 +31,7 @@ from trialplane.wire.states import TrialState
 
 DEADLINE = 180.0
 
-NURSERY = '''
+FORK_SERVER = '''
 """Forks writers that need not import MLflow: an order has the arguments and the environment, and comes with the streams."""
 
 import contextlib, json, os, socket, sys
@@ -137,14 +137,14 @@ class Forked:
             signal.pidfd_send_signal(self._process, signal.SIGKILL)
 
 
-class Nursery:
+class ForkServer:
     """A process that has imported MLflow, which takes seconds, and forks writers."""
 
     def __init__(self) -> None:
         self._orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             ends = functools.partial(die_with_parent, os.getpid())
-            self._process = subprocess.Popen([sys.executable, "-c", NURSERY], stdin=theirs, preexec_fn=ends)
+            self._process = subprocess.Popen([sys.executable, "-c", FORK_SERVER], stdin=theirs, preexec_fn=ends)
 
     def start(
         self, command: Sequence[str], *, stdin: int, stdout: int, stderr: BinaryIO, env: Mapping[str, str], bufsize: int
@@ -248,17 +248,17 @@ class Place:
 
 
 @pytest.fixture(scope="session")
-def nursery() -> Iterator[Nursery]:
-    made = Nursery()
+def fork_server() -> Iterator[ForkServer]:
+    made = ForkServer()
     yield made
     made.close()
 
 
 @pytest.fixture
-def place(tmp_path: Path, mlflow_tables: Path, monkeypatch: pytest.MonkeyPatch, nursery: Nursery) -> Iterator[Place]:
+def place(tmp_path: Path, mlflow_tables: Path, monkeypatch: pytest.MonkeyPatch, fork_server: ForkServer) -> Iterator[Place]:
     """One whose writers are forks; a test of how the recorder starts them takes `started` as well."""
     monkeypatch.setattr(recording, "START_WAIT", DEADLINE)  # the writer imports MLflow, for a minute on a busy machine
-    forks = SimpleNamespace(Popen=nursery.start, PIPE=subprocess.PIPE, TimeoutExpired=subprocess.TimeoutExpired)
+    forks = SimpleNamespace(Popen=fork_server.start, PIPE=subprocess.PIPE, TimeoutExpired=subprocess.TimeoutExpired)
     monkeypatch.setattr(recording, "subprocess", forks)
     made = Place(tmp_path / "home", mlflow_tables)
     yield made
