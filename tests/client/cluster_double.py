@@ -25,7 +25,6 @@ TOKEN = "the-users-token"
 OPERATOR = "operator"  # its context, and its token
 KINDS = {
     "runs": "Run",
-    "rayjobs": "RayJob",
     "rayclusters": "RayCluster",
     "configmaps": "ConfigMap",
     "secrets": "Secret",
@@ -68,7 +67,7 @@ class ClusterDouble:
     Attributes:
         objects: plural → name → object, of the one namespace.
         requests: (verb, path) of all requests of users, in order.
-        made: called with each new RayJob, and `gone` with each deleted one.
+        made: called with each new RayCluster, and `gone` with each deleted one.
         proxy: answers requests to services: (method, service/path, query, headers, body).
         refuse: called with (verb, plural, name) of a user's request; raises a Problem where the test wants one.
         operate: called before each request of a user, and after each that changes something.
@@ -160,7 +159,7 @@ class ClusterDouble:
         for other, things in self.objects.items():
             for owned in [n for n, one in things.items() if uid in _owners(one)]:
                 self.remove(other, owned)
-        if plural == "rayjobs":
+        if plural == "rayclusters":
             self.gone(thing)
 
     def answer(self, method: str, target: str, headers: Mapping[str, str], body: bytes) -> tuple[int, dict[str, str], bytes]:
@@ -236,10 +235,8 @@ class ClusterDouble:
         known = self.objects[plural].get(name or thing["metadata"]["name"])
         manager = query.get("fieldManager", "")
         before = self.managers.get((plural, name)) if known is not None else None
-        filled_in = plural == "rayjobs" and before is not None  # by KubeRay, in lists that have one owner as a whole
-        if before is not None and query.get("force") != "true" and (filled_in or before != (manager, thing)):
-            other = "kuberay-operator" if before[0] == manager else before[0]
-            raise Problem(409, f'Apply failed with 1 conflict: conflict with "{other}": .spec', reason="Conflict")
+        if before is not None and query.get("force") != "true" and before != (manager, thing):
+            raise Problem(409, f'Apply failed with 1 conflict: conflict with "{before[0]}": .spec', reason="Conflict")
         self.managers[plural, name] = (manager, thing)
         if known is not None and not name:
             taken = thing["metadata"]["name"]
@@ -249,7 +246,7 @@ class ClusterDouble:
             known["metadata"].update(thing["metadata"])
             return known
         made = self.put(plural, thing)
-        if plural == "rayjobs":
+        if plural == "rayclusters":
             self.made(made)
         return New(made)
 

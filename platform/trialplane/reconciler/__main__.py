@@ -50,7 +50,7 @@ def handlers(queue: WorkQueue) -> kopf.OperatorRegistry:
     async def of_run(name: str, **_: Any) -> None:
         queue.add(name)
 
-    @kopf.on.event("ray.io", "v1", "rayjobs", **labelled)
+    @kopf.on.event("ray.io", "v1", "rayclusters", **labelled)
     @kopf.on.event("", "v1", "configmaps", **labelled)
     async def of_object(labels: Mapping[str, str], **_: Any) -> None:
         queue.add(labels[names.RUN])
