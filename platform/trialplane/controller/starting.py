@@ -40,8 +40,10 @@ def last_status(run: RunPaths) -> RunStatus | None:
 
 def ended(run: RunPaths, setting: Setting) -> RunStatus | None:
     """The last status of a run in a cluster that has ended, or was paused, since its last start; else None."""
+    if setting.submitted is None or not setting.ledger:
+        return None
     begun = facts(run).get(labels.BEGUN)
-    if setting.submitted is None or not setting.ledger or begun is None:
+    if begun is None:  # submitted by other means than a Run
         return None
     ledger = Archive(setting.ledger)
     try:
