@@ -67,6 +67,7 @@ class ClusterDouble:
     Attributes:
         objects: plural → name → object, of the one namespace.
         requests: (verb, path) of all requests of users, in order.
+        deleted: (plural, name, propagation policy) of all that was deleted by request, in order.
         made: called with each new RayCluster, and `gone` with each deleted one.
         proxy: answers requests to services: (method, service/path, query, headers, body).
         refuse: called with (verb, plural, name) of a user's request; raises a Problem where the test wants one.
@@ -79,6 +80,7 @@ class ClusterDouble:
         self.requests: list[tuple[str, str]] = []
         self.managers: dict[tuple[str, str], tuple[str, dict[str, Any]]] = {}
         self.logs: dict[str, str] = {}
+        self.deleted: list[tuple[str, str, str]] = []
         self.made: Callable[[dict[str, Any]], None] = lambda thing: None
         self.gone: Callable[[dict[str, Any]], None] = lambda thing: None
         self.proxy: Proxy = lambda *_: (503, {}, b"no endpoints")
@@ -214,6 +216,7 @@ class ClusterDouble:
         if verb == "get":
             return things[name]
         if verb == "delete":
+            self.deleted.append((plural, name, json.loads(body)["propagationPolicy"]))
             self.remove(plural, name)
             return {"kind": "Status", "status": "Success"}
         thing, patch = things[name], json.loads(body)

@@ -87,6 +87,7 @@ def test_the_next_start_waits_for_the_pods_of_the_former(team: Team) -> None:
     team.settle()
     team.change(state="Paused")
     team.settle()
+    assert ("rayclusters", "a", "Foreground") in team.cluster.deleted, "it stays until its pods and its token are gone"
     labels = {names.RUN: "a", names.ROLE: names.TRIAL}
     team.cluster.put("pods", {"metadata": {"name": "a-trials-worker-9", "labels": labels}, "spec": {}, "status": {}})
     team.change(state="Running")
