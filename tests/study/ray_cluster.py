@@ -91,11 +91,17 @@ class Cluster:
         self._scratch = Path(tempfile.mkdtemp(prefix="tpr-", dir="/tmp"))  # Ray's sockets have short names or none
         self.submitted = self.root / "submitted"
 
-    def start_head(self) -> None:
-        """Starts a head; with a disk of its own, as a new pod has without a claim, unless `keeps_disk`."""
+    def start_head(self, *, controller: bool = False) -> None:
+        """Starts a head; with a disk of its own, as a new pod has without a claim, unless `keeps_disk`.
+
+        With `controller` that starts first, as in a pod, and waits for the head.
+        """
         self.heads += 1
         port = _free_port()
         self.address = f"127.0.0.1:{port}"
+        if controller:
+            self.start_controller()
+            wait_until(lambda: "does not answer yet" in self.said(), "the controller waits for the head")
         command = ["--head", f"--port={port}", "--num-cpus=0", f"--temp-dir={self._scratch}/{self.heads}"]
         # The agent's port is else the same for every Ray of this machine.
         command += ["--include-dashboard=false", f"--dashboard-agent-listen-port={_free_port()}"]

@@ -110,7 +110,7 @@ class Reconciler:
                 text = f"the ConfigMap {name} belongs to no run, and its pods would read it; give the Run another name"
                 return dataclasses.replace(seen, blocked=Problem("NameTaken", text))
             if seen.problem is None and decisions.is_due(seen):
-                # KubeRay would take them for pods of the new RayCluster, whose token they do not have.
+                # KubeRay would take them for pods of the new RayCluster, and they have another token.
                 if left := tuple(pod["metadata"]["name"] for pod in self._pods(name)):
                     return dataclasses.replace(seen, leftovers=left)
                 code = self._code(seen)
