@@ -20,29 +20,25 @@ SEEN = timeline.Seen(
     pods={
         "head": {"role": "controller", "PodScheduled": NOON, "Ready": NOON + 12},
         "worker": {"role": "trial", "PodScheduled": NOON + 1, "Ready": NOON + 22},
-        "submitter": {"role": "submitter", "PodScheduled": NOON + 23},
     },
-    submitter=NOON + 24,
-    ray_job={
-        "metadata": {"name": "some", "creationTimestamp": "2026-11-21T11:59:59Z"},
-        "status": {"rayJobInfo": {"startTime": "2026-11-21T12:00:26Z"}},
-    },
-    status=RunStatus(run="some", job="job", state=RunState.SUCCEEDED, trials=1, started=NOON + 30.5),
+    controller=NOON + 3,
+    run={"metadata": {"name": "some", "creationTimestamp": "2026-11-21T11:59:59Z"}},
+    status=RunStatus(run="some", job="job", state=RunState.SUCCEEDED, trials=1, started=NOON + 6.5),
 )
 ATTEMPTS = [{"started": NOON + 42.5, "ended": NOON + 43.5}, {"started": NOON + 41.25, "ended": NOON + 44.0}]
 
 
 def test_steps_in_order() -> None:
     found = timeline.steps(SEEN, LOG, ATTEMPTS)
-    assert [moment - NOON for moment in found.values()] == [1, 22, 24, 26, 30.5, 40, 41.25]
+    assert [moment - NOON for moment in found.values()] == [1, 3, 6.5, 22, 40, 41.25]
     assert next(iter(found)) == "scheduled"
     assert list(found)[-1] == "first trial started"
 
 
 def test_the_whole_way_begins_with_the_object_and_ends_with_a_result() -> None:
     found = timeline.way(SEEN, LOG, ATTEMPTS)
-    assert [moment - NOON for moment in found.values()] == [-1, 12, 22, 24, 26, 30.5, 40, 41.25, 43.5]
-    assert list(found)[:3] == ["RayJob accepted", "head pod ready", "first trial pod ready"]
+    assert [moment - NOON for moment in found.values()] == [-1, 3, 6.5, 12, 22, 40, 41.25, 43.5]
+    assert list(found)[:3] == ["Run applied", "controller's container started", "controller's libraries imported"]
     assert list(found)[-1] == "first trial's result"
 
 
@@ -75,8 +71,7 @@ def test_a_slot_that_was_warm_before_midnight() -> None:
     [
         ({"pods": {"head": {"role": "controller", "PodScheduled": NOON}}}, LOG),
         ({"pods": {}}, LOG),
-        ({"submitter": None}, LOG),
-        ({"ray_job": {"metadata": {"name": "some"}}}, LOG),
+        ({"controller": None}, LOG),
         ({}, "12:00:39 INFO nothing of slots\n"),
     ],
 )

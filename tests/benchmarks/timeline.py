@@ -31,14 +31,14 @@ class Seen:
 
     Attributes:
         pods: name → when each of its conditions became true first, in seconds since the epoch, and its role.
-        submitter: when the submitter's container started, or None.
-        ray_job: the RayJob as it was seen last.
+        controller: when the controller's container started first, or None.
+        run: the Run as it was seen last.
         status: the run's last status.
     """
 
     pods: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
-    submitter: float | None = None
-    ray_job: dict[str, Any] = dataclasses.field(default_factory=dict)
+    controller: float | None = None
+    run: dict[str, Any] = dataclasses.field(default_factory=dict)
     status: RunStatus | None = None
 
     def look(self, target: KubernetesTarget, run: str) -> RunStatus:
@@ -48,17 +48,15 @@ class Seen:
             for condition in pod["status"].get("conditions") or []:
                 if condition["status"] == "True":
                     known.setdefault(condition["type"], epoch(condition["lastTransitionTime"]))
-            if known["role"] == cluster.SUBMITTER:
-                self.submitter = self.submitter or _container_start(pod)
-        self.ray_job = target.cluster.read(kinds.RAY_JOB, run) or self.ray_job
+            self.controller = self.controller or _controller_start(pod)
+        self.run = target.cluster.read(kinds.RUN, run) or self.run
         self.status = RunHandle(run, target).status()
         return self.status
 
     def last(self, condition: str) -> float:
-        """When the last of the head and worker pods came to a condition."""
-        pods = [pod for pod in self.pods.values() if pod["role"] != cluster.SUBMITTER]
-        times = [float(pod[condition]) for pod in pods if condition in pod]
-        if not times or len(times) < len(pods):
+        """When the last of the pods came to a condition."""
+        times = [float(pod[condition]) for pod in self.pods.values() if condition in pod]
+        if not times or len(times) < len(self.pods):
             raise MeasurementFailed(f"not every pod was seen to be {condition}: {self.pods}")
         return max(times)
 
@@ -121,7 +119,7 @@ def way(seen: Seen, log: str, attempts: Iterable[Mapping[str, Any]]) -> dict[str
     known = list(attempts)
     first = min(float(attempt["started"]) for attempt in known)
     found = {
-        "RayJob accepted": epoch(seen.ray_job["metadata"]["creationTimestamp"]),
+        "Run applied": epoch(seen.run["metadata"]["creationTimestamp"]),
         "head pod ready": seen.first("Ready", cluster.CONTROLLER),
         "first trial pod ready": seen.first("Ready", cluster.TRIAL),
         **_controller(seen, log, first),
@@ -133,14 +131,10 @@ def way(seen: Seen, log: str, attempts: Iterable[Mapping[str, Any]]) -> dict[str
 
 def _controller(seen: Seen, log: str, first: float) -> dict[str, float]:
     """The start of the controller, and of the first slot."""
-    begun = (seen.ray_job.get("status") or {}).get("rayJobInfo", {}).get("startTime")
-    if begun is None or seen.submitter is None or seen.status is None or seen.status.started is None:
-        raise MeasurementFailed(
-            f"the start of {seen.ray_job['metadata']['name']} was not seen whole; is KubeRay older than 1.6?"
-        )
+    if seen.controller is None or seen.status is None or seen.status.started is None:
+        raise MeasurementFailed(f"the start of the controller was not seen: {seen.pods}")
     return {
-        "submitter's container started": seen.submitter,
-        "Ray took the job": epoch(begun),
+        "controller's container started": seen.controller,
         "controller's libraries imported": seen.status.started,
         "first slot warm": _first_warm(log, first),
     }
@@ -162,10 +156,11 @@ def _first_warm(log: str, near: float) -> float:
     return moment - _DAY if moment > near + 1 else moment
 
 
-def _container_start(pod: Mapping[str, Any]) -> float | None:
-    for container in pod["status"].get("containerStatuses") or []:
+def _controller_start(pod: Mapping[str, Any]) -> float | None:
+    """When the container of the controller in a head pod started."""
+    for container in pod["status"].get("initContainerStatuses") or []:
         for state in ("running", "terminated"):
             started = (container["state"].get(state) or {}).get("startedAt")
-            if started:
+            if container["name"] == cluster.CONTROLLER and started:
                 return epoch(started)
     return None

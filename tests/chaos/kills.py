@@ -20,7 +20,7 @@ from trialplane.errors import TargetError
 from trialplane.wire import cluster as names
 
 NODE = "node"
-DARK = 60.0  # seconds that a node stays away once Kubernetes knows: head and submitter are made elsewhere after 30
+DARK = 60.0  # seconds that a node stays away once Kubernetes knows: heads are made elsewhere after 30
 _CONTROL_PLANE = "node-role.kubernetes.io/control-plane"
 
 
@@ -52,7 +52,6 @@ def roles(run: str) -> tuple[Role, ...]:
     return (
         Role("trial", own + names.TRIAL, spare=True),
         Role("controller", own + names.CONTROLLER),
-        Role("submitter", own + names.SUBMITTER),
         *(Role(name, f"{names.ROLE}={name}") for name in (names.OPERATOR, "gateway", "mlflow", "postgresql")),
         Role("kuberay", "app.kubernetes.io/component=kuberay-operator", everywhere=True),
     )

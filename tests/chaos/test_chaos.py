@@ -95,8 +95,8 @@ def test_a_second_trial_pod_goes_while_the_first_is_replaced() -> None:
 
 
 def test_a_role_without_pods_is_skipped() -> None:
-    kills = killed(ClusterDouble(submitter=0, kuberay=0), 300)
-    assert sorted(kills.left) == ["kuberay", "submitter"]
+    kills = killed(ClusterDouble(mlflow=0, kuberay=0), 300)
+    assert sorted(kills.left) == ["kuberay", "mlflow"]
 
 
 def test_once_is_once() -> None:

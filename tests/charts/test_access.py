@@ -136,8 +136,7 @@ def test_the_operator_may_do_what_the_reconciler_does(render: Render, named: Cal
     needed = [
         (kinds.RUN, "get list watch delete"),
         (dataclasses.replace(kinds.RUN, plural="runs/status"), "patch"),
-        (kinds.RAY_JOB, "get list watch create delete"),
-        (kinds.RAY_CLUSTER, "get patch"),
+        (kinds.RAY_CLUSTER, "get list watch create patch delete"),
         (kinds.CONFIG_MAP, "get list watch create patch delete"),
         (kinds.POD, "list watch"),
         (kinds.EVENT, "list"),
@@ -167,7 +166,7 @@ def test_only_named_users_are_bound(render: Render, sets: dict[str, dict[str, An
     assert {verb for rule in reader["rules"] for verb in rule["verbs"]} == {"get", "list"}
     for kind in (kinds.NODE, kinds.STORAGE_CLASS, kinds.PRIORITY_CLASS, ADMISSION_POLICY):
         assert allowed(reader, kind.group, kind.plural, "list"), kind.plural
-    assert allowed(reader, CRD.group, CRD.plural, "get", "rayjobs.ray.io")
+    assert allowed(reader, CRD.group, CRD.plural, "get", "rayclusters.ray.io")
     assert allowed(reader, CRD.group, CRD.plural, "get", "runs.trialplane.io")
     assert allowed(reader, "", "namespaces", "get", "studies")
 
@@ -180,6 +179,6 @@ def test_the_cluster_wide_role_can_be_left_out(render: Render) -> None:
 def test_users_are_told_the_roles_name_by_the_client() -> None:
     from trialplane.client import refusal
 
-    said = {"kind": "Status", "message": 'User "ada" cannot list resource "rayjobs" in API group "ray.io"'}
-    error = refusal.explain(403, json.dumps(said).encode(), "list", "rayjobs.ray.io", "studies", "prod")
+    said = {"kind": "Status", "message": 'User "ada" cannot list resource "rayclusters" in API group "ray.io"'}
+    error = refusal.explain(403, json.dumps(said).encode(), "list", "rayclusters.ray.io", "studies", "prod")
     assert f"--role={ROLE}" in str(error)

@@ -121,27 +121,22 @@ def _pod_judge(render: Render, named: Callable[..., Thing]) -> Judge:
     return Judge(named(render({}), "ValidatingAdmissionPolicy", "studies-platform-pods"))
 
 
-def ray_job(name: str) -> Thing:
-    """The RayJob of a golden file of `plan`."""
-    (one,) = (one for one in yaml.safe_load_all((GOLDEN / f"{name}.yaml").read_text()) if one["kind"] == "RayJob")
-    job: Thing = one
-    return job
+def ray_cluster(name: str) -> Thing:
+    """The RayCluster of a golden file of `plan`."""
+    found = yaml.safe_load_all((GOLDEN / f"{name}.yaml").read_text())
+    (one,) = (one for one in found if one["kind"] == "RayCluster")
+    made: Thing = one
+    return made
 
 
 def pod(name: str, role: str) -> Thing:
-    """The pod that KubeRay makes of a golden RayJob: with its labels, and the containers that it adds."""
-    spec = ray_job(name)["spec"]
-    of_cluster = spec["rayClusterSpec"]
-    template = copy.deepcopy(
-        {
-            cluster.CONTROLLER: of_cluster["headGroupSpec"]["template"],
-            cluster.TRIAL: of_cluster["workerGroupSpecs"][0]["template"],
-            cluster.SUBMITTER: spec["submitterPodTemplate"],
-        }[role]
-    )
-    template["metadata"]["labels"]["ray.io/cluster"] = "criteria-1-abcde"
+    """The pod that KubeRay makes of a golden RayCluster: with its labels, and the containers that it adds."""
+    of_cluster = ray_cluster(name)["spec"]
+    groups = {cluster.CONTROLLER: of_cluster["headGroupSpec"], cluster.TRIAL: of_cluster["workerGroupSpecs"][0]}
+    template = copy.deepcopy(groups[role]["template"])
+    template["metadata"]["labels"]["ray.io/cluster"] = "criteria-1"
     (own,) = template["spec"]["containers"]
-    ray_token = {"secretKeyRef": {"name": "criteria-1-abcde", "key": "auth_token"}}
+    ray_token = {"secretKeyRef": {"name": "criteria-1", "key": "auth_token"}}
     own["env"].append({"name": "RAY_AUTH_TOKEN", "valueFrom": ray_token})
     if role == cluster.TRIAL:
         template["spec"]["initContainers"] = [{**copy.deepcopy(own), "name": "wait-gcs-ready"}]
@@ -152,7 +147,7 @@ def pod(name: str, role: str) -> Thing:
     return {"apiVersion": "v1", "kind": "Pod", **template}
 
 
-@pytest.mark.parametrize("role", [cluster.CONTROLLER, cluster.TRIAL, cluster.SUBMITTER])
+@pytest.mark.parametrize("role", [cluster.CONTROLLER, cluster.TRIAL])
 @pytest.mark.parametrize("name", ["plain", "gpus", "autoscale", "data"])
 def test_the_pods_of_plan_are_let_in(pod_judge: Judge, name: str, role: str) -> None:
     assert pod_judge.complaints(pod(name, role)) == []
@@ -176,6 +171,10 @@ def _no_role(one: Thing) -> None:
 
 def _container(**fields: Any) -> Callable[[Thing], None]:
     return lambda one: one["spec"]["containers"][0].update(copy.deepcopy(fields))
+
+
+def _sidecar(**fields: Any) -> Callable[[Thing], None]:
+    return lambda one: one["spec"]["initContainers"][0].update(copy.deepcopy(fields))
 
 
 def _spec(**fields: Any) -> Callable[[Thing], None]:
@@ -210,7 +209,7 @@ def _debugged(**fields: Any) -> Callable[[Thing], None]:
         ("plain", "trial", lambda one: one["spec"].pop("automountServiceAccountToken"), "token"),
         ("plain", "trial", _volume(TOKEN), "token"),
         ("plain", "controller", _volume(TOKEN), "token"),
-        ("plain", "submitter", _volume(TOKEN), "token"),
+        ("autoscale", "controller", _sidecar(volumeMounts=[{"name": "token", "mountPath": "/t"}]), "autoscaler"),
         ("autoscale", "controller", _container(volumeMounts=[{"name": "token", "mountPath": "/t"}]), "autoscaler"),
         ("plain", "trial", _volume({"name": "host", "hostPath": {"path": "/"}}), "hostPath"),
         ("plain", "controller", _spec(hostNetwork=True), "hostNetwork"),
@@ -220,7 +219,7 @@ def _debugged(**fields: Any) -> Callable[[Thing], None]:
         ("plain", "trial", _context(readOnlyRootFilesystem=False), "readOnlyRootFilesystem"),
         ("plain", "trial", _context(runAsNonRoot=False), "runAsNonRoot"),
         ("plain", "trial", _env(DATABASE), "secrets"),
-        ("plain", "submitter", _env(DATABASE), "secrets"),
+        ("plain", "controller", _env(DATABASE), "only the controller's may read"),  # in Ray's container
         ("plain", "trial", _container(envFrom=[{"secretRef": {"name": "platform-postgresql"}}]), "secrets"),
         ("plain", "trial", _volume({"name": "s", "secret": {"secretName": "platform-gateway"}}), "secrets"),
         ("plain", "controller", _env(ADMIN), "secrets"),

@@ -16,7 +16,7 @@ from trialplane.wire import cluster
 Thing = dict[str, Any]
 Render = Callable[[dict[str, Any]], list[Thing]]
 OUTSIDE = "outside"  # an address that is no pod's
-ROLES = ("trial", "controller", "submitter", "mlflow", "postgresql", "gateway", "operator", "test")
+ROLES = ("trial", "controller", "mlflow", "postgresql", "gateway", "operator", "test")
 
 
 class Net:
@@ -75,18 +75,14 @@ def test_every_role_has_a_policy_for_both_directions(render: Render) -> None:
         ("trial", OUTSIDE, 6443, False),
         ("trial", "ns:kube-system", 53, True),
         ("trial", "ns:kube-system", 443, False),
-        ("trial", "submitter", 8080, False),
         ("ns:default", "trial", 8080, False),
         # The controller.
         ("controller", "postgresql", 5432, True),
         ("controller", "mlflow", 5000, True),
         ("controller", OUTSIDE, 6443, True),  # Ray's autoscaler
-        ("submitter", "controller", 8265, True),
-        ("submitter", "postgresql", 5432, False),
-        ("submitter", "mlflow", 5000, False),
         ("gateway", "controller", 8090, True),
         ("gateway", "controller", 8265, False),
-        ("ns:kuberay-system", "controller", 8265, True),
+        ("ns:kuberay-system", "controller", 8265, False),  # which KubeRay needs for RayJobs only
         ("ns:kuberay-system", "controller", 6379, False),
         ("ns:default", "controller", 8265, False),
         # What the chart installs.

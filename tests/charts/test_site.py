@@ -131,7 +131,7 @@ def test_pods_have_the_roles_and_ports_that_the_laptop_knows(
 ) -> None:
     for name, pod in pods(objects):
         role = pod["metadata"]["labels"][cluster.ROLE]
-        assert role not in (cluster.CONTROLLER, cluster.TRIAL, cluster.SUBMITTER), name
+        assert role not in (cluster.CONTROLLER, cluster.TRIAL), name
         assert cluster.RUN not in pod["metadata"]["labels"]
 
 
@@ -142,8 +142,8 @@ def test_the_monitor_reads_ports_that_head_pods_have(render: Render, named: Call
         "platform",
     )["spec"]
     golden = Path(__file__).resolve().parents[1] / "plan" / "golden" / "plain.yaml"
-    (job,) = (one for one in yaml.safe_load_all(golden.read_text()) if one["kind"] == "RayJob")
-    head = job["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]
+    (found,) = (one for one in yaml.safe_load_all(golden.read_text()) if one["kind"] == "RayCluster")
+    head = found["spec"]["headGroupSpec"]["template"]
     ports = {port["name"] for container in head["spec"]["containers"] for port in container["ports"]}
     assert {one["port"] for one in monitor["podMetricsEndpoints"]} <= ports
     assert monitor["selector"]["matchLabels"].items() <= head["metadata"]["labels"].items()

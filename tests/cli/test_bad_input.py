@@ -95,7 +95,7 @@ SUBMIT = ("submit", "hpo", "demo", "--local")
         (nothing, ("logs", "x"), ["there is no run 'x'"]),
         (nothing, ("logs", "3", "--controller"), ["--controller takes no TRIAL"]),
         (nothing, ("logs", "9" * 5000), ["there is no run"]),
-        (nothing, ("logs", "--submitter", "--attempt", "2"), ["--submitter takes no --attempt"]),
+        (nothing, ("logs", "--controller", "--attempt", "2"), ["--controller takes no --attempt"]),
         (nothing, ("best", "x"), ["there is no run 'x'"]),
         (nothing, ("cancel", "x"), ["there is no run 'x'"]),
         (nothing, ("resume", "x"), ["there is no run 'x'"]),

@@ -72,7 +72,7 @@ def test_a_status_asks_for_everything_once(platform, namespace):
 def test_a_run_that_is_replaced_is_named(platform, namespace):
     namespace.held = True
     assert "x is starting\n" in platform(*SUBMIT, "--detach").stderr
-    namespace.cluster.objects["rayjobs"]["x"]["status"].update(jobDeploymentStatus="Failed")
+    namespace.end("x", RunState.FAILED, "its code does not import")
     assert "it replaces an earlier run x, which ended before its first trial" in platform(*SUBMIT, "--detach").stderr
 
 
@@ -103,8 +103,8 @@ def test_two_places_are_refused(platform, namespace):
 def test_the_foreground_shows_it_until_its_end(platform, namespace, monkeypatch):
     begin = namespace._begin
 
-    def whole(run, ray_job):
-        begin(run, ray_job)
+    def whole(run, ray_cluster):
+        begin(run, ray_cluster)
         namespace.tell(run, [TrialRow(0, TrialState.COMPLETE, 1, 0, values=(0.5,), params={"lr": 0.5})])
         namespace.end(run, RunState.SUCCEEDED)
 
@@ -119,8 +119,8 @@ def test_the_foreground_shows_it_until_its_end(platform, namespace, monkeypatch)
 def test_ctrl_c_leaves_a_run_on_the_cluster_alone(platform, namespace, monkeypatch, number):
     begin = namespace._begin
 
-    def interrupted(run, ray_job):
-        begin(run, ray_job)
+    def interrupted(run, ray_cluster):
+        begin(run, ray_cluster)
         os.kill(os.getpid(), number)
 
     monkeypatch.setattr(namespace, "_begin", interrupted)
@@ -135,7 +135,7 @@ def test_pause_resume_cancel(platform, namespace):
     platform(*SUBMIT, "--detach")
     result = platform("pause", "x")
     assert (result.exit_code, "x PAUSED" in result.stderr) == (0, True)
-    assert namespace.cluster.objects["rayjobs"] == {}
+    assert namespace.cluster.objects["rayclusters"] == {}
     assert platform("resume", "x", "--trials", "9", "--detach").exit_code == 0
     assert json.loads(platform("status", "x", "-o", "json").stdout)["trials"] == 9
     result = platform("cancel", "x", "--yes")
@@ -166,14 +166,6 @@ def test_delete_on_this_machine(platform, runs):
     runs.make("a", tell=complete)
     assert platform("delete", "a", "--yes").exit_code == 0
     assert platform("status", "a").exit_code == 2
-
-
-def test_the_submitters_log(platform, namespace, runs):
-    platform(*SUBMIT, "--detach")
-    assert platform("logs", "x", "--submitter").exit_code == 2
-    assert "takes no TRIAL" in platform("logs", "x", "1", "--submitter").stderr
-    runs.make("a", tell=complete)
-    assert "has no submitter" in platform("logs", "a", "--submitter", "--local").stderr
 
 
 def test_a_cluster_that_refuses_is_told_with_the_other_issues(platform, namespace):

@@ -25,7 +25,6 @@ TOKEN = "the-users-token"
 OPERATOR = "operator"  # its context, and its token
 KINDS = {
     "runs": "Run",
-    "rayjobs": "RayJob",
     "rayclusters": "RayCluster",
     "configmaps": "ConfigMap",
     "secrets": "Secret",
@@ -68,7 +67,8 @@ class ClusterDouble:
     Attributes:
         objects: plural → name → object, of the one namespace.
         requests: (verb, path) of all requests of users, in order.
-        made: called with each new RayJob, and `gone` with each deleted one.
+        deleted: (plural, name, propagation policy) of all that was deleted by request, in order.
+        made: called with each new RayCluster, and `gone` with each deleted one.
         proxy: answers requests to services: (method, service/path, query, headers, body).
         refuse: called with (verb, plural, name) of a user's request; raises a Problem where the test wants one.
         operate: called before each request of a user, and after each that changes something.
@@ -80,6 +80,7 @@ class ClusterDouble:
         self.requests: list[tuple[str, str]] = []
         self.managers: dict[tuple[str, str], tuple[str, dict[str, Any]]] = {}
         self.logs: dict[str, str] = {}
+        self.deleted: list[tuple[str, str, str]] = []
         self.made: Callable[[dict[str, Any]], None] = lambda thing: None
         self.gone: Callable[[dict[str, Any]], None] = lambda thing: None
         self.proxy: Proxy = lambda *_: (503, {}, b"no endpoints")
@@ -160,7 +161,7 @@ class ClusterDouble:
         for other, things in self.objects.items():
             for owned in [n for n, one in things.items() if uid in _owners(one)]:
                 self.remove(other, owned)
-        if plural == "rayjobs":
+        if plural == "rayclusters":
             self.gone(thing)
 
     def answer(self, method: str, target: str, headers: Mapping[str, str], body: bytes) -> tuple[int, dict[str, str], bytes]:
@@ -215,6 +216,7 @@ class ClusterDouble:
         if verb == "get":
             return things[name]
         if verb == "delete":
+            self.deleted.append((plural, name, json.loads(body)["propagationPolicy"]))
             self.remove(plural, name)
             return {"kind": "Status", "status": "Success"}
         thing, patch = things[name], json.loads(body)
@@ -236,10 +238,8 @@ class ClusterDouble:
         known = self.objects[plural].get(name or thing["metadata"]["name"])
         manager = query.get("fieldManager", "")
         before = self.managers.get((plural, name)) if known is not None else None
-        filled_in = plural == "rayjobs" and before is not None  # by KubeRay, in lists that have one owner as a whole
-        if before is not None and query.get("force") != "true" and (filled_in or before != (manager, thing)):
-            other = "kuberay-operator" if before[0] == manager else before[0]
-            raise Problem(409, f'Apply failed with 1 conflict: conflict with "{other}": .spec', reason="Conflict")
+        if before is not None and query.get("force") != "true" and before != (manager, thing):
+            raise Problem(409, f'Apply failed with 1 conflict: conflict with "{before[0]}": .spec', reason="Conflict")
         self.managers[plural, name] = (manager, thing)
         if known is not None and not name:
             taken = thing["metadata"]["name"]
@@ -249,7 +249,7 @@ class ClusterDouble:
             known["metadata"].update(thing["metadata"])
             return known
         made = self.put(plural, thing)
-        if plural == "rayjobs":
+        if plural == "rayclusters":
             self.made(made)
         return New(made)
 

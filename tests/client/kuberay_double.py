@@ -1,7 +1,8 @@
 """What happens in a namespace with the chart, in this process: KubeRay, a controller that works on nothing, the gateway.
 
-A RayJob gets its RayCluster and pods at once. Its controller is there unless the test holds it back; it reports RUNNING,
-follows the desired state at once, and ends as the real one does. The ledger outlives every object. A test ends trials.
+A RayCluster gets its pods at once. Its controller is there unless the test holds it back; it reports RUNNING, follows the
+desired state at once, and ends as the real one does, once for each RayCluster. The ledger outlives every object. A test ends
+trials.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tests.client.cluster_double import ClusterDouble, now
+from tests.client.cluster_double import ClusterDouble
 
 from trialplane.plan import plan as planning
 from trialplane.spec import jobs
@@ -73,6 +74,7 @@ class NamespaceDouble:
         self.deaf = False
         self.down = False
         self.unattended = False
+        self._begun: set[str] = set()  # uids of RayClusters whose controller has begun
         cluster.made = self._made
         cluster.gone = self._gone
         cluster.proxy = self._proxy
@@ -86,23 +88,14 @@ class NamespaceDouble:
 
     # KubeRay
 
-    def _made(self, ray_job: dict[str, Any]) -> None:
-        run = ray_job["metadata"]["name"]
-        owner = [{"uid": ray_job["metadata"]["uid"]}]
-        name = f"{run}-x7k2p"
-        self.cluster.put(
-            "rayclusters",
-            {
-                "metadata": {"name": name, "ownerReferences": owner},
-                "spec": json.loads(json.dumps(ray_job["spec"]["rayClusterSpec"])),
-            },
-        )
-        ray_job["status"] = {"jobDeploymentStatus": "Initializing", "rayClusterName": name, "startTime": now()}
-        head = ray_job["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]
-        self._pod(f"{name}-head", head, owner)
-        for group in ray_job["spec"]["rayClusterSpec"]["workerGroupSpecs"]:
+    def _made(self, ray_cluster: dict[str, Any]) -> None:
+        run = ray_cluster["metadata"]["name"]
+        owner = [{"uid": ray_cluster["metadata"]["uid"]}]
+        ray_cluster["status"] = {"observedGeneration": 1}
+        self._pod(f"{run}-head-x7k2p", ray_cluster["spec"]["headGroupSpec"]["template"], owner)
+        for group in ray_cluster["spec"]["workerGroupSpecs"]:
             for number in range(group["replicas"]):
-                pod = f"{name}-{group['groupName']}-worker-{number}"
+                pod = f"{run}-{group['groupName']}-worker-{number}"
                 self._pod(pod, group["template"], owner, group["groupName"])
 
     def _pod(
@@ -114,14 +107,17 @@ class NamespaceDouble:
     ) -> None:
         phase = "Pending" if self.held else "Running"
         state = {"waiting": {"reason": "ContainerCreating"}} if self.held else {"running": {}}
-        boxes = [{"name": box["name"], "image": box["image"], "state": state} for box in template["spec"]["containers"]]
+        boxes, sidecars = (
+            [{"name": box["name"], "image": box["image"], "state": state} for box in template["spec"].get(kind) or []]
+            for kind in ("containers", "initContainers")
+        )
         labels = {**template["metadata"]["labels"], names.GROUP_LABEL: group}
         metadata = {"name": name, "labels": labels, "ownerReferences": list(owner)}
-        status = {"phase": phase, "containerStatuses": boxes}
+        status = {"phase": phase, "containerStatuses": boxes, "initContainerStatuses": sidecars}
         self.cluster.put("pods", {"metadata": metadata, "spec": template["spec"], "status": status})
 
-    def _gone(self, ray_job: Mapping[str, Any]) -> None:
-        study = self.studies.get(ray_job["metadata"]["name"])
+    def _gone(self, ray_cluster: Mapping[str, Any]) -> None:
+        study = self.studies.get(ray_cluster["metadata"]["name"])
         if study is not None:
             study.alive = False
 
@@ -129,9 +125,9 @@ class NamespaceDouble:
 
     def step(self) -> None:
         """Lets controllers whose pods are there begin, and take the desired state."""
-        for run, ray_job in list(self.cluster.objects.get("rayjobs", {}).items()):
-            if ray_job["status"]["jobDeploymentStatus"] == "Initializing" and not self.held:
-                self._begin(run, ray_job)
+        for run, ray_cluster in list(self.cluster.objects.get("rayclusters", {}).items()):
+            if ray_cluster["metadata"]["uid"] not in self._begun and not self.held:
+                self._begin(run, ray_cluster)
         for run, study in self.studies.items():
             if study.alive and not self.deaf:
                 width = study.parallel or jobs.read(study.job).width
@@ -139,7 +135,7 @@ class NamespaceDouble:
                 if study.desired is not RunState.RUNNING:
                     self.end(run, study.desired, "stopped" if study.desired is RunState.PAUSED else "cancelled by the user")
 
-    def _begin(self, run: str, ray_job: dict[str, Any]) -> None:
+    def _begin(self, run: str, ray_cluster: dict[str, Any]) -> None:
         spec = self.cluster.objects["configmaps"].get(run)
         code = self.cluster.objects["configmaps"].get(names.code_map(run))
         if spec is None or code is None:  # its pods wait for them
@@ -170,7 +166,7 @@ class NamespaceDouble:
             updated=time.time(),
         )
         study.logs[None, None] = b"the controller is here\n"
-        ray_job["status"].update(jobDeploymentStatus="Running", jobStatus="RUNNING")
+        self._begun.add(ray_cluster["metadata"]["uid"])
 
     def tell(self, run: str, rows: Sequence[TrialRow]) -> None:
         """Trials that ended, with their logs."""
@@ -181,21 +177,12 @@ class NamespaceDouble:
         study.status = dataclasses.replace(study.status, complete=len(study.rows), best=rows[0])
 
     def end(self, run: str, state: RunState, reason: str = "") -> None:
-        """The end of a controller, and of its RayJob."""
+        """The end of a controller, whose pod stays."""
         study = self.studies[run]
         study.alive = False
         study.status = dataclasses.replace(
             study.status, state=state, reason=reason, slots_ready=0, ended=time.time(), updated=time.time()
         )
-        ray_job = self.cluster.objects["rayjobs"].get(run)
-        if ray_job is not None:
-            good = state is RunState.SUCCEEDED
-            ray_job["status"].update(
-                jobDeploymentStatus="Complete" if good else "Failed",
-                jobStatus="SUCCEEDED" if good else "FAILED",
-                reason="" if good else "AppFailed",
-                endTime=now(),
-            )
 
     # The gateway
 

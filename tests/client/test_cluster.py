@@ -30,7 +30,7 @@ def status(message: str, **fields) -> bytes:
         (403, status("pods is forbidden: ValidatingAdmissionPolicy 'p' with binding 'b' denied request: no host paths"),
          InputError, "refuses the request: no host paths"),
         (403, status('admission webhook "w" denied the request: no'), InputError, "refuses the request: no"),
-        (422, status("rayjobs.ray.io \"a\" is invalid: ValidatingAdmissionPolicy 'p' with binding 'b' denied request: no"),
+        (422, status("runs \"a\" is invalid: ValidatingAdmissionPolicy 'p' with binding 'b' denied request: no"),
          InputError, "refuses the request: no"),
         (404, status('namespaces "team" not found', details={"kind": "namespaces", "name": "team"}), InputError,
          "no namespace team"),
@@ -62,7 +62,9 @@ def test_whose_certificate_is_not_taken(text, said):
 
 
 def test_a_404_of_one_object_is_told_from_one_of_its_kind():
-    assert refusal.is_about_an_object(status('rayjobs.ray.io "a" not found', details={"name": "a", "kind": "rayjobs"}))
+    assert refusal.is_about_an_object(
+        status('rayclusters.ray.io "a" not found', details={"name": "a", "kind": "rayclusters"})
+    )
     assert not refusal.is_about_an_object(status("the server could not find the requested resource", details={}))
     assert not refusal.is_about_an_object(b"404 page not found")
 
@@ -88,8 +90,8 @@ def test_a_namespace_beside_the_one_with_the_chart(target, namespace, planned):
 
 
 def test_a_cluster_without_kuberay(target, namespace, planned, monkeypatch):
-    monkeypatch.delitem(namespace.cluster.objects, "rayjobs")
-    monkeypatch.delitem(cluster_double.KINDS, "rayjobs")
+    monkeypatch.delitem(namespace.cluster.objects, "rayclusters")
+    monkeypatch.delitem(cluster_double.KINDS, "rayclusters")
     submit(target, planned())
     assert "the KubeRay operator (1.6 or newer) is not installed" in RunHandle("a", target).status().reason
 

@@ -133,13 +133,13 @@ def test_a_quota_without_room_for_the_learner_is_no_matter_of_workers(look):
     assert warning.endswith("too little for the learner: the run waits until others have ended")
 
 
-@pytest.mark.parametrize(("pods", "fit"), [("3", None), ("4", 1), ("5", 2)])
+@pytest.mark.parametrize(("pods", "fit"), [("2", None), ("3", 1), ("4", 2)])
 def test_a_quota_must_hold_the_learner_and_a_worker(look, pods, fit):
-    """Pods of the controller and the submitter are two more."""
+    """The pod of the controller is one more."""
     issues, warnings = look(Seen(quotas=[quota(pods=pods)]))
     if fit is None:
         (issue,) = issues
-        assert issue.startswith("resources: one worker, the learner and the controller request 4 pods, and small allows 3")
+        assert issue.startswith("resources: one worker, the learner and the controller request 3 pods, and small allows 2")
     elif fit == 1:
         assert issues == []
         (warning,) = warnings
@@ -237,11 +237,11 @@ def test_on_a_cluster_workers_come_and_go(target, namespace, planned):
     """Their pods are as many, and the learner keeps its own."""
     on_a_cluster(target, planned)
     assert scaled(target, 4)
-    group, learners = namespace.cluster.objects["rayclusters"]["a-x7k2p"]["spec"]["workerGroupSpecs"]
+    group, learners = namespace.cluster.objects["rayclusters"]["a"]["spec"]["workerGroupSpecs"]
     assert (group["replicas"], group["maxReplicas"]) == (4, 4)
     assert not scaled(target, 1, now=True)
-    assert group["scaleStrategy"] == {"workersToDelete": ["a-x7k2p-workers-worker-0"]}
-    namespace.cluster.remove("pods", "a-x7k2p-workers-worker-0")
+    assert group["scaleStrategy"] == {"workersToDelete": ["a-workers-worker-0"]}
+    namespace.cluster.remove("pods", "a-workers-worker-0")
     assert scaled(target, 1)
     assert (group["replicas"], learners["replicas"]) == (1, 1)
     assert "scaleStrategy" not in learners

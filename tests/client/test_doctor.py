@@ -45,9 +45,9 @@ class Doctored(ClusterDouble):
         path, _, query = target.partition("?")
         fixed = {
             "/version": {"major": "1", "minor": "34", "gitVersion": "v1.34.3"},
-            "/apis/ray.io/v1": {"resources": [{"name": "rayjobs"}, {"name": "rayclusters"}]},
+            "/apis/ray.io/v1": {"resources": [{"name": "rayclusters"}]},
             "/apis/trialplane.io/v1alpha1": {"resources": [{"name": "runs"}, {"name": "runs/status"}]},
-            "/openapi/v3/apis/ray.io/v1": {"preRunningDeadlineSeconds": {}},
+            "/openapi/v3/apis/ray.io/v1": {"enableK8sTokenAuth": {}},
             "/apis/apps/v1/deployments": {"items": [operator("quay/operator:v1.6.2")]},
             "/apis/storage.k8s.io/v1/storageclasses": {"items": [DEFAULT_CLASS]},
             f"/api/v1/namespaces/{self.namespace}/persistentvolumeclaims": {"items": [claim("runs", "Bound")]},

@@ -70,8 +70,8 @@ def version(minor: str) -> Answer:
     return answer(200, {"major": "1", "minor": minor, "gitVersion": f"v1.{minor}.0"})
 
 
-RAY_API = answer(200, {"resources": [{"name": "rayjobs"}, {"name": "rayclusters"}]})
-SCHEMA = answer(200, b'{"preRunningDeadlineSeconds": {}}')
+RAY_API = answer(200, {"resources": [{"name": "rayclusters"}]})
+SCHEMA = answer(200, b'{"enableK8sTokenAuth": {}}')
 DEFAULT_CLASS = {"metadata": {"name": "fast", "annotations": {"storageclass.kubernetes.io/is-default-class": "true"}}}
 HERE = Machine(cores=2, gpus=0, memory=2**34, missing=(), obstacle="", free=2**34)
 
@@ -107,7 +107,7 @@ BAD = {
     "no KubeRay": (
         doctor_verdicts.resources(answer(404, {}), answer(404, {})),
         Verdict.FAIL,
-        "rayclusters and rayjobs",
+        "does not know rayclusters",
         "helm install kuberay-operator",
     ),
     "no Runs": (doctor_verdicts.runs(answer(404, {})), Verdict.FAIL, "trialplane.io/v1alpha1", "charts/platform/crds/"),
@@ -201,9 +201,9 @@ BAD = {
         "raise the quota",
     ),
     "a missing permission": (
-        doctor_verdicts.permissions(["create rayjobs"], "lab", "team"),
+        doctor_verdicts.permissions(["create pods"], "lab", "team"),
         Verdict.FAIL,
-        "you may not create rayjobs",
+        "you may not create pods",
         "--role=trialplane-user",
     ),
     "pods that may not be made": (

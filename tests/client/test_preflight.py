@@ -10,7 +10,7 @@ from tests.client.kuberay_double import SITE
 
 from trialplane.client import preflight
 from trialplane.client.preflight import Seen
-from trialplane.plan import rayjob
+from trialplane.plan import raycluster
 from trialplane.plan.pack import Pack
 from trialplane.plan.plan import Plan
 from trialplane.plan.site import Site
@@ -24,8 +24,8 @@ def look(workplace):
     def check(seen: Seen, **overrides):
         spelt = {key.replace("__", "."): value for key, value in overrides.items()}
         job = load.load_job(workplace / "jobs" / "demo", overrides=spelt)
-        ray_job = rayjob.rayjob(Plan("a", job, Pack(b"", "", ()), ORIGIN), Site.model_validate(SITE))
-        issues, warnings = preflight.check(job, ray_job, seen)
+        ray_cluster = raycluster.raycluster(Plan("a", job, Pack(b"", "", ()), ORIGIN), Site.model_validate(SITE))
+        issues, warnings = preflight.check(job, ray_cluster, seen)
         return [f"{one.field}: {one.message}" for one in issues], warnings
 
     return check
@@ -96,7 +96,7 @@ def test_one_trial_must_fit_the_quota(look):
 def test_all_trials_at_a_time_should(look):
     issues, (warning,) = look(Seen(quotas=[quota(pods="4")]), parallel=5)
     assert issues == []
-    assert warning == "the quota small has 4 pods left, enough for 2 of 5 trials at a time; the others wait (--parallel 2)"
+    assert warning == "the quota small has 4 pods left, enough for 3 of 5 trials at a time; the others wait (--parallel 3)"
 
 
 def test_a_priority_class_and_a_queue_must_be_there(look):
@@ -140,7 +140,7 @@ def test_all_pods_of_a_training_must_fit_the_quota(training):
     full["status"]["used"] = {"pods": "5"}
     issues, (warning,) = training(Seen(quotas=[full]), nodes=4)
     assert issues == []
-    said = "has 3 pods left, and the training and its controller request 6 pods: it waits until others have ended"
+    said = "has 3 pods left, and the training and its controller request 5 pods: it waits until others have ended"
     assert warning == f"the quota small {said}"
 
 

@@ -20,7 +20,7 @@ from trialplane.wire.states import RunState
 def test_more_trials_at_a_time(target, namespace, planned):
     handle = submitted(target, planned(parallel=2))
     assert scaled(target, 4)
-    (group,) = namespace.cluster.objects["rayclusters"]["a-x7k2p"]["spec"]["workerGroupSpecs"]
+    (group,) = namespace.cluster.objects["rayclusters"]["a"]["spec"]["workerGroupSpecs"]
     assert (group["replicas"], group["maxReplicas"]) == (4, 4)
     assert handle.status().parallel == 4
 
@@ -29,27 +29,27 @@ def test_fewer_trials_at_a_time_take_away_pods_without_a_slot_only(target, names
     submitted(target, planned(parallel=3))
     namespace.deaf = True
     assert not scaled(target, 1)  # the controller has yet to say which pods it keeps
-    (group,) = namespace.cluster.objects["rayclusters"]["a-x7k2p"]["spec"]["workerGroupSpecs"]
+    (group,) = namespace.cluster.objects["rayclusters"]["a"]["spec"]["workerGroupSpecs"]
     assert group["replicas"] == 3
     study = namespace.studies["a"]
-    keep = ("a-x7k2p-trials-worker-1", "a-x7k2p-trials-worker-2")
+    keep = ("a-trials-worker-1", "a-trials-worker-2")
     study.status = dataclasses.replace(study.status, nodes=keep)
     namespace.deaf = False  # the controller reads the desired state
     assert not scaled(target, 1)  # one of them has a trial that goes on
     assert group["replicas"] == 2
-    assert group["scaleStrategy"] == {"workersToDelete": ["a-x7k2p-trials-worker-0"]}
-    namespace.cluster.remove("pods", "a-x7k2p-trials-worker-0")
+    assert group["scaleStrategy"] == {"workersToDelete": ["a-trials-worker-0"]}
+    namespace.cluster.remove("pods", "a-trials-worker-0")
     study.status = dataclasses.replace(study.status, nodes=keep[:1])
     assert scaled(target, 1)
-    assert (group["replicas"], group["scaleStrategy"]) == (1, {"workersToDelete": ["a-x7k2p-trials-worker-2"]})
+    assert (group["replicas"], group["scaleStrategy"]) == (1, {"workersToDelete": ["a-trials-worker-2"]})
 
 
 def test_trials_of_several_nodes_have_several_pods_each(target, namespace, planned):
     submitted(target, planned(parallel=2, nodes=2))
-    pods = [f"a-x7k2p-trials-worker-{number}" for number in range(4)]
+    pods = [f"a-trials-worker-{number}" for number in range(4)]
     assert set(target.objects.trial_pods("a", "trial")) == set(pods)
     assert scaled(target, 3)  # no pod of the four has to go, so nobody is waited for
-    (group,) = namespace.cluster.objects["rayclusters"]["a-x7k2p"]["spec"]["workerGroupSpecs"]
+    (group,) = namespace.cluster.objects["rayclusters"]["a"]["spec"]["workerGroupSpecs"]
     assert (group["replicas"], group["maxReplicas"]) == (6, 6)
     assert scaled(target, 2)
     namespace.deaf = True
@@ -65,7 +65,7 @@ def test_trials_of_several_nodes_have_several_pods_each(target, namespace, plann
 def test_scaling_down_now_does_not_wait_for_trials(target, namespace, planned):
     busy(target, namespace, planned)
     assert not scaled(target, 1, now=True)
-    (group,) = namespace.cluster.objects["rayclusters"]["a-x7k2p"]["spec"]["workerGroupSpecs"]
+    (group,) = namespace.cluster.objects["rayclusters"]["a"]["spec"]["workerGroupSpecs"]
     assert (group["replicas"], len(group["scaleStrategy"]["workersToDelete"])) == (1, 2)
     for pod in group["scaleStrategy"]["workersToDelete"]:
         namespace.cluster.remove("pods", pod)
@@ -74,9 +74,9 @@ def test_scaling_down_now_does_not_wait_for_trials(target, namespace, planned):
 
 def test_with_autoscaling_only_the_bound_changes_and_never_below_pods_with_a_trial(target, namespace, planned):
     submitted(target, planned(parallel=3, **{"cluster.autoscale": True}))
-    (group,) = namespace.cluster.objects["rayclusters"]["a-x7k2p"]["spec"]["workerGroupSpecs"]
+    (group,) = namespace.cluster.objects["rayclusters"]["a"]["spec"]["workerGroupSpecs"]
     labels = {names.RUN: "a", names.ROLE: names.TRIAL, names.GROUP_LABEL: "trials"}
-    pods = tuple(f"a-x7k2p-trials-worker-{number}" for number in range(3))
+    pods = tuple(f"a-trials-worker-{number}" for number in range(3))
     for pod in pods:  # of the autoscaler
         namespace.cluster.put("pods", {"metadata": {"name": pod, "labels": labels}, "spec": {"containers": []}})
     study = namespace.studies["a"]

@@ -98,7 +98,7 @@ def test_half_a_submission_is_taken_back(target, namespace, planned):
     namespace.cluster.refuse = lambda verb, plural, name: _refuse_maps(verb, plural)
     with pytest.raises(InputError, match="refuses the request: exceeded quota: maps"):
         submit(target, planned())
-    assert namespace.cluster.objects["runs"] == namespace.cluster.objects["rayjobs"] == {}
+    assert namespace.cluster.objects["runs"] == namespace.cluster.objects["rayclusters"] == {}
     assert target.runs() == []
 
 
@@ -122,28 +122,27 @@ def test_of_two_submissions_that_saw_no_run_of_the_name_the_first_counts(target,
         submit(target, planned(trials=7))
     assert submit(target, planned()) is Submitted.NEW
     assert target.job("a") == planned().job
-    assert len(namespace.studies) == len(namespace.cluster.objects["rayjobs"]) == 1
+    assert len(namespace.studies) == len(namespace.cluster.objects["rayclusters"]) == 1
     assert namespace.cluster.objects["runs"]["a"]["metadata"]["generation"] == 1, "the second has changed nothing"
 
 
-def test_a_ray_job_of_somebody_else_is_left_alone(target, namespace, planned):
-    theirs = {"metadata": {"name": "a"}, "spec": {}, "status": {"jobDeploymentStatus": "Running"}}
-    namespace.cluster.put("rayjobs", theirs)
+def test_a_ray_cluster_of_somebody_else_is_left_alone(target, namespace, planned):
+    theirs = {"metadata": {"name": "a"}, "spec": {}, "status": {}}
+    namespace.cluster.put("rayclusters", theirs)
     submit(target, planned())
     status = RunHandle("a", target).status()
     assert status.state is RunState.FAILED
-    assert "the RayJob a is not of this Run; if nobody needs it, `kubectl delete rayjob a`" in status.reason
-    assert namespace.cluster.objects["rayjobs"]["a"]["spec"] == {}
+    assert "the RayCluster a is not of this Run; give the Run another name" in status.reason
+    assert namespace.cluster.objects["rayclusters"]["a"]["spec"] == {}
 
 
-def test_a_ray_job_of_an_earlier_run_of_the_name_is_waited_for(target, namespace, planned):
+def test_a_ray_cluster_of_an_earlier_run_of_the_name_is_waited_for(target, namespace, planned):
     """It goes with its Run, later."""
     owner = {"kind": runs.KIND, "name": "a", "uid": "of-the-earlier-one"}
-    namespace.cluster.put("rayjobs", {"metadata": {"name": "a", "ownerReferences": [owner]}, "spec": {}, "status": {}})
-    namespace.cluster.objects["rayjobs"]["a"]["status"]["jobDeploymentStatus"] = "Running"
+    namespace.cluster.put("rayclusters", {"metadata": {"name": "a", "ownerReferences": [owner]}, "spec": {}, "status": {}})
     submit(target, planned())
     assert RunHandle("a", target).status().state is RunState.PENDING
-    namespace.cluster.remove("rayjobs", "a")
+    namespace.cluster.remove("rayclusters", "a")
     assert RunHandle("a", target).status().state is RunState.RUNNING
 
 
@@ -182,9 +181,7 @@ def test_what_a_dry_run_printed_and_kubectl_applied_is_a_run_like_any_other(targ
 def test_a_run_that_never_started_is_replaced(target, namespace, planned):
     namespace.held = True
     submit(target, planned())
-    namespace.cluster.objects["rayjobs"]["a"]["status"].update(
-        jobDeploymentStatus="Failed", reason="PreRunningDeadlineExceeded"
-    )
+    namespace.end("a", RunState.FAILED, "its code does not import")
     assert submit(target, planned(trials=7)) is Submitted.REPLACED
     assert target.job("a").trials == 7
 

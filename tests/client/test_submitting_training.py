@@ -63,7 +63,7 @@ def test_a_checkpoint_is_looked_for_where_it_would_be(platform, namespace, chart
         assert said(platform, resume="a") == []
     (issue,) = said(platform, "checkpoints.url=s3://b/c", resume="a")
     assert issue.startswith("resume: a saved checkpoints in /checkpoints, and this run would look in s3://b/c;")
-    assert namespace.cluster.objects["rayjobs"].keys() == {"a"}
+    assert namespace.cluster.objects["rayclusters"].keys() == {"a"}
 
 
 def test_what_is_in_an_object_store_is_not_looked_at(platform, namespace, chart):

@@ -27,7 +27,7 @@ def is_there(handle: RunHandle, namespace, state: RunState) -> None:
     """Every verb knows it, and nothing of it holds pods."""
     assert (handle.status().state, handle.is_active()) == (state, False)
     assert (handle.target.runs(), handle.rows(), handle.job.name) == (["a"], [], "demo")
-    assert namespace.cluster.objects["rayjobs"] == namespace.cluster.objects["pods"] == {}
+    assert namespace.cluster.objects["rayclusters"] == namespace.cluster.objects["pods"] == {}
 
 
 def goes_on(handle: RunHandle, namespace) -> None:
@@ -63,16 +63,14 @@ def test_a_run_that_is_paused_before_it_started_is_known_and_goes_on(target, nam
     goes_on(handle, namespace)
 
 
-def test_a_run_whose_pods_did_not_start_in_time_is_known_and_goes_on(target, namespace, planned):
+def test_a_run_that_failed_before_its_first_trial_is_known_and_goes_on(target, namespace, planned):
     handle = pending(target, namespace, planned())
-    namespace.cluster.objects["rayjobs"]["a"]["status"].update(
-        jobDeploymentStatus="Failed", reason="PreRunningDeadlineExceeded"
-    )
+    namespace.end("a", RunState.FAILED, "its code does not import")
     assert (handle.status().state, handle.target.runs(), handle.rows()) == (RunState.FAILED, ["a"], [])
-    namespace.cluster.remove("rayjobs", "a")  # as KubeRay does with ended ones
+    namespace.cluster.remove("rayclusters", "a")  # as the operator does with ended ones
     is_there(handle, namespace, RunState.FAILED)
     namespace.cluster.remove("runs", "a")  # as the operator does
-    is_there(handle, namespace, RunState.PAUSED)
+    is_there(handle, namespace, RunState.FAILED)
     goes_on(handle, namespace)
 
 
@@ -85,7 +83,7 @@ def test_a_run_that_never_started_is_deleted(target, namespace, planned):
         handle.status()
     handle = pending(target, namespace, planned())
     handle.delete()
-    assert (target.runs(), namespace.cluster.objects["rayjobs"]) == ([], {})
+    assert (target.runs(), namespace.cluster.objects["rayclusters"]) == ([], {})
 
 
 def test_what_a_run_was_resumed_with_is_known_when_it_is_cancelled_before_it_started(target, namespace, planned):

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from trialplane.client import phases, waiting
+from trialplane.client import metadata, waiting
 from trialplane.wire import cluster as names
 
 RECORDED = json.loads(Path(__file__).with_name("recorded").joinpath("waiting.json").read_text())
@@ -20,8 +20,8 @@ NOW = 1_800_000_000.0
 
 
 @pytest.fixture
-def ray_job() -> dict[str, Any]:
-    return copy.deepcopy(RECORDED["ray_job"])
+def ray_cluster() -> dict[str, Any]:
+    return copy.deepcopy(RECORDED["ray_cluster"])
 
 
 def pod(name: str, role: str = names.TRIAL, called: str = "") -> dict[str, Any]:
@@ -87,108 +87,106 @@ def test_a_crash_loop_says_the_last_exit_code():
     assert wait == waiting.Wait("keeps ending, 4 times so far, last with exit code 137 (OOMKilled)", True)
 
 
+def _crashing(message: str, state: dict[str, Any]) -> dict[str, Any]:
+    """A head pod whose controller has ended three times."""
+    found = head()
+    found["metadata"]["labels"][names.RUN] = "a"
+    last = {"terminated": {"exitCode": 2, "reason": "Error", "message": message}}
+    box = {"name": names.CONTROLLER, "image": "x:1", "restartCount": 3, "state": state, "lastState": last}
+    found["status"]["initContainerStatuses"] = [box]
+    return found
+
+
+def test_a_controller_that_cannot_start_is_shown_with_its_last_message_and_what_to_type(ray_cluster):
+    back_off = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 20s"}}
+    pods = [_crashing("job.json cannot be read\nby this version\n", back_off)]
+    assert waiting.reason(ray_cluster, pods, [], now=NOW) == (
+        "the controller's pod a-nbmtb-head-1 has a controller that keeps ending, 3 times so far, last with exit code 2: "
+        "job.json cannot be read by this version; `platform logs a --controller` shows its log"
+    )
+    (long,) = (_crashing("x" * 5000 + " the cause", back_off),)
+    said = waiting.reason(ray_cluster, [long], [], now=NOW)
+    assert "xx the cause; `platform" in said and len(said) < 600
+    restarted = [_crashing("", {"running": {}}), running(names.TRIAL, "a-w1"), running(names.TRIAL, "a-w2")]
+    assert waiting.reason(ray_cluster, restarted, [], now=NOW) == "", "it works again"
+
+
+def test_a_controller_whose_image_is_missing_has_no_log_to_look_at(ray_cluster):
+    found = _crashing("", {"waiting": {"reason": "ImagePullBackOff", "message": "not found"}})
+    found["status"]["initContainerStatuses"][0].pop("lastState")
+    said = waiting.reason(ray_cluster, [found], [], now=NOW)
+    assert "cannot get its image x:1" in said and "platform logs" not in said
+
+
 def test_an_evicted_pod():
     found = pod("image")
     found["status"] = {"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory."}
     assert waiting.blocked(found) == waiting.Wait("evicted: The node was low on resource: memory.", True)
 
 
-def test_a_run_whose_head_waits_names_that_and_what_was_refused(ray_job):
-    found = waiting.reason(ray_job, [pod("image", names.CONTROLLER, "a-nbmtb-head-1")], RECORDED["events"], now=NOW)
+def test_a_run_whose_head_waits_names_that_and_what_was_refused(ray_cluster):
+    found = waiting.reason(ray_cluster, [pod("image", names.CONTROLLER, "a-nbmtb-head-1")], RECORDED["events"], now=NOW)
     assert found.startswith("the controller's pod a-nbmtb-head-1 cannot get its image nowhere.invalid/trial:1")
     assert 'trial pods: refused: violates PodSecurity "restricted:latest"' in found
 
 
-def test_a_head_that_was_refused(ray_job):
-    found = waiting.reason(ray_job, [], RECORDED["events"], now=NOW)
+def test_a_head_that_was_refused(ray_cluster):
+    found = waiting.reason(ray_cluster, [], RECORDED["events"], now=NOW)
     assert found.startswith('refused: violates PodSecurity "restricted:latest": allowPrivilegeEscalation != false')
 
 
-def test_workers_over_the_quota(ray_job):
+def test_workers_over_the_quota(ray_cluster):
     quota = next(one for one in RECORDED["events"] if "exceeded quota" in one["message"])
-    pods = [head(), running(names.SUBMITTER, "a-1"), running(names.TRIAL, "a-nbmtb-trials-worker-1")]
-    found = waiting.reason(ray_job, pods, [quota], now=NOW)
+    pods = [head(), running(names.TRIAL, "a-nbmtb-trials-worker-1")]
+    found = waiting.reason(ray_cluster, pods, [quota], now=NOW)
     assert found == (
         "1 of 2 trial pods: refused: exceeded quota: small, requested: requests.cpu=400m, used: requests.cpu=400m, "
         "limited: requests.cpu=500m"
     )
 
 
-def test_workers_that_wait_alike_are_counted(ray_job):
-    pods = [head(), running(names.SUBMITTER, "a-1"), pod("gpu", called="a-w1"), pod("gpu", called="a-w2")]
-    found = waiting.reason(ray_job, pods, [], now=NOW)
+def test_workers_that_wait_alike_are_counted(ray_cluster):
+    pods = [head(), pod("gpu", called="a-w1"), pod("gpu", called="a-w2")]
+    found = waiting.reason(ray_cluster, pods, [], now=NOW)
     assert found.startswith("2 of 2 trial pods: each fits no node, for lack of 4 nvidia.com/gpu")
 
 
-def test_the_words_of_an_admission_policy(ray_job):
+def test_the_words_of_an_admission_policy(ray_cluster):
     message = (
         "Failed to create head Pod team/, pods \"a-head\" is forbidden: ValidatingAdmissionPolicy 'trialplane-pods' with "
         "binding 'trialplane-team' denied request: a trial pod must set RAY_ENABLE_ZERO_COPY_TORCH_TENSORS=0"
     )
-    found = waiting.reason(ray_job, [], [event("FailedToCreateHeadPod", message)], now=NOW)
+    found = waiting.reason(ray_cluster, [], [event("FailedToCreateHeadPod", message)], now=NOW)
     assert found == "refused: a trial pod must set RAY_ENABLE_ZERO_COPY_TORCH_TENSORS=0"
 
 
-def test_a_submitter_that_was_refused(ray_job):
-    pods = [head(), running(names.TRIAL, "a-w1"), running(names.TRIAL, "a-w2")]
-    refused = event(
-        "FailedCreate", 'Error creating: pods "a-9x" is forbidden: exceeded quota: small, requested: pods=1', "a"
-    )
-    assert "refused: exceeded quota: small" in waiting.reason(ray_job, pods, [refused], now=NOW)
-
-
-def test_a_refusal_of_what_has_been_made_since_is_no_reason(ray_job):
-    """KubeRay asks twice for a RayCluster that its own view does not show yet, and the second time is refused."""
-    late = event("FailedToCreateRayCluster", 'Failed to create RayCluster team/a-nbmtb: "a-nbmtb" already exists', "a")
-    assert waiting.reason(ray_job, [], [late], now=NOW) == "KubeRay is creating the controller's pod"
-    pods = [head(), running(names.TRIAL, "a-w1"), running(names.TRIAL, "a-w2")]
-    assert waiting.reason(ray_job, pods, [late], now=NOW) == ""
-    ray_job["status"].pop("rayClusterStatus")  # none is there yet, so it may well be the reason
-    assert waiting.reason(ray_job, [], [late], now=NOW).startswith("refused: ")
-
-
-def test_a_refusal_in_a_former_life_of_the_run_is_no_reason(ray_job):
+def test_a_refusal_in_a_former_life_of_the_run_is_no_reason(ray_cluster):
     before = event("FailedToCreateHeadPod", "exceeded quota: small, requested: pods=1", when="2026-11-21T09:58:28Z")
-    assert waiting.reason(ray_job, [], [before], now=NOW) == "KubeRay is creating the controller's pod"
+    assert waiting.reason(ray_cluster, [], [before], now=NOW) == "KubeRay is creating the controller's pod"
 
 
-def test_the_newest_submitter_says_how_it_ended(ray_job):
-    def submitter(name: str, made: str, **status: Any) -> dict[str, Any]:
-        found = running(names.SUBMITTER, name)
-        found["metadata"]["creationTimestamp"] = made
-        found["status"].update(status)
-        return found
-
-    boxes = [{"name": "ray-job-submitter", "state": {"terminated": {"exitCode": 1, "reason": "Error"}}}]
-    failed = submitter("a-1", "2026-11-21T10:00:00Z", phase="Failed", containerStatuses=boxes)
-    pods = [head(), running(names.TRIAL, "a-w1"), running(names.TRIAL, "a-w2"), failed]
-    said = "the submitter's pod a-1 ended with exit code 1; another follows"
-    assert waiting.reason(ray_job, pods, [], now=NOW) == said
-    assert waiting.reason(ray_job, [*pods, submitter("a-2", "2026-11-21T10:01:00Z")], [], now=NOW) == ""
+def test_nothing_is_missing(ray_cluster):
+    pods = [head(), running(names.TRIAL, "a-w1"), running(names.TRIAL, "a-w2")]
+    assert waiting.reason(ray_cluster, pods, RECORDED["events"], now=NOW) == ""
 
 
-def test_nothing_is_missing(ray_job):
-    pods = [head(), running(names.SUBMITTER, "a-1"), running(names.TRIAL, "a-w1"), running(names.TRIAL, "a-w2")]
-    assert waiting.reason(ray_job, pods, RECORDED["events"], now=NOW) == ""
+def test_an_operator_that_is_not_there(ray_cluster):
+    ray_cluster["status"] = {}
+    made = metadata.created(ray_cluster)
+    assert waiting.reason(ray_cluster, [], [], now=made + 5) == "KubeRay is about to create its pods"
+    assert "KubeRay has not handled it for 60 s" in waiting.reason(ray_cluster, [], [], now=made + 60)
 
 
-def test_an_operator_that_is_not_there(ray_job):
-    ray_job["status"] = {}
-    made = phases.created(ray_job)
-    assert waiting.reason(ray_job, [], [], now=made + 5) == "KubeRay is about to create its pods"
-    assert "KubeRay has not handled it for 60 s" in waiting.reason(ray_job, [], [], now=made + 60)
-
-
-def test_kueue(ray_job):
-    ray_job["spec"]["suspend"] = True
+def test_kueue(ray_cluster):
+    ray_cluster["spec"]["suspend"] = True
     message = "couldn't assign flavors to pod set worker: insufficient unused quota for nvidia.com/gpu, 2 more needed"
     condition = {"type": "QuotaReserved", "status": "False", "message": message}
     workload = {"spec": {"queueName": "gpus"}, "status": {"conditions": [condition]}}
-    found = waiting.reason(ray_job, [], [], workload, now=NOW)
+    found = waiting.reason(ray_cluster, [], [], workload, now=NOW)
     assert found.startswith("Kueue has not admitted it to the queue gpus: couldn't assign flavors")
-    assert "by whom" in waiting.reason(ray_job, [], [], None, now=NOW)
+    assert "by whom" in waiting.reason(ray_cluster, [], [], None, now=NOW)
 
 
-def test_events_of_others_do_not_count(ray_job):
+def test_events_of_others_do_not_count(ray_cluster):
     other = event("FailedToCreateHeadPod", "exceeded quota: theirs", name="ab-head")
-    assert waiting.reason(ray_job, [], [other], now=NOW) == "KubeRay is creating the controller's pod"
+    assert waiting.reason(ray_cluster, [], [other], now=NOW) == "KubeRay is creating the controller's pod"

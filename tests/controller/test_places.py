@@ -208,6 +208,7 @@ def opened(tmp_path: Path, wanted: Desired | None, stopped: list[int] | None = N
         (Desired(), [], None),
         (Desired(RunState.PAUSED), [], RunState.PAUSED),
         (Desired(RunState.CANCELLED), [], RunState.CANCELLED),
+        (Desired(RunState.FAILED), [], RunState.FAILED),  # a deadline of the run is over
         (Desired(), [15], RunState.PAUSED),
         (Desired(RunState.CANCELLED), [15], RunState.CANCELLED),
         (Desired(RunState.UNKNOWN), [], None),

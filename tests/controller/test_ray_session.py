@@ -6,7 +6,9 @@ Not checked here: what follows from the latter (test_collection.py).
 
 from __future__ import annotations
 
+import logging
 import signal
+import socket
 import subprocess
 from collections.abc import Iterator
 
@@ -54,8 +56,59 @@ def test_a_ray_that_does_not_start_is_said_in_a_sentence(monkeypatch: pytest.Mon
         errors.SlotError, match=r"^Ray does not start on this machine: (no port$|The current node timed out)"
     ):
         ray_session.connect(ONE_TRIAL, lambda free: 80 << 20)
-    with pytest.raises(errors.SlotError, match=r"^the Ray at head:6379 cannot be joined: "):
-        ray_session.join("head:6379")
+
+
+@pytest.fixture
+def address() -> str:
+    """Where a head could listen, and does not yet."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return f"127.0.0.1:{free.getsockname()[1]}"
+
+
+def test_a_head_is_joined_as_soon_as_it_answers_and_has_a_raylet(
+    address: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked: list[str] = []
+    troubles = [ConnectionError("no raylet"), ConnectionError("no raylet"), RuntimeError("not yet"), None]
+    heads: list[socket.socket] = []
+
+    def init(address: str, **_: object) -> None:
+        asked.append(address)
+        if (trouble := troubles.pop(0)) is not None:
+            raise trouble
+
+    def pause(seconds: float) -> None:
+        if not heads:
+            assert not asked, "Ray would wait for 40 s"
+            heads.append(socket.create_server(("127.0.0.1", int(address.rpartition(":")[2]))))
+
+    monkeypatch.setattr(ray_session.ray, "init", init)
+    monkeypatch.setattr(ray_session.time, "sleep", pause)
+    with caplog.at_level(logging.INFO):
+        assert ray_session.join(address, lambda: False)
+    assert asked == [address] * 4
+    said = [record.getMessage().partition("answer yet: ")[2] for record in caplog.records]
+    assert said[1:] == ["no raylet", "not yet"], "each trouble once"
+    assert not ray_session.is_head_lost(address)
+    heads.pop().close()
+    assert ray_session.is_head_lost(address)
+
+
+def test_who_waits_for_a_head_can_be_stopped(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_session.ray, "init", lambda **_: pytest.fail("there is no head"))
+    answers = [False, False, True]
+    assert not ray_session.join(address, lambda: answers.pop(0))
+    assert not answers
+
+
+def test_what_is_no_matter_of_time_is_raised(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def init(**_: object) -> None:
+        raise ValueError("no such option")
+
+    monkeypatch.setattr(ray_session.ray, "init", init)
+    monkeypatch.setattr(ray_session.socket, "create_connection", lambda *_, **__: socket.socket())
+    with pytest.raises(ValueError, match="no such option"):
+        ray_session.join(address, lambda: False)
 
 
 def test_a_ray_that_was_slow_is_started_again_and_nothing_is_left_of_the_first(monkeypatch: pytest.MonkeyPatch) -> None:

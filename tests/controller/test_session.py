@@ -15,7 +15,7 @@ import mlflow
 import pytest
 
 from trialplane import errors
-from trialplane.controller import journal, mlflow_writer, session, status
+from trialplane.controller import journal, mlflow_writer, session, starting, status
 from trialplane.controller.setting import Setting
 from trialplane.controller.status import StatusBoard
 from trialplane.spec import jobs
@@ -92,7 +92,7 @@ def test_a_run_is_recorded_with_the_login_of_today(
     run.written.write_text('["uri", "", "http://ann:old@a:5000"]\n')
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://ann:new@a:5000/")
     with caplog.at_level(logging.WARNING):
-        assert session._tracking_uri(run) == "http://ann:new@a:5000/"
+        assert starting.tracking_uri(run) == "http://ann:new@a:5000/"
     assert not caplog.records
     writer = mlflow_writer.Writer(run, "http://ann:new@a:5000/")
     mlflow.set_tracking_uri(None)  # which a writer sets

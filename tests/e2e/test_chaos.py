@@ -1,4 +1,4 @@
-"""A pod of every role is killed by force while a study runs: the trials, the controller, the submitter, the chart's gateway,
+"""A pod of every role is killed by force while a study runs: the trials, the head with the controller, the chart's gateway,
 MLflow and PostgreSQL, and KubeRay.
 
 The short form of `python -m tests.chaos`. Not checked here: that it kills whom it should, and counts (tests/chaos).

@@ -99,5 +99,5 @@ def test_pause_and_resume_and_scale_lose_no_trial(cluster: Cluster, tmp_path: Pa
 
 def _is_gone(cluster: Cluster, run: str) -> None:
     """All but its Run and its code, of which it is resumed."""
-    for kind in ("rayjobs", "rayclusters", "pods", "jobs", "services"):
+    for kind in ("rayclusters", "pods", "services"):
         cluster.until(f"end of its {kind}", lambda kind=kind: not cluster.objects(kind, run=run), patience=120)

@@ -53,7 +53,6 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
                 "priority_class": "research",
                 "queue": "team-a",
                 "deadline": "3d",
-                "backoff_limit": 1,
                 "controller": {"cpus": 2, "memory": "4Gi"},
                 "labels": {"team": "nlp"},
                 "annotations": {"karpenter.sh/do-not-disrupt": "true"},

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from trialplane.plan import pods, rayjob, saving, sizes
+from trialplane.plan import pods, raycluster, saving, sizes
 from trialplane.plan.plan import Plan
 from trialplane.plan.site import Site
 from trialplane.wire import cluster, env
@@ -28,7 +28,7 @@ def fields(**collect: Any) -> dict[str, Any]:
 
 def groups(plan: Plan, site: Site) -> list[dict[str, Any]]:
     """The groups of worker pods: the workers' and the learner's."""
-    found: list[dict[str, Any]] = rayjob.rayjob(plan, site)["spec"]["rayClusterSpec"]["workerGroupSpecs"]
+    found: list[dict[str, Any]] = raycluster.raycluster(plan, site)["spec"]["workerGroupSpecs"]
     return found
 
 
@@ -111,7 +111,7 @@ def test_its_weights_lie_on_the_volume_of_the_chart(make: Make) -> None:
         assert mount == {"name": "checkpoints", "mountPath": cluster.CHECKPOINTS}
         assert spec["terminationGracePeriodSeconds"] == 30 + saving.MARGIN  # saved between iterations, not at its end
     variables = {
-        one["name"]: one.get("value") for one in pods.controller(a_plan(**fields()), site)["spec"]["containers"][0]["env"]
+        one["name"]: one.get("value") for one in pods.head(a_plan(**fields()), site)["spec"]["initContainers"][0]["env"]
     }
     assert variables[env.CHECKPOINTS] == cluster.CHECKPOINTS
     assert list(saving.warnings(a_plan(**fields()).job, site.checkpoints)) == []

@@ -1,10 +1,10 @@
-"""What a run is on a cluster, its RayJob and what `submit` sends: whole in golden files, and laws for every job and site.
+"""What a run is on a cluster, its RayCluster and what `submit` sends: in golden files, and laws for every job and site.
 
 Golden files are compared as text. To write them anew on purpose, and then to read `git diff tests/plan/golden`:
 
     REWRITE_GOLDEN=1 python -m pytest tests/plan/test_manifests.py
 
-With KUBERAY_CRDS=<folder of KubeRay's config/crd/bases> the RayJobs are checked against KubeRay's schema, unknown fields
+With KUBERAY_CRDS=<folder of KubeRay's config/crd/bases> the RayClusters are checked against KubeRay's schema, unknown fields
 included. Not checked here: what the API server and the operator make of them (tests/e2e).
 """
 
@@ -24,7 +24,7 @@ import pytest
 import yaml
 
 from trialplane import policies
-from trialplane.plan import rayjob, sizes
+from trialplane.plan import raycluster, sizes
 from trialplane.plan import run as runs
 from trialplane.plan.pack import Pack
 from trialplane.plan.plan import Plan
@@ -38,8 +38,8 @@ Make = tuple[Callable[..., Plan], Callable[..., Site]]
 
 
 def manifests(plan: Plan, site: Site, submitted: float) -> list[dict[str, Any]]:
-    """The RayJob, the Run, and the ConfigMaps with its code."""
-    return [rayjob.rayjob(plan, site), *runs.manifests(plan, site.namespace, submitted)]
+    """The RayCluster, the Run, and the ConfigMaps with its code."""
+    return [raycluster.raycluster(plan, site), *runs.manifests(plan, site.namespace, submitted)]
 
 
 @pytest.fixture
@@ -48,24 +48,32 @@ def made(plan: Plan, site: Site, submitted: float) -> list[dict[str, Any]]:
 
 
 def ray_cluster(made: list[dict[str, Any]]) -> dict[str, Any]:
-    spec: dict[str, Any] = made[0]["spec"]["rayClusterSpec"]
+    spec: dict[str, Any] = made[0]["spec"]
     return spec
 
 
 def templates(made: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """The pods' templates by what their label calls them; of several worker groups the first, and the others by name."""
     spec = made[0]["spec"]
-    head, (first, *others) = spec["rayClusterSpec"]["headGroupSpec"], spec["rayClusterSpec"]["workerGroupSpecs"]
+    head, (first, *others) = spec["headGroupSpec"], spec["workerGroupSpecs"]
     workers = {"trial": first["template"], **{group["groupName"]: group["template"] for group in others}}
-    return {"controller": head["template"], **workers, "submitter": spec["submitterPodTemplate"]}
+    return {"controller": head["template"], **workers}
 
 
 def containers(made: list[dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Every container with the role of its pod; the autoscaler's, which KubeRay makes, by what it is told."""
     for role, template in templates(made).items():
         yield from ((role, one) for one in template["spec"]["containers"])
+        yield from ((role, one) for one in template["spec"].get("initContainers", []))
     if "autoscalerOptions" in ray_cluster(made):
         yield "controller", ray_cluster(made)["autoscalerOptions"]
+
+
+def of_head(made: list[dict[str, Any]]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The containers of the head pod: Ray's, and the controller's."""
+    spec = templates(made)["controller"]["spec"]
+    (ray,), (controller,) = spec["containers"], spec["initContainers"]
+    return ray, controller
 
 
 def variables(container: dict[str, Any]) -> dict[str, Any]:
@@ -82,12 +90,11 @@ def test_the_manifests_are_the_golden_ones(case: str, made: list[dict[str, Any]]
     assert text == file.read_text(encoding="utf-8")
 
 
-def test_a_head_and_a_submitter_on_a_lost_node_are_soon_made_elsewhere(made: list[dict[str, Any]]) -> None:
-    """KubeRay fails a run whose head is away for 300 s, and makes none while the former one is still ending."""
+def test_a_head_on_a_lost_node_is_soon_made_elsewhere(made: list[dict[str, Any]]) -> None:
+    """KubeRay makes none while the former one is still ending."""
     specs = {role: template["spec"] for role, template in templates(made).items()}
-    for role in ("controller", "submitter"):
-        patience = {one["key"]: one["tolerationSeconds"] for one in specs[role]["tolerations"]}
-        assert patience == {"node.kubernetes.io/not-ready": 30, "node.kubernetes.io/unreachable": 30}
+    patience = {one["key"]: one["tolerationSeconds"] for one in specs["controller"]["tolerations"]}
+    assert patience == {"node.kubernetes.io/not-ready": 30, "node.kubernetes.io/unreachable": 30}
     assert specs["controller"]["terminationGracePeriodSeconds"] == 0
     assert specs["trial"].get("terminationGracePeriodSeconds") != 0, "it may save itself"
     assert not any(one["key"].startswith("node.kubernetes.io/") for one in specs["trial"].get("tolerations", []))
@@ -116,7 +123,7 @@ def test_code_above_one_mib_is_several_config_maps_and_one_folder(make: Make, su
     a_plan, a_site = make
     data = bytes(range(256)) * (9 * 2**10)  # 2.25 MiB
     plan = dataclasses.replace(a_plan(), pack=Pack(data, "ab" * 32, ("train.py",)))
-    job, run, *code = made = manifests(plan, a_site(), submitted)
+    _, run, *code = made = manifests(plan, a_site(), submitted)
     maps = ["criteria-1-code", "criteria-1-code-1", "criteria-1-code-2"]
     assert [one["metadata"]["name"] for one in code] == maps
     assert run["spec"]["code"] == {"configMaps": maps, "sha256": "ab" * 32}
@@ -128,7 +135,7 @@ def test_code_above_one_mib_is_several_config_maps_and_one_folder(make: Make, su
     for role in ("controller", "trial"):
         (volume,) = [one for one in templates(made)[role]["spec"]["volumes"] if one["name"] == "code"]
         assert volume == {"name": "code", "projected": {"sources": wanted}}
-    assert job["metadata"]["annotations"][cluster.CODE_HASH] == "ab" * 32
+    assert made[0]["metadata"]["annotations"][cluster.CODE_HASH] == "ab" * 32
 
 
 def test_every_object_and_every_pod_is_labelled(made: list[dict[str, Any]], plan: Plan) -> None:
@@ -155,7 +162,7 @@ def test_pods_satisfy_the_restricted_standard_and_cannot_write_their_image(made:
         assert variables(container)["HOME"] == "/tmp"
     for template in templates(made).values():
         spec = template["spec"]
-        assert not {"hostNetwork", "hostPID", "hostIPC", "initContainers"} & set(spec)
+        assert not {"hostNetwork", "hostPID", "hostIPC"} & set(spec)
         kinds = {kind for volume in spec["volumes"] for kind in volume if kind != "name"}
         assert kinds <= {"emptyDir", "configMap", "persistentVolumeClaim", "projected"}
 
@@ -167,7 +174,8 @@ def test_no_pod_has_a_token_but_the_autoscalers_container(made: list[dict[str, A
         assert spec["automountServiceAccountToken"] is False
         tokens = [volume["name"] for volume in spec["volumes"] if "projected" in volume]
         holders += [role] if tokens else []
-        mounts = [mount["name"] for container in spec["containers"] for mount in container["volumeMounts"]]
+        everything = [*spec["containers"], *spec.get("initContainers", [])]
+        mounts = [mount["name"] for container in everything for mount in container["volumeMounts"]]
         assert not set(tokens) & set(mounts)
     assert holders == (["controller"] if plan.job.cluster.autoscale else [])
     if plan.job.cluster.autoscale:
@@ -199,27 +207,28 @@ def test_the_controller_keeps_the_fast_protobuf_and_the_other_policies(made: lis
             assert protobuf.VARIABLE not in found
             assert others.items() <= found.items()
         assert site.env.items() <= found.items()
-    head = variables(templates(made)["controller"]["spec"]["containers"][0])
-    assert head[env.LEDGER] == {"secretKeyRef": {"name": "platform-ledger", "key": "url"}}
-    assert head[env.STATUS] == "0.0.0.0:8090"
-    assert ("MLFLOW_TRACKING_PASSWORD" in head) == bool(site.mlflow.secret)
+    _, controller = map(variables, of_head(made))
+    assert controller[env.LEDGER] == {"secretKeyRef": {"name": "platform-ledger", "key": "url"}}
+    assert controller[env.STATUS] == "0.0.0.0:8090"
+    assert ("MLFLOW_TRACKING_PASSWORD" in controller) == bool(site.mlflow.secret)
 
 
 def test_a_sites_variables_give_way_to_policies_and_secrets(make: Make) -> None:
     a_plan, a_site = make
     site = a_site(env={protobuf.VARIABLE: "upb", env.LEDGER: "sqlite://", "HOME": "/root", "A": "b"})
     made = manifests(a_plan(), site, 0.0)
-    head, worker, submitter = (variables(container) for _, container in containers(made))
-    assert (worker[protobuf.VARIABLE], protobuf.VARIABLE in head) == ("python", False)
-    assert "secretKeyRef" in head[env.LEDGER]
-    assert [one["HOME"] for one in (head, worker, submitter)] == ["/tmp"] * 3
-    assert [one["A"] for one in (head, worker, submitter)] == ["b"] * 3
+    head, controller, worker = (variables(container) for _, container in containers(made))
+    assert (worker[protobuf.VARIABLE], protobuf.VARIABLE in controller) == ("python", False)
+    assert "secretKeyRef" in controller[env.LEDGER]
+    assert [one["HOME"] for one in (head, controller, worker)] == ["/tmp"] * 3
+    assert [one["A"] for one in (head, controller, worker)] == ["b"] * 3
 
 
 def test_requests_are_limits_unless_the_site_overcommits(made: list[dict[str, Any]], site: Site) -> None:
     for _, container in containers(made):
         requests, limits = container["resources"]["requests"], container["resources"]["limits"]
-        assert (requests == limits) == (site.overcommit == 1)
+        shares = container["name"] in ("ray-head", "controller") if "name" in container else False
+        assert (requests == limits) == (site.overcommit == 1 and not shares)
         assert {**requests, "cpu": ""} == {**limits, "cpu": ""}
 
 
@@ -276,7 +285,7 @@ def test_only_the_controller_has_the_runs_volume_and_trials_only_read_data(make:
         role: {v["persistentVolumeClaim"]["claimName"] for v in pod["spec"]["volumes"] if "persistentVolumeClaim" in v}
         for role, pod in templates(made).items()
     }
-    assert claims == {"controller": {"r"}, "trial": {"d"}, "submitter": set()}
+    assert claims == {"controller": {"r"}, "trial": {"d"}}
     (worker,) = templates(made)["trial"]["spec"]["containers"]
     (data,) = (mount for mount in worker["volumeMounts"] if mount["mountPath"] == cluster.DATA)
     assert data["readOnly"] is True
@@ -289,24 +298,18 @@ def test_the_job_wins_over_the_site_and_adds_to_it(make: Make) -> None:
     own = manifests(a_plan(cluster={"priority_class": "high", "queue": "mine", "node_selector": {"pool": "b"}}), site, 0.0)
     assert {pod["spec"]["priorityClassName"] for pod in templates(plain).values()} == {"low"}
     assert {pod["spec"]["priorityClassName"] for pod in templates(own).values()} == {"high"}
-    assert plain[0]["metadata"]["labels"][rayjob.QUEUE_LABEL] == "all"
-    assert own[0]["metadata"]["labels"][rayjob.QUEUE_LABEL] == "mine"
+    assert plain[0]["metadata"]["labels"][raycluster.QUEUE_LABEL] == "all"
+    assert own[0]["metadata"]["labels"][raycluster.QUEUE_LABEL] == "mine"
     assert templates(own)["trial"]["spec"]["nodeSelector"] == {"pool": "b", "os": "linux"}
     assert "nodeSelector" not in templates(own)["controller"]["spec"]
 
 
 def test_durations_are_whole_seconds(make: Make) -> None:
     a_plan, a_site = make
-    plan = a_plan(cluster={"deadline": 0.5, "pending_deadline": "1h30m", "ttl": 1.2, "idle": "90s", "autoscale": True})
-    spec = manifests(plan, a_site(), 0.0)[0]["spec"]
-    assert (spec["activeDeadlineSeconds"], spec["preRunningDeadlineSeconds"], spec["ttlSecondsAfterFinished"]) == (
-        1,
-        5400,
-        2,
-    )
-    assert spec["rayClusterSpec"]["autoscalerOptions"]["idleTimeoutSeconds"] == 90
-    forever = manifests(a_plan(cluster={"deadline": 1e12}), a_site(), 0.0)[0]["spec"]
-    assert forever["activeDeadlineSeconds"] == 2**31 - 1
+    options = manifests(a_plan(cluster={"idle": "89.5s", "autoscale": True}), a_site(), 0.0)[0]["spec"]["autoscalerOptions"]
+    assert options["idleTimeoutSeconds"] == 90
+    forever = manifests(a_plan(cluster={"idle": 1e12, "autoscale": True}), a_site(), 0.0)[0]["spec"]["autoscalerOptions"]
+    assert forever["idleTimeoutSeconds"] == 2**31 - 1
 
 
 def test_the_images_ray_is_the_one_that_is_installed() -> None:
@@ -314,7 +317,7 @@ def test_the_images_ray_is_the_one_that_is_installed() -> None:
     for extra in ("controller", "worker"):
         (ray,) = (one for one in project["optional-dependencies"][extra] if one.startswith("ray["))
         low, high = (tuple(map(int, text.split("."))) for text in re.findall(r"[\d.]+", ray))
-        assert low <= tuple(map(int, rayjob.RAY_VERSION.split("."))) < high
+        assert low <= tuple(map(int, raycluster.RAY_VERSION.split("."))) < high
 
 
 def test_pods_of_trials_lie_as_the_job_wants(make: Make) -> None:
@@ -334,14 +337,14 @@ def test_pods_of_trials_lie_as_the_job_wants(make: Make) -> None:
 def schema() -> dict[str, Any]:
     if not CRDS:
         pytest.skip("KUBERAY_CRDS names no folder of KubeRay's CRDs")
-    text = (Path(CRDS) / "ray.io_rayjobs.yaml").read_text()
+    text = (Path(CRDS) / "ray.io_rayclusters.yaml").read_text()
     versions = yaml.load(text, Loader=yaml.CSafeLoader)["spec"]["versions"]
     (found,) = (one["schema"]["openAPIV3Schema"] for one in versions if one["name"] == "v1")
     closed: dict[str, Any] = _closed(found)
     return closed
 
 
-def test_the_rayjob_fits_kuberays_schema(schema: dict[str, Any], made: list[dict[str, Any]]) -> None:
+def test_the_raycluster_fits_kuberays_schema(schema: dict[str, Any], made: list[dict[str, Any]]) -> None:
     found = jsonschema.Draft202012Validator(schema).iter_errors(made[0])
     assert [f"{error.json_path}: {error.message}" for error in found] == []
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from trialplane.plan import pods, rayjob, saving, sizes
+from trialplane.plan import pods, raycluster, saving, sizes
 from trialplane.plan.plan import Plan
 from trialplane.plan.saving import Saving
 from trialplane.plan.site import Site
@@ -42,12 +42,12 @@ def variables(container: dict[str, Any]) -> dict[str, Any]:
 def test_pods_that_work_together_are_all_there_or_none(make: Make, job: dict[str, Any], pods_: int, queue: str) -> None:
     """Also where the chart lets pods come and go: KubeRay starts the run when all are ready, Kueue admits all at once."""
     a_plan, a_site = make
-    made = rayjob.rayjob(a_plan(**job), a_site(autoscale=True, queue=queue))
-    ray_cluster = made["spec"]["rayClusterSpec"]
+    made = raycluster.raycluster(a_plan(**job), a_site(autoscale=True, queue=queue))
+    ray_cluster = made["spec"]
     (group,) = ray_cluster["workerGroupSpecs"]
     assert (group["replicas"], group["minReplicas"], group["maxReplicas"]) == (pods_, pods_, pods_)
     assert "enableInTreeAutoscaling" not in ray_cluster
-    assert rayjob.ELASTIC not in made["metadata"]["annotations"]
+    assert raycluster.ELASTIC not in made["metadata"]["annotations"]
 
 
 def test_nodes_of_one_trial_lie_near_each_other_unless_the_job_says_where(make: Make) -> None:
@@ -93,9 +93,9 @@ def test_checkpoints_lie_on_the_volume_of_the_chart(make: Make) -> None:
     (volume,) = (one for one in spec["volumes"] if one["name"] == "checkpoints")
     assert volume["persistentVolumeClaim"] == {"claimName": "c"}
     assert list(saving.warnings(plan.job, site.checkpoints)) == []
-    head = pods.controller(plan, site)["spec"]
+    head = pods.head(plan, site)["spec"]
     assert "checkpoints" not in [one["name"] for one in head["volumes"]]
-    for container in (spec["containers"][0], head["containers"][0]):
+    for container in (spec["containers"][0], head["initContainers"][0]):
         assert variables(container)[env.CHECKPOINTS] == cluster.CHECKPOINTS
 
 
@@ -126,7 +126,7 @@ def test_an_object_store_takes_no_volume(
     assert "checkpoints" not in [one["name"] for one in spec["volumes"]]
     assert spec["containers"][0].get("envFrom") == ([{"secretRef": {"name": secret}}] if secret else None)
     assert variables(spec["containers"][0])[env.CHECKPOINTS] == place
-    head = pods.controller(plan, where)["spec"]["containers"][0]
+    head = pods.head(plan, where)["spec"]["initContainers"][0]
     assert "envFrom" not in head
     assert variables(head)[env.CHECKPOINTS] == place
     assert list(saving.warnings(plan.job, where.checkpoints)) == []
@@ -153,7 +153,7 @@ def test_a_trial_that_saves_itself_is_told_and_waited_for(
     assert command == ["python", "-m", "trialplane.worker.leaving"]
     assert grace < int(seconds) < spec["terminationGracePeriodSeconds"]
     assert grace + saving.MARGIN <= spec["terminationGracePeriodSeconds"] < grace + saving.MARGIN + 1
-    head = pods.controller(plan, where)["spec"]["containers"][0]
+    head = pods.head(plan, where)["spec"]["initContainers"][0]
     assert [float(variables(one)[env.GRACE]) for one in (container, head)] == [grace, grace]
 
 
@@ -174,7 +174,7 @@ def test_a_sites_variables_do_not_move_checkpoints(make: Make) -> None:
     site = a_site(env={env.CHECKPOINTS: "/tmp", env.GRACE: "1"}, checkpoints={"claim": "c"})
     for container in (
         worker(a_plan(kind="train"), site)["containers"][0],
-        pods.controller(a_plan(kind="train"), site)["spec"]["containers"][0],
+        pods.head(a_plan(kind="train"), site)["spec"]["initContainers"][0],
     ):
         assert variables(container)[env.CHECKPOINTS] == cluster.CHECKPOINTS
         assert variables(container)[env.GRACE] == "120"

@@ -45,7 +45,7 @@ class Team:
     reconciler: Reconciler
     folder: Path
     later: float = 0.0  # seconds by which the operator's clock is ahead
-    made: int = 0  # RayJobs, one after another
+    made: int = 0  # RayClusters, one after another
 
     def plan(self, name: str = "a", **fields: Any) -> Plan:
         """A plan of the job with other fields."""
@@ -82,8 +82,8 @@ class Team:
         return found["status"], found["reason"], found["message"]
 
     @property
-    def ray_jobs(self) -> dict[str, dict[str, Any]]:
-        return self.cluster.objects["rayjobs"]
+    def ray_clusters(self) -> dict[str, dict[str, Any]]:
+        return self.cluster.objects["rayclusters"]
 
 
 @pytest.fixture
@@ -104,9 +104,9 @@ def make_team(tmp_path, monkeypatch) -> Iterator[Callable[[], Team]]:
             team = Team(cluster, namespace, archive, Reconciler(Cluster(), archive, site), folder)  # type: ignore[arg-type]
             team.reconciler._clock = lambda: time.time() + team.later
 
-            def counted(ray_job: dict[str, Any]) -> None:
+            def counted(ray_cluster: dict[str, Any]) -> None:
                 team.made += 1
-                made(ray_job)
+                made(ray_cluster)
 
             cluster.made = counted
             return team

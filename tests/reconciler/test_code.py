@@ -37,7 +37,7 @@ def test_all_parts_are_recorded_mounted_and_owned(large: Team) -> None:
     for name in MAPS:
         (owner,) = large.cluster.objects["configmaps"][name]["metadata"]["ownerReferences"]
         assert owner["uid"] == uid, name
-    spec = large.ray_jobs["a"]["spec"]["rayClusterSpec"]
+    spec = large.ray_clusters["a"]["spec"]
     for group in (spec["headGroupSpec"], *spec["workerGroupSpecs"]):
         (volume,) = [one for one in group["template"]["spec"]["volumes"] if one["name"] == "code"]
         assert volume["projected"]["sources"] == [{"configMap": {"name": name}} for name in MAPS]
@@ -71,7 +71,7 @@ def test_code_that_is_not_all_there_starts_nothing(
     held, why, message = large.condition("Accepted")
     assert (held, why) == ("False", reason)
     assert part in message
-    assert not large.ray_jobs and not large.namespace.studies
+    assert not large.ray_clusters and not large.namespace.studies
     there = set(MAPS) & set(large.cluster.objects["configmaps"])
     large.cluster.remove("runs", "a")
     assert there and not there & set(large.cluster.objects["configmaps"]), "the parts that were there go with the Run"

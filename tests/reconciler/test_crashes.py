@@ -48,8 +48,8 @@ def _resume(team: Team) -> None:
     team.change(job=job, resumes=1)
 
 
-def _lose_ray_job(team: Team) -> None:
-    team.cluster.remove("rayjobs", "a")
+def _lose_ray_cluster(team: Team) -> None:
+    team.cluster.remove("rayclusters", "a")
 
 
 LIVES: dict[str, list[Callable[[Team], None]]] = {
@@ -58,7 +58,7 @@ LIVES: dict[str, list[Callable[[Team], None]]] = {
     "resumed": [_submit, _end, _resume],
     "wider": [_submit, _wider],
     "cancelled at once": [_submit, _cancel_now],
-    "made again": [_submit, _lose_ray_job],
+    "made again": [_submit, _lose_ray_cluster],
 }
 
 

@@ -86,21 +86,25 @@ class Cluster:
     keeps_disk: bool = False
     heads: int = 0
     address: str = ""
-    dashboard: str = ""
 
     def __post_init__(self) -> None:
         self._scratch = Path(tempfile.mkdtemp(prefix="tpr-", dir="/tmp"))  # Ray's sockets have short names or none
         self.submitted = self.root / "submitted"
 
-    def start_head(self, *, dashboard: bool = False) -> None:
-        """Starts a head; with a disk of its own, as a new pod has without a claim, unless `keeps_disk`."""
+    def start_head(self, *, controller: bool = False) -> None:
+        """Starts a head; with a disk of its own, as a new pod has without a claim, unless `keeps_disk`.
+
+        With `controller` that starts first, as in a pod, and waits for the head.
+        """
         self.heads += 1
-        port, page = _free_port(), _free_port()
-        self.address, self.dashboard = f"127.0.0.1:{port}", f"127.0.0.1:{page}"
+        port = _free_port()
+        self.address = f"127.0.0.1:{port}"
+        if controller:
+            self.start_controller()
+            wait_until(lambda: "does not answer yet" in self.said(), "the controller waits for the head")
         command = ["--head", f"--port={port}", "--num-cpus=0", f"--temp-dir={self._scratch}/{self.heads}"]
-        command += [f"--include-dashboard={str(dashboard).lower()}", f"--dashboard-port={page}"]
-        # Else it is the same for every Ray of this machine, and the one that comes second takes no jobs.
-        command += [f"--dashboard-agent-listen-port={_free_port()}"]
+        # The agent's port is else the same for every Ray of this machine.
+        command += ["--include-dashboard=false", f"--dashboard-agent-listen-port={_free_port()}"]
         self.head = self._ray(command, self.home)
         wait_until(lambda: _answers(port), "Ray's head answers")
 
@@ -136,12 +140,12 @@ class Cluster:
         (self.submitted / "code" / "code.tar.gz").write_bytes(plan.pack.data)
 
     def command(self) -> list[str]:
-        """What Ray runs on the head."""
+        """What the container beside the head runs."""
         module = [sys.executable, "-m", "trialplane.controller"]
         return [*module, "--run-dir", str(self.run.root), "--submitted", str(self.submitted)]
 
     def environment(self) -> dict[str, str]:
-        """What the head's container has."""
+        """What that container has."""
         own = {env.HOME: str(self.home), env.LEDGER: self.ledger, env.MLFLOW_TRACKING_URI: self.mlflow}
         return {**os.environ, **ENVIRONMENT, **own, env.STATUS: "127.0.0.1:0"}
 
@@ -180,13 +184,9 @@ class Cluster:
         home.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, str(RAY), "start", "--block", "--disable-usage-stats", *arguments]
         command += ["--node-ip-address=127.0.0.1", f"--object-store-memory={80 << 20}", "--include-log-monitor=false"]
-        environment = {**os.environ, **ENVIRONMENT, **self._of_head(home), env.HOME: str(home)}
+        environment = {**os.environ, **ENVIRONMENT, env.HOME: str(home)}
         with (home / "ray.log").open("ab") as log:
             return subprocess.Popen(command, env=environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
-
-    def _of_head(self, home: Path) -> Mapping[str, str]:
-        """A head's container has what the controller needs; Ray hands it on to its jobs."""
-        return self.environment() if home == self.home else {}
 
 
 def make_plan(folder: Path, spec: Mapping[str, Any], code: str) -> Plan:

@@ -172,8 +172,7 @@ def test_a_study_survives_the_loss_of_a_worker_and_of_heads_with_and_without_the
     cluster.kill_head()
 
     (stages / "1").touch()
-    cluster.start_head()
-    cluster.start_controller()
+    cluster.start_head(controller=True)
     cluster.start_worker("worker-4")
     wait_until(lambda: study.ended() >= 2 * STAGE and next_is_held(2), "the study goes on with a new head")
     wait_until(lambda: study.whole() == set(range(2 * STAGE)), "MLflow has everything, also of the head before")

@@ -17,7 +17,6 @@ _MOST_DIGITS = 9  # of a trial's number; Python parses at most 4,300
 @click.argument("trial", type=click.IntRange(0), required=False)
 @click.option("--follow", "-f", is_flag=True, help="Follow the log until the run, or the trial, has ended.")
 @click.option("--controller", is_flag=True, help="The controller's log; for a study the default without a TRIAL.")
-@click.option("--submitter", is_flag=True, help="On a cluster: the log of the pod that starts the controller.")
 @click.option("--worker", type=click.IntRange(0), help="Of a collection: the log of this worker in iteration TRIAL.")
 @click.option("--attempt", type=click.IntRange(1), help="Attempt of the trial; default: the newest.")
 def logs_command(
@@ -26,7 +25,6 @@ def logs_command(
     trial: int | None,
     follow: bool,
     controller: bool,
-    submitter: bool,
     worker: int | None,
     attempt: int | None,
 ) -> None:
@@ -37,21 +35,16 @@ def logs_command(
     """
     if trial is None and run is not None and run.isdecimal() and len(run) <= _MOST_DIGITS:
         trial, run = int(run), None
-    for flag, given in (("--submitter", submitter), ("--controller", controller)):
-        if given and trial is not None:
-            raise click.UsageError(f"{flag} takes no TRIAL")
-        if given and attempt is not None:
-            raise click.UsageError(f"{flag} takes no --attempt")
-    if submitter and controller:
-        raise click.UsageError("--submitter and --controller are two logs; choose one")
+    if controller and trial is not None:
+        raise click.UsageError("--controller takes no TRIAL")
+    if controller and attempt is not None:
+        raise click.UsageError("--controller takes no --attempt")
     if worker is not None and trial is None:
         raise click.UsageError("--worker needs a TRIAL, which is the iteration: platform logs RUN 3 --worker 2")
     if worker is not None and attempt is not None:
         raise click.UsageError("--worker takes no --attempt: all of its processes in an iteration write to one log")
     handle = names.find_run(run, place)
-    if submitter:
-        lines = handle.submitter_log(follow=follow)
-    elif worker is not None and trial is not None:
+    if worker is not None and trial is not None:
         lines = kinds.of(handle.job).worker_logs(handle, trial, worker, follow=follow)
     elif controller or trial == 0:  # which every run has, even one whose status is damaged
         lines = handle.logs(trial, attempt, follow=follow)

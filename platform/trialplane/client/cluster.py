@@ -188,15 +188,17 @@ class Cluster:
         made: dict[str, Any] = self._checked(self.call("POST", self._path(kind), body=thing), "create", kind).json()
         return made
 
-    def delete(self, kind: Kind, name: str, *, now: bool = False) -> bool:
+    def delete(self, kind: Kind, name: str, *, now: bool = False, foreground: bool = False) -> bool:
         """Deletes an object, and in the background what it owns; False when there was none.
 
         Args:
             kind: of the objects.
             name: of it.
             now: without a grace period for its processes.
+            foreground: it stays, being deleted, until what it owns is gone.
         """
-        body: dict[str, Any] = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Background"}
+        policy = "Foreground" if foreground else "Background"
+        body: dict[str, Any] = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": policy}
         if now:
             body["gracePeriodSeconds"] = 0
         answer = self.call("DELETE", self._path(kind, name), body=body)
@@ -260,7 +262,7 @@ class Cluster:
         Args:
             answer: of `call` or `service`.
             verb: of RBAC: get, list, create, …
-            what: of RBAC: rayjobs, services/proxy, …
+            what: of RBAC: rayclusters, services/proxy, …
         """
         return self._refused(answer, verb, what)
 

@@ -26,7 +26,7 @@ RUNS = "kind Run"
 OPERATOR = "app.kubernetes.io/name=kuberay-operator"
 _OLDEST_KUBERNETES = (1, 30)  # ValidatingAdmissionPolicy is generally available since
 _OLDEST_KUBERAY = (1, 6)
-_NEWER_FIELD = "preRunningDeadlineSeconds"  # of RayJob, since KubeRay 1.6
+_NEWER_FIELD = "enableK8sTokenAuth"  # of RayCluster, since KubeRay 1.6
 _INSTALL_KUBERAY = (
     "an administrator of the cluster installs KubeRay 1.6 or newer once: `helm install kuberay-operator "
     "kuberay-operator --namespace kuberay-system --create-namespace`"
@@ -56,15 +56,14 @@ def resources(api: Answer, schema: Answer) -> Finding:
     """
     check = "KubeRay's kinds"
     have = {one["name"] for one in api.json().get("resources", [])} if api.ok else set()
-    missing = {"rayjobs", "rayclusters"} - have
-    if missing:
-        return findings.failed(check, f"the API server does not know {' and '.join(sorted(missing))}", _INSTALL_KUBERAY)
+    if "rayclusters" not in have:
+        return findings.failed(check, "the API server does not know rayclusters", _INSTALL_KUBERAY)
     if schema.ok and _NEWER_FIELD.encode() not in schema.data:
         cure = (
             "Helm never upgrades them: `helm show crds` of KubeRay's chart, 1.6 or newer, into `kubectl apply --server-side`"
         )
-        return findings.failed(check, f"they are from a KubeRay before 1.6: RayJob has no {_NEWER_FIELD}", cure)
-    return findings.passed(check, "rayjobs and rayclusters, of 1.6 or newer")
+        return findings.failed(check, f"they are from a KubeRay before 1.6: RayCluster has no {_NEWER_FIELD}", cure)
+    return findings.passed(check, "rayclusters, of 1.6 or newer")
 
 
 def runs(api: Answer) -> Finding:
@@ -163,8 +162,8 @@ def room(site: Site, plan: Plan, nodes: Sequence[Thing] | None, quotas: Sequence
     job, need = plan.job, probed(plan).resources
     wanted = f"a trial with {need.cpus:g} CPU, {need.memory} and {need.gpus} GPU"
     groups = [{"template": pods.trial(plan, site, role)} for role in job.roles()]
-    head = {"template": pods.controller(plan, site)}
-    ray_job = {"metadata": {}, "spec": {"rayClusterSpec": {"headGroupSpec": head, "workerGroupSpecs": groups}}}
+    head = {"template": pods.head(plan, site)}
+    ray_cluster = {"metadata": {}, "spec": {"headGroupSpec": head, "workerGroupSpecs": groups}}
     for check, seen, unread in (
         ("nodes", preflight.Seen(nodes=nodes), nodes is None),
         ("quota", preflight.Seen(nodes=(), quotas=quotas), quotas is None),
@@ -173,7 +172,7 @@ def room(site: Site, plan: Plan, nodes: Sequence[Thing] | None, quotas: Sequence
             cure = "ask an administrator of the cluster; `platform status` of a run shows when it finds no room"
             yield findings.warned(check, "you may not list them", cure)
             continue
-        issues, warnings = preflight.check(job, ray_job, seen)
+        issues, warnings = preflight.check(job, ray_cluster, seen)
         if issues or (warnings and need.gpus and check == "nodes"):
             cure = (
                 "add or enlarge nodes (GPUs: install their device plugin), or raise the quota; "

@@ -16,7 +16,6 @@ class Kind:
 
 
 RUN = Kind("trialplane.io", "v1alpha1", "runs")
-RAY_JOB = Kind("ray.io", "v1", "rayjobs")
 RAY_CLUSTER = Kind("ray.io", "v1", "rayclusters")
 CONFIG_MAP = Kind("", "v1", "configmaps")
 SECRET = Kind("", "v1", "secrets")
@@ -32,4 +31,4 @@ LOCAL_QUEUE = Kind("kueue.x-k8s.io", "v1beta1", "localqueues")
 WORKLOAD = Kind("kueue.x-k8s.io", "v1beta1", "workloads")
 LEASE = Kind("coordination.k8s.io", "v1", "leases")
 # For `apply`, by the `kind` of an object.
-APPLIED = {"Run": RUN, "RayJob": RAY_JOB, "ConfigMap": CONFIG_MAP, "Secret": SECRET, "Service": SERVICE, "Pod": POD}
+APPLIED = {"Run": RUN, "ConfigMap": CONFIG_MAP, "Secret": SECRET, "Service": SERVICE, "Pod": POD}

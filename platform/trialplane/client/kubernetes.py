@@ -13,14 +13,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from trialplane.client import changes as changing
-from trialplane.client import kinds, phases, preflight, remote_log, results, standing, target
+from trialplane.client import kinds, metadata, preflight, remote_log, results, standing, target
 from trialplane.client.cluster import Cluster
 from trialplane.client.gateway import Gateway
 from trialplane.client.objects import Objects, Run, Submission
 from trialplane.client.standing import View
 from trialplane.client.target import Log, Observed, Place
 from trialplane.errors import InputError, Issue, RunDamaged, TargetError
-from trialplane.plan import rayjob, saving
+from trialplane.plan import raycluster, saving
 from trialplane.plan import run as runs
 from trialplane.plan.pack import Pack
 from trialplane.plan.plan import Plan, Provenance
@@ -80,7 +80,7 @@ class KubernetesTarget:
         if job is None:
             return [], []
         plan = Plan("check", job, Pack(b"", "", ()), Provenance("", "", ""))
-        ray_job = rayjob.rayjob(plan, site)
+        ray_cluster = raycluster.raycluster(plan, site)
         # What an ordinary user of a namespace may not read is not checked; the run's status shows later why it waits.
         read = self._allowed
         named = job.cluster.priority_class or site.priority_class
@@ -91,7 +91,7 @@ class KubernetesTarget:
             priority_classes=_names(read(kinds.PRIORITY_CLASS)) if named else None,
             queues=_names(read(kinds.LOCAL_QUEUE)) if queue else None,
         )
-        issues, warnings = preflight.check(job, ray_job, seen)
+        issues, warnings = preflight.check(job, ray_cluster, seen)
         issues += [*preflight.data(job, site.data.claim), *preflight.shards(job, bool(site.checkpoints.claim))]
         return issues, [*warnings, *saving.warnings(job, site.checkpoints)]
 
@@ -168,8 +168,6 @@ class KubernetesTarget:
     def log(self, run: str, which: Log, follow: bool) -> Iterator[str]:
         """See `Target`."""
         self._known(run)
-        if which.submitter:
-            return remote_log.of_submitter(self.objects, run, follow)
         found = remote_log.kept(self.gateway, run, which)
         if follow and (not isinstance(found, str) or self.is_active(run)):
             return remote_log.followed(self.gateway, run, which, lambda: self.is_active(run))
@@ -179,11 +177,9 @@ class KubernetesTarget:
             what = self.job(run).noun
             shows = f"`platform results {run}` shows the {what}s"
             raise InputError(f"there is no log of {what} {which.trial} of {run} (yet): {found}; {shows}")
-        # No volume keeps it, or there never was one: use the submitter's copy, or else the head pod's output.
-        for role in (names.SUBMITTER, names.CONTROLLER):
-            lines = remote_log.of_pod(self.objects, run, role, follow)
-            if lines is not None:
-                return lines
+        # No volume keeps it, or it could not begin one: what its container has printed.
+        if (lines := remote_log.of_controller(self.objects, run, follow)) is not None:
+            return lines
         reason = self._status(self._known(run)).reason
         raise InputError(f"the controller of {run} has no log yet: {reason or found}")
 
@@ -301,7 +297,7 @@ class KubernetesTarget:
             return None if thing is None else View(thing, None, False, "", desired)
         status, alive, recorded = found
         killed = not alive and status.started is not None and status.ended is None
-        has_pods = thing is None and not alive and any(not phases.is_deleted(pod) for pod in self.objects.pods(run))
+        has_pods = thing is None and not alive and any(not metadata.is_deleted(pod) for pod in self.objects.pods(run))
         return View(
             thing, self._recounted(status) if killed else status, alive, "", desired if thing else recorded, has_pods
         )

@@ -181,8 +181,6 @@ class LocalTarget:
     def log(self, run: str, which: Log, follow: bool) -> Iterator[str]:
         """See `Target`."""
         files, trial, worker = self._find(run), which.trial, which.worker
-        if which.submitter:
-            raise InputError(f"a run on this machine has no submitter; `platform logs {run}` is its controller's log")
         if trial is None:
             file = files.controller_log
             growing = lambda: self.is_active(run)  # noqa: E731

@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from trialplane import errors
-from trialplane.client import kinds, phases, refusal
+from trialplane.client import kinds, metadata, refusal
 from trialplane.client.cluster import Cluster
 from trialplane.errors import InputError, RunExists, TargetError
 from trialplane.plan import pack as packing
@@ -73,7 +73,7 @@ class Run:
     @property
     def created(self) -> float:
         """When it was made, in seconds since the epoch."""
-        return phases.created(self.thing)
+        return metadata.created(self.thing)
 
     @property
     def submitted(self) -> float:
@@ -85,7 +85,7 @@ class Run:
     @property
     def is_deleted(self) -> bool:
         """Whether it is being deleted."""
-        return phases.is_deleted(self.thing)
+        return metadata.is_deleted(self.thing)
 
     @property
     def is_seen(self) -> bool:
@@ -205,7 +205,7 @@ class Objects:
             TargetError: that takes too long.
         """
         deadline = time.monotonic() + PATIENCE
-        while left := [pod for pod in self.pods(name) if not phases.is_deleted(pod)]:
+        while left := [pod for pod in self.pods(name) if not metadata.is_deleted(pod)]:
             if time.monotonic() > deadline:
                 raise TargetError(
                     f"{errors.counted(len(left), 'pod')} of {name} in {self.cluster.place} did not begin to end within "
@@ -228,7 +228,7 @@ class Objects:
     def pods(self, run: str, role: str = "") -> list[dict[str, Any]]:
         """The pods of a run, or those of one role, the newest first."""
         selector = f"{names.RUN}={run}" + (f",{names.ROLE}={role}" if role else "")
-        return sorted(self.cluster.list(kinds.POD, selector=selector), key=phases.created, reverse=True)
+        return sorted(self.cluster.list(kinds.POD, selector=selector), key=metadata.created, reverse=True)
 
     def trial_pods(self, run: str, role: str) -> list[str]:
         """Names of the pods of one of a run's roles that are not being removed, the newest first."""

@@ -45,22 +45,22 @@ class Seen:
     queues: frozenset[str] | None = None
 
 
-def check(job: Job, ray_job: Thing, seen: Seen) -> tuple[list[Issue], list[str]]:
+def check(job: Job, ray_cluster: Thing, seen: Seen) -> tuple[list[Issue], list[str]]:
     """Issues that prevent a run, and warnings.
 
     Args:
         job: the resolved job.
-        ray_job: its manifest.
+        ray_cluster: its manifest.
         seen: what the cluster has.
     """
-    issues, warnings = _nodes(job, ray_job, seen.nodes)
-    more, notes = _quota(job, ray_job, seen.quotas)
+    issues, warnings = _nodes(job, ray_cluster, seen.nodes)
+    more, notes = _quota(job, ray_cluster, seen.quotas)
     issues += more
-    named = _priority_class(ray_job)
+    named = _priority_class(ray_cluster)
     if named and seen.priority_classes is not None and named not in seen.priority_classes:
         have = ", ".join(sorted(seen.priority_classes))
         issues.append(Issue(("cluster", "priority_class"), f"there is no PriorityClass {named}; there are: {have}"))
-    queue = ((ray_job["metadata"].get("labels")) or {}).get("kueue.x-k8s.io/queue-name")
+    queue = ((ray_cluster["metadata"].get("labels")) or {}).get("kueue.x-k8s.io/queue-name")
     if queue and seen.queues is not None and queue not in seen.queues:
         have = f"there are: {', '.join(sorted(seen.queues))}" if seen.queues else "there is none (is Kueue installed?)"
         issues.append(Issue(("cluster", "queue"), f"there is no LocalQueue {queue} in the namespace; {have}"))
@@ -116,9 +116,10 @@ def amount(text: Any) -> decimal.Decimal:
 
 
 def requests(pod: Thing) -> dict[str, decimal.Decimal]:
-    """The requests of a pod (template): the sum of its containers; a limit alone counts as a request."""
+    """The requests of a pod (template): the sum of its containers and sidecars; a limit alone counts as a request."""
     total: dict[str, decimal.Decimal] = {}
-    for container in pod["spec"]["containers"]:
+    sidecars = [one for one in pod["spec"].get("initContainers") or [] if one.get("restartPolicy") == "Always"]
+    for container in [*pod["spec"]["containers"], *sidecars]:
         resources = container.get("resources") or {}
         requested = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
         for name, value in requested.items():
@@ -126,7 +127,7 @@ def requests(pod: Thing) -> dict[str, decimal.Decimal]:
     return total
 
 
-def _nodes(job: Job, ray_job: Thing, nodes: Sequence[Thing] | None) -> tuple[list[Issue], list[str]]:
+def _nodes(job: Job, ray_cluster: Thing, nodes: Sequence[Thing] | None) -> tuple[list[Issue], list[str]]:
     if nodes is None:
         if any(role.resources.gpus for role in job.roles()):
             return [], ["nodes may not be listed, so it was not checked whether one has the GPUs of a trial"]
@@ -134,7 +135,7 @@ def _nodes(job: Job, ray_job: Thing, nodes: Sequence[Thing] | None) -> tuple[lis
     issues: list[Issue] = []
     warnings: list[str] = []
     looked: list[tuple[Resources, Cluster]] = []  # identical roles have one issue
-    for role, group in _groups(job, ray_job):
+    for role, group in _groups(job, ray_cluster):
         if (role.resources, role.cluster) in looked:
             continue
         looked.append((role.resources, role.cluster))
@@ -183,12 +184,12 @@ def _room(node: Thing, requested: Mapping[str, decimal.Decimal]) -> int:
     return min((int(amount(has.get(name, 0)) / needed) for name, needed in requested.items() if needed), default=0)
 
 
-def _quota(job: Job, ray_job: Thing, quotas: Sequence[Thing] | None) -> tuple[list[Issue], list[str]]:
+def _quota(job: Job, ray_cluster: Thing, quotas: Sequence[Thing] | None) -> tuple[list[Issue], list[str]]:
     """One replica of each role must fit the whole quota; all of them should fit the rest of it."""
     issues: list[Issue] = []
     warnings: list[str] = []
-    head = requests(ray_job["spec"]["rayClusterSpec"]["headGroupSpec"]["template"])
-    roles = [(role, requests(group["template"])) for role, group in _groups(job, ray_job)]
+    head = requests(ray_cluster["spec"]["headGroupSpec"]["template"])
+    roles = [(role, requests(group["template"])) for role, group in _groups(job, ray_cluster)]
     who = ", ".join(role.title if role.replicas == 1 else f"one {role.name}" for role, _ in roles)
     for quota in quotas or []:
         name = quota["metadata"]["name"]
@@ -198,8 +199,8 @@ def _quota(job: Job, ray_job: Thing, quotas: Sequence[Thing] | None) -> tuple[li
             what = key.removeprefix("requests.")
             of_head = head.get(what, decimal.Decimal(0))
             needs = [(role, pod.get(what, decimal.Decimal(0))) for role, pod in roles]
-            if key == "pods":  # the head's and the submitter's, and one for each node
-                of_head, needs = decimal.Decimal(2), [(role, decimal.Decimal(1)) for role, _ in roles]
+            if key == "pods":  # the head's, and one for each node
+                of_head, needs = decimal.Decimal(1), [(role, decimal.Decimal(1)) for role, _ in roles]
             elif key.startswith("limits.") or not any(each for _, each in needs):
                 continue
             whole, left = amount(limit), amount(limit) - amount(used.get(key, 0))
@@ -229,13 +230,13 @@ def _fewer(job: Job, needs: Sequence[tuple[Role, decimal.Decimal]], left: decima
     return f"{some}; the others wait ({job.width_option} {max(fit, 1)})"
 
 
-def _groups(job: Job, ray_job: Thing) -> Iterator[tuple[Role, Thing]]:
+def _groups(job: Job, ray_cluster: Thing) -> Iterator[tuple[Role, Thing]]:
     """The roles of a job, each with its worker group."""
-    yield from zip(job.roles(), ray_job["spec"]["rayClusterSpec"]["workerGroupSpecs"], strict=True)
+    yield from zip(job.roles(), ray_cluster["spec"]["workerGroupSpecs"], strict=True)
 
 
-def _priority_class(ray_job: Thing) -> str:
-    head = ray_job["spec"]["rayClusterSpec"]["headGroupSpec"]
+def _priority_class(ray_cluster: Thing) -> str:
+    head = ray_cluster["spec"]["headGroupSpec"]
     return str(head["template"]["spec"].get("priorityClassName") or "")
 
 

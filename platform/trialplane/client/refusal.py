@@ -15,7 +15,7 @@ from trialplane.errors import InputError, TargetError, TrialplaneError
 
 INSTALL = "helm install trialplane charts/platform"
 _RUNS = "runs.trialplane.io"
-_RAY = ("rayjobs.ray.io", "rayclusters.ray.io")
+_RAY = "rayclusters.ray.io"
 # All that an API server says of a JSON patch whose test failed.
 _UNTESTED = "the server rejected our request due to an error in our request"
 _WHO = re.compile(r'User "([^"]+)"')
@@ -36,7 +36,7 @@ def explain(status: int, data: bytes, verb: str, what: str, namespace: str, cont
         status: of HTTP.
         data: the body.
         verb: the attempted verb of RBAC: get, list, patch, …
-        what: its resource: rayjobs.ray.io, pods/log, …
+        what: its resource: rayclusters.ray.io, pods/log, …
         namespace: where.
         context: of the kubeconfig.
     """
@@ -52,7 +52,7 @@ def explain(status: int, data: bytes, verb: str, what: str, namespace: str, cont
         return TargetError(_forbidden(message, verb, what, namespace, context))
     if status == 403 or (status == 422 and _POLICY.search(message)):
         return InputError(f"{place} refuses the request: {denial(message)}")
-    if status == 404 and what in _RAY and not is_about_an_object(data):
+    if status == 404 and what == _RAY and not is_about_an_object(data):
         return TargetError(
             f"the cluster {context} does not know {what}: the KubeRay operator (1.6 or newer) is not installed; a "
             "cluster administrator installs it: `helm install kuberay-operator kuberay-operator --namespace kuberay-system`"

@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator
 from trialplane.client.gateway import Gateway, Piece
 from trialplane.client.objects import Objects
 from trialplane.client.target import Log
-from trialplane.errors import InputError, TargetError
+from trialplane.errors import TargetError
 from trialplane.wire import cluster as names
 
 _PAUSE = 1.0
+_STATES = ("state", "lastState")  # of a container
 
 
 def kept(gateway: Gateway, run: str, which: Log) -> Iterator[str] | str:
@@ -73,26 +74,14 @@ def followed(
         yield text.decode(errors="replace")
 
 
-def of_pod(objects: Objects, run: str, role: str, follow: bool) -> Iterator[str] | None:
-    """The log of the newest pod of a role, or None when there is none that has started."""
-    for pod in objects.pods(run, role):
-        statuses = (pod.get("status") or {}).get("containerStatuses") or []
-        if any((one.get("state") or {}).keys() & {"running", "terminated"} for one in statuses):
-            container = pod["spec"]["containers"][0]["name"]
-            return objects.cluster.pod_log(pod["metadata"]["name"], container=container, follow=follow)
-    return None
+def of_controller(objects: Objects, run: str, follow: bool) -> Iterator[str] | None:
+    """The log of the controller's container in the newest head pod, or None when there is none that has started.
 
-
-def of_submitter(objects: Objects, run: str, follow: bool) -> Iterator[str]:
-    """The log of the pod that hands the controller to Ray.
-
-    Raises:
-        InputError: there is no such pod, or it has not started.
+    Of one that was restarted because it had ended it is the log of its newest life; the gateway's has all.
     """
-    found = of_pod(objects, run, names.SUBMITTER, follow)
-    if found is None:
-        raise InputError(
-            f"there is no submitter's pod of {run}: it starts when the controller's pod is ready, and is removed with the "
-            f"RayJob when the run has ended; `platform status {run}` shows the state of the run"
-        )
-    return found
+    for pod in objects.pods(run, names.CONTROLLER):
+        statuses = (pod.get("status") or {}).get("initContainerStatuses") or []
+        lives = [one.get(state) or {} for one in statuses if one.get("name") == names.CONTROLLER for state in _STATES]
+        if any(life.keys() & {"running", "terminated"} for life in lives):
+            return objects.cluster.pod_log(pod["metadata"]["name"], container=names.CONTROLLER, follow=follow)
+    return None

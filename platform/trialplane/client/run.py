@@ -332,10 +332,6 @@ class RunHandle:
         with contextlib.suppress(RunNotFound):  # it had never started
             self.target.remove(self.name, forget=True)
 
-    def submitter_log(self, *, follow: bool = False) -> Iterator[str]:
-        """Lines that the place itself logged while it started the controller."""
-        return self.target.log(self.name, Log(submitter=True), follow)
-
     def resume(self, *, changes: Mapping[str, Any] | None = None, sets: Sequence[str] = ()) -> None:
         """Continues a run that stopped, with `changes` (dotted field → value) of its length or width.
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import time
 
-from trialplane.client import phases
+from trialplane.client import metadata
 from trialplane.client.objects import Run
 from trialplane.plan import plan as planning
 from trialplane.wire import cluster as names
@@ -64,7 +64,7 @@ class View:
             and self.run.is_started
             and self.run.state in _UNENDED
             and self.status.state not in _UNENDED
-            and self.status.updated >= (phases.moment(self.run.status.started) or self.run.created)
+            and self.status.updated >= (metadata.moment(self.run.status.started) or self.run.created)
         )
 
     @property
@@ -107,7 +107,7 @@ def status(view: View, operator: str) -> RunStatus:
         return _idle(base, RunState.PENDING, _joined(reported.reason or doing, view.away))
     if recorded is not None and recorded.state is state:
         return recorded
-    return _idle(base, state, _joined(reported.reason, view.away), phases.moment(reported.since))
+    return _idle(base, state, _joined(reported.reason, view.away), metadata.moment(reported.since))
 
 
 def _unseen(run: Run, operator: str) -> str:

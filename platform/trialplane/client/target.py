@@ -62,13 +62,11 @@ class Log:
         trial: the log of this trial.
         attempt: of the trial; the newest when None.
         worker: of a collection, in the iteration `trial`; all its processes append to one log.
-        submitter: the log of the place itself while it started the controller.
     """
 
     trial: int | None = None
     attempt: int | None = None
     worker: int | None = None
-    submitter: bool = False
 
 
 class Target(Protocol):

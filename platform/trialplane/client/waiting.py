@@ -14,33 +14,33 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from trialplane import errors
-from trialplane.client import phases, refusal
+from trialplane.client import metadata, refusal
 from trialplane.wire import cluster as names
 
 Thing = Mapping[str, Any]
 
-PATIENCE = 20.0  # seconds within which a running operator handles a new RayJob
+PATIENCE = 20.0  # seconds within which a running operator handles a new RayCluster
 _NO_IMAGE = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable"})
 _NO_CONTAINER = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
 _REFUSED = frozenset(
     {
-        "FailedToCreateHeadPod",  # of the RayCluster
+        "FailedToCreateHeadPod",
         "FailedToCreateWorkerPod",
-        "FailedToCreateRayCluster",  # of the RayJob
-        "FailedToCreateRayJobSubmitter",
         "FailedToCreateService",
-        "FailedCreate",  # of the submitter's Job, and of everything else that creates pods
-        "InvalidRayJobSpec",
+        "FailedToCreateServiceAccount",  # of the autoscaler, with a role
+        "FailedToCreateRole",
+        "FailedToCreateRoleBinding",
+        "InvalidRayClusterMetadata",
         "InvalidRayClusterSpec",
+        "InvalidRayClusterStatus",
         "AutoscalerServiceAccountNotFound",
     }
 )
-# Objects created after the head pod, besides trial pods.
-_AFTER_HEAD = frozenset({"FailedToCreateRayJobSubmitter", "FailedToCreateService", "FailedCreate"})
 _NO_VOLUME = frozenset({"FailedMount", "FailedAttachVolume", "FailedMapVolume"})
 # The scheduler's remarks about resource claims and preemption, which are of no use here.
 _TAIL = re.compile(r"\.? *(?:not found|no new claims to deallocate)?[ ,.]*(?:preemption:.*)?$", re.DOTALL)
 _WANT = re.compile(r"Insufficient ([\w./-]+)")
+_LONGEST = 400  # characters of a container's last message, which may be the end of its log
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,25 +57,30 @@ class Wait:
 
 
 def reason(
-    ray_job: Thing, pods: Sequence[Thing], events: Iterable[Thing], workload: Thing | None = None, now: float | None = None
+    ray_cluster: Thing,
+    pods: Sequence[Thing],
+    events: Iterable[Thing],
+    workload: Thing | None = None,
+    now: float | None = None,
 ) -> str:
     """The reason why a run has not started, or why some of its trial pods have not; "" when nothing is missing.
 
     Args:
-        ray_job: the run's.
+        ray_cluster: the run's.
         pods: of the run, of every role.
         events: of the namespace, in any order.
-        workload: Kueue's object for the RayJob, if there is one.
+        workload: Kueue's object for the RayCluster, if there is one.
         now: seconds since the epoch.
     """
-    run = str(ray_job["metadata"]["name"])
+    run = str(ray_cluster["metadata"]["name"])
     living = [pod for pod in pods if not pod["metadata"].get("deletionTimestamp")]
     # Events of an earlier run of that name do not count.
-    mine = sorted((one for one in events if _is_about(one, run) and _happened(one) >= phases.created(ray_job)), key=_when)
-    if (ray_job.get("spec") or {}).get("suspend"):
+    made = metadata.created(ray_cluster)
+    mine = sorted((one for one in events if _is_about(one, run) and _happened(one) >= made), key=_when)
+    if (ray_cluster.get("spec") or {}).get("suspend"):
         return _queued(run, workload)
-    age = (time.time() if now is None else now) - phases.created(ray_job)
-    if not (ray_job.get("status") or {}).get("jobDeploymentStatus") and not living:
+    age = (time.time() if now is None else now) - made
+    if not ray_cluster.get("status") and not living:
         refused = _refusal(mine, "")
         if refused:
             return refused
@@ -85,7 +90,7 @@ def reason(
                 "`kubectl get pods -A -l app.kubernetes.io/name=kuberay-operator`"
             )
         return "KubeRay is about to create its pods"
-    return _pods(run, ray_job, living, mine)
+    return _pods(run, ray_cluster, living, mine)
 
 
 def blocked(pod: Thing, events: Iterable[Thing] = ()) -> Wait | None:
@@ -105,49 +110,34 @@ def blocked(pod: Thing, events: Iterable[Thing] = ()) -> Wait | None:
     containers = [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
     for container in containers:
         found = _container(container)
-        if found is not None:
+        if found is None:
+            continue
+        if container.get("name") != names.CONTROLLER or not _has_run(container):
             return found
+        run = (pod["metadata"].get("labels") or {}).get(names.RUN, "RUN")
+        return Wait(f"has a controller that {found.text}; `platform logs {run} --controller` shows its log", found.stuck)
     if status.get("phase") == "Pending":
         return _starting(mine)
     return None
 
 
-def _pods(run: str, ray_job: Thing, pods: Sequence[Thing], events: Sequence[Thing]) -> str:
-    """Reasons in the order in which pods are needed: head, submitter, workers."""
-    heads, submitters, trials = ([pod for pod in pods if _role(pod) == role] for role in _ROLES_IN_ORDER)
+def _pods(run: str, ray_cluster: Thing, pods: Sequence[Thing], events: Sequence[Thing]) -> str:
+    """Reasons in the order in which pods are needed: the head's, then the trials'."""
+    heads, trials = ([pod for pod in pods if _role(pod) == role] for role in (names.CONTROLLER, names.TRIAL))
     if not heads:
-        # KubeRay may request a RayCluster again when its own view lags behind, and is then refused: "already exists".
-        is_made = bool((ray_job.get("status") or {}).get("rayClusterStatus"))
-        others = [event for event in events if not (is_made and event.get("reason") == "FailedToCreateRayCluster")]
-        return _refusal(events, "HeadPod") or _refusal(others, "") or "KubeRay is creating the controller's pod"
+        return _refusal(events, "HeadPod") or _refusal(events, "") or "KubeRay is creating the controller's pod"
     waits = [(head, wait) for head in heads if (wait := blocked(head, events))]
     if waits:
         head, wait = waits[0]
         text = f"the controller's pod {head['metadata']['name']} {wait.text}"
         # A refusal outlasts the start of the head; pods that are only starting are not reported yet.
-        more = _refusal(events, "WorkerPod") if len(trials) < _target(ray_job) else ""
+        more = _refusal(events, "WorkerPod") if len(trials) < _target(ray_cluster) else ""
         return f"{text}; trial pods: {more}" if more else text
-    parts = []
-    for submitter in sorted(submitters, key=phases.created)[-1:]:  # earlier ones have failed: the Job created another
-        wait_ = blocked(submitter, events)
-        if wait_:
-            again = "; another follows" if (submitter.get("status") or {}).get("phase") == "Failed" else ""
-            parts.append(f"the submitter's pod {submitter['metadata']['name']} {wait_.text}{again}")
-    if not submitters and (ray_job.get("status") or {}).get("jobDeploymentStatus") in ("Initializing", "Running"):
-        refused = _refusal([event for event in events if event.get("reason") in _AFTER_HEAD], "")
-        if refused:
-            parts.append(refused)
-    workers = _workers(ray_job, trials, events)
-    if workers:
-        parts.append(workers)
-    return "; ".join(parts)
+    return _workers(ray_cluster, trials, events)
 
 
-_ROLES_IN_ORDER = (names.CONTROLLER, names.SUBMITTER, names.TRIAL)
-
-
-def _workers(ray_job: Thing, pods: Sequence[Thing], events: Sequence[Thing]) -> str:
-    target = _target(ray_job)
+def _workers(ray_cluster: Thing, pods: Sequence[Thing], events: Sequence[Thing]) -> str:
+    target = _target(ray_cluster)
     waits = [wait for pod in pods if (wait := blocked(pod, events))]
     groups: dict[str, int] = {}
     for wait in sorted(waits, key=lambda wait: not wait.stuck):
@@ -156,25 +146,24 @@ def _workers(ray_job: Thing, pods: Sequence[Thing], events: Sequence[Thing]) -> 
     parts = [f"{count} of {total} trial pods: {'it' if count == 1 else 'each'} {text}" for text, count in groups.items()]
     missing = target - len(pods)
     if missing > 0:
-        refused = _refusal(events, "WorkerPod") or _condition(ray_job)
+        refused = _refusal(events, "WorkerPod") or _condition(ray_cluster)
         if refused:
             parts.insert(0, f"{missing} of {total} trial pods: {refused}")
     return "; ".join(parts[:2])
 
 
-def _target(ray_job: Thing) -> int:
+def _target(ray_cluster: Thing) -> int:
     """The number of worker pods that there should be."""
-    cluster = (ray_job.get("status") or {}).get("rayClusterStatus") or {}
-    if cluster.get("desiredWorkerReplicas") is not None:
-        return int(cluster["desiredWorkerReplicas"])
-    groups = (ray_job.get("spec") or {}).get("rayClusterSpec", {}).get("workerGroupSpecs") or []
+    status = ray_cluster.get("status") or {}
+    if status.get("desiredWorkerReplicas") is not None:
+        return int(status["desiredWorkerReplicas"])
+    groups = (ray_cluster.get("spec") or {}).get("workerGroupSpecs") or []
     return sum(int(group.get("replicas") or 0) for group in groups)
 
 
-def _condition(ray_job: Thing) -> str:
+def _condition(ray_cluster: Thing) -> str:
     """KubeRay's message about pods that it could not create."""
-    cluster = (ray_job.get("status") or {}).get("rayClusterStatus") or {}
-    for condition in cluster.get("conditions") or []:
+    for condition in (ray_cluster.get("status") or {}).get("conditions") or []:
         if condition.get("type") == "ReplicaFailure" and condition.get("status") == "True":
             return f"refused: {refusal.denial(str(condition.get('message', '')))}"
     return ""
@@ -190,7 +179,7 @@ def _refusal(events: Sequence[Thing], about: str) -> str:
 
 def _queued(run: str, workload: Thing | None) -> str:
     if workload is None:
-        return f"it is suspended: `kubectl get rayjob {run} -o yaml` shows by whom; Kueue has no workload for it"
+        return f"it is suspended: `kubectl get raycluster {run} -o yaml` shows by whom; Kueue has no workload for it"
     conditions = {one["type"]: one for one in (workload.get("status") or {}).get("conditions") or []}
     queue = (workload.get("spec") or {}).get("queueName", "")
     evicted = conditions.get("Evicted") or {}
@@ -230,11 +219,22 @@ def _container(container: Thing) -> Wait | None:
     if why == "CrashLoopBackOff":
         last = (container.get("lastState") or {}).get("terminated") or {}
         often = errors.counted(container.get("restartCount", 0), "time")
-        text = f"keeps ending, {often} so far, last {_ending(last)}"
-        return Wait(_joined(text, last.get("message")), True)
+        text = _joined(f"keeps ending, {often} so far, last {_ending(last)}", _end_of(str(last.get("message") or "")))
+        return Wait(text, True)
     if ended and ended.get("exitCode"):
-        return Wait(_joined(f"ended {_ending(ended)}", ended.get("message")), True)
+        return Wait(_joined(f"ended {_ending(ended)}", _end_of(str(ended.get("message") or ""))), True)
     return None
+
+
+def _has_run(container: Thing) -> bool:
+    """Whether a container has a log: it has ended at least once."""
+    return any((container.get(state) or {}).get("terminated") for state in ("state", "lastState"))
+
+
+def _end_of(message: str) -> str:
+    """A container's last message in one line, of a long one the end."""
+    text = " ".join(message.split())
+    return text if len(text) <= _LONGEST else f"…{text[-_LONGEST:]}"
 
 
 def _cause(message: str, image: str) -> str:
@@ -267,9 +267,11 @@ def _ending(terminated: Thing) -> str:
 
 def _amount(pod: Thing, want: str) -> str:
     """How much of a resource a pod requests, if only one container requests it."""
+    spec = pod.get("spec") or {}
+    sidecars = [one for one in spec.get("initContainers") or [] if one.get("restartPolicy") == "Always"]
     found = [
         asked
-        for container in (pod.get("spec") or {}).get("containers") or []
+        for container in [*(spec.get("containers") or []), *sidecars]
         if (asked := ((container.get("resources") or {}).get("requests") or {}).get(want))
     ]
     return str(found[0]) if len(found) == 1 else ""
@@ -299,7 +301,7 @@ def _when(event: Thing) -> str:
 
 def _happened(event: Thing) -> float:
     """When an event was last seen, in seconds since the epoch; infinite if it has no time."""
-    return phases.moment(_when(event)) or math.inf
+    return metadata.moment(_when(event)) or math.inf
 
 
 def _joined(text: str, message: Any) -> str:

@@ -4,7 +4,8 @@ With `--submitted DIR`, as in a cluster, the folder is made from what is mounted
 `run/submission.json` and `code/code.tar.gz`. Where RAY_ADDRESS then names a Ray cluster the controller joins that.
 
 Ends with the exit codes of `errors`: 0 succeeded, 1 failed, 2 the job's code does not import (no trial was started),
-3 the platform failed, 4 cancelled, 130 paused. SIGTERM and SIGINT stop the run cleanly; it can be resumed.
+3 the platform failed, 4 cancelled, 130 paused. On a laptop SIGTERM and SIGINT stop the run cleanly, and it can be resumed;
+in a pod they end the controller at once, and the next one continues the run.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ def main() -> int:
     # The controller keeps the fast protobuf; its slots set the trials' own.
     if os.environ.get(protobuf.VARIABLE) == protobuf.ENV[protobuf.VARIABLE]:
         del os.environ[protobuf.VARIABLE]
-    # A stop counts from the first moment on, also while libraries are imported.
     stopped: list[int] = []
-    stopping.record_signals(stopped)
     parser = argparse.ArgumentParser(prog="python -m trialplane.controller", description=__doc__)
     parser.add_argument("--run-dir", type=Path, required=True, help="the run's folder")
     parser.add_argument("--submitted", type=Path, help="the folder that the submission is mounted in")
     arguments = parser.parse_args()
     run = RunPaths(arguments.run_dir.absolute())
+    if arguments.submitted is None:  # a stop counts from the first moment on, also while libraries are imported
+        stopping.record_signals(stopped)
     try:
         setting = Setting.of(os.environ, arguments.submitted)
         if setting.submitted is not None:

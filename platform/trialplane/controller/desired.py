@@ -43,6 +43,9 @@ class DesiredState:
         if self._desired.state is RunState.CANCELLED or (signals and self._run.cancelled.exists()):
             # A second signal means haste, unless it is the cancel that follows a pause.
             return Ending(RunState.CANCELLED, "cancelled by the user", kill=True, hurry=signals - self._paused > 1)
+        if self._desired.state is RunState.FAILED:
+            limits = "cluster.deadline or cluster.pending_deadline"
+            return Ending(RunState.FAILED, f"its deadline is over ({limits}); what runs was ended", kill=True)
         self._paused, hurry = min(signals, 1), signals > 1
         again = f"`platform resume {self._run.root.name}` continues it"
         if self._desired.state is RunState.PAUSED:

@@ -10,6 +10,7 @@ import logging
 import os
 import shutil
 import signal
+import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -25,7 +26,8 @@ from trialplane.wire import cluster
 log = logging.getLogger(__name__)
 
 STARTS = 3  # Ray gives its processes 30 s, which cannot be changed, and a busy machine may be faster a minute later
-QUERY_SECONDS = 2.0  # for a node to report what it has spilled
+QUERY_SECONDS = 2.0  # for a node to report what it has spilled, and for a head to take a connection
+HEAD_PAUSE = 0.2  # seconds between two tries to reach a head that starts
 
 
 def connect(roles: Sequence[Role], store: Callable[[int], int]) -> None:
@@ -67,14 +69,43 @@ def connect(roles: Sequence[Role], store: Callable[[int], int]) -> None:
         )
 
 
-def join(address: str) -> None:
-    """Joins the Ray of a cluster, whose pods provide the slots.
+def join(address: str, give_up: Callable[[], bool]) -> bool:
+    """Joins the Ray of a cluster, whose pods provide the slots, as soon as its head answers.
 
-    Raises:
-        SlotError: it does not answer.
+    The head is a container beside this one and starts after it. Ray itself would spend 40 s on each try without a head.
+
+    Args:
+        address: host:port of the head.
+        give_up: polled while there is no head; True ends the wait.
+
+    Returns:
+        Whether it was joined.
     """
-    with _as_slot_error(f"the Ray at {address} cannot be joined"):
-        ray.init(address=address, log_to_driver=False, configure_logging=False)
+    host, _, port = address.rpartition(":")
+    trouble = ""
+    while not give_up():
+        try:
+            socket.create_connection((host, int(port)), timeout=QUERY_SECONDS).close()
+            ray.init(address=address, log_to_driver=False, configure_logging=False)
+            return True
+        except Exception as error:  # while the head has no raylet Ray raises several
+            if not isinstance(error, (OSError, RuntimeError)) and not _was_slow(error):
+                raise
+            ray.shutdown()
+            if trouble != (trouble := errors.first_line(error)):
+                log.info("the Ray at %s does not answer yet: %s", address, trouble)
+            time.sleep(HEAD_PAUSE)
+    return False
+
+
+def is_head_lost(address: str) -> bool:
+    """Whether nothing answers any more at the address that was joined."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=QUERY_SECONDS).close()
+    except OSError:
+        return True
+    return False
 
 
 @contextlib.contextmanager

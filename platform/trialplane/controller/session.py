@@ -12,12 +12,10 @@ import errno
 import functools
 import json
 import logging
-import os
-import re
 import shutil
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +23,7 @@ from pydantic import ValidationError
 
 import trialplane
 from trialplane import errors
-from trialplane.controller import arrival, journal, loop, ray_session, stopping, workloads
+from trialplane.controller import arrival, loop, ray_session, starting, stopping, workloads
 from trialplane.controller.desired import DesiredState
 from trialplane.controller.endings import Ending
 from trialplane.controller.ledger import Ledger
@@ -37,7 +35,7 @@ from trialplane.controller.workloads.workload import Workload
 from trialplane.plan import pack, sizes
 from trialplane.spec import jobs
 from trialplane.spec.jobs import Job, Role, Study
-from trialplane.wire import env, escapes, labels, paths, progress, records
+from trialplane.wire import env, labels, paths, progress, records
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import RunStatus, SlotConfig
 from trialplane.wire.states import RunState
@@ -49,9 +47,20 @@ SHARDS = "trialplane.worker.collect.shards:write"  # the learner that writes fil
 OPEN_PATIENCE = 600.0  # seconds for a database that is away when the controller starts, in a cluster
 
 
+class HeadLost(Exception):
+    """Ray's head is gone, and nothing more can be said of the run: the next controller goes on with it."""
+
+
 def drive(folder: Path, stopped: list[int], setting: Setting) -> int:
-    """Runs the study in `folder`; a signal's number in `stopped` stops it."""
+    """Runs the study in `folder`; a signal's number in `stopped` stops it.
+
+    In a cluster the kubelet starts a controller again whenever it ends. So one that finds its run ended only waits until the
+    operator, which has seen the end too, removes the pod.
+    """
     run = RunPaths(folder)
+    if (ended := starting.ended(run, setting)) is not None:
+        log.info("the run has ended (%s: %s); this container waits to be removed", ended.state.value, ended.reason)
+        stopping.wait_for_removal()
     try:
         job = jobs.read(run.job.read_text())
     except ValidationError as error:
@@ -68,6 +77,9 @@ def drive(folder: Path, stopped: list[int], setting: Setting) -> int:
     except errors.LedgerLocked as error:
         log.error("%s", error)
         return error.exit_code  # the status is the other controller's
+    except HeadLost as error:
+        log.error("%s", error)
+        return errors.EXIT_PLATFORM
     except Exception as error:
         if isinstance(error, errors.TrialplaneError):
             log.error("%s", error)
@@ -98,9 +110,11 @@ class Session:
         self._setting = setting
         self._ledger: Ledger | None = None
         self._workload: Workload | None = None
-        self._submission: Mapping[str, Any] = json.loads(run.submission.read_text())
-        self._last = _last(run)  # read now, as this controller's first status overwrites it
+        self._submission = starting.facts(run)
+        self._last = starting.last_status(run)  # read now, as this controller's first status overwrites it
         self._loop: loop.Controller | None = None
+        self._has_joined = False  # a Ray that it did not start
+        self._begun = float(self._submission.get(labels.BEGUN, 0.0))
         self._base = RunStatus(
             run=run.root.name,
             job=job.name,
@@ -124,7 +138,7 @@ class Session:
     def run(self) -> RunState:
         """Opens everything in order, runs the loop, and closes everything in the opposite order."""
         run, setting = self._run, self._setting
-        uri = _tracking_uri(run)
+        uri = starting.tracking_uri(run)
         with contextlib.ExitStack() as stack:
             board = StatusBoard(run, setting.status, self._record_status)
             stack.callback(board.close)
@@ -135,6 +149,9 @@ class Session:
                     board.publish()
                     return self._study(self._ledger, board, uri)
             except Exception as error:
+                if self._has_joined and ray_session.is_head_lost(setting.ray):
+                    what = f"Ray's head at {setting.ray} is lost, and the next controller continues the run"
+                    raise HeadLost(f"{what}: {errors.first_line(error)}") from error
                 with contextlib.suppress(errors.LedgerError):  # the ledger may be what failed
                     self._record_status(self.last_status(error))
                 raise
@@ -179,7 +196,7 @@ class Session:
             kept, logged = not self._setting.in_cluster, not self._setting.has_credentials
             recorder = Recorder(run, uri, spares, keeps_folder=kept, trials_log=logged)
             stack.callback(recorder.close, 5.0)
-            recorder.study(_facts(self._submission, job))
+            recorder.study(starting.study_facts(self._submission, job))
             caught = recorder.catch_up(ledger.attempts())
             if caught:
                 log.info("%d attempts that the last controller could not record are recorded now", caught)
@@ -201,9 +218,8 @@ class Session:
                 last = dataclasses.replace(last, recorder=recorder.trouble)
             board.show(last, now=True)
             if remote:
-                ledger.describe(
-                    {labels.LEDGER_STATUS: records.to_dict(last)}
-                )  # again, and waiting: only this record remains
+                # Again, and waiting: only this record remains.
+                ledger.describe({labels.LEDGER_STATUS: records.to_dict(self._of_this_start(last))})
             return ending.state
 
     def _take_up(self, ledger: Ledger) -> None:
@@ -223,16 +239,17 @@ class Session:
         if (by_user := desired.ending()) is not None:
             return by_user
         with contextlib.ExitStack() as stack:
-            try:
-                if setting.in_cluster:
-                    ray_session.join(setting.ray)
-                else:
-                    store = functools.partial(sizes.local_object_store, job)
-                    ray_session.connect(job.roles(), store)
-            except SystemExit:  # raised by Ray's own handler of SIGTERM while it starts
-                self._stopped.append(signal.SIGTERM)
             stack.callback(ray_session.disconnect)
-            stopping.record_signals(self._stopped)
+            if setting.in_cluster:
+                board.show(self._status(RunState.PENDING, "Ray's head is starting"), now=True)
+                self._has_joined = ray_session.join(setting.ray, lambda: desired.ending() is not None)
+                stopping.end_on_signals()
+            else:
+                try:
+                    ray_session.connect(job.roles(), functools.partial(sizes.local_object_store, job))
+                except SystemExit:  # raised by Ray's own handler of SIGTERM while it starts
+                    self._stopped.append(signal.SIGTERM)
+                stopping.record_signals(self._stopped)
             if (by_user := desired.ending()) is not None:
                 return by_user
             configs = {role.name: self._slot_config(role, uri) for role in job.roles()}
@@ -292,7 +309,11 @@ class Session:
     def _record_status(self, status: RunStatus) -> None:
         """Writes the status to a database that outlives the run's folder."""
         if self._setting.ledger and self._ledger is not None:
-            self._ledger.describe({labels.LEDGER_STATUS: records.to_dict(status)}, patient=False)
+            self._ledger.describe({labels.LEDGER_STATUS: records.to_dict(self._of_this_start(status))}, patient=False)
+
+    def _of_this_start(self, status: RunStatus) -> RunStatus:
+        """The status with a time after the start, of which the operator's clock made a note and this one may be behind."""
+        return dataclasses.replace(status, updated=max(status.updated, self._begun))
 
     def _status(self, state: RunState, reason: str) -> RunStatus:
         """The status outside of the loop: nothing runs."""
@@ -312,24 +333,6 @@ class Session:
             worked=self._base.worked if self._loop is None else self._loop.worked,
             warnings=() if self._loop is None else self._loop.warnings,
         )
-
-
-def _tracking_uri(run: RunPaths) -> str:
-    """The tracking URI of a run and its trials: the one it has been recorded to so far, with the current login."""
-    given = os.environ.get(env.MLFLOW_TRACKING_URI, "")
-    known = journal.tracking_uri(run.written)
-    if known and given and _without_login(given) != _without_login(known):
-        log.warning(
-            "%s is still recorded to %s, where it began, and not to the current %s (%s); submit under another name for that",
-            *(run.root.name, escapes.without_passwords(known), env.MLFLOW_TRACKING_URI, escapes.without_passwords(given)),
-        )
-        return known
-    return given or known or paths.mlflow_uri(run.root.parent.parent)
-
-
-def _without_login(uri: str) -> str:
-    """A URI without user name and password."""
-    return re.sub(r"(?<=://)[^/?#]*@", "", uri).rstrip("/")
 
 
 @contextlib.contextmanager
@@ -356,30 +359,3 @@ def _without_gpus(role: Role, job: Job) -> dict[str, str]:
     others = any(one.resources.gpus for one in job.roles())
     hides = role.resources.gpus == 0 and (role.gang or role.ranks > 1 or others)
     return {"CUDA_VISIBLE_DEVICES": ""} if hides else {}
-
-
-def _last(run: RunPaths) -> RunStatus | None:
-    """The last status in the run's folder; None without one, or when it is damaged."""
-    try:
-        return records.from_json(RunStatus, run.status.read_bytes())
-    except (OSError, ValueError, TypeError, KeyError):
-        return None  # it only tells how far the run was when its controller was killed
-
-
-def _facts(submission: Mapping[str, Any], job: Job) -> dict[str, Any]:
-    """Names, parameters and tags of the study's MLflow run."""
-    return {
-        "tags": {
-            labels.JOB: job.name,
-            labels.SEED: job.seed,
-            labels.STATE: "RUNNING",
-            labels.GIT_REVISION: submission.get("git_revision", ""),
-            labels.CODE_HASH: submission.get("code_hash", ""),
-            labels.SPEC_HASH: submission.get("spec_hash", ""),
-            "mlflow.note.content": job.description,
-        },
-        "params": {
-            **job.facts(),
-            "objectives": ", ".join(f"{o.direction} {o.metric}" for o in job.objectives),
-        },
-    }

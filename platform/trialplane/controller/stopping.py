@@ -1,4 +1,7 @@
-"""Stop requests to a controller: signal handlers only record the signal, and the loops poll the record."""
+"""Signals to a controller: on a laptop they are requests to stop, which the loops poll; in a pod they end it at once.
+
+A pod that goes says nothing about its run: what the user wants is in the ledger, and the next controller goes on from there.
+"""
 
 from __future__ import annotations
 
@@ -10,3 +13,16 @@ def record_signals(stopped: list[int]) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda received, _: stopped.append(received))
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+
+def end_on_signals() -> None:
+    """Has SIGTERM and SIGINT end this process at once, replacing handlers that libraries have installed."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)
+
+
+def wait_for_removal() -> None:
+    """Waits, without using anything, for the signal that ends this process."""
+    end_on_signals()
+    while True:
+        signal.pause()

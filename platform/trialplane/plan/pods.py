@@ -1,8 +1,10 @@
-"""The kinds of pod of a run, as templates: the controller's, one for each role, the submitter's. Pure data, no network.
+"""The kinds of pod of a run, as templates: the head's, in which the controller is, and one for each role. Pure data.
 
-All of them run as uid 1000 with a read-only root file system and without a service account's token, as the Pod Security
-Standard `restricted` requires; KubeRay's own container beside trials (`wait-gcs-ready`) copies a trial's environment, mounts
-and security context. What is private stays in the controller's pod: the database's URL and MLflow's password.
+All of them have a read-only root file system and no service account's token, as the Pod Security Standard `restricted`
+requires; KubeRay's own container beside trials (`wait-gcs-ready`) copies a trial's environment, mounts and security context.
+What is private, the database's URL and MLflow's password, is in one container, the controller's. It shares processes with
+Ray's head, or Ray would not find its raylet; so each container of the head pod has a uid of its own, and Ray's cannot look
+into the environment, the memory or the files of the others.
 """
 
 from __future__ import annotations
@@ -19,7 +21,11 @@ from trialplane.spec.jobs import Job, Role
 from trialplane.wire import cluster
 from trialplane.wire.paths import RunPaths
 
-USER = 1000  # of the images
+USER = 1000  # of the images, and of the controller, whose files the gateway reads
+HEAD_USER, AUTOSCALER_USER = 1001, 1002  # of the other containers of the head pod; their group is that of USER
+RAY_LOGS = "/tmp/ray"  # Ray's sockets and logs, which all containers of the head pod share
+# Bounds of the head pod's folders on the node's disk: what goes beyond evicts the pod, and not its neighbours.
+_TMP, _RAY_LOGS, _HOME = "1Gi", "8Gi", "16Gi"
 _TOKEN = "/var/run/secrets/kubernetes.io/serviceaccount"
 # Nodes of one trial communicate at each step: put them on one machine if they fit, else in one zone.
 _NEAR = ("kubernetes.io/hostname", "topology.kubernetes.io/zone")
@@ -36,27 +42,22 @@ def labels(plan: Plan, role: str = "") -> dict[str, str]:
     return {**plan.job.cluster.labels, **common, cluster.ROLE: role} if role else common
 
 
-def controller(plan: Plan, site: Site) -> dict[str, Any]:
-    """Template of the head pod, in which Ray's head and the controller run."""
+def head(plan: Plan, site: Site) -> dict[str, Any]:
+    """Template of the head pod: Ray's head and, as a sidecar that the kubelet restarts by itself, the controller."""
     job = plan.job
-    container = {
+    store = sizes.controller_object_store(job, site)
+    ray = {
         "name": "ray-head",
         "image": site.images.controller,
         "imagePullPolicy": site.images.pull_policy,
-        "env": variables.controller(site, Saving.of(job, site.checkpoints)),
-        "resources": sizes.resources(sizes.controller_cpus(job, site), sizes.controller_memory(job, site), site.overcommit),
-        "securityContext": locked(),
-        "volumeMounts": [
-            _mount("tmp", variables.TMP),
-            _mount("home", cluster.HOME),
-            _mount("shm", "/dev/shm"),
-            _mount("spec", cluster.SPEC_MOUNT, read_only=True),
-            _mount("code", cluster.CODE_MOUNT, read_only=True),
-        ],
+        "command": ["umask", "0002"],  # KubeRay puts it before `ray start`: the group may write to Ray's sockets
+        "env": variables.head(site),
+        "resources": sizes.head(job, site),
+        "securityContext": locked(HEAD_USER),
+        "volumeMounts": [_mount("tmp", variables.TMP), _mount("ray-logs", RAY_LOGS), _mount("shm", "/dev/shm")],
         # Named here, the service of the head has the controller's as well; its other ports are KubeRay's usual ones.
         "ports": [
-            {"name": "gcs-server", "containerPort": 6379},
-            {"name": "dashboard", "containerPort": 8265},
+            {"name": "gcs-server", "containerPort": cluster.GCS_PORT},
             {"name": "client", "containerPort": 10001},
             {"name": "metrics", "containerPort": 8080},
             {"name": "status", "containerPort": cluster.STATUS_PORT},
@@ -64,13 +65,19 @@ def controller(plan: Plan, site: Site) -> dict[str, Any]:
         "readinessProbe": _ready(),
     }
     volumes = [
-        _scratch("tmp"),
-        _claim("home", site.runs.claim) if site.runs.claim else _scratch("home"),
-        _memory("shm", sizes.controller_object_store(job, site) + sizes.DEFAULT_SHM),
+        _scratch("tmp", _TMP),
+        _scratch("controller-tmp", _TMP),
+        _scratch("ray-logs", _RAY_LOGS),
+        _claim("home", site.runs.claim) if site.runs.claim else _scratch("home", _HOME),
+        _memory("shm", store + sizes.DEFAULT_SHM),
         {"name": "spec", "configMap": {"name": plan.run}},
         _code(plan),
     ]
-    spec = _pod(plan, site, site.controller_account, container, volumes)
+    spec = _pod(plan, site, site.controller_account, ray, volumes)
+    spec["initContainers"] = [_controller(plan, site)]
+    spec["shareProcessNamespace"] = True  # Ray's driver looks for its raylet among the processes
+    # A head that ended has lost what it knew, so KubeRay makes another pod; the sidecar is restarted all the same.
+    spec["restartPolicy"] = "Never"
     spec["tolerations"] = _soon_elsewhere()
     # Removed at once when deleted: KubeRay creates no other head while one is terminating, which on a lost node
     # lasts until the node is removed. There is nothing to wait for: Ray ends at the first signal, the ledger has all
@@ -79,14 +86,43 @@ def controller(plan: Plan, site: Site) -> dict[str, Any]:
     if autoscales(job, site):
         # KubeRay creates an account with a role for this cluster; ours would accumulate the roles of all runs.
         del spec["serviceAccountName"]
-        spec["volumes"] += [_scratch("autoscaler-tmp"), _token_volume()]
+        spec["volumes"] += [_scratch("autoscaler-tmp", _TMP), _token_volume()]
     return {"metadata": _metadata(plan, cluster.CONTROLLER), "spec": spec}
+
+
+def _controller(plan: Plan, site: Site) -> dict[str, Any]:
+    """The controller's container.
+
+    It has no probes: one of its readiness would keep trial pods from a head whose controller waits for the ledger, one of
+    its life would kill it for that. When it is stuck its status says so; when it ends it is restarted.
+    """
+    folder = RunPaths.of(Path(cluster.HOME), plan.run).root
+    command = ["python", "-m", "trialplane.controller", "--run-dir", str(folder)]
+    return {
+        "name": cluster.CONTROLLER,
+        "image": site.images.controller,
+        "imagePullPolicy": site.images.pull_policy,
+        "restartPolicy": "Always",
+        "command": [*command, "--submitted", str(PurePosixPath(cluster.SPEC_MOUNT).parent)],
+        "env": variables.controller(plan, site, Saving.of(plan.job, site.checkpoints)),
+        "resources": sizes.controller(plan.job, site),
+        "securityContext": locked(),
+        "terminationMessagePolicy": "FallbackToLogsOnError",  # where `waiting` finds why it ended
+        "volumeMounts": [
+            _mount("controller-tmp", variables.TMP),
+            _mount("ray-logs", RAY_LOGS),
+            _mount("home", cluster.HOME),
+            _mount("shm", "/dev/shm"),
+            _mount("spec", cluster.SPEC_MOUNT, read_only=True),
+            _mount("code", cluster.CODE_MOUNT, read_only=True),
+        ],
+    }
 
 
 def autoscales(job: Job, site: Site) -> bool:
     """Whether trial pods are autoscaled; not in a queue, which admits all of a run's pods at once.
 
-    Nor do they where a trial fills several, or where there is one trial: KubeRay starts the run when all of them are ready.
+    Nor where a trial fills several pods, or where there is one trial: it can begin when all of them are ready.
     """
     if any(role.gang for role in job.roles()):
         return False
@@ -145,49 +181,29 @@ def trial(plan: Plan, site: Site, role: Role) -> dict[str, Any]:
     return {"metadata": _metadata(plan, cluster.TRIAL), "spec": spec}
 
 
-def submitter(plan: Plan, site: Site) -> dict[str, Any]:
-    """Template of the pod that hands the controller to Ray and shows its log."""
-    container = {
-        "name": "ray-job-submitter",
-        "image": site.images.controller,
-        "imagePullPolicy": site.images.pull_policy,
-        "command": ["python", "-m", "trialplane.controller.submitter"],
-        "env": variables.submitter(plan, site, entrypoint(plan)),
-        "resources": sizes.resources(0.5, "128Mi", site.overcommit),
-        "securityContext": locked(),
-        "volumeMounts": [_mount("tmp", variables.TMP)],
-    }
-    spec = _pod(plan, site, site.controller_account, container, [_scratch("tmp")])
-    spec["restartPolicy"] = "Never"  # KubeRay requires it; a new pod keeps the former one's log
-    spec["tolerations"] = _soon_elsewhere()
-    return {"metadata": _metadata(plan, cluster.SUBMITTER), "spec": spec}
-
-
 def autoscaler(site: Site) -> dict[str, Any]:
     """Resources and mounts of KubeRay's autoscaler container in the head pod; the only one with a token."""
     return {
         "imagePullPolicy": site.images.pull_policy,
         "env": variables.autoscaler(site),
         "resources": sizes.resources(0.25, "512Mi", site.overcommit),
-        "securityContext": locked(),
-        "volumeMounts": [_mount("autoscaler-tmp", variables.TMP), _mount("token", _TOKEN, read_only=True)],
+        "securityContext": locked(AUTOSCALER_USER),
+        "volumeMounts": [
+            _mount("autoscaler-tmp", variables.TMP),
+            _mount("ray-logs", RAY_LOGS),
+            _mount("token", _TOKEN, read_only=True),
+        ],
     }
 
 
-def entrypoint(plan: Plan) -> str:
-    """The command of the Ray job: the controller."""
-    folder = RunPaths.of(Path(cluster.HOME), plan.run).root
-    return f"python -m trialplane.controller --run-dir {folder} --submitted {PurePosixPath(cluster.SPEC_MOUNT).parent}"
-
-
-def locked() -> dict[str, Any]:
+def locked(user: int = USER) -> dict[str, Any]:
     """The security context of every container."""
     return {
         "allowPrivilegeEscalation": False,
         "capabilities": {"drop": ["ALL"]},
         "readOnlyRootFilesystem": True,
         "runAsNonRoot": True,
-        "runAsUser": USER,
+        "runAsUser": user,
         "seccompProfile": {"type": "RuntimeDefault"},
     }
 
@@ -263,8 +279,8 @@ def _mount(name: str, path: str, read_only: bool = False) -> dict[str, Any]:
     return {"name": name, "mountPath": path, **({"readOnly": True} if read_only else {})}
 
 
-def _scratch(name: str) -> dict[str, Any]:
-    return {"name": name, "emptyDir": {}}
+def _scratch(name: str, limit: str = "") -> dict[str, Any]:
+    return {"name": name, "emptyDir": {"sizeLimit": limit} if limit else {}}
 
 
 def _memory(name: str, size: int) -> dict[str, Any]:

@@ -37,7 +37,7 @@ ACCEPTED = "Accepted"  # the Run can be read, and all of its code is there and i
 READY = "Ready"  # a controller works on it, with all of its pods
 ENDED = "Ended"  # it has ended for good: its reason is the state
 CODE_MISSING = "CodeMissing"  # a reason why it is not accepted; it is as soon as its code is there
-# Of a run's RayJob: the `resumes` of the Run that it was made for.
+# Of a run's RayCluster: the `resumes` of the Run that it was made for.
 RESUMES = f"{cluster.GROUP}/resumes"
 
 

@@ -19,23 +19,39 @@ STORE_FACTOR = 1.5  # Ray begins to spill at 0.8 of a store, results may fill 0.
 _LEAST_LOCAL, _LOCAL = 80 * MIB, 1024 * MIB  # of a laptop's: at least, and at most unless the job requests more
 # Ray's own smallest is 75 MiB. The controller's takes an eighth of its pod: the arrays of trials that end together.
 LEAST_OBJECT_STORE = 96 * MIB
+# Of the head pod's memory, Ray's part: GCS, raylet and agents hold 730 MiB of 2 GiB (Ray 2.60), the object store an eighth.
+HEAD_SHARE = 9 / 16
 DEFAULT_SHM = 64 * MIB  # what every container has
 SHM_MARGIN = 16 * MIB  # Ray leaves /dev/shm for a slow folder when its object store fills it to the last page
 
 
-def controller_cpus(job: Job, site: Site) -> float:
-    """CPU cores of the head pod."""
-    return job.cluster.controller.cpus or site.controller.cpus
+def head(job: Job, site: Site) -> dict[str, dict[str, str]]:
+    """Requests and limits of Ray's container in the head pod."""
+    return _of_head(job, site, HEAD_SHARE)
 
 
-def controller_memory(job: Job, site: Site) -> str:
+def controller(job: Job, site: Site) -> dict[str, dict[str, str]]:
+    """Requests and limits of the controller's container in the head pod."""
+    return _of_head(job, site, 1 - HEAD_SHARE)
+
+
+def _of_head(job: Job, site: Site, share: float) -> dict[str, dict[str, str]]:
+    """A container's share of what the head pod gets; of the cores each requests a half and may use all."""
+    cpus = job.cluster.controller.cpus or site.controller.cpus
+    memory = mib(int(values.bytes_of(_head_memory(job, site)) * share))
+    made = resources(cpus / 2, memory, site.overcommit)
+    made["limits"]["cpu"] = cpu(cpus)
+    return made
+
+
+def _head_memory(job: Job, site: Site) -> str:
     """Memory of the head pod."""
     return job.cluster.controller.memory or site.controller.memory
 
 
 def controller_object_store(job: Job, site: Site) -> int:
     """Bytes of Ray's object store in the head pod; they count as its memory."""
-    return max(LEAST_OBJECT_STORE, values.bytes_of(controller_memory(job, site)) // 8)
+    return max(LEAST_OBJECT_STORE, values.bytes_of(_head_memory(job, site)) // 8)
 
 
 def object_store(role: Role) -> int:

@@ -29,16 +29,25 @@ _RAY_OF_TRIALS = {
 }
 
 
-def controller(site: Site, saving: Saving | None = None) -> list[dict[str, Any]]:
-    """Of the head pod: no policy that makes protobuf slow, and the only passwords."""
+def head(site: Site) -> list[dict[str, Any]]:
+    """Of Ray's container in the head pod: no policy that makes protobuf slow, and nothing private."""
+    return _listed(_quick(site))
+
+
+def controller(plan: Plan, site: Site, saving: Saving | None = None) -> list[dict[str, Any]]:
+    """Of the controller: as of Ray's beside it, with the token of that, and the only passwords."""
     own = {
         **_quick(site),
         env.HOME: cluster.HOME,
         env.STATUS: f"0.0.0.0:{cluster.STATUS_PORT}",
         env.MLFLOW_TRACKING_URI: site.mlflow.url,
+        env.RAY_ADDRESS: f"127.0.0.1:{cluster.GCS_PORT}",
+        "RAY_AUTH_MODE": "token",  # KubeRay sets both for its own containers only
+        # Ray's driver would write a file into a folder of Ray's head, which has another uid, and abort.
+        "RAY_event_log_reporter_enabled": "0",
         **_saving(saving),
     }
-    found = [(env.LEDGER, site.ledger.name, site.ledger.key)]
+    found = [(env.LEDGER, site.ledger.name, site.ledger.key), (env.RAY_AUTH_TOKEN, plan.run, "auth_token")]
     if site.mlflow.secret:
         found += [
             ("MLFLOW_TRACKING_USERNAME", site.mlflow.secret, "username"),
@@ -53,11 +62,6 @@ def trial(site: Site, saving: Saving | None = None) -> list[dict[str, Any]]:
     """Of a worker pod: every policy, nothing private."""
     own = {"HOME": TMP, env.HOME: cluster.HOME, **_saving(saving), **_RAY_OF_TRIALS}
     return _listed({**site.env, **own, **policies.trial_env()})
-
-
-def submitter(plan: Plan, site: Site, entrypoint: str) -> list[dict[str, Any]]:
-    """Of the submitter's pod; KubeRay adds where the dashboard is, its token and the Ray job's id."""
-    return _listed({**site.env, "HOME": TMP, env.RUN: plan.run, env.ENTRYPOINT: entrypoint})
 
 
 def autoscaler(site: Site) -> list[dict[str, Any]]:

@@ -38,7 +38,7 @@ _logger = logging.getLogger("trialplane.reconciler")
 
 
 def handlers(queue: WorkQueue) -> kopf.OperatorRegistry:
-    """Kopf's handlers: whatever happens to a Run, its RayJob or its pods brings its name into the queue.
+    """Kopf's handlers: whatever happens to a Run, its RayCluster or its pods brings its name into the queue.
 
     ConfigMaps are not watched: a watch begins with all there are, each with up to 1 MiB of some run's code.
     """
@@ -53,7 +53,7 @@ def handlers(queue: WorkQueue) -> kopf.OperatorRegistry:
     async def of_run(name: str, **_: Any) -> None:
         queue.add(name)
 
-    @kopf.on.event("ray.io", "v1", "rayjobs", **labelled)
+    @kopf.on.event("ray.io", "v1", "rayclusters", **labelled)
     async def of_object(labels: Mapping[str, str], **_: Any) -> None:
         queue.add(labels[names.RUN])
 

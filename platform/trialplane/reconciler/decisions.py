@@ -1,8 +1,8 @@
 """What is to be done next for a Run. Pure: a view → actions, each of which may be done twice.
 
 Between any two actions the reconciler may be killed; what it then sees makes it go on. So a start is recorded before its
-RayJob is made, the RayJob is made last, and a stop is in the ledger before anything is removed. A stop that was begun is
-completed before the run goes on.
+RayCluster is made, the RayCluster is made last, and a stop is in the ledger before anything is removed. A stop that was
+begun is completed before the run goes on.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from trialplane.client import phases
-from trialplane.plan import rayjob
+from trialplane.client import metadata
+from trialplane.plan import raycluster
 from trialplane.reconciler.view import View
 from trialplane.wire import cluster as names
 from trialplane.wire.states import RunState
@@ -44,7 +44,7 @@ class Describe:
 
 @dataclasses.dataclass(frozen=True)
 class Start:
-    """Makes the RayJob."""
+    """Makes the RayCluster."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Resize:
 
 @dataclasses.dataclass(frozen=True)
 class Remove:
-    """Removes the RayJob, with its pods, and the ConfigMap with the spec."""
+    """Removes the RayCluster, with its pods, and the ConfigMap with the spec."""
 
 
 Action = Record | Desire | Adopt | Describe | Start | Resize | Remove
@@ -66,7 +66,9 @@ def is_due(view: View) -> bool:
     """Whether the run is to be started, if nothing is wrong with it."""
     if view.is_deleted or view.read.asked is None or view.read.job is None:
         return False
-    return view.asked.desired is RunState.RUNNING and view.ray_job is None and not view.alive and not view.is_settled
+    if view.ray_cluster is not None or view.leftovers:
+        return False
+    return view.asked.desired is RunState.RUNNING and not view.alive and not view.is_settled
 
 
 def decide(view: View) -> tuple[Action, ...]:
@@ -81,13 +83,15 @@ def decide(view: View) -> tuple[Action, ...]:
         start = {"state": RunState.RUNNING, "parallel": view.asked.parallel}
         return (Record(new=view.recorded is None), Desire(start), Adopt(), Describe(), Start())
     if view.mine is None:
-        return (Remove(),) if view.has_spec and view.ray_job is None and not view.alive else ()
-    if phases.is_deleted(view.mine):
+        return (Remove(),) if view.has_spec and view.ray_cluster is None and not view.alive else ()
+    if metadata.is_deleted(view.mine):
         return ()
     if view.is_stopping or view.start != view.asked.resumes:  # of a start that is over, or is coming to its end
         return () if view.is_active and not (view.is_stopping and not view.alive) else (Remove(),)
     if view.is_over:
         return (Remove(),) if view.is_expired else ()
+    if view.overdue:
+        return _fail(view)
     return _follow(view)
 
 
@@ -100,11 +104,18 @@ def _stop(view: View) -> tuple[Action, ...]:
         if not ended and view.recorded.desired.state not in (wanted, RunState.CANCELLED):
             made.append(Desire({"state": wanted}))
     if view.mine is None:
-        leftover = view.ray_job is None and view.has_spec and not view.alive
+        leftover = view.ray_cluster is None and view.has_spec and not view.alive
         return (*made, Remove()) if leftover else tuple(made)
-    if not phases.is_deleted(view.mine) and (view.asked.now or not view.alive):
+    if not metadata.is_deleted(view.mine) and (view.asked.now or not view.alive):
         made.append(Remove())
     return tuple(made)
+
+
+def _fail(view: View) -> tuple[Action, ...]:
+    """Ends a run whose deadline is over: its controller does so, and records it; without one its pods go."""
+    if view.recorded is None or not view.alive:
+        return (Remove(),)
+    return () if view.recorded.desired.state is RunState.FAILED else (Desire({"state": RunState.FAILED}),)
 
 
 def _follow(view: View) -> tuple[Action, ...]:
@@ -139,7 +150,7 @@ def _resized(view: View) -> list[dict[str, Any]]:
     # Ray's autoscaler too would remove a pod with a trial for a lower bound, when all have one.
     count = role.pods if view.asked.now else max(role.pods, len(pods) - len(surplus))
     autoscale = bool(spec.get("enableInTreeAutoscaling"))
-    target = rayjob.Replicas.of(count, autoscale)
+    target = raycluster.Replicas.of(count, autoscale)
     fields = {"maxReplicas": target.most}
     if not autoscale:  # else Ray chooses: a pod that has not started, then the one that is idle the longest
         fields |= {"minReplicas": target.least, "replicas": target.now}

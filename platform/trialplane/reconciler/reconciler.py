@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from trialplane import errors
-from trialplane.client import kinds, phases, preflight, waiting
+from trialplane.client import kinds, metadata, preflight, waiting
 from trialplane.client.cluster import Cluster
 from trialplane.controller.store import archive
 from trialplane.controller.store.archive import Archive
 from trialplane.errors import InputError, LedgerCorrupt, LedgerError, SpecError, TargetError
 from trialplane.plan import pack as packing
 from trialplane.plan import plan as planning
-from trialplane.plan import pods, rayjob
+from trialplane.plan import pods, raycluster
 from trialplane.plan import run as runs
 from trialplane.plan.pack import Pack
 from trialplane.plan.plan import Plan, Provenance
@@ -31,8 +31,9 @@ from trialplane.plan.run import Status
 from trialplane.plan.site import Site
 from trialplane.reconciler import decisions, standing
 from trialplane.reconciler.decisions import Action, Adopt, Describe, Desire, Record, Remove, Resize, Start
-from trialplane.reconciler.view import BEGUN, UID, Problem, View
+from trialplane.reconciler.view import UID, WORKED, Problem, View
 from trialplane.wire import cluster as names
+from trialplane.wire import labels
 from trialplane.wire.paths import RunPaths
 
 LIVING = 10.0  # seconds until a run that works, or is to, is looked at again
@@ -71,7 +72,7 @@ class Reconciler:
             TargetError: the API server could not be reached, or refuses what the Run's status was told.
         """
         run = self._cluster.read(kinds.RUN, name)
-        if run is None or phases.is_deleted(run):
+        if run is None or metadata.is_deleted(run):
             return None
         view = View(run, runs.read(run), now=self._clock())
         try:
@@ -100,15 +101,20 @@ class Reconciler:
     def _look(self, view: View) -> View:
         """Everything that the next decision needs; the Run itself as it was read."""
         name, site = view.name, self._site
-        ray_job = self._cluster.read(kinds.RAY_JOB, name)
-        seen = dataclasses.replace(view, ray_job=ray_job, recorded=self._archive.recorded(name), blocked=None, why="")
-        if ray_job is None:
+        ray_cluster = self._cluster.read(kinds.RAY_CLUSTER, name)
+        seen = dataclasses.replace(
+            view, ray_cluster=ray_cluster, recorded=self._archive.recorded(name), blocked=None, why=""
+        )
+        if ray_cluster is None:
             spec = self._cluster.read(kinds.CONFIG_MAP, name)
-            seen = dataclasses.replace(seen, has_spec=_owns(seen, spec), ray_cluster=None, pods=())
+            seen = dataclasses.replace(seen, has_spec=_owns(seen, spec), pods=(), leftovers=())
             if spec is not None and not _is_of(spec, name):
                 text = f"the ConfigMap {name} belongs to no run, and its pods would read it; give the Run another name"
                 return dataclasses.replace(seen, blocked=Problem("NameTaken", text))
             if seen.problem is None and decisions.is_due(seen):
+                # KubeRay would take them for pods of the new RayCluster, and they have another token.
+                if left := tuple(pod["metadata"]["name"] for pod in self._pods(name)):
+                    return dataclasses.replace(seen, leftovers=left)
                 code = self._code(seen)
                 orphans = any(_is_of(one, name) and not _owns(seen, one) for one in code)
                 return dataclasses.replace(seen, blocked=self._blocked(seen, site, code), has_orphans=orphans)
@@ -117,17 +123,11 @@ class Reconciler:
             return seen
         found = self._pods(name)
         role = names.group(seen.job.roles()[0].name)
-        staying = [pod["metadata"] for pod in found if not phases.is_deleted(pod)]
+        staying = [pod["metadata"] for pod in found if not metadata.is_deleted(pod)]
         first = tuple(one["name"] for one in staying if one["labels"].get(names.GROUP_LABEL) == role)
         known = seen.recorded.status if seen.recorded is not None else None
         complete = seen.alive and known is not None and known.slots_ready >= known.slots
-        cluster = (ray_job.get("status") or {}).get("rayClusterName")
-        return dataclasses.replace(
-            seen,
-            pods=first,
-            ray_cluster=self._cluster.read(kinds.RAY_CLUSTER, cluster) if cluster else None,
-            why="" if complete else self._why(ray_job, found),
-        )
+        return dataclasses.replace(seen, pods=first, why="" if complete else self._why(ray_cluster, found))
 
     def _code(self, view: View) -> list[dict[str, Any] | None]:
         """The ConfigMaps with its code, as the Run names them."""
@@ -136,21 +136,21 @@ class Reconciler:
     def _pods(self, run: str) -> list[dict[str, Any]]:
         """The pods of a run, the newest first."""
         found = self._cluster.list(kinds.POD, selector=f"{names.RUN}={run}")
-        return sorted(found, key=phases.created, reverse=True)
+        return sorted(found, key=metadata.created, reverse=True)
 
-    def _why(self, ray_job: Mapping[str, Any], found: list[dict[str, Any]]) -> str:
+    def _why(self, ray_cluster: Mapping[str, Any], found: list[dict[str, Any]]) -> str:
         """Why not all pods run."""
         events = self._cluster.list(kinds.EVENT, limit=_EVENTS)
-        workload = self._workload(ray_job) if (ray_job.get("spec") or {}).get("suspend") else None
-        return waiting.reason(ray_job, found, events, workload, self._clock())
+        workload = self._workload(ray_cluster) if (ray_cluster.get("spec") or {}).get("suspend") else None
+        return waiting.reason(ray_cluster, found, events, workload, self._clock())
 
-    def _workload(self, ray_job: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Kueue's workload for a RayJob."""
+    def _workload(self, ray_cluster: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Kueue's workload for a RayCluster."""
         try:
             found = self._cluster.list(kinds.WORKLOAD)
         except TargetError:  # there is no Kueue
             return None
-        uid = ray_job["metadata"].get("uid")
+        uid = ray_cluster["metadata"].get("uid")
         return next(
             (one for one in found if uid in [o.get("uid") for o in one["metadata"].get("ownerReferences") or []]), None
         )
@@ -218,21 +218,22 @@ class Reconciler:
                 thing = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": spec}
                 self._cluster.apply(thing, names.MANAGER, force=True)
             case Start():
-                self._cluster.create(kinds.RAY_JOB, self._ray_job(view))
+                self._cluster.create(kinds.RAY_CLUSTER, self._ray_cluster(view))
             case Resize(patch=patch):
                 if view.ray_cluster is not None:
                     self._cluster.patch(kinds.RAY_CLUSTER, view.ray_cluster["metadata"]["name"], list(patch))
             case Remove():
                 if view.mine is not None:
-                    self._cluster.delete(kinds.RAY_JOB, name)
+                    # Until its pods and its token are gone, so that the next one of the name gets none of them.
+                    self._cluster.delete(kinds.RAY_CLUSTER, name, foreground=True)
                 if _owns(view, self._cluster.read(kinds.CONFIG_MAP, name)):
                     self._cluster.delete(kinds.CONFIG_MAP, name)
 
-    def _ray_job(self, view: View) -> dict[str, Any]:
-        """The RayJob for this start: as wide as the Run asks for."""
+    def _ray_cluster(self, view: View) -> dict[str, Any]:
+        """The RayCluster for this start: as wide as the Run asks for."""
         plan = self._plan(view)
         wide = dataclasses.replace(plan, job=plan.job.widened(view.asked.parallel or plan.job.width))
-        made = rayjob.rayjob(wide, self._site)
+        made = raycluster.raycluster(wide, self._site)
         annotations = {
             **made["metadata"]["annotations"],
             names.SPEC_HASH: planning.spec_hash(plan.job),
@@ -256,14 +257,14 @@ class Reconciler:
 
     def _next(self, view: View, status: Status) -> float | None:
         if view.problem is not None and view.problem.reason == runs.CODE_MISSING:
-            return ARRIVING if self._clock() - phases.created(view.run) < _ARRIVAL else LIVING
+            return ARRIVING if self._clock() - metadata.created(view.run) < _ARRIVAL else LIVING
         ended = next((one for one in status.conditions if one.type == runs.ENDED and one.status == "True"), None)
-        if ended is None or view.ray_job is not None:
+        if ended is None or view.ray_cluster is not None:
             resting = status.state == "Paused" or bool(view.read.issues)
-            return None if resting and view.ray_job is None else LIVING
+            return None if resting and view.ray_cluster is None else LIVING
         if not self._site.run_ttl:
             return None
-        left = (phases.moment(ended.lastTransitionTime) or 0.0) + self._site.run_ttl - self._clock()
+        left = (metadata.moment(ended.lastTransitionTime) or 0.0) + self._site.run_ttl - self._clock()
         if left > 0:
             return left
         self._cluster.delete(kinds.RUN, view.name)
@@ -273,14 +274,14 @@ class Reconciler:
 def _facts(view: View) -> dict[str, Any]:
     """The facts of the submission as the ledger and the pods have them."""
     asked, job = view.asked, view.job
-    made = phases.created(view.run)
+    made = metadata.created(view.run)
     given = {"submitted": made, **asked.submission}
     if not isinstance(given["submitted"], (int, float)) or isinstance(given["submitted"], bool):
         given["submitted"] = made
     # Later than what a former controller wrote, whose clock may be ahead. The new one keeps these facts in the ledger.
-    before = 0.0 if view.recorded is None else view.recorded.status.updated
-    begun = max(view.now, before + 0.001)
-    return {**given, "code_hash": asked.code.sha256, "spec_hash": planning.spec_hash(job), UID: view.uid, BEGUN: begun}
+    before, worked = (0.0, 0.0) if view.recorded is None else (view.recorded.status.updated, view.recorded.status.worked)
+    start = {UID: view.uid, labels.BEGUN: max(view.now, before + 0.001), WORKED: worked}
+    return {**given, "code_hash": asked.code.sha256, "spec_hash": planning.spec_hash(job), **start}
 
 
 def _owns(view: View, thing: Mapping[str, Any] | None) -> bool:

@@ -6,7 +6,7 @@ import datetime
 from collections.abc import Iterator
 from typing import Any, Literal, cast
 
-from trialplane.client import phases
+from trialplane.client import metadata
 from trialplane.plan import run as runs
 from trialplane.plan.run import Condition, State, Status
 from trialplane.reconciler.view import View
@@ -77,7 +77,7 @@ def _state(view: View) -> tuple[State, str]:
     if view.read.asked is None or view.read.job is None:
         return (view.status.state if view.status.started else "Invalid"), problem.message if problem else ""
     if view.mine is not None:
-        return _of_ray_job(view, known)
+        return _of_ray_cluster(view, known)
     if view.alive and known is not None:
         return _named(known.state), known.reason or "its pods are gone, and its controller is ending"
     if known is not None and view.is_current and known.state.is_ended:
@@ -86,34 +86,40 @@ def _state(view: View) -> tuple[State, str]:
     if wanted != "Running":
         again = f"`platform resume {view.name}` continues it"
         return wanted, f"paused by the user; {again}" if wanted == "Paused" else "cancelled by the user"
+    if view.overdue:
+        return _overdue(view)
     if view.is_settled:
         if known is not None and view.is_current:
             return _named(known.state), known.reason
         return view.status.state, view.status.reason
+    if problem is None and view.leftovers:
+        pods = ", ".join(view.leftovers[:3]) + (", …" if len(view.leftovers) > 3 else "")
+        text = f"the pods of its former start are being removed: {pods}; "
+        return "Pending", f"{text}`kubectl delete pod NAME --force` removes one whose node is lost"
     return "Pending", problem.message if problem else "its pods are about to be made"
 
 
-def _of_ray_job(view: View, known: RunStatus | None) -> tuple[State, str]:
-    """The state of a run that has a RayJob."""
-    ray_job = view.mine
-    if ray_job is None:
-        raise ValueError(f"{view.name} has no RayJob")
+def _of_ray_cluster(view: View, known: RunStatus | None) -> tuple[State, str]:
+    """The state of a run that has a RayCluster."""
     if view.is_current and known is not None:
         return _named(known.state), _joined(known.reason, view.why if view.alive else "")
-    if phases.is_deleted(ray_job):
+    if view.overdue:
+        return _overdue(view)
+    if view.mine is not None and metadata.is_deleted(view.mine):
         if view.asked.state == "Running":
             return "Pending", "the pods of its former start are being removed"
         return view.asked.state, "its pods are being removed"
-    state = phases.state(ray_job)
-    if state is RunState.FAILED:
-        reason = phases.explanation(ray_job) or view.why
-        return "Failed", f"{reason}; see `platform logs {view.name}`, also with --submitter"
-    if state in (RunState.SUCCEEDED, RunState.PAUSED):
-        return _named(state), ""
-    if state is RunState.UNKNOWN:
-        return "Unknown", f"KubeRay reports {phases.phase(ray_job)}, which this version does not know"
-    begun = state is RunState.RUNNING and known is not None and known.started is not None
-    return "Pending", view.why or ("the controller is restarting" if begun else "the controller is starting")
+    has_begun = known is not None and known.started is not None and known.started >= view.begun
+    return "Pending", view.why or ("the controller is restarting" if has_begun else "the controller is starting")
+
+
+def _overdue(view: View) -> tuple[State, str]:
+    """The state of a run whose deadline is over, with what it waited for."""
+    before = view.status
+    if before.state == "Failed":
+        return "Failed", before.reason
+    waited = f"at last: {before.reason}" if before.state == "Pending" and before.reason else ""
+    return "Failed", _joined(view.overdue, waited, f"`platform resume {view.name}` starts it again")
 
 
 def _conditions(view: View, state: State, reason: str, now: float) -> Iterator[Condition]:

@@ -1,8 +1,8 @@
-"""What there is of one Run at one moment: the Run, its RayJob, its record in the ledger. Pure.
+"""What there is of one Run at one moment: the Run, its RayCluster, its record in the ledger. Pure.
 
-A Run is started once for each number of `spec.resumes`. The RayJob names the one that it was made for, and `status.resumes`
-and `status.started` keep it when the RayJob is gone. The ledger has when a start was begun, so a status is of this start if
-it was written after that.
+A Run is started once for each number of `spec.resumes`. The RayCluster names the one that it was made for, and
+`status.resumes` and `status.started` keep it when the RayCluster is gone. The ledger has when a start was begun, so a status
+is of this start if it was written after that; and that a run is over is what the ledger says, and nobody else.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from trialplane.client import changes as changing
-from trialplane.client import phases
+from trialplane.client import metadata
 from trialplane.controller.store.archive import Recorded
 from trialplane.errors import SpecError
 from trialplane.plan import plan as planning
@@ -23,14 +23,14 @@ from trialplane.plan import run as runs
 from trialplane.plan.run import Asked, Read, Status
 from trialplane.spec.jobs import Job
 from trialplane.wire import cluster as names
+from trialplane.wire import labels
 from trialplane.wire.states import RunState
 
 Thing = Mapping[str, Any]
 
 # In the facts of a submission: of the Run that it is the record of, for another Run may get its name.
 UID = "uid"
-BEGUN = "begun"  # seconds since the epoch when its last start was recorded, before anything was made for that
-_UNSTARTED = (RunState.PENDING, RunState.RUNNING)
+WORKED = "worked"  # seconds for which it had worked when its last start was recorded; see `RunStatus`
 _STOPS = (RunState.PAUSED, RunState.CANCELLED)
 
 
@@ -49,10 +49,10 @@ class View:
     Attributes:
         run: the object.
         read: its spec and job, or what is wrong with them.
-        ray_job: of its name, whosever it is.
+        ray_cluster: of its name, whosever it is.
         recorded: its record in the ledger, or that of an earlier Run of its name.
-        ray_cluster: of the RayJob.
         pods: names of the pods of its first role that stay, the newest first.
+        leftovers: names of pods of a former RayCluster of its name, which are still being removed.
         has_spec: whether the ConfigMap with its spec is there.
         why: why not all of its pods run, or "".
         blocked: what was found wrong when it was to be started.
@@ -62,10 +62,10 @@ class View:
 
     run: Thing
     read: Read
-    ray_job: Thing | None = None
-    recorded: Recorded | None = None
     ray_cluster: Thing | None = None
+    recorded: Recorded | None = None
     pods: tuple[str, ...] = ()
+    leftovers: tuple[str, ...] = ()
     has_spec: bool = False
     why: str = ""
     blocked: Problem | None = None
@@ -90,7 +90,7 @@ class View:
     @property
     def is_deleted(self) -> bool:
         """Whether it is being deleted."""
-        return phases.is_deleted(self.run)
+        return metadata.is_deleted(self.run)
 
     @property
     def asked(self) -> Asked:
@@ -116,15 +116,15 @@ class View:
 
     @property
     def mine(self) -> Thing | None:
-        """The RayJob, if it is this Run's."""
-        if self.ray_job is None:
+        """The RayCluster, if it is this Run's."""
+        if self.ray_cluster is None:
             return None
-        owners = self.ray_job["metadata"].get("ownerReferences") or []
-        return self.ray_job if self.uid in [owner.get("uid") for owner in owners] else None
+        owners = self.ray_cluster["metadata"].get("ownerReferences") or []
+        return self.ray_cluster if self.uid in [owner.get("uid") for owner in owners] else None
 
     @property
     def start(self) -> int | None:
-        """The `resumes` that its RayJob was made for; None without one."""
+        """The `resumes` that its RayCluster was made for; None without one."""
         if self.mine is None:
             return None
         text = (self.mine["metadata"].get("annotations") or {}).get(runs.RESUMES, "0")
@@ -153,7 +153,7 @@ class View:
         """When its last start was recorded, in seconds since the epoch; 0 if none was."""
         if not self.is_recorded or self.recorded is None:
             return 0.0
-        return float(self.recorded.submission.get(BEGUN, 0.0))
+        return float(self.recorded.submission.get(labels.BEGUN, 0.0))
 
     @property
     def alive(self) -> bool:
@@ -165,16 +165,12 @@ class View:
         """Whether the ledger's status is of the last start: its controller lives, or ended after that."""
         if self.recorded is None:
             return False
-        if self.recorded.alive:
-            return True
-        if self.recorded.status.state in _UNSTARTED:
-            return False
-        return self.recorded.status.updated >= self.begun
+        return self.recorded.alive or self.recorded.has_ended(self.begun)
 
     @property
     def is_over(self) -> bool:
-        """Whether its RayJob has nothing left to do."""
-        return self.mine is not None and not self.alive and (phases.is_over(self.mine) or self.is_current)
+        """Whether its RayCluster has nothing left to do: it is being deleted, or the ledger has that its run is over."""
+        return self.mine is not None and not self.alive and (metadata.is_deleted(self.mine) or self.is_current)
 
     @property
     def is_expired(self) -> bool:
@@ -184,7 +180,7 @@ class View:
         ended = self.status.state in ("Succeeded", "Failed", "Cancelled") or (
             self.status.state == "Paused" and self.is_current
         )
-        return ended and self.now >= (phases.moment(self.status.since) or 0.0) + self.job.cluster.ttl
+        return ended and self.now >= (metadata.moment(self.status.since) or 0.0) + self.job.cluster.ttl
 
     @property
     def is_active(self) -> bool:
@@ -196,13 +192,28 @@ class View:
         """Whether the ledger has that it is to stop, which nothing revokes before it has."""
         return self.is_recorded and self.recorded is not None and self.recorded.desired.state in _STOPS
 
+    @functools.cached_property
+    def overdue(self) -> str:
+        """Which of its deadlines is over, for people; "" if none is, or if the run has ended."""
+        if self.read.job is None or not self.begun or self.asked.resumes > self.resumes:
+            return ""
+        if self.recorded is None or self.recorded.has_ended(self.begun):
+            return ""
+        limits, waited = self.read.job.cluster, self.now - self.begun
+        if limits.deadline is not None and waited > limits.deadline:
+            return f"it has not ended within {limits.deadline:g} s (cluster.deadline)"
+        has_worked = self.recorded.status.worked > float(self.recorded.submission.get(WORKED, 0.0))
+        if limits.pending_deadline is not None and waited > limits.pending_deadline and not has_worked:
+            return f"no trial could start within {limits.pending_deadline:g} s (cluster.pending_deadline)"
+        return ""
+
     @property
     def is_settled(self) -> bool:
-        """Whether a run without a RayJob has ended, or paused by itself, and was not resumed since."""
+        """Whether a run without a RayCluster has ended, or paused by itself, and was not resumed since."""
         if self.asked.resumes > self.status.resumes or self.is_stopping:
             return False
-        if self.status.state in ("Succeeded", "Failed") and (phases.moment(self.status.since) or 0.0) >= int(self.begun):
-            return True  # which its RayJob said
+        if self.overdue:
+            return True
         if self.recorded is None:
             return False
         return self.is_current and (self.is_recorded or self.recorded.status.state.is_ended)
@@ -212,19 +223,18 @@ class View:
         """Why nothing is started or changed; None when all is well."""
         if self.read.issues:
             return Problem("Invalid", str(SpecError(self.read.issues)))
-        if self.ray_job is not None and self.mine is None and not self._is_leaving:
+        if self.ray_cluster is not None and self.mine is None and not self._is_leaving:
             return Problem(
                 "NameTaken",
-                f"the RayJob {self.name} is not of this Run; if nobody needs it, `kubectl delete rayjob {self.name}`, else "
-                "give the Run another name",
+                f"the RayCluster {self.name} is not of this Run; give the Run another name, or, if nobody needs the other, "
+                f"`kubectl delete raycluster {self.name}`",
             )
         return self._unlike() or self.blocked
 
     @property
     def _is_leaving(self) -> bool:
-        """Whether the RayJob is of an earlier Run of its name, with which it is being removed."""
-        metadata = {} if self.ray_job is None else self.ray_job["metadata"]
-        owners = metadata.get("ownerReferences") or []
+        """Whether the RayCluster is of an earlier Run of its name, with which it is being removed."""
+        owners = [] if self.ray_cluster is None else self.ray_cluster["metadata"].get("ownerReferences") or []
         return (runs.KIND, self.name) in [(owner.get("kind"), owner.get("name")) for owner in owners]
 
     @property

@@ -147,11 +147,9 @@ class Cluster(models.Model):
     deadline: values.Duration | None = Field(
         default=None, description="End the run as failed after this long, waiting included: seconds, or 12h, 3d."
     )
-    pending_deadline: values.Duration = Field(
-        default=3600.0, description="End the run as failed when its pods have not started after this long: 30m, 1h."
-    )
-    backoff_limit: values.Integer = Field(
-        default=0, ge=0, le=100, description="How often a failed run is restarted; a killed pod does not fail a run."
+    pending_deadline: values.Duration | None = Field(
+        default=None,
+        description="End the run as failed when no trial could start after this long: 30m, 1h. Default: it waits.",
     )
     controller: ControllerPod = Field(default_factory=ControllerPod, description="Resources of the controller's pod.")
     gpu_resource: Resource = Field(

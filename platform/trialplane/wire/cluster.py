@@ -14,14 +14,13 @@ ROLE = f"{GROUP}/role"
 MANAGED_BY = "app.kubernetes.io/managed-by"
 MANAGER = "trialplane"  # the value of MANAGED_BY on objects of a run, and the field manager of what the laptop applies
 GROUP_LABEL = "ray.io/group"  # KubeRay's, on each pod: the worker group that it is of
-# Annotations of a run's RayJob.
+# Annotations of a run's RayCluster.
 CODE_HASH = f"{GROUP}/code-hash"
 SPEC_HASH = f"{GROUP}/spec-hash"
 
 # Values of ROLE.
-CONTROLLER = "controller"  # the head pod
+CONTROLLER = "controller"  # the head pod; also the name of the container in it
 TRIAL = "trial"  # a worker pod, and the pod of `platform doctor`
-SUBMITTER = "submitter"
 OPERATOR = "operator"  # of the chart: it follows the Runs
 
 # The one object by which the laptop finds what the chart installed in a namespace: a ConfigMap of this name.
@@ -29,6 +28,7 @@ SITE = "trialplane"
 SITE_KEY = "site.json"
 
 # Ports.
+GCS_PORT = 6379  # of Ray's head
 STATUS_PORT = 8090  # of the controller: /status and /metrics
 GATEWAY_PORT = 8080
 

@@ -18,13 +18,10 @@ CACHE = "TRIALPLANE_CACHE"  # folder shared by all trials of all runs
 CHECKPOINTS = "TRIALPLANE_CHECKPOINTS"  # in a cluster: folder or URL that trials of the run keep their checkpoints below
 GRACE = "TRIALPLANE_GRACE"  # seconds a trial gets to save a checkpoint when it must end
 STATUS = "TRIALPLANE_STATUS"  # host:port of the controller's /status and /metrics; a free port of loopback without it
-ENTRYPOINT = "TRIALPLANE_ENTRYPOINT"  # what the submitter has Ray run
 GATEWAY_TOKEN = "TRIALPLANE_GATEWAY_TOKEN"  # allows changes through the gateway
 
 # Set by KubeRay, or by Ray.
 RAY_ADDRESS = "RAY_ADDRESS"
-RAY_DASHBOARD_ADDRESS = "RAY_DASHBOARD_ADDRESS"
-RAY_JOB_SUBMISSION_ID = "RAY_JOB_SUBMISSION_ID"
 RAY_AUTH_TOKEN = "RAY_AUTH_TOKEN"
 
 MLFLOW_TRACKING_URI = "MLFLOW_TRACKING_URI"

@@ -37,6 +37,9 @@ LEDGER_SUBMISSION = "submission"
 LEDGER_CODE = "code"  # the packed folder, base64
 LEDGER_STATUS = "status"  # the last RunStatus
 LEDGER_DESIRED = "desired"  # a `Desired`; written by the operator, read by the controller
+# In the facts of a submission on a cluster: seconds since the epoch when its last start was recorded, before anything was
+# made for that. A status is of this start if it was written after that.
+BEGUN = "begun"
 
 
 def ledger_lock(run: str) -> int:

@@ -240,7 +240,7 @@ class Desired:
     """What the user wants of a run that lives in a cluster.
 
     Attributes:
-        state: RUNNING, PAUSED or CANCELLED.
+        state: RUNNING, PAUSED, CANCELLED, or FAILED when a deadline of the run is over.
         parallel: slots, or None for as many as the job says.
         again: number of the newest attempt when the user had the run go on; a training that failed for good with it is tried
             again.

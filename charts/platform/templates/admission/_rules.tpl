@@ -40,13 +40,20 @@
     a pod of a run may not mount a service account's token; only the head pod of a run with cluster.autoscale has one, and
     a cloud's identity needs its audience in admission.tokenAudiences of the chart
 - expression: >-
-    !variables.autoscales || object.spec.containers.all(c, c.name == 'autoscaler' || !has(c.volumeMounts)
+    !variables.autoscales || variables.lasting.all(c, c.name == 'autoscaler' || !has(c.volumeMounts)
     || c.volumeMounts.all(m, !m.mountPath.startsWith('/var/run/secrets/kubernetes.io') && !variables.volumes.exists(v,
     v.name == m.name && has(v.projected) && has(v.projected.sources) && v.projected.sources.exists(s,
     has(s.serviceAccountToken) && !(has(s.serviceAccountToken.audience)
     && s.serviceAccountToken.audience in variables.audiences)))))
   message: >-
     of a head pod's containers only KubeRay's autoscaler may mount the token
+- expression: >-
+    variables.role != 'controller' || variables.containers.all(c, c.name == 'controller' || !has(c.env) || c.env.all(e,
+    !has(e.valueFrom) || !has(e.valueFrom.secretKeyRef)
+    || !(e.valueFrom.secretKeyRef.name in {{ include "platform.celList" (include "platform.controllerSecrets" .) }})))
+  message: >-
+    of a head pod's containers only the controller's may read the secrets of the studies' database and of MLflow's login;
+    trials can start programs in Ray's
 {{ include "platform.admission.unreferred" "only the controller's pod may read the secrets of the studies' database and of MLflow's login, and no pod of a run the other ones; a trial logs through its controller" }}
 {{- end -}}
 
@@ -68,7 +75,7 @@
 {{- define "platform.admission.ofRun" -}}
 has(o.metadata.labels) && ('ray.io/cluster' in o.metadata.labels || 'trialplane.io/run' in o.metadata.labels
 || ('trialplane.io/role' in o.metadata.labels
-&& o.metadata.labels['trialplane.io/role'] in ['controller', 'trial', 'submitter']))
+&& o.metadata.labels['trialplane.io/role'] in ['controller', 'trial']))
 {{- end -}}
 
 {{/* The role in the labels of a pod, or ''. */}}

@@ -68,6 +68,10 @@ class Recorded:
     desired: Desired
     alive: bool
 
+    def has_ended(self, begun: float) -> bool:
+        """Whether a controller has recorded that the run ended, or was paused, since `begun` (seconds since the epoch)."""
+        return self.status.state not in (RunState.PENDING, RunState.RUNNING) and self.status.updated >= begun
+
 
 class Archive:
     """All runs in one database; those of an earlier version are converted on first access.

@@ -30,6 +30,7 @@ CLASSES: Mapping[str, type[Study] | type[Training] | type[Collection]] = {
 _FIELDS = TypeAdapter(dict[str, Any])
 # Fields that earlier versions wrote into every job, whatever its kind, or accepted where they had no effect.
 _FORMER = ("trials", "parallel", "nodes", "ranks", "divided", "resume")
+_FORMER_OF_CLUSTER = ("backoff_limit",)  # which earlier versions wrote into every job, and which has no effect
 
 
 def of_kind(kind: Any) -> type[Study] | type[Training] | type[Collection]:
@@ -49,6 +50,9 @@ def read(stored: str | bytes | Mapping[str, Any]) -> Job:
     collect = kept.get("collect")
     if isinstance(collect, Mapping):
         kept["collect"], _ = former.renamed(collect, ("collect",))
+    pods = kept.get("cluster")
+    if isinstance(pods, Mapping):
+        kept["cluster"] = {key: value for key, value in pods.items() if key not in _FORMER_OF_CLUSTER}
     variables = kept.get("environment")
     if isinstance(variables, Mapping):
         paths = {name: former.path(field) for name, field in variables.items() if isinstance(field, str)}

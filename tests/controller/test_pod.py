@@ -1,0 +1,171 @@
+"""A controller in a head pod: it joins the Ray beside it, ends with it, is started again, and does nothing when all is done.
+
+Not checked here: a real Ray and PostgreSQL (tests/study), the kubelet (tests/e2e).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy.exc import OperationalError
+
+from trialplane import errors
+from trialplane.controller import ray_session, session, starting, stopping
+from trialplane.controller.setting import Setting
+from trialplane.controller.store.archive import Recorded
+from trialplane.spec import jobs
+from trialplane.wire import labels
+from trialplane.wire.paths import RunPaths
+from trialplane.wire.records import Desired, RunStatus
+from trialplane.wire.states import RunState
+
+JOB = {"name": "toy", "kind": "hpo", "objectives": [{"metric": "score", "direction": "maximize"}], "trials": 2}
+BEGUN = 2000.0
+
+
+class Waits(Exception):
+    """Instead of waiting to be removed."""
+
+
+class Store:
+    """As much of the archive as a controller asks before it begins; the first `outages` questions are in vain."""
+
+    recorded_status: RunStatus | None = None
+    outages = 0
+
+    def __init__(self, url: str) -> None:
+        assert url == "postgresql://ledger"
+
+    def recorded(self, run: str) -> Recorded | None:
+        if Store.outages:
+            Store.outages -= 1
+            raise OperationalError("SELECT 1", None, Exception("connection refused"))
+        if Store.recorded_status is None:
+            return None
+        return Recorded(jobs.read(JOB), {}, Store.recorded_status, Desired(), False)
+
+    def close(self) -> None:
+        return
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunPaths:
+    files = RunPaths(tmp_path / "home" / "runs" / "toy")
+    files.code.mkdir(parents=True)
+    files.job.write_text(jobs.read(JOB).model_dump_json())
+    files.submission.write_text(json.dumps({"submitted": 1.0, labels.BEGUN: BEGUN}))
+
+    def wait() -> None:
+        raise Waits
+
+    monkeypatch.setattr(starting, "Archive", Store)
+    monkeypatch.setattr(stopping, "wait_for_removal", wait)
+    monkeypatch.setattr(Store, "outages", 0)
+    return files
+
+
+def _setting(tmp_path: Path) -> Setting:
+    return Setting(submitted=tmp_path, ray="127.0.0.1:1", ledger="postgresql://ledger")
+
+
+def _status(state: RunState, updated: float) -> RunStatus:
+    return RunStatus("toy", "toy", state, 2, updated=updated)
+
+
+@pytest.mark.parametrize(
+    ("state", "updated", "waits"),
+    [
+        (RunState.SUCCEEDED, BEGUN + 1, True),
+        (RunState.FAILED, BEGUN + 1, True),
+        (RunState.PAUSED, BEGUN, True),
+        (RunState.PAUSED, BEGUN - 1, False),  # of a former start: it was resumed
+        (RunState.SUCCEEDED, BEGUN - 1, False),
+        (RunState.RUNNING, BEGUN + 1, False),  # its controller was killed
+        (RunState.PENDING, BEGUN + 1, False),
+    ],
+)
+def test_a_controller_that_finds_its_run_ended_waits_to_be_removed(
+    run: RunPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: RunState, updated: float, waits: bool
+) -> None:
+    monkeypatch.setattr(Store, "recorded_status", _status(state, updated))
+    monkeypatch.setattr(session.Session, "run", lambda self: RunState.SUCCEEDED)
+    if waits:
+        with pytest.raises(Waits):
+            session.drive(run.root, [], _setting(tmp_path))
+    else:
+        assert session.drive(run.root, [], _setting(tmp_path)) == errors.EXIT_OK
+
+
+def test_a_run_that_the_ledger_does_not_have_and_one_on_a_laptop_are_worked_on(
+    run: RunPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Store, "recorded_status", None)
+    assert starting.ended(run, _setting(tmp_path)) is None
+    monkeypatch.setattr(Store, "recorded_status", _status(RunState.FAILED, BEGUN + 1))
+    assert starting.ended(run, Setting()) is None
+    run.submission.write_text(json.dumps({"submitted": 1.0}))
+    assert starting.ended(run, _setting(tmp_path)) is None, "without a start there is no end of it"
+
+
+def test_a_database_that_is_away_is_asked_again(
+    run: RunPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr(Store, "recorded_status", _status(RunState.FAILED, BEGUN + 1))
+    monkeypatch.setattr(Store, "outages", 2)
+    monkeypatch.setattr(starting.time, "sleep", pauses.append)
+    found = starting.ended(run, _setting(tmp_path))
+    assert found is not None and found.state is RunState.FAILED
+    assert pauses == [starting.AWAY_PAUSE] * 2
+    assert "connection refused" in caplog.text
+
+
+@pytest.mark.parametrize(("lost", "recorded"), [(True, False), (False, True)])
+def test_an_error_after_the_loss_of_the_head_is_no_end_of_the_run(
+    run: RunPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: bool, recorded: bool
+) -> None:
+    """Another error is recorded, and is shown as why the run paused."""
+    written: list[RunStatus] = []
+
+    def study(self: session.Session, *_: Any) -> RunState:
+        self._has_joined = True
+        raise ValueError("the actor died")
+
+    monkeypatch.setattr(session.Session, "_study", study)
+    monkeypatch.setattr(session.Session, "_record_status", lambda self, status: written.append(status))
+    monkeypatch.setattr(ray_session, "is_head_lost", lambda address: lost)
+    setting = dataclasses.replace(_setting(tmp_path), ledger="")
+    assert session.drive(run.root, [], setting) == errors.EXIT_PLATFORM
+    assert [status.state for status in written] == [RunState.PAUSED] * recorded
+    assert run.status.exists() == recorded
+
+
+def test_what_is_recorded_is_of_this_start_though_the_clock_is_behind_the_operators(run: RunPaths, tmp_path: Path) -> None:
+    run.submission.write_text(json.dumps({"submitted": 1.0, labels.BEGUN: 4_000_000_000.0}))
+    now = session.Session(run, jobs.read(JOB), [], _setting(tmp_path))
+    status = now._of_this_start(now._status(RunState.SUCCEEDED, ""))
+    assert status.updated == 4_000_000_000.0
+    assert Recorded(jobs.read(JOB), {}, status, Desired(), False).has_ended(4_000_000_000.0)
+
+
+def test_a_signal_ends_a_controller_in_a_pod_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that waits to be removed; and nothing is recorded: the signal is the pod's, not the user's."""
+
+    def pause() -> None:
+        raise Waits
+
+    monkeypatch.setattr(signal, "pause", pause)
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+    try:
+        stopping.record_signals([])  # as Ray does with its own
+        with pytest.raises(Waits):
+            stopping.wait_for_removal()
+        assert {signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)} == {signal.SIG_DFL}
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,91 @@
+"""The head pod: Ray's head and, beside it, the controller, which alone holds what is private.
+
+Not checked here: that Ray's driver works across the two containers, and what the kubelet makes of them (tests/e2e).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from trialplane.plan import raycluster
+from trialplane.plan.plan import Plan
+from trialplane.plan.site import Site
+
+Thing = dict[str, Any]
+
+
+@pytest.fixture
+def spec(plan: Plan, site: Site) -> Thing:
+    """The RayCluster's."""
+    found: Thing = raycluster.raycluster(plan, site)["spec"]
+    return found
+
+
+def head(spec: Thing) -> Thing:
+    found: Thing = spec["headGroupSpec"]["template"]["spec"]
+    return found
+
+
+def containers(spec: Thing) -> tuple[Thing, Thing, list[Thing]]:
+    """Ray's, the controller's, and the autoscaler's where there is one."""
+    (ray,), (controller,) = head(spec)["containers"], head(spec)["initContainers"]
+    return ray, controller, [spec["autoscalerOptions"]] if "autoscalerOptions" in spec else []
+
+
+def variables(container: Thing) -> Thing:
+    return {one["name"]: one.get("value", one.get("valueFrom")) for one in container["env"]}
+
+
+def test_the_controller_is_a_sidecar_that_joins_the_ray_beside_it(spec: Thing, plan: Plan) -> None:
+    """What Ray's driver needs to find its raylet, to use its sockets and to write its log; else it does not start."""
+    ray, controller, others = containers(spec)
+    assert (head(spec)["shareProcessNamespace"], head(spec)["restartPolicy"]) == (True, "Never")
+    assert controller["restartPolicy"] == "Always"
+    found = variables(controller)
+    assert (found["RAY_ADDRESS"], found["RAY_AUTH_MODE"]) == ("127.0.0.1:6379", "token")
+    assert found["RAY_AUTH_TOKEN"] == {"secretKeyRef": {"name": plan.run, "key": "auth_token"}}
+    assert found["RAY_event_log_reporter_enabled"] == "0"
+    for one in (ray, controller, *others):
+        assert {"name": "ray-logs", "mountPath": "/tmp/ray"} in one["volumeMounts"]
+    for one in (ray, controller):
+        assert {"name": "shm", "mountPath": "/dev/shm"} in one["volumeMounts"]
+    assert ray["command"] == ["umask", "0002"]
+    assert not {"readinessProbe", "livenessProbe", "startupProbe"} & set(controller)
+
+
+def test_every_folder_on_the_nodes_disk_is_bounded(spec: Thing) -> None:
+    limits = {one["name"]: one["emptyDir"].get("sizeLimit") for one in head(spec)["volumes"] if "emptyDir" in one}
+    assert {"tmp", "ray-logs", "shm"} <= limits.keys() and None not in limits.values()
+
+
+def test_rays_head_shares_no_user_with_those_who_hold_a_secret(spec: Thing) -> None:
+    """Processes are visible to each other there; what they hold is visible only to those of the same user."""
+    ray, controller, others = containers(spec)
+    users = [one["securityContext"]["runAsUser"] for one in (ray, controller, *others)]
+    assert len(set(users)) == len(users)
+    assert controller["securityContext"]["runAsUser"] == 1000, "the gateway's, which reads its files"
+    assert {"runAsUser", "runAsGroup"} & set(ray["securityContext"]) == {"runAsUser"}, "and they share the group of the pod"
+
+
+def test_rays_head_has_nothing_private(spec: Thing) -> None:
+    ray, _, _ = containers(spec)
+    assert all(isinstance(value, str) for value in variables(ray).values()), "nothing of a secret"
+    assert "envFrom" not in ray
+    private = {"home", "controller-tmp", "autoscaler-tmp", "token", "spec", "code"}
+    assert not private & {mount["name"] for mount in ray["volumeMounts"]}
+
+
+def test_the_containers_share_the_pods_memory_and_may_each_use_its_cores(
+    make: tuple[Callable[..., Plan], Callable[..., Site]],
+) -> None:
+    a_plan, a_site = make
+    plan = a_plan(cluster={"controller": {"cpus": 3, "memory": "4Gi"}})
+    ray, controller, _ = containers(raycluster.raycluster(plan, a_site(overcommit=3))["spec"])
+    assert ray["resources"] == {
+        "requests": {"cpu": "500m", "memory": "2304Mi"},
+        "limits": {"cpu": "3", "memory": "2304Mi"},
+    }
+    assert controller["resources"]["requests"]["memory"] == controller["resources"]["limits"]["memory"] == "1792Mi"

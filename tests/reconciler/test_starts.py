@@ -1,0 +1,110 @@
+"""A start that takes its time: no room, a controller that cannot start, deadlines, pods of a former start, Kueue's queue.
+
+On the doubles of a cluster, as test_reconciler. Not here: what is said of pods that hang (tests/client/test_waiting).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from trialplane.wire import cluster as names
+from trialplane.wire.states import RunState
+
+from .conftest import Team
+
+
+def test_a_run_waits_for_room_as_long_as_it_takes(team: Team) -> None:
+    team.namespace.held = True
+    team.apply()
+    team.settle()
+    team.later = 10 * 86400.0
+    assert team.settle()["state"] == "Pending"
+    assert team.ray_clusters
+
+
+def test_a_controller_that_cannot_start_is_shown_and_is_no_failure(team: Team) -> None:
+    team.namespace.held = True
+    team.apply()
+    team.settle()
+    (head,) = (pod for name, pod in team.cluster.objects["pods"].items() if "-head" in name)
+    last = {"terminated": {"exitCode": 3, "message": "job.json cannot be read by trialplane 2"}}
+    (box,) = head["status"]["initContainerStatuses"]
+    box.update(state={"waiting": {"reason": "CrashLoopBackOff"}}, lastState=last, restartCount=2)
+    status = team.settle()
+    assert status["state"] == "Pending"
+    held, why, message = team.condition("Ready")
+    assert (held, why) == ("False", "PodsWaiting")
+    assert "keeps ending, 2 times so far, last with exit code 3: job.json cannot be read" in message
+    assert "`platform logs a --controller`" in message
+    assert team.made == 1
+
+
+def test_a_run_that_did_not_start_in_time_fails_with_what_it_waited_for_and_can_be_resumed(team: Team) -> None:
+    team.namespace.held = True
+    team.apply(team.plan(cluster={"pending_deadline": "10m"}))
+    team.settle()
+    assert team.status()["state"] == "Pending"
+    team.later = 700.0
+    status = team.settle()
+    assert status["state"] == "Failed" and "no trial could start within 600 s (cluster.pending_deadline)" in status["reason"]
+    assert "at last: the controller's pod a-head-x7k2p is starting" in status["reason"]
+    assert team.condition("Ended")[:2] == ("True", "Failed")
+    assert not team.ray_clusters
+    assert team.settle() == status, "it stays failed"
+    team.change(resumes=1)
+    assert team.settle()["state"] == "Pending"
+    assert team.ray_clusters
+    team.namespace.held = False
+    assert team.settle()["state"] == "Running"
+
+
+def test_a_run_that_works_when_its_deadline_is_over_is_ended_by_its_controller(team: Team) -> None:
+    team.apply(team.plan(cluster={"deadline": "1h", "pending_deadline": "10m"}))
+    team.settle()
+    study = team.namespace.studies["a"]
+    study.status = dataclasses.replace(study.status, worked=5.0)
+    team.later = 700.0
+    assert team.settle()["state"] == "Running", "a trial could start"
+    team.namespace.deaf = True
+    team.later = 3700.0
+    assert team.settle()["state"] == "Running"
+    assert study.desired is RunState.FAILED and "a" in team.ray_clusters, "its controller is to end cleanly"
+    team.namespace.end("a", RunState.FAILED, "its deadline is over")
+    study.status = dataclasses.replace(study.status, updated=study.status.updated + 3700)
+    assert (team.settle()["state"], team.status()["reason"]) == ("Failed", "its deadline is over")
+    team.later = 3800.0
+    team.settle()
+    assert not team.ray_clusters
+    assert team.settle()["state"] == "Failed"
+    team.namespace.deaf = False
+    team.change(resumes=1)
+    assert team.settle()["state"] == "Running"
+
+
+def test_the_next_start_waits_for_the_pods_of_the_former(team: Team) -> None:
+    """They have its token, and KubeRay would take them for the new RayCluster's."""
+    team.apply()
+    team.settle()
+    team.change(state="Paused")
+    team.settle()
+    assert ("rayclusters", "a", "Foreground") in team.cluster.deleted, "it stays until its pods and its token are gone"
+    labels = {names.RUN: "a", names.ROLE: names.TRIAL}
+    team.cluster.put("pods", {"metadata": {"name": "a-trials-worker-9", "labels": labels}, "spec": {}, "status": {}})
+    team.change(state="Running")
+    status = team.settle()
+    assert status["state"] == "Pending" and "are being removed: a-trials-worker-9" in status["reason"]
+    assert not team.ray_clusters
+    team.cluster.remove("pods", "a-trials-worker-9")
+    assert team.settle()["state"] == "Running"
+
+
+def test_a_suspended_run_says_what_kueue_says(team: Team) -> None:
+    team.namespace.held = True
+    team.apply(team.plan(cluster={"queue": "gpus"}))
+    team.settle()
+    ray_cluster = team.ray_clusters["a"]
+    assert ray_cluster["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "gpus"
+    ray_cluster["spec"]["suspend"] = True
+    status = team.settle()
+    assert status["state"] == "Pending" and "it is suspended" in status["reason"]
+    assert team.condition("Ready")[:2] == ("False", "Queued")
