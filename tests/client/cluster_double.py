@@ -216,6 +216,9 @@ class ClusterDouble:
         if verb == "get":
             return things[name]
         if verb == "delete":
+            wanted = json.loads(body).get("preconditions", {})
+            if any(things[name]["metadata"][key] != value for key, value in wanted.items()):
+                raise Problem(409, f'{plural} "{name}": the object has been modified', name=name, reason="Conflict")
             self.deleted.append((plural, name, json.loads(body)["propagationPolicy"]))
             self.remove(plural, name)
             return {"kind": "Status", "status": "Success"}
@@ -223,7 +226,8 @@ class ClusterDouble:
         before = copy.deepcopy(thing)
         version = int(before["metadata"]["resourceVersion"])
         expected = {} if isinstance(patch, list) else patch.get("metadata") or {}
-        if expected.get("resourceVersion", str(version)) != str(version):
+        of_another = expected.get("uid", before["metadata"]["uid"]) != before["metadata"]["uid"]
+        if of_another or expected.get("resourceVersion", str(version)) != str(version):
             raise Problem(409, f'{plural} "{name}": the object has been modified', name=name, reason="Conflict")
         _patched(thing, patch)
         thing["metadata"]["resourceVersion"] = str(version + 1)

@@ -148,7 +148,7 @@ def test_a_run_of_a_former_version_is_shown_and_says_how_it_is_ended(target, nam
     assert (handle.status().state, handle.is_active(), target.runs()) == (RunState.RUNNING, True, ["a"])
     for call in (handle.pause, handle.cancel, lambda: scaled(target, 2)):
         with pytest.raises(
-            InputError, match="`kubectl --context lab -n team delete rayjob a` ends it, and `platform resume a`"
+            InputError, match="`kubectl --context lab -n team delete rayjob a`, and `platform resume a` then continues it"
         ):
             call()
     namespace.cluster.remove("rayclusters", "a")

@@ -7,6 +7,10 @@ from __future__ import annotations
 
 import dataclasses
 
+import pytest
+
+from trialplane.errors import TargetError
+from trialplane.reconciler.view import View
 from trialplane.wire import cluster as names
 from trialplane.wire.states import RunState
 
@@ -46,11 +50,15 @@ def test_a_run_that_did_not_start_in_time_fails_with_what_it_waited_for_and_can_
     assert team.status()["state"] == "Pending"
     team.later = 700.0
     status = team.settle()
+    assert team.namespace.studies["a"].desired is RunState.FAILED, "which a leader whose clock is behind goes by"
     assert status["state"] == "Failed" and "no trial could start within 600 s (cluster.pending_deadline)" in status["reason"]
     assert "at last: the controller's pod a-head-x7k2p is starting" in status["reason"]
     assert team.condition("Ended")[:2] == ("True", "Failed")
     assert not team.ray_clusters
-    assert team.settle() == status, "it stays failed"
+    team.later = 0.0
+    team.change(job={**team.cluster.objects["runs"]["a"]["spec"]["job"], "cluster": {"pending_deadline": "1d"}})
+    after = team.settle()
+    assert (after["state"], after["reason"]) == ("Failed", status["reason"]) and not team.ray_clusters, "it stays failed"
     team.change(resumes=1)
     assert team.settle()["state"] == "Pending"
     assert team.ray_clusters
@@ -108,3 +116,54 @@ def test_a_suspended_run_says_what_kueue_says(team: Team) -> None:
     status = team.settle()
     assert status["state"] == "Pending" and "it is suspended" in status["reason"]
     assert team.condition("Ready")[:2] == ("False", "Queued")
+
+
+def test_a_resume_of_a_run_that_cannot_start_makes_it_anew(team: Team) -> None:
+    team.namespace.held = True
+    team.apply()
+    team.settle()
+    team.change(resumes=1, job={**team.cluster.objects["runs"]["a"]["spec"]["job"], "cluster": {"image": "team/trial:2"}})
+    team.settle()
+    assert team.made == 2
+    assert "team/trial:2" in str(team.ray_clusters["a"]["spec"])
+
+
+def test_what_is_left_of_a_run_goes_though_its_spec_became_invalid(team: Team) -> None:
+    team.apply()
+    team.settle()
+    team.change(job={**team.cluster.objects["runs"]["a"]["spec"]["job"], "seed": 9})
+    assert team.settle()["state"] == "Running"
+    team.namespace.end("a", RunState.SUCCEEDED)
+    assert team.settle()["state"] == "Succeeded"
+    team.later = 100.0
+    team.settle()
+    assert not team.ray_clusters and team.condition("Accepted")[1] == "Invalid"
+
+
+def test_a_run_whose_job_cannot_be_read_any_more_ends_as_it_ended(team: Team) -> None:
+    team.apply()
+    team.settle()
+    team.change(job={**team.cluster.objects["runs"]["a"]["spec"]["job"], "trials": 0})
+    team.namespace.end("a", RunState.SUCCEEDED)
+    assert (team.settle()["state"], team.condition("Ended")[0]) == ("Succeeded", "True")
+    team.later = 100.0
+    team.settle()
+    assert not team.ray_clusters
+
+
+def test_the_status_of_a_run_is_not_written_into_another_of_its_name(team: Team, monkeypatch: pytest.MonkeyPatch) -> None:
+    team.apply()
+    team.settle()
+    look = team.reconciler._look
+
+    def replaced(view: View) -> View:
+        seen = look(view)
+        team.cluster.remove("runs", "a")
+        team.apply()
+        return seen
+
+    team.namespace.end("a", RunState.SUCCEEDED)
+    monkeypatch.setattr(team.reconciler, "_look", replaced)
+    with pytest.raises(TargetError):
+        team.reconciler.reconcile("a")
+    assert "status" not in team.cluster.objects["runs"]["a"]

@@ -188,7 +188,9 @@ class Cluster:
         made: dict[str, Any] = self._checked(self.call("POST", self._path(kind), body=thing), "create", kind).json()
         return made
 
-    def delete(self, kind: Kind, name: str, *, now: bool = False, foreground: bool = False) -> bool:
+    def delete(
+        self, kind: Kind, name: str, *, now: bool = False, foreground: bool = False, only: Mapping[str, Any] | None = None
+    ) -> bool:
         """Deletes an object, and in the background what it owns; False when there was none.
 
         Args:
@@ -196,11 +198,14 @@ class Cluster:
             name: of it.
             now: without a grace period for its processes.
             foreground: it stays, being deleted, until what it owns is gone.
+            only: the object as it was read; one that was changed or replaced since is not deleted, which is an error.
         """
         policy = "Foreground" if foreground else "Background"
         body: dict[str, Any] = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": policy}
         if now:
             body["gracePeriodSeconds"] = 0
+        if only is not None:
+            body["preconditions"] = {key: only["metadata"][key] for key in ("uid", "resourceVersion")}
         answer = self.call("DELETE", self._path(kind, name), body=body)
         if answer.status == 404 and refusal.is_about_an_object(answer.data):
             return False

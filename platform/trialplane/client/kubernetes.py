@@ -270,10 +270,11 @@ class KubernetesTarget:
         return f"{where} get pods -l {names.ROLE}={names.OPERATOR}"
 
     def _former(self, run: str) -> InputError:
+        where = f"kubectl --context {self.cluster.context} -n {self.cluster.namespace}"
         return InputError(
-            f"there is no Run {run} in {self.cluster.place}, yet it goes on: an earlier version of trialplane submitted it, "
-            f"or its Run was just removed. `kubectl --context {self.cluster.context} -n {self.cluster.namespace} delete "
-            f"rayjob {run}` ends it, and `platform resume {run}` then continues it"
+            f"there is no Run {run} in {self.cluster.place}, yet it goes on. If its Run was just removed, its pods are "
+            "ending: try again in a moment. If an earlier version of trialplane submitted it, an administrator ends it with "
+            f"`{where} delete rayjob {run}`, and `platform resume {run}` then continues it"
         )
 
     def _status(self, view: View) -> RunStatus:

@@ -30,8 +30,8 @@ _TOKEN = "/var/run/secrets/kubernetes.io/serviceaccount"
 # Nodes of one trial communicate at each step: put them on one machine if they fit, else in one zone.
 _NEAR = ("kubernetes.io/hostname", "topology.kubernetes.io/zone")
 _RAY_AGENT = 52365  # port of Ray's agent in every pod
-# Seconds that an indispensable pod may stay on a node that does not answer. Kubernetes takes 40 to notice
-# and waits 300 more by default, but KubeRay 1.7 fails a run whose head has not answered for 300.
+# Seconds that an indispensable pod may stay on a node that does not answer. Kubernetes takes 40 to notice and waits 300 more
+# by default, in which the run does nothing.
 _PATIENCE_WITH_NODE = 30
 _LOST_NODE = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 

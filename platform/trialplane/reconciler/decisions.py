@@ -73,12 +73,15 @@ def is_due(view: View) -> bool:
 
 def decide(view: View) -> tuple[Action, ...]:
     """What is to be done now; nothing when all is as it should be, or when something must happen first."""
-    if view.is_deleted or view.read.asked is None:
+    if view.is_deleted:
         return ()
+    if view.read.asked is None:
+        return _clear(view)
     if view.asked.desired is not RunState.RUNNING:
         return _stop(view)
     if view.problem is not None:
-        return (Adopt(),) if view.has_orphans else ()  # so that the code of a Run that never ran goes with it
+        # The code of a Run that never ran goes with it.
+        return _clear(view) or ((Adopt(),) if view.has_orphans else ())
     if is_due(view):
         start = {"state": RunState.RUNNING, "parallel": view.asked.parallel}
         return (Record(new=view.recorded is None), Desire(start), Adopt(), Describe(), Start())
@@ -87,10 +90,11 @@ def decide(view: View) -> tuple[Action, ...]:
     if metadata.is_deleted(view.mine):
         return ()
     if view.is_stopping or view.start != view.asked.resumes:  # of a start that is over, or is coming to its end
-        return () if view.is_active and not (view.is_stopping and not view.alive) else (Remove(),)
+        waits = view.alive or (view.has_begun and not view.is_over and not view.is_stopping)
+        return () if waits else (Remove(),)
     if view.is_over:
-        return (Remove(),) if view.is_expired else ()
-    if view.overdue:
+        return _clear(view)
+    if view.overdue or view.is_failing:
         return _fail(view)
     return _follow(view)
 
@@ -111,11 +115,15 @@ def _stop(view: View) -> tuple[Action, ...]:
     return tuple(made)
 
 
+def _clear(view: View) -> tuple[Action, ...]:
+    """Removes what is left of a run that is over, whatever its spec says by now."""
+    return (Remove(),) if view.is_expired else ()
+
+
 def _fail(view: View) -> tuple[Action, ...]:
-    """Ends a run whose deadline is over: its controller does so, and records it; without one its pods go."""
-    if view.recorded is None or not view.alive:
-        return (Remove(),)
-    return () if view.recorded.desired.state is RunState.FAILED else (Desire({"state": RunState.FAILED}),)
+    """Ends a run whose deadline is over: first in the ledger, where its controller reads it; without one its pods go."""
+    made: tuple[Action, ...] = () if view.is_failing else (Desire({"state": RunState.FAILED}),)
+    return made if view.alive else (*made, Remove())
 
 
 def _follow(view: View) -> tuple[Action, ...]:

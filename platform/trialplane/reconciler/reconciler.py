@@ -181,7 +181,7 @@ class Reconciler:
             return Problem(
                 "CodeMismatch",
                 f"the code in {where} is {found[:12]}…, and spec.code.sha256 says {asked.code.sha256[:12]}…; delete the "
-                "Run and its code, and submit the run again",
+                "Run, with which its code goes, and submit the run again",
             )
         wanted = len(Pack(packed, found, ()).parts)
         if wanted != len(maps):  # the pods mount as many as it takes
@@ -253,7 +253,9 @@ class Reconciler:
     def _write(self, view: View, status: Status) -> None:
         """Writes a status that differs from what the Run has."""
         if status != view.status:
-            self._cluster.patch(kinds.RUN, view.name, {"status": status.model_dump(mode="json")}, status=True)
+            # Refused when another Run has its name by now.
+            body = {"metadata": {"uid": view.uid}, "status": status.model_dump(mode="json")}
+            self._cluster.patch(kinds.RUN, view.name, body, status=True)
 
     def _next(self, view: View, status: Status) -> float | None:
         if view.problem is not None and view.problem.reason == runs.CODE_MISSING:
@@ -267,7 +269,8 @@ class Reconciler:
         left = (metadata.moment(ended.lastTransitionTime) or 0.0) + self._site.run_ttl - self._clock()
         if left > 0:
             return left
-        self._cluster.delete(kinds.RUN, view.name)
+        # As it was read: it may have been resumed since, or another Run may have its name.
+        self._cluster.delete(kinds.RUN, view.name, only=view.run)
         return None
 
 

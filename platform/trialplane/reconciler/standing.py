@@ -75,6 +75,8 @@ def _state(view: View) -> tuple[State, str]:
     if problem is not None and view.mine is None and not view.is_recorded:
         return "Pending" if problem.reason == runs.CODE_MISSING else "Invalid", problem.message
     if view.read.asked is None or view.read.job is None:
+        if view.is_current and known is not None:
+            return _named(known.state), known.reason
         return (view.status.state if view.status.started else "Invalid"), problem.message if problem else ""
     if view.mine is not None:
         return _of_ray_cluster(view, known)
@@ -86,7 +88,7 @@ def _state(view: View) -> tuple[State, str]:
     if wanted != "Running":
         again = f"`platform resume {view.name}` continues it"
         return wanted, f"paused by the user; {again}" if wanted == "Paused" else "cancelled by the user"
-    if view.overdue:
+    if view.overdue or view.is_failing:
         return _overdue(view)
     if view.is_settled:
         if known is not None and view.is_current:
@@ -103,14 +105,13 @@ def _of_ray_cluster(view: View, known: RunStatus | None) -> tuple[State, str]:
     """The state of a run that has a RayCluster."""
     if view.is_current and known is not None:
         return _named(known.state), _joined(known.reason, view.why if view.alive else "")
-    if view.overdue:
+    if view.overdue or view.is_failing:
         return _overdue(view)
     if view.mine is not None and metadata.is_deleted(view.mine):
         if view.asked.state == "Running":
             return "Pending", "the pods of its former start are being removed"
         return view.asked.state, "its pods are being removed"
-    has_begun = known is not None and known.started is not None and known.started >= view.begun
-    return "Pending", view.why or ("the controller is restarting" if has_begun else "the controller is starting")
+    return "Pending", view.why or f"the controller is {'restarting' if view.has_begun else 'starting'}"
 
 
 def _overdue(view: View) -> tuple[State, str]:

@@ -180,7 +180,20 @@ class View:
         ended = self.status.state in ("Succeeded", "Failed", "Cancelled") or (
             self.status.state == "Paused" and self.is_current
         )
-        return ended and self.now >= (metadata.moment(self.status.since) or 0.0) + self.job.cluster.ttl
+        job = self.read.job or (self.recorded.job if self.recorded is not None else None)
+        kept = 0.0 if job is None else job.cluster.ttl
+        return ended and self.now >= (metadata.moment(self.status.since) or 0.0) + kept
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a controller has worked on it since its last start was recorded."""
+        started = None if self.recorded is None else self.recorded.status.started
+        return started is not None and started >= self.begun
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether the ledger has that it is to fail, as one of its deadlines was over; a resume revokes it."""
+        return self.is_recorded and self.recorded is not None and self.recorded.desired.state is RunState.FAILED
 
     @property
     def is_active(self) -> bool:
@@ -212,7 +225,7 @@ class View:
         """Whether a run without a RayCluster has ended, or paused by itself, and was not resumed since."""
         if self.asked.resumes > self.status.resumes or self.is_stopping:
             return False
-        if self.overdue:
+        if self.overdue or self.is_failing:
             return True
         if self.recorded is None:
             return False
