@@ -81,11 +81,10 @@ def join(address: str, give_up: Callable[[], bool]) -> bool:
     Returns:
         Whether it was joined.
     """
-    host, _, port = address.rpartition(":")
     trouble = ""
     while not give_up():
         try:
-            socket.create_connection((host, int(port)), timeout=QUERY_SECONDS).close()
+            _reach(address)
             ray.init(address=address, log_to_driver=False, configure_logging=False)
             return True
         except Exception as error:  # while the head has no raylet Ray raises several
@@ -100,12 +99,17 @@ def join(address: str, give_up: Callable[[], bool]) -> bool:
 
 def is_head_lost(address: str) -> bool:
     """Whether nothing answers any more at the address that was joined."""
-    host, _, port = address.rpartition(":")
     try:
-        socket.create_connection((host, int(port)), timeout=QUERY_SECONDS).close()
+        _reach(address)
     except OSError:
         return True
     return False
+
+
+def _reach(address: str) -> None:
+    """Connects to a head once. Raises OSError when nothing answers."""
+    host, _, port = address.rpartition(":")
+    socket.create_connection((host, int(port)), timeout=QUERY_SECONDS).close()
 
 
 @contextlib.contextmanager
