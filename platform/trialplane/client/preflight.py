@@ -115,11 +115,17 @@ def amount(text: Any) -> decimal.Decimal:
     return decimal.Decimal(found.group(1)) * decimal.Decimal(_UNITS[found.group(2)])
 
 
+def lasting(pod: Thing) -> list[Thing]:
+    """The containers that a pod (template) has for as long as it lives: its own and sidecars."""
+    spec = pod.get("spec") or {}
+    sidecars = [one for one in spec.get("initContainers") or [] if one.get("restartPolicy") == "Always"]
+    return [*(spec.get("containers") or []), *sidecars]
+
+
 def requests(pod: Thing) -> dict[str, decimal.Decimal]:
     """The requests of a pod (template): the sum of its containers and sidecars; a limit alone counts as a request."""
     total: dict[str, decimal.Decimal] = {}
-    sidecars = [one for one in pod["spec"].get("initContainers") or [] if one.get("restartPolicy") == "Always"]
-    for container in [*pod["spec"]["containers"], *sidecars]:
+    for container in lasting(pod):
         resources = container.get("resources") or {}
         requested = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
         for name, value in requested.items():

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from trialplane import errors
-from trialplane.client import metadata, refusal
+from trialplane.client import metadata, preflight, refusal
 from trialplane.wire import cluster as names
 
 Thing = Mapping[str, Any]
@@ -267,11 +267,9 @@ def _ending(terminated: Thing) -> str:
 
 def _amount(pod: Thing, want: str) -> str:
     """How much of a resource a pod requests, if only one container requests it."""
-    spec = pod.get("spec") or {}
-    sidecars = [one for one in spec.get("initContainers") or [] if one.get("restartPolicy") == "Always"]
     found = [
         asked
-        for container in [*(spec.get("containers") or []), *sidecars]
+        for container in preflight.lasting(pod)
         if (asked := ((container.get("resources") or {}).get("requests") or {}).get(want))
     ]
     return str(found[0]) if len(found) == 1 else ""
