@@ -1,4 +1,4 @@
-"""What the metadata of a Kubernetes object say: when it was made, and whether it is being deleted. Pure."""
+"""What the metadata of a Kubernetes object say: when it was made, by whom it is owned, whether it is being deleted. Pure."""
 
 from __future__ import annotations
 
@@ -10,6 +10,11 @@ from typing import Any
 def is_deleted(thing: Mapping[str, Any]) -> bool:
     """Whether it is being deleted."""
     return bool(thing["metadata"].get("deletionTimestamp"))
+
+
+def is_owned(thing: Mapping[str, Any], uid: str | None) -> bool:
+    """Whether the object of that uid owns it."""
+    return uid in [owner.get("uid") for owner in thing["metadata"].get("ownerReferences") or []]
 
 
 def created(thing: Mapping[str, Any]) -> float:

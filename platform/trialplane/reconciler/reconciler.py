@@ -151,9 +151,7 @@ class Reconciler:
         except TargetError:  # there is no Kueue
             return None
         uid = ray_cluster["metadata"].get("uid")
-        return next(
-            (one for one in found if uid in [o.get("uid") for o in one["metadata"].get("ownerReferences") or []]), None
-        )
+        return next((one for one in found if metadata.is_owned(one, uid)), None)
 
     def _blocked(self, view: View, site: Site, code: Sequence[Mapping[str, Any] | None]) -> Problem | None:
         """What is wrong with a run that is to be started: its code, or that it does not fit the site."""
@@ -289,8 +287,7 @@ def _facts(view: View) -> dict[str, Any]:
 
 def _owns(view: View, thing: Mapping[str, Any] | None) -> bool:
     """Whether an object is there and is this Run's."""
-    owners = [] if thing is None else thing["metadata"].get("ownerReferences") or []
-    return view.uid in [one.get("uid") for one in owners]
+    return thing is not None and metadata.is_owned(thing, view.uid)
 
 
 def _is_of(thing: Mapping[str, Any] | None, run: str) -> bool:

@@ -119,8 +119,7 @@ class View:
         """The RayCluster, if it is this Run's."""
         if self.ray_cluster is None:
             return None
-        owners = self.ray_cluster["metadata"].get("ownerReferences") or []
-        return self.ray_cluster if self.uid in [owner.get("uid") for owner in owners] else None
+        return self.ray_cluster if metadata.is_owned(self.ray_cluster, self.uid) else None
 
     @property
     def start(self) -> int | None:
