@@ -15,6 +15,8 @@
     │   ├── LedgerLocked            another controller has this study
     │   ├── LedgerFenced            another controller took this study over; this one must stop writing
     │   ├── LedgerCorrupt           the file is not a study, or is damaged
+    │   ├── LedgerFull              the run has written as much as one may
+    │   ├── LedgerRefused           the gateway takes no such record
     │   └── LedgerUnavailable       the disk is full or the database cannot be reached
     ├── CheckpointError             a checkpoint could not be written or read; older complete ones are untouched
     │   └── CheckpointDamaged       its files were cut or changed after they were written
@@ -157,6 +159,14 @@ class LedgerCorrupt(LedgerError):
     """The file is not a study, or is damaged."""
 
     exit_code = EXIT_BAD_INPUT
+
+
+class LedgerFull(LedgerError):
+    """The run has written as much as one may; what was recorded is safe."""
+
+
+class LedgerRefused(LedgerError):
+    """The gateway takes no such record; what was recorded is safe."""
 
 
 class LedgerUnavailable(LedgerError):

@@ -33,7 +33,9 @@ FIGURES = {
     "lines": False,
     "search": False,
     "cluster": False,
+    "run_objects": False,
 }
+ON_A_CLUSTER = {"cluster", "run_objects"}
 
 
 def main() -> int:
@@ -43,11 +45,12 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="small sizes: shows that it works, not how fast it is")
     parser.add_argument("--rounds", type=int, help="repeat each measurement so often")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all samples and the machine's facts here")
-    parser.add_argument("--context", default="", help="the cluster of figure `cluster`: a context of the kubeconfig")
+    parser.add_argument("--context", default="", help="a context of the kubeconfig, for `cluster` and `run_objects`")
     parser.add_argument("--namespace", default="", help="the namespace there; the context's when left out")
     options = parser.parse_args()
-    if "cluster" in (options.only or []) and not options.context:
-        parser.error("figure `cluster` needs a cluster with the chart in it: --context CTX --namespace NS")
+    needing = ON_A_CLUSTER.intersection(options.only or [])
+    if needing and not options.context:
+        parser.error(f"figure `{min(needing)}` needs a cluster with the chart in it: --context CTX --namespace NS")
 
     def say(text: str) -> None:
         notes.print(f"{_clock(began)} {text}")

@@ -126,17 +126,17 @@ class Remote:
     def attempts(self, name: str) -> list[dict[str, Any]]:
         """When each trial of a run ran; asked where the database's URL is."""
         code = (ROOT / "tests" / "benchmarks" / "programs" / "moments.py").read_text()
-        service = self.target.objects.site.gateway.service
+        site = self.target.objects.site
         command = [
             "kubectl",
-            *self.flags,
+            *["--context", self.target.cluster.context, "--namespace", site.home],
             "exec",
             "-i",
-            f"service/{service}",
+            f"service/{site.gateway.service}",
             "--",
             "python",
             "-",
-            json.dumps({"run": name}),
+            json.dumps({"run": name, "namespace": site.namespace, "control": site.home}),
         ]
         return _attempts(json.loads(self.place.output(command, stdin=code)))
 

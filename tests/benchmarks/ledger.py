@@ -1,10 +1,15 @@
-"""What it costs to write a trial down: 10 parameters, 3 reports, its end; our ledger beside Optuna's storages."""
+"""What it costs to write a trial down: 10 parameters, 3 reports, its end; our ledger beside Optuna's storages.
+
+On a cluster a controller writes through the gateway: beside what the database itself takes, where PostgreSQL is installed.
+It is without fsync and on the same machine, so that the way there is as much of the whole as it can be.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
-from tests.benchmarks.rows import Row
+from tests.benchmarks.rows import Goal, Row
 from tests.benchmarks.workplace import Workplace
 
 # Name in the program → in the table.
@@ -28,3 +33,19 @@ def measure(place: Workplace) -> Iterator[Row]:
     for name, peer in PEERS.items():
         what = "ask, 3 reports and tell of a trial of 10 parameters"
         yield Row("ledger", what, "ms", tuple(taken["ours"]), peer, tuple(taken[name]))
+    if any(Path("/usr/lib/postgresql").glob("*/bin/initdb")):
+        place.say("ledger: through the gateway, and directly, in turn")
+        taken = place.call("gateway", {"rounds": place.repeats(20, 2), "trials": place.size(50, 2)}, timeout=600)
+        what = "the same on PostgreSQL, through the gateway"
+        goal = Goal(times=0.77)  # at most 1.3 times as long
+        yield Row(
+            "ledger", what, "ms", tuple(taken["gateway"]), "the ledger on PostgreSQL itself", tuple(taken["direct"]), goal
+        )
+        place.say("ledger: records in MLflow through the gateway's door, and directly, in turn")
+        taken = place.call("recording", {"rounds": place.repeats(5, 1), "trials": place.size(15, 1), "mib": 64}, timeout=600)
+        for thing in ("trial", "artifact"):
+            what = f"{thing} in MLflow, through the gateway" + (" (64 MiB)" if thing == "artifact" else "")
+            goal = Goal(times=0.67)  # at most 1.5 times as long
+            yield Row(
+                "ledger", what, "ms", tuple(taken[f"{thing} door"]), "MLflow itself", tuple(taken[f"{thing} direct"]), goal
+            )

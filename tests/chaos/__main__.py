@@ -196,7 +196,7 @@ def main(arguments: list[str] | None = None) -> int:
     """What the command line asks for; gives the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=WHAT)
     parser.add_argument("--context", required=True, help="of the kubeconfig")
-    parser.add_argument("--namespace", required=True, help="where the chart is")
+    parser.add_argument("--namespace", required=True, help="of the team that runs it")
     parser.add_argument("--trials", type=int, default=800, help="of the study that is submitted (default: 800)")
     parser.add_argument("--parallel", type=int, default=2, help="its slots (default: 2)")
     parser.add_argument("--run", default="", help="this run, in place of a new study")

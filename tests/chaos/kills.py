@@ -9,6 +9,8 @@ while the first is being replaced.
 from __future__ import annotations
 
 import dataclasses
+import enum
+import functools
 import random
 import subprocess
 from collections.abc import Callable, Iterable
@@ -16,12 +18,21 @@ from typing import Any, Protocol
 
 from trialplane.client import kinds
 from trialplane.client.cluster import Cluster
+from trialplane.client.objects import Objects
 from trialplane.errors import TargetError
 from trialplane.wire import cluster as names
 
 NODE = "node"
 DARK = 60.0  # seconds that a node stays away once Kubernetes knows: heads are made elsewhere after 30
 _CONTROL_PLANE = "node-role.kubernetes.io/control-plane"
+
+
+class Place(enum.Enum):
+    """Where pods are."""
+
+    RUN = enum.auto()
+    CHART = enum.auto()
+    ANYWHERE = enum.auto()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,13 +42,13 @@ class Role:
     Attributes:
         name: for the table.
         selector: of its pods, by labels. A platform in which no pod has them has no such role.
-        everywhere: whether its pods may be in a namespace of their own.
+        place: whose namespace its pods are in: the run's, the chart's, or that of whoever installed them.
         spare: whether one ready pod is enough for the next kill.
     """
 
     name: str
     selector: str
-    everywhere: bool = False
+    place: Place = Place.RUN
     spare: bool = False
 
     @property
@@ -52,8 +63,8 @@ def roles(run: str) -> tuple[Role, ...]:
     return (
         Role("trial", own + names.TRIAL, spare=True),
         Role("controller", own + names.CONTROLLER),
-        *(Role(name, f"{names.ROLE}={name}") for name in (names.OPERATOR, "gateway", "mlflow", "postgresql")),
-        Role("kuberay", "app.kubernetes.io/component=kuberay-operator", everywhere=True),
+        *(Role(name, f"{names.ROLE}={name}", Place.CHART) for name in (names.OPERATOR, "gateway", "mlflow", "postgresql")),
+        Role("kuberay", "app.kubernetes.io/component=kuberay-operator", Place.ANYWHERE),
     )
 
 
@@ -219,18 +230,23 @@ class KindCluster:
 
     Args:
         context: of the kubeconfig.
-        namespace: of the run and the chart.
+        namespace: of the run, which names that of the chart.
     """
 
     def __init__(self, context: str, namespace: str) -> None:
         self.context = context
         self.cluster = Cluster(context, namespace)
 
+    @functools.cached_property
+    def chart(self) -> Cluster:
+        """The namespace of the chart's own pods."""
+        return Cluster(self.context, Objects(self.cluster).site.home)
+
     def ready(self, role: Role) -> list[Victim]:
         """See `There`."""
-        return [
-            _victim(pod) for pod in self.cluster.list(kinds.POD, role.selector, everywhere=role.everywhere) if _is_ready(pod)
-        ]
+        where = self.chart if role.place is Place.CHART else self.cluster
+        pods = where.list(kinds.POD, role.selector, everywhere=role.place is Place.ANYWHERE)
+        return [_victim(pod) for pod in pods if _is_ready(pod)]
 
     def kill(self, pod: Victim) -> None:
         """See `There`."""

@@ -5,6 +5,7 @@ Not checked here: whom it chooses (test_chaos.py), Kubernetes and Docker themsel
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 from tests.chaos.kills import KindCluster, Victim, roles
 from tests.client.cluster_double import ClusterDouble
+from tests.client.kuberay_double import SITE
 
 from trialplane.errors import TargetError
 from trialplane.wire import cluster as names
@@ -37,7 +39,12 @@ def made(name: str, labels: dict[str, str], ready: bool = True, **more: Any) -> 
     return {"metadata": {"name": name, "labels": labels, **more}, "status": {"conditions": [condition]}}
 
 
+def installed(double: ClusterDouble, **site: str) -> None:
+    double.put("configmaps", {"metadata": {"name": names.SITE}, "data": {names.SITE_KEY: json.dumps({**SITE, **site})}})
+
+
 def test_only_ready_pods_of_the_role_and_the_run_are_seen(double: ClusterDouble, there: KindCluster) -> None:
+    installed(double)
     ours = {names.RUN: "some", names.ROLE: "trial"}
     double.put("pods", made("ours", ours))
     double.put("pods", made("of-another-run", {**ours, names.RUN: "other"}))
@@ -49,6 +56,13 @@ def test_only_ready_pods_of_the_role_and_the_run_are_seen(double: ClusterDouble,
     assert [pod.name for pod in there.ready(ROLES["trial"])] == ["ours"]
     assert [pod.name for pod in there.ready(ROLES["mlflow"])] == ["platform-mlflow"]
     assert there.ready(ROLES["gateway"]) == []
+
+
+def test_the_charts_pods_are_in_the_namespace_that_the_site_names(double: ClusterDouble, there: KindCluster) -> None:
+    installed(double, control="trialplane")
+    double.put("pods", made("platform-mlflow", {names.ROLE: "mlflow"}))
+    assert there.ready(ROLES["mlflow"]) == [], "not in the team's"
+    assert ("GET", "/api/v1/namespaces/trialplane/pods") in double.requests
 
 
 def test_kuberay_is_found_in_any_namespace(double: ClusterDouble, there: KindCluster) -> None:

@@ -13,7 +13,8 @@ import pytest
 import yaml
 
 CHART = Path(__file__).resolve().parents[2] / "charts" / "platform"
-NAMESPACE = "studies"
+CONTROL = "control"  # the release's namespace
+TEAM = "studies"  # that of the one team, where values name none
 Thing = dict[str, Any]
 Render = Callable[[dict[str, Any]], list[Thing]]
 
@@ -22,6 +23,13 @@ SETS: dict[str, dict[str, Any]] = {
     "default": {},
     "kind": yaml.safe_load((CHART / "values-kind.yaml").read_text()),
     "cloud": {
+        "teams": [
+            {
+                "namespace": TEAM,
+                "users": [{"kind": "User", "name": "ada"}, {"kind": "ServiceAccount", "name": "ci"}],
+                "quota": {"pods": "200"},
+            }
+        ],
         "image": {
             "pullSecrets": ["registry"],
             "controller": {"repository": "team/controller", "tag": "1"},
@@ -47,13 +55,11 @@ SETS: dict[str, dict[str, Any]] = {
         },
         "gateway": {"nodeSelector": {"pool": "services"}},
         "serviceAccounts": {"mlflow": {"example.org/role": "artifacts"}},
-        "users": [{"kind": "User", "name": "ada"}, {"kind": "ServiceAccount", "name": "ci"}],
         "networkPolicy": {
             "apiServer": {"cidrs": ["10.0.0.1/32"], "fromHeads": True},
             "prometheusNamespace": "monitoring",
             "trial": {"egress": [{"ports": [{"port": 443}]}]},
         },
-        "quota": {"enabled": True},
         "priorityClasses": {"enabled": True},
         "metrics": {"enabled": True, "check": False, "labels": {"release": "prometheus"}},
     },
@@ -61,8 +67,35 @@ SETS: dict[str, dict[str, Any]] = {
         "postgresql": {"enabled": False},
         "externalDatabase": {"ledger": {"secret": "studies-db", "key": "dsn"}},
         "mlflow": {"enabled": False, "trackingUri": "https://mlflow.example.org", "existingSecret": "mlflow-login"},
-        "gateway": {"existingSecret": "gateway-token"},
     },
+    "two": {
+        "teams": [
+            {
+                "namespace": "vision",
+                "labels": {"cost": "1"},
+                "annotations": {"who": "ada"},
+                "users": [{"kind": "Group", "name": "vision"}, {"kind": "User", "name": "ada"}],
+                "quota": {"requests.nvidia.com/gpu": 16},
+                "limits": [{"type": "Container", "defaultRequest": {"cpu": "100m"}}],
+                "queue": {"name": "vision", "clusterQueue": "gpus"},
+                "priorityClass": "high",
+                "studies": {"nodeSelector": {"pool": "a100"}},
+                "runs": {"enabled": False},
+                "data": {"enabled": True, "existingClaim": "images"},
+                "checkpoints": {"enabled": True},
+            },
+            {
+                "namespace": "speech",
+                "create": False,
+                "users": [{"kind": "User", "name": "ada"}, {"kind": "ServiceAccount", "name": "ci"}],
+                "checkpoints": {"url": "s3://speech/checkpoints", "ports": [9000]},
+            },
+        ],
+        "studies": {"queue": "everybody"},
+        "priorityClasses": {"enabled": True},
+    },
+    # As after an upgrade from a chart with one namespace for all.
+    "former": {"teams": [{"namespace": CONTROL}, {"namespace": TEAM}]},
     "bare": {
         "runs": {"enabled": False},
         "keepVolumes": False,
@@ -87,12 +120,12 @@ def _chart() -> Path:
 
 @pytest.fixture(scope="session", name="helm")
 def _helm(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Runs Helm with values in a file; gives what it did."""
+    """Runs Helm with values in a file, and one team where they name none; gives what it did."""
     folder = tmp_path_factory.mktemp("values")
 
     def run(*words: str, values: dict[str, Any] | None = None) -> subprocess.CompletedProcess[str]:
         file = folder / "values.yaml"
-        file.write_text(json.dumps(values or {}))
+        file.write_text(json.dumps({"teams": [{"namespace": TEAM}], **(values or {})}))
         return subprocess.run(
             ["helm", *words, "--values", str(file)], capture_output=True, text=True, timeout=60, check=False
         )
@@ -105,7 +138,7 @@ def _template(helm: Callable[..., subprocess.CompletedProcess[str]]) -> Callable
     """`helm template` as for a cluster with KubeRay."""
 
     def run(values: dict[str, Any], *more: str, release: str = "platform") -> subprocess.CompletedProcess[str]:
-        words = ("template", release, str(CHART), "--namespace", NAMESPACE, "--kube-version", "1.34.0")
+        words = ("template", release, str(CHART), "--namespace", CONTROL, "--kube-version", "1.34.0")
         return helm(*words, *(more or ("--api-versions", "ray.io/v1")), values=values)
 
     return run
@@ -149,7 +182,7 @@ def _pods() -> Callable[[list[Thing]], Iterator[tuple[str, Thing]]]:
 
     def found(objects: list[Thing]) -> Iterator[tuple[str, Thing]]:
         for one in objects:
-            if one["kind"] in ("Deployment", "StatefulSet"):
+            if one["kind"] in ("Deployment", "StatefulSet", "Job"):
                 yield one["metadata"]["name"], one["spec"]["template"]
             elif one["kind"] == "Pod":
                 yield one["metadata"]["name"], one
@@ -158,11 +191,16 @@ def _pods() -> Callable[[list[Thing]], Iterator[tuple[str, Thing]]]:
 
 
 @pytest.fixture(scope="session", name="named")
-def _named() -> Callable[[list[Thing], str, str], Thing]:
-    """The one object of a kind and a name."""
+def _named() -> Callable[..., Thing]:
+    """The one object of a kind and a name, in whatever namespace or in one."""
 
-    def found(objects: list[Thing], kind: str, name: str) -> Thing:
-        (one,) = (one for one in objects if (one["kind"], one["metadata"]["name"]) == (kind, name))
+    def found(objects: list[Thing], kind: str, name: str, namespace: str = "") -> Thing:
+        (one,) = (
+            one
+            for one in objects
+            if (one["kind"], one["metadata"]["name"]) == (kind, name)
+            and namespace in ("", one["metadata"].get("namespace", CONTROL))
+        )
         return one
 
     return found

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.charts.judge import Judge
 
 from trialplane import policies
 from trialplane.policies import protobuf
@@ -26,6 +27,7 @@ Render = Callable[[dict[str, Any]], list[Thing]]
 GOLDEN = Path(__file__).resolve().parents[1] / "plan" / "golden"
 ADMIN = {"name": "PASSWORD", "valueFrom": {"secretKeyRef": {"name": "platform-postgresql", "key": "admin"}}}
 DATABASE = {"name": "URL", "valueFrom": {"secretKeyRef": {"name": "platform-ledger", "key": "url"}}}
+RUN_TOKEN = {"name": "T", "valueFrom": {"secretKeyRef": {"name": "plain.token", "key": "token"}}}
 PROJECTED = {"name": "p", "projected": {"sources": [{"secret": {"name": "platform-ledger"}}]}}
 TOKEN = {"name": "token2", "projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}}
 
@@ -37,7 +39,7 @@ def test_the_charts_variables_are_the_policies(chart: Path) -> None:
 def test_every_variable_has_a_rule_whose_message_names_it_and_what_sets_it(
     render: Render, named: Callable[..., Thing]
 ) -> None:
-    rules = named(render({}), "ValidatingAdmissionPolicy", "studies-platform-pods")["spec"]["validations"]
+    rules = named(render({}), "ValidatingAdmissionPolicy", "control-platform-pods")["spec"]["validations"]
     for variable, value in policies.trial_env().items():
         (rule,) = (rule for rule in rules if f"{variable}={value} in every" in rule["message"])
         assert f"'{variable}'" in rule["expression"]
@@ -52,14 +54,19 @@ def test_a_message_is_no_longer_than_a_terminal_can_show(render: Render) -> None
             assert all(len(rule["message"]) < 300 for rule in one["spec"]["validations"])
 
 
-def test_the_policies_hold_in_the_releases_namespace_and_need_no_label(render: Render) -> None:
-    objects = render({"admission": {"actions": ["Warn", "Audit"]}})
+def test_the_policies_hold_in_the_teams_namespaces_whatever_their_labels_are(
+    render: Render, sets: dict[str, dict[str, Any]]
+) -> None:
+    """By a label that nobody can change. Runs are not in the platform's own namespace; pods with their labels may be."""
+    objects = render({**sets["two"], "admission": {"actions": ["Warn", "Audit"]}})
     bindings = [one for one in objects if one["kind"] == "ValidatingAdmissionPolicyBinding"]
     there = {one["metadata"]["name"] for one in objects if one["kind"] == "ValidatingAdmissionPolicy"}
     assert {one["spec"]["policyName"] for one in bindings} == there
     for one in bindings:
-        chosen = one["spec"]["matchResources"]["namespaceSelector"]["matchLabels"]
-        assert chosen == {"kubernetes.io/metadata.name": "studies"}
+        (chosen,) = one["spec"]["matchResources"]["namespaceSelector"]["matchExpressions"]
+        own = [] if one["spec"]["policyName"].endswith("-runs") else ["control"]
+        names = [*own, "vision", "speech"]
+        assert chosen == {"key": "kubernetes.io/metadata.name", "operator": "In", "values": names}
         assert one["spec"]["validationActions"] == ["Warn", "Audit"]
 
 
@@ -68,57 +75,9 @@ def test_without_admission_there_is_none(render: Render) -> None:
     assert not any("Admission" in kind for kind in kinds)
 
 
-class Judge:
-    """Evaluates a policy as the API server does: conditions, variables in their order, validations."""
-
-    def __init__(self, policy: Thing) -> None:
-        self._celpy = pytest.importorskip("celpy", reason="cel-python is not installed")
-        self._spec = policy["spec"]
-        self._environment = self._celpy.Environment()
-        self._programs: dict[str, Any] = {}  # to compile one takes longer than all else
-
-    def complaints(self, thing: Thing, old: Thing | None = None, below: str = "", **known: Any) -> list[str] | None:
-        """Messages of what it refuses; None when the policy is not about the object.
-
-        Args:
-            thing: what it would be.
-            old: what it was, of an update.
-            below: the subresource that is written.
-            known: variables that only an API server can work out.
-        """
-        scope = self._scope(thing, old, below)
-        if not all(self._value(one["expression"], scope) for one in self._spec["matchConditions"]):
-            return None
-        variables = self._celpy.celtypes.MapType()
-        for one in self._spec.get("variables", []):
-            name = self._celpy.celtypes.StringType(one["name"])
-            if one["name"] in known:
-                variables[name] = self._celpy.json_to_cel(known[one["name"]])
-            else:
-                variables[name] = self._value(one["expression"], {**scope, "variables": variables})
-        scope["variables"] = variables
-        return [one["message"] for one in self._spec["validations"] if not self._value(one["expression"], scope)]
-
-    def about(self, thing: Thing) -> bool:
-        """Whether the policy is about an object that is made."""
-        return all(self._value(one["expression"], self._scope(thing)) for one in self._spec["matchConditions"])
-
-    def _scope(self, thing: Thing, old: Thing | None = None, below: str = "") -> dict[str, Any]:
-        name = thing["metadata"].get("name", "")
-        # What is empty is not there, and asking for it is an error, which refuses.
-        request = {"operation": "UPDATE" if old else "CREATE", **({"subResource": below} if below else {}), "name": name}
-        named = {"object": thing, "oldObject": old, "request": request}
-        return {name: self._celpy.json_to_cel(value) for name, value in named.items()}
-
-    def _value(self, expression: str, scope: dict[str, Any]) -> Any:
-        if expression not in self._programs:
-            self._programs[expression] = self._environment.program(self._environment.compile(expression))
-        return self._programs[expression].evaluate(scope)
-
-
 @pytest.fixture(scope="module", name="pod_judge")
 def _pod_judge(render: Render, named: Callable[..., Thing]) -> Judge:
-    return Judge(named(render({}), "ValidatingAdmissionPolicy", "studies-platform-pods"))
+    return Judge(named(render({}), "ValidatingAdmissionPolicy", "control-platform-pods"))
 
 
 def ray_cluster(name: str) -> Thing:
@@ -169,6 +128,10 @@ def _no_role(one: Thing) -> None:
     del one["metadata"]["labels"][cluster.ROLE]
 
 
+def _of_another_run(one: Thing) -> None:
+    one["metadata"]["labels"][cluster.RUN] = "criteria-2"
+
+
 def _container(**fields: Any) -> Callable[[Thing], None]:
     return lambda one: one["spec"]["containers"][0].update(copy.deepcopy(fields))
 
@@ -189,6 +152,12 @@ def _env(entry: Thing) -> Callable[[Thing], None]:
     return lambda one: one["spec"]["containers"][0]["env"].append(copy.deepcopy(entry))
 
 
+def _run_token(one: Thing) -> None:
+    """As the controller's pod has it."""
+    secret = f"{one['metadata']['labels'][cluster.RUN]}.token"
+    _volume({"name": "s", "secret": {"secretName": secret}})(one)
+
+
 def _context(**fields: Any) -> Callable[[Thing], None]:
     return lambda one: one["spec"]["containers"][0]["securityContext"].update(copy.deepcopy(fields))
 
@@ -205,6 +174,7 @@ def _debugged(**fields: Any) -> Callable[[Thing], None]:
     ("name", "role", "change", "told"),
     [
         ("plain", "trial", _no_role, "trialplane.io/role"),
+        ("plain", "trial", _of_another_run, "the RayCluster's name as its label trialplane.io/run"),
         ("plain", "trial", _spec(automountServiceAccountToken=True), "token"),
         ("plain", "trial", lambda one: one["spec"].pop("automountServiceAccountToken"), "token"),
         ("plain", "trial", _volume(TOKEN), "token"),
@@ -219,11 +189,22 @@ def _debugged(**fields: Any) -> Callable[[Thing], None]:
         ("plain", "trial", _context(readOnlyRootFilesystem=False), "readOnlyRootFilesystem"),
         ("plain", "trial", _context(runAsNonRoot=False), "runAsNonRoot"),
         ("plain", "trial", _env(DATABASE), "secrets"),
-        ("plain", "controller", _env(DATABASE), "only the controller's may read"),  # in Ray's container
+        ("plain", "controller", _env(DATABASE), "secrets"),
+        ("plain", "trial", _run_token, "secrets"),
+        ("plain", "trial", _volume({"name": "s", "secret": {"secretName": "another.token"}}), "secrets"),
+        ("plain", "controller", _volume({"name": "s", "secret": {"secretName": "another.token"}}), "secrets"),
+        (
+            "plain",
+            "controller",
+            _volume({"name": "s", "projected": {"sources": [{"secret": {"name": "another.token"}}]}}),
+            "secrets",
+        ),
+        ("plain", "controller", _env(RUN_TOKEN), "secrets"),
+        ("plain", "trial", _container(envFrom=[{"secretRef": {"name": "another.token"}}]), "secrets"),
         ("plain", "trial", _container(envFrom=[{"secretRef": {"name": "platform-postgresql"}}]), "secrets"),
-        ("plain", "trial", _volume({"name": "s", "secret": {"secretName": "platform-gateway"}}), "secrets"),
+        ("plain", "trial", _volume({"name": "s", "secret": {"secretName": "platform-ledger"}}), "secrets"),
         ("plain", "controller", _env(ADMIN), "secrets"),
-        ("plain", "controller", _volume({"name": "s", "secret": {"secretName": "platform-gateway"}}), "secrets"),
+        ("plain", "controller", _volume({"name": "s", "secret": {"secretName": "platform-ledger"}}), "secrets"),
         (
             "plain",
             "trial",
@@ -244,6 +225,14 @@ def test_a_pod_that_breaks_a_rule_is_refused(
     assert told in message
 
 
+def test_a_head_that_calls_itself_another_runs_has_neither_its_network_nor_its_secret(pod_judge: Judge) -> None:
+    changed = pod("plain", cluster.CONTROLLER)
+    _of_another_run(changed)
+    of_label, of_secret = sorted(pod_judge.complaints(changed) or [])
+    assert "the RayCluster's name as its label trialplane.io/run" in of_label
+    assert "secrets" in of_secret
+
+
 def test_a_container_of_kubectl_debug_keeps_the_rules_but_needs_no_policys_variables(pod_judge: Judge) -> None:
     before = pod("plain", cluster.TRIAL)
     after = copy.deepcopy(before)
@@ -260,14 +249,15 @@ def test_a_pods_role_may_not_change_and_the_rest_of_an_old_one_may(pod_judge: Ju
     after = copy.deepcopy(before)
     after["metadata"]["labels"]["team"] = "a"
     assert pod_judge.complaints(after, before) is None
-    for labels in ({cluster.ROLE: "controller", cluster.RUN: "r"}, {cluster.ROLE: "mlflow"}, {}):
+    another = {cluster.ROLE: "trial", cluster.RUN: "another"}
+    for labels in (another, {cluster.ROLE: "controller", cluster.RUN: "criteria-1"}, {cluster.ROLE: "mlflow"}, {}):
         after["metadata"]["labels"] = labels
         assert any("may not change" in one for one in pod_judge.complaints(after, before) or []), labels
 
 
 def test_a_clouds_identity_is_let_in_when_its_audience_is_a_value(render: Render, named: Callable[..., Thing]) -> None:
     cloud = {"admission": {"tokenAudiences": ["sts.amazonaws.com"]}}
-    judge = Judge(named(render(cloud), "ValidatingAdmissionPolicy", "studies-platform-pods"))
+    judge = Judge(named(render(cloud), "ValidatingAdmissionPolicy", "control-platform-pods"))
     for role, name in ((cluster.TRIAL, "plain"), (cluster.CONTROLLER, "autoscale")):
         for audience, count in (("sts.amazonaws.com", 0), ("https://kubernetes.default.svc", 1)):
             thing = pod(name, role)
@@ -281,7 +271,7 @@ def test_a_clouds_identity_is_let_in_when_its_audience_is_a_value(render: Render
 @pytest.fixture(scope="module", name="others_judge")
 def _others_judge(render: Render, named: Callable[..., Thing]) -> Judge:
     values = {"mlflow": {"extraEnvFrom": [{"secretRef": {"name": "s3-credentials"}}]}}
-    return Judge(named(render(values), "ValidatingAdmissionPolicy", "studies-platform-others"))
+    return Judge(named(render(values), "ValidatingAdmissionPolicy", "control-platform-others"))
 
 
 def _plain() -> Thing:
@@ -295,11 +285,13 @@ def _plain() -> Thing:
     [
         (lambda one: one["metadata"].update(labels={cluster.ROLE: "mlflow"}), "trialplane.io/role"),
         (_spec(serviceAccountName="platform-controller"), "service accounts"),
+        (_spec(serviceAccountName="trialplane-user"), "service accounts"),
         (_env(DATABASE), "secrets"),
         (_env(ADMIN), "secrets"),
         (_container(envFrom=[{"secretRef": {"name": "s3-credentials"}}]), "secrets"),
         (_spec(volumes=[{"name": "s", "secret": {"secretName": "platform-ledger"}}]), "secrets"),
         (_spec(initContainers=[{"name": "i", "env": [DATABASE]}]), "secrets"),
+        (_spec(volumes=[{"name": "s", "secret": {"secretName": "a-run.token"}}]), "secrets"),
     ],
 )
 def test_other_pods_get_nothing_of_the_charts_unless_who_makes_them_may_read_it(
@@ -313,12 +305,53 @@ def test_other_pods_get_nothing_of_the_charts_unless_who_makes_them_may_read_it(
     assert others_judge.complaints(changed, trusted=True) == []
 
 
-def test_every_pod_is_judged_by_one_of_the_two_policies(pod_judge: Judge, others_judge: Judge) -> None:
-    for labels in ({}, {"app": "web"}, {cluster.ROLE: "mlflow"}, {cluster.ROLE: "trial"}, {"ray.io/cluster": "a"}):
-        thing = pod("plain", cluster.TRIAL)
-        thing["metadata"]["labels"] = labels
-        judged = (pod_judge.complaints(thing), others_judge.complaints(thing, trusted=False))
-        assert sum(one is None for one in judged) == 1, labels
+def test_a_secret_of_a_name_of_the_charts_is_another_one_elsewhere(pod_judge: Judge, others_judge: Judge) -> None:
+    for judge, made in ((pod_judge, pod("plain", cluster.TRIAL)), (others_judge, _plain())):
+        _env(DATABASE)(made)
+        for namespace, count in (("control", 1), ("studies", 0)):
+            made["metadata"]["namespace"] = namespace
+            assert len(judge.complaints(made, trusted=False) or []) == count, namespace
+        _env(RUN_TOKEN)(made)
+        assert len(judge.complaints(made, trusted=False) or []) == 1
+
+
+def test_the_operators_pods_that_remove_files_are_let_in(others_judge: Judge) -> None:
+    """It may read no Secret in the platform's namespace, by which others are trusted."""
+    (variable,) = (one for one in others_judge.policy["spec"]["variables"] if one["name"] == "trusted")
+    listed = variable["expression"].partition("[")[2].partition("]")[0]
+    assert "'system:serviceaccount:control:platform-operator'" in listed
+
+
+@pytest.mark.parametrize("which", ["two", "former"])
+def test_every_pod_is_judged_by_one_of_the_two_policies(
+    render: Render, sets: dict[str, dict[str, Any]], named: Callable[..., Thing], which: str
+) -> None:
+    """In each team's namespace and in the release's own, by what is bound there."""
+    objects = render(sets[which])
+    bound: dict[str, list[Judge]] = {}
+    for name in ("control-platform-pods", "control-platform-others"):
+        judge = Judge(named(objects, "ValidatingAdmissionPolicy", name))
+        binding = named(objects, "ValidatingAdmissionPolicyBinding", name)["spec"]
+        (chosen,) = binding["matchResources"]["namespaceSelector"]["matchExpressions"]
+        for namespace in chosen["values"]:
+            bound.setdefault(namespace, []).append(judge)
+    assert set(bound) == {"control", *(one["namespace"] for one in sets[which]["teams"])}
+    every: list[dict[str, str]] = [{}, {"app": "web"}, {"ray.io/cluster": "a"}, {cluster.RUN: "a"}]
+    every += [{cluster.ROLE: role} for role in ("mlflow", cluster.TRIAL, cluster.CONTROLLER)]
+    for namespace, judges in bound.items():
+        for labels in every:
+            thing = {"metadata": {"name": "mine", "labels": labels}, "spec": {}}
+            assert sum(judge.about(thing) for judge in judges) == 1, (namespace, labels)
+
+
+@pytest.mark.parametrize("account", ["platform-operator", "platform-gateway", cluster.USER])
+def test_no_pod_of_a_run_has_an_account_of_the_platforms_own(pod_judge: Judge, account: str) -> None:
+    """Which is in the release's namespace: a head with an autoscaler mounts the token of its account."""
+    for name, role in (("plain", cluster.TRIAL), ("autoscale", cluster.CONTROLLER)):
+        changed = pod(name, role)
+        changed["spec"]["serviceAccountName"] = account
+        (message,) = pod_judge.complaints(changed) or []
+        assert "service account of the platform's own pods" in message
 
 
 def test_the_charts_own_configmaps_are_not_for_users(
@@ -327,7 +360,7 @@ def test_the_charts_own_configmaps_are_not_for_users(
     """Their Role lets them write ConfigMaps, which runs are."""
     for which in ("default", "cloud"):
         objects = render(sets[which])
-        judge = Judge(named(objects, "ValidatingAdmissionPolicy", "studies-platform-configmaps"))
+        judge = Judge(named(objects, "ValidatingAdmissionPolicy", "control-platform-configmaps"))
         assert judge.about({"metadata": {"name": "criteria-1"}}) is False
         for one in objects:
             assert one["kind"] != "ConfigMap" or judge.about(one), one["metadata"]["name"]

@@ -35,7 +35,7 @@ def test_every_pod_is_restricted(objects: list[Thing], pods: Pods) -> None:
     assert len(found) >= 2
     for name, pod in found:
         spec = pod["spec"]
-        assert spec["automountServiceAccountToken"] is name.endswith("-operator"), name
+        assert spec["automountServiceAccountToken"] is name.endswith(("-operator", "-gateway")), name
         assert spec["enableServiceLinks"] is False
         assert not {"hostNetwork", "hostPID", "hostIPC"} & set(spec)
         security = spec["securityContext"]
@@ -85,72 +85,71 @@ def test_the_databases_are_two_with_passwords_of_their_own(render: Render, named
     passwords = named(objects, "Secret", "platform-postgresql")["stringData"]
     assert len(set(passwords.values())) == 3
     assert urls == [
-        f"postgresql+psycopg2://{user}:{passwords[user]}@platform-postgresql.studies.svc:5432/{user}"
+        f"postgresql+psycopg2://{user}:{passwords[user]}@platform-postgresql.control.svc:5432/{user}"
         for user in ("ledger", "mlflow")
     ]
 
 
 def test_given_passwords_are_used_and_quoted(render: Render, named: Callable[..., Thing]) -> None:
     given = {"admin": "a", "ledger": "p@ss /word", "mlflow": "m"}
-    objects = render({"postgresql": {"passwords": given}, "gateway": {"token": "t"}})
+    objects = render({"postgresql": {"passwords": given}})
     assert named(objects, "Secret", "platform-postgresql")["stringData"] == given
     url = named(objects, "Secret", "platform-ledger")["stringData"]["url"]
     assert sqlalchemy.make_url(url).password == given["ledger"]
-    assert named(objects, "Secret", "platform-gateway")["stringData"] == {"token": "t"}
 
 
 def test_the_gateway_gets_what_it_reads(render: Render, named: Callable[..., Thing]) -> None:
     template = named(render({}), "Deployment", "platform-gateway")["spec"]["template"]
     (container,) = template["spec"]["containers"]
     names = {one["name"] for one in container["env"]}
-    assert {env.HOME, env.LEDGER, env.GATEWAY_TOKEN} <= names
-    assert container["command"] == ["python", "-m", "trialplane.controller.gateway"]
-    assert importlib.util.find_spec("trialplane.controller.gateway") is not None
+    assert {env.LEDGER, env.MLFLOW_TRACKING_URI} <= names
+    assert container["command"] == ["python", "-m", "trialplane.gateway"]
+    assert container["args"] == ["--control=control", "--namespaces=studies"]
+    assert importlib.util.find_spec("trialplane.gateway") is not None
     assert container["ports"][0]["containerPort"] == cluster.GATEWAY_PORT
-    assert cluster.HOME in {mount["mountPath"] for mount in container["volumeMounts"]}
+
+
+def test_no_gateway_needs_a_volume_so_there_are_two(render: Render, named: Callable[..., Thing]) -> None:
+    objects = render({"runs": {"existingClaim": "r"}, "checkpoints": {"enabled": True}})
+    found = named(objects, "Deployment", "platform-gateway")["spec"]
+    assert found["replicas"] == 2
+    assert found["strategy"] == {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
+    (volume,) = found["template"]["spec"]["volumes"]
+    assert volume["emptyDir"]["sizeLimit"]
+    budget = named(objects, "PodDisruptionBudget", "platform-gateway")["spec"]
+    assert budget["maxUnavailable"] == 1
+    assert budget["selector"]["matchLabels"].items() <= found["template"]["metadata"]["labels"].items()
+    alone = render({"gateway": {"replicas": 1}})
+    assert named(alone, "Deployment", "platform-gateway")["spec"]["replicas"] == 1
+    assert not [one for one in alone if one["kind"] == "PodDisruptionBudget"], "it would let no node be drained"
 
 
 @pytest.mark.parametrize(
-    ("values", "claim"),
+    ("values", "claims"),
     [
-        ({}, None),
-        ({"checkpoints": {"url": "s3://b/c"}}, None),
-        ({"checkpoints": {"enabled": True}}, "platform-checkpoints"),
-        ({"checkpoints": {"enabled": True, "existingClaim": "mine"}}, "mine"),
+        ({}, ["platform-runs"]),
+        ({"checkpoints": {"enabled": True}}, ["platform-runs", "platform-checkpoints"]),
+        ({"runs": {"existingClaim": "mine"}, "checkpoints": {"enabled": True, "existingClaim": "mine"}}, []),
+        ({"runs": {"enabled": False}}, []),
     ],
 )
-def test_the_gateway_has_the_volume_of_checkpoints(
-    render: Render, named: Callable[..., Thing], values: dict[str, Any], claim: str | None
+def test_a_pod_binds_the_claims_that_no_other_pod_of_the_chart_uses(
+    render: Render, values: dict[str, Any], claims: list[str]
 ) -> None:
-    """It deletes those of a deleted run; and `helm install --wait` may wait for ever for a claim that no pod uses."""
-    pod = named(render(values), "Deployment", "platform-gateway")["spec"]["template"]["spec"]
-    (container,) = pod["containers"]
-    claims = [one["persistentVolumeClaim"]["claimName"] for one in pod["volumes"] if one["name"] == "checkpoints"]
-    assert claims == ([claim] if claim else [])
-    places = [one["value"] for one in container["env"] if one["name"] == env.CHECKPOINTS]
-    mounts = [one["mountPath"] for one in container["volumeMounts"] if one["name"] == "checkpoints"]
-    assert places == mounts == ([cluster.CHECKPOINTS] if claim else [])
+    """Else `helm install --wait` waits for them until it gives up."""
+    jobs = [one["spec"]["template"]["spec"] for one in render(values) if one["kind"] == "Job"]
+    found = [one["persistentVolumeClaim"]["claimName"] for job in jobs for one in job["volumes"][1:]]
+    assert found == claims
 
 
-@pytest.mark.parametrize(
-    ("values", "strategy"),
-    [
-        ({}, "RollingUpdate"),
-        ({"runs": {"enabled": False}}, "RollingUpdate"),
-        ({"runs": {"accessModes": ["ReadWriteOnce"]}}, "Recreate"),
-        ({"runs": {"existingClaim": "mine"}}, "Recreate"),
-        ({"checkpoints": {"enabled": True}}, "RollingUpdate"),
-        ({"checkpoints": {"enabled": True, "accessModes": ["ReadWriteOnce"]}}, "Recreate"),
-        ({"checkpoints": {"enabled": True, "existingClaim": "mine"}}, "Recreate"),
-    ],
-)
-def test_a_volume_for_one_node_never_has_two_gateways(
-    render: Render, named: Callable[..., Thing], values: dict[str, Any], strategy: str
-) -> None:
-    """Each says all that belongs to it: an upgrade that left `rollingUpdate` beside Recreate would be refused."""
-    found = named(render(values), "Deployment", "platform-gateway")["spec"]["strategy"]
-    assert found["type"] == strategy
-    assert ("rollingUpdate" in found) is (strategy == "RollingUpdate")
+@pytest.mark.parametrize("secret", ["", "login"])
+def test_the_gateway_reads_logs_of_mlflow(render: Render, named: Callable[..., Thing], secret: str) -> None:
+    values = {"mlflow": {"enabled": False, "trackingUri": "https://mlflow.example", "existingSecret": secret}}
+    (container,) = named(render(values), "Deployment", "platform-gateway")["spec"]["template"]["spec"]["containers"]
+    variables = {one["name"]: one for one in container["env"]}
+    assert variables[env.MLFLOW_TRACKING_URI]["value"] == "https://mlflow.example"
+    password = variables.get("MLFLOW_TRACKING_PASSWORD", {}).get("valueFrom")
+    assert password == ({"secretKeyRef": {"name": "login", "key": "password"}} if secret else None)
 
 
 def test_pods_start_anew_when_a_given_password_changes_and_only_then(render: Render, named: Callable[..., Thing]) -> None:
@@ -167,8 +166,6 @@ def test_pods_start_anew_when_a_given_password_changes_and_only_then(render: Ren
     )
     assert all(one["annotations"] != other["annotations"] for one, other in zip(first, second, strict=True))
     assert marks({}) == marks({"keepVolumes": False})
-    token = {"gateway": {"token": "t"}}
-    assert [one == other for one, other in zip(marks(token), marks({}), strict=True)] == [True, True, False]
 
 
 def test_postgresql_starts_by_the_script_that_sets_passwords(render: Render, named: Callable[..., Thing]) -> None:
@@ -206,9 +203,9 @@ def test_mlflow_answers_to_the_names_it_has_and_to_no_other(render: Render, name
     service = "platform-mlflow"
     for host in (
         f"{service}:5000",
-        f"{service}.studies:5000",
-        f"{service}.studies.svc:5000",
-        f"{service}.studies.svc.cluster.local:5000",
+        f"{service}.control:5000",
+        f"{service}.control.svc:5000",
+        f"{service}.control.svc.cluster.local:5000",
         "localhost:41234",
         "127.0.0.1:5000",
         "mlflow.example.org",
@@ -267,3 +264,22 @@ def test_artifacts_go_to_a_volume_or_to_s3(render: Render, named: Callable[..., 
     assert _option(volume, "artifacts-destination") in mounts
     assert _option(s3, "artifacts-destination") == "s3://b/p"
     assert not any("persistentVolumeClaim" in one for one in s3["volumes"])
+
+
+def test_the_gateway_is_the_way_to_mlflow_and_has_its_password(
+    render: Render, named: Callable[..., Thing], sets: dict[str, dict[str, Any]]
+) -> None:
+    def environ(values: dict[str, Any]) -> dict[str, Thing]:
+        spec = named(render(values), "Deployment", "platform-gateway")["spec"]["template"]["spec"]
+        return {one["name"]: one for one in spec["containers"][0]["env"]}
+
+    plain = environ({})
+    assert plain[env.MLFLOW_TRACKING_URI]["value"] == "http://platform-mlflow.control.svc:5000"
+    assert plain[env.MAX_ARTIFACT]["value"] == str(512 << 20)
+    assert plain[env.MAX_LEDGER]["value"] == str(1 << 30)
+    assert env.MLFLOW_PASSWORD not in plain
+    outside = environ({**sets["outside"], "gateway": {**sets["outside"].get("gateway", {}), "maxArtifact": "3Ti"}})
+    assert outside[env.MLFLOW_TRACKING_URI]["value"] == "https://mlflow.example.org"
+    assert outside[env.MAX_ARTIFACT]["value"] == str(3 << 40)
+    password = {"name": "mlflow-login", "key": "password"}
+    assert outside[env.MLFLOW_PASSWORD]["valueFrom"]["secretKeyRef"] == password

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.charts.conftest import CONTROL
 
 from trialplane.wire import cluster
 
@@ -30,7 +31,7 @@ def test_helm_finds_nothing_to_complain_about(
 
 
 def test_names_are_unique_and_every_object_says_whose_it_is(objects: list[Thing]) -> None:
-    names = [(one["kind"], one["metadata"]["name"]) for one in objects]
+    names = [(one["kind"], one["metadata"].get("namespace", CONTROL), one["metadata"]["name"]) for one in objects]
     assert len(names) == len(set(names))
     for one in objects:
         labels = one["metadata"]["labels"]
@@ -38,14 +39,13 @@ def test_names_are_unique_and_every_object_says_whose_it_is(objects: list[Thing]
         assert labels["app.kubernetes.io/instance"] == "platform"
         # The laptop takes every object with this value for one of a run.
         assert labels[cluster.MANAGED_BY] != cluster.MANAGER
-        assert "namespace" not in one["metadata"]
 
 
 def test_names_of_the_whole_cluster_carry_namespace_and_release(objects: list[Thing]) -> None:
     found = [one for one in objects if one["kind"] in CLUSTERWIDE]
-    assert all(one["metadata"]["name"].startswith("studies-platform-") for one in found)
+    assert all(one["metadata"]["name"].startswith("control-platform-") for one in found)
     classes = [one for one in objects if one["kind"] == "PriorityClass"]
-    assert all(one["metadata"]["name"].startswith("studies-") for one in classes)
+    assert all(one["metadata"]["name"].startswith("control-") for one in classes)
     assert all(one["value"] < 0 for one in classes)  # no study takes the place of PostgreSQL
 
 
@@ -63,27 +63,28 @@ def test_services_choose_pods_and_ports_that_are_there(
         assert {port["targetPort"] for port in service["spec"]["ports"]} <= ports
 
 
-def test_what_pods_refer_to_is_there(
+def test_what_pods_refer_to_is_in_their_namespace(
     objects: list[Thing], values: dict[str, Any], pods: Callable[[list[Thing]], Iterator[tuple[str, Thing]]]
 ) -> None:
-    there = {(one["kind"], one["metadata"]["name"]) for one in objects}
+    there = {(one["kind"], one["metadata"].get("namespace", CONTROL), one["metadata"]["name"]) for one in objects}
     given = set(_strings(values))
-    for name, pod in pods(objects):
-        spec = pod["spec"]
-        assert ("ServiceAccount", spec["serviceAccountName"]) in there, name
-        for volume in spec["volumes"]:
-            if "configMap" in volume:
-                assert ("ConfigMap", volume["configMap"]["name"]) in there, name
-            if "persistentVolumeClaim" in volume:
-                claim = volume["persistentVolumeClaim"]["claimName"]
-                assert ("PersistentVolumeClaim", claim) in there or claim in given, name
-        for container in spec["containers"] + spec.get("initContainers", []):
-            secrets = [one["valueFrom"]["secretKeyRef"] for one in container.get("env", []) if "valueFrom" in one]
-            for secret in secrets:
-                assert ("Secret", secret["name"]) in there or secret["name"] in given, name
-            mounts = [mount["name"] for mount in container["volumeMounts"]]
-            claimed = {"data"} if name.endswith("-postgresql") else set()  # a StatefulSet's own
-            assert set(mounts) <= {volume["name"] for volume in spec["volumes"]} | claimed
+    for maker in objects:
+        for name, pod in pods([maker]):
+            spec, namespace = pod["spec"], maker["metadata"].get("namespace", CONTROL)
+            assert ("ServiceAccount", namespace, spec["serviceAccountName"]) in there, name
+            for volume in spec["volumes"]:
+                if "configMap" in volume:
+                    assert ("ConfigMap", namespace, volume["configMap"]["name"]) in there, name
+                if "persistentVolumeClaim" in volume:
+                    claim = volume["persistentVolumeClaim"]["claimName"]
+                    assert ("PersistentVolumeClaim", namespace, claim) in there or claim in given, name
+            for container in spec["containers"] + spec.get("initContainers", []):
+                secrets = [one["valueFrom"]["secretKeyRef"] for one in container.get("env", []) if "valueFrom" in one]
+                for secret in secrets:
+                    assert ("Secret", namespace, secret["name"]) in there or secret["name"] in given, name
+                mounts = [mount["name"] for mount in container["volumeMounts"]]
+                claimed = {"data"} if name.endswith("-postgresql") else set()  # a StatefulSet's own
+                assert set(mounts) <= {volume["name"] for volume in spec["volumes"]} | claimed
 
 
 def test_objects_keep_their_names_whatever_the_values_are(
@@ -153,7 +154,7 @@ def _conform() -> Callable[[str], subprocess.CompletedProcess[str]]:
         pytest.skip("kubeconform is not on PATH")
 
     def run(manifests: str) -> subprocess.CompletedProcess[str]:
-        words = ["kubeconform", "-strict", "-skip", "PodMonitor", "-kubernetes-version", "1.34.0"]
+        words = ["kubeconform", "-strict", "-skip", "PodMonitor,LocalQueue", "-kubernetes-version", "1.34.0"]
         return subprocess.run(words, input=manifests, capture_output=True, text=True, timeout=120, check=False)
 
     if "failed downloading schema" in run("{apiVersion: v1, kind: ConfigMap, metadata: {name: a}}").stdout:

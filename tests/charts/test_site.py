@@ -21,15 +21,39 @@ Thing = dict[str, Any]
 Render = Callable[[dict[str, Any]], list[Thing]]
 
 
+def _sites(objects: list[Thing]) -> dict[str, Site]:
+    """By the namespace of their team."""
+    found = (one for one in objects if (one["kind"], one["metadata"]["name"]) == ("ConfigMap", cluster.SITE))
+    return {
+        one["metadata"]["namespace"]: Site.read(one["data"][cluster.SITE_KEY], one["metadata"]["namespace"]) for one in found
+    }
+
+
 def _site(objects: list[Thing]) -> Site:
-    (one,) = (one for one in objects if (one["kind"], one["metadata"]["name"]) == ("ConfigMap", cluster.SITE))
-    return Site.read(one["data"][cluster.SITE_KEY], "studies")
+    (one,) = _sites(objects).values()
+    return one
 
 
-def test_every_set_of_values_is_a_site(objects: list[Thing]) -> None:
-    site = _site(objects)
-    assert (site.version, site.release, site.namespace) == (trialplane.__version__, "platform", "studies")
-    assert {site.controller_account, site.trial_account} <= _names(objects, "ServiceAccount")
+def test_every_team_has_a_site(objects: list[Thing], values: dict[str, Any]) -> None:
+    sites = _sites(objects)
+    assert list(sites) == [team["namespace"] for team in values.get("teams", [{"namespace": "studies"}])]
+    for namespace, site in sites.items():
+        assert (site.version, site.release, site.control) == (trialplane.__version__, "platform", "control")
+        there = {one["metadata"]["name"] for one in objects if _at(one) == ("ServiceAccount", namespace)}
+        assert {site.controller_account, site.trial_account, cluster.USER} <= there
+
+
+def test_a_team_has_the_releases_values_under_its_own(render: Render, sets: dict[str, dict[str, Any]]) -> None:
+    vision, speech = _sites(render(sets["two"])).values()
+    assert (vision.queue, vision.priority_class, vision.node_selector) == ("vision", "control-high", {"pool": "a100"})
+    assert (vision.runs.claim, vision.data.claim, vision.checkpoints.claim) == ("", "images", "platform-checkpoints")
+    assert vision.controller == speech.controller, "what a team does not name is as it is for all"
+    assert (speech.queue, speech.priority_class, speech.node_selector) == ("everybody", "", {})
+    assert (speech.runs.claim, speech.data.claim, speech.checkpoints.claim) == ("platform-runs", "", "")
+    assert speech.checkpoints.url == "s3://speech/checkpoints"
+    opened = [[port["port"] for port in rule["ports"]] for rule in speech.network.trial.egress]
+    assert [9000] in opened
+    assert [9000] not in [[port["port"] for port in rule["ports"]] for rule in vision.network.trial.egress]
 
 
 def test_the_chart_has_the_version_of_the_package(chart: Path) -> None:
@@ -38,17 +62,14 @@ def test_the_chart_has_the_version_of_the_package(chart: Path) -> None:
 
 
 def test_services_secrets_and_claims_are_those_of_the_chart(render: Render) -> None:
-    objects = render({"data": {"enabled": True}, "mlflow": {"auth": {"enabled": True}}})
+    objects = render({"data": {"enabled": True}})
     site = _site(objects)
     ports = {one["metadata"]["name"]: one["spec"]["ports"][0]["port"] for one in objects if one["kind"] == "Service"}
     assert site.gateway.port == ports[site.gateway.service] == cluster.GATEWAY_PORT
-    assert site.mlflow.port == ports[site.mlflow.service]
-    assert site.mlflow.url == f"http://{site.mlflow.service}.studies.svc:{site.mlflow.port}"
     assert {site.runs.claim, site.data.claim} <= _names(objects, "PersistentVolumeClaim")
     keys = {one["metadata"]["name"]: {*one.get("data", {}), *one.get("stringData", {})} for one in _secrets(objects)}
     assert site.ledger.key in keys[site.ledger.name]
-    assert "token" in keys[site.gateway.secret]
-    assert {"username", "password"} <= keys[site.mlflow.secret]
+    assert site.database == "platform-postgresql.control.svc:5432"
 
 
 @pytest.mark.parametrize(
@@ -68,9 +89,7 @@ def test_the_claim_of_checkpoints(render: Render, values: dict[str, Any], claim:
 
 def test_what_is_not_the_charts_is_taken_from_the_values(render: Render, sets: dict[str, dict[str, Any]]) -> None:
     site = _site(render(sets["outside"]))
-    assert (site.ledger.name, site.ledger.key) == ("studies-db", "dsn")
-    assert (site.mlflow.url, site.mlflow.service, site.mlflow.secret) == ("https://mlflow.example.org", "", "mlflow-login")
-    assert site.gateway.secret == "gateway-token"
+    assert (site.ledger.name, site.ledger.key, site.database) == ("studies-db", "dsn", "")
 
 
 def test_defaults_of_runs_are_the_values(render: Render, sets: dict[str, dict[str, Any]]) -> None:
@@ -85,7 +104,21 @@ def test_defaults_of_runs_are_the_values(render: Render, sets: dict[str, dict[st
     assert site.env["HTTPS_PROXY"] == "http://proxy:3128"
     assert (site.data.claim, site.runs.claim) == ("datasets", "platform-runs")
     saved = site.checkpoints
-    assert (saved.claim, saved.url, saved.secret, saved.grace) == ("", "s3://bucket/checkpoints", "checkpoints-s3", 300)
+    assert (saved.claim, saved.secret, saved.grace) == ("", "checkpoints-s3", 300)
+
+
+def test_each_team_has_its_own_folder_in_the_releases_object_store(render: Render) -> None:
+    """As run names are unique within a team only. Those of the control namespace were there first, without one."""
+    teams = ["control", "vision", "speech"]
+    given: list[dict[str, Any]] = [{"namespace": name} for name in teams]
+    given.append({"namespace": "own", "checkpoints": {"url": "s3://own/checkpoints"}})
+    sites = _sites(render({"teams": given, "checkpoints": {"url": "s3://bucket/checkpoints/"}}))
+    assert {name: site.checkpoints.url for name, site in sites.items()} == {
+        "control": "s3://bucket/checkpoints/",
+        "vision": "s3://bucket/checkpoints/vision",
+        "speech": "s3://bucket/checkpoints/speech",
+        "own": "s3://own/checkpoints",
+    }
 
 
 @pytest.mark.parametrize(
@@ -105,7 +138,7 @@ def test_a_proxy_does_not_get_what_stays_in_the_cluster(
     assert ("NO_PROXY" in site.env) is added
     if added:
         monkeypatch.setenv("no_proxy", site.env["NO_PROXY"])
-        for host in (site.mlflow.url.removeprefix("http://"), "r-head-svc.studies.svc.cluster.local:8265", "127.0.0.1:1"):
+        for host in (f"{site.gateway_host}:8080", "r-head-svc.studies.svc.cluster.local:8265", "127.0.0.1:1"):
             assert urllib.request.proxy_bypass(host), host
         assert not urllib.request.proxy_bypass("example.org:443")
 
@@ -118,7 +151,7 @@ def test_a_field_that_the_chart_leaves_out_is_noticed(render: Render) -> None:
 
 @pytest.mark.parametrize(
     ("enabled", "wanted", "got"),
-    [(True, "low", "studies-low"), (False, "low", ""), (True, "research", "research"), (False, "", "")],
+    [(True, "low", "control-low"), (False, "low", ""), (True, "research", "research"), (False, "", "")],
 )
 def test_a_short_priority_class_is_the_charts_own(render: Render, enabled: bool, wanted: str, got: str) -> None:
     objects = render({"priorityClasses": {"enabled": enabled}, "studies": {"priorityClass": wanted}})
@@ -149,9 +182,17 @@ def test_the_monitor_reads_ports_that_head_pods_have(render: Render, named: Call
     assert monitor["selector"]["matchLabels"].items() <= head["metadata"]["labels"].items()
 
 
+def _at(thing: Thing) -> tuple[str, str]:
+    return thing["kind"], thing["metadata"].get("namespace", "")
+
+
 def _names(objects: list[Thing], kind: str) -> set[str]:
     return {one["metadata"]["name"] for one in objects if one["kind"] == kind}
 
 
 def _secrets(objects: list[Thing]) -> list[Thing]:
     return [one for one in objects if one["kind"] == "Secret"]
+
+
+def test_the_gateway_is_found_from_any_namespace(render: Render) -> None:
+    assert _site(render({})).gateway_host == "platform-gateway.control.svc"

@@ -63,7 +63,11 @@ def test_a_typing_error_is_refused_at_every_place(chart: Path) -> None:
         ({"runs": {"accessModes": ["RWX"]}}, "accessModes"),
         ({"runs": {"size": "10 GB"}}, "size"),
         ({"studies": {"env": {"A": 1}}}, "env"),
-        ({"users": [{"kind": "Person", "name": "ada"}]}, "kind"),
+        ({"teams": [{"namespace": "a", "users": [{"kind": "Person", "name": "ada"}]}]}, "kind"),
+        ({"teams": [{"name": "a"}]}, "namespace"),
+        ({"teams": [{"namespace": "A"}]}, "namespace"),
+        ({"teams": [{"namespace": "a", "queue": {"name": "a"}}]}, "clusterQueue"),
+        ({"teams": [{"namespace": "a", "runs": {"sise": "1Gi"}}]}, "sise"),
         ({"admission": {"actions": ["Deny", "Warn"]}}, "actions"),
         ({"postgresql": {"image": {"digest": "latest"}}}, "digest"),
         ({"networkPolicy": {"trial": {"egres": []}}}, "egres"),
@@ -90,7 +94,50 @@ def test_helm_names_the_wrong_value(template: Template, values: dict[str, Any], 
         ({"mlflow": {"replicas": 2}}, ["mlflow.artifacts.uri", "ReadWriteMany"]),
         ({"checkpoints": {"enabled": True, "url": "s3://b"}}, ["checkpoints.enabled=false"]),
         ({"checkpoints": {"secret": "s3"}}, ["checkpoints.url names none"]),
-        ({"checkpoints": {"url": "s3://b", "secret": "platform-ledger"}}, ["no trial may read"]),
+        (
+            {"teams": [{"namespace": "control"}], "checkpoints": {"url": "s3://b", "secret": "platform-ledger"}},
+            ["- checkpoints.secret: platform-ledger is a Secret of MLflow or a database, which no trial may read"],
+        ),
+        (
+            {"teams": [{"namespace": "control", "checkpoints": {"url": "s3://b", "secret": "platform-ledger"}}]},
+            ["- teams[0].checkpoints.secret: platform-ledger is a Secret"],
+        ),
+        (
+            {
+                "teams": [
+                    {"namespace": "a", "checkpoints": {"url": "s3://b/c"}},
+                    {"namespace": "b", "checkpoints": {"url": "s3://b/c/"}},
+                ]
+            },
+            ["teams[1].checkpoints.url: s3://b/c is that of teams[0] (a) too"],
+        ),
+        (
+            {
+                "teams": [{"namespace": "a"}, {"namespace": "b", "checkpoints": {"url": "s3://b/a"}}],
+                "checkpoints": {"url": "s3://b"},
+            },
+            ["teams[1].checkpoints.url: s3://b/a is that of teams[0] (a) too"],
+        ),
+        ({"networkPolicy": {"apiServer": {"fromHeads": False}}}, ["- studies.autoscale is true"]),
+        (
+            {
+                "teams": [{"namespace": "a", "studies": {"autoscale": True}}],
+                "studies": {"autoscale": False},
+                "networkPolicy": {"apiServer": {"fromHeads": False}},
+            },
+            ["- teams[0].studies.autoscale is true", "--set 'teams[0].studies.autoscale=false'"],
+        ),
+        ({"teams": []}, ["teams:\n      - namespace: vision", "--set 'teams[0].namespace=vision'"]),
+        ({"teams": [{"namespace": "a"}, {"namespace": "b"}, {"namespace": "a"}]}, ["teams[2].namespace: a is there twice"]),
+        ({"teams": [{"namespace": "kube-system"}]}, ["is for Kubernetes itself"]),
+        ({"teams": [{"namespace": "public"}]}, ["PostgreSQL's default schema"]),
+        (
+            {"teams": [{"namespace": "a", "checkpoints": {"enabled": True, "url": "s3://b"}}]},
+            ["teams[0].checkpoints.url and teams[0].checkpoints.enabled are two places"],
+        ),
+        # Of a former version.
+        ({"users": [{"kind": "User", "name": "ada"}]}, ['users: [{"kind":"User","name":"ada"}]']),
+        ({"quota": {"enabled": True, "hard": {"pods": "9"}}}, ['quota: {"pods":"9"}']),
         ({"metrics": {"enabled": True}}, ["Prometheus operator", "metrics.check=false"]),
         ({"metrics": {"enabled": True, "check": False}}, ["networkPolicy.prometheusNamespace"]),
     ],
@@ -100,6 +147,15 @@ def test_contradictions_are_explained(template: Template, values: dict[str, Any]
     assert done.returncode != 0
     for part in told:
         assert part in done.stderr
+
+
+def test_what_only_some_teams_have_is_no_contradiction(template: Template) -> None:
+    values = {
+        "teams": [{"namespace": "a", "studies": {"autoscale": False}}],
+        "networkPolicy": {"apiServer": {"fromHeads": False}},
+        "checkpoints": {"url": "s3://b", "secret": "platform-ledger"},  # in the team's namespace, and its own
+    }
+    assert template(values).returncode == 0
 
 
 def test_a_cluster_without_kuberay_is_told_what_to_install(template: Template) -> None:
@@ -117,8 +173,12 @@ def test_all_complaints_come_at_once(template: Template) -> None:
 
 def test_the_readme_names_values_that_there_are(chart: Path) -> None:
     values = _values(chart)
-    named = re.findall(r"^\| `([\w.]+)`", (chart / "README.md").read_text(), re.M)
+    teams, _, others = (chart / "README.md").read_text().partition("\n## Values\n")
+    named = re.findall(r"^\| `([\w.]+)`", others, re.M)
     assert len(named) > 15
+    schema = json.loads((chart / "values.schema.json").read_text())["definitions"]["team"]["properties"]
+    rows = [re.findall(r"`(\w+)`", row) for row in re.findall(r"^\| (`[^|]*) \|", teams, re.M)]
+    assert [name for row in rows for name in row] == list(schema)
     for name in named:
         place: Any = values
         for key in name.split("."):
@@ -132,3 +192,15 @@ def test_the_examples_of_the_readme_render(chart: Path, template: Template) -> N
     for block in blocks:
         done = template(yaml.safe_load(block), "--api-versions", "ray.io/v1", "--api-versions", "monitoring.coreos.com/v1")
         assert done.returncode == 0, done.stderr
+
+
+def test_connections_to_postgresql_that_do_not_add_up_are_refused(template: Template) -> None:
+    def rendered(most: int, auth: bool = False) -> subprocess.CompletedProcess[str]:
+        return template(
+            {"postgresql": {"parameters": {"max_connections": str(most)}}, "mlflow": {"auth": {"enabled": auth}}}
+        )
+
+    assert rendered(292).returncode == 0
+    assert "max_connections is 291, and gateways, operators and MLflow may take 292 together" in rendered(291).stderr
+    text = "gateways, operators and MLflow may take 312 together"  # its users are in a store of their own
+    assert text in rendered(311, auth=True).stderr and text not in rendered(312, auth=True).stderr

@@ -5,11 +5,11 @@ Not checked here: the messages of a cluster's own refusals (tests/client/test_cl
 
 from __future__ import annotations
 
-import http.server
+import contextlib
+import http.client
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -18,12 +18,14 @@ import pytest
 import yaml
 from tests.client.conftest import complete
 
+from trialplane.cli import ui
 from trialplane.client import places
-from trialplane.client.forward import Forward
 from trialplane.client.target import Place
+from trialplane.wire import cluster as names
 from trialplane.wire import env
-from trialplane.wire.records import TrialRow
-from trialplane.wire.states import RunState, TrialState
+from trialplane.wire.attempts import Attempt
+from trialplane.wire.records import Change, TrialOutcome, TrialRequest, TrialRow
+from trialplane.wire.states import FailureClass, RunState, TrialState
 
 SUBMIT = ("submit", "hpo", "demo", "--name", "x")
 
@@ -39,6 +41,8 @@ def test_a_dry_run_prints_what_kubectl_takes(platform, namespace, home):
     as_json = json.loads(platform(*SUBMIT, "--dry-run", "-o", "json").stdout)
     as_json["items"][0]["spec"]["submission"] = things[0]["spec"]["submission"]  # at another time, by another command
     assert as_json["items"] == things
+    assert things[0]["metadata"]["annotations"] == {"trialplane.io/owner": "ada"}
+    assert not result.stdout.startswith("#")
     assert not home.exists()
     assert "PATCH" not in {verb for verb, _ in namespace.cluster.requests}
 
@@ -50,6 +54,8 @@ def test_the_other_verbs_look_where_the_last_submission_went(platform, namespace
     assert places.recall() == places.Memory(Place(context="lab", namespace="team"), ("x",))
     assert json.loads(platform("status", "-o", "json").stdout)["state"] == "RUNNING"
     assert [line.split()[0] for line in platform("list").stdout.splitlines()] == ["run", "x"]
+    assert [line.split()[-1] for line in platform("list").stdout.splitlines()] == ["owner", "ada"]
+    assert ["owner", "ada"] in [line.split() for line in platform("status").stdout.splitlines()]
     assert platform("logs").stdout == "the controller is here\n"
     namespace.tell("x", [TrialRow(0, TrialState.COMPLETE, 1, 0, values=(0.5,), params={"lr": 0.5}, metrics={"loss": 0.5})])
     assert platform("logs", "0").stdout == "trial 0\n"
@@ -57,15 +63,50 @@ def test_the_other_verbs_look_where_the_last_submission_went(platform, namespace
     assert yaml.safe_load(platform("best").stdout) == {"lr": 0.5}
 
 
+def test_the_events_of_a_run_are_in_the_order_of_time_with_who_made_a_change(platform, namespace):
+    assert platform(*SUBMIT, "--detach").exit_code == 0
+    platform("status")
+    at = namespace.studies["x"].changes[0].at
+    requests = [TrialRequest("x", number, 1, number, {"lr": 0.5}, 1, ("loss",)) for number in range(3)]
+    ended = TrialOutcome(0, TrialState.COMPLETE, metrics={"loss": 0.25}, started=at + 1, ended=at + 61)
+    crashed = TrialOutcome(
+        1, TrialState.FAILED, failure=FailureClass.ERROR, message="ValueError: no\x1b[2J", started=at + 2, ended=at + 90
+    )
+    namespace.studies["x"].whole = [
+        Attempt(requests[2]),
+        Attempt(requests[1], crashed, 2),
+        Attempt(requests[0], ended, 1),
+    ]
+    change = Change(at + 75, "lead", "parallel: 2 → 4", "u", 9, {})
+    namespace.studies["x"].changes.append(change)
+    result = platform("logs", "x", "--events")
+    assert result.exit_code == 0, result.stderr
+    lines = [line[21:] for line in result.stdout.splitlines()]
+    assert lines == [
+        "ada   submitted",
+        "      trial 0 started",
+        "      trial 1 started",
+        "      trial 0 complete loss=0.25",
+        "lead  parallel: 2 → 4",
+        "      trial 1 failed (error): ValueError: no\\u001b[2J",
+        "      trial 2 runs",
+    ]
+    assert result.stdout.splitlines()[0].startswith("20")
+    assert result.stdout.splitlines()[-1].startswith("now ")
+    for words in (("0",), ("--follow",), ("--controller",)):
+        assert "--events is about a whole run" in platform("logs", "x", *words, "--events").stderr
+
+
 def test_a_status_asks_for_everything_once(platform, namespace):
     assert platform(*SUBMIT, "--detach").exit_code == 0
     platform("status")  # the controller is there from now on
     namespace.cluster.requests.clear()
     assert platform("status", "x").stdout.split()[:2] == ["run", "x"]
-    assert sorted(path.rpartition("/team/")[2] for _, path in namespace.cluster.requests) == [
+    assert sorted(path.split("/team/", 1)[1] for _, path in namespace.cluster.requests) == [
         "configmaps/trialplane",
         "runs/x",
-        "services/http:trialplane-gateway:8080/proxy/runs/x/status",
+        "serviceaccounts/trialplane-user/token",
+        "services/http:trialplane-gateway:8080/proxy/namespaces/team/runs/x/status",
     ]
 
 
@@ -162,6 +203,13 @@ def test_delete_asks(platform, namespace):
     assert platform("delete", "x", "--yes").exit_code == 2
 
 
+def test_a_log_of_the_cluster_does_nothing_to_the_terminal(platform, namespace):
+    platform(*SUBMIT, "--detach")
+    namespace.studies["x"].logs[None, None] = b"\x1b]0;owned\x07 \x9b2J \x1b[2Jgone\n"
+    result = platform("logs", "x", "--controller")
+    assert result.stdout == "\\u001b]0;owned\\u0007 \N{REPLACEMENT CHARACTER}2J \\u001b[2Jgone\n"
+
+
 def test_delete_on_this_machine(platform, runs):
     runs.make("a", tell=complete)
     assert platform("delete", "a", "--yes").exit_code == 0
@@ -212,82 +260,49 @@ def test_completion_offers_nothing_where_it_finds_no_folder(tmp_path, line):
 # The way to MLflow
 
 
-@pytest.fixture
-def service(namespace, target, monkeypatch):
-    """A service whose one pod sends back what it gets; the stream to it stands for the API server's."""
-    ready = {"conditions": [{"type": "Ready", "status": "True"}]}
-    box = {"name": "server", "ports": [{"name": "http", "containerPort": 5000}]}
-    cluster = namespace.cluster
-    cluster.put(
-        "pods", {"metadata": {"name": "m-1", "labels": {"app": "m"}}, "spec": {"containers": [box]}, "status": ready}
-    )
-    spec = {"selector": {"app": "m"}, "ports": [{"port": 80, "targetPort": "http"}]}
-    cluster.put("services", {"metadata": {"name": "m"}, "spec": spec})
-    asked = []
-
-    def stream(pod, port):
-        asked.append((pod, port))
-        ours, theirs = socket.socketpair()
-        with theirs:
-            theirs.sendall(b"hello")
-        return ours
-
-    monkeypatch.setattr(target.cluster, "forward", stream)
-    return asked
-
-
-def test_a_forwarded_port_leads_to_a_ready_pod_each_time(target, service):
-    listener = socket.create_server(("127.0.0.1", 0))
-    address = listener.getsockname()
-    with Forward(target.cluster, "m", 80, listener, print):
-        for _ in range(2):
-            with socket.create_connection(address, timeout=60) as client:
-                assert client.makefile("rb").read() == b"hello"
-    assert service == [("m-1", 5000)] * 2
-
-
-def test_a_service_without_a_ready_pod_says_so(target, namespace, service):
-    namespace.cluster.objects["pods"]["m-1"]["status"] = {}
-    said: list[str] = []
-    listener = socket.create_server(("127.0.0.1", 0))
-    address = listener.getsockname()
-    with (
-        Forward(target.cluster, "m", 80, listener, said.append),
-        socket.create_connection(address, timeout=60) as client,
-    ):
-        assert client.recv(1) == b""
-    assert "no pod of m in namespace team of lab is ready" in said[0]
-
-
-@pytest.fixture
-def elsewhere(namespace):
-    """Address of an MLflow that is not in the namespace."""
-    url = "http://mlflow.test"
-    site = namespace.cluster.objects["configmaps"]["trialplane"]["data"]
-    site["site.json"] = json.dumps({**json.loads(site["site.json"]), "mlflow": {"url": url}})
-    return url
-
-
-def test_ui_without_a_service_of_the_chart_names_the_address(platform, elsewhere):
-    result = platform("ui", "-n", "team")
-    assert result.exit_code == 0
-    assert f"it is at {elsewhere}" in result.stderr
-
-
-def test_ui_reaches_such_an_mlflow_through_the_proxy_of_the_environment(platform, elsewhere, monkeypatch):
-    class Proxy(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(json.dumps({"experiment": {"experiment_id": "7"}}).encode())
-
-        def log_message(self, *_): ...
-
+def test_ui_shows_mlflows_pages_through_the_gateway_to_this_machine_alone(platform, namespace, monkeypatch):
     platform(*SUBMIT, "--detach")
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Proxy) as server:
-        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-        monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{server.server_port}")
-        monkeypatch.setenv("no_proxy", "127.0.0.1")
-        result = platform("ui", "x", "-n", "team")
-        server.shutdown()
-    assert f"it is at {elsewhere}/#/experiments/7/runs?" in result.stderr
+    proxy, asked = namespace.cluster.proxy, []
+
+    def answer(method, path, query, headers, body):
+        if "/mlflow/" not in path:
+            return proxy(method, path, query, headers, body)
+        asked.append((method, path.partition("/mlflow")[2], headers.get(names.TOKEN_HEADER.lower()), body))
+        if path.endswith("get-by-name"):
+            return 200, {}, json.dumps({"experiment": {"experiment_id": "7"}}).encode()
+        return 200, {"content-type": "text/html", "set-cookie": "a=b"}, b"<html>" * 50_000
+
+    namespace.cluster.proxy = answer
+    got = []
+
+    def look():
+        listening = threading.enumerate()
+        assert any(thread.name == "MLflow's pages" for thread in listening)
+        (port,) = ports
+        for host, origin in ((f"127.0.0.1:{port}", None), ("evil.test", None), (f"localhost:{port}", "http://evil.test")):
+            with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
+                headers = {"Host": host, **({"Origin": origin} if origin else {})}
+                connection.request("POST", "/ajax-api/2.0/mlflow/runs/search?a=b", b'{"x": 1}', headers)
+                reply = connection.getresponse()
+                got.append((reply.status, reply.getheader("Set-Cookie"), len(reply.read())))
+
+    ports = []
+    listener = ui._listener
+    monkeypatch.setattr(ui, "_listener", lambda port: (made := listener(port), ports.append(made.getsockname()[1]))[0])
+    monkeypatch.setattr(ui, "_until_stopped", look)
+    result = platform("ui", "x", "-n", "team")
+    assert result.exit_code == 0, result.stderr
+    assert "/#/experiments/7/runs?" in result.stderr
+    assert "read-only" in result.stderr
+    assert got == [(200, None, 300_000), (403, None, 33), (403, None, 33)]
+    assert asked[0][:2] == ("GET", "/health")
+    assert asked[-1] == ("POST", "/ajax-api/2.0/mlflow/runs/search", namespace.cluster.tokens[-1], b'{"x": 1}')
+    assert len(asked) == 3
+
+
+def test_ui_says_at_once_that_mlflow_does_not_answer(platform, namespace):
+    problem = {"error_code": "TEMPORARILY_UNAVAILABLE", "message": "MLflow does not answer the gateway: refused"}
+    namespace.cluster.proxy = lambda *_: (503, {}, json.dumps(problem).encode())
+    result = platform("ui", "-n", "team")
+    assert result.exit_code != 0
+    assert "reports: MLflow does not answer the gateway: refused" in result.stderr

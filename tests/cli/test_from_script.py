@@ -293,6 +293,11 @@ def test_a_script_that_fails_is_told_with_its_reason(platform, written: Path, mo
     [
         ("print('loss=1')\n", "does not read arguments with argparse"),
         ("x = (\n", "is not Python"),
+        ("from lightning.pytorch.cli import LightningCLI\nLightningCLI(int)\n", "takes the arguments of LightningCLI"),
+        (
+            "from lightning.pytorch.cli import LightningCLI\nclass Mine(LightningCLI): ...\nMine(int)\n",
+            "takes the arguments of LightningCLI",
+        ),
         (
             "import argparse\nimport no_such_library\nargparse.ArgumentParser().parse_args()\n",
             "No module named 'no_such_library'",
@@ -301,7 +306,10 @@ def test_a_script_that_fails_is_told_with_its_reason(platform, written: Path, mo
             "import argparse\ndef never(parser): parser.parse_args()\n",
             "did not get as far as reading its arguments: it ended without reading any",
         ),
-        ("import hydra\n@hydra.main(config_name='none')\ndef main(cfg): ...\n", "names no Hydra configuration file"),
+        (
+            "import hydra\n@hydra.main(config_name='none')\ndef main(cfg): ...\n",
+            "names no Hydra configuration that is there",
+        ),
     ],
 )
 def test_nothing_is_made_of_what_cannot_be_searched(platform, written: Path, text: str, told: str) -> None:

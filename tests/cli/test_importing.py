@@ -87,7 +87,7 @@ def test_each_source(platform, workplace: Path, source: str) -> None:
     assert result.exit_code == 0, result.output
     job = load.load_job(Path("jobs/sweep"))
     assert list(job.search.names) == ["a"]
-    needed = {"train.py", "sweep.py"} if source == "ray" else {"fit.py"}
+    needed = {"sweep.py"} if source == "ray" else {"fit.py"}
     needed |= {"conf/sweep.yaml", "conf/db/one.yaml"} if source == "hydra" else set()
     there = {str(file.relative_to("jobs/sweep")) for file in Path("jobs/sweep").rglob("*.*") if file.is_file()}
     assert there == needed | {"job.yaml"}
@@ -166,3 +166,31 @@ def test_paths_that_are_no_files(platform, given: Path) -> None:
     refused(platform("import", "katib", str(given), "--into", "jobs/Big Name"), "not a valid job name")
     refused(platform("import", "katib", str(given), "--into", f"{'a' * 300}/x"), "File name too long")
     refused(platform("import", "ktaib", str(given)), "'ktaib' is not")
+
+
+TUNE = "from ray import tune\ndef fit(config): ...\ntune.run(fit, config={'a': tune.uniform(0, 1)}, metric='m')\n"
+
+
+def test_init_takes_a_search_of_ray_tune_as_import_does(platform, workplace: Path) -> None:
+    Path("search.py").write_text(TUNE)
+    result = platform("init", "--from", "search.py")
+    assert result.exit_code == 0, result.output
+    assert load.load_job(Path("jobs/search")).entrypoint == "ray:search:fit"
+
+
+def test_options_that_a_search_of_ray_tune_has_no_use_for_are_told(platform, workplace: Path) -> None:
+    Path("search.py").write_text(TUNE)
+    result = platform("init", "--from", "search.py", "--kind", "train")
+    assert result.exit_code == 2 and "--from makes a study; drop --kind" in result.stderr
+    result = platform("init", "--from", "search.py", "--no-smoke")
+    assert result.exit_code == 0, result.output
+    assert "--no-smoke changes nothing: a search of Ray Tune is read, and never run" in result.stderr
+    result = platform("init", "other", "--no-smoke")
+    assert result.exit_code == 2 and "--no-smoke goes with --from" in result.stderr and not Path("jobs/other").exists()
+
+
+def test_a_search_of_ray_tune_is_not_submitted_as_a_script(platform, workplace: Path) -> None:
+    Path("search.py").write_text(TUNE)
+    result = platform("submit", "hpo", "./search.py", "--local")
+    assert result.exit_code == 2
+    assert "`platform import ray ./search.py` makes the job" in result.stderr

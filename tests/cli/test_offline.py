@@ -44,6 +44,9 @@ def test_run_and_code_are_shown_and_what_was_not_checked(platform, home):
     assert (run["kind"], run["metadata"]["name"], code["kind"]) == ("Run", "x", "ConfigMap")
     assert (run["spec"]["state"], run["spec"]["code"]["configMaps"], code["immutable"]) == ("Running", ["x-code"], True)
     assert "namespace" not in run["metadata"]
+    assert "annotations" not in run["metadata"], "who will apply it is not known"
+    assert result.stdout.startswith("# The cluster takes a Run that names who applies it")
+    assert "trialplane.io/owner: USERNAME" in result.stdout
     assert "without a cluster it was not checked whether the run's name is free" in result.stderr
     assert {one["metadata"]["namespace"] for one in yaml.safe_load_all(platform(*SUBMIT, "-n", "team").stdout)} == {"team"}
     assert not home.exists()
@@ -85,6 +88,36 @@ def test_every_issue_at_once_with_its_line(platform, workplace):
 def test_values_are_for_a_dry_run_of_a_cluster(platform, words):
     result = platform(*words)
     assert (result.exit_code, "give it with --dry-run, and without --local" in result.stderr) == (2, True)
+
+
+def test_a_teams_values_are_laid_over_the_others(workplace):
+    file = workplace / "teams.yaml"
+    file.write_text(
+        """
+checkpoints: {enabled: true, grace: 300}
+teams:
+  - namespace: vision
+    data: {enabled: true}
+    checkpoints: {enabled: false, url: "s3://vision/saved"}
+  - namespace: speech
+"""
+    )
+    vision, speech = Offline.read(file, "vision"), Offline.read(file, "speech")
+    assert (vision.has_data, vision.checkpoints) == (True, Checkpoints(url="s3://vision/saved", grace=300))
+    assert (speech.has_data, speech.checkpoints) == (False, Checkpoints(claim="checkpoints", grace=300))
+    assert Offline.read(file, "").checkpoints == speech.checkpoints
+
+
+def test_a_namespace_that_the_values_do_not_list_is_told_with_those_that_they_do(platform, workplace):
+    (workplace / "values.yaml").write_text("teams:\n  - namespace: vision\n  - namespace: speech\n")
+    result = platform(*SUBMIT, "--namespace", "visoin")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert (
+        "values.yaml:1: teams: no team has the namespace visoin; choose one with --namespace: vision, speech"
+        in result.stderr
+    )
+    assert platform(*SUBMIT, "--namespace", "speech").exit_code == 0
+    assert platform(*SUBMIT).exit_code == 0  # which one is left to kubectl
 
 
 def test_the_defaults_are_the_charts(workplace):

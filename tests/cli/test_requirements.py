@@ -51,3 +51,16 @@ def test_validate_tells_what_is_missing_here(platform: Platform, needing: Path) 
     (needing / "requirements.txt").write_text("packaging >\n")
     result = platform("validate", "demo")
     assert result.exit_code == 2 and "jobs/demo/requirements.txt:1: packaging >: is not a requirement" in result.stderr
+
+
+def test_requirements_that_do_not_travel_are_refused(platform: Platform, needing: Path, home: Path) -> None:
+    """A slot reads them in its copy of the folder, where it would find none."""
+    (needing / "requirements.txt").write_text("-r more.txt\n")
+    (needing / "more.txt").write_text("packaging\n")
+    (needing / ".jobignore").write_text("more*\n")
+    for command in (("validate", "demo"), ("submit", "hpo", "demo", "--local")):
+        result = platform(*command)
+        assert result.exit_code == 2, command
+        assert "requirements: more.txt does not travel with the job: .jobignore leaves it out" in result.stderr
+    (needing / ".jobignore").write_text("")
+    assert platform("validate", "demo").exit_code == 0

@@ -34,6 +34,7 @@ from trialplane.controller.ledger import Ledger
 from trialplane.errors import RunNotFound
 from trialplane.spec.jobs import Job, Objective, Study
 from trialplane.wire import paths
+from trialplane.wire.mlflow import Scope
 
 # In place of `python -m mlflow`: says its pid, arguments and environment, and answers as MLflow does.
 DOUBLE = """
@@ -112,10 +113,12 @@ def mlflow() -> Iterator[str]:
 
     class Server(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            known = self.path == "/api/2.0/mlflow/experiments/get-by-name?experiment_name=criteria"
+            name = self.path.removeprefix("/api/2.0/mlflow/experiments/get-by-name?experiment_name=")
+            known = name in ("criteria", "team-a%2Fcriteria")
             self.send_response(200 if known else 404)
             self.end_headers()
-            self.wfile.write(json.dumps({"experiment": {"experiment_id": "7"}} if known else {}).encode())
+            experiment = {"experiment_id": "7" if name == "criteria" else "8"}
+            self.wfile.write(json.dumps({"experiment": experiment} if known else {}).encode())
 
         def log_message(self, *_: object) -> None: ...
 
@@ -145,6 +148,11 @@ def test_the_page_is_that_of_the_runs_trials_the_best_first(mlflow, direction, a
         "orderByAsc": ascending,
         "compareRunsMode": "CHART",
     }
+
+
+def test_a_run_of_a_team_is_in_an_experiment_of_its_namespace(mlflow):
+    pages = [ui._page(mlflow, shown(), Scope("team-a", is_control)) for is_control in (True, False)]
+    assert ["/#/experiments/7/" in pages[0], "/#/experiments/8/" in pages[1]] == [True, True]
 
 
 def test_without_an_experiment_or_a_run_it_is_mlflows_first_page(mlflow):

@@ -187,6 +187,14 @@ def test_logs(platform, run):
     assert platform("logs", "a", "0", "--attempt", "1", "-f").stdout == "trial 0\n"
 
 
+def test_the_events_of_a_run_here_are_what_the_ledger_has(platform, run):
+    result = platform("logs", "a", "--events")
+    assert result.exit_code == 0, result.stderr
+    lines = [line[21:] for line in result.stdout.splitlines()]
+    assert lines[0] == "submitted"
+    assert next(line for line in lines if line.startswith("trial 0 ")) == "trial 0 started"
+
+
 def test_a_corrupt_ledger(platform, run):
     run.ledger.write_bytes(b"not a database, whatever it was before" * 100)
     for verb in ("results", "best", "resume"):

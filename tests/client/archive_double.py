@@ -17,7 +17,8 @@ from trialplane.controller.store.archive import Recorded
 from trialplane.plan import plan as planning
 from trialplane.spec import jobs
 from trialplane.spec.jobs import Job
-from trialplane.wire.records import Desired
+from trialplane.wire import labels, ledger
+from trialplane.wire.records import Change, Desired
 from trialplane.wire.states import RunState
 
 
@@ -33,7 +34,16 @@ class ArchiveDouble:
         if study is None:
             return None
         desired = Desired(study.desired, study.parallel)
-        return Recorded(jobs.read(json.loads(study.job)), study.submission, study.status, desired, study.alive)
+        described = jobs.read(json.loads(study.job))
+        return Recorded(
+            described,
+            study.submission,
+            study.status,
+            desired,
+            study.alive,
+            study.token and ledger.hashed(study.token),
+            study.changes[-1] if study.changes else None,
+        )
 
     def record(self, run: str, job: Job, submission: Mapping[str, Any], code: str, *, new: bool) -> None:
         study = self._namespace.studies.get(run)
@@ -48,6 +58,37 @@ class ArchiveDouble:
         study.job, study.submission, study.code = job.model_dump_json().encode(), dict(submission), packed
         if study.status.started is None:
             study.status = planning.pending(run, job, float(submission["submitted"]))
+
+    def admit(self, run: str, token: str) -> None:
+        if run in self._namespace.studies:
+            self._namespace.studies[run].token = token
+
+    def revoke(self, run: str) -> None:
+        if run in self._namespace.studies:
+            self._namespace.studies[run].token = None
+
+    def admitted(self) -> list[str]:
+        return [run for run, study in self._namespace.studies.items() if study.token is not None]
+
+    def note(self, run: str, change: Change) -> None:
+        known = self._namespace.studies[run].changes
+        if (change.uid, change.generation) not in [(one.uid, one.generation) for one in known]:
+            known.append(change)
+
+    def remember(self, run: str, uid: str) -> bool:
+        study = self._namespace.studies[run]
+        if study.submission.get(labels.UID) != uid:
+            return False
+        study.mark = ""
+        return True
+
+    def forgotten(self) -> dict[str, str]:
+        return {name: study.mark for name, study in self._namespace.studies.items() if study.mark}
+
+    def delete(self, run: str) -> None:
+        if self._namespace.studies[run].alive:
+            raise errors.LedgerLocked(f"a controller works on {run}; `platform cancel {run}` ends it")
+        del self._namespace.studies[run]
 
     def desire(self, run: str, changed: Mapping[str, Any]) -> None:
         study = self._namespace.studies.get(run)

@@ -175,7 +175,8 @@ def namespace(tmp_path, monkeypatch) -> Iterator[NamespaceDouble]:
     def operate() -> None:
         """What the operator does within a second."""
         with one_at_a_time:
-            for run in [] if made.unattended else list(cluster.objects.get("runs", {})):
+            known = {*cluster.objects.get("runs", {}), *reconciler.forgotten()}
+            for run in [] if made.unattended else known:
                 with contextlib.suppress(TargetError, InputError):  # it is in the Run's status, and tried again
                     reconciler.reconcile(run)
 

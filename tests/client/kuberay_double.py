@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import json
+import secrets
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -22,20 +23,19 @@ from trialplane.spec.jobs import Job
 from trialplane.wire import cluster as names
 from trialplane.wire import progress, records
 from trialplane.wire.attempts import Attempt
-from trialplane.wire.records import RunStatus, TrialRow
+from trialplane.wire.records import Change, RunStatus, TrialRow
 from trialplane.wire.states import RunState
 
 GATEWAY = "http:trialplane-gateway:8080"
-SECRET = "of-the-gateway"
 SITE = {
     "version": "1",
     "release": "trialplane",
     "images": {"controller": "trialplane/controller:1", "trial": "trialplane/trial:1"},
-    "mlflow": {"url": "http://trialplane-mlflow:5000", "service": "trialplane-mlflow", "port": 5000},
-    "gateway": {"service": "trialplane-gateway", "port": 8080, "secret": "trialplane-gateway"},
+    "gateway": {"service": "trialplane-gateway", "port": 8080},
     "ledger": {"name": "trialplane-ledger", "key": "url"},
     "controller_account": "trialplane-controller",
     "trial_account": "trialplane-trial",
+    "network": {"enabled": True, "trial": {"egress": [{"ports": [{"port": 5000}]}]}},
 }
 
 
@@ -50,8 +50,11 @@ class Study:
     alive: bool = False
     desired: RunState = RunState.RUNNING
     parallel: int | None = None
+    mark: str = ""  # of its removal, once its user has deleted it
+    token: str | None = None  # which opens it at the gateway
     rows: list[TrialRow] = dataclasses.field(default_factory=list)
     whole: list[Attempt] | None = None  # what an export reads; None for a gateway of before there was one
+    changes: list[Change] = dataclasses.field(default_factory=list)
     saved: bool | None = None  # whether there is a checkpoint; None for a gateway without the volume
     logs: dict[tuple[int | None, int | None], bytes] = dataclasses.field(default_factory=dict)
     worker_logs: dict[tuple[int, int], bytes] = dataclasses.field(default_factory=dict)  # by iteration and worker
@@ -64,7 +67,12 @@ class NamespaceDouble:
         held: while True, controllers do not start: their pods are pending.
         deaf: while True, controllers ignore the desired state.
         down: while True, the gateway does not answer.
+        expired: tokens of users that the gateway does not take any more.
+        unchecked: how often the gateway cannot find out who asks.
         unattended: while True, the operator is not running.
+        ending: how many requests to forget a run find its controller, which is coming to its end.
+        stuck: how pods that remove files end; None for well.
+        removed: the claims and folders that such pods have removed.
     """
 
     def __init__(self, cluster: ClusterDouble) -> None:
@@ -73,14 +81,17 @@ class NamespaceDouble:
         self.held = False
         self.deaf = False
         self.down = False
+        self.expired: set[str] = set()
+        self.unchecked = 0
         self.unattended = False
+        self.ending = 0
+        self.stuck: dict[str, Any] | None = None
+        self.removed: list[tuple[str, str]] = []
         self._begun: set[str] = set()  # uids of RayClusters whose controller has begun
         cluster.made = self._made
         cluster.gone = self._gone
         cluster.proxy = self._proxy
         cluster.put("configmaps", {"metadata": {"name": names.SITE}, "data": {names.SITE_KEY: json.dumps(SITE)}})
-        token = base64.b64encode(SECRET.encode()).decode()
-        cluster.put("secrets", {"metadata": {"name": "trialplane-gateway"}, "data": {"token": token}})
 
     def install(self, **fields: Any) -> None:
         """Changes what the chart says of itself."""
@@ -121,10 +132,21 @@ class NamespaceDouble:
         if study is not None:
             study.alive = False
 
+    def _remove_files(self) -> None:
+        """What the pods do that the operator makes to remove files."""
+        for pod in list(self.cluster.objects["pods"].values()):
+            if names.REMOVES not in (pod["metadata"].get("labels") or {}) or "status" in pod:
+                continue
+            pod["status"] = self.stuck or {"phase": "Succeeded"}
+            if self.stuck is None:
+                (volume,), (container,) = pod["spec"]["volumes"], pod["spec"]["containers"]
+                self.removed.append((volume["persistentVolumeClaim"]["claimName"], container["command"][-1]))
+
     # The controller
 
     def step(self) -> None:
-        """Lets controllers whose pods are there begin, and take the desired state."""
+        """Lets controllers whose pods are there begin, and take the desired state; and pods that remove files do that."""
+        self._remove_files()
         for run, ray_cluster in list(self.cluster.objects.get("rayclusters", {}).items()):
             if ray_cluster["metadata"]["uid"] not in self._begun and not self.held:
                 self._begin(run, ray_cluster)
@@ -190,21 +212,30 @@ class NamespaceDouble:
         self, method: str, path: str, query: Mapping[str, str], headers: Mapping[str, str], body: bytes
     ) -> tuple[int, dict[str, str], bytes]:
         service, _, rest = path.partition("/")
+        rest = rest.removeprefix("namespaces/team/")
         if self.down or service != GATEWAY:
             return 503, {}, b'{"kind":"Status","status":"Failure","message":"no endpoints available for service"}'
+        token = headers.get(names.TOKEN_HEADER.lower())
+        if self.unchecked:
+            self.unchecked -= 1
+            return _json({"error": "the API server could not be asked who you are", "code": names.UNCHECKED}, 503)
+        if token not in self.cluster.tokens or token in self.expired:
+            return _json({"error": "the token is not valid (any more): it has expired"}, 401)
         self.step()
         parts = rest.split("/")
         if parts == ["runs"]:
             newest = sorted(self.studies, key=lambda run: self.studies[run].submission["submitted"], reverse=True)
             return _json([self._entry(run) for run in newest])
         study = self.studies.get(parts[1])
-        if method != "GET" and headers.get(names.TOKEN_HEADER.lower()) != SECRET:
-            return _json({"error": "a change needs the token"}, 403)
         if study is None:
             return _json({"error": f"there is no run {parts[1]}"}, 404)
         if method == "DELETE":
-            del self.studies[parts[1]]
-            return _json({})
+            self.ending -= self.ending > 0
+            if study.alive or self.ending:
+                return _json({"error": f"a controller works on {parts[1]}; `platform cancel {parts[1]}` ends it"}, 409)
+            study.mark = study.mark or secrets.token_hex(4)
+            study.token = None
+            return _json({"deleting": parts[1]})
         return self._read(study, parts[2], query)
 
     def recorded(self, run: str, job: Job, facts: dict[str, Any], code: bytes) -> Study:
@@ -237,6 +268,8 @@ class NamespaceDouble:
             return _json({"error": "no volume"}, 404) if study.saved is None else _json({"saved": study.saved})
         if what == "attempts":
             return _json([records.to_dict(row) for row in study.rows])
+        if what == "changes":
+            return _json(records.to_dict(study.changes))
         if what == "whole":
             if study.whole is None:
                 return _json({"error": "a run has no whole"}, 404)

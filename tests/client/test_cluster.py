@@ -71,22 +71,47 @@ def test_a_404_of_one_object_is_told_from_one_of_its_kind():
 
 def test_a_namespace_without_the_chart(target, namespace, planned):
     namespace.cluster.remove("configmaps", names.SITE)
-    with pytest.raises(TargetError, match=r"not installed in namespace team of lab.*helm install"):
+    # There may be teams that this user may not see; the platform is there.
+    with pytest.raises(TargetError, match=r"team of lab is not that of a team.*run `helm upgrade`$"):
         target.check(planned().job)
+    del namespace.cluster.objects["runs"]
+    with pytest.raises(TargetError, match=r"team of lab is not that of a team.*helm install.*'teams\[0\].namespace=team'"):
+        KubernetesTarget(namespace="team").check(planned().job)
 
 
-def test_a_namespace_beside_the_one_with_the_chart(target, namespace, planned):
-    other = KubernetesTarget(namespace="other")
-    with pytest.raises(TargetError, match=r"where it is \(it is in team\) with --namespace"):
-        other.check(planned().job)
+def test_a_namespace_that_is_no_teams_is_told_with_the_teams(target, namespace, planned):
+    def said() -> str:
+        with pytest.raises(TargetError) as caught:
+            KubernetesTarget(namespace="other").check(planned().job)
+        return str(caught.value)
+
+    refused: set[tuple[str, str]] = set()
 
     def refuse(verb: str, plural: str, name: str) -> None:
-        if verb == "list":
-            raise Problem(403, 'configmaps is forbidden: User "ann" cannot list resource "configmaps" at the cluster scope')
+        if (verb, plural) in refused:
+            raise Problem(403, f'{plural} is forbidden: User "ann" cannot {verb} resource "{plural}"', reason="Forbidden")
 
     namespace.cluster.refuse = refuse
-    with pytest.raises(TargetError, match=r"where it is with --namespace"):
-        KubernetesTarget(namespace="other").check(planned().job)
+    assert "is not that of a team, and runs are in those; choose your team's with --namespace (team), or" in said()
+    assert "add `- namespace: other` to `teams` in the chart's values" in said()
+    # Who may list namespaces only, knows them by the label.
+    refused.add(("list", "configmaps"))
+    labelled = {"metadata": {"name": "vision", "labels": {names.CONTROL: "trialplane"}}}
+    namespace.cluster.put("namespaces", labelled)
+    namespace.cluster.put("namespaces", {"metadata": {"name": "default"}})
+    assert "--namespace (vision), or" in said()
+    # The same for who may read nothing where he is; of his own team's he is told what he may not.
+    refused.add(("get", "configmaps"))
+    assert "--namespace (vision), or" in said()
+    labelled["metadata"]["name"] = "other"
+    namespace.cluster.objects["namespaces"] = {"other": labelled}
+    assert "ann may not get configmaps in namespace other of lab" in said()
+    with pytest.raises(TargetError, match=r"^ann may not get configmaps[^\n]*$"):  # nor is the gateway said to be away
+        KubernetesTarget(namespace="other").observe("some")
+    # And who may list nothing is told what to do all the same.
+    refused.add(("list", "namespaces"))
+    refused.discard(("get", "configmaps"))
+    assert "choose your team's with --namespace, or" in said()
 
 
 def test_a_cluster_without_kuberay(target, namespace, planned, monkeypatch):
@@ -96,14 +121,14 @@ def test_a_cluster_without_kuberay(target, namespace, planned, monkeypatch):
     assert "the KubeRay operator (1.6 or newer) is not installed" in RunHandle("a", target).status().reason
 
 
-def test_what_is_forbidden_names_the_verb_and_the_role(target, namespace, planned):
+def test_what_is_forbidden_names_the_verb_and_who_grants_it(target, namespace, planned):
     def refuse(verb: str, plural: str, name: str) -> None:
         if (verb, plural) == ("patch", "runs"):
             message = 'runs.trialplane.io "a" is forbidden: User "ann" cannot patch resource "runs" in API group "…"'
             raise Problem(403, message, reason="Forbidden")
 
     namespace.cluster.refuse = refuse
-    with pytest.raises(TargetError, match=r"ann may not patch runs.trialplane.io in namespace team.*--role=trialplane-user"):
+    with pytest.raises(TargetError, match=r"ann may not patch runs.trialplane.io in namespace team.*adding ann to `users`"):
         submit(target, planned())
 
 

@@ -35,10 +35,9 @@ class Doctored(ClusterDouble):
         self.enforces = True
         self.status: dict[str, Any] = {"phase": "Succeeded"}
         self.said = records.to_json(findings.passed("torch", "computes")) + "\nnoise\n"
-        self.put("configmaps", {"metadata": {"name": names.SITE}, "data": {names.SITE_KEY: json.dumps(SITE)}})
+        site = {**SITE, "database": "platform-postgresql.trialplane.svc:5432"}
+        self.put("configmaps", {"metadata": {"name": names.SITE}, "data": {names.SITE_KEY: json.dumps(site)}})
         self.put("nodes", GPU_NODE)
-        service = {"metadata": {"name": "db"}, "spec": {"ports": [{"port": 5432}]}}
-        self.put("services", service)
         self.proxy = lambda *_: (200, {}, b"{}")
 
     def answer(self, method, target, headers, body):
@@ -57,6 +56,8 @@ class Doctored(ClusterDouble):
         if path.endswith("/selfsubjectaccessreviews"):
             asked = json.loads(body)["spec"]["resourceAttributes"]
             allowed = f"{asked['verb']} {asked['resource']}" not in self.denied
+            proxied = "trialplane" if asked["resource"] == "services" else self.namespace
+            allowed = allowed and asked["namespace"] == proxied
             return 201, {}, json.dumps({"status": {"allowed": allowed}}).encode()
         if path.endswith("/pods") and method == "POST":
             pod = json.loads(body)
@@ -153,7 +154,9 @@ def test_without_the_chart_it_stops_there(cluster) -> None:
     cluster.objects["configmaps"].clear()
     code, found = examined()
     assert code == 3
-    assert "helm install" in found["chart"]["cure"]
+    assert "is not that of a team" in found["chart"]["message"]
+    assert "run `helm upgrade`" in found["chart"]["message"], "the cluster knows Runs, so there is a chart"
+    assert "helm install" not in found["chart"]["message"]
     assert "gateway" not in found
 
 

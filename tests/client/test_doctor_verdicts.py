@@ -24,9 +24,9 @@ from trialplane.wire.findings import Finding, Verdict
 SITE = {
     "version": trialplane.__version__,
     "release": "platform",
+    "control": "trialplane",
     "images": {"controller": "trialplane/controller:dev", "trial": "trialplane/trial:dev"},
-    "mlflow": {"url": "http://mlflow:5000"},
-    "gateway": {"service": "platform-gateway", "port": 8080, "secret": "platform-gateway"},
+    "gateway": {"service": "platform-gateway", "port": 8080},
     "ledger": {"name": "ledger", "key": "url"},
     "runs": {"claim": "runs"},
     "controller_account": "platform-controller",
@@ -142,14 +142,8 @@ BAD = {
         "not a version",
         "1.6",
     ),
-    "no chart": (
-        doctor_verdicts.chart(None, "team", "lab"),
-        Verdict.FAIL,
-        "not installed in namespace team",
-        "helm install",
-    ),
     "another version of the chart": (
-        doctor_verdicts.chart(site(version="99.1.0"), "team", "lab"),
+        doctor_verdicts.chart(site(version="99.1.0")),
         Verdict.WARN,
         "99.1.0",
         "helm upgrade platform",
@@ -176,14 +170,14 @@ BAD = {
     "no way to the gateway": (
         doctor_verdicts.gateway(answer(403, {}), site()),
         Verdict.FAIL,
-        "may not reach",
-        "trialplane-user",
+        "may not reach the service platform-gateway in namespace trialplane",
+        "`users` of your team",
     ),
     "a dead gateway": (
         doctor_verdicts.gateway(answer(503, b"no endpoints"), site()),
         Verdict.FAIL,
         "answers 503: no endpoints",
-        "kubectl logs",
+        "kubectl -n trialplane logs",
     ),
     "no GPUs": (room(1, [node({"pool": "gpu"})], [])["nodes"], Verdict.FAIL, "no node has any", "device plugin"),
     "too few GPUs": (
@@ -201,10 +195,10 @@ BAD = {
         "raise the quota",
     ),
     "a missing permission": (
-        doctor_verdicts.permissions(["create pods"], "lab", "team"),
+        doctor_verdicts.permissions(["create pods"]),
         Verdict.FAIL,
         "you may not create pods",
-        "--role=trialplane-user",
+        "`users` of your team",
     ),
     "pods that may not be made": (
         doctor_verdicts.permission_to_make_pods(["create pods", "delete pods"], "lab", "team"),
@@ -262,11 +256,11 @@ GOOD = [
     doctor_verdicts.server(version("34"), "lab"),
     doctor_verdicts.resources(RAY_API, SCHEMA),
     doctor_verdicts.operator([operator("quay/operator:v1.6.2")]),
-    doctor_verdicts.chart(site(), "team", "lab"),
+    doctor_verdicts.chart(site()),
     doctor_verdicts.claims(site(), [claim("runs", "Bound")], []),
     doctor_verdicts.gateway(answer(200, b"{}"), site()),
     *room(2, [GPU_NODE], []).values(),
-    doctor_verdicts.permissions([], "lab", "team"),
+    doctor_verdicts.permissions([]),
     doctor_verdicts.admission(answer(422, {"message": REFUSAL})),
 ]
 
@@ -284,7 +278,7 @@ def test_the_policys_own_words_are_shown() -> None:
 
 def test_the_pod_is_made_as_a_trials_pod_is() -> None:
     plan = doctor_pod.plan(doctor.default_job(2))
-    pod = doctor_pod.manifest(plan, site(), doctor_pod.arguments(plan, site(data={"claim": "data"}), ["db.team.svc:5432"]))
+    pod = doctor_pod.manifest(plan, site(), doctor_pod.arguments(plan, site(data={"claim": "data"}), "db.team.svc:5432"))
     spec, container = pod["spec"], pod["spec"]["containers"][0]
     assert pod["metadata"]["labels"][names.ROLE] == names.TRIAL
     assert spec["nodeSelector"] == {"pool": "gpu"}
@@ -306,14 +300,10 @@ def test_the_pod_is_made_as_a_trials_pod_is() -> None:
     assert "env" in container  # the pod itself was not changed
 
 
-def test_postgresql_is_found_by_its_port_or_by_the_ledgers_url() -> None:
-    services = [
-        {"metadata": {"name": "db"}, "spec": {"ports": [{"port": 5432}]}},
-        {"metadata": {"name": "web"}, "spec": {"ports": [{"port": 80}]}},
-    ]
-    assert doctor_pod.databases(services, "team", "") == ["db.team.svc:5432"]
-    assert doctor_pod.databases([], "team", "postgresql+psycopg2://u:p@far:6432/x") == ["far:6432"]
-    assert doctor_pod.databases([], "team", "") == []
+def test_a_database_elsewhere_is_found_by_the_ledgers_url() -> None:
+    assert doctor_pod.address("postgresql+psycopg2://u:p@far:6432/x") == "far:6432"
+    assert doctor_pod.address("postgresql+psycopg2://u:p@far/x") == "far:5432"
+    assert doctor_pod.address("") == ""
 
 
 def test_only_findings_are_read_from_a_pods_log() -> None:

@@ -15,6 +15,7 @@ from tests.client.cluster_double import Problem
 from tests.client.conftest import scaled, submitted
 
 from trialplane.client import objects, standing
+from trialplane.client.gateway import Gateway
 from trialplane.client.run import RunHandle, submit
 from trialplane.client.target import Observed
 from trialplane.errors import InputError, RunDamaged, SpecError, TargetError
@@ -165,7 +166,11 @@ def test_cancel_leaves_the_run_alone(target, namespace, planned):
     assert handle.cancel().state is RunState.CANCELLED
     kept = {plural: set(things) for plural, things in namespace.cluster.objects.items() if things}
     maps = {names.SITE, names.code_map("a")}
-    assert kept == {"runs": {"a"}, "configmaps": maps, "secrets": {"trialplane-gateway"}}, "and no pod"
+    assert len(kept.pop("events")) == 2, "its submission, and the cancel"
+    # The Secret goes with the Run, and so do the network policies; the token in it opens nothing any more.
+    kept_with_it = {"secrets": {"a.token"}, "networkpolicies": {"a-head", "a-trials"}}
+    assert kept == {"runs": {"a"}, "configmaps": maps, **kept_with_it}, "and no pod"
+    assert namespace.studies["a"].token is None
     assert handle.status().state is RunState.CANCELLED
     assert handle.job == planned().job
 
@@ -203,7 +208,7 @@ def test_a_change_that_the_operator_does_not_follow_is_kept_and_reported(target,
     handle = submitted(target, planned())
     namespace.unattended = True
     monkeypatch.setattr(standing, "PATIENCE", 0.1)
-    with pytest.raises(TargetError, match=r"written into the Run a, but the operator in .* has not followed it for 0 s"):
+    with pytest.raises(TargetError, match=r"written into the Run a in .*, but the operator has not followed it for 0 s"):
         handle.pause()
     namespace.unattended = False
     assert handle.wait(60).state is RunState.PAUSED
@@ -328,3 +333,11 @@ def test_a_resumed_run_must_fit(target, namespace, planned):
     namespace.cluster.put("priorityclasses", {"metadata": {"name": "low"}})
     with pytest.raises(SpecError, match="there is no PriorityClass high; there are: low"):
         handle.resume(sets=["cluster.priority_class=high"])
+
+
+def test_a_gateway_in_another_namespace_is_asked_about_the_runs_of_this_one(target, namespace, planned):
+    handle = submitted(target, planned())
+    site = target.objects.site.model_copy(update={"control": "platform"})
+    assert Gateway(target.cluster, site).job(handle.name) is not None
+    service = "/api/v1/namespaces/platform/services/http:trialplane-gateway:8080/proxy"
+    assert namespace.cluster.requests[-1] == ("GET", f"{service}/namespaces/team/runs/a/job")

@@ -12,6 +12,7 @@ import random
 import pytest
 from tests.client.cluster_double import Problem
 
+from trialplane.client.kubernetes import KubernetesTarget
 from trialplane.client.run import RunHandle, Submitted, submit
 from trialplane.errors import InputError, RunExists, TargetError
 from trialplane.plan import run as runs
@@ -35,8 +36,37 @@ def test_what_is_applied_is_what_a_dry_run_shows(target, namespace, planned):
     made = namespace.cluster.objects["configmaps"][names.code_map("a")]
     assert (made["binaryData"], made["immutable"]) == (code["binaryData"], True)
     assert made["metadata"]["ownerReferences"][0]["uid"] == run["metadata"]["uid"]
-    sent = [path.rpartition("/team/")[2] for verb, path in namespace.cluster.requests if verb != "GET"]
-    assert sent == ["runs/a", "configmaps"], "and nothing else: the operator makes the rest"
+    sent = [path.rpartition("/")[2] for verb, path in namespace.cluster.requests if verb != "GET"]
+    assert set(sent) - {"selfsubjectreviews", "token"} == {"a", "configmaps"}, (
+        "and nothing else: the operator makes the rest"
+    )
+
+
+def test_a_run_is_of_whom_the_api_server_knows(target, namespace, planned):
+    shown, _ = target.describe(planned())["items"]
+    assert shown["metadata"]["annotations"] == {names.OWNER: "ada"}
+    submit(target, planned())
+    made = namespace.cluster.objects["runs"]["a"]
+    assert made["metadata"]["annotations"] == {names.OWNER: "ada"}
+    assert target.observe("a").status.owner == "ada"
+
+
+def test_who_changes_the_run_of_another_is_named_and_its_owner_after_that(target, double, namespace, planned):
+    def annotations():
+        return namespace.cluster.objects["runs"]["a"]["metadata"].get("annotations")
+
+    submit(target, planned())
+    target.desire("a", parallel=1)
+    assert annotations() == {names.OWNER: "ada"}, "the owner's own changes need no other name"
+    namespace.cluster.user = "lead"
+    KubernetesTarget().desire("a", parallel=2)
+    assert annotations() == {names.OWNER: "ada", names.CHANGED_BY: "lead"}
+    namespace.cluster.user = "ada"
+    target.desire("a", parallel=1)
+    assert annotations() == {names.OWNER: "ada", names.CHANGED_BY: "ada"}
+    del namespace.cluster.objects["runs"]["a"]["metadata"]["annotations"]  # of a former version
+    target.desire("a", parallel=2)
+    assert annotations() == {names.CHANGED_BY: "ada"}
 
 
 def test_code_above_one_mib_travels_whole(target, namespace, planned, workplace):
@@ -91,7 +121,8 @@ def test_of_a_submission_whose_second_part_is_refused_nothing_is_left(target, na
 def test_a_dry_run_sends_nothing(target, namespace, planned):
     target.check(planned().job)
     target.describe(planned())
-    assert {verb for verb, _ in namespace.cluster.requests} == {"GET"}
+    sent = [path.rpartition("/")[2] for verb, path in namespace.cluster.requests if verb != "GET"]
+    assert set(sent) <= {"selfsubjectreviews", "token"}, "which ask who somebody is"
 
 
 def test_half_a_submission_is_taken_back(target, namespace, planned):

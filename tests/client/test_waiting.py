@@ -170,6 +170,20 @@ def test_nothing_is_missing(ray_cluster):
     assert waiting.reason(ray_cluster, pods, RECORDED["events"], now=NOW) == ""
 
 
+def test_a_pod_whose_node_does_not_answer(ray_cluster):
+    """Kubernetes leaves its containers as its node saw them last, and says that the pod is not ready."""
+    lost = running(names.CONTROLLER, "a-nbmtb-head-1")
+    lost["spec"]["nodeName"] = "b-3"
+    lost["status"]["conditions"] = [{"type": "ContainersReady", "status": "True"}, {"type": "Ready", "status": "False"}]
+    found = waiting.reason(ray_cluster, [lost], [], now=NOW)
+    assert found.startswith(
+        "the controller's pod a-nbmtb-head-1 is on the node b-3, which does not answer; `kubectl describe"
+    )
+    starts = copy.deepcopy(lost)
+    starts["status"]["conditions"][0]["status"] = "False"
+    assert waiting.blocked(starts) is None, "its probe has not succeeded yet"
+
+
 def test_an_operator_that_is_not_there(ray_cluster):
     ray_cluster["status"] = {}
     made = metadata.created(ray_cluster)
@@ -185,6 +199,37 @@ def test_kueue(ray_cluster):
     found = waiting.reason(ray_cluster, [], [], workload, now=NOW)
     assert found.startswith("Kueue has not admitted it to the queue gpus: couldn't assign flavors")
     assert "by whom" in waiting.reason(ray_cluster, [], [], None, now=NOW)
+
+
+def test_kueue_that_gives_a_place_away(ray_cluster):
+    ray_cluster["spec"]["suspend"] = True
+    why = "Preempted to accommodate a workload (UID: 4a, JobUID: 7c) due to prioritization in the ClusterQueue"
+    evicted = {
+        "type": "Evicted",
+        "status": "True",
+        "reason": "Preempted",
+        "message": f"{why}; preemptor path: /q; preemptee path: /q",
+    }
+    reserved = {"type": "QuotaReserved", "status": "False", "reason": "Pending", "message": "why it waits"}
+    workload = {"spec": {"queueName": "gpus"}, "status": {"conditions": [reserved, evicted]}}
+    assert waiting.reason(ray_cluster, [], [], workload, now=NOW) == (
+        "Kueue gave its place in the queue gpus away, and starts it again when it is admitted anew: "
+        "Preempted to accommodate a workload due to prioritization in the ClusterQueue"
+    )
+    evicted.update(reason="ClusterQueueStopped", message="The ClusterQueue is stopped")
+    found = waiting.reason(ray_cluster, [], [], workload, now=NOW)
+    assert found.startswith("Kueue took it out of the queue gpus, and starts it again")
+    evicted.update(reason="Deactivated", message="The workload is deactivated")
+    assert waiting.reason(ray_cluster, [], [], workload, now=NOW) == (
+        "Kueue took it out of the queue gpus, and nobody starts it again until an administrator activates its workload "
+        "(spec.active: true): The workload is deactivated"
+    )
+    evicted["status"], reserved["reason"] = "False", "Inadmissible"
+    reserved["message"] = "LocalQueue gpus doesn't exist"
+    assert waiting.reason(ray_cluster, [], [], workload, now=NOW) == (
+        "Kueue has not admitted it to the queue gpus: LocalQueue gpus doesn't exist; "
+        "`kubectl get localqueues` shows those there are"
+    )
 
 
 def test_events_of_others_do_not_count(ray_cluster):

@@ -1,4 +1,4 @@
-"""The databases a ledger can live in: SQLite files, and a PostgreSQL of this test session's own.
+"""The databases a ledger can live in: SQLite files, a PostgreSQL of this test session's own, and that behind a gateway.
 
 PostgreSQL is Debian's (`apt-get install postgresql`): only its binaries are used, on a data folder in a temporary place,
 without a password, reachable through a socket in that folder alone.
@@ -9,13 +9,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-import json
 import os
 import pwd
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,6 +22,10 @@ from typing import Any
 
 import psycopg2
 import pytest
+import sqlalchemy as sa
+from tests.contracts.driver import Driver
+from tests.contracts.gateway_process import Door, Gateways
+from tests.scratch import scratch
 
 from trialplane.controller.ledger import Ledger
 from trialplane.controller.patience import Patience
@@ -34,41 +36,6 @@ from trialplane.wire.records import TrialOutcome, TrialReport, TrialRequest
 from trialplane.wire.states import FailureClass, TrialState
 
 DEADLINE = 180.0  # seconds after which something that another process was to do counts as not done
-
-DRIVER = '''
-"""Opens a ledger and works on it, or only holds it, in children that a test kills. One order a line on stdin."""
-
-import json, os, sys
-from pathlib import Path
-
-from trialplane.controller.ledger import Ledger
-from trialplane.controller.patience import Patience
-from trialplane.spec import jobs
-from trialplane.wire.records import TrialOutcome
-from trialplane.wire.states import TrialState
-
-def say(*words):
-    os.write(1, (" ".join(map(str, words)) + "\\n").encode())
-
-def work(order):
-    with Ledger(order["url"], jobs.read(order["job"]), "toy", Path(order["code"]), Path(order["lock"])) as ledger:
-        say("open")
-        if order["hold"]:
-            sys.stdin.readline()
-        while (request := ledger.ask()) is not None:
-            say("asked", request.number)
-            ledger.tell(TrialOutcome(request.number, TrialState.COMPLETE, metrics={"score": request.params["x"]}))
-            say("told", request.number)
-
-for line in sys.stdin:
-    child = os.fork()
-    if child == 0:
-        work(json.loads(line))
-        os._exit(0)
-    say("child", child)
-    os.waitpid(child, 0)
-    say("gone")
-'''
 
 
 def wait_until(condition: Callable[[], Any], what: str) -> Any:
@@ -89,8 +56,7 @@ class Postgres:
 
     def __init__(self, binaries: Path) -> None:
         self._binaries = binaries
-        memory = Path("/dev/shm")
-        self._root = Path(tempfile.mkdtemp(dir=memory if memory.is_dir() else None, prefix="trialplane-pg-"))
+        self._root = Path(tempfile.mkdtemp(dir=scratch(), prefix="postgres-"))
         self._account = self._unprivileged()
         if self._account is not None:
             os.chown(self._root, self._account.pw_uid, self._account.pw_gid)
@@ -108,6 +74,7 @@ class Postgres:
             "--locale=C",
             "-E",
             "UTF8",
+            "--wal-segsize=1",
         ]
         done = self._popen(command)
         assert done.wait() == 0, self._log.read_text()
@@ -130,6 +97,10 @@ class Postgres:
         self.execute(f"CREATE DATABASE {name}")
         return self.url(name)
 
+    def drop(self, url: str) -> None:
+        """Removes a database: each is 8 MB of memory, and there are hundreds."""
+        self.execute(f"DROP DATABASE {sa.make_url(url).database} WITH (FORCE)")
+
     def execute(self, statement: str, database: str = "postgres") -> list[tuple[Any, ...]]:
         """Runs one statement as the superuser, outside any transaction."""
         connection = psycopg2.connect(host=str(self._root), user="trialplane", dbname=database)
@@ -143,9 +114,17 @@ class Postgres:
 
     def start(self) -> None:
         # fsync off: these tests kill the client and stop the server, but never cut the power.
-        self._server = self._popen(
-            ["postgres", "-D", str(self._data), "-k", str(self._root), "-c", "listen_addresses=", "-F"]
-        )
+        # Every gateway and every archive of a test keeps some connections until it is closed.
+        # All of it is memory: a short log, and shared blocks in the folder that goes with this process.
+        settings = {
+            "listen_addresses": "",
+            "max_connections": "500",
+            "max_wal_size": "32MB",
+            "min_wal_size": "8MB",
+            "dynamic_shared_memory_type": "mmap",
+        }
+        options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
+        self._server = self._popen(["postgres", "-D", str(self._data), "-k", str(self._root), *options, "-F"])
         wait_until(self._answers, f"PostgreSQL answers; its log is {self._log}")
 
     def stop(self) -> None:
@@ -210,14 +189,33 @@ def postgres() -> Iterator[Postgres]:
     server.close()
 
 
+@pytest.fixture(scope="session")
+def gateways() -> Iterator[Gateways]:
+    """Processes of the gateway, started without a new import."""
+    made = Gateways()
+    yield made
+    made.close()
+
+
 @dataclasses.dataclass
 class Backend:
-    """Where one test's study lives, and the ledgers opened on it."""
+    """Where one test's study lives, and the ledgers opened on it.
+
+    Attributes:
+        kind: "sqlite", "postgres" or "gateway".
+        url: of the database.
+        folder: for files beside it.
+        door: the gateway, where ledgers are opened through one.
+        opened: the ledgers.
+        server: which made the database for this test alone.
+    """
 
     kind: str
     url: str
     folder: Path
+    door: Door | None = None
     opened: list[Ledger] = dataclasses.field(default_factory=list)
+    server: Postgres | None = None
 
     @property
     def code(self) -> Path:
@@ -229,21 +227,31 @@ class Backend:
 
     def open(self, job: Job, *, lock: Path | None = None, left_at: int = 0, **patience: Any) -> Ledger:
         """A ledger, as a controller with such a patience opens it; closed at the end of the test if not before."""
-        parts = (self.url, job, "toy", self.code, lock or self.lock)
+        parts = (self.ledger("toy", job), job, "toy", self.code, lock or self.lock)
         ledger = Ledger(*parts, patience=Patience(**patience), left_at=left_at)
         self.opened.append(ledger)
         return ledger
 
+    def ledger(self, run: str, job: Job) -> str:
+        """The URL of a run's ledger; at a gateway the run is first recorded, as the operator does."""
+        if self.door is None:
+            return self.url
+        self.door.admit(run, [objective.direction for objective in job.objectives])
+        return self.door.url()
+
     def close(self) -> None:
         for ledger in self.opened:
             ledger.close()
+        if self.door is not None:
+            self.door.close()
+        if self.server is not None:
+            self.server.drop(self.url)
 
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    """An empty folder, in memory where there is one: hundreds of studies wait long for a busy disk."""
-    memory = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None, prefix="trialplane-") as folder:
+    """An empty folder."""
+    with tempfile.TemporaryDirectory(dir=scratch()) as folder:
         yield Path(folder)
 
 
@@ -256,61 +264,32 @@ def sqlite(place: Path) -> Iterator[Backend]:
     made.close()
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def backend(request: pytest.FixtureRequest, sqlite: Backend) -> Backend:
-    """An empty place for a study, once on each database."""
-    if request.param == "postgres":
-        sqlite.kind = "postgres"
-        sqlite.url = request.getfixturevalue("postgres").new_database()
+def _backend(kind: str, sqlite: Backend, request: pytest.FixtureRequest) -> Backend:
+    sqlite.kind = kind
+    if kind != "sqlite":
+        sqlite.server = request.getfixturevalue("postgres")
+        sqlite.url = sqlite.server.new_database()
+    if kind == "gateway":
+        sqlite.door = request.getfixturevalue("gateways").door(sqlite.url)
     return sqlite
 
 
-class Driver:
-    """A process that drives ledgers in children of its own; each is killed and the next one started without a new import."""
+@pytest.fixture(params=["sqlite", "postgres", "gateway"])
+def backend(request: pytest.FixtureRequest, sqlite: Backend) -> Backend:
+    """An empty place for a study, once on each database, and once behind a gateway."""
+    return _backend(request.param, sqlite, request)
 
-    def __init__(self, folder: Path) -> None:
-        script = folder / "driver.py"
-        script.write_text(DRIVER)
-        self._process = subprocess.Popen([sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        self.child = 0
 
-    def go(self, backend: Backend, job: Job, *, hold: bool) -> None:
-        """Opens the ledger in a new child."""
-        order = {
-            "url": backend.url,
-            "job": job.model_dump(mode="json"),
-            "code": str(backend.code),
-            "lock": str(backend.lock),
-            "hold": hold,
-        }
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(order).encode() + b"\n")
-        self._process.stdin.flush()
-        word, pid = self.hear()
-        assert word == "child"
-        self.child = int(pid)
+@pytest.fixture(params=["sqlite", "postgres"])
+def database(request: pytest.FixtureRequest, sqlite: Backend) -> Backend:
+    """The same for what happens before a controller may come through a gateway."""
+    return _backend(request.param, sqlite, request)
 
-    def hear(self) -> list[str]:
-        """The next line."""
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        assert line, "the driver ended; its traceback is above"
-        return line.decode().split()
 
-    def kill(self) -> list[list[str]]:
-        """Kills the child with SIGKILL; gives what it had still said."""
-        os.kill(self.child, signal.SIGKILL)
-        said = []
-        while (line := self.hear()) != ["gone"]:
-            said.append(line)
-        return said
-
-    def close(self) -> None:
-        self._process.kill()
-        self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout):
-            assert stream is not None
-            stream.close()
+@pytest.fixture(params=["postgres", "gateway"])
+def remote(request: pytest.FixtureRequest, sqlite: Backend) -> Backend:
+    """The same for what is about a database that is elsewhere."""
+    return _backend(request.param, sqlite, request)
 
 
 @pytest.fixture
@@ -376,3 +355,19 @@ def drive(
 def points(requests: Sequence[TrialRequest]) -> list[Mapping[str, Any]]:
     """What was tried, in order."""
     return [request.params for request in requests]
+
+
+@pytest.fixture
+def served(postgres: Postgres, gateways: Gateways, place: Path) -> Iterator[Backend]:
+    """A place for a study behind a gateway."""
+    made = Backend("gateway", postgres.new_database(), place, server=postgres)
+    made.door = gateways.door(made.url)
+    made.code.mkdir()
+    yield made
+    made.close()
+
+
+def door(served: Backend) -> Door:
+    """The gateway of a place that has one."""
+    assert served.door is not None
+    return served.door

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import pytest
 from tests.contracts.conftest import Postgres, make_job, wait_until
-from tests.controller.gateway_site import Site, postgres, site
+from tests.gateway.gateway_site import Site, postgres, site
 
+from trialplane.controller.store import tables
 from trialplane.controller.store.archive import Archive
 from trialplane.errors import LedgerCorrupt
 from trialplane.wire.states import RunState
@@ -17,7 +18,8 @@ __all__ = ["postgres", "site"]  # fixtures
 
 
 def test_a_record_is_read_whole(postgres: Postgres) -> None:
-    archive = Archive(postgres.new_database())
+    connections = tables.Connections(postgres.new_database())
+    archive = Archive(connections.share())
     assert archive.recorded("toy") is None, "nothing was ever submitted there"
     job = make_job()
     archive.record("toy", job, {"submitted": 3.0, "uid": "u"}, "AAEC", new=True)
@@ -28,7 +30,7 @@ def test_a_record_is_read_whole(postgres: Postgres) -> None:
     assert (found.status.state, found.status.trials, found.status.started) == (RunState.PENDING, job.trials, None)
     assert (found.desired.state, found.desired.parallel, found.alive) == (RunState.PAUSED, 3, False)
     assert archive.recorded("other") is None
-    archive.close()
+    connections.close()
 
 
 @pytest.mark.parametrize(
@@ -43,21 +45,23 @@ def test_a_record_is_read_whole(postgres: Postgres) -> None:
 )  # fmt: skip
 def test_a_damaged_record_says_whose_it_is(postgres: Postgres, column: str, text: str) -> None:
     url = postgres.new_database()
-    archive = Archive(url)
+    connections = tables.Connections(url)
+    archive = Archive(connections.share())
     archive.record("toy", make_job(), {"submitted": 3.0}, "AAEC", new=True)
     database = url.split("/")[3].split("?")[0]
     postgres.execute(f"UPDATE runs SET {column} = '{text}' WHERE name = 'toy'", database)
     with pytest.raises(LedgerCorrupt, match="what the ledger has of toy cannot be read: "):
         archive.recorded("toy")
-    archive.close()
+    connections.close()
 
 
 def test_a_controller_that_works_is_seen_and_that_it_is_gone(site: Site) -> None:
-    archive = Archive(site.url)
+    connections = tables.Connections(site.url)
+    archive = Archive(connections.share())
     with site.ledger("toy"):
         found = archive.recorded("toy")
         assert found is not None and found.alive and found.status.state is RunState.RUNNING
     wait_until(lambda: not archive.is_alive("toy"), "PostgreSQL sees that the controller is gone")
     found = archive.recorded("toy")
     assert found is not None and not found.alive
-    archive.close()
+    connections.close()

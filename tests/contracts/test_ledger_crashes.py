@@ -9,7 +9,8 @@ import random
 import time
 
 import pytest
-from tests.contracts.conftest import Backend, Driver, Postgres, ask, complete, drive, failed, make_job, wait_until
+from tests.contracts.conftest import Backend, Postgres, ask, complete, drive, failed, make_job, wait_until
+from tests.contracts.driver import Driver
 
 from trialplane import errors
 from trialplane.controller.ledger import Ledger
@@ -83,8 +84,8 @@ def test_a_closed_ledger_is_free_at_once(backend: Backend) -> None:
 def test_studies_in_one_database_do_not_lock_each_other(backend: Backend) -> None:
     job = make_job(trials=2)
     with (
-        Ledger(backend.url, job, "one", backend.code, backend.folder / "one.lock") as one,
-        Ledger(backend.url, job, "two", backend.code, backend.folder / "two.lock") as two,
+        Ledger(backend.ledger("one", job), job, "one", backend.code, backend.folder / "one.lock") as one,
+        Ledger(backend.ledger("two", job), job, "two", backend.code, backend.folder / "two.lock") as two,
     ):
         for _ in range(2):
             for ledger in (one, two):
@@ -124,9 +125,7 @@ def test_a_controller_that_lost_its_lock_cannot_tell(backend: Backend, postgres:
 
 
 @pytest.mark.parametrize("moment", ["ask", "tell"])
-def test_a_database_that_goes_away_is_waited_for(place, postgres: Postgres, moment: str) -> None:
-    backend = Backend("postgres", postgres.new_database(), place)
-    backend.code.mkdir()
+def test_a_database_that_goes_away_is_waited_for(remote: Backend, postgres: Postgres, moment: str) -> None:
     job = make_job(trials=4)
     said: list[str] = []
 
@@ -135,7 +134,7 @@ def test_a_database_that_goes_away_is_waited_for(place, postgres: Postgres, mome
             postgres.start()
         said.append(message)
 
-    ledger = backend.open(job, seconds=60, on_wait=on_wait)
+    ledger = remote.open(job, seconds=60, on_wait=on_wait)
     drive(ledger, count=1)
     request = ask(ledger) if moment == "tell" else None
     postgres.stop()
@@ -146,16 +145,14 @@ def test_a_database_that_goes_away_is_waited_for(place, postgres: Postgres, mome
     assert "platform resume toy" in said[0]
     assert said[-1] == ""
     ledger.close()
-    with backend.open(job) as again:
+    with remote.open(job) as again:
         assert again.counts.complete == 4
         assert [request.number for request, _ in again.attempts()] == [0, 1, 2, 3], "nothing was written twice"
 
 
-def test_a_database_that_stays_away_ends_the_run_and_loses_nothing(place, postgres: Postgres) -> None:
-    backend = Backend("postgres", postgres.new_database(), place)
-    backend.code.mkdir()
+def test_a_database_that_stays_away_ends_the_run_and_loses_nothing(remote: Backend, postgres: Postgres) -> None:
     job = make_job(trials=4)
-    ledger = backend.open(job, seconds=0.2)
+    ledger = remote.open(job, seconds=0.2)
     drive(ledger, count=2)
     request = ask(ledger)
     postgres.stop()
@@ -165,24 +162,22 @@ def test_a_database_that_stays_away_ends_the_run_and_loses_nothing(place, postgr
         ledger.close()
     finally:
         postgres.start()
-    with backend.open(job) as again:
+    with remote.open(job) as again:
         assert again.counts.complete == 2
         assert again.counts.retried == 1, "the third is not known to have ended, so it runs again"
         assert ask(again).params == request.params
 
 
-def test_a_controller_that_lost_its_lock_with_the_server_keeps_others_out(place, postgres: Postgres) -> None:
+def test_a_controller_that_lost_its_lock_with_the_server_keeps_others_out(remote: Backend, postgres: Postgres) -> None:
     """A restart of PostgreSQL forgets its locks; the controller that has written since holds it again."""
-    backend = Backend("postgres", postgres.new_database(), place)
-    backend.code.mkdir()
     job = make_job(trials=4)
-    ledger = backend.open(job, seconds=60)
+    ledger = remote.open(job, seconds=60)
     drive(ledger, count=1)
     postgres.stop()
     postgres.start()
     drive(ledger, count=1)
     with pytest.raises(errors.LedgerLocked):
-        backend.open(job)
+        remote.open(job)
     drive(ledger)
     assert ledger.counts.complete == 4
 

@@ -139,13 +139,13 @@ def test_tables_of_a_later_version_are_refused_and_left_as_they_are(backend: Bac
 
 
 @pytest.mark.parametrize("name", ["runs", "attempts"])
-def test_tables_of_another_program_are_refused(backend: Backend, name: str) -> None:
+def test_tables_of_another_program_are_refused(database: Backend, name: str) -> None:
     """As those of MLflow, which has a table `runs` too."""
-    engine = sa.create_engine(backend.url)
+    engine = sa.create_engine(database.url)
     with engine.begin() as connection:
         connection.execute(sa.text(f"CREATE TABLE {name} (run_uuid VARCHAR(32))"))
     with pytest.raises(errors.LedgerCorrupt, match="is not a ledger"):
-        backend.open(make_job())
+        database.open(make_job())
     assert sa.inspect(engine).get_table_names() == [name], "all tables are made, or none"
     engine.dispose()
 

@@ -23,6 +23,7 @@ from tests.contracts.conftest import Backend, ask, complete, drive, failed, make
 from trialplane import errors
 from trialplane.client import results
 from trialplane.controller.ledger import Ledger
+from trialplane.controller.store import tables
 from trialplane.controller.store.archive import Archive
 from trialplane.wire import labels
 from trialplane.wire.records import Desired, TrialOutcome, TrialRequest, TrialRow
@@ -91,10 +92,10 @@ def fill(backend: Backend) -> None:
 
 
 @pytest.fixture
-def former(backend: Backend) -> Backend:
+def former(database: Backend) -> Backend:
     """A place with the former run."""
-    fill(backend)
-    return backend
+    fill(database)
+    return database
 
 
 def query(backend: Backend, statement: str) -> list[tuple[object, ...]]:
@@ -139,7 +140,7 @@ def test_it_goes_on_as_it_would_have_undisturbed(former: Backend) -> None:
 
 def test_what_was_known_of_it_is_kept(former: Backend) -> None:
     with former.open(JOB) as ledger:
-        assert ledger.worked == 12.5
+        assert ledger.status is not None and ledger.status.worked == 12.5
         assert ledger.desired() == Desired(RunState.RUNNING, 3)
         known = [ledger._storage.described(name) for name in (labels.LEDGER_SUBMISSION, labels.LEDGER_CODE)]
         assert known == [{"submitted": 5.0, "user": "ann"}, "AAEC"]
@@ -194,9 +195,10 @@ def test_a_laptop_reads_it_as_it_is(sqlite: Backend) -> None:
     assert [timeless(row) for row in results.attempts(file, "toy", JOB, alive=False)][:-1] == list(map(timeless, found))[:-1]
 
 
-@pytest.mark.parametrize("backend", ["postgres"], indirect=True)
+@pytest.mark.parametrize("database", ["postgres"], indirect=True)
 def test_the_gateway_takes_over_what_nobody_works_on(former: Backend) -> None:
-    archive = Archive(former.url)
+    connections = tables.Connections(former.url)
+    archive = Archive(connections.share())
     other = psycopg2.connect(former.url.replace("postgresql+psycopg2", "postgresql"))
     with other.cursor() as cursor:
         cursor.execute("SELECT pg_advisory_lock(%s)", (labels.ledger_lock("toy"),))
@@ -212,6 +214,6 @@ def test_the_gateway_takes_over_what_nobody_works_on(former: Backend) -> None:
     assert [row.attempt for row in archive.attempts_at("toy", 5)] == [1, 2]
     assert archive.ends("toy", 0)[0] == 9
     assert archive.code("toy") == b"\0\1\2"
-    archive.close()
+    connections.close()
     with former.open(JOB) as ledger:
         assert ledger.counts.retried == 2

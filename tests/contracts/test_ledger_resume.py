@@ -52,7 +52,7 @@ def end(request: TrialRequest) -> TrialOutcome:
 
 def whole(sqlite: Backend, job: Job) -> list[Mapping[str, Any]]:
     """What the study draws undisturbed."""
-    place = dataclasses.replace(sqlite, url=f"sqlite:///{sqlite.folder}/whole.db")
+    place = dataclasses.replace(sqlite, url=f"sqlite:///{sqlite.folder}/whole.db", door=None)
     with place.open(job, lock=sqlite.folder / "whole.lock") as ledger:
         return points(drive(ledger, end))
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 from tests.contracts.conftest import ask, complete, make_job, wait_until
-from tests.controller.gateway_site import Site, postgres, site
+from tests.gateway.gateway_site import Site, postgres, site
 
-from trialplane.errors import LedgerLocked, RunExists
+from trialplane.errors import LedgerLocked, RunExists, RunNotFound
 from trialplane.spec.jobs import Job
 from trialplane.wire import records
-from trialplane.wire.records import Desired, RunStatus, TrialOutcome
+from trialplane.wire.records import Change, Desired, RunStatus, TrialOutcome
 from trialplane.wire.states import RunState, TrialState
 
 __all__ = ["postgres", "site"]  # fixtures
@@ -49,7 +49,7 @@ def test_a_run_is_known_from_its_submission_on(site: Site) -> None:
         ledger.tell(TrialOutcome(request.number, TrialState.COMPLETE, metrics={"score": 1.0, "cost": 2.0}))
         assert site.get("/runs/toy/attempts")[0]["values"] == [1.0, 2.0]
     wait_until(lambda: not site.get("/runs/toy/status")["alive"], "PostgreSQL sees that the controller is gone")
-    assert site.delete("toy").code == 200
+    site.archive.delete("toy")
     assert site.get("/runs") == []
 
 
@@ -108,3 +108,42 @@ def test_each_field_of_the_desired_state_changes_alone_and_a_pause_leaves_a_run_
             site.archive.desire("toy", changed)
             assert ledger.desired() == desired
             assert site.get("/runs/toy/status")["desired"] == records.to_dict(desired)
+
+
+def change(generation: int, what: str = "submitted", uid: str = "u") -> Change:
+    return Change(100.0 + generation, "ada", what, uid, generation, {"state": "Running", "parallel": None})
+
+
+def test_a_change_is_kept_once_and_in_its_order(site: Site) -> None:
+    record(site, "toy")
+    record(site, "other")
+    recorded = site.archive.recorded("toy")
+    assert recorded is not None
+    assert recorded.change is None
+    made = [change(1), change(2, "state: Running → Paused"), change(1, "resumed, as a new Run", "v")]
+    for one in (*made, made[0], change(2, "another text")):
+        site.archive.note("toy", one)
+    assert site.archive.changes("toy") == made
+    recorded = site.archive.recorded("toy")
+    assert recorded is not None
+    assert recorded.change == made[-1]
+    assert [records.from_dict(Change, one) for one in site.get("/runs/toy/changes")] == made
+    assert site.get("/runs/other/changes") == []
+    with pytest.raises(RunNotFound):
+        site.archive.note("none", made[0])
+    site.archive.delete("toy")
+    database = site.url.split("/")[3].split("?")[0]
+    assert site.postgres.execute("SELECT count(*) FROM changes", database) == [(0,)]
+
+
+def test_a_ledger_of_before_there_were_changes_gets_their_table(site: Site) -> None:
+    record(site, "toy")
+    site.postgres.execute("DROP TABLE changes", site.url.split("/")[3].split("?")[0])
+    recorded = site.archive.recorded("toy")
+    assert recorded is not None
+    assert recorded.change is None
+    assert site.get("/runs/toy/changes") == []
+    site.archive.note("toy", change(1))
+    assert site.archive.changes("toy") == [change(1)]
+    site.postgres.execute("DROP TABLE changes", site.url.split("/")[3].split("?")[0])
+    assert site.delete("toy").code == 200

@@ -19,7 +19,7 @@ from tests.controller.conftest import FACTS, Place, Spooler, outcome, request, w
 from trialplane.controller import artifacts
 from trialplane.controller.batch import Artifact
 from trialplane.controller.mlflow_writer import Writer
-from trialplane.wire import labels
+from trialplane.wire import labels, logs
 from trialplane.wire.states import FailureClass, TrialState
 
 pytestmark = pytest.mark.slow
@@ -188,7 +188,7 @@ def test_only_a_log_is_cut(place: Place, store: Store, tmp_path: Path) -> None:
     place.run.spool.mkdir()
     writer = place.writer()
     run_id = writer.reserve()
-    content = b"begin" + b"x" * artifacts.MAX_LOG
+    content = b"begin" + b"x" * logs.KEPT
     for name in ("model.log", "attempt.log"):
         (tmp_path / name).write_bytes(content)
     files = [Artifact("", str(tmp_path / "model.log")), Artifact("logs", str(tmp_path / "attempt.log"), "log")]
@@ -196,8 +196,7 @@ def test_only_a_log_is_cut(place: Place, store: Store, tmp_path: Path) -> None:
     write(writer)
     taken = {path.rpartition("/")[2]: body for path, body in store.files.items()}
     assert taken["model.log"] == content
-    assert taken["attempt.log"].startswith(b"[trialplane: the beginning")
-    assert taken["attempt.log"].endswith(content[-artifacts.MAX_LOG :])
+    assert taken["attempt.log"] == logs.notice(5) + content[5:]
 
 
 def test_a_recorder_waits_for_files_and_says_what_was_left_out(place: Place, store: Store) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from tests.controller.loops import CANCELLED, PAUSED, Loop
 from tests.controller.slots_double import Slots
 from tests.controller.trainings import LOSS, SEARCH, Opened, job
 
+from trialplane import errors
 from trialplane.controller import endings
 from trialplane.controller import loop as module
 from trialplane.controller.desired import DesiredState
@@ -29,9 +30,10 @@ from trialplane.controller.setting import Setting
 from trialplane.controller.status import write_status
 from trialplane.controller.workloads.collection import CollectionWorkload, ObjectStores
 from trialplane.controller.workloads.study import StudyWorkload
+from trialplane.wire import records
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.progress import CollectionProgress
-from trialplane.wire.records import RunStatus, SlotConfig, TrialRequest
+from trialplane.wire.records import RunStatus, SlotConfig, TrialReport, TrialRequest
 from trialplane.wire.states import FailureClass, RunState
 
 HURRIED = dataclasses.replace(PAUSED, hurry=True)
@@ -224,6 +226,53 @@ def test_files_that_were_not_kept_are_told_once(opened: Opened) -> None:
     loop.slots.start = start_and_end  # type: ignore[method-assign,assignment]
     loop.controller.run()
     assert loop.board.shown[-1].warnings == ("trial 0: could not copy 0.pt",)
+
+
+def test_what_trials_say_is_bounded(opened: Opened, caplog: pytest.LogCaptureFixture) -> None:
+    """A trial's code may send remarks of any length, one with each report, and metrics without end."""
+    many = {**LOSS, **{f"of class {number}": 0.5 for number in range(20_000)}}
+    ledger = opened.open(job(**{**SEARCH, "trials": 1}))
+    loop = Loop(ledger, opened.run, None)
+    start = loop.slots.start
+
+    def start_and_end(slot: int, request: TrialRequest) -> None:
+        start(slot, request)
+        loop.slots.say(slot, reports=tuple(TrialReport(0, step, LOSS, 1.0, f"{step}:" + "z" * 2000) for step in range(200)))
+        loop.slots.end(slot, metrics=many, remark="x" * 5000, advice="y" * 5000, message="z" * (1 << 20), place="p" * 5000)
+
+    loop.slots.start = start_and_end  # type: ignore[method-assign,assignment]
+    loop.controller.run()
+    warnings = loop.board.shown[-1].warnings
+    assert (len(warnings), max(map(len, warnings))) == (101, 1000)
+    assert warnings[-1] == "there are more warnings, which are left out"
+    loop.controller._warn("one more")
+    loop.controller._warn("one more")
+    assert caplog.text.count("more warnings") == 1 and "one more" not in caplog.text
+    assert len(records.to_json(loop.board.shown[-1])) < 200_000
+    (outcome,) = (outcome for _, outcome in ledger.attempts())
+    assert outcome is not None and outcome.metrics == many and len(outcome.place) == 1000
+    assert outcome is not None and (len(outcome.remark), len(outcome.advice)) == (1000, 1000)
+
+
+def test_a_status_that_the_ledger_refuses_does_not_end_the_run(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each controller that went on would end the same way."""
+    opened.run.submission.write_text("{}")
+    session = Session(opened.run, job(**SEARCH), [], Setting(ledger="http://gateway"))
+    ledger = session._ledger = opened.open(job(**SEARCH))
+    written: list[dict[str, Any]] = []
+
+    def describe(attributes: Mapping[str, Any], *, patient: bool = True) -> None:
+        if attributes["status"]["warnings"]:
+            raise errors.LedgerRefused("a run's status may have fewer bytes")
+        written.append(attributes["status"])
+
+    monkeypatch.setattr(ledger, "describe", describe)
+    for _ in range(2):
+        session._record_status(dataclasses.replace(session._status(RunState.RUNNING, "why"), warnings=("of a trial",)))
+    assert [(one["state"], one["reason"]) for one in written] == [("RUNNING", "why")] * 2
+    assert caplog.text.count("fewer bytes") == 1
 
 
 @pytest.mark.parametrize(("first", "then"), [(PAUSED, HURRIED), (CANCELLED, HURRIED)])

@@ -73,12 +73,12 @@ def test_a_trial_writes_into_the_run_whose_id_it_has(place: Place, monkeypatch: 
     assert run.info.end_time == 2_003_000
 
 
-def test_what_a_trial_logged_while_mlflow_was_away_is_taken_over(place: Place, tmp_path: Path) -> None:
+def test_what_a_trial_logged_while_mlflow_was_away_is_taken_over(place: Place) -> None:
     store = place.run.trial_store(0)
     recorder = place.recorder()
     uri = f"sqlite:///{store}"
     own = MlflowClient(uri)
-    run = own.create_run(own.create_experiment("any", artifact_location=(tmp_path / "own").as_uri()))
+    run = own.create_run(own.create_experiment("any", artifact_location=store.with_suffix(".artifacts").as_uri()))
     own.log_param(run.info.run_id, "of_the_job", "yes")
     own.set_tag(run.info.run_id, "note", "mine")
     for step in range(3):

@@ -5,11 +5,13 @@ Not checked here: all of it together (tests/study/test_cluster.py).
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import gzip
 import hashlib
 import io
 import json
+import sqlite3
 import tarfile
 import types
 from collections.abc import Mapping
@@ -26,7 +28,7 @@ from trialplane.controller.desired import DesiredState
 from trialplane.controller.setting import Setting
 from trialplane.controller.slots import StartFailures
 from trialplane.plan import pack
-from trialplane.wire import env
+from trialplane.wire import env, mlflow
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import Desired
 from trialplane.wire.states import RunState
@@ -126,6 +128,32 @@ def test_a_store_from_elsewhere_is_adopted_with_its_artifacts(tmp_path: Path, mo
     assert [(metric.key, metric.value) for metric in own.batch.metrics] == [("from_the_job", 0.5)]
     assert [Path(artifact.file).read_text() for artifact in own.batch.artifacts] == ["kept"]
     assert mlflow.__version__
+
+
+@pytest.mark.parametrize("way", ["uri", "link"])
+def test_a_store_gives_no_file_but_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    """A trial writes its store, and so could name the run's token, which would then be in MLflow for it to read."""
+    from mlflow.tracking import MlflowClient
+
+    (tmp_path / "private").mkdir()
+    (tmp_path / "private" / "token").write_text("the run's")
+    store = RunPaths(tmp_path / "run").trial_store(5)
+    store.parent.mkdir(parents=True)
+    for name, value in env.own_mlflow(store).items():
+        monkeypatch.setenv(name, value)
+    client = MlflowClient(f"sqlite:///{store}")
+    place = (tmp_path / "private").as_uri() if way == "uri" else store.with_suffix(".artifacts").as_uri() + "/1"
+    made = client.create_run(client.create_experiment("toy", artifact_location=place))
+    if way == "uri":
+        with contextlib.closing(sqlite3.connect(store)) as file, file:
+            file.execute("UPDATE runs SET artifact_uri = ?", (place,))
+    else:
+        client.log_text(made.info.run_id, "kept", "a/note.txt")
+        (note,) = store.with_suffix(".artifacts").rglob("note.txt")
+        (note.parent / "token").symlink_to(tmp_path / "private" / "token")
+    (own,) = adoption.read(store)
+    texts = [(artifact.folder, Path(artifact.file).read_text()) for artifact in own.batch.artifacts]
+    assert texts == ([] if way == "uri" else [("a", "kept")])
 
 
 def test_a_store_is_unpacked_by_the_first_python_3_11_too_and_nowhere_else(
@@ -262,10 +290,17 @@ def test_an_address_that_is_none_is_refused() -> None:
         Setting.of({env.STATUS: "0.0.0.0:http"}, None)
 
 
-def test_mlflows_password_is_not_for_trials() -> None:
-    environ = {"MLFLOW_TRACKING_PASSWORD": "secret"}
-    assert Setting.of(environ, Path("/etc")).has_credentials
-    assert not Setting.of(environ, None).has_credentials, "a laptop's trials are the user's own"
+def test_the_runs_token_is_read_from_its_file(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    environ = {env.LEDGER: "http://platform-gateway:8080", env.TOKEN_FILE: str(file)}
+    with pytest.raises(errors.InputError, match=r"the run's token in .*token \(TRIALPLANE_TOKEN_FILE\) cannot be read"):
+        Setting.of(environ, Path("/etc"))
+    file.write_text("abc-_1\n")
+    found = Setting.of(environ, Path("/etc"))
+    assert found.ledger == "http://:abc-_1@platform-gateway:8080"
+    assert found.mlflow_token == mlflow.token("abc-_1")
+    assert Setting.of({}, None).mlflow_token == ""
+    assert Setting.of({env.LEDGER: "postgresql+psycopg2:///x"}, None).ledger == "postgresql+psycopg2:///x"
 
 
 def test_a_spec_of_another_version_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -5,23 +5,21 @@ Not checked here: a real Ray and PostgreSQL (tests/study), the kubelet (tests/e2
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy.exc import OperationalError
 
 from trialplane import errors
-from trialplane.controller import ray_session, session, starting, stopping
+from trialplane.controller import ray_session, session, stopping
+from trialplane.controller.ledger import Ledger
 from trialplane.controller.setting import Setting
-from trialplane.controller.store.archive import Recorded
 from trialplane.spec import jobs
-from trialplane.wire import labels
+from trialplane.wire import labels, records
 from trialplane.wire.paths import RunPaths
-from trialplane.wire.records import Desired, RunStatus
+from trialplane.wire.records import RunStatus
 from trialplane.wire.states import RunState
 
 JOB = {"name": "toy", "kind": "hpo", "objectives": [{"metric": "score", "direction": "maximize"}], "trials": 2}
@@ -30,27 +28,6 @@ BEGUN = 2000.0
 
 class Waits(Exception):
     """Instead of waiting to be removed."""
-
-
-class Store:
-    """As much of the archive as a controller asks before it begins; the first `outages` questions are in vain."""
-
-    recorded_status: RunStatus | None = None
-    outages = 0
-
-    def __init__(self, url: str) -> None:
-        assert url == "postgresql://ledger"
-
-    def recorded(self, run: str) -> Recorded | None:
-        if Store.outages:
-            Store.outages -= 1
-            raise OperationalError("SELECT 1", None, Exception("connection refused"))
-        if Store.recorded_status is None:
-            return None
-        return Recorded(jobs.read(JOB), {}, Store.recorded_status, Desired(), False)
-
-    def close(self) -> None:
-        return
 
 
 @pytest.fixture
@@ -63,14 +40,18 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunPaths:
     def wait() -> None:
         raise Waits
 
-    monkeypatch.setattr(starting, "Archive", Store)
     monkeypatch.setattr(stopping, "wait_for_removal", wait)
-    monkeypatch.setattr(Store, "outages", 0)
     return files
 
 
 def _setting(tmp_path: Path) -> Setting:
-    return Setting(submitted=tmp_path, ray="127.0.0.1:1", ledger="postgresql://ledger")
+    return Setting(submitted=tmp_path, ray="127.0.0.1:1")
+
+
+def _recorded(run: RunPaths, status: RunStatus | None) -> None:
+    with Ledger(f"sqlite:///{run.ledger}", jobs.read(JOB), "toy", run.code, run.lock) as ledger:
+        if status is not None:
+            ledger.describe({labels.LEDGER_STATUS: records.to_dict(status)})
 
 
 def _status(state: RunState, updated: float) -> RunStatus:
@@ -92,11 +73,13 @@ def _status(state: RunState, updated: float) -> RunStatus:
 def test_a_controller_that_finds_its_run_ended_waits_to_be_removed(
     run: RunPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: RunState, updated: float, waits: bool
 ) -> None:
-    monkeypatch.setattr(Store, "recorded_status", _status(state, updated))
-    monkeypatch.setattr(session.Session, "run", lambda self: RunState.SUCCEEDED)
+    _recorded(run, _status(state, updated))
+    monkeypatch.setattr(session.Session, "_study", lambda self, *_: RunState.SUCCEEDED)
     if waits:
         with pytest.raises(Waits):
             session.drive(run.root, [], _setting(tmp_path))
+        with Ledger(f"sqlite:///{run.ledger}", jobs.read(JOB), "toy", run.code, run.lock) as ledger:
+            assert ledger.status is not None and (ledger.status.state, ledger.status.updated) == (state, updated)
     else:
         assert session.drive(run.root, [], _setting(tmp_path)) == errors.EXIT_OK
 
@@ -104,25 +87,45 @@ def test_a_controller_that_finds_its_run_ended_waits_to_be_removed(
 def test_a_run_that_the_ledger_does_not_have_and_one_on_a_laptop_are_worked_on(
     run: RunPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Store, "recorded_status", None)
-    assert starting.ended(run, _setting(tmp_path)) is None
-    monkeypatch.setattr(Store, "recorded_status", _status(RunState.FAILED, BEGUN + 1))
-    assert starting.ended(run, Setting()) is None
+    monkeypatch.setattr(session.Session, "_study", lambda self, *_: RunState.SUCCEEDED)
+    assert session.drive(run.root, [], _setting(tmp_path)) == errors.EXIT_OK
+    _recorded(run, _status(RunState.FAILED, BEGUN + 1))
+    assert session.drive(run.root, [], Setting()) == errors.EXIT_OK
+    _recorded(run, _status(RunState.FAILED, BEGUN + 1))
     run.submission.write_text(json.dumps({"submitted": 1.0}))
-    assert starting.ended(run, _setting(tmp_path)) is None, "without a start there is no end of it"
+    assert session.drive(run.root, [], _setting(tmp_path)) == errors.EXIT_OK, "without a start there is no end of it"
 
 
-def test_a_database_that_is_away_is_asked_again(
-    run: RunPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_a_controller_whose_token_opens_nothing_waits_to_be_removed_and_then_for_another_one(
+    run: RunPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pauses: list[float] = []
-    monkeypatch.setattr(Store, "recorded_status", _status(RunState.FAILED, BEGUN + 1))
-    monkeypatch.setattr(Store, "outages", 2)
-    monkeypatch.setattr(starting.time, "sleep", pauses.append)
-    found = starting.ended(run, _setting(tmp_path))
-    assert found is not None and found.state is RunState.FAILED
-    assert pauses == [starting.AWAY_PAUSE] * 2
-    assert "connection refused" in caplog.text
+    """The kubelet starts it again, with what is in the Secret by then."""
+    waited: list[float] = []
+
+    def fenced(*_: Any, **__: Any) -> None:
+        raise errors.LedgerFenced("the token opens it no longer")
+
+    monkeypatch.setattr(session, "Ledger", fenced)
+    monkeypatch.setattr(stopping, "wait_for_removal", waited.append)
+    assert session.drive(run.root, [], _setting(tmp_path)) == errors.EXIT_PLATFORM
+    assert waited == [session.REFUSED_PATIENCE]
+    assert not run.status.exists(), "the run's end is what was recorded before"
+    assert session.drive(run.root, [], Setting()) != errors.EXIT_OK
+    assert len(waited) == 1, "on a laptop nobody brings another token"
+
+
+@pytest.mark.parametrize("error", [errors.LedgerLocked("another has it"), errors.LedgerFenced("another has taken over")])
+def test_what_another_controller_has_is_not_recorded_as_paused(
+    run: RunPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: errors.LedgerError
+) -> None:
+    def study(self: session.Session, *_: Any) -> RunState:
+        raise error
+
+    written: list[RunStatus] = []
+    monkeypatch.setattr(session.Session, "_study", study)
+    monkeypatch.setattr(session.Session, "_record_status", lambda self, status: written.append(status))
+    assert session.drive(run.root, [], _setting(tmp_path)) == error.exit_code
+    assert not [status for status in written if status.state is RunState.PAUSED] and not run.status.exists()
 
 
 @pytest.mark.parametrize(("lost", "recorded"), [(True, False), (False, True)])
@@ -138,9 +141,8 @@ def test_an_error_after_the_loss_of_the_head_is_no_end_of_the_run(
 
     monkeypatch.setattr(session.Session, "_study", study)
     monkeypatch.setattr(session.Session, "_record_status", lambda self, status: written.append(status))
-    monkeypatch.setattr(ray_session, "is_head_lost", lambda address: lost)
-    setting = dataclasses.replace(_setting(tmp_path), ledger="")
-    assert session.drive(run.root, [], setting) == errors.EXIT_PLATFORM
+    monkeypatch.setattr(ray_session, "is_head_lost", lambda address, patience: lost)
+    assert session.drive(run.root, [], _setting(tmp_path)) == errors.EXIT_PLATFORM
     assert [status.state for status in written] == [RunState.PAUSED] * recorded
     assert run.status.exists() == recorded
 
@@ -150,7 +152,7 @@ def test_what_is_recorded_is_of_this_start_though_the_clock_is_behind_the_operat
     now = session.Session(run, jobs.read(JOB), [], _setting(tmp_path))
     status = now._of_this_start(now._status(RunState.SUCCEEDED, ""))
     assert status.updated == 4_000_000_000.0
-    assert Recorded(jobs.read(JOB), {}, status, Desired(), False).has_ended(4_000_000_000.0)
+    assert status.has_ended(4_000_000_000.0)
 
 
 def test_a_signal_ends_a_controller_in_a_pod_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -101,14 +101,35 @@ def test_who_waits_for_a_head_can_be_stopped(address: str, monkeypatch: pytest.M
     assert not answers
 
 
-def test_what_is_no_matter_of_time_is_raised(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whatever_is_wrong_with_a_head_that_answers_is_told_once_and_ends_nothing(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    troubles = [ValueError("no such option"), ValueError("no such option"), KeyError("another"), None]
+
     def init(**_: object) -> None:
-        raise ValueError("no such option")
+        if (trouble := troubles.pop(0)) is not None:
+            raise trouble
 
     monkeypatch.setattr(ray_session.ray, "init", init)
+    monkeypatch.setattr(ray_session.time, "sleep", lambda _: None)
     monkeypatch.setattr(ray_session.socket, "create_connection", lambda *_, **__: socket.socket())
-    with pytest.raises(ValueError, match="no such option"):
-        ray_session.join(address, lambda: False)
+    assert ray_session.join(address, lambda: False, told.append)
+    assert told == ["no such option", "'another'"]
+
+
+def test_a_head_that_ends_a_moment_after_its_raylet_is_lost(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    head = socket.create_server(("127.0.0.1", int(address.rpartition(":")[2])))
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            head.close()
+
+    monkeypatch.setattr(ray_session.time, "sleep", pause)
+    assert ray_session.is_head_lost(address, 3600.0)
+    assert len(pauses) == 3
 
 
 def test_a_ray_that_was_slow_is_started_again_and_nothing_is_left_of_the_first(monkeypatch: pytest.MonkeyPatch) -> None:

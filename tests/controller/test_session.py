@@ -19,7 +19,7 @@ from trialplane.controller import journal, mlflow_writer, session, starting, sta
 from trialplane.controller.setting import Setting
 from trialplane.controller.status import StatusBoard
 from trialplane.spec import jobs
-from trialplane.wire import records
+from trialplane.wire import env, records
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import RunStatus
 from trialplane.wire.states import RunState
@@ -82,6 +82,25 @@ def test_trials_log_where_their_run_is_recorded(
     told = [record.getMessage() for record in caplog.records if "MLFLOW_TRACKING_URI" in record.getMessage()]
     assert len(told) == known
     assert all("http://ann:***@a:5000" in line and "http://b:5000" in line for line in told)
+
+
+def test_trials_get_what_opens_mlflow_and_not_the_ledger(run: RunPaths, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the gateway, whose address is believed: a run of a former release knows MLflow's own, which nobody can reach."""
+    run.written.parent.mkdir(parents=True)
+    run.written.write_text('["uri", "", "http://platform-mlflow:5000"]\n')
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://gateway:8080/runs/toy/mlflow")
+    seen: list[dict[str, str]] = []
+
+    def study(self: session.Session, ledger: Any, board: Any, uri: str) -> RunState:
+        seen.append(dict(self._slot_config(self._job.roles()[0], uri).env))
+        return RunState.SUCCEEDED
+
+    monkeypatch.setattr(session.Session, "_study", study)
+    assert session.drive(run.root, [], Setting(mlflow_token="derived")) == errors.EXIT_OK
+    assert session.drive(run.root, [], Setting()) == errors.EXIT_OK
+    door, without = seen
+    assert (door["MLFLOW_TRACKING_URI"], door[env.MLFLOW_TOKEN]) == ("http://gateway:8080/runs/toy/mlflow", "derived")
+    assert (without["MLFLOW_TRACKING_URI"], env.MLFLOW_TOKEN in without) == ("http://platform-mlflow:5000", False)
 
 
 def test_a_run_is_recorded_with_the_login_of_today(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import time
+import urllib.parse
 import urllib.request
 from typing import Any
 
@@ -20,7 +21,8 @@ def mlflow_runs(cluster: Cluster, run: str, job: str = "criteria", metric: str =
     ) as ui:
         try:
             cluster.until("MLflow", lambda: _answers("http://127.0.0.1:5055/health"), patience=300)
-            experiment = _ask(f"experiments/get-by-name?experiment_name={job}")["experiment"]["experiment_id"]
+            name = urllib.parse.quote(f"{cluster.namespace}/{job}", safe="")
+            experiment = _ask(f"experiments/get-by-name?experiment_name={name}")["experiment"]["experiment_id"]
             text = f"tags.`trialplane.kind` = 'trial' and tags.`trialplane.run` = '{run}'"
             search = {"experiment_ids": [experiment], "filter": text, "max_results": PAGE}
             answer = _ask("runs/search", search)
@@ -33,6 +35,7 @@ def mlflow_runs(cluster: Cluster, run: str, job: str = "criteria", metric: str =
             ui.terminate()
     return [
         {
+            "id": one["info"]["run_id"],
             "tags": {tag["key"]: tag["value"] for tag in one["data"]["tags"]},
             "status": one["info"]["status"],
             "reports": reports.get(one["info"]["run_id"], []),

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from tests.e2e.conftest import Cluster
 
-GAMES, ITERATIONS = 20, 2
+GAMES, ITERATIONS = 12, 2
 
 
 @pytest.mark.timeout(1800)
-def test_twenty_games_twice_and_a_worker_pod_that_is_lost(cluster: Cluster) -> None:
+def test_games_twice_and_a_worker_pod_that_is_lost(cluster: Cluster) -> None:
     wanted = ("--workers", "2", "--games", str(GAMES), "--iterations", str(ITERATIONS), "--profile", "smoke")
     # Searched longer and two at a time, games come one after the other for long enough to be seen by a busy machine.
     slow = ("--set", "params.simulations=192", "--set", "params.games_at_once=2")

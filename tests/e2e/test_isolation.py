@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.conftest import SPEC, Cluster
+from tests.e2e.conftest import CONTROL, REACHES, RELEASE, SPEC, Cluster, helm
 
 
 @pytest.fixture(scope="module")
@@ -70,14 +70,10 @@ def test_a_pod_with_a_token_a_host_path_or_privilege_is_refused(cluster: Cluster
     assert "privileged" in refused(cluster, privileged).lower()
 
 
-PROBE = """
-import json, os, socket
-def reaches(host, port):
-    try:
-        socket.create_connection((host, int(port)), timeout=4).close()
-        return True
-    except OSError:
-        return False
+PROBE = (
+    REACHES
+    + """
+import json, os
 def writes(path):
     try:
         open(path, "w").close()
@@ -96,27 +92,42 @@ print(json.dumps({
     "ledger": any("LEDGER" in name for name in os.environ),
 }))
 """
+)
 
 
 def test_a_trial_is_a_stranger(cluster: Cluster, trial_pod: dict[str, Any]) -> None:
-    services = {item["metadata"]["name"] for item in json.loads(cluster.kubectl("get", "services", "-o", "json"))["items"]}
-
-    def service(part: str) -> str:
-        return next(name for name in sorted(services) if part in name)
-
-    code = PROBE % (service("postgresql"), service("gateway"), service("mlflow"))
+    code = PROBE % tuple(f"{RELEASE}-{name}.{CONTROL}.svc" for name in ("postgresql", "gateway", "mlflow"))
     said = cluster.kubectl("exec", trial_pod["metadata"]["name"], "-c", "ray-worker", "--", "python", "-c", code)
     assert json.loads(said.splitlines()[-1]) == {
         "postgresql": False,
         "api": False,
-        "gateway": False,
-        "mlflow": True,
+        "gateway": True,  # MLflow's door
+        "mlflow": False,
         "token": False,
         "root": False,
         "writes_root": False,
         "writes_tmp": True,
         "ledger": False,
     }
+
+
+@pytest.fixture
+def neighbour(cluster: Cluster, tmp_path: Path) -> Any:
+    """A worker pod of another run, beside that of `trial_pod`."""
+    job = cluster.job(tmp_path / "jobs" / "toy", spec=SPEC.replace("0.3", "100").replace("trials: 6", "trials: 2"))
+    cluster.platform("submit", "hpo", job, "--name", "beside", "--parallel", "1", "--detach")
+    cluster.until("trial", lambda: cluster.status("beside")["running"] == 1)
+    (pod,) = cluster.objects("pods", run="beside", role="trial")
+    yield pod
+    cluster.platform("cancel", "beside", "--now", "--yes")
+
+
+def test_pods_of_two_runs_do_not_reach_each_other(
+    cluster: Cluster, trial_pod: dict[str, Any], neighbour: dict[str, Any]
+) -> None:
+    """Ray's head and Ray's agent, which listen in each of them; the first is the run's own."""
+    theirs = [("beside-head-svc", 6379), ("beside-head-svc", 8090), (neighbour["status"]["podIP"], 52365)]
+    assert cluster.connects(trial_pod, [("open-head-svc", 6379), *theirs]) == [True, False, False, False]
 
 
 def test_doctor_finds_nothing_broken(cluster: Cluster) -> None:
@@ -127,9 +138,7 @@ def test_doctor_finds_nothing_broken(cluster: Cluster) -> None:
 
 
 def test_helm_test_passes(cluster: Cluster) -> None:
-    from tests.e2e.conftest import RELEASE, helm
-
-    assert "Succeeded" in helm("test", RELEASE, "--namespace", cluster.namespace, "--timeout", "4m")
+    assert "Succeeded" in helm("test", RELEASE, "--namespace", CONTROL, "--timeout", "4m")
 
 
 def test_what_would_be_applied_is_what_the_cluster_takes(cluster: Cluster, tmp_path: Path) -> None:

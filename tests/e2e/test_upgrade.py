@@ -6,14 +6,40 @@ Runs last, as it takes the platform away. Not checked here: what the values rend
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
-from tests.e2e.conftest import NAMESPACE, RELEASE, SPEC, Cluster, helm, install
+from tests.e2e.conftest import CONTROL, RELEASE, SPEC, TEAM, Cluster, helm, install
 
 
 def _claims(cluster: Cluster) -> set[str]:
     found = json.loads(cluster.kubectl("get", "pvc", "-o", "json"))["items"]
     return {item["metadata"]["name"] for item in found if "deletionTimestamp" not in item["metadata"]}
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        (["teams[2].namespace=default"], "this release did not make it: add `create: false`"),
+        (["teams[2].namespace=nowhere", "teams[2].create=false"], "there is no namespace nowhere"),
+        (["checkpoints.accessModes={ReadWriteMany}"], f"the claim {RELEASE}-checkpoints in namespace {TEAM} is there with"),
+    ],
+)
+def test_what_the_cluster_would_not_take_is_refused_before_anything_changes(
+    cluster: Cluster, values: list[str], said: str
+) -> None:
+    with pytest.raises(AssertionError, match=re.escape(said)):
+        install(*(word for value in values for word in ("--set", value)))
+
+
+def test_a_release_whose_runs_were_in_its_own_namespace_is_told_to_name_it(cluster: Cluster) -> None:
+    """As those of former charts have them: their site is there."""
+    cluster.control.kubectl("create", "configmap", "trialplane", "--from-literal=site.json={}")
+    try:
+        with pytest.raises(AssertionError, match=f"- namespace: {CONTROL}"):
+            install()
+    finally:
+        cluster.control.kubectl("delete", "configmap", "trialplane")
 
 
 @pytest.mark.slow
@@ -23,14 +49,14 @@ def test_studies_outlive_upgrade_and_uninstall(cluster: Cluster) -> None:
     cluster.platform("submit", "hpo", job, "--name", "kept")
     before = cluster.check_exact("kept", 2)
 
-    install(NAMESPACE, "--set", "quota.enabled=true", "--set", "priorityClasses.enabled=false", "--set", "mlflow.workers=2")
+    install("--set", "teams[0].quota.pods=90", "--set", "priorityClasses.enabled=false", "--set", "mlflow.workers=2")
     assert cluster.check_exact("kept", 2) == before
 
     claims = _claims(cluster)
     assert claims
-    helm("uninstall", RELEASE, "--namespace", NAMESPACE, "--wait")
+    helm("uninstall", RELEASE, "--namespace", CONTROL, "--wait")
     assert _claims(cluster) == claims
 
-    install(NAMESPACE)
+    install()
     cluster.until("results again", lambda: cluster.said("results", "kept"))
     assert cluster.check_exact("kept", 2) == before

@@ -1,8 +1,7 @@
-"""Searches of Ray Tune as jobs, from the text of a Python file: domains, schedulers, and the generated file."""
+"""Searches of Ray Tune as jobs, from the text of a Python file: domains, schedulers, and the entrypoint."""
 
 from __future__ import annotations
 
-import types
 from typing import Any
 
 import pytest
@@ -49,7 +48,7 @@ def read(text: str = FILE, name: str = "search.py") -> Imported:
 def test_a_search_is_a_job(loaded) -> None:
     made = read()
     job = loaded(made, search=FILE)
-    assert job.entrypoint == "train:run" and made.copies == ("search.py",)
+    assert (job.entrypoint, made.copies, made.files) == ("ray:search:fit", ("search.py",), {})
     assert (job.sampler.name, job.trials, job.params) == ("random", 12, {"epochs": 3})
     assert (job.resources.cpus, job.resources.gpus) == (2, 1)
     assert job.objectives[0].model_dump() == {"metric": "acc", "direction": "maximize", "of": "last"}
@@ -60,18 +59,38 @@ def test_a_search_is_a_job(loaded) -> None:
     assert "until its code returns" in found["tune_config.scheduler.max_t"]
     assert found["tune_config.reuse_actors"] == "a job has no field for it"
     assert "becomes a whole one here" in found["0.1.gpu"]
-    assert "line 9: tune.report needs Ray's session" in found["file"]
+    assert "file" not in found, "the function is called as it stands"
     assert "run_config" in found
 
 
-def test_the_generated_file_calls_the_function_with_its_configuration(monkeypatch) -> None:
-    module = types.ModuleType("search")
-    module.fit = lambda config: config
-    monkeypatch.setitem(__import__("sys").modules, "search", module)
-    made: dict[str, Any] = {}
-    exec(read().files["train.py"], made)
-    context = types.SimpleNamespace(params={"opt.lr": 0.1, "depth": 2, "epochs": 3})
-    assert made["run"](context) == {"opt": {"lr": 0.1}, "depth": 2, "epochs": 3}
+@pytest.mark.parametrize("name", ["my-search.py", "2024.py", "class.py"])
+def test_a_file_that_cannot_be_imported_is_copied_under_another_name(loaded, name: str) -> None:
+    made = read(name=name)
+    (file,) = made.files
+    assert (made.files[file], made.copies) == (FILE, ())
+    assert loaded(made).entrypoint == f"ray:{file.removesuffix('.py')}:fit"
+
+
+def test_modules_beside_the_file_come_along() -> None:
+    scripts = {"nets.py": "import layers, torch\n", "layers.py": "import nets\n", "other.py": "", "broken.py": "def ("}
+    made = ray.read(
+        f"import broken\n{FILE.replace('return', 'pass')}\ndef late():\n    from nets.all import x\n", "s.py", scripts
+    )
+    assert set(made.copies) == {"s.py", "nets.py", "layers.py", "broken.py"}
+
+
+def test_keys_that_the_function_gets_in_another_way_are_told(loaded) -> None:
+    text = (
+        "def fit(config): ...\ndef main():\n    tune.run(fit, config={'opt.lr': tune.uniform(0, 1), 'n': {'a b': 1},"
+        " 'units': [tune.choice([1, 2]), 3], 'plain': [{'a': 1}]}, metric='m')\n"
+    )
+    made = read(text)
+    job = loaded(made, search=text)
+    assert (list(job.space), job.params["plain"]) == (["opt.lr"], [{"a": 1}])
+    found = reasons(made)
+    assert "gets it as config['opt']['lr'], not as config['opt.lr']" in found["config.opt.lr"]
+    assert "not as config['n']['a b']" in found["config.n.a b"]
+    assert "values are drawn in a list here" in found["config.units"]
 
 
 @pytest.mark.parametrize(
@@ -130,26 +149,34 @@ def test_what_only_running_would_tell_is_named(loaded) -> None:
     made = read(text)
     assert list(loaded(made, search=text).space) == ["x"]
     found = reasons(made)
-    assert all("only running the file would show" in found[f"config.{name}"] for name in "yz")
+    assert "a function of the other values cannot be read" in found["config.y"]
+    assert "only running the file would show" in found["config.z"]
     assert "budget.target" in found["stop"]
 
 
-def test_a_file_that_would_search_when_it_is_imported_is_not_called() -> None:
+def test_a_search_at_the_top_level_is_taken(loaded) -> None:
     text = "def fit(config): ...\ntune.run(fit, config={'x': tune.uniform(0, 1)}, metric='m', mode='min')\n"
-    made = read(text)
-    assert not made.files
-    assert "line 2 would start the search" in reasons(made)["file"]
+    assert loaded(read(text), search=text).entrypoint == "ray:search:fit"
 
 
-def test_a_file_called_train_keeps_its_name(loaded) -> None:
-    text = FILE.replace("search", "train")
-    job = loaded(read(text, "train.py"), train=text)
-    assert job.entrypoint == "trial:run"
-
-
-def test_a_class_needs_a_function() -> None:
+def test_a_class_needs_a_function(loaded) -> None:
     text = "class Fit(Trainable): ...\ndef main():\n    tune.run(Fit, config={'x': tune.uniform(0, 1)}, metric='m')\n"
-    assert "Fit is not a function" in str(reasons(read(text)))
+    with pytest.raises(errors.SpecError, match=r"Fit is a class, and a trial calls a function; write a function\(config\)"):
+        loaded(read(text), search=text)
+
+
+@pytest.mark.parametrize(
+    ("trainable", "part"),
+    [
+        ("inner", "inner is not defined at the top level of the file"),
+        ("lambda config: 1", "is not a function of this file by its name"),
+        ("tune.with_parameters(fit, data=1)", "write NAME = tune.with_parameters(…) at the top level of the file"),
+    ],
+)
+def test_a_trainable_that_no_trial_could_name_is_told(trainable: str, part: str) -> None:
+    text = "def fit(config, data): ...\ndef main():\n    def inner(config): ...\n"
+    text += f"    tune.run({trainable}, config={{}}, metric='m')\n"
+    assert part in str(reasons(read(text)))
 
 
 @pytest.mark.parametrize(
@@ -172,3 +199,31 @@ def test_what_is_refused(text: str, part: str) -> None:
     with pytest.raises(errors.SpecError) as caught:
         read(text)
     assert part in str(caught.value)
+
+
+SEARCH = "tune.Tuner(fit, param_space={}).fit()"
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        (FILE, True),
+        (f"from ray import tune\nif __name__ == '__main__':\n    {SEARCH}\n", True),
+        ("from ray.tune import run\nrun(fit, config={})\n", True),
+        ("from ray import tune as t\nt.run(fit, config={})\n", True),
+        ("import ray, keras_tuner\nkeras_tuner.Tuner(fit)\n", False),
+        ("import ray\nfrom keras_tuner import Tuner\nTuner(fit)\n", False),
+        (f"from ray import tune\ndef search():\n    {SEARCH}\n", False),
+    ],
+)
+def test_a_script_that_starts_a_search_is_one(text: str, wanted: bool) -> None:
+    assert ray.is_search(text) is wanted
+
+
+@pytest.mark.parametrize("call", ["tune.report({'a': 1}, checkpoint=None)", "tune.get_checkpoint()"])
+def test_a_trainable_that_saves_goes_on_from_its_checkpoint(loaded, call: str) -> None:
+    text = FILE.replace("def fit(config):", f"def fit(config):\n    {call}")
+    made = read(text)
+    assert loaded(made, search=text).checkpoints.grace == 30
+    assert any("saves checkpoints" in note.reason for note in made.notes)
+    assert "checkpoints" not in read().job

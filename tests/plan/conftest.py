@@ -18,11 +18,22 @@ _SITE: dict[str, Any] = {
     "release": "platform",
     "namespace": "ml",
     "images": {"controller": "trialplane-controller:1", "trial": "trialplane-trial:1"},
-    "mlflow": {"service": "platform-mlflow", "port": 5000, "url": "http://platform-mlflow:5000"},
     "gateway": {"service": "platform-gateway", "port": 8080, "secret": "platform-gateway"},
     "ledger": {"name": "platform-ledger", "key": "url"},
     "controller_account": "platform-controller",
     "trial_account": "platform-trial",
+}
+
+NETWORK: dict[str, Any] = {
+    "enabled": True,
+    "head": {
+        "ingress": [
+            {"from": [{"podSelector": {"matchLabels": {"trialplane.io/role": "gateway"}}}], "ports": [{"port": 8090}]}
+        ],
+        "egress": [{"to": [{"podSelector": {"matchLabels": {"trialplane.io/role": "gateway"}}}], "ports": [{"port": 8080}]}],
+    },
+    "autoscaler": {"egress": [{"ports": [{"port": 6443}]}]},
+    "trial": {"egress": [{"ports": [{"port": 443}]}]},
 }
 
 
@@ -40,7 +51,7 @@ def a_plan(**changes: Any) -> Plan:
 
 # By what they show; each has a golden file of its name.
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "plain": ({}, {}),
+    "plain": ({}, {"network": NETWORK}),
     "gpus": (
         {
             "trials": 800,
@@ -67,7 +78,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     "autoscale": (
         {"cluster": {"autoscale": True, "idle": "5m", "queue": "team-a"}, "resources": {"gpus": 1}},
-        {"env": {"HTTPS_PROXY": "http://proxy:3128"}, "overcommit": 4},
+        {"env": {"HTTPS_PROXY": "http://proxy:3128"}, "overcommit": 4, "network": NETWORK},
     ),
     "train": (
         {
@@ -101,7 +112,6 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"cluster": {"image": "team/criteria@sha256:" + "0" * 64, "gpu_resource": "nvidia.com/mig-1g.10gb"}},
         {
             "images": {**_SITE["images"], "pull_policy": "Always", "pull_secrets": ["registry"]},
-            "mlflow": {**_SITE["mlflow"], "secret": "platform-mlflow"},
             "data": {"claim": "datasets"},
             "runs": {"claim": "platform-runs"},
         },

@@ -108,7 +108,7 @@ def test_its_weights_lie_on_the_volume_of_the_chart(make: Make) -> None:
     for group in groups(a_plan(**fields()), site):
         spec = group["template"]["spec"]
         (mount,) = (one for one in spec["containers"][0]["volumeMounts"] if one["name"] == "checkpoints")
-        assert mount == {"name": "checkpoints", "mountPath": cluster.CHECKPOINTS}
+        assert (mount["mountPath"], mount["subPath"]) == (f"{cluster.CHECKPOINTS}/criteria-1", "criteria-1")
         assert spec["terminationGracePeriodSeconds"] == 30 + saving.MARGIN  # saved between iterations, not at its end
     variables = {
         one["name"]: one.get("value") for one in pods.head(a_plan(**fields()), site)["spec"]["initContainers"][0]["env"]

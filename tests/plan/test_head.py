@@ -66,7 +66,7 @@ def test_rays_head_shares_no_user_with_those_who_hold_a_secret(spec: Thing) -> N
     ray, controller, others = containers(spec)
     users = [one["securityContext"]["runAsUser"] for one in (ray, controller, *others)]
     assert len(set(users)) == len(users)
-    assert controller["securityContext"]["runAsUser"] == 1000, "the gateway's, which reads its files"
+    assert controller["securityContext"]["runAsUser"] == 1000, "that of the pod which removes its files"
     assert {"runAsUser", "runAsGroup"} & set(ray["securityContext"]) == {"runAsUser"}, "and they share the group of the pod"
 
 
@@ -74,7 +74,7 @@ def test_rays_head_has_nothing_private(spec: Thing) -> None:
     ray, _, _ = containers(spec)
     assert all(isinstance(value, str) for value in variables(ray).values()), "nothing of a secret"
     assert "envFrom" not in ray
-    private = {"home", "controller-tmp", "autoscaler-tmp", "token", "spec", "code"}
+    private = {"home", "runs", "controller-tmp", "autoscaler-tmp", "token", "spec", "code"}
     assert not private & {mount["name"] for mount in ray["volumeMounts"]}
 
 
@@ -89,3 +89,13 @@ def test_the_containers_share_the_pods_memory_and_may_each_use_its_cores(
         "limits": {"cpu": "3", "memory": "2304Mi"},
     }
     assert controller["resources"]["requests"]["memory"] == controller["resources"]["limits"]["memory"] == "1792Mi"
+
+
+def test_a_head_on_a_lost_node_is_soon_made_elsewhere(spec: Thing) -> None:
+    """KubeRay makes none while the former one is still ending."""
+    trials = spec["workerGroupSpecs"][0]["template"]["spec"]
+    patience = {one["key"]: one["tolerationSeconds"] for one in head(spec)["tolerations"]}
+    assert patience == {"node.kubernetes.io/not-ready": 30, "node.kubernetes.io/unreachable": 30}
+    assert head(spec)["terminationGracePeriodSeconds"] == 0
+    assert trials.get("terminationGracePeriodSeconds") != 0, "it may save itself"
+    assert not any(one["key"].startswith("node.kubernetes.io/") for one in trials.get("tolerations", []))

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import json
 import os
 import re
 import tomllib
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import jsonschema
@@ -24,7 +25,7 @@ import pytest
 import yaml
 
 from trialplane import policies
-from trialplane.plan import raycluster, sizes
+from trialplane.plan import network, raycluster, sizes
 from trialplane.plan import run as runs
 from trialplane.plan.pack import Pack
 from trialplane.plan.plan import Plan
@@ -38,8 +39,9 @@ Make = tuple[Callable[..., Plan], Callable[..., Site]]
 
 
 def manifests(plan: Plan, site: Site, submitted: float) -> list[dict[str, Any]]:
-    """The RayCluster, the Run, and the ConfigMaps with its code."""
-    return [raycluster.raycluster(plan, site), *runs.manifests(plan, site.namespace, submitted)]
+    """The RayCluster, the Run, the ConfigMaps with its code, and the network policies where the site has some."""
+    made = raycluster.raycluster(plan, site)
+    return [made, *runs.manifests(plan, site.namespace, submitted), *network.policies(made, site)]
 
 
 @pytest.fixture
@@ -90,16 +92,6 @@ def test_the_manifests_are_the_golden_ones(case: str, made: list[dict[str, Any]]
     assert text == file.read_text(encoding="utf-8")
 
 
-def test_a_head_on_a_lost_node_is_soon_made_elsewhere(made: list[dict[str, Any]]) -> None:
-    """KubeRay makes none while the former one is still ending."""
-    specs = {role: template["spec"] for role, template in templates(made).items()}
-    patience = {one["key"]: one["tolerationSeconds"] for one in specs["controller"]["tolerations"]}
-    assert patience == {"node.kubernetes.io/not-ready": 30, "node.kubernetes.io/unreachable": 30}
-    assert specs["controller"]["terminationGracePeriodSeconds"] == 0
-    assert specs["trial"].get("terminationGracePeriodSeconds") != 0, "it may save itself"
-    assert not any(one["key"].startswith("node.kubernetes.io/") for one in specs["trial"].get("tolerations", []))
-
-
 def test_there_is_no_golden_file_without_a_case(cases: set[str]) -> None:
     assert {file.name for file in GOLDEN.iterdir()} == {f"{case}.yaml" for case in cases}
 
@@ -109,14 +101,14 @@ def test_what_is_printed_reads_back_to_what_is_sent(made: list[dict[str, Any]]) 
 
 
 def test_run_and_config_map_hold_the_submission(made: list[dict[str, Any]], plan: Plan, submitted: float) -> None:
-    _, run, code = made
+    _, run, code, *_ = made
     read = runs.read({**run, "metadata": {"name": plan.run}})
     assert read.asked is not None
     assert (read.job, read.asked.submission, read.issues) == (plan.job, plan.submission(submitted), ())
     assert (read.asked.code.config_maps, read.asked.code.sha256) == ((code["metadata"]["name"],), plan.pack.sha256)
     assert base64.b64decode(code["binaryData"][cluster.CODE_KEY]) == plan.pack.data
-    assert [one["metadata"]["name"] for one in made] == [plan.run, plan.run, f"{plan.run}-code"]
-    assert {one["metadata"]["namespace"] for one in made[1:]} == {"ml"}
+    assert [one["metadata"]["name"] for one in made[:3]] == [plan.run, plan.run, f"{plan.run}-code"]
+    assert {one["metadata"]["namespace"] for one in made[1:3]} == {"ml"}
 
 
 def test_code_above_one_mib_is_several_config_maps_and_one_folder(make: Make, submitted: float) -> None:
@@ -164,7 +156,7 @@ def test_pods_satisfy_the_restricted_standard_and_cannot_write_their_image(made:
         spec = template["spec"]
         assert not {"hostNetwork", "hostPID", "hostIPC"} & set(spec)
         kinds = {kind for volume in spec["volumes"] for kind in volume if kind != "name"}
-        assert kinds <= {"emptyDir", "configMap", "persistentVolumeClaim", "projected"}
+        assert kinds <= {"emptyDir", "configMap", "persistentVolumeClaim", "projected", "secret"}
 
 
 def test_no_pod_has_a_token_but_the_autoscalers_container(made: list[dict[str, Any]], plan: Plan) -> None:
@@ -199,6 +191,19 @@ def test_trials_have_every_policy_and_nothing_private(made: list[dict[str, Any]]
     assert "envFrom" not in worker
 
 
+def test_the_runs_token_is_a_file_of_the_controller_alone_and_no_pod_has_the_databases_password(
+    made: list[dict[str, Any]], site: Site
+) -> None:
+    for role, template in templates(made).items():
+        assert site.ledger.name not in json.dumps(template)
+        secrets = [volume["secret"]["secretName"] for volume in template["spec"]["volumes"] if "secret" in volume]
+        assert (secrets == [f"{made[0]['metadata']['name']}.token"]) == (role == "controller"), role
+    head, controller = of_head(made)
+    place = str(PurePosixPath(variables(controller)[env.TOKEN_FILE]).parent)
+    assert {mount["mountPath"]: mount.get("readOnly") for mount in controller["volumeMounts"]}[place] is True
+    assert place not in [mount["mountPath"] for mount in head["volumeMounts"]]
+
+
 def test_the_controller_keeps_the_fast_protobuf_and_the_other_policies(made: list[dict[str, Any]], site: Site) -> None:
     others = protobuf.controller_env(policies.trial_env())
     for role, container in containers(made):
@@ -208,9 +213,12 @@ def test_the_controller_keeps_the_fast_protobuf_and_the_other_policies(made: lis
             assert others.items() <= found.items()
         assert site.env.items() <= found.items()
     _, controller = map(variables, of_head(made))
-    assert controller[env.LEDGER] == {"secretKeyRef": {"name": "platform-ledger", "key": "url"}}
+    assert controller[env.LEDGER] == "http://platform-gateway:8080/namespaces/ml"
     assert controller[env.STATUS] == "0.0.0.0:8090"
-    assert ("MLFLOW_TRACKING_PASSWORD" in controller) == bool(site.mlflow.secret)
+    assert controller[env.MLFLOW_TRACKING_URI] == "http://platform-gateway:8080/namespaces/ml/runs/criteria-1/mlflow"
+    assert not {env.MLFLOW_TOKEN, env.MLFLOW_USERNAME, env.MLFLOW_PASSWORD} & {
+        name for _, container in containers(made) for name in variables(container)
+    }
 
 
 def test_a_sites_variables_give_way_to_policies_and_secrets(make: Make) -> None:
@@ -219,7 +227,7 @@ def test_a_sites_variables_give_way_to_policies_and_secrets(make: Make) -> None:
     made = manifests(a_plan(), site, 0.0)
     head, controller, worker = (variables(container) for _, container in containers(made))
     assert (worker[protobuf.VARIABLE], protobuf.VARIABLE in controller) == ("python", False)
-    assert "secretKeyRef" in controller[env.LEDGER]
+    assert controller[env.LEDGER] == "http://platform-gateway:8080/namespaces/ml"
     assert [one["HOME"] for one in (head, controller, worker)] == ["/tmp"] * 3
     assert [one["A"] for one in (head, controller, worker)] == ["b"] * 3
 
@@ -286,6 +294,9 @@ def test_only_the_controller_has_the_runs_volume_and_trials_only_read_data(make:
         for role, pod in templates(made).items()
     }
     assert claims == {"controller": {"r"}, "trial": {"d"}}
+    (controller,) = templates(made)["controller"]["spec"]["initContainers"]
+    (own,) = (mount for mount in controller["volumeMounts"] if mount["name"] == "runs")
+    assert own == {"name": "runs", "mountPath": f"{cluster.HOME}/runs/criteria-1", "subPath": "runs/criteria-1"}
     (worker,) = templates(made)["trial"]["spec"]["containers"]
     (data,) = (mount for mount in worker["volumeMounts"] if mount["mountPath"] == cluster.DATA)
     assert data["readOnly"] is True

@@ -5,11 +5,14 @@ The API server's part, schema and rules, is in test_crd.
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from trialplane.client.cluster import Answer
+from trialplane.errors import TargetError
 from trialplane.plan import plan as planning
 from trialplane.plan import run as runs
 from trialplane.plan.plan import Provenance
@@ -88,3 +91,20 @@ def test_all_complaints_come_at_once_with_their_paths() -> None:
         "spec.job.sampler.name",
         "spec.job.trials",
     ]
+
+
+@pytest.mark.parametrize("field", ["submission", "job", "nulls"])
+def test_a_run_nested_without_end_is_refused_by_its_field(field: str) -> None:
+    deep: Any = 1
+    for _ in range(9_000):  # the API server takes 10,000
+        deep = {"a": deep}
+    run = {"metadata": {"name": "deep"}, "spec": {"job": STUDY, field: deep}}
+    assert [str(issue) for issue in runs.read(run).issues] == [f"spec.{field}: is nested more than 50 levels deep"]
+
+
+def test_an_answer_nested_deeper_than_python_reads_is_an_error_of_ours() -> None:
+    body = b'{"a":' * 9_000 + b"1" + b"}" * 9_000
+    limit = sys.getrecursionlimit()
+    with pytest.raises(TargetError, match="nested too deep to be read"):
+        Answer(200, {}, body).json()
+    assert sys.getrecursionlimit() == limit, "it is the user's, in whose process this may be"

@@ -14,7 +14,7 @@ from trialplane.plan import pods, raycluster, saving, sizes
 from trialplane.plan.plan import Plan
 from trialplane.plan.saving import Saving
 from trialplane.plan.site import Site
-from trialplane.wire import cluster, env
+from trialplane.wire import cluster, env, paths
 
 Make = tuple[Callable[..., Plan], Callable[..., Site]]
 GIB = 2**30
@@ -89,7 +89,8 @@ def test_checkpoints_lie_on_the_volume_of_the_chart(make: Make) -> None:
     plan = a_plan(kind="train")
     spec = worker(plan, site)
     (mount,) = (one for one in spec["containers"][0]["volumeMounts"] if one["name"] == "checkpoints")
-    assert mount == {"name": "checkpoints", "mountPath": cluster.CHECKPOINTS}  # and may be written
+    own = f"{cluster.CHECKPOINTS}/{plan.run}"
+    assert mount == {"name": "checkpoints", "mountPath": own, "subPath": plan.run}  # and may be written
     (volume,) = (one for one in spec["volumes"] if one["name"] == "checkpoints")
     assert volume["persistentVolumeClaim"] == {"claimName": "c"}
     assert list(saving.warnings(plan.job, site.checkpoints)) == []
@@ -99,11 +100,29 @@ def test_checkpoints_lie_on_the_volume_of_the_chart(make: Make) -> None:
         assert variables(container)[env.CHECKPOINTS] == cluster.CHECKPOINTS
 
 
+@pytest.mark.parametrize("job", [{"kind": "train"}, {"kind": "collect", "collect": {"units": 8, "learner": "train:learn"}}])
+def test_of_another_run_it_sees_the_checkpoints_that_it_starts_from_and_cannot_write_them(
+    make: Make, job: dict[str, Any]
+) -> None:
+    a_plan, a_site = make
+    plan = a_plan(**job, resume="before-1")
+    for role in plan.job.roles():
+        spec = pods.trial(plan, a_site(checkpoints={"claim": "c"}), role)["spec"]
+        own, other = (one for one in spec["containers"][0]["volumeMounts"] if one["name"] == "checkpoints")
+        assert (own["subPath"], own.get("readOnly")) == (plan.run, None)
+        assert other == {
+            "name": "checkpoints",
+            "mountPath": paths.trial_checkpoints(cluster.CHECKPOINTS, "before-1", 0).rpartition("/")[0],
+            "subPath": "before-1",
+            "readOnly": True,
+        }
+
+
 def test_without_a_place_they_go_with_the_pod_and_the_user_is_told(make: Make) -> None:
     a_plan, a_site = make
     plan = a_plan(kind="train")
     (volume,) = (one for one in worker(plan, a_site())["volumes"] if one["name"] == "checkpoints")
-    assert volume["emptyDir"] == {}
+    assert volume["emptyDir"] == {"sizeLimit": "50Gi"}
     (warning,) = saving.warnings(plan.job, a_site().checkpoints)
     assert "checkpoints.enabled=true" in warning
     assert "checkpoints.url" in warning
@@ -178,3 +197,22 @@ def test_a_sites_variables_do_not_move_checkpoints(make: Make) -> None:
     ):
         assert variables(container)[env.CHECKPOINTS] == cluster.CHECKPOINTS
         assert variables(container)[env.GRACE] == "120"
+
+
+@pytest.mark.parametrize("saves", [{}, {"claim": "c"}])
+def test_what_a_trial_may_write_to_its_nodes_disk_is_bounded(make: Make, saves: dict[str, str]) -> None:
+    a_plan, a_site = make
+    spec = worker(a_plan(kind="train"), a_site(scratch="7Gi", checkpoints=saves))
+    folders = {one["name"]: one["emptyDir"] for one in spec["volumes"] if "emptyDir" in one}
+    assert set(folders) == {"tmp", "home", "shm", *([] if saves else ["checkpoints"])}
+    assert {folder["sizeLimit"] for folder in folders.values() if folder.get("medium") != "Memory"} == {"7Gi"}
+
+
+@pytest.mark.parametrize(("grace", "seconds"), [("2m", "130"), ("5s", "20")])
+def test_a_worker_without_its_head_lives_as_long_as_its_trial_may_take_to_save(make: Make, grace: str, seconds: str) -> None:
+    """Kueue removes the head of a run that gives way at once; Ray in the worker ends so many seconds later."""
+    a_plan, a_site = make
+    (container,) = worker(a_plan(kind="train", checkpoints={"grace": grace}), a_site())["containers"]
+    assert variables(container)["RAY_gcs_rpc_server_reconnect_timeout_s"] == seconds
+    (container,) = worker(a_plan(), a_site())["containers"]
+    assert variables(container)["RAY_gcs_rpc_server_reconnect_timeout_s"] == "20"

@@ -5,6 +5,7 @@ An effect is a request that changes something at the API server, or a write to t
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable
 from typing import Any
 
@@ -64,7 +65,7 @@ LIVES: dict[str, list[Callable[[Team], None]]] = {
 
 def _watched(team: Team, effect: Callable[[], None]) -> None:
     """Has `effect` called after each effect of the reconciler."""
-    for name in ("record", "desire"):
+    for name in ("record", "desire", "admit", "note", "delete"):
         original = getattr(team.archive, name)
 
         def after(*args: Any, original: Any = original, **named: Any) -> None:
@@ -87,9 +88,13 @@ def _watched(team: Team, effect: Callable[[], None]) -> None:
 def _facts(team: Team) -> dict[str, Any]:
     """What there is, without what differs from one undisturbed time to the next."""
     study, status = team.namespace.studies["a"], team.status()
+    secret = team.cluster.objects["secrets"]["a.token"]["data"]["token"]
     return {
-        "objects": {plural: sorted(things) for plural, things in team.cluster.objects.items()},
+        "objects": {plural: sorted(things) for plural, things in team.cluster.objects.items() if plural != "events"},
+        "events": [(one["message"], one["count"]) for one in team.cluster.objects["events"].values()],
+        "changes": [(one.what, one.generation) for one in study.changes],
         "made": team.made,
+        "token": study.token and base64.b64decode(secret).decode() == study.token,  # in the ledger, and the Secret's
         "desired": (study.desired, study.parallel, study.status.trials),
         "status": {key: status.get(key) for key in ("state", "resumes", "total", "progress")},
         "conditions": [(one["type"], one["status"], one["reason"]) for one in status["conditions"]],

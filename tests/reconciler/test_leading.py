@@ -6,12 +6,15 @@ Time is the tests' own: nothing here waits for a clock.
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from trialplane.client.cluster import Cluster
 from trialplane.errors import LeaseLost, TargetError
+from trialplane.reconciler import __main__ as operator
 from trialplane.reconciler import lease as leases
 from trialplane.reconciler import workqueue
 from trialplane.reconciler.lease import DURATION, Lease
@@ -96,6 +99,108 @@ def test_a_leader_that_loses_it_ends(answers: tuple[bool | Exception, ...], rene
         asyncio.run(led())
 
 
+def test_the_lease_is_held_until_what_a_thread_does_is_done() -> None:
+    """Else a successor would work on the same Run at the same time."""
+    begun, goes_on, renewals = threading.Event(), threading.Event(), 0
+
+    class Held:
+        def hold(self) -> bool:
+            nonlocal renewals
+            if begun.is_set():
+                renewals += 1
+            if renewals > 3:
+                goes_on.set()
+            return True
+
+    def reconcile(name: str) -> None:
+        begun.set()
+        assert goes_on.wait(60)
+
+    async def end() -> None:
+        await asyncio.to_thread(begun.wait, 60)  # as kopf ends at SIGTERM
+
+    async def run() -> None:
+        queue = WorkQueue()
+        queue.add("a")
+        with ThreadPoolExecutor(1) as threads:
+            work = workqueue.work(queue, reconcile, threads)
+            await leases.led(Held(), asyncio.Event(), [work, end()], threads, pause=0.01)  # type: ignore[arg-type]
+        assert goes_on.is_set()
+
+    asyncio.run(run())
+
+
+def test_a_renewal_that_takes_long_is_no_task_that_kopf_would_cancel_when_it_ends() -> None:
+    begun, goes_on = threading.Event(), threading.Event()
+
+    class Slow:
+        def hold(self) -> bool:
+            begun.set()
+            assert goes_on.wait(60)
+            return True
+
+    async def run() -> None:
+        leads = asyncio.Event()
+        holder = asyncio.ensure_future(leases.lead(Slow(), leads))  # type: ignore[arg-type]
+        before = asyncio.all_tasks()
+        while not begun.is_set():
+            await asyncio.sleep(0)
+        for task in asyncio.all_tasks() - before:
+            task.cancel()
+        goes_on.set()
+        await asyncio.wait({holder, waits := asyncio.ensure_future(leads.wait())}, return_when=asyncio.FIRST_COMPLETED)
+        assert waits.done() and not holder.done()
+        holder.cancel()
+
+    asyncio.run(run())
+
+
+def test_a_lost_lease_ends_the_process_before_its_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What waits for a thread first would let it work beside another operator's."""
+    begun, goes_on = threading.Event(), threading.Event()
+    ended: list[bool] = []
+
+    class Lost:
+        def hold(self) -> bool:
+            return not begun.is_set()
+
+    class Slow:
+        def admitted(self) -> list[str]:
+            return ["a"]
+
+        def forgotten(self) -> list[str]:
+            return []
+
+        def reconcile(self, name: str) -> None:
+            begun.set()
+            assert goes_on.wait(60)
+
+    def end(code: int) -> None:
+        ended.append(goes_on.is_set())
+        goes_on.set()
+
+    async def watch(**_: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(operator.kopf, "operator", watch)
+    monkeypatch.setattr(operator.os, "_exit", end)
+    monkeypatch.setattr(leases, "PAUSE", 0.01)
+    asyncio.run(operator.operate({"team": Slow()}, Lost()))  # type: ignore[arg-type]
+    assert ended == [False]
+
+
+def test_an_error_of_a_task_ends_what_is_led_and_is_raised() -> None:
+    async def fail() -> None:
+        raise ZeroDivisionError("kopf gave up")
+
+    async def run() -> None:
+        with ThreadPoolExecutor(1) as threads:
+            await leases.led(Scripted(*[True] * 99), asyncio.Event(), [fail()], threads, pause=0.01)  # type: ignore[arg-type]
+
+    with pytest.raises(ZeroDivisionError, match="kopf gave up"):
+        asyncio.run(run())
+
+
 def _worked(reconcile: Callable[[WorkQueue, str], float | None], *names: str, until: Callable[[], bool]) -> None:
     async def run() -> None:
         queue = WorkQueue()
@@ -110,9 +215,10 @@ def _worked(reconcile: Callable[[WorkQueue, str], float | None], *names: str, un
             finally:
                 loop.call_soon_threadsafe(lambda: done.set() if until() else None)
 
-        task = asyncio.ensure_future(workqueue.work(queue, one))
-        await asyncio.wait_for(done.wait(), 60)
-        task.cancel()
+        with ThreadPoolExecutor(1) as threads:
+            task = asyncio.ensure_future(workqueue.work(queue, one, threads))
+            await asyncio.wait_for(done.wait(), 60)
+            task.cancel()
 
     asyncio.run(run())
 

@@ -1,6 +1,6 @@
 """The life of a Run on the doubles of a cluster: started, resized, stopped, resumed, made again, refused; and its status.
 
-Not here: what kopf sees and when it calls (test_operator), PostgreSQL (tests/contracts), a real API server (tests/e2e).
+Not here: a ledger in trouble (test_ledger), PostgreSQL (tests/contracts), a real API server (tests/e2e).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tests.client.cluster_double import Problem
 from tests.client.kuberay_double import SITE
 
 from trialplane.client.cluster import Cluster
-from trialplane.errors import LedgerCorrupt, TargetError
+from trialplane.errors import TargetError
 from trialplane.plan import run as runs
 from trialplane.plan.site import Site
 from trialplane.reconciler.reconciler import LIVING, Reconciler
@@ -22,6 +22,8 @@ from trialplane.wire.records import TrialRow
 from trialplane.wire.states import RunState, TrialState
 
 from .conftest import Team
+
+CODE = "/api/v1/namespaces/team/configmaps/a-code"
 
 
 def test_a_run_is_recorded_and_its_objects_are_made(team: Team) -> None:
@@ -170,6 +172,41 @@ def test_a_job_that_changes_while_it_works_waits_for_a_resume(team: Team) -> Non
     assert (held, reason) == ("False", "NeedsResume") and "spec.resumes" in message
 
 
+def test_a_width_of_a_changed_job_waits_for_a_resume_too(team: Team) -> None:
+    team.apply()
+    team.settle()
+    job = team.cluster.objects["runs"]["a"]["spec"]["job"]
+    team.change(job={**job, "parallel": 7, "cluster": {"deadline": 0.001}})
+    team.later = 3600.0
+    assert team.settle()["state"] == "Running", "nor do its deadlines count"
+    (ray_cluster,) = team.cluster.objects["rayclusters"].values()
+    assert ray_cluster["spec"]["workerGroupSpecs"][0]["replicas"] == 3
+    team.later = 0.0
+    team.change(state="Paused", job={**job, "parallel": 7})
+    team.settle()
+    team.change(state="Running", resumes=1)
+    team.settle()
+    (ray_cluster,) = team.cluster.objects["rayclusters"].values()
+    assert ray_cluster["spec"]["workerGroupSpecs"][0]["replicas"] == 7
+
+
+def test_the_code_that_was_compared_is_what_is_recorded(team: Team, monkeypatch: pytest.MonkeyPatch) -> None:
+    team.apply()
+    record = team.archive.record
+
+    def late(*args: Any, **fields: Any) -> None:
+        assert code_reads() == 1
+        record(*args, **fields)
+
+    def code_reads() -> int:
+        return [path for verb, path in team.cluster.requests if verb == "GET"].count(CODE)
+
+    monkeypatch.setattr(team.archive, "record", late)
+    team.reconciler.reconcile("a")
+    assert team.namespace.studies["a"].code == team.plan().pack.data
+    assert code_reads() == 1, "for its owner neither"
+
+
 def test_more_in_parallel_is_recorded_and_then_the_cluster_grows(team: Team) -> None:
     team.apply()
     team.settle()
@@ -309,43 +346,6 @@ def test_what_the_api_server_refuses_is_a_condition_and_is_tried_again(team: Tea
     assert "exceeded quota" in team.status()["reason"]
     team.cluster.refuse = lambda *_: None
     assert team.settle()["state"] == "Running"
-
-
-def test_a_ledger_that_is_away_is_a_condition_and_changes_nothing(team: Team, monkeypatch: pytest.MonkeyPatch) -> None:
-    from sqlalchemy.exc import OperationalError
-
-    team.apply()
-    team.settle()
-
-    def away(run: str) -> None:
-        raise OperationalError("SELECT 1", None, Exception("connection refused"))
-
-    with monkeypatch.context() as patch:
-        patch.setattr(team.archive, "recorded", away)
-        assert team.reconciler.reconcile("a") == LIVING
-    assert team.status()["state"] == "Running"
-    assert team.condition("Ready")[:2] == ("False", "LedgerAway")
-    assert "connection refused" in team.condition("Ready")[2]
-    team.settle()
-    assert team.condition("Ready")[0] == "True"
-
-
-def test_a_record_that_cannot_be_read_is_a_condition_of_its_run_alone(team: Team, monkeypatch: pytest.MonkeyPatch) -> None:
-    team.apply()
-    team.settle()
-
-    def damaged(run: str) -> None:
-        raise LedgerCorrupt(f"what the ledger has of {run} cannot be read: no RunStatus: 'state'")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(team.archive, "recorded", damaged)
-        assert team.reconciler.reconcile("a") == LIVING
-    assert team.status()["state"] == "Running" and "a" in team.ray_clusters
-    held, why, message = team.condition("Ready")
-    assert (held, why) == ("False", "LedgerUnreadable")
-    assert message == "what the ledger has of a cannot be read: no RunStatus: 'state'"
-    team.settle()
-    assert team.condition("Ready")[0] == "True"
 
 
 def test_ended_runs_go_after_their_time(team: Team) -> None:

@@ -106,6 +106,44 @@ def test_the_next_start_waits_for_the_pods_of_the_former(team: Team) -> None:
     assert team.settle()["state"] == "Running"
 
 
+def test_a_pod_that_keeps_a_ray_cluster_from_going_is_named(team: Team) -> None:
+    """Of a node that was lost, for example: whether its containers still run only a person can tell."""
+    team.namespace.held = True
+    team.apply()
+    team.settle()
+    team.ray_clusters["a"]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    reason = team.settle()["reason"]
+    assert "former start are being removed: a-" in reason and "`kubectl delete pod NAME --force`" in reason
+    team.change(state="Paused")
+    assert "its pods are being removed: a-" in team.settle()["reason"]
+
+
+@pytest.mark.parametrize("state", ["Paused", "Cancelled"])
+def test_a_controller_without_the_gateway_is_not_taken_for_a_dead_one(team: Team, state: str) -> None:
+    """It holds no lock while the gateway is restarted, and may be in the middle of its work."""
+    team.apply()
+    team.settle()
+    team.namespace.deaf = True
+    team.namespace.studies["a"].alive = False
+    team.change(state=state)
+    team.settle()
+    assert "a" in team.ray_clusters
+    team.change(now=True)
+    team.settle()
+    assert "a" not in team.ray_clusters, "that does not ask"
+
+
+def test_a_controller_that_died_is_not_waited_for(team: Team) -> None:
+    team.apply()
+    team.settle()
+    team.namespace.studies["a"].alive = False
+    (head,) = [pod for name, pod in team.cluster.objects["pods"].items() if "head" in name]
+    head["status"]["initContainerStatuses"][0]["state"] = {"waiting": {"reason": "CrashLoopBackOff"}}
+    team.change(state="Paused")
+    team.settle()
+    assert "a" not in team.ray_clusters
+
+
 def test_a_suspended_run_says_what_kueue_says(team: Team) -> None:
     team.namespace.held = True
     team.apply(team.plan(cluster={"queue": "gpus"}))
@@ -154,7 +192,7 @@ def test_a_run_whose_job_cannot_be_read_any_more_ends_as_it_ended(team: Team) ->
 def test_the_status_of_a_run_is_not_written_into_another_of_its_name(team: Team, monkeypatch: pytest.MonkeyPatch) -> None:
     team.apply()
     team.settle()
-    look = team.reconciler._look
+    look = team.reconciler._observer.look
 
     def replaced(view: View) -> View:
         seen = look(view)
@@ -163,7 +201,7 @@ def test_the_status_of_a_run_is_not_written_into_another_of_its_name(team: Team,
         return seen
 
     team.namespace.end("a", RunState.SUCCEEDED)
-    monkeypatch.setattr(team.reconciler, "_look", replaced)
+    monkeypatch.setattr(team.reconciler._observer, "look", replaced)
     with pytest.raises(TargetError):
         team.reconciler.reconcile("a")
     assert "status" not in team.cluster.objects["runs"]["a"]

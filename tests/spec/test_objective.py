@@ -50,6 +50,38 @@ def test_the_style_is_told_from_the_function() -> None:
     assert program.styled("optuna:objective") == ("", "optuna:objective"), "a module may have that name"
 
 
+RAY = {**OPTUNA, "entrypoint": "ray:study:objective", "space": {"opt.lr": {"type": "float", "low": 0, "high": 1}}}
+
+
+def test_a_function_of_ray_tune_has_the_jobs_space(tmp_path: Path) -> None:
+    code = "def objective(config): ...\ntune.Tuner(objective).fit()\n"
+    job = loaded(tmp_path, {**RAY, "params": {"opt": {"name": "sgd"}, "epochs": 3}}, code)
+    assert (job.search.suggests, list(job.search.names)) == (False, ["opt.lr"])
+    params = {**job.params, "opt.lr": 0.5}
+    assert program.nested(params) == {"opt": {"name": "sgd", "lr": 0.5}, "epochs": 3}
+    assert job.params["opt"] == {"name": "sgd"}, "a trial's config is its own"
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "found"),
+    [
+        ({"params": {"opt": "sgd"}}, "objective(config)", "but opt is one value, and opt.lr would be a part of it"),
+        ({}, "objective(config, data)", "takes config, data, but is called with config"),
+        ({"ranks": 2}, "objective(config)", "is called in one process, and a trial has 2 ranks"),
+        ({"kind": "train"}, "objective(config)", "is called with what a search draws"),
+    ],
+)
+def test_what_does_not_fit_a_function_of_ray_tune_is_said(
+    tmp_path: Path, fields: dict[str, Any], code: str, found: str
+) -> None:
+    assert any(found in text for text in complaints(tmp_path, {**RAY, **fields}, f"def {code}: ...\n"))
+
+
+def test_a_class_of_ray_tune_is_refused(tmp_path: Path) -> None:
+    (found,) = complaints(tmp_path, RAY, "class objective(tune.Trainable): ...\n")
+    assert "objective is a class, and a trial calls a function" in found
+
+
 def test_an_objective_defines_its_parameters(tmp_path: Path) -> None:
     job = loaded(tmp_path, {**OPTUNA, "enqueue": [{"x": 0.5, "any": "thing"}], "params": {"epochs": 3}})
     assert (job.search.suggests, job.search.is_code, dict(job.search.parameters)) == (True, True, {})

@@ -73,13 +73,15 @@ class Cluster:
 
     Args:
         root: an empty folder.
-        ledger: URL of the database.
+        ledger: URL of the database, or of a gateway.
         mlflow: MLflow's tracking URI.
+        token: file with the run's token, which a gateway asks for.
     """
 
     root: Path
     ledger: str
     mlflow: str
+    token: Path | None = None
     head: subprocess.Popen[bytes] | None = None
     workers: dict[str, subprocess.Popen[bytes]] = dataclasses.field(default_factory=dict)
     controller: subprocess.Popen[bytes] | None = None
@@ -147,7 +149,8 @@ class Cluster:
     def environment(self) -> dict[str, str]:
         """What that container has."""
         own = {env.HOME: str(self.home), env.LEDGER: self.ledger, env.MLFLOW_TRACKING_URI: self.mlflow}
-        return {**os.environ, **ENVIRONMENT, **own, env.STATUS: "127.0.0.1:0"}
+        token = {} if self.token is None else {env.TOKEN_FILE: str(self.token)}
+        return {**os.environ, **ENVIRONMENT, **own, **token, env.STATUS: "127.0.0.1:0"}
 
     def start_controller(self, **more: str) -> None:
         self.home.mkdir(exist_ok=True)

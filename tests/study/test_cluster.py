@@ -1,5 +1,5 @@
-"""A study on a Ray cluster whose workers share no folder with the head, with the ledger in PostgreSQL: exact, whatever is
-killed, and everything that trials write arrives.
+"""A study on a Ray cluster whose workers share no folder with the head, with its ledger behind a gateway: exact,
+whatever is killed, and everything that trials write arrives.
 
 Not checked here: pods, nodes and manifests (tests/e2e); the same study on one machine (test_crashes).
 """
@@ -15,16 +15,16 @@ from typing import Any
 
 import pytest
 from mlflow.tracking import MlflowClient
-from tests.contracts.conftest import Postgres, postgres
+from tests.contracts.conftest import Postgres, gateways, postgres
+from tests.contracts.gateway_process import NAMESPACE, TOKEN, Gateways
 from tests.study.ray_cluster import Cluster, make_plan, wait_until
 
 from trialplane import errors
-from trialplane.controller.store import tables
-from trialplane.wire import labels, records
+from trialplane.wire import labels, ledger, records
 from trialplane.wire.records import RunStatus, TrialOutcome, TrialRequest
 from trialplane.wire.states import FailureClass, RunState
 
-__all__ = ["postgres"]  # a fixture
+__all__ = ["gateways", "postgres"]  # fixtures
 
 TRIALS = 12
 STAGE = 4  # trials that begin when the test lets them
@@ -64,14 +64,17 @@ SPEC: dict[str, Any] = {
 class Study:
     """A cluster, and what is left of its study in the database and in MLflow."""
 
-    def __init__(self, root: Path, server: Postgres) -> None:
+    def __init__(self, root: Path, server: Postgres, gateways: Gateways) -> None:
         self._server = server
         url = server.new_database()
         self._database = url.split("/")[3].split("?")[0]
-        engine = tables.engine(url)
-        tables.prepare(engine)  # which the test looks into before the controller does
-        engine.dispose()
-        self.cluster = Cluster(root, url, f"sqlite:///{root}/mlflow.db")
+        self.gateway = gateways.door(url)
+        self.gateway.admit("toy", ["maximize"])
+        token = root / "token"
+        token.write_text(TOKEN)
+        self.cluster = Cluster(
+            root, f"http://127.0.0.1:{self.gateway.port}{ledger.place(NAMESPACE)}", f"sqlite:///{root}/mlflow.db", token
+        )
 
     def attribute(self, key: str) -> Any:
         found = self._server.execute(f"SELECT {key} FROM runs", self._database)
@@ -133,11 +136,12 @@ class Study:
 
 
 @pytest.fixture
-def study(tmp_path: Path, postgres: Postgres, mlflow_tables: Path) -> Iterator[Study]:
+def study(tmp_path: Path, postgres: Postgres, gateways: Gateways, mlflow_tables: Path) -> Iterator[Study]:
     shutil.copy(mlflow_tables, tmp_path / "mlflow.db")
-    made = Study(tmp_path, postgres)
+    made = Study(tmp_path, postgres, gateways)
     yield made
     made.cluster.close()
+    made.gateway.close()
 
 
 def plan(root: Path, **changes: Any) -> Any:
@@ -174,6 +178,8 @@ def test_a_study_survives_the_loss_of_a_worker_and_of_heads_with_and_without_the
     (stages / "1").touch()
     cluster.start_head(controller=True)
     cluster.start_worker("worker-4")
+    study.gateway.kill()
+    study.gateway.start()
     wait_until(lambda: study.ended() >= 2 * STAGE and next_is_held(2), "the study goes on with a new head")
     wait_until(lambda: study.whole() == set(range(2 * STAGE)), "MLflow has everything, also of the head before")
     cluster.kill_head()
@@ -192,8 +198,6 @@ def test_a_study_survives_the_loss_of_a_worker_and_of_heads_with_and_without_the
 
     status = study.status()
     assert (status.state, status.complete) == (RunState.SUCCEEDED, TRIALS)
-    assert study.attribute(labels.LEDGER_JOB)["name"] == "toy"
-    assert study.attribute(labels.LEDGER_CODE)
     logs = [study_log for run in (kept, cluster.run) for study_log in run.root.glob("trials/*/attempt-*.log")]
     assert {log.parent.name for log in logs} == {f"{trial:04d}" for trial in range(TRIALS)}
     assert "hello from" in logs[-1].read_text()

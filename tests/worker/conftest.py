@@ -117,9 +117,8 @@ class Bench:
         code.mkdir(exist_ok=True)
         for name, text in modules.items():
             (code / f"{name}.py").write_text(text)
-        self.config = SlotConfig(
-            run="toy", code=str(code), entrypoint="train:run", root=str(self.root), cache=str(root / "cache"), **config
-        )
+        config.setdefault("entrypoint", "train:run")
+        self.config = SlotConfig(run="toy", code=str(code), root=str(self.root), cache=str(root / "cache"), **config)
         self.slot = Slot(self.config, "0-1")
         self._count = 0
         self.ready = self.slot.start()

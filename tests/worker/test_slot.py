@@ -344,3 +344,25 @@ def test_the_context_as_a_job_sees_it(tmp_path: Path) -> None:
     assert seen["params"] == {"what": "", "file": str(file)}
     assert (seen["run"], seen["trial"], seen["attempt"], seen["cpus"], seen["gpus"]) == ("toy", 0, 1, 2, 0)
     assert seen["code"] == str(tmp_path / "code")
+
+
+SAVES = """
+from pathlib import Path
+
+def run(ctx):
+    Path(ctx.checkpoints).mkdir(parents=True)
+    if ctx.params["what"] == "saves":
+        Path(ctx.checkpoints, "model.bin").write_bytes(b"1")
+    if ctx.params["what"] == "begins to":
+        Path(ctx.checkpoints, ".model.bin").write_bytes(b"")
+    return {"score": 1.0}
+"""
+
+
+@pytest.mark.parametrize(
+    ("place", "saved"), [("{}/saved", {"saves": True, "begins to": False, "nothing": False}), ("", {"saves": None})]
+)
+def test_whether_a_trial_has_left_a_checkpoint(tmp_path: Path, place: str, saved: dict[str, bool | None]) -> None:
+    """The slot looks; on a laptop, where the folder is at hand, nobody needs it."""
+    with Bench(tmp_path, {"train": SAVES}, checkpoints=place.format(tmp_path)) as bench:
+        assert {what: bench.outcome(what).saved for what in saved} == saved

@@ -23,6 +23,32 @@
 {{- printf "%s-%s" .Release.Namespace (include "platform.fullname" .) -}}
 {{- end -}}
 
+{{/* The namespaces that runs are in, as a list in JSON. */}}
+{{- define "platform.namespaces" -}}
+{{- $names := list -}}
+{{- range .Values.teams }}{{ $names = append $names .namespace }}{{ end -}}
+{{- $names | toJson -}}
+{{- end -}}
+
+{{/* Whether the chart makes a team's namespace, or "": (list . $team). The release's own is there before the chart. */}}
+{{- define "platform.isCreated" -}}
+{{- $team := last . -}}
+{{- if and (dig "create" true $team) (ne $team.namespace (first .).Release.Namespace) }}true{{ end -}}
+{{- end -}}
+
+{{/* The values as they are for a team, in JSON: (list . $team). Its own are laid over the release's. In an object store of the
+release each team has a folder, as run names are unique within one only; the control namespace's runs were there first. */}}
+{{- define "platform.teamValues" -}}
+{{- $team := last . -}}
+{{- $values := mergeOverwrite (deepCopy (first .).Values) (deepCopy (pick $team "studies" "runs" "data" "checkpoints")) -}}
+{{- if and $values.checkpoints.url (not (dig "checkpoints" "url" "" $team)) (ne $team.namespace (first .).Release.Namespace) -}}
+{{- $_ := set $values.checkpoints "url" (printf "%s/%s" (trimSuffix "/" $values.checkpoints.url) $team.namespace) -}}
+{{- end -}}
+{{- with $team.queue }}{{ $_ := set $values.studies "queue" .name }}{{ end -}}
+{{- with $team.priorityClass }}{{ $_ := set $values.studies "priorityClass" . }}{{ end -}}
+{{- $values | toJson -}}
+{{- end -}}
+
 {{- define "platform.labels" -}}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | quote }}
 app.kubernetes.io/name: {{ include "platform.name" . | quote }}

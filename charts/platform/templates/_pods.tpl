@@ -1,4 +1,4 @@
-{{/* What all pods of the chart have in common: the Pod Security Standard `restricted`, a read-only root, no token but the operator's. */}}
+{{/* What all pods of the chart have in common: the Pod Security Standard `restricted`, a read-only root, no token but the operator's and the gateway's. */}}
 
 {{/* The start of a pod's spec: (dict "top" . "account" "mlflow" "user" 1000 "values" .Values.mlflow), and "token" true for one that asks
 the API server. */}}

@@ -13,6 +13,13 @@
 {{ ternary "url" .Values.externalDatabase.ledger.key .Values.postgresql.enabled }}
 {{- end -}}
 
+{{/* Where the release's PostgreSQL is, seen from any namespace: host:port; "" for an external one. */}}
+{{- define "platform.database" -}}
+{{- if .Values.postgresql.enabled -}}
+{{ include "platform.fullname" . }}-postgresql.{{ .Release.Namespace }}.svc:5432
+{{- end -}}
+{{- end -}}
+
 {{/* Secret with the URL of MLflow's database. */}}
 {{- define "platform.mlflow.database" -}}
 {{- if .Values.postgresql.enabled -}}
@@ -61,10 +68,6 @@ http://{{ include "platform.mlflow.host" . }}:5000
 {{- join "," (concat $hosts .Values.mlflow.allowedHosts) -}}
 {{- end -}}
 
-{{- define "platform.gateway.secret" -}}
-{{ .Values.gateway.existingSecret | default (printf "%s-gateway" (include "platform.fullname" .)) }}
-{{- end -}}
-
 {{/* Names of the claims of head pods and trial pods, or nothing. */}}
 {{- define "platform.runs.claim" -}}
 {{- if .Values.runs.enabled -}}
@@ -86,7 +89,7 @@ http://{{ include "platform.mlflow.host" . }}:5000
 
 {{/* Names of secrets that are the chart's business, as a list in JSON. */}}
 {{- define "platform.protectedSecrets" -}}
-{{- $names := list (include "platform.ledger.secret" .) (include "platform.gateway.secret" .) -}}
+{{- $names := list (include "platform.ledger.secret" .) -}}
 {{- if .Values.postgresql.enabled }}{{- $names = append $names (printf "%s-postgresql" (include "platform.fullname" .)) }}{{- end -}}
 {{- if .Values.mlflow.enabled -}}
 {{- $names = append $names (include "platform.mlflow.database" .) -}}
@@ -97,14 +100,17 @@ http://{{ include "platform.mlflow.host" . }}:5000
 {{- $names | uniq | toJson -}}
 {{- end -}}
 
-{{/* Those of them that head pods get, as a list in JSON: the studies' database and the login of MLflow. */}}
-{{- define "platform.controllerSecrets" -}}
-{{- list (include "platform.ledger.secret" .) (include "platform.mlflow.secret" .) | compact | uniq | toJson -}}
+{{/* A size like 50Gi in bytes; the values' schema has checked its form. */}}
+{{- define "platform.bytes" -}}
+{{- $unit := regexFind "[KMGT]i$" . -}}
+{{- $bytes := int64 (trimSuffix $unit .) -}}
+{{- range until (index (dict "" 0 "Ki" 1 "Mi" 2 "Gi" 3 "Ti" 4) $unit) }}{{ $bytes = mul $bytes 1024 }}{{ end -}}
+{{ $bytes }}
 {{- end -}}
 
 {{/* A list in CEL of one in JSON. */}}
 {{- define "platform.celList" -}}
-[{{ range $index, $one := fromJsonArray . }}{{ if $index }}, {{ end }}'{{ $one }}'{{ end }}]
+[{{ range $index, $one := fromJsonArray . }}{{ if $index }}, {{ end }}'{{ $one | replace "\\" "\\\\" | replace "'" "\\'" }}'{{ end }}]
 {{- end -}}
 
 {{/* Origins from which browsers may make changes: those of `mlflow.allowedHosts`; the server allows localhost itself. */}}
@@ -114,4 +120,12 @@ http://{{ include "platform.mlflow.host" . }}:5000
 {{- $origins = concat $origins (list (printf "https://%s" .) (printf "http://%s" .)) -}}
 {{- end -}}
 {{- join "," $origins -}}
+{{- end -}}
+
+{{/* The most connections to PostgreSQL: of a gateway 8 and one for each run that it has open, of an operator 8, of a worker of
+MLflow 10 for each of its two stores, or three with `mlflow.auth.enabled`, and 20 for updates, the superuser and whoever takes backups. */}}
+{{- define "platform.connections" -}}
+{{- $gateways := mul .Values.gateway.replicas (add 8 .Values.gateway.maxRuns) -}}
+{{- $mlflow := ternary (mul .Values.mlflow.replicas .Values.mlflow.workers (ternary 30 20 .Values.mlflow.auth.enabled)) 0 .Values.mlflow.enabled -}}
+{{- add $gateways (mul .Values.operator.replicas 8) $mlflow 20 -}}
 {{- end -}}

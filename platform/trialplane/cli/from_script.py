@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
-import os
 import shutil
 import sys
 import tempfile
@@ -13,18 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from trialplane import errors
-from trialplane.cli import bounded, output, smoke
+from trialplane.cli import bounded, output, script_folder, smoke
+from trialplane.cli.script_folder import ScriptFolder
 from trialplane.errors import InputError
 from trialplane.importing import guess, script
-from trialplane.importing.script import Script
-from trialplane.spec import arguments, document, load
+from trialplane.spec import arguments, load
 from trialplane.wire import escapes, records
 from trialplane.wire.declared import Declared, Option
 
 _PATIENCE = 60.0  # seconds for a script's imports, and what else it does before it reads its arguments
 _MOST_PARAMS = 40  # of a script with more arguments the job has those that are searched or must be given
-_LARGEST = 256 << 10  # bytes of a file beside the script that is copied
-_MOST_FILES = 200
 _TRIALS, _PARALLEL = 20, 2
 
 
@@ -33,7 +30,7 @@ class _Job:
     """What of a job is known before a smoke run.
 
     Attributes:
-        script: its name.
+        script: its path in the job's folder.
         arguments: the field of job.yaml; None for the default.
         params: those given to every trial, with a comment each.
         space: those searched, with the reason for the guess.
@@ -75,16 +72,17 @@ def make(file: Path, folder: Path, *, with_smoke: bool) -> None:
         raise InputError(f"{file} is not a Python script; nothing was changed")
     with tempfile.TemporaryDirectory(prefix="trialplane-") as scratch:
         code = Path(scratch, "code")
-        read, left = _copy(file, code)
-        _tell_missing(file, [*read.top, *read.late], code)
-        declared = _declared(file, read, code, Path(scratch))
-        job = _job(file.name, read, declared)
+        copied = script_folder.copy(file, code)
+        read = copied.read
+        _tell_missing(file, [*read.top, *read.late], (code / copied.script).parent)
+        declared = _declared(file, copied, code, Path(scratch))
+        job = _job(copied, declared)
         found = None
         shutil.copytree(code, used := Path(scratch, "smoke"))
         if with_smoke and not job.missing:
             limit = f"{smoke.LONGEST:.0f} seconds at most"
             output.note(f"{file.name} runs once with its defaults, for {limit}, to find its metrics; --no-smoke skips this")
-            found = smoke.run(file.name, _line(job), used, Path(scratch))
+            found = smoke.run(job.script, _line(job), used, Path(scratch))
             _tell(file.name, found)
         (code / load.FILE).write_text(_text(job, found), encoding="utf-8")
         try:
@@ -92,91 +90,14 @@ def make(file: Path, folder: Path, *, with_smoke: bool) -> None:
             shutil.copytree(code, folder)
         except OSError as error:
             raise InputError(f"{folder} cannot be written: {error.strerror or error}") from error
-    for text in left:
-        output.note(f"{text}: give its whole path, see Data in platform/docs/job-file.md")
+    for text in copied.left:
+        output.note(text)
     for text in declared.left_out:
         output.note(f"not in the job: {text}")
     for name in job.missing:
         output.note(f"{file.name} needs a value for {name}: write it into {folder / load.FILE}")
     guessed = f"{errors.counted(len(job.space), 'parameter')} to search, in ranges that are guessed"
     output.note(f"{folder / load.FILE} has {guessed}" if job.space else f"write what to search into {folder / load.FILE}")
-
-
-def _copy(file: Path, code: Path) -> tuple[Script, list[str]]:
-    """Copies a script with its own modules, its configuration and the files that it names.
-
-    Where the script is a link, Python imports from the folder that the link leads to, while files are opened from the folder
-    of the link: so modules are looked for in the former first, and files in the latter.
-
-    Returns:
-        The script, and a sentence on each file that stays behind.
-    """
-    code.mkdir()
-    homes = list(dict.fromkeys((file.absolute().parent.resolve(), file.resolve().parent)))
-    done: dict[str, Script] = {}
-    left: list[str] = []
-    todo, texts = [(homes[0], Path(file.name))], dict[str, str]()
-    while todo and len(texts) < _MOST_FILES:
-        home, one = todo.pop()
-        if str(one) in texts:
-            continue
-        texts[str(one)] = _source(home / one)
-        done[str(one)] = read = script.read(texts[str(one)], one.name)
-        todo += [own for name in (*read.top, *read.late) for own in _own(homes[::-1], name)]
-    for name, text in texts.items():
-        (code / name).parent.mkdir(parents=True, exist_ok=True)
-        (code / name).write_text(text, encoding="utf-8")
-    for named in sorted({text for read in done.values() for text in read.texts}):
-        here = _named(homes, named)
-        if here is None or (code / named).exists():
-            continue
-        if not any(here.resolve().is_relative_to(home) for home in homes):
-            left.append(f"{named} leads by a link to a place outside of the script's folder")
-        elif here.stat().st_size > _LARGEST:
-            left.append(f"{named} is too large to travel with the job")
-        else:
-            (code / named).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(here, code / named)
-    read = script.read(texts[file.name], str(file), "\n".join(texts.values()))
-    if read.config:
-        beside = Path(read.config).parent
-        _copy_configs(next((home / beside for home in homes if (home / beside).is_dir()), homes[0] / beside), code / beside)
-    return read, left
-
-
-def _named(homes: Sequence[Path], text: str) -> Path | None:
-    """The file below a folder that a string of the script names, or None."""
-    if not text or len(text) >= 256 or "\0" in text or "\n" in text or os.path.normpath(text).startswith(("/", "..")):
-        return None
-    return next((home / text for home in homes if (home / text).is_file()), None)
-
-
-def _source(file: Path) -> str:
-    try:
-        return document.content(file).decode("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(
-            f"{file} cannot be read: {getattr(error, 'strerror', None) or error}; nothing was changed"
-        ) from error
-
-
-def _own(homes: Sequence[Path], module: str) -> list[tuple[Path, Path]]:
-    """The files of a module that lies beside the script, its packages' among them: folder, and path in it."""
-    parts = module.split(".")
-    for home in homes:
-        made = [Path(*parts[:size], "__init__.py") for size in range(1, len(parts) + 1)]
-        if (home / parts[0]).is_dir() and not (home / f"{parts[0]}.py").is_file():  # relative imports reach the others
-            made += [file.relative_to(home) for file in sorted((home / parts[0]).rglob("*.py"))[:_MOST_FILES]]
-        if there := [(home, one) for one in (*made, Path(*parts).with_suffix(".py")) if (home / one).is_file()]:
-            return there
-    return []
-
-
-def _copy_configs(source: Path, target: Path) -> None:
-    for file in sorted(source.rglob("*.y*ml"))[:_MOST_FILES]:
-        here = target / file.relative_to(source)
-        here.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(file, here)
 
 
 def _tell_missing(file: Path, modules: Sequence[str], code: Path) -> None:
@@ -195,29 +116,34 @@ def _is_installed(name: str) -> bool:
         return False
 
 
-def _declared(file: Path, read: Script, code: Path, scratch: Path) -> Declared:
+def _declared(file: Path, copied: ScriptFolder, code: Path, scratch: Path) -> Declared:
     """The arguments of a script.
 
     Raises:
         InputError: it takes none, or ends before it reads them.
         SpecError: its configuration is not YAML.
     """
+    read = copied.read
     if read.style == script.PARSED:
         return _dry(file, code, scratch)
     if read.style == arguments.HYDRA:
-        config = next(
-            (code / f"{read.config}{end}" for end in (".yaml", ".yml") if (code / f"{read.config}{end}").is_file()), None
-        )
-        if not read.config or config is None:
+        if not copied.config:
             raise InputError(
-                f"{file.name} names no Hydra configuration file beside it; `platform import hydra FILE` reads one with a "
+                f"{file.name} names no Hydra configuration that is there; `platform import hydra FILE` reads one with a "
                 f"sweep, and `python {file.name} -m hydra/sweeper=trialplane` needs no job at all"
             )
+        config = code / copied.config
         groups: dict[str, tuple[str, ...]] = {}
         for one in sorted(config.parent.rglob("*.y*ml")):
             group = one.parent.relative_to(config.parent).as_posix()
             groups[group] = (*groups.get(group, ()), one.stem)
-        return Declared(tuple(script.of_hydra(_source(config), config.name, groups)))
+        return Declared(tuple(script.of_hydra(script_folder.source(config), config.name, groups)))
+    if read.style == script.LIGHTNING:
+        raise InputError(
+            f"{file.name} takes the arguments of LightningCLI, which are too many to choose from; write a job.yaml with "
+            f'`script: {file.name}`, `arguments: {{items: [fit, "{{flags}}"], booleans: value}}` and a space, as of '
+            "model.lr: see Arguments in platform/docs/scripts.md; nothing was changed"
+        )
     if not read.style:
         raise InputError(
             f"{file.name} does not read arguments with argparse, click, typer, fire or Hydra, so nothing in it can be set "
@@ -248,8 +174,9 @@ def _dry(file: Path, code: Path, scratch: Path) -> Declared:
     return declared
 
 
-def _job(name: str, read: Script, declared: Declared) -> _Job:
+def _job(copied: ScriptFolder, declared: Declared) -> _Job:
     """What becomes of the arguments."""
+    name, read = copied.script, copied.read
     is_hydra = read.style == arguments.HYDRA
     space: dict[str, tuple[dict[str, Any], str]] = {}
     params: dict[str, tuple[Any, str]] = {}
@@ -284,7 +211,7 @@ def _job(name: str, read: Script, declared: Declared) -> _Job:
     given = field["items"] if len(field) == 1 else field
     comments = [f"Made from {name} by `platform init --from`."]
     if is_hydra:
-        comments.append(f"{read.config}.yaml has the other defaults; a parameter here overrides one of them.")
+        comments.append(f"{copied.config} has the other defaults; a parameter here overrides one of them.")
     late = [module for module in read.late if _is_heavy(module)]
     top = [module for module in read.top if _is_heavy(module)]
     return _Job(

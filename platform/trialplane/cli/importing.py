@@ -49,10 +49,36 @@ def import_command(source: str, file: Path, into: Path | None) -> int:
     Prints the folder, and what of FILE the job does not hold, with the reason; job.yaml begins with the same list. A script
     that FILE names is copied where it lies beside it.
     """  # noqa: D301  \b is click's mark
+    return make(source, file, into or _jobs() / _job_name(file))
+
+
+def is_tune(script: Path) -> bool:
+    """Whether a file is a script that starts a search of Ray Tune."""
+    try:
+        is_search: bool = importlib.import_module(SOURCES["ray"]).is_search(_text(script, script.name))
+        return is_search
+    except InputError:  # whoever runs the script tells
+        return False
+
+
+def make(source: str, file: Path, folder: Path) -> int:
+    """Makes a job's folder of another tool's file, and prints it; what `platform import` does.
+
+    Args:
+        source: a name of `SOURCES`.
+        file: that is read.
+        folder: of the job; it does not exist.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        InputError: the file cannot be read, or the folder not be made.
+        SpecError: the file is none of that tool.
+    """
     name = str(file)
     text = _text(file, name)
     made: Imported = importlib.import_module(SOURCES[source]).read(text, name, _scripts(file))
-    folder = into or _jobs() / _job_name(file)
     if not re.fullmatch(base.NAME, folder.absolute().name):
         raise InputError(
             f"{folder.name!r} is not a valid job name; write --into jobs/NAME with lower-case letters, digits, - and _"

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import click
 
-from trialplane.cli import from_script, kinds, names, output, starters
-from trialplane.errors import InputError, SpecError
+from trialplane.cli import from_script, importing, kinds, names, output, starters
+from trialplane.errors import EXIT_OK, InputError, SpecError
 from trialplane.plan import pack as packing
 from trialplane.spec import entrypoint, inputs, load, requirements, schema
 from trialplane.spec.jobs import Job, base
@@ -38,13 +38,13 @@ _SCHEMA = "job.schema.json"
     help="hpo: a search, which needs no library. train: one training on many ranks, with torch. collect: workers and a "
     "learner, with numpy.",
 )
-def init_command(name: str | None, script: Path | None, no_smoke: bool, kind: str) -> None:
+def init_command(name: str | None, script: Path | None, no_smoke: bool, kind: str) -> int:
     """Create jobs/NAME with a job.yaml and a train.py that run as they are, and jobs/job.schema.json for editors.
 
     With --from SCRIPT the job runs that script, and NAME may be left out. Its arguments are found by starting it up to the
     point where it reads them (argparse, click, typer), or in its text (Hydra, fire, nanoGPT's configurator). What to search
     is guessed from them, and marked as guessed. The script then runs once with its defaults, for a minute at most, to see
-    its metrics.
+    its metrics. A script that starts a search of Ray Tune becomes what `platform import ray` makes of it.
 
     \b
     platform init --from train.py
@@ -52,6 +52,8 @@ def init_command(name: str | None, script: Path | None, no_smoke: bool, kind: st
     """  # noqa: D301  \b is click's mark
     if script is not None and kind != "hpo":
         raise click.UsageError("--from makes a study; drop --kind")
+    if script is None and no_smoke:
+        raise click.UsageError("--no-smoke goes with --from: what is made without it is not run")
     if name is None and script is None:
         raise click.UsageError("name the job, or the script that it is made from: --from train.py")
     name = name or re.sub(r"[^a-z0-9_-]+", "-", script.stem.lower() if script else "").strip("-_")
@@ -62,6 +64,10 @@ def init_command(name: str | None, script: Path | None, no_smoke: bool, kind: st
     folder = (jobs or here / load.FOLDER) / name
     if folder.exists():
         raise InputError(f"{folder} already exists; nothing was changed, choose another name")
+    if script is not None and importing.is_tune(script):
+        if no_smoke:
+            output.note("--no-smoke changes nothing: a search of Ray Tune is read, and never run")
+        return importing.make("ray", script, folder)
     if script is not None:
         from_script.make(script, folder, with_smoke=not no_smoke)
     try:
@@ -79,6 +85,7 @@ def init_command(name: str | None, script: Path | None, no_smoke: bool, kind: st
     if script is not None:
         output.note(f"`platform validate {name}` checks it")
     output.note(f"`platform submit {kind} {name} --local{ranks}` runs it")
+    return EXIT_OK
 
 
 @click.command("validate")
@@ -119,7 +126,10 @@ def checked(
     if issues := inputs.check_inputs(resolved, folder, cluster.DATA):
         raise SpecError(issues)
     packing.pack(folder, entrypoint.packages(resolved, folder))
-    return resolved, requirements.of(resolved, folder, requirements.prefix(folder))
+    needed = requirements.of(resolved, folder, requirements.prefix(folder))
+    if issues := packing.left_out(folder, (name for name, _ in needed.files)):
+        raise SpecError(issues)
+    return resolved, needed
 
 
 @click.command("schema")

@@ -64,6 +64,7 @@ def _fields(status: RunStatus, presenter: Presenter) -> dict[str, object]:
         "slots ready": f"{status.slots_ready}/{status.slots}" if status.slots_ready else "",
         "time left": output.duration(presenter.left(status)),
         "submitted": output.moment(status.created),
+        "owner": status.owner,
         "ended": output.moment(status.ended),
         "MLflow": status.recorder,
         "warning": "; ".join(status.warnings),
@@ -118,9 +119,10 @@ def _plain(name: str, status: RunStatus | RunDamaged) -> dict[str, Any]:
 
 
 def _table(found: list[tuple[str, RunStatus | RunDamaged]]) -> str:
-    header = ("run", "job", "state", "ended", "failed", "best", "submitted")
+    owned = any(isinstance(status, RunStatus) and status.owner for _, status in found)  # of a cluster's runs
+    header = ("run", "job", "state", "ended", "failed", "best", "submitted", *(("owner",) if owned else ()))
     lines = [
-        (name, None, _DAMAGED, None, None, None, None)
+        (name, None, _DAMAGED, *[None] * (len(header) - 3))
         if isinstance(status, RunDamaged)
         else (
             name,
@@ -130,6 +132,7 @@ def _table(found: list[tuple[str, RunStatus | RunDamaged]]) -> str:
             status.failed,
             kinds.of(status).best_value(status),
             output.moment(status.created),
+            *((status.owner,) if owned else ()),
         )
         for name, status in found
     ]

@@ -9,13 +9,13 @@ from typing import Any
 
 import click
 
-from trialplane.cli import foreground, kinds, names, output
+from trialplane.cli import foreground, importing, kinds, names, output
 from trialplane.client import places
 from trialplane.client.offline import Offline
 from trialplane.client.run import Submitted
 from trialplane.client.sdk import Platform
 from trialplane.client.target import Place
-from trialplane.errors import Issue, SpecError
+from trialplane.errors import InputError, Issue, SpecError
 from trialplane.plan import run as runs
 from trialplane.plan.site import Checkpoints
 from trialplane.spec import document, short
@@ -96,6 +96,9 @@ def hpo(job: str, place: Place, **given: Any) -> int:
     `platform resume` continues it in both cases. On a cluster Ctrl-C only ends the display: the run continues, and
     `platform pause` or `cancel` ends it. A run continues when the terminal is closed.
     """  # noqa: D301  \b is click's mark
+    if job.endswith(".py") and importing.is_tune(Path(job)):
+        cure = f"`platform import ray {job}` makes the job that calls its function"
+        raise InputError(f"{job} is a search of Ray Tune, and a trial would start all of it; {cure}; nothing was started")
     own = {name: given.pop(name) for name in ("trials", "parallel", "sampler", "pruner")}
     own["budget.max_failed"] = Flag(given.pop("max_failed"), "--max-failed")
     issues, searched = _searched(given.pop("spaces"), given.pop("objectives"))

@@ -31,6 +31,7 @@ from trialplane.wire import labels, paths
 if TYPE_CHECKING:
     from trialplane.client.run import RunHandle
     from trialplane.spec.jobs import Job
+    from trialplane.wire.mlflow import Scope
 
 _HOST = "127.0.0.1"  # neither UI asks for a password
 _FIRST_PORT = 5000
@@ -50,8 +51,8 @@ def ui_command(run: str | None, place: Place, dashboard: bool, port: int | None)
     """Show results in a browser, until Ctrl-C; only this machine can reach it.
 
     The address leads to the trials of RUN, or of the newest run, the best first; all other records can be reached from
-    there. On a cluster it forwards a port to MLflow. optuna-dashboard works on a copy of the run: changes made in it are
-    lost when it ends.
+    there. On a cluster it is read-only, and needs no password. optuna-dashboard works on a copy of the run: changes made
+    in it are lost when it ends.
     """
     home = paths.home()
     if place.local and not dashboard:
@@ -121,23 +122,15 @@ def _dashboard(handle: RunHandle, listener: socket.socket) -> int:
 
 
 def _there(place: Place, run: str | None, listener: socket.socket) -> int:
-    from trialplane.client.forward import Forward
     from trialplane.client.kubernetes import KubernetesTarget
+    from trialplane.client.pages import Pages  # both import urllib3 and more, which `--help` should not wait for
 
     target = KubernetesTarget(place.context, place.namespace)
-    mlflow = target.objects.site.mlflow
     shown = _shown(run, place)
-    if not mlflow.service:
-        page = _page(mlflow.url, shown, urllib.request.build_opener())  # to another machine, possibly by a proxy
-        output.note(f"MLflow is not in {target.cluster.place}; it is at {page}")
-        return 0
-    with Forward(target.cluster, mlflow.service, mlflow.port, listener, output.note) as forward:
-        forward.connect().close()  # report a failure at once
-        output.note(_page(_address(listener), shown))
-        output.note(f"Showing the results in {target.cluster.place}; Ctrl-C stops it")
-        if mlflow.secret:
-            kubectl = f"kubectl --context {target.cluster.context} -n {target.cluster.namespace}"
-            output.note(f"MLflow asks for the user and password of `{kubectl} get secret {mlflow.secret} -o yaml`")
+    target.gateway.check_mlflow()  # reports a failure at once
+    with Pages(target.gateway, listener, output.note):
+        output.note(_page(_address(listener), shown, target.gateway.scope))
+        output.note(f"Showing the results in {target.cluster.place}, read-only; Ctrl-C stops it")
         _until_stopped()
     return 0
 
@@ -157,20 +150,21 @@ def _shown(run: str | None, place: Place) -> tuple[str, Job] | None:
         return None  # the results can be looked at all the same
 
 
-def _page(base: str, shown: tuple[str, Job] | None, way: urllib.request.OpenerDirector = _direct) -> str:
+def _page(base: str, shown: tuple[str, Job] | None, scope: Scope | None = None) -> str:
     """The page of a run's trials, the best first and with their curves, or MLflow's start page when it is not known.
 
     Args:
-        base: the address of MLflow.
+        base: the address of MLflow, on this machine.
         shown: a run and its job.
-        way: opens that address; the default only on this machine.
+        scope: of the run's namespace; None for a run on this machine.
     """
     if shown is None:
         return base
     run, job = shown
-    asked = f"{base}/api/2.0/mlflow/experiments/get-by-name?{urllib.parse.urlencode({'experiment_name': job.name})}"
+    name = job.name if scope is None else scope.experiment(job.name)
+    asked = f"{base}/api/2.0/mlflow/experiments/get-by-name?{urllib.parse.urlencode({'experiment_name': name})}"
     try:
-        with way.open(asked, timeout=_PATIENCE) as answer:
+        with _direct.open(asked, timeout=_PATIENCE) as answer:
             experiment = json.load(answer)["experiment"]["experiment_id"]
     except (
         OSError,
@@ -178,7 +172,7 @@ def _page(base: str, shown: tuple[str, Job] | None, way: urllib.request.OpenerDi
         ValueError,
         KeyError,
         TypeError,
-    ):  # no such experiment yet, or a password is required
+    ):  # no such experiment yet
         return base
     best = job.objectives[0]
     query = {

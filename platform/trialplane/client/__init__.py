@@ -9,7 +9,7 @@ a cluster             kubernetes, from two sources:
                         objects  the API server: Runs with their code, pods
                         gateway  the ledger and the logs (remote_log), through the API server
                       standing makes one status of both
-how to reach one      kubeconfig → cluster (objects of the kinds in its table), forward (a port),
+how to reach one      kubeconfig → cluster (objects of the kinds in its table), pages (MLflow's),
                       refusal (explains what it refuses)
                       preflight: does a job fit; offline: the same as far as a chart's values say it, without a cluster
                       phases and waiting explain to the operator why pods do not run

@@ -1,12 +1,12 @@
 """One namespace of a Kubernetes cluster, as plain JSON objects; the only module that imports `kubernetes`.
 
-The package gives credentials and renews them, chooses the proxy, and makes the connections and the port-forward stream. The
-first `Cluster` imports it, for that takes longer than all that a verb on this machine does. Requests over its connections
-are plain paths and JSON. What the API server refuses becomes an error of ours once, in `refusal`.
+The package gives and renews credentials, chooses the proxy, and makes the connections; the first `Cluster` imports it, for
+that takes longer than a verb on this machine. Requests are paths and JSON; `refusal` has what the API server refuses.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -44,8 +44,18 @@ class Answer:
         return 200 <= self.status < 300
 
     def json(self) -> Any:
-        """The body as JSON values."""
-        return json.loads(self.data)
+        """The body as JSON values.
+
+        Raises:
+            TargetError: it is nested deeper than Python takes it; the API server takes 10,000 levels.
+        """
+        try:
+            return json.loads(self.data)
+        except RecursionError as error:
+            raise TargetError(
+                "an object in the API server's answer is nested too deep to be read; `kubectl get` shows which, and whoever "
+                "made it should delete it"
+            ) from error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -223,7 +233,7 @@ class Cluster:
         answer = self._send("GET", path, known, None, "", None, None if follow else READ, whole=False)
         try:
             if answer.status >= 300:
-                raise self._refused(Answer(answer.status, {}, answer.read()), "get", "pods/log")
+                raise self.refused(Answer(answer.status, {}, answer.read()), "get", "pods/log")
             yield from _lines(self._guarded(answer))
         finally:
             answer.release_conn()
@@ -239,45 +249,41 @@ class Cluster:
         body: Any = None,
         headers: Mapping[str, str] | None = None,
         timeout: float = READ,
+        namespace: str = "",
     ) -> Answer:
-        """One request to a service of the namespace, through the API server's proxy; see `call`."""
-        base = f"/api/v1/namespaces/{self.namespace}/services/http:{name}:{port}/proxy"
+        """One request to a service of this namespace, or of another one, through the API server's proxy; see `call`."""
+        base = f"/api/v1/namespaces/{namespace or self.namespace}/services/http:{name}:{port}/proxy"
         return self.call(method, base + path, query=query, body=body, headers=headers, timeout=timeout)
 
-    def forward(self, pod: str, port: int) -> Any:
-        """A stream to a port of a pod: an object with `recv`, `sendall`, `shutdown` and `close`, as sockets have.
+    @contextlib.contextmanager
+    def service_stream(
+        self, name: str, port: int, method: str, path: str, body: bytes, headers: Mapping[str, str], namespace: str = ""
+    ) -> Iterator[Any]:
+        """As `service`, with urllib3's response, whose body has not been read; that raises urllib3's errors."""
+        url = f"/api/v1/namespaces/{namespace or self.namespace}/services/http:{name}:{port}/proxy{path}"
+        answer = self._send(method, url, None, body or None, "application/json", headers, READ, whole=False)
+        with contextlib.ExitStack() as stack:
+            stack.callback(answer.close)  # a connection with the rest of an answer in it is of no use
+            yield answer
+            answer.drain_conn()
+            stack.pop_all()
+        answer.release_conn()
 
-        Raises:
-            TargetError: the pod does not listen or is gone, or this is not allowed.
-        """
-        from kubernetes.client import ApiException
-        from kubernetes.stream import ws_client
-
-        url = f"{self.host}{self._path(kinds.POD, pod)}/portforward"
-        query = [("ports", str(port))]
-        try:
-            made = ws_client.portforward_call(self._settings, "GET", url, query_params=query, headers=self.authorization())
-        except ApiException as error:
-            raise TargetError(f"port {port} of the pod {pod} in {self.place} cannot be reached: {error.reason}") from error
-        return made.socket(port)
-
-    def refused(self, answer: Answer, verb: str, what: str) -> Exception:
+    def refused(self, answer: Answer, verb: str, what: str, namespace: str = "") -> Exception:
         """The error for an unsuccessful response.
 
         Args:
             answer: of `call` or `service`.
             verb: of RBAC: get, list, create, …
             what: of RBAC: rayclusters, services/proxy, …
+            namespace: where, if not in this one.
         """
-        return self._refused(answer, verb, what)
+        return refusal.explain(answer.status, answer.data, verb, what, namespace or self.namespace, self.context)
 
     def _checked(self, answer: Answer, verb: str, kind: Kind) -> Answer:
         if not answer.ok:
-            raise self._refused(answer, verb, f"{kind.plural}.{kind.group}".rstrip("."))
+            raise self.refused(answer, verb, f"{kind.plural}.{kind.group}".rstrip("."))
         return answer
-
-    def _refused(self, answer: Answer, verb: str, what: str) -> Exception:
-        return refusal.explain(answer.status, answer.data, verb, what, self.namespace, self.context)
 
     def _path(self, kind: Kind, name: str = "") -> str:
         base = f"/apis/{kind.group}/{kind.version}" if kind.group else f"/api/{kind.version}"
@@ -309,7 +315,7 @@ class Cluster:
             return self._pool.request(
                 method,
                 url,
-                body=None if body is None else json.dumps(body),
+                body=body if body is None or isinstance(body, bytes) else json.dumps(body),
                 headers=sent,
                 timeout=urllib3.Timeout(connect=CONNECT, read=timeout),
                 retries=retries,

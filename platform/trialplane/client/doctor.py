@@ -21,6 +21,7 @@ import trialplane
 from trialplane.client import doctor_pod, doctor_verdicts, kinds
 from trialplane.client.cluster import Answer, Cluster
 from trialplane.client.machine import Machine
+from trialplane.client.objects import Objects
 from trialplane.client.target import Place
 from trialplane.errors import EXIT_OK, EXIT_PLATFORM, TargetError, TrialplaneError
 from trialplane.plan.plan import Plan
@@ -45,16 +46,42 @@ assert ray.get(ray.remote(lambda: 6 * 7).remote()) == 42
 print(ray.__version__)
 ray.shutdown()
 """
-# Permissions that the command line needs: verbs, group, resource, subresource, name.
-Permission = tuple[tuple[str, ...], str, str, str, str]
-_PERMISSIONS: tuple[Permission, ...] = (
-    (("get", "list", "create", "patch", "delete"), "trialplane.io", "runs", "", ""),
-    (("get", "create"), "", "configmaps", "", ""),
-    (("get", "list"), "", "pods", "", ""),
-    (("get",), "", "pods", "log", ""),
-    (("list",), "", "events", "", ""),
+
+
+@dataclasses.dataclass(frozen=True)
+class Permission:
+    """Something that the command line needs its user to be allowed to do.
+
+    Attributes:
+        verbs: of RBAC.
+        group: of the resource.
+        resource: its plural, `below` its subresource.
+        name: of the one object; "" for all.
+        namespace: "" for the team's.
+    """
+
+    verbs: tuple[str, ...]
+    group: str
+    resource: str
+    below: str = ""
+    name: str = ""
+    namespace: str = ""
+
+    def __str__(self) -> str:
+        what = "/".join(part for part in (self.resource, self.below) if part)
+        where = f"in namespace {self.namespace}" if self.namespace else ""
+        return " ".join(part for part in (what, self.name, where) if part)
+
+
+_PERMISSIONS = (
+    Permission(("get", "list", "create", "patch", "delete"), "trialplane.io", "runs"),
+    Permission(("get", "create"), "", "configmaps"),
+    Permission(("get", "list"), "", "pods"),
+    Permission(("get",), "", "pods", "log"),
+    Permission(("list",), "", "events"),
+    Permission(("create",), "", "serviceaccounts", "token", names.USER),
 )
-_PERMISSIONS_OF_DOCTOR: tuple[Permission, ...] = ((("create", "delete"), "", "pods", "", ""),)
+_PERMISSIONS_OF_DOCTOR = (Permission(("create", "delete"), "", "pods"),)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,19 +111,16 @@ def examine(place: Place, job: Job, patience: float) -> Iterator[Line]:
         yield Line(LAPTOP, findings.failed("kubeconfig", str(error), cure))
         return
     yield Line(LAPTOP, findings.passed("kubeconfig", cluster.place))
-    site: Site | None = None
     for finding in _reach(cluster):
         yield Line(CLUSTER, finding)
         if finding.verdict is Verdict.FAIL and finding.check == doctor_verdicts.SERVER:
             return
     try:
-        found = cluster.read(kinds.CONFIG_MAP, names.SITE)
-        site = None if found is None else Site.read(found["data"][names.SITE_KEY], cluster.namespace)
-        yield Line(CLUSTER, doctor_verdicts.chart(site, cluster.namespace, cluster.context))
+        site = Objects(cluster).site
     except TrialplaneError as error:
         yield Line(CLUSTER, findings.failed(doctor_verdicts.CHART, str(error), "see the message"))
-    if site is None:
         return
+    yield Line(CLUSTER, doctor_verdicts.chart(site))
     plan = doctor_pod.plan(job)
     yield from _lines(CLUSTER, _look(cluster, site, plan))
     obstacle = _pods_denied(cluster)
@@ -240,12 +264,11 @@ def _look(cluster: Cluster, site: Site, plan: Plan) -> Iterator[Finding]:
     """What the chart installed, and whether the namespace has room for the plan's trials."""
     classes = _try(cluster, kinds.STORAGE_CLASS)
     yield _guarded("volumes", lambda: doctor_verdicts.claims(site, cluster.list(kinds.CLAIM), classes))
-    yield doctor_verdicts.gateway(cluster.service(site.gateway.service, site.gateway.port, "GET", "/health"), site)
+    gateway = site.gateway
+    health = cluster.service(gateway.service, gateway.port, "GET", "/health", namespace=site.home)
+    yield doctor_verdicts.gateway(health, site)
     yield from doctor_verdicts.room(site, plan, _try(cluster, kinds.NODE), _try(cluster, kinds.QUOTA))
-    yield _guarded(
-        "permissions",
-        lambda: doctor_verdicts.permissions(_denied(cluster, permissions(site)), cluster.context, cluster.namespace),
-    )
+    yield _guarded("permissions", lambda: doctor_verdicts.permissions(_denied(cluster, permissions(site))))
     yield doctor_verdicts.admission(_unruly(cluster, site, plan))
 
 
@@ -275,21 +298,18 @@ def _operators(cluster: Cluster) -> list[dict[str, Any]]:
 
 def permissions(site: Site) -> list[Permission]:
     """What `platform` needs its user to be allowed to do where the chart has installed that site."""
-    gateway_ = site.gateway
-    found = [
-        *_PERMISSIONS,
-        (("get", "delete"), "", "services", "proxy", f"http:{gateway_.service}:{gateway_.port}"),
-    ]
-    return [*found, (("get",), "", "secrets", "", gateway_.secret)] if gateway_.secret else found
+    gateway = f"http:{site.gateway.service}:{site.gateway.port}"
+    return [*_PERMISSIONS, Permission(("get", "create", "delete"), "", "services", "proxy", gateway, site.home)]
 
 
 def _denied(cluster: Cluster, required: Sequence[Permission]) -> list[str]:
     """The permissions that this user lacks, as text."""
     denied = []
-    for verbs, group, resource, below, name in required:
-        for verb in verbs:
-            asked = {"namespace": cluster.namespace, "verb": verb, "group": group, "resource": resource}
-            asked |= {key: value for key, value in (("subresource", below), ("name", name)) if value}
+    for one in required:
+        for verb in one.verbs:
+            asked = {"namespace": one.namespace or cluster.namespace, "verb": verb}
+            asked |= {"group": one.group, "resource": one.resource}
+            asked |= {key: value for key, value in (("subresource", one.below), ("name", one.name)) if value}
             body = {
                 "apiVersion": "authorization.k8s.io/v1",
                 "kind": "SelfSubjectAccessReview",
@@ -299,7 +319,7 @@ def _denied(cluster: Cluster, required: Sequence[Permission]) -> list[str]:
             if not answer.ok:
                 raise cluster.refused(answer, "create", "selfsubjectaccessreviews.authorization.k8s.io")
             if not answer.json()["status"].get("allowed"):
-                denied.append(" ".join([verb, "/".join(part for part in (resource, below) if part), name]).strip())
+                denied.append(f"{verb} {one}")
     return denied
 
 

@@ -14,14 +14,15 @@ from typing import Any
 
 from trialplane.client import doctor_verdicts, kinds, preflight, waiting
 from trialplane.client.cluster import Cluster
+from trialplane.client.kinds import Kind
 from trialplane.errors import TrialplaneError
-from trialplane.plan import pods
+from trialplane.plan import network, pods, raycluster
 from trialplane.plan.pack import Pack
 from trialplane.plan.plan import Plan, Provenance
 from trialplane.plan.site import Site
 from trialplane.spec.jobs import Job
 from trialplane.wire import cluster as names
-from trialplane.wire import findings, records
+from trialplane.wire import findings, ledger, mlflow, records
 from trialplane.wire.findings import Finding
 
 CONTAINER = "probe"
@@ -53,20 +54,22 @@ def manifest(plan: Plan, site: Site, arguments: Sequence[str]) -> dict[str, Any]
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
-def arguments(plan: Plan, site: Site, databases: Sequence[str]) -> list[str]:
+def arguments(plan: Plan, site: Site, database: str) -> list[str]:
     """The probe's command line: what it should find in its pod.
 
     Args:
         plan: of the pod.
         site: the chart's.
-        databases: host:port of PostgreSQL.
+        database: host:port of PostgreSQL; "" if it is not known.
     """
     volumes = {one["name"]: one for one in pods.trial(plan, site, doctor_verdicts.probed(plan))["spec"]["volumes"]}
     shm = int(preflight.amount(volumes["shm"]["emptyDir"]["sizeLimit"]))
-    found = [f"--gpus={doctor_verdicts.probed(plan).resources.gpus}", f"--shm={shm}", f"--mlflow={site.mlflow.url}"]
+    door = f"http://{site.gateway_host}:{site.gateway.port}{ledger.place(site.namespace)}{mlflow.UI}"
+    found = [f"--gpus={doctor_verdicts.probed(plan).resources.gpus}", f"--shm={shm}", f"--mlflow={door}"]
     if site.data.claim:
         found.append(f"--data={names.DATA}")
-    found += [f"--closed=PostgreSQL={address}" for address in databases]
+    if database:
+        found.append(f"--closed=PostgreSQL={database}")
     return [*found, f"--closed=the API server={_SERVER}"]
 
 
@@ -79,24 +82,31 @@ def look(cluster: Cluster, site: Site, plan: Plan, patience: float) -> Iterator[
         plan: of the trial whose pod it imitates.
         patience: seconds to wait for its start.
     """
-    databases = _databases(cluster, site)
-    if not databases:
-        cure = "have this run by a user who may list services or read the ledger's Secret"
+    database = site.database or address(_ledger(cluster, site))
+    if not database:
+        cure = "have this run by a user who may read the Secret of the ledger's database"
         yield findings.warned("no way to PostgreSQL", "its address cannot be found, so it was not tried", cure)
-    pod = manifest(plan, site, arguments(plan, site, databases))
+    pod = manifest(plan, site, arguments(plan, site, database))
     name = pod["metadata"]["name"]
+    # With the network policies that a run gets, for where it is made everything else is denied.
+    policies = network.policies(raycluster.raycluster(plan, site), site)
+    made: list[tuple[Kind, str]] = []
     try:
-        cluster.create(kinds.POD, pod)
-    except TrialplaneError as error:
-        cure = "a run's trials would be refused in the same way; see the message"
-        yield findings.failed("trial pod", f"it cannot be made: {error}", cure)
-        return
-    try:
-        yield from _watch(cluster, name, patience)
-    except TrialplaneError as error:
-        yield findings.failed("trial pod", f"{name}: {error}", "see the message")
+        try:
+            for kind, thing in [*((kinds.NETWORK_POLICY, one) for one in policies), (kinds.POD, pod)]:
+                cluster.create(kind, thing)
+                made.append((kind, thing["metadata"]["name"]))
+        except TrialplaneError as error:
+            cure = "a run's trials would be refused in the same way; see the message"
+            yield findings.failed("trial pod", f"it cannot be made: {error}", cure)
+            return
+        try:
+            yield from _watch(cluster, name, patience)
+        except TrialplaneError as error:
+            yield findings.failed("trial pod", f"{name}: {error}", "see the message")
     finally:
-        cluster.delete(kinds.POD, name, now=True)
+        for kind, there in reversed(made):
+            cluster.delete(kind, there, now=True)
 
 
 def read(line: str) -> Finding | None:
@@ -127,22 +137,10 @@ def ending(pod: dict[str, Any], count: int, noise: Sequence[str]) -> Finding | N
     return findings.failed("trial pod", f"it {state} before its checks were done{output}", cure)
 
 
-def databases(services: Sequence[dict[str, Any]], namespace: str, url: str) -> list[str]:
-    """host:port of PostgreSQL: where the ledger's URL points, else of services that have its port.
-
-    Args:
-        services: of the namespace.
-        namespace: its name.
-        url: of the ledger, or "" when it may not be read.
-    """
-    if url:
-        parts = urllib.parse.urlsplit(url)
-        return [f"{parts.hostname}:{parts.port or _POSTGRESQL}"]
-    return [
-        f"{one['metadata']['name']}.{namespace}.svc:{_POSTGRESQL}"
-        for one in services
-        if any(port.get("port") == _POSTGRESQL for port in (one.get("spec") or {}).get("ports") or [])
-    ]
+def address(url: str) -> str:
+    """host:port of a database, by its URL; "" of none."""
+    parts = urllib.parse.urlsplit(url)
+    return f"{parts.hostname}:{parts.port or _POSTGRESQL}" if url else ""
 
 
 def _watch(cluster: Cluster, name: str, patience: float) -> Iterator[Finding]:
@@ -189,19 +187,10 @@ def _end(cluster: Cluster, name: str, count: int, noise: Sequence[str]) -> Itera
         yield found
 
 
-def _databases(cluster: Cluster, site: Site) -> list[str]:
-    try:
-        found = cluster.list(kinds.SERVICE)
-    except TrialplaneError:
-        found = []
-    addresses = databases(found, cluster.namespace, "")
-    return addresses or databases([], cluster.namespace, _ledger(cluster, site))
-
-
 def _ledger(cluster: Cluster, site: Site) -> str:
     """The ledger's URL, or "" when this user may not read it."""
     try:
-        secret = cluster.read(kinds.SECRET, site.ledger.name)
+        secret = Cluster(cluster.context, site.home).read(kinds.SECRET, site.ledger.name)
         return base64.b64decode((secret or {})["data"][site.ledger.key]).decode()
     except (TrialplaneError, KeyError, ValueError):
         return ""

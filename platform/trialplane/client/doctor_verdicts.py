@@ -31,6 +31,10 @@ _INSTALL_KUBERAY = (
     "an administrator of the cluster installs KubeRay 1.6 or newer once: `helm install kuberay-operator "
     "kuberay-operator --namespace kuberay-system --create-namespace`"
 )
+_GRANT = (
+    "whoever installed the platform adds you to `users` of your team in the chart's values and runs `helm upgrade`; "
+    "`kubectl auth whoami` shows who you are"
+)
 _DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 
 
@@ -97,12 +101,9 @@ def operator(deployments: Sequence[Thing]) -> Finding:
     return findings.passed(check, f"{name} runs {image}")
 
 
-def chart(site: Site | None, namespace: str, context: str) -> Finding:
-    """The chart is installed in the namespace, in our version."""
-    if site is None:
-        message = f"the platform is not installed in namespace {namespace}"
-        return findings.failed(CHART, message, refusal.no_site(namespace, context))
-    text = f"release {site.release}, version {site.version}"
+def chart(site: Site) -> Finding:
+    """The chart is of our version."""
+    text = f"release {site.release} in namespace {site.home}, version {site.version}"
     ours = trialplane.__version__
     if site.version.split(".")[:2] != ours.split(".")[:2]:
         cure = f"`helm upgrade {site.release}` with this version's chart and images, or install platform {site.version} here"
@@ -144,12 +145,13 @@ def gateway(answer: Answer, site: Site) -> Finding:
     """The gateway answers through the API server's proxy."""
     service = site.gateway.service
     if answer.status == 403:
-        cure = "ask for the role trialplane-user in the namespace (its rule for services/proxy)"
-        return findings.failed("gateway", f"you may not reach the service {service}", cure)
+        cure = _GRANT
+        return findings.failed("gateway", f"you may not reach the service {service} in namespace {site.home}", cure)
     if not answer.ok:
-        cure = f"`kubectl get pods,endpointslices` shows whether it runs, `kubectl logs deploy/{service}` its log"
+        kubectl = f"kubectl -n {site.home}"
+        cure = f"`{kubectl} get pods,endpointslices` shows whether it runs, `{kubectl} logs deploy/{service}` its log"
         return findings.failed("gateway", f"the service {service} answers {answer.status}: {_text(answer)}", cure)
-    return findings.passed("gateway", f"the service {service} answers")
+    return findings.passed("gateway", f"the service {service} in namespace {site.home} answers")
 
 
 def probed(plan: Plan) -> Role:
@@ -187,14 +189,10 @@ def room(site: Site, plan: Plan, nodes: Sequence[Thing] | None, quotas: Sequence
             )
 
 
-def permissions(denied: Sequence[str], context: str, namespace: str) -> Finding:
+def permissions(denied: Sequence[str]) -> Finding:
     """The permissions that the command line needs."""
     if denied:
-        cure = (
-            f"whoever installed the platform can grant it: `kubectl --context {context} -n {namespace} "
-            "create rolebinding NAME --role=trialplane-user --user=YOU`"
-        )
-        return findings.failed("permissions", f"you may not {', '.join(denied)}", cure)
+        return findings.failed("permissions", f"you may not {', '.join(denied)}", _GRANT)
     return findings.passed("permissions", "all that submit, status, logs, scale, pause and cancel need")
 
 

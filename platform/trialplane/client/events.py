@@ -5,7 +5,7 @@
             print(event.row.trial, event.row.message)
 
 Nothing is subscribed to and nothing is missed: an iterator begins with what has happened so far, and whoever stops listening
-leaves nothing behind.
+leaves nothing behind. `history` is what has happened, with times, and who changed what the run is to be.
 """
 
 from __future__ import annotations
@@ -67,6 +67,21 @@ class RunEnded:
     """The last event: the run is no longer active. It has ended, or was paused, as `status.state` says."""
 
     status: RunStatus
+
+
+@dataclasses.dataclass(frozen=True)
+class Moment:
+    """Something that happened in a run.
+
+    Attributes:
+        at: when, in seconds since the epoch; None for what goes on and has no time yet.
+        what: in words.
+        by: who did it, as the API server knows its users; "" for what the run did.
+    """
+
+    at: float | None
+    what: str
+    by: str = ""
 
 
 Event = RunChanged | TrialStarted | TrialEnded | TrialInterrupted | RunEnded
@@ -131,3 +146,29 @@ class _Seen:
             self._started.discard(attempt.request.number)
             row = reading.row(self._job, attempt, alive)
             yield TrialEnded(row) if row.state.is_ended else TrialInterrupted(row)
+
+
+def history(target: Target, run: str) -> list[Moment]:
+    """What has happened in a run so far, in the order of time: who changed it, attempts that started and ended, its end."""
+    job = target.job(run)
+    now, found, alive, _ = _look(target, run, 0)
+    changes, status = target.changes(run), now.status
+    made = [Moment(change.at, change.what, change.by) for change in changes]
+    if not changes and status.created:
+        made.append(Moment(status.created, "submitted"))
+    for attempt in found:
+        again = f", attempt {attempt.request.attempt}," if attempt.request.attempt > 1 else ""
+        who = f"{job.noun} {attempt.request.trial}{again}"
+        if attempt.outcome is None:
+            made.append(Moment(None, f"{who} runs" if alive else f"{who} was lost with its controller"))
+            continue
+        row = reading.row(job, attempt, alive)
+        why = f" ({row.failure})" if row.failure else ""
+        values = zip((objective.metric for objective in job.objectives), row.values, strict=False)
+        result = " ".join([row.state.value.lower() + why, *(f"{name}={value:.5g}" for name, value in values)])
+        message = row.message.strip().partition("\n")[0]
+        made.append(Moment(attempt.outcome.started or None, f"{who} started"))
+        made.append(Moment(attempt.outcome.ended or None, f"{who} {result}" + (f": {message}" if message else "")))
+    if not now.is_active and status.ended:
+        made.append(Moment(status.ended, f"{status.state.value.lower()}" + (f": {status.reason}" if status.reason else "")))
+    return sorted(made, key=lambda one: float("inf") if one.at is None else one.at)

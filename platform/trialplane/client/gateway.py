@@ -1,28 +1,33 @@
 """Client of the chart's gateway: the ledger and the logs of runs, through the API server's proxy.
 
-One method per route of its protocol (`trialplane.controller.gateway` is the other end). For a run that is not in the
-ledger they return None or False; every other failure is a `TargetError`.
+One method per route of its protocol (`trialplane.gateway` is the other end). For a run that is not in the
+ledger they return None or False; every other failure is a `TargetError`. Each request says who asks, by a token of the
+namespace's service account for users, which the API server makes for minutes (TokenRequest) and for these users only.
 """
 
 from __future__ import annotations
 
-import base64
+import contextlib
 import dataclasses
 import json
-from collections.abc import Mapping
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from trialplane.client import kinds
 from trialplane.client.cluster import Answer, Cluster
 from trialplane.client.target import Log
-from trialplane.errors import RunDamaged, TargetError
+from trialplane.errors import LedgerLocked, RunDamaged, TargetError
 from trialplane.plan.site import Site
 from trialplane.wire import cluster as names
-from trialplane.wire import records
+from trialplane.wire import ledger, mlflow, records
 from trialplane.wire.attempts import Attempt
-from trialplane.wire.records import Desired, RunStatus, TrialRow
+from trialplane.wire.mlflow import Scope
+from trialplane.wire.records import Change, Desired, RunStatus, TrialRow
 
-SECRET_KEY = "token"
+TOKEN_SECONDS = 600  # the shortest that Kubernetes makes
+_RENEWAL = 0.8  # of its life, after which a token is not used any more
+_PAUSES = (0.5, 1.0, 2.0)  # seconds before tries to have the gateway find out who asks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,16 +45,27 @@ class Gateway:
     Args:
         cluster: where it is.
         site: has the name of its service.
+        clock: seconds, monotonic.
+        pause: waits for a number of seconds.
     """
 
-    def __init__(self, cluster: Cluster, site: Site) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        site: Site,
+        clock: Callable[[], float] = time.monotonic,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
         self._cluster = cluster
         self._site = site
-        self._token: str | None = None
+        self._clock = clock
+        self._pause = pause
+        self._token, self._until = "", 0.0
+        self._asking = threading.Lock()
 
     def runs(self) -> list[dict[str, Any]]:
         """All runs in the ledger, the newest first: run, job, submitted, state."""
-        found: list[dict[str, Any]] = self._need(self._get("/runs")).json()
+        found: list[dict[str, Any]] = self._need(self._get("runs")).json()
         return found
 
     def status(self, run: str) -> tuple[RunStatus, bool, Desired] | None:
@@ -85,9 +101,10 @@ class Gateway:
         return self._data(run, "code")
 
     def is_saved(self, run: str) -> bool | None:
-        """Whether there is a checkpoint of a training; None if the gateway has no access to any, or is too old."""
+        """Whether there is a checkpoint of a training; None if that is not known."""
         answer = self._known(run, "checkpoints")
-        return None if answer is None else bool(answer.json()["saved"])
+        saved = None if answer is None else answer.json()["saved"]
+        return saved if isinstance(saved, bool) else None
 
     def attempts(self, run: str) -> list[TrialRow] | None:
         """Every attempt, in the order they started."""
@@ -113,11 +130,16 @@ class Gateway:
         data = answer.json()
         return [records.from_dict(Attempt, attempt) for attempt in data["attempts"]], bool(data["alive"])
 
+    def changes(self, run: str) -> list[Change]:
+        """The changes of what it was to be, in their order; none from a gateway that is too old for the request."""
+        answer = self._known(run, "changes")
+        return [] if answer is None else [records.from_dict(Change, one) for one in answer.json()]
+
     def log(self, run: str, which: Log, offset: int) -> Piece | str:
         """A log from an offset on, or why there is none yet."""
         chosen = {"trial": which.trial, "attempt": which.attempt, "worker": which.worker}
         query = {"from": str(offset), **{name: str(number) for name, number in chosen.items() if number is not None}}
-        answer = self._get(f"/runs/{run}/log", query)
+        answer = self._get(f"runs/{run}/log", query)
         if _is_unknown(answer):
             return _error(answer) or ""
         self._need(answer)
@@ -125,8 +147,15 @@ class Gateway:
         return Piece(answer.data, following, answer.headers.get("x-trialplane-growing") == "1")
 
     def forget(self, run: str) -> bool:
-        """Deletes the study and the run's folder; False for an unknown run."""
-        return self._changed(self._send("DELETE", f"/runs/{run}"), "delete")
+        """Has the operator remove a run, which takes a while; False once it is unknown.
+
+        Raises:
+            LedgerLocked: a controller works on it.
+        """
+        answer = self._send("DELETE", f"runs/{run}")
+        if answer.status == 409 and (message := _error(answer)) is not None:
+            raise LedgerLocked(message)
+        return False if _is_unknown(answer) else self._need(answer, "delete").ok
 
     def _unreadable(self, run: str, why: str) -> RunDamaged:
         place = self._cluster.place
@@ -139,46 +168,127 @@ class Gateway:
         return None if answer is None else answer.data
 
     def _known(self, run: str, what: str, query: Mapping[str, str] | None = None) -> Answer | None:
-        answer = self._get(f"/runs/{run}/{what}", query)
+        answer = self._get(f"runs/{run}/{what}", query)
         return None if _is_unknown(answer) else self._need(answer)
 
+    def check_mlflow(self) -> None:
+        """Asks whether MLflow answers.
+
+        Raises:
+            TargetError: it does not, or the gateway does not.
+        """
+        answer = self._get(f"{mlflow.UI.lstrip('/')}/health")
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            if not answer.ok:
+                raise TargetError(f"the gateway in {self._cluster.place} reports: {answer.json()['message']}")
+        self._need(answer)
+
+    @contextlib.contextmanager
+    def mlflow(self, method: str, target: str, body: bytes) -> Iterator[Any]:
+        """The response to a request of MLflow's pages; see `Cluster.service_stream`.
+
+        Args:
+            method: of HTTP.
+            target: path and query.
+            body: JSON, or b"".
+        """
+        service, path = self._site.gateway, f"{self._place}{mlflow.UI}{target}"
+        for renew in (False, True):
+            headers = {names.TOKEN_HEADER: self._bearer(renew=renew)}
+            with self._cluster.service_stream(
+                service.service, service.port, method, path, body, headers, namespace=self._there
+            ) as reply:
+                if reply.status == 401 and not renew:
+                    continue
+                yield reply
+                return
+
     def _get(self, path: str, query: Mapping[str, str] | None = None) -> Answer:
-        return self._cluster.service(self._site.gateway.service, self._site.gateway.port, "GET", path, query=query)
+        return self._send("GET", path, query)
 
-    def _changed(self, answer: Answer, verb: str) -> bool:
-        """Whether a change was made; False for an unknown run."""
-        return False if _is_unknown(answer) else self._need(answer, verb).ok
+    def _send(self, method: str, path: str, query: Mapping[str, str] | None = None) -> Answer:
+        """Sends a request with a token; once more with a new one when the gateway does not take it."""
+        answer = self._sent(method, path, query, self._bearer())
+        if answer.status == 401 and _error(answer) is not None:
+            answer = self._sent(method, path, query, self._bearer(renew=True))
+        for seconds in _PAUSES:
+            if answer.status != 503 or _error(answer, "code") != names.UNCHECKED:  # else nothing was done
+                break
+            self._pause(seconds)
+            answer = self._sent(method, path, query, self._bearer())
+        return answer
 
-    def _send(self, method: str, path: str) -> Answer:
-        headers = {names.TOKEN_HEADER: self._secret()} if self._site.gateway.secret else {}
-        service = self._site.gateway
-        return self._cluster.service(service.service, service.port, method, path, headers=headers)
+    def _sent(self, method: str, path: str, query: Mapping[str, str] | None, token: str) -> Answer:
+        """One request about what the gateway has of this namespace."""
+        service, headers = self._site.gateway, {names.TOKEN_HEADER: token}
+        where = f"{self._place}/{path}"
+        return self._cluster.service(
+            service.service, service.port, method, where, query=query, headers=headers, namespace=self._there
+        )
 
-    def _secret(self) -> str:
-        if self._token is None:
-            name = self._site.gateway.secret
-            found = self._cluster.read(kinds.SECRET, name)
-            if found is None or SECRET_KEY not in (found.get("data") or {}):
-                raise TargetError(
-                    f"the Secret {name} in {self._cluster.place}, which allows changes, has no {SECRET_KEY}; `helm upgrade` "
-                    "recreates it"
-                )
-            self._token = base64.b64decode(found["data"][SECRET_KEY]).decode()
-        return self._token
+    @property
+    def scope(self) -> Scope:
+        """What of MLflow belongs to this namespace."""
+        return Scope(self._cluster.namespace, self._there == self._cluster.namespace)
+
+    @property
+    def _place(self) -> str:
+        return ledger.place(self._cluster.namespace)
+
+    @property
+    def _there(self) -> str:
+        """The gateway's own namespace."""
+        return self._site.home
+
+    def _bearer(self, *, renew: bool = False) -> str:
+        """A token that says in which namespace this user may use runs."""
+        with self._asking:
+            if renew or self._clock() >= self._until:
+                began = self._clock()
+                self._token, seconds = self._requested()
+                self._until = began + _RENEWAL * seconds
+            return self._token
+
+    def _requested(self) -> tuple[str, float]:
+        """A new token, and for how many seconds the API server made it, by whatever clock it has."""
+        namespace = self._cluster.namespace
+        body = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenRequest",
+            "spec": {"audiences": [names.AUDIENCE], "expirationSeconds": TOKEN_SECONDS},
+        }
+        path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{{}}/token"
+        answer = self._cluster.call("POST", path.format(names.USER), body=body)
+        if answer.status == 403:  # who only reads may have tokens of another account
+            viewer = self._cluster.call("POST", path.format(names.VIEWER), body=body)
+            answer = viewer if viewer.ok else answer
+        if answer.status == 404:
+            raise TargetError(
+                f"there is no service account {names.USER} in {self._cluster.place}, by which the gateway knows who asks: "
+                "the chart there is older than this `platform`; `helm upgrade` makes it"
+            )
+        if not answer.ok:
+            raise self._cluster.refused(answer, "create", "serviceaccounts/token")
+        made = answer.json()
+        return str(made["status"]["token"]), float(made["spec"].get("expirationSeconds") or TOKEN_SECONDS)
 
     def _need(self, answer: Answer, verb: str = "get") -> Answer:
         if answer.ok:
             return answer
-        service, place = self._site.gateway.service, self._cluster.place
+        service, place = self._site.gateway.service, f"namespace {self._there} of {self._cluster.context}"
         message = _error(answer)
+        if message is not None and answer.status == 401:
+            raise TargetError(f"the gateway in {place} does not know you: {message}")
+        if message is not None and answer.status == 403:
+            raise TargetError(f"the gateway in {place} refuses: {message}")
         if message is not None:
             raise TargetError(f"the gateway in {place} reports: {message}; see `kubectl logs deploy/{service}` there")
         if answer.status in (404, 502, 503, 504):
             raise TargetError(
                 f"the gateway {service} in {place} does not answer; `kubectl --context {self._cluster.context} "
-                f"-n {self._cluster.namespace} get pods,endpointslices -l {names.MANAGED_BY}` or `platform doctor` shows why"
+                f"-n {self._there} get pods,endpointslices -l {names.MANAGED_BY}` or `platform doctor` shows why"
             )
-        raise self._cluster.refused(answer, verb, "services/proxy")
+        raise self._cluster.refused(answer, verb, "services/proxy", self._there)
 
 
 def _is_unknown(answer: Answer) -> bool:
@@ -186,10 +296,10 @@ def _is_unknown(answer: Answer) -> bool:
     return answer.status == 404 and _error(answer) is not None
 
 
-def _error(answer: Answer) -> str | None:
-    """The gateway's message, or None if the response is not from the gateway."""
+def _error(answer: Answer, part: str = "error") -> str | None:
+    """The gateway's message, or the code for programs; None if it has none, or the response is not from the gateway."""
     try:
         data = answer.json()
     except ValueError:
         return None
-    return str(data["error"]) if isinstance(data, dict) and "error" in data else None
+    return str(data[part]) if isinstance(data, dict) and "error" in data and part in data else None

@@ -19,16 +19,23 @@ RUN = Kind("trialplane.io", "v1alpha1", "runs")
 RAY_CLUSTER = Kind("ray.io", "v1", "rayclusters")
 CONFIG_MAP = Kind("", "v1", "configmaps")
 SECRET = Kind("", "v1", "secrets")
-SERVICE = Kind("", "v1", "services")
 POD = Kind("", "v1", "pods")
 EVENT = Kind("", "v1", "events")
 QUOTA = Kind("", "v1", "resourcequotas")
+NAMESPACE = Kind("", "v1", "namespaces", namespaced=False)
 NODE = Kind("", "v1", "nodes", namespaced=False)
 PRIORITY_CLASS = Kind("scheduling.k8s.io", "v1", "priorityclasses", namespaced=False)
 STORAGE_CLASS = Kind("storage.k8s.io", "v1", "storageclasses", namespaced=False)
 CLAIM = Kind("", "v1", "persistentvolumeclaims")
 LOCAL_QUEUE = Kind("kueue.x-k8s.io", "v1beta1", "localqueues")
 WORKLOAD = Kind("kueue.x-k8s.io", "v1beta1", "workloads")
+NETWORK_POLICY = Kind("networking.k8s.io", "v1", "networkpolicies")
 LEASE = Kind("coordination.k8s.io", "v1", "leases")
 # For `apply`, by the `kind` of an object.
-APPLIED = {"Run": RUN, "ConfigMap": CONFIG_MAP, "Secret": SECRET, "Service": SERVICE, "Pod": POD}
+APPLIED = {
+    "Run": RUN,
+    "ConfigMap": CONFIG_MAP,
+    "Secret": SECRET,
+    "Event": EVENT,
+    "NetworkPolicy": NETWORK_POLICY,
+}

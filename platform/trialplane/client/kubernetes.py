@@ -9,17 +9,17 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from trialplane.client import changes as changing
-from trialplane.client import kinds, metadata, preflight, remote_log, results, standing, target
+from trialplane.client import kinds, metadata, preflight, remote_log, results, standing, target, waiting
 from trialplane.client.cluster import Cluster
 from trialplane.client.gateway import Gateway
 from trialplane.client.objects import Objects, Run, Submission
 from trialplane.client.standing import View
 from trialplane.client.target import Log, Observed, Place
-from trialplane.errors import InputError, Issue, RunDamaged, TargetError
+from trialplane.errors import InputError, Issue, LedgerLocked, RunDamaged, TargetError
 from trialplane.plan import raycluster, saving
 from trialplane.plan import run as runs
 from trialplane.plan.pack import Pack
@@ -29,8 +29,10 @@ from trialplane.spec.jobs import Job
 from trialplane.wire import cluster as names
 from trialplane.wire import rows
 from trialplane.wire.attempts import Attempt
-from trialplane.wire.records import Desired, RunStatus, TrialRow
+from trialplane.wire.records import Change, Desired, RunStatus, TrialRow
 from trialplane.wire.states import RunState
+
+_REMOVAL = 120.0  # seconds for the operator to remove the files of a deleted run
 
 
 class KubernetesTarget:
@@ -114,7 +116,7 @@ class KubernetesTarget:
 
     def describe(self, plan: Plan) -> dict[str, Any]:
         """See `Target`."""
-        things = runs.manifests(plan, self.cluster.namespace, time.time())
+        things = runs.manifests(plan, self.cluster.namespace, time.time(), self.objects.user)
         return {"apiVersion": "v1", "kind": "List", "items": things}
 
     def runs(self) -> list[str]:
@@ -164,6 +166,10 @@ class KubernetesTarget:
             self._known(run)
             raise TargetError(f"the gateway in {self.cluster.place} is too old for that; `helm upgrade` updates it")
         return found
+
+    def changes(self, run: str) -> list[Change]:
+        """See `Target`."""
+        return self.gateway.changes(run)
 
     def log(self, run: str, which: Log, follow: bool) -> Iterator[str]:
         """See `Target`."""
@@ -243,7 +249,38 @@ class KubernetesTarget:
         if view.is_active:
             raise target.active(run)
         self.objects.remove(run)
-        self.gateway.forget(run)
+        deadline = time.monotonic() + _REMOVAL
+        while late := self._unforgotten(run):
+            if time.monotonic() > deadline:
+                raise TargetError(late())
+            time.sleep(self.poll)
+
+    def _unforgotten(self, run: str) -> Callable[[], str] | None:
+        """Has the operator remove a run's files, and then its record; None once it has, else what says why it takes long."""
+        try:
+            return (lambda: self._unremoved(run)) if self.gateway.forget(run) else None
+        except (
+            LedgerLocked
+        ):  # one may begin just before its pod ends, and the database notices a lost one half a minute later
+            return lambda: (
+                f"the Run {run} in {self.cluster.place} is deleted, but its controller still works on it; `platform delete "
+                f"{run}` goes on once `kubectl --context {self.cluster.context} -n {self.cluster.namespace} get pods -l "
+                f"{names.RUN}={run}` shows none"
+            )
+
+    def _unremoved(self, run: str) -> str:
+        """Why a deleted run is still there."""
+        pods = self.cluster.list(kinds.POD, selector=f"{names.REMOVES}={run}")
+        where = f"kubectl --context {self.cluster.context} -n {self.cluster.namespace}"
+        text = f"{run} is deleted and no longer runs, but its files in {self.cluster.place} are not removed yet"
+        for pod in pods:
+            name, phase = pod["metadata"]["name"], (pod.get("status") or {}).get("phase")
+            if phase == "Failed":
+                why = f"{waiting.last_words(pod)}; `{where} logs {name}` has the rest"
+                return f"{text}: {why}. Another pod tries in a minute"
+            if phase != "Succeeded":
+                return f"{text}: the pod {name} is {phase}; `{where} describe pod {name}` shows why. It goes on by itself"
+        return f"{text}; is the operator running? `{self._operator}`"
 
     def _change(self, run: Run, **fields: Any) -> None:
         """Changes a Run's spec, and waits until the operator follows it.
@@ -258,7 +295,7 @@ class KubernetesTarget:
         while (found := self.objects.run(run.name)) is not None and not found.is_seen:
             if time.monotonic() > deadline:
                 raise TargetError(
-                    f"the change is written into the Run {run.name}, but the operator in {self.cluster.place} has not "
+                    f"the change is written into the Run {run.name} in {self.cluster.place}, but the operator has not "
                     f"followed it for {standing.PATIENCE:.0f} s: is it running? `{self._operator}`"
                 )
             time.sleep(self.poll / 5)
@@ -266,7 +303,7 @@ class KubernetesTarget:
     @property
     def _operator(self) -> str:
         """A command that shows whether the operator runs."""
-        where = f"kubectl --context {self.cluster.context} -n {self.cluster.namespace}"
+        where = f"kubectl --context {self.cluster.context} -n {self.objects.site.home}"
         return f"{where} get pods -l {names.ROLE}={names.OPERATOR}"
 
     def _former(self, run: str) -> InputError:
@@ -282,11 +319,12 @@ class KubernetesTarget:
 
     def _view(self, run: str) -> View | None:
         """What both sources have of a run; None when neither knows it."""
+        gateway = self.gateway  # which only the namespace of a team has
         thing = self.objects.run(run)
         asked = None if thing is None else thing.read.asked
         desired = Desired() if asked is None else Desired(asked.desired, asked.parallel)
         try:
-            found = self.gateway.status(run)
+            found = gateway.status(run)
         except TargetError as error:
             if thing is None:
                 if isinstance(error, RunDamaged):  # which is more specific

@@ -25,7 +25,7 @@ from trialplane.wire import attempts as reading
 from trialplane.wire import paths, records, rows
 from trialplane.wire.attempts import Attempt
 from trialplane.wire.paths import RunPaths
-from trialplane.wire.records import Desired, RunStatus, TrialRow
+from trialplane.wire.records import Change, Desired, RunStatus, TrialRow
 from trialplane.wire.states import RunState
 
 _COUNTED = "Removing that file repairs the run: its counts are in the ledger, only the used budget.time is lost."
@@ -176,6 +176,10 @@ class LocalTarget:
         alive = self.is_active(run)
         found = results.whole(files.ledger, run, alive, after)
         return found, alive or self.is_active(run)  # also if it started or ended meanwhile: attempts may still be running
+
+    def changes(self, run: str) -> list[Change]:
+        """See `Target`; the ledger of this machine has none, as signals need no name."""
+        return []
 
     @_of_run
     def log(self, run: str, which: Log, follow: bool) -> Iterator[str]:

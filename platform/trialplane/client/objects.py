@@ -5,6 +5,7 @@ What a run is made of, its pods among it, is made and removed by the operator, w
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -83,6 +84,19 @@ class Run:
         return float(given) if isinstance(given, (int, float)) else self.created
 
     @property
+    def owner(self) -> str:
+        """Whose it is, as the API server knows its users; "" for a Run of a former version."""
+        return self._annotation(names.OWNER)
+
+    @property
+    def changer(self) -> str:
+        """Who changed its spec last."""
+        return self._annotation(names.CHANGED_BY) or self.owner
+
+    def _annotation(self, name: str) -> str:
+        return str((self.thing["metadata"].get("annotations") or {}).get(name, ""))
+
+    @property
     def is_deleted(self) -> bool:
         """Whether it is being deleted."""
         return metadata.is_deleted(self.thing)
@@ -125,13 +139,44 @@ class Objects:
         """What the chart installed.
 
         Raises:
-            TargetError: it is not installed, or of another version.
+            TargetError: the namespace is no team's, or the chart of another version.
         """
-        found = self.cluster.read(kinds.CONFIG_MAP, names.SITE)
+        namespace, context = self.cluster.namespace, self.cluster.context
+        try:
+            found = self.cluster.read(kinds.CONFIG_MAP, names.SITE)
+        except TargetError as error:  # who may read nothing here may be in the wrong place
+            teams = self.teams()
+            if not teams or namespace in teams:
+                raise
+            raise TargetError(refusal.no_team(namespace, context, teams)) from error
         text = ((found or {}).get("data") or {}).get(names.SITE_KEY)
         if not text:
-            raise TargetError(refusal.no_site(self.cluster.namespace, self.cluster.context, self._sites()))
-        return Site.read(text, self.cluster.namespace)
+            installed = self.cluster.call("GET", f"/apis/{runs.API_VERSION}").status != 404
+            raise TargetError(refusal.no_team(namespace, context, self.teams(), installed=installed))
+        return Site.read(text, namespace)
+
+    def teams(self) -> list[str]:
+        """Namespaces of teams, as far as this user may see them: by what the chart made in each, or by their own label."""
+        try:
+            found = self.cluster.list(kinds.CONFIG_MAP, fields=f"metadata.name={names.SITE}", everywhere=True)
+            return sorted(one["metadata"]["namespace"] for one in found if names.SITE_KEY in (one.get("data") or {}))
+        except TargetError:
+            with contextlib.suppress(TargetError):
+                return sorted(one["metadata"]["name"] for one in self.cluster.list(kinds.NAMESPACE, selector=names.CONTROL))
+        return []
+
+    @functools.cached_property
+    def user(self) -> str:
+        """As whom the API server knows who asks.
+
+        Raises:
+            TargetError: it does not say.
+        """
+        kind = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+        answer = self.cluster.call("POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", body=kind)
+        if not answer.ok:
+            raise self.cluster.refused(answer, "create", "selfsubjectreviews.authentication.k8s.io")
+        return str(answer.json()["status"]["userInfo"]["username"])
 
     def runs(self) -> list[Run]:
         """All Runs."""
@@ -154,7 +199,7 @@ class Objects:
         Raises:
             RunExists: the name is taken, by a concurrent submission or by an object of no run.
         """
-        thing, *code = runs.manifests(plan, self.cluster.namespace, submitted)
+        thing, *code = runs.manifests(plan, self.cluster.namespace, submitted, self.user)
         thing["spec"] |= {"state": runs.word(state), **({"resumes": resumes} if resumes else {})}
         made = self.cluster.apply(thing, _manager(thing), force=False)
         uid = self._same(plan) if made is None else str(made.thing["metadata"]["uid"])
@@ -166,7 +211,7 @@ class Objects:
             raise
 
     def change(self, run: Run, **fields: Any) -> None:
-        """Sets these fields of a Run's spec; None removes one.
+        """Sets these fields of a Run's spec; None removes one. The Run then names this user as who changed it.
 
         Raises:
             TargetError: the spec was changed since it was read.
@@ -180,6 +225,11 @@ class Objects:
                 patch.append({"op": "add", "path": f"/spec/{name}", "value": value})
             elif name in there:
                 patch.append({"op": "remove", "path": f"/spec/{name}"})
+        if run.changer != self.user:
+            if not run.thing["metadata"].get("annotations"):
+                patch.append({"op": "add", "path": "/metadata/annotations", "value": {}})
+            place = names.CHANGED_BY.replace("/", "~1")
+            patch.append({"op": "add", "path": f"/metadata/annotations/{place}", "value": self.user})
         self.cluster.patch(kinds.RUN, run.name, patch)
 
     def remove(self, name: str) -> None:
@@ -239,14 +289,6 @@ class Objects:
             if not pod["metadata"].get("deletionTimestamp")
             and pod["metadata"]["labels"].get(names.GROUP_LABEL) == names.group(role)
         ]
-
-    def _sites(self) -> list[str]:
-        """Namespaces with the chart that this user may list; few users may list all."""
-        try:
-            found = self.cluster.list(kinds.CONFIG_MAP, fields=f"metadata.name={names.SITE}", everywhere=True)
-        except TargetError:
-            return []
-        return sorted(one["metadata"]["namespace"] for one in found if names.SITE_KEY in (one.get("data") or {}))
 
     def _same(self, plan: Plan) -> str:
         """The uid of the existing Run, if that is of the same job and code.

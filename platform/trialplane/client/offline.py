@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -31,6 +31,9 @@ class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
 
 
+_P = TypeVar("_P", bound=_Part)
+
+
 class _Claim(_Part):
     enabled: bool = False
     existingClaim: str = ""
@@ -42,11 +45,31 @@ class _Checkpoints(_Claim):
     grace: values.Duration = 120.0
 
 
+class _Team(_Part):
+    """What is laid over the others for one team."""
+
+    namespace: str
+    data: _Claim = _Claim()
+    checkpoints: _Checkpoints = _Checkpoints()
+
+
 class _Values(_Part):
     """The values that are read; the defaults are the chart's."""
 
     data: _Claim = _Claim()
     checkpoints: _Checkpoints = _Checkpoints()
+    teams: list[_Team] = []
+
+    def of(self, namespace: str) -> tuple[_Claim, _Checkpoints]:
+        """What a namespace's team has of data and checkpoints."""
+        for team in self.teams:
+            if team.namespace == namespace:
+                return _over(self.data, team.data), _over(self.checkpoints, team.checkpoints)
+        return self.data, self.checkpoints
+
+
+def _over(values: _P, more: _P) -> _P:
+    return values.model_copy(update=more.model_dump(exclude_unset=True))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,10 +88,11 @@ class Offline:
 
     @classmethod
     def read(cls, file: Path, namespace: str) -> Offline:
-        """Of a file of values.
+        """Of a file of values, as they are for the team of a namespace.
 
         Raises:
-            SpecError: it cannot be read, or a value that is needed is of the wrong type; holds all issues.
+            SpecError: it cannot be read, a value that is needed is of the wrong type, or it lists teams and this is none of
+                theirs; holds all issues.
         """
         found = document.read(file, f"--values {file}")
         try:
@@ -78,11 +102,13 @@ class Offline:
             raise SpecError(
                 [Issue(place, text, found.source, found.lines.get(place, 0)) for place, text in places]
             ) from error
-        saves = given.checkpoints
+        teams = [team.namespace for team in given.teams]
+        if namespace and teams and namespace not in teams:
+            text = f"no team has the namespace {namespace}; choose one with --namespace: {', '.join(teams)}"
+            raise SpecError([Issue(("teams",), text, found.source, found.lines.get(("teams",), 0))])
+        data, saves = given.of(namespace)
         claim = saves.existingClaim or "checkpoints" if saves.enabled else ""
-        return cls(
-            given.data.enabled, Checkpoints(claim=claim, url=saves.url, secret=saves.secret, grace=saves.grace), namespace
-        )
+        return cls(data.enabled, Checkpoints(claim=claim, url=saves.url, secret=saves.secret, grace=saves.grace), namespace)
 
     def check(self, job: Job | None) -> tuple[list[Issue], list[str]]:
         """As `Target.check`, as far as the values decide it; what is not checked is a warning."""

@@ -13,7 +13,7 @@ from typing import Any
 from trialplane import errors
 from trialplane.errors import InputError, TargetError, TrialplaneError
 
-INSTALL = "helm install trialplane charts/platform"
+INSTALL = "helm install platform charts/platform --namespace trialplane --create-namespace"
 _RUNS = "runs.trialplane.io"
 _RAY = "rayclusters.ray.io"
 # All that an API server says of a JSON patch whose test failed.
@@ -109,12 +109,25 @@ def unreachable(error: Exception, host: str, context: str) -> str:
     )
 
 
-def no_site(namespace: str, context: str, known: Sequence[str] = ()) -> str:
-    """The message for a namespace in which the chart is not installed; `known` are those in which it is."""
-    where = f" (it is in {', '.join(known)})" if known else ""
+def no_team(namespace: str, context: str, known: Sequence[str] = (), *, installed: bool = True) -> str:
+    """The message for a namespace that is no team's.
+
+    Args:
+        namespace: the one.
+        context: of the kubeconfig.
+        known: those that are, as far as they may be seen.
+        installed: whether the platform may be there; whoever sees no team of it may not be allowed to.
+    """
+    seen = f" ({', '.join(known)})" if known else ""
+    text = (
+        f"namespace {namespace} of {context} is not that of a team, and runs are in those; choose your team's with "
+        f"--namespace{seen}, or have an administrator add `- namespace: {namespace}` to `teams` in the chart's values and "
+        "run `helm upgrade`"
+    )
     return (
-        f"the platform is not installed in namespace {namespace} of {context}; choose the namespace where it is{where} with "
-        f"--namespace, or install it there: `{INSTALL} --kube-context {context} --namespace {namespace} --create-namespace`"
+        text
+        if known or installed
+        else f"{text}, or install the platform: `{INSTALL} --set 'teams[0].namespace={namespace}'`"
     )
 
 
@@ -126,11 +139,11 @@ def no_context(context: str, known: Sequence[str], files: str) -> str:
 def _forbidden(message: str, verb: str, what: str, namespace: str, context: str) -> str:
     who = _WHO.search(message)
     name = who.group(1) if who else "you"
-    kubectl = f"kubectl --context {context} -n {namespace}"
-    return (
-        f"{name} may not {verb} {what} in namespace {namespace} of {context}; whoever installed the platform there can "
-        f"grant it: `{kubectl} create rolebinding NAME --role=trialplane-user --user={name}`"
+    text = (
+        f"{name} may not {verb} {what} in namespace {namespace} of {context}; whoever installed the platform grants it by "
+        f"adding {name} to `users` of your team in the chart's values, and `helm upgrade`"
     )
+    return text if what == "services/proxy" else f"{text}. If it is not your team's, choose that with --namespace"
 
 
 def _status(data: bytes) -> dict[str, Any]:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import optuna
     import pandas
 
-    from trialplane.client.events import Event
+    from trialplane.client.events import Event, Moment
 
 _PATIENCE = 60.0
 _GRACE = 300.0  # usually more than a chart's grace period
@@ -157,6 +157,16 @@ class RunHandle:
         from trialplane.client import events  # asyncio, 20 ms
 
         return events.follow(self.target, self.name)
+
+    def history(self) -> list[Moment]:
+        """What has happened so far, in the order of time, and on a cluster who changed what the run is to be.
+
+        Raises:
+            RunNotFound: it does not exist.
+        """
+        from trialplane.client import events  # asyncio, 20 ms
+
+        return events.history(self.target, self.name)
 
     def logs(
         self, trial: int | None = None, attempt: int | None = None, *, follow: bool = False, worker: int | None = None

@@ -26,6 +26,7 @@ from trialplane.client.offline import Offline
 from trialplane.client.run import RunHandle, Submitted
 from trialplane.client.target import Target
 from trialplane.errors import InputError, Issue, RunNotFound, SpecError
+from trialplane.plan import pack as packing
 from trialplane.plan import plan as planning
 from trialplane.plan.plan import Plan, Provenance
 from trialplane.spec import inputs, load, requirements
@@ -140,6 +141,7 @@ class Platform:
             away = given.offline is not None or self.target.remote
             found += inputs.check_inputs(resolved, folder, cluster.DATA if away else "", away=away)
             needed = requirements.of(resolved, folder, requirements.prefix(folder))
+            found += packing.left_out(folder, (name for name, _ in needed.files))
             notes += [str(one) for one in needed.unchecked]
             if not away:  # the image of the trial pods is known to a trial pod only, whose slot looks before the first trial
                 found += requirements.unmet(needed)

@@ -76,12 +76,17 @@ class View:
 
 
 def status(view: View, operator: str) -> RunStatus:
-    """One status from both sources.
+    """One status from both sources, with the owner, whom the Run names.
 
     Args:
         view: of the run.
         operator: command that shows whether the operator runs.
     """
+    made = _status(view, operator)
+    return made if view.run is None else dataclasses.replace(made, owner=view.run.owner)
+
+
+def _status(view: View, operator: str) -> RunStatus:
     run, recorded = view.run, view.status
     if run is None:
         if recorded is None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from trialplane import errors
 from trialplane.errors import InputError, Issue, RunNotFound
 from trialplane.wire.attempts import Attempt
-from trialplane.wire.records import Desired, RunStatus, TrialRow
+from trialplane.wire.records import Change, Desired, RunStatus, TrialRow
 from trialplane.wire.states import RunState
 
 if TYPE_CHECKING:  # pydantic costs `platform status --help` a tenth of a second
@@ -142,6 +142,9 @@ class Target(Protocol):
 
         The second is whether a controller worked on the run at any moment of that: without one no attempt runs.
         """
+
+    def changes(self, run: str) -> list[Change]:
+        """Who changed what of what the run is to be, in the order of the changes; empty where nobody records it."""
 
     def log(self, run: str, which: Log, follow: bool) -> Iterator[str]:
         """Lines of a log, with line ends.

@@ -40,6 +40,8 @@ _NO_VOLUME = frozenset({"FailedMount", "FailedAttachVolume", "FailedMapVolume"})
 # The scheduler's remarks about resource claims and preemption, which are of no use here.
 _TAIL = re.compile(r"\.? *(?:not found|no new claims to deallocate)?[ ,.]*(?:preemption:.*)?$", re.DOTALL)
 _WANT = re.compile(r"Insufficient ([\w./-]+)")
+# Of who took a run's place: identifiers that no command takes.
+_KUEUE_IDS = re.compile(r" \(UID: [^)]*\)|; preempt\w+ path: [^;]*")
 _LONGEST = 400  # characters of a container's last message, which may be the end of its log
 
 
@@ -118,7 +120,7 @@ def blocked(pod: Thing, events: Iterable[Thing] = ()) -> Wait | None:
         return Wait(f"has a controller that {found.text}; `platform logs {run} --controller` shows its log", found.stuck)
     if status.get("phase") == "Pending":
         return _starting(mine)
-    return None
+    return _cut_off(pod)
 
 
 def _pods(run: str, ray_cluster: Thing, pods: Sequence[Thing], events: Sequence[Thing]) -> str:
@@ -184,8 +186,17 @@ def _queued(run: str, workload: Thing | None) -> str:
     queue = (workload.get("spec") or {}).get("queueName", "")
     evicted = conditions.get("Evicted") or {}
     reserved = conditions.get("QuotaReserved") or conditions.get("Admitted") or {}
-    condition = evicted if evicted.get("status") == "True" and reserved.get("status") != "True" else reserved
-    return _joined(f"Kueue has not admitted it to the queue {queue}", condition.get("message"))
+    if evicted.get("status") == "True" and reserved.get("status") != "True":
+        is_preempted = evicted.get("reason") == "Preempted"
+        did = f"gave its place in the queue {queue} away" if is_preempted else f"took it out of the queue {queue}"
+        message = _KUEUE_IDS.sub("", str(evicted.get("message", "")))
+        then = "starts it again when it is admitted anew"
+        if evicted.get("reason") == "Deactivated":
+            then = "nobody starts it again until an administrator activates its workload (spec.active: true)"
+        return _joined(f"Kueue {did}, and {then}", message)
+    said = _joined(f"Kueue has not admitted it to the queue {queue}", reserved.get("message"))
+    cure = "; `kubectl get localqueues` shows those there are" if reserved.get("reason") == "Inadmissible" else ""
+    return said + cure
 
 
 def _unscheduled(pod: Thing) -> Wait | None:
@@ -203,6 +214,15 @@ def _unscheduled(pod: Thing) -> Wait | None:
             return Wait(f"fits no node, for lack of {amounts} ({message})", True)
         return Wait(f"fits no node ({message})" if message else "fits no node", True)
     return None
+
+
+def _cut_off(pod: Thing) -> Wait | None:
+    """Whether Kubernetes has lost a pod's node: it then says that the pod is not ready, though its containers last were."""
+    conditions = {one["type"]: one.get("status") for one in (pod.get("status") or {}).get("conditions") or []}
+    if (conditions.get("ContainersReady"), conditions.get("Ready")) != ("True", "False"):
+        return None
+    node = (pod.get("spec") or {}).get("nodeName", "")
+    return Wait(f"is on the node {node}, which does not answer; `kubectl describe node {node}` says since when", True)
 
 
 def _container(container: Thing) -> Wait | None:
@@ -229,6 +249,14 @@ def _container(container: Thing) -> Wait | None:
 def _has_run(container: Thing) -> bool:
     """Whether a container has a log: it has ended at least once."""
     return any((container.get(state) or {}).get("terminated") for state in ("state", "lastState"))
+
+
+def last_words(pod: Thing) -> str:
+    """What the containers of a pod that failed wrote last, in one line; or why it was ended."""
+    status = pod.get("status") or {}
+    ended = [(one.get("state") or {}).get("terminated") or {} for one in status.get("containerStatuses") or []]
+    found = [*(one.get("message") for one in ended), status.get("message"), status.get("reason")]
+    return _end_of(next((str(text) for text in found if text), "without a reason"))
 
 
 def _end_of(message: str) -> str:

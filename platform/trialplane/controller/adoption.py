@@ -1,10 +1,11 @@
-"""Copies what a trial logged into an MLflow store of its own, because MLflow was away or requires a password."""
+"""Copies what a trial logged into an MLflow store of its own, because MLflow was away."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import sqlite3
+import urllib.parse
 from collections.abc import MutableMapping
 from pathlib import Path
 
@@ -81,8 +82,7 @@ def read(store: Path) -> list[Adopted]:
         own.add_tags({key: value for key, value in run.data.tags.items() if not key.startswith("mlflow.")})
         for name in run.data.metrics:
             own.metrics += client.get_metric_history(run_id, name)
-        for item in client.list_artifacts(run_id):
-            own.artifacts += _files(Path(client.download_artifacts(run_id, item.path)))
+        own.artifacts += _artifacts(store, run.info.artifact_uri)
         if above[run_id] in runs:
             own.add_tags({_NAME: run.data.tags.get(_NAME, "")})
             own.status = run.info.status if run.info.status in ENDED else "KILLED"
@@ -91,10 +91,19 @@ def read(store: Path) -> list[Adopted]:
     return sorted(found, key=lambda one: _depth(one.run_id, above))
 
 
-def _files(place: Path) -> list[Artifact]:
-    """A file, or the files of a folder one by one, as MLflow may refuse a single one."""
-    files = sorted(file for file in place.rglob("*") if file.is_file()) if place.is_dir() else [place]
-    folders = [file.parent.relative_to(place.parent).as_posix() for file in files]
+def _artifacts(store: Path, uri: str) -> list[Artifact]:
+    """The files of a run one by one, as MLflow may refuse a single one.
+
+    The URI, and the links among the files, are the trial's: whatever they name outside of the store's own folder, a file of
+    this process or another host, is left out.
+    """
+    home, parts = store.with_suffix(".artifacts").resolve(), urllib.parse.urlsplit(uri)
+    place = Path(urllib.parse.unquote(parts.path))
+    if (parts.scheme, parts.netloc) != ("file", "") or not place.resolve().is_relative_to(home):
+        write_log(f"what a trial logged as artifacts at {uri:.200} is left out of MLflow: it is not beside {store}")
+        return []
+    files = [file for file in sorted(place.rglob("*")) if file.is_file() and file.resolve().is_relative_to(home)]
+    folders = [file.parent.relative_to(place).as_posix() for file in files]
     return [Artifact("" if folder == "." else folder, str(file)) for folder, file in zip(folders, files, strict=True)]
 
 

@@ -19,9 +19,8 @@ from trialplane import errors
 from trialplane.controller.batch import Artifact, describe, is_refusal, write_log
 from trialplane.controller.journal import Journal
 from trialplane.policies import transport
-from trialplane.wire import labels, records
+from trialplane.wire import labels, logs, records
 
-MAX_LOG = 1 << 20  # bytes of a log that are kept; of a longer log its end is kept
 TRIES = 20  # consecutive failures after which all waiting files are given up: 8 minutes with these pauses
 MAX_PAUSE = 30.0  # seconds between two attempts
 
@@ -159,7 +158,7 @@ class Artifacts:
                     self._client.log_artifact(run_id, str(made), artifact.folder)
                     made.unlink()
                 file.unlink()
-        elif artifact.kind == "log" and file.stat().st_size > MAX_LOG:
+        elif artifact.kind == "log" and file.stat().st_size > logs.KEPT:
             self._send_end(run_id, artifact.folder, file)
         else:
             self._client.log_artifact(run_id, str(file), artifact.folder or None)
@@ -169,8 +168,8 @@ class Artifacts:
         with tempfile.TemporaryDirectory(dir=file.parent) as scratch:
             end = Path(scratch) / file.name
             with file.open("rb") as whole:
-                whole.seek(-MAX_LOG, os.SEEK_END)
-                end.write_bytes(b"[trialplane: the beginning of this log is left out]\n" + whole.read())
+                left_out = whole.seek(-logs.KEPT, os.SEEK_END)
+                end.write_bytes(logs.notice(left_out) + whole.read(logs.KEPT))
             self._client.log_artifact(run_id, str(end), folder)
 
 

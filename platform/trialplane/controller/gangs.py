@@ -126,6 +126,10 @@ class GangPool:
         """As of `SlotPool`: all slots reach the place of the checkpoints."""
         return self._pool.remove(trials)
 
+    def send_files(self, message: messages.SendFiles) -> Any:
+        """As of `SlotPool`, for the same reason."""
+        return self._pool.send_files(message)
+
     def answer(self, slot: int, prune: bool = False, suggested: messages.Suggested | None = None) -> None:
         """Answers the last event of a gang, unless its node has ended; a trial of several nodes asks for no parameters."""
         assert suggested is None, "an objective of Optuna runs in one process"

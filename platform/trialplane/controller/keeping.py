@@ -56,6 +56,11 @@ class Keeping:
         self._best = [one for one in best if one.state is TrialState.COMPLETE and one.feasible][: self._most]
         self._unwanted |= {one.trial for one in best} - {one.trial for one in self._best}
 
+    @property
+    def best(self) -> tuple[TrialRow, ...]:
+        """The trials whose checkpoints stay, from the best on."""
+        return tuple(self._best)
+
     def remove(self) -> None:
         """Has a slot remove what is to go, if one is ready and none does already."""
         if self._removal is not None:

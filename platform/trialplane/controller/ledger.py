@@ -1,7 +1,7 @@
 """The ledger: takes trials from Optuna's `ask` and reports their ends by `tell`, each logical trial once.
 
 The study exists twice: in memory (`History`), where samplers and pruners work without delay, and in the database
-(`Storage`), where a trial with its parameters is written before it starts and its end before the next decision. On opening,
+(`Store`), where a trial with its parameters is written before it starts and its end before the next decision. On opening,
 memory is filled from the database, and attempts that were running are recorded as lost and retried.
 
 Logical trials are numbered 0 to `trials` - 1. Each attempt at one is a row in the database; a retry has the same parameters
@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import gc
+import logging
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -32,13 +33,17 @@ from trialplane.controller import history, samplers, suggesting
 from trialplane.controller.counts import BestReports, Counts, Repeats
 from trialplane.controller.patience import Patience
 from trialplane.controller.pruning import Pruning
-from trialplane.controller.store.study import Storage
+from trialplane.controller.store import Store, remote, study
 from trialplane.spec.jobs import Job
 from trialplane.wire import labels, messages, progress, records, rows
 from trialplane.wire.attempts import Attempt
 from trialplane.wire.records import Desired, RunStatus, TrialOutcome, TrialRequest, TrialRow
 from trialplane.wire.states import FailureClass
 from trialplane.wire.states import TrialState as State
+
+log = logging.getLogger(__name__)
+
+_LONGEST_REASON = 1000  # characters of a status that was refused
 
 
 @dataclasses.dataclass
@@ -62,7 +67,7 @@ class Ledger:
     """One study, opened by this controller alone; `pruning` is its pruner.
 
     Args:
-        url: of the database.
+        url: of the database, or of the gateway, with the run's token: `http://:TOKEN@HOST:PORT`.
         job: the resolved job.
         run: name of the run, which names the study.
         code: folder of the job's code, for spaces and options given as functions.
@@ -71,7 +76,7 @@ class Ledger:
         left_at: the last known step of a training, where the database does not hold the run's status.
 
     Raises:
-        LedgerError: see `store.study.Storage`.
+        LedgerError: see `store.study.Storage` and `store.remote.Storage`.
     """
 
     def __init__(
@@ -92,8 +97,9 @@ class Ledger:
         self.counts = Counts(keeps_checkpoints=job.keeps_checkpoints)
         self.newest: dict[int, TrialRow] = {}
         self.best: TrialRow | None = None
-        self.worked = 0.0  # seconds, from the last status of the run in the database
+        self.status: RunStatus | None = None  # the run's last one in the database
         self._left_at = left_at
+        self._refusal = ""  # of the last status that was refused, which is logged once
         self._code = samplers.JobCode(code)
         self._patiently = patience or Patience()
         self._next = 0  # logical number of the next new trial
@@ -108,9 +114,7 @@ class Ledger:
         self._memory = history.History(directions)
         self.pruning = Pruning(job, self._memory, self._code)
         self._study = self._memory_study(directions)
-        directed = tuple(objective.direction for objective in job.objectives)
-        seconds, give_up = self._patiently.lock_seconds, self._patiently.give_up
-        self._storage = Storage(url, run, directed, lock, lock_patience=seconds, give_up=give_up)
+        self._storage = self._opened(url, lock)
         try:
             self._saved_attributes: dict[str, Any] = {}
             self._load()
@@ -258,6 +262,25 @@ class Ledger:
             with contextlib.suppress(errors.LedgerUnavailable):
                 self._storage.describe(attributes)
 
+    def record_status(self, status: RunStatus, *, patient: bool = True) -> None:
+        """Writes the run's status; of one that is refused, what no trial's code has made.
+
+        A status that ended the run would end each controller that goes on with it the same way.
+
+        Args:
+            status: of the run.
+            patient: as of `describe`.
+        """
+        for shown in (status, _bare(status)):
+            try:
+                self.describe({labels.LEDGER_STATUS: records.to_dict(shown)}, patient=patient)
+            except errors.LedgerRefused as error:
+                if str(error) != self._refusal:
+                    log.warning("the run's status is not recorded as it is, and the run goes on: %s", error)
+                self._refusal = str(error)
+            else:
+                return
+
     def desired(self) -> Desired:
         """The desired state of the run, as written by the gateway; raises LedgerUnavailable when the database is away."""
         return records.from_dict(Desired, self._storage.described(labels.LEDGER_DESIRED) or {})
@@ -340,9 +363,17 @@ class Ledger:
     def _show(self, row: TrialRow) -> None:
         self.newest[row.trial] = row
         if row.state is State.COMPLETE and row.feasible:
+            row = rows.brief(row)
             self.best = rows.best(self.job, [row] if self.best is None else [self.best, row])
 
     # Memory and database
+
+    def _opened(self, url: str, lock: Path) -> Store:
+        directions = tuple(objective.direction for objective in self.job.objectives)
+        seconds, give_up = self._patiently.lock_seconds, self._patiently.give_up
+        if url.startswith(remote.SCHEME):
+            return remote.Storage(url, self.run, directions, lock_patience=seconds, give_up=give_up)
+        return study.Storage(url, self.run, directions, lock, lock_patience=seconds, give_up=give_up)
 
     def _memory_study(self, directions: list[StudyDirection]) -> _Study:
         self._study_id = self._memory.create_new_study(directions, self.run)
@@ -433,7 +464,7 @@ class Ledger:
                 f"the status of the study {self.run} in its ledger cannot be read ({error}); resume it with the version of "
                 f"trialplane that wrote it, or delete it: `platform delete {self.run}`"
             ) from error
-        self.worked = status.worked
+        self.status = status
         step = progress.step_of(status.progress)
         self._left_at = self._left_at if step is None else step
 
@@ -451,3 +482,10 @@ class Ledger:
                 step=self._left_at,
             )
         )
+
+
+def _bare(status: RunStatus) -> RunStatus:
+    """A status without what a trial's code can make large."""
+    reason = errors.shortened(status.reason, _LONGEST_REASON)
+    progress = type(status.progress)()
+    return dataclasses.replace(status, reason=reason, best=None, recorder="", warnings=(), progress=progress)

@@ -12,6 +12,7 @@ import logging
 import statistics
 import time
 
+from trialplane import errors
 from trialplane.controller import arrival, endings
 from trialplane.controller.desired import DesiredState
 from trialplane.controller.endings import Ending
@@ -29,6 +30,9 @@ from trialplane.wire.states import FailureClass, RunState
 log = logging.getLogger(__name__)
 
 WAIT = 0.25  # seconds; how soon the loop handles a signal when no slot has an event
+_LONGEST_REMARK = 1000  # characters of what a trial says, which its code may make of any length
+_LONGEST_MESSAGE = 10_000  # the same of why it ended
+_MOST_WARNINGS = 100  # in the status, which is written often
 
 
 class Controller:
@@ -88,7 +92,9 @@ class Controller:
                 self._end_all(self._ending)  # in each iteration, as a process that is just starting takes no message yet
             self._resize()
             if not self._ledger.counts.running and (self._ending or self._ledger.is_done):
-                return self._end()
+                ending = self._end()
+                self._send_files(ending)
+                return ending
             for event in self._workload.events(WAIT):
                 if isinstance(event, SlotReady):
                     self._since = self._since or time.monotonic()
@@ -112,7 +118,10 @@ class Controller:
         return tuple(self._warnings)
 
     def _warn(self, text: str) -> None:
-        """Adds and logs a warning, once."""
+        """Adds and logs a warning, once; of very many the rest is left out, as nothing knows which of it was logged."""
+        text = errors.shortened(text, _LONGEST_REMARK)
+        if len(self._warnings) >= _MOST_WARNINGS:
+            text = "there are more warnings, which are left out"
         if text not in self._warnings:
             self._warnings[text] = None
             log.warning("%s", text)
@@ -139,10 +148,11 @@ class Controller:
     def _id_patience(self) -> float:
         """Seconds worth waiting for the id of a trial's MLflow run before the trial starts.
 
-        A job uses MLflow if it has imported it or one of its trials has logged to it. Any other job may still import it
-        while it runs, and then logs into a store of its own; for it the wait may cost at most a fiftieth of a trial.
+        A job uses MLflow if it has imported it or one of its trials has logged to it, or if files of its trials are sent
+        there. Any other job may still import it while it runs, and then logs into a store of its own; for it the wait may
+        cost at most a fiftieth of a trial.
         """
-        if self._logs_itself or not self._durations:
+        if self._logs_itself or not self._durations or self._workload.keeps_files:
             return ID_WAIT
         return 0.02 * statistics.median(self._durations)
 
@@ -176,7 +186,8 @@ class Controller:
         self._logs_itself = self._logs_itself or self._run.trial_store(number).exists()
         # In the ledger, so that a controller without this one's disk finds the attempt's run in MLflow.
         step, run_id = self._recorder.last_step(number), event.request.env.get(env.MLFLOW_RUN_ID, "")
-        ended = self._ledger.tell(dataclasses.replace(self._as_stopped(outcome), step=step, mlflow=run_id))
+        outcome = _bounded(self._as_stopped(outcome))
+        ended = self._ledger.tell(dataclasses.replace(outcome, step=step, mlflow=run_id))
         assert ended is not None
         self._is_dry = False
         self._recorder.ended(request, ended, arrays)
@@ -242,6 +253,20 @@ class Controller:
             return self._workload.finished()  # also when the last trial completed within its grace period
         return self._ending
 
+    def _send_files(self, ending: Ending) -> None:
+        """Has files that the job keeps sent to MLflow, but for a run that is to go on."""
+        if ending.state is not RunState.PAUSED:
+
+            def show(text: str) -> None:
+                self._recorder.tick()
+                self.show(RunState.RUNNING, text)
+
+            def goes_on() -> bool:
+                return not ending.by_user and self._desired.ending() is None
+
+            for remark in self._workload.send_files(goes_on, show):
+                self._warn(remark)
+
     # Showing
 
     def _status(self, state: RunState, reason: str) -> RunStatus:
@@ -265,3 +290,14 @@ class Controller:
             recorder=self._recorder.trouble,
             warnings=self.warnings,
         )
+
+
+def _bounded(outcome: TrialOutcome) -> TrialOutcome:
+    """The outcome with bounded texts, as they get into warnings and into the reason for which a run ends."""
+    return dataclasses.replace(
+        outcome,
+        message=errors.shortened(outcome.message, _LONGEST_MESSAGE),
+        place=errors.shortened(outcome.place, _LONGEST_REMARK),
+        advice=errors.shortened(outcome.advice, _LONGEST_REMARK),
+        remark=errors.shortened(outcome.remark, _LONGEST_REMARK),
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -10,6 +11,8 @@ from trialplane import errors
 from trialplane.controller.store.locking import LOCK_PATIENCE
 
 T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 _LONGEST_PAUSE = 5.0  # seconds between tries
 
@@ -52,11 +55,16 @@ class Patience:
             except errors.LedgerUnavailable as error:
                 if self.give_up() or time.monotonic() + pause > deadline:
                     raise
+                if not self.waiting:
+                    log.warning(
+                        "waiting for the ledger, %.0f s at most, and starting nothing meanwhile: %s", self._seconds, error
+                    )
                 self.waiting = True
                 self._on_wait(str(error))
                 time.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
         if self.waiting:
             self.waiting = False
+            log.info("the ledger answers again")
             self._on_wait("")
         return done

@@ -69,41 +69,54 @@ def connect(roles: Sequence[Role], store: Callable[[int], int]) -> None:
         )
 
 
-def join(address: str, give_up: Callable[[], bool]) -> bool:
+def join(address: str, give_up: Callable[[], bool], on_trouble: Callable[[str], None] = lambda _: None) -> bool:
     """Joins the Ray of a cluster, whose pods provide the slots, as soon as its head answers.
 
-    The head is a container beside this one and starts after it. Ray itself would spend 40 s on each try without a head.
+    The head is a container beside this one and starts after it. Ray itself would spend 40 s on each try without a head. No
+    error ends the wait: whatever is wrong with Ray is no end of the run, and the next try may be at another head.
 
     Args:
         address: host:port of the head.
         give_up: polled while there is no head; True ends the wait.
+        on_trouble: told once why a head that takes connections cannot be joined.
 
     Returns:
         Whether it was joined.
     """
     trouble = ""
     while not give_up():
+        answers = False
         try:
             _reach(address)
+            answers = True
             ray.init(address=address, log_to_driver=False, configure_logging=False)
             return True
-        except Exception as error:  # while the head has no raylet Ray raises several
-            if not isinstance(error, (OSError, RuntimeError)) and not _was_slow(error):
-                raise
+        except Exception as error:  # noqa: BLE001  Ray has no class of its own for any of them
             ray.shutdown()
             if trouble != (trouble := errors.first_line(error)):
                 log.info("the Ray at %s does not answer yet: %s", address, trouble)
+                if answers:
+                    on_trouble(trouble)
             time.sleep(HEAD_PAUSE)
     return False
 
 
-def is_head_lost(address: str) -> bool:
-    """Whether nothing answers any more at the address that was joined."""
-    try:
-        _reach(address)
-    except OSError:
-        return True
-    return False
+def is_head_lost(address: str, patience: float = 0.0) -> bool:
+    """Whether nothing answers any more at the address that was joined.
+
+    Args:
+        address: host:port of the head.
+        patience: seconds in which it may still go away: it ends a moment after its raylet, whose end is seen first here.
+    """
+    until = time.monotonic() + patience
+    while True:
+        try:
+            _reach(address)
+        except OSError:
+            return True
+        if time.monotonic() >= until:
+            return False
+        time.sleep(HEAD_PAUSE)
 
 
 def _reach(address: str) -> None:

@@ -48,12 +48,12 @@ class Recorder:
         spares: the most runs to have ready for trials that start in quick succession; at least twice the slots.
         keeps_folder: whether the run's folder outlives this controller. In a pod it may not: then a former controller's
             records are looked up in MLflow, which keeps all logs.
-        trials_log: whether trials log directly into their MLflow runs while it answers; otherwise into stores of their own.
+        token: that MLflow asks for, as the gateway does; "" for none.
     """
 
-    def __init__(self, run: RunPaths, uri: str, spares: int, *, keeps_folder: bool = True, trials_log: bool = True) -> None:
+    def __init__(self, run: RunPaths, uri: str, spares: int, *, keeps_folder: bool = True, token: str = "") -> None:
         self._run = run
-        self._trials_log = trials_log
+        self._token = token
         self._uri = uri
         self._keeps_folder = keeps_folder
         run.spool.mkdir(parents=True, exist_ok=True)
@@ -115,7 +115,7 @@ class Recorder:
             run_id: of its run in MLflow; None while MLflow is away or slow. Then they go into a store of the attempt's own,
                 which is copied to MLflow later; a slot that shares no folder with the controller uses a store on its side.
         """
-        if run_id is not None and self._trials_log:
+        if run_id is not None:
             return {env.MLFLOW_RUN_ID: run_id}
         return env.own_mlflow(self._run.trial_store(number))
 
@@ -311,6 +311,7 @@ class Recorder:
             "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
             "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
             env.MLFLOW_TRACKING_URI: self._uri,  # not an argument, which other users can read: it may hold a password
+            **({env.MLFLOW_TOKEN: self._token} if self._token else {}),
         }
         command = [sys.executable, "-m", "trialplane.controller.mlflow_writer", str(self._run.root)]
         with self._run.controller_log.open("ab") as log:

@@ -5,19 +5,16 @@ Turns every ending, errors included, into the run's last status and an exit code
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import dataclasses
 import errno
 import functools
-import json
 import logging
 import shutil
 import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from pydantic import ValidationError
 
@@ -32,10 +29,10 @@ from trialplane.controller.recorder import Recorder, unavailable
 from trialplane.controller.setting import Setting
 from trialplane.controller.status import StatusBoard, write_status
 from trialplane.controller.workloads.workload import Workload
-from trialplane.plan import pack, sizes
+from trialplane.plan import sizes
 from trialplane.spec import jobs
 from trialplane.spec.jobs import Job, Role, Study
-from trialplane.wire import env, labels, paths, progress, records
+from trialplane.wire import env, labels, paths, progress
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import RunStatus, SlotConfig
 from trialplane.wire.states import RunState
@@ -44,7 +41,17 @@ log = logging.getLogger(__name__)
 
 HEAD_LOCK_PATIENCE = 120.0  # seconds for a lost head's connection to be noticed by PostgreSQL, in a cluster
 SHARDS = "trialplane.worker.collect.shards:write"  # the learner that writes files
+REFUSED_PATIENCE = 60.0  # seconds for the operator to remove the pod, or for the kubelet to bring another token
+HEAD_PATIENCE = 5.0  # seconds for a head to end after its raylet; `ray start --block` looks once a second
 OPEN_PATIENCE = 600.0  # seconds for a database that is away when the controller starts, in a cluster
+
+
+class RunEnded(Exception):
+    """The run has ended, or was paused, since its last start, so there is nothing to do."""
+
+
+class Refused(Exception):
+    """The run's token opens it no longer, or not yet: it has ended, or was started again."""
 
 
 class HeadLost(Exception):
@@ -58,9 +65,6 @@ def drive(folder: Path, stopped: list[int], setting: Setting) -> int:
     operator, which has seen the end too, removes the pod.
     """
     run = RunPaths(folder)
-    if (ended := starting.ended(run, setting)) is not None:
-        log.info("the run has ended (%s: %s); this container waits to be removed", ended.state.value, ended.reason)
-        stopping.wait_for_removal()
     try:
         job = jobs.read(run.job.read_text())
     except ValidationError as error:
@@ -74,9 +78,16 @@ def drive(folder: Path, stopped: list[int], setting: Setting) -> int:
     session = Session(run, job, stopped, setting)
     try:
         state = session.run()
-    except errors.LedgerLocked as error:
+    except (errors.LedgerLocked, errors.LedgerFenced) as error:
         log.error("%s", error)
         return error.exit_code  # the status is the other controller's
+    except Refused as error:
+        log.error("%s; this container waits for a minute to be removed, and then tries another token", error)
+        stopping.wait_for_removal(REFUSED_PATIENCE)
+        return errors.EXIT_PLATFORM
+    except RunEnded as error:
+        log.info("%s; this container waits to be removed", error)
+        stopping.wait_for_removal()
     except HeadLost as error:
         log.error("%s", error)
         return errors.EXIT_PLATFORM
@@ -138,18 +149,25 @@ class Session:
     def run(self) -> RunState:
         """Opens everything in order, runs the loop, and closes everything in the opposite order."""
         run, setting = self._run, self._setting
-        uri = starting.tracking_uri(run)
+        uri = starting.tracking_uri(run, is_door=bool(setting.mlflow_token))
         with contextlib.ExitStack() as stack:
-            board = StatusBoard(run, setting.status, self._record_status)
+            board = StatusBoard(run, setting.status, self._record_status, setting.key)
             stack.callback(board.close)
             self._ledger = stack.enter_context(self._open(board))
-            self._base = dataclasses.replace(self._base, worked=max(self._base.worked, self._ledger.worked))
+            if (last := self._ledger.status) is not None:
+                if setting.submitted is not None and self._begun and last.has_ended(self._begun):
+                    raise RunEnded(f"the run has ended ({last.state.value}: {last.reason})")
+                self._base = dataclasses.replace(self._base, worked=max(self._base.worked, last.worked))
             try:
                 with _full_disk_as_unavailable(run):
                     board.publish()
                     return self._study(self._ledger, board, uri)
+            except (errors.LedgerLocked, errors.LedgerFenced):
+                raise  # the record is another controller's
             except Exception as error:
-                if self._has_joined and ray_session.is_head_lost(setting.ray):
+                # Of an error of our own the cause is known; any other, or a lost slot, may be the first sign of a lost head.
+                known = isinstance(error, errors.TrialplaneError) and not isinstance(error, errors.SlotError)
+                if self._has_joined and ray_session.is_head_lost(setting.ray, 0.0 if known else HEAD_PATIENCE):
                     what = f"Ray's head at {setting.ray} is lost, and the next controller continues the run"
                     raise HeadLost(f"{what}: {errors.first_line(error)}") from error
                 with contextlib.suppress(errors.LedgerError):  # the ledger may be what failed
@@ -161,11 +179,16 @@ class Session:
         if not isinstance(error, errors.TrialplaneError):
             reason = f"the controller failed: {type(error).__name__}: {errors.first_line(error)}"
             return self._status(RunState.PAUSED, f"{reason}; see {self._run.controller_log}")
-        resumable = isinstance(error, (errors.LedgerError, errors.SlotError)) and not isinstance(error, errors.LedgerCorrupt)
+        final = isinstance(error, (errors.LedgerCorrupt, errors.LedgerFull))
+        resumable = isinstance(error, (errors.LedgerError, errors.SlotError)) and not final
         return self._status(RunState.PAUSED if resumable else RunState.FAILED, str(error))
 
     def _open(self, board: StatusBoard) -> Ledger:
-        """Opens the ledger, waiting for a database that may still be starting."""
+        """Opens the ledger, waiting for a database that may still be starting.
+
+        Raises:
+            Refused: the gateway refuses the run's token.
+        """
         run = self._run
 
         def wait(message: str) -> None:
@@ -180,21 +203,24 @@ class Session:
             patience = Patience(on_wait=wait, give_up=give_up, lock_seconds=HEAD_LOCK_PATIENCE)
             return Ledger(url, self._job, run.root.name, run.code, run.lock, patience=patience, left_at=left_at)
 
-        return Patience(OPEN_PATIENCE if self._setting.ledger else 0.0, wait, give_up)(opened)
+        try:
+            return Patience(OPEN_PATIENCE if self._setting.ledger else 0.0, wait, give_up)(opened)
+        except errors.LedgerFenced as error:
+            if self._setting.submitted is None:
+                raise
+            raise Refused(str(error)) from error
 
     def _study(self, ledger: Ledger, board: StatusBoard, uri: str) -> RunState:
         """Works on the study, and records how it ended."""
         run, job = self._run, self._job
         remote = bool(self._setting.ledger)
-        if remote:
-            ledger.describe(self._description())
         self._take_up(ledger)
         board.show(self._status(RunState.PENDING, "the slots are warming up"), now=True)
         shutil.rmtree(run.scratch, ignore_errors=True)  # of a controller that was killed
         with contextlib.ExitStack() as stack:
             spares = 1 if job.is_sequential else max(8, 2 * job.width)
-            kept, logged = not self._setting.in_cluster, not self._setting.has_credentials
-            recorder = Recorder(run, uri, spares, keeps_folder=kept, trials_log=logged)
+            kept, token = not self._setting.in_cluster, self._setting.mlflow_token
+            recorder = Recorder(run, uri, spares, keeps_folder=kept, token=token)
             stack.callback(recorder.close, 5.0)
             recorder.study(starting.study_facts(self._submission, job))
             caught = recorder.catch_up(ledger.attempts())
@@ -219,7 +245,7 @@ class Session:
             board.show(last, now=True)
             if remote:
                 # Again, and waiting: only this record remains.
-                ledger.describe({labels.LEDGER_STATUS: records.to_dict(self._of_this_start(last))})
+                ledger.record_status(self._of_this_start(last))
             return ending.state
 
     def _take_up(self, ledger: Ledger) -> None:
@@ -242,7 +268,12 @@ class Session:
             stack.callback(ray_session.disconnect)
             if setting.in_cluster:
                 board.show(self._status(RunState.PENDING, "Ray's head is starting"), now=True)
-                self._has_joined = ray_session.join(setting.ray, lambda: desired.ending() is not None)
+
+                def show(trouble: str) -> None:
+                    text = f"Ray's head at {setting.ray} cannot be joined yet: {trouble}"
+                    board.show(self._status(RunState.PENDING, text), now=True)
+
+                self._has_joined = ray_session.join(setting.ray, lambda: desired.ending() is not None, show)
                 stopping.end_on_signals()
             else:
                 try:
@@ -271,7 +302,12 @@ class Session:
             cpus=role.resources.threads,
             gpus=role.resources.gpus,
             memory=role.resources.memory_bytes,
-            env={env.MLFLOW_TRACKING_URI: uri, env.MLFLOW_EXPERIMENT_NAME: job.name, **_without_gpus(role, job)},
+            env={
+                env.MLFLOW_TRACKING_URI: uri,
+                env.MLFLOW_EXPERIMENT_NAME: job.name,
+                **({env.MLFLOW_TOKEN: setting.mlflow_token} if setting.mlflow_token else {}),
+                **_without_gpus(role, job),
+            },
             ranks=role.ranks,
             nodes=role.nodes,
             checkpoints=job.checkpoints.url or setting.checkpoints,
@@ -295,21 +331,10 @@ class Session:
         patience = (60.0 if cut_short else 600.0) if self._setting.in_cluster else (5.0 if cut_short else 120.0)
         return recorder.close(patience, stopped=lambda: len(self._stopped) > signals)
 
-    def _description(self) -> dict[str, Any]:
-        """What the ledger keeps of the run when nothing else is left."""
-        described = {
-            labels.LEDGER_JOB: json.loads(self._run.job.read_text()),
-            labels.LEDGER_SUBMISSION: self._submission,
-        }
-        if self._setting.submitted is not None:
-            code = pack.read(arrival.archive(self._setting.submitted))
-            described[labels.LEDGER_CODE] = base64.b64encode(code).decode()
-        return described
-
     def _record_status(self, status: RunStatus) -> None:
         """Writes the status to a database that outlives the run's folder."""
         if self._setting.ledger and self._ledger is not None:
-            self._ledger.describe({labels.LEDGER_STATUS: records.to_dict(self._of_this_start(status))}, patient=False)
+            self._ledger.record_status(self._of_this_start(status), patient=False)
 
     def _of_this_start(self, status: RunStatus) -> RunStatus:
         """The status with a time after the start, of which the operator's clock made a note and this one may be behind."""

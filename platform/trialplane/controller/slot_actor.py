@@ -20,8 +20,8 @@ from trialplane.wire import messages
 from trialplane.wire.messages import FromSlot, TrialEnded
 from trialplane.wire.records import SlotConfig
 
-# Threads of the actor: for quick calls, and for calls that copy results.
-GROUPS = {"control": 1, "data": 1}
+# Threads of the actor: for quick calls, for calls that copy results, and for files that are sent to MLflow.
+GROUPS = {"control": 1, "data": 1, "files": 1}
 
 # The answer of a call about a trial: messages as bytes, which the receiver checks, and files as references by name.
 Answer = tuple[list[bytes], dict[str, Any]]
@@ -106,6 +106,12 @@ class SlotActor:
         """Handles RemoveCheckpoints."""
         trials = messages.decode(data, messages.REMOVE).trials
         importlib.import_module("trialplane.worker.trial").remove_checkpoints(self._slot.config, trials)
+
+    @ray.method(concurrency_group="files")  # type: ignore[untyped-decorator]
+    def send_files(self, data: bytes) -> bytes:
+        """Handles SendFiles; returns FilesSent."""
+        message = messages.decode(data, messages.SEND_FILES)
+        return messages.encode(importlib.import_module("trialplane.worker.kept").send(self._slot.config, message))
 
     def close(self) -> None:
         """Ends the slot."""

@@ -225,8 +225,16 @@ class SlotPool:
 
     def remove(self, trials: tuple[int, ...]) -> Any:
         """Has a slot remove all checkpoints of these trials; a reference to its answer, or None when no slot is ready."""
-        actor = next((place.actor for place in self._places.values() if place.node and not place.leaving), None)
+        actor = self._ready_actor()
         return None if actor is None else actor.remove.remote(messages.encode(messages.RemoveCheckpoints(trials)))
+
+    def send_files(self, message: messages.SendFiles) -> Any:
+        """Has a slot send files to MLflow; a reference to its answer, `FilesSent`, or None when no slot is ready."""
+        actor = self._ready_actor()
+        return None if actor is None else actor.send_files.remote(messages.encode(message))
+
+    def _ready_actor(self) -> Any:
+        return next((place.actor for place in self._places.values() if place.node and not place.leaving), None)
 
     def running(self) -> dict[int, TrialRequest]:
         """Slot → the attempt in it."""

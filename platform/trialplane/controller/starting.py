@@ -6,23 +6,16 @@ import json
 import logging
 import os
 import re
-import time
 from collections.abc import Mapping
 from typing import Any
 
-from trialplane import errors
 from trialplane.controller import journal
-from trialplane.controller.setting import Setting
-from trialplane.controller.store import archive
-from trialplane.controller.store.archive import Archive
 from trialplane.spec.jobs import Job
 from trialplane.wire import env, escapes, labels, paths, records
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import RunStatus
 
 log = logging.getLogger(__name__)
-
-AWAY_PAUSE = 5.0  # seconds between two questions to a database that is away
 
 
 def facts(run: RunPaths) -> dict[str, Any]:
@@ -39,31 +32,16 @@ def last_status(run: RunPaths) -> RunStatus | None:
         return None  # it only tells how far the run was when its controller was killed
 
 
-def ended(run: RunPaths, setting: Setting) -> RunStatus | None:
-    """The last status of a run in a cluster that has ended, or was paused, since its last start; else None."""
-    if setting.submitted is None or not setting.ledger:
-        return None
-    begun = facts(run).get(labels.BEGUN)
-    if begun is None:  # submitted by other means than a Run
-        return None
-    ledger = Archive(setting.ledger)
-    try:
-        while True:
-            try:
-                found = ledger.recorded(run.root.name)
-                return found.status if found is not None and found.has_ended(float(begun)) else None
-            except errors.LedgerError:
-                return None  # which opening the ledger explains
-            except archive.DATABASE_ERRORS as error:
-                log.warning("the ledger's database does not answer: %s", errors.first_line(error))
-                time.sleep(AWAY_PAUSE)
-    finally:
-        ledger.close()
+def tracking_uri(run: RunPaths, *, is_door: bool = False) -> str:
+    """The tracking URI of a run and its trials: the one it has been recorded to so far, with the current login.
 
-
-def tracking_uri(run: RunPaths) -> str:
-    """The tracking URI of a run and its trials: the one it has been recorded to so far, with the current login."""
+    Args:
+        run: the run's files.
+        is_door: whether the one in the environment is the gateway's: whatever address it had before, MLflow is the same.
+    """
     given = os.environ.get(env.MLFLOW_TRACKING_URI, "")
+    if given and is_door:
+        return given
     known = journal.tracking_uri(run.written)
     if known and given and _without_login(given) != _without_login(known):
         log.warning(

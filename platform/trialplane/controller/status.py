@@ -1,23 +1,26 @@
-"""Publishes the state of a running study: `status.json`, and `/status` and `/metrics` over HTTP.
+"""Publishes the state of a running study: `status.json`, and `/status` and `/metrics` over HTTP, in a cluster `/log` too.
 
-It makes no decisions. The port is on loopback by default; neither page contains secrets.
+It makes no decisions. The port is on loopback by default. Neither page contains secrets; logs may, and are for the gateway,
+which shows that it is that by the hash of the run's token.
 """
 
 from __future__ import annotations
 
+import hmac
 import http.server
 import json
 import logging
 import re
 import threading
 import time
+import urllib.parse
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import prometheus_client
 from prometheus_client.core import GaugeMetricFamily
 
-from trialplane.wire import records
+from trialplane.wire import logs, records
 from trialplane.wire.holder import Holder
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.progress import CollectionProgress
@@ -39,6 +42,7 @@ class StatusBoard:
         run: the run's files.
         address: host and port to bind; port 0 is a free one.
         record: called with the status, when it is shown `now` and every `RECORD_INTERVAL` seconds.
+        key: of requests for logs; "" has none answered.
     """
 
     def __init__(
@@ -46,8 +50,10 @@ class StatusBoard:
         run: RunPaths,
         address: tuple[str, int] = ("127.0.0.1", 0),
         record: Callable[[RunStatus], None] = lambda status: None,
+        key: str = "",
     ) -> None:
         self._run = run
+        self._key = key
         self._status: RunStatus | None = None
         self._written = 0.0  # when
         self._is_written = True  # the newest one
@@ -126,13 +132,32 @@ class StatusBoard:
         )
         return gauge
 
-    def _page(self, path: str) -> tuple[str, bytes] | None:
+    def _page(self, target: str, key: str) -> tuple[str, bytes] | None:
         """Content type and body of a page, or None when there is no such page."""
+        path, _, query = target.partition("?")
         if path == "/status" and self._status is not None:
             return "application/json", records.to_json(self._status).encode()
         if path == "/metrics":
             return prometheus_client.CONTENT_TYPE_LATEST, prometheus_client.generate_latest(self._registry)
+        if path == "/log" and self._key and hmac.compare_digest(key.encode(), self._key.encode()):
+            return self._log(query)
         return None
+
+    def _log(self, query: str) -> tuple[str, bytes] | None:
+        """A piece of a log of the run; its name is made of numbers, so it is none of another folder."""
+        given = dict(urllib.parse.parse_qsl(query))
+        if not all(text.isascii() and text.isdigit() and len(text) < 16 for text in given.values()):
+            return None
+        asked = {name: int(text) for name, text in given.items()}
+        file = self._run.controller_log
+        if "trial" in asked:
+            file = self._run.trial_log(asked["trial"], asked.get("attempt", 1), asked.get("worker"))
+        try:
+            with file.open("rb") as log:
+                log.seek(asked.get("from", 0))
+                return "text/plain; charset=utf-8", log.read(logs.PIECE)
+        except OSError:
+            return None
 
 
 def _gauges(prefix: str, about: str, run: str, numbers: Mapping[str, float]) -> Iterator[GaugeMetricFamily]:
@@ -151,10 +176,10 @@ def _worker_gauges(run: str, workers: Sequence[WorkerStatus]) -> Iterator[GaugeM
         yield gauge
 
 
-def _handler(page: Callable[[str], tuple[str, bytes] | None]) -> type[http.server.BaseHTTPRequestHandler]:
+def _handler(page: Callable[[str, str], tuple[str, bytes] | None]) -> type[http.server.BaseHTTPRequestHandler]:
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            found = page(self.path.partition("?")[0])
+            found = page(self.path, self.headers.get(logs.KEY_HEADER) or "")
             content_type, body = found or ("text/plain", b"there are /status and /metrics\n")
             self.send_response(200 if found else 404)
             self.send_header("Content-Type", content_type)

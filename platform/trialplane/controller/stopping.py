@@ -5,7 +5,9 @@ A pod that goes says nothing about its run: what the user wants is in the ledger
 
 from __future__ import annotations
 
+import math
 import signal
+import time
 
 
 def record_signals(stopped: list[int]) -> None:
@@ -21,8 +23,10 @@ def end_on_signals() -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
-def wait_for_removal() -> None:
-    """Waits, without using anything, for the signal that ends this process."""
+def wait_for_removal(seconds: float = math.inf) -> None:
+    """Waits, without using anything, for the signal that ends this process, or for so many seconds."""
     end_on_signals()
-    while True:
-        signal.pause()
+    if seconds == math.inf:
+        while True:
+            signal.pause()
+    time.sleep(seconds)

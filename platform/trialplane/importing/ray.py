@@ -2,13 +2,18 @@
 
 The call becomes data like that of a YAML file: calls are mappings with the function's name under "()" and unnamed arguments
 under "0", "1"; names stand for what the file assigns to them. So what nothing has read is noted as for other sources.
+
+Over 400 lines: what is read of a call, and what is noted of it, are two sides of one thing.
 """
 
 from __future__ import annotations
 
 import ast
+import contextlib
+import keyword
 import math
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
@@ -29,17 +34,6 @@ _PRUNERS: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "HyperBandForBOHB": ("hyperband", {"max_t": "max_resource", "reduction_factor": "reduction_factor"}),
     "MedianStoppingRule": ("median", {"grace_period": "n_warmup_steps", "min_samples_required": "n_startup_trials"}),
 }
-_NESTED = """\
-def run(ctx):
-    config = {{}}
-    for name, value in ctx.params.items():
-        *above, last = PLACES.get(name, (name,))
-        here = config
-        for key in above:
-            here = here.setdefault(key, {{}})
-        here[last] = value
-    return {function}(config)
-"""
 _REASONS = {
     "scheduler.max_t": "a trial runs until its code returns",
     "scheduler.time_attr": "progress is counted in the steps of the reports",
@@ -60,7 +54,7 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> Imported:
     Args:
         text: of the Python file.
         name: of the file, for messages.
-        scripts: Python files beside it, name → text; not looked at.
+        scripts: Python files beside it, name → text, of which those that it imports are copied.
 
     Raises:
         SpecError: it is not Python, has no search, or has values of the wrong kind.
@@ -79,9 +73,8 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> Imported:
     given.take(*config, CALL)
     space: dict[str, Any] = {}
     params: dict[str, Any] = {}
-    paths: dict[str, tuple[str, ...]] = {}
     place = ("param_space",) if tuner else ("config",)
-    grids = _parameters(given, place, (), space, params, paths)
+    grids = _parameters(given, place, (), space, params)
     function, resources = _trainable(given, ("trainable",) if given.look("trainable") is not None else ("0",), config)
     sampler, parallel = _sampler(given, (*config, "search_alg"))
     if grids and len(grids) == len(space) and given.look(*config, "search_alg") is None:
@@ -107,9 +100,75 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> Imported:
         "budget": {} if (limit := given.number(*config, "time_budget_s")) is None else {"time": limit},
         "resources": resources,
     }
-    stem = PurePath(name).stem
-    files, entrypoint = _wrapper(given, tree, stem, function, paths)
-    return given.imported({**job, "entrypoint": entrypoint}, _REASONS, files, copies=[PurePath(name).name])
+    stem = re.sub(r"\W", "_", PurePath(name).stem, flags=re.ASCII)
+    stem = stem if stem.isidentifier() and not keyword.iskeyword(stem) else f"search_{stem}"
+    entrypoint = _entrypoint(given, tree, stem, function)
+    checkpoints = {}
+    if _saves(tree):
+        given.note("saves checkpoints: `checkpoints` has one that is paused, killed or lost go on from its newest", CALL)
+        checkpoints = {"grace": "30s"}
+    files, copies = ({}, [PurePath(name).name]) if f"{stem}.py" == PurePath(name).name else ({f"{stem}.py": text}, [])
+    copies += _modules(tree, scripts)
+    return given.imported({**job, "entrypoint": entrypoint, "checkpoints": checkpoints}, _REASONS, files, copies=copies)
+
+
+def _saves(tree: ast.Module) -> bool:
+    """Whether the file reports checkpoints, or asks for one."""
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    return any(
+        _tail(call.func) == "get_checkpoint"
+        or (_tail(call.func) == "report" and any(word.arg == "checkpoint" for word in call.keywords))
+        for call in calls
+    )
+
+
+def is_search(text: str) -> bool:
+    """Whether a script that is run starts a search of Ray Tune: not in a function that it does not call."""
+    try:
+        tree = _tree(text, "")
+    except SpecError:
+        return False
+    names = _imported(tree)
+    called = (_full(node.func, names) for node in _executed(tree) if isinstance(node, ast.Call))
+    return any(name.startswith("ray.") and _is_search(name) for name in called)
+
+
+def _executed(tree: ast.Module) -> Iterator[ast.AST]:
+    """What is executed when the file is run, with the functions that are called by their names."""
+    functions = {node.name: node for node in tree.body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))}
+    todo: list[ast.AST] = list(tree.body)
+    while todo:
+        node = todo.pop()
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            continue
+        yield node
+        todo += ast.iter_child_nodes(node)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in functions:
+            todo += functions.pop(node.func.id).body
+
+
+def _imported(tree: ast.AST) -> dict[str, str]:
+    """What names of the file stand for that it imports, with the module before it."""
+    found: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            found |= {alias.asname or alias.name: f"{node.module or ''}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Import):
+            found |= {
+                alias.asname or alias.name.partition(".")[0]: alias.name if alias.asname else alias.name.partition(".")[0]
+                for alias in node.names
+            }
+    return found
+
+
+def _full(node: ast.expr, names: Mapping[str, str]) -> str:
+    """The dotted name of an expression, as the module has it that the name is imported from."""
+    first, dot, rest = _dotted(node).partition(".")
+    return names.get(first, first) + dot + rest
+
+
+def _is_search(name: str) -> bool:
+    return name in ("tune.run", "ray.tune.run") or name.rpartition(".")[2] == "Tuner"
 
 
 def _path(place: Place) -> tuple[str, ...]:
@@ -127,9 +186,11 @@ def _tree(text: str, name: str) -> ast.Module:
 
 def _searches(tree: ast.AST) -> Iterator[ast.Call]:
     """The calls of Tuner and of tune.run, in the order of the file."""
+    names = _imported(tree)
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     for node in sorted(calls, key=lambda one: (one.lineno, one.col_offset)):
-        if _tail(node.func) == "Tuner" or _dotted(node.func) in ("tune.run", "ray.tune.run"):
+        name = _full(node.func, names)
+        if _is_search(name) and (name.startswith("ray.") or name.partition(".")[0] in ("tune", "Tuner")):
             yield node
 
 
@@ -214,7 +275,6 @@ def _parameters(
     above: tuple[str, ...],
     space: dict[str, Any],
     params: dict[str, Any],
-    paths: dict[str, tuple[str, ...]],
 ) -> list[Place]:
     """Sorts the values of a configuration into searched and fixed ones; gives the places of those of a grid."""
     grids: list[Place] = []
@@ -225,17 +285,32 @@ def _parameters(
         at, path = (*place, key), (*above, key)
         value = given.look(*at)
         if isinstance(value, dict) and CALL not in value:
-            grids += _parameters(given, at, path, space, params, paths)
+            grids += _parameters(given, at, path, space, params)
             continue
         name = given.name(".".join(path), *at)
-        if len(path) > 1 or name != key:
-            paths[name] = path
+        if tuple(name.split(".")) != path:
+            given.note(
+                f"the function gets it as {_subscripts(name.split('.'))}, not as {_subscripts(path)}; change that", *at
+            )
+        if isinstance(value, list) and any(_is_drawn(one) for one in value):
+            given.skip("values are drawn in a list here; give each a key of its own, or a parameter in job.yaml", *at)
+            continue
         if not isinstance(value, dict):
             params[name] = given.take(*at)
         elif (made := _domain(given, at)) is not None:
             space[name] = made
             grids += [at] if value[CALL] == "grid_search" else []
     return grids
+
+
+def _subscripts(keys: Sequence[str]) -> str:
+    return "config" + "".join(f"[{key!r}]" for key in keys)
+
+
+def _is_drawn(value: Any) -> bool:
+    """Whether a value is not plain: a call, or has one in it."""
+    below = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return (isinstance(value, dict) and CALL in value) or any(_is_drawn(one) for one in below)
 
 
 def _domain(given: Source, place: Place) -> dict[str, Any] | None:
@@ -247,6 +322,10 @@ def _domain(given: Source, place: Place) -> dict[str, Any] | None:
             given.refuse("needs a list of values that can be read", *place)
             return None
         return search.categorical(given.take(*place, key))
+    if word == "sample_from":
+        why = "a function of the other values cannot be read; compute it in the trainable, or write space: module:function"
+        given.skip(why, *place)
+        return None
     names = {"randn": ("mean", "sd", "q"), "qrandn": ("mean", "sd", "q")}.get(word, ("lower", "upper", "q"))
     integer = word.endswith("randint")
     if word.removeprefix("q") not in ("uniform", "loguniform", "randint", "lograndint", "randn"):
@@ -325,12 +404,13 @@ def _trainable(given: Source, place: Place, config: Place) -> tuple[str, dict[st
             second = "resources" if given.look(*place, "resources") is not None else "1"
             resources |= _resources(given, (*place, second))
         else:
-            given.note("passes further arguments, which the job's train.py must pass itself", *place)
+            cure = "at the top level of the file, and name that in the entrypoint"
+            given.note(f"passes further arguments: write NAME = tune.with_parameters(…) {cure}", *place)
         place = (*place, "trainable" if given.look(*place, "trainable") is not None else "0")
     value = given.take(*place)
     text = value.get("text", "") if isinstance(value, dict) else ""
     if not text.isidentifier():
-        given.note("is not a function in this file: write run(ctx) in train.py", *place)
+        given.note("is not a function of this file by its name: give it one, and name that in the entrypoint", *place)
         return "", resources
     return text, resources
 
@@ -349,41 +429,33 @@ def _resources(given: Source, place: Place) -> dict[str, Any]:
     return made
 
 
-def _wrapper(
-    given: Source, tree: ast.Module, stem: str, function: str, paths: Mapping[str, tuple[str, ...]]
-) -> tuple[dict[str, str], str]:
-    """The file with run(ctx) that calls the function, where importing it starts no search, and the entrypoint."""
-    module = "trial" if stem == "train" else "train"
-    entrypoint = f"{module}:run"
-    defined = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == function]
-    if not defined:
-        if function:
-            given.note(f"{function} is not a function at the top level of the file: write run(ctx) in {module}.py")
-        return {}, entrypoint
-    given.note(f"{module}.py calls {function} with the trial's parameters", CALL)
-    for node in ast.walk(defined[-1]):
-        if isinstance(node, ast.Call) and _dotted(node.func) in ("tune.report", "train.report", "session.report", "report"):
-            given.note(
-                f"line {node.lineno}: {_dotted(node.func)} needs Ray's session; write trialplane.report(name=value)", CALL
-            )
-    guarded = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-    open_ = [node for node in tree.body if not isinstance(node, guarded) and not _is_main(node) and list(_searches(node))]
-    if open_ or not stem.isidentifier():
-        why = f"line {open_[0].lineno} would start the search" if open_ else f"{stem} is not a valid name of a module"
-        given.note(f'cannot be imported: {why}; put it below `if __name__ == "__main__":` and import again', CALL)
-        return {}, entrypoint
-    return {f"{module}.py": _text(stem, function, paths)}, entrypoint
+def _entrypoint(given: Source, tree: ast.Module, stem: str, function: str) -> str:
+    """The function as it stands, with a note where a trial could not call it."""
+    if function and not any(function in _defined(node) for node in tree.body):
+        given.note(f"{function} is not defined at the top level of the file, where a trial finds it: move it there", CALL)
+    return f"ray:{stem}:{function or 'run'}"
 
 
-def _is_main(node: ast.stmt) -> bool:
-    return isinstance(node, ast.If) and "__name__" in ast.unparse(node.test)
+def _modules(tree: ast.Module, scripts: Mapping[str, str]) -> list[str]:
+    """The files beside the search that it imports, and those that these import."""
+    found: dict[str, None] = {}
+    todo: list[ast.AST] = [tree]
+    while todo:
+        for node in ast.walk(todo.pop()):
+            named = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            named += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
+            for file in (f"{name.partition('.')[0]}.py" for name in named):
+                if file in scripts and file not in found:
+                    found[file] = None
+                    with contextlib.suppress(SpecError):  # a trial tells, if it comes to that
+                        todo.append(_tree(scripts[file], file))
+    return list(found)
 
 
-def _text(stem: str, function: str, paths: Mapping[str, tuple[str, ...]]) -> str:
-    head = f'"""Calls {function} of {stem}.py for each trial."""\n\nfrom {stem} import {function}\n\n'
-    if not paths:
-        return f"{head}\ndef run(ctx):\n    return {function}(dict(ctx.params))\n"
-    table = "".join(f"    {name!r}: {path!r},\n" for name, path in paths.items())
-    return (
-        f"{head}PLACES = {{  # parameter: its keys in the configuration\n{table}}}\n\n\n{_NESTED.format(function=function)}"
-    )
+def _defined(node: ast.stmt) -> Iterator[str]:
+    if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+        yield node.name
+    elif isinstance(node, (ast.Import, ast.ImportFrom)):
+        yield from (alias.asname or alias.name for alias in node.names)
+    elif isinstance(node, ast.Assign):
+        yield from (target.id for target in node.targets if isinstance(target, ast.Name))

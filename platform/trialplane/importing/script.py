@@ -12,7 +12,9 @@ from trialplane.errors import Issue, SpecError
 from trialplane.spec import arguments, document
 from trialplane.wire.declared import Option
 
+LIGHTNING = "lightning"  # by LightningCLI: each class of the script, and the Trainer, has arguments of its own
 PARSED = "parsed"  # by argparse or click: the script itself knows its arguments
+_LIGHTNING = re.compile(r"\bLightningCLI\)?[(:]")  # called, or the base of a class
 _PARSERS = re.compile(
     r"\b(parse_args|parse_known_args|parse_args_into_dataclasses|simple_parsing|click\.command|typer\.(run|Typer)|@command)\b"
 )
@@ -25,8 +27,8 @@ class Script:
     """What the text of a script says.
 
     Attributes:
-        style: how it takes arguments: PARSED, "hydra", "fire", "globals" (assignments that a configurator overwrites, as
-            nanoGPT's does), or "" where nothing is recognised.
+        style: how it takes arguments: PARSED, LIGHTNING, "hydra", "fire", "globals" (assignments that a configurator
+            overwrites, as nanoGPT's does), or "" where nothing is recognised.
         options: of fire and globals; the others are elsewhere.
         config: of hydra: the path of its configuration without the suffix, relative to the script.
         top: the modules that it imports at its top, in their order.
@@ -66,6 +68,8 @@ def read(text: str, name: str, others: str = "") -> Script:
         style, options = "fire", tuple(_of_function(tree, fire.args[0]))
     elif any(_runs_a_file(call) for call in calls):
         style, options = "globals", tuple(_globals(tree))
+    elif _LIGHTNING.search(text) or _LIGHTNING.search(others):
+        style = LIGHTNING
     elif _PARSERS.search(text) or _PARSERS.search(others):
         style = PARSED
     top = list(dict.fromkeys(_imported(tree.body)))

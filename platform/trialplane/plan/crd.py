@@ -30,7 +30,8 @@ _TYPES: Mapping[type, str] = {str: "string", bool: "boolean", int: "integer", fl
 
 def definition() -> Schema:
     """The object, as the chart installs it."""
-    group = cluster.GROUP
+    group, escaped = cluster.GROUP, cluster.OWNER.replace(".", "\\.")
+    owner = f".metadata.annotations['{escaped}']"
     columns = [
         {"name": "Kind", "type": "string", "jsonPath": ".spec.job.kind", "description": "Of the job."},
         {"name": "State", "type": "string", "jsonPath": ".status.state", "description": "What it is."},
@@ -38,6 +39,7 @@ def definition() -> Schema:
         {"name": "Best", "type": "string", "jsonPath": ".status.best", "description": "Of the best trial."},
         {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
         {"name": "Reason", "type": "string", "jsonPath": ".status.reason", "priority": 1, "description": "Why."},
+        {"name": "Owner", "type": "string", "jsonPath": owner, "priority": 1, "description": "Who submitted it."},
     ]
     return {
         "apiVersion": "apiextensions.k8s.io/v1",

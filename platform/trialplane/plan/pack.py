@@ -17,10 +17,10 @@ import shutil
 import tarfile
 import tempfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from trialplane.errors import InputError
+from trialplane.errors import InputError, Issue
 
 IGNORE_FILE = ".jobignore"
 PART = 2**20  # bytes of one ConfigMap
@@ -88,6 +88,23 @@ def pack(folder: Path, packages: Sequence[Path] = ()) -> Pack:
         raise InputError(_too_large(folder, f"{_mib(len(data))} packed, and {_mib(MAX_BYTES)}", sizes))
     # Of the tar, not of `data`: builds of zlib differ in how they compress the same bytes.
     return Pack(data, hashlib.sha256(buffer.getvalue()).hexdigest(), tuple(sorted(files)))
+
+
+def left_out(folder: Path, names: Iterable[str]) -> list[Issue]:
+    """Issues of files with a job's requirements that would not travel with it, so that its slots could not read them.
+
+    Args:
+        folder: of the job.
+        names: of the files, below it.
+
+    Raises:
+        InputError: as of `pack`.
+    """
+    if not (wanted := list(names)):
+        return []
+    there = {name for name, _ in _walk(folder, _ignored(folder))}
+    why = f"does not travel with the job: {IGNORE_FILE} leaves it out, or its name begins with a dot; let it travel"
+    return [Issue(("requirements",), f"{name} {why}") for name in wanted if name not in there]
 
 
 def digest(data: bytes) -> str:

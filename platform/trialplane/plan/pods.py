@@ -2,7 +2,7 @@
 
 All of them have a read-only root file system and no service account's token, as the Pod Security Standard `restricted`
 requires; KubeRay's own container beside trials (`wait-gcs-ready`) copies a trial's environment, mounts and security context.
-What is private, the database's URL and MLflow's password, is in one container, the controller's. It shares processes with
+What is private, the run's token, is in one container, the controller's. It shares processes with
 Ray's head, or Ray would not find its raylet; so each container of the head pod has a uid of its own, and Ray's cannot look
 into the environment, the memory or the files of the others.
 """
@@ -15,16 +15,17 @@ from typing import Any
 
 from trialplane.plan import sizes, variables
 from trialplane.plan.plan import Plan
-from trialplane.plan.saving import Saving
+from trialplane.plan.saving import Folders, Saving
 from trialplane.plan.site import Site
 from trialplane.spec.jobs import Job, Role
 from trialplane.wire import cluster
 from trialplane.wire.paths import RunPaths
 
-USER = 1000  # of the images, and of the controller, whose files the gateway reads
+USER = 1000  # of the images, of the controller, and of the pod that removes the files of a deleted run
 HEAD_USER, AUTOSCALER_USER = 1001, 1002  # of the other containers of the head pod; their group is that of USER
 RAY_LOGS = "/tmp/ray"  # Ray's sockets and logs, which all containers of the head pod share
-# Bounds of the head pod's folders on the node's disk: what goes beyond evicts the pod, and not its neighbours.
+# Bounds of the head pod's folders on the node's disk, as `Site.scratch` of trial pods': what goes beyond evicts the pod, and
+# not its neighbours.
 _TMP, _RAY_LOGS, _HOME = "1Gi", "8Gi", "16Gi"
 _TOKEN = "/var/run/secrets/kubernetes.io/serviceaccount"
 # Nodes of one trial communicate at each step: put them on one machine if they fit, else in one zone.
@@ -68,10 +69,12 @@ def head(plan: Plan, site: Site) -> dict[str, Any]:
         _scratch("tmp", _TMP),
         _scratch("controller-tmp", _TMP),
         _scratch("ray-logs", _RAY_LOGS),
-        _claim("home", site.runs.claim) if site.runs.claim else _scratch("home", _HOME),
+        _scratch("home", _HOME),
+        *([_claim("runs", site.runs.claim)] if site.runs.claim else []),
         _memory("shm", store + sizes.DEFAULT_SHM),
         {"name": "spec", "configMap": {"name": plan.run}},
         _code(plan),
+        {"name": "run-token", "secret": {"secretName": cluster.token_secret(plan.run), "defaultMode": 0o440}},
     ]
     spec = _pod(plan, site, site.controller_account, ray, volumes)
     spec["initContainers"] = [_controller(plan, site)]
@@ -96,7 +99,10 @@ def _controller(plan: Plan, site: Site) -> dict[str, Any]:
     It has no probes: one of its readiness would keep trial pods from a head whose controller waits for the ledger, one of
     its life would kill it for that. When it is stuck its status says so; when it ends it is restarted.
     """
-    folder = RunPaths.of(Path(cluster.HOME), plan.run).root
+    home = Path(cluster.HOME)
+    folder = RunPaths.of(home, plan.run).root
+    # Of the volume of all runs it sees the folder of this one.
+    own = {**_mount("runs", str(folder)), "subPath": str(folder.relative_to(home))}
     command = ["python", "-m", "trialplane.controller", "--run-dir", str(folder)]
     return {
         "name": cluster.CONTROLLER,
@@ -112,15 +118,17 @@ def _controller(plan: Plan, site: Site) -> dict[str, Any]:
             _mount("controller-tmp", variables.TMP),
             _mount("ray-logs", RAY_LOGS),
             _mount("home", cluster.HOME),
+            *([own] if site.runs.claim else []),
             _mount("shm", "/dev/shm"),
             _mount("spec", cluster.SPEC_MOUNT, read_only=True),
             _mount("code", cluster.CODE_MOUNT, read_only=True),
+            _mount("run-token", cluster.TOKEN_MOUNT, read_only=True),
         ],
     }
 
 
 def autoscales(job: Job, site: Site) -> bool:
-    """Whether trial pods are autoscaled; not in a queue, which admits all of a run's pods at once.
+    """Whether trial pods are autoscaled; in a queue if the job says so, as then Kueue does not admit its pods at once.
 
     Nor where a trial fills several pods, or where there is one trial: it can begin when all of them are ready.
     """
@@ -156,8 +164,8 @@ def trial(plan: Plan, site: Site, role: Role) -> dict[str, Any]:
         "readinessProbe": _ready(),
     }
     volumes = [
-        _scratch("tmp"),
-        _scratch("home"),
+        _scratch("tmp", site.scratch),
+        _scratch("home", site.scratch),
         _memory("shm", sizes.trial_shm(role)),
         _code(plan),
     ]
@@ -177,7 +185,7 @@ def trial(plan: Plan, site: Site, role: Role) -> dict[str, Any]:
         spec["tolerations"] = tolerations
     spec.update(_topology(plan, role))
     if saving is not None:
-        saving.add_to(spec, container)
+        saving.add_to(spec, container, Folders(plan.run, plan.job.resume, site.scratch))
     return {"metadata": _metadata(plan, cluster.TRIAL), "spec": spec}
 
 
@@ -208,6 +216,18 @@ def locked(user: int = USER) -> dict[str, Any]:
     }
 
 
+def as_user() -> dict[str, Any]:
+    """The security context of every pod."""
+    return {
+        "runAsNonRoot": True,
+        "runAsUser": USER,
+        "runAsGroup": USER,
+        "fsGroup": USER,
+        "fsGroupChangePolicy": "OnRootMismatch",  # not file by file over a large claim at each start
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
 def _ready() -> dict[str, Any]:
     """KubeRay's own check whether Ray runs in a pod, but without its initial 10 s and its interval of 5 s."""
     asked = {"path": "/api/healthz", "port": _RAY_AGENT}
@@ -222,14 +242,7 @@ def _pod(
         "serviceAccountName": account,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,  # variables for every service of the namespace
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": USER,
-            "runAsGroup": USER,
-            "fsGroup": USER,
-            "fsGroupChangePolicy": "OnRootMismatch",  # not file by file over a large claim at each start
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": as_user(),
         **({"priorityClassName": priority} if priority else {}),
         **({"imagePullSecrets": [{"name": name} for name in site.images.pull_secrets]} if site.images.pull_secrets else {}),
         "containers": [container],
@@ -279,8 +292,8 @@ def _mount(name: str, path: str, read_only: bool = False) -> dict[str, Any]:
     return {"name": name, "mountPath": path, **({"readOnly": True} if read_only else {})}
 
 
-def _scratch(name: str, limit: str = "") -> dict[str, Any]:
-    return {"name": name, "emptyDir": {"sizeLimit": limit} if limit else {}}
+def _scratch(name: str, limit: str) -> dict[str, Any]:
+    return {"name": name, "emptyDir": {"sizeLimit": limit}}
 
 
 def _memory(name: str, size: int) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from trialplane.plan import pack as packing
 from trialplane.plan import plan as planning
 from trialplane.plan import pods
 from trialplane.plan.plan import Plan
-from trialplane.spec import jobs, wording
+from trialplane.spec import document, jobs, wording
 from trialplane.spec.jobs import Job
 from trialplane.wire import cluster
 from trialplane.wire.states import RunState
@@ -41,6 +41,10 @@ CODE_MISSING = "CodeMissing"  # a reason why it is not accepted; it is as soon a
 RESUMES = f"{cluster.GROUP}/resumes"
 
 
+_UNOWNED = f"""\
+# The cluster takes a Run that names who applies it, as `kubectl auth whoami` shows it; add that before you apply this:
+#   metadata: {{annotations: {{{cluster.OWNER}: USERNAME}}}}
+"""
 _TIME: dict[str, Any] = {"format": "date-time"}
 
 
@@ -155,13 +159,14 @@ class Read:
     issues: tuple[Issue, ...] = ()
 
 
-def manifests(plan: Plan, namespace: str, submitted: float) -> list[dict[str, Any]]:
+def manifests(plan: Plan, namespace: str, submitted: float, owner: str = "") -> list[dict[str, Any]]:
     """The Run, then the ConfigMaps with its code, of which there is one for each MiB.
 
     Args:
         plan: of the run.
         namespace: where it is to be; "" leaves it out.
         submitted: seconds since the epoch.
+        owner: username, as the API server knows who applies it; "" leaves it to that.
     """
     names = plan.code_maps
     spec = {
@@ -177,6 +182,8 @@ def manifests(plan: Plan, namespace: str, submitted: float) -> list[dict[str, An
         code = {packing.part_name(cluster.CODE_KEY, number): base64.b64encode(part).decode("ascii")}
         made.append({"apiVersion": "v1", "kind": "ConfigMap", "metadata": _metadata(plan, name), "binaryData": code})
         made[-1]["immutable"] = True
+    if owner:
+        made[0]["metadata"]["annotations"] = {cluster.OWNER: owner}
     if namespace:
         for one in made:
             one["metadata"]["namespace"] = namespace
@@ -184,8 +191,11 @@ def manifests(plan: Plan, namespace: str, submitted: float) -> list[dict[str, An
 
 
 def as_yaml(made: Sequence[dict[str, Any]]) -> str:
-    """The manifests as one stream for `kubectl apply -f -`."""
-    return yaml.dump_all(made, Dumper=_Dumper, sort_keys=False, allow_unicode=True, explicit_start=True, width=120)
+    """The manifests as one stream for `kubectl apply -f -`, with what to add to a Run without an owner."""
+    whole = all(cluster.OWNER in (one["metadata"].get("annotations") or {}) for one in made if one["kind"] == KIND)
+    return ("" if whole else _UNOWNED) + yaml.dump_all(
+        made, Dumper=_Dumper, sort_keys=False, allow_unicode=True, explicit_start=True, width=120
+    )
 
 
 class _Dumper(yaml.SafeDumper):
@@ -234,6 +244,10 @@ def read(run: Mapping[str, Any]) -> Read:
     """The spec and the job of a Run, as the API server has it; it may have been written by hand."""
     name = str(run["metadata"]["name"])
     issues = [dataclasses.replace(issue, source="") for issue in planning.check_name(name)]
+    for field, value in (run.get("spec") or {}).items():
+        if _is_deeper(value, document.MAX_DEPTH):  # than a job file may be; what follows is recursive
+            issues.append(Issue(("spec", field), f"is nested more than {document.MAX_DEPTH} levels deep"))
+            return Read(issues=tuple(issues))
     try:
         asked = Asked.model_validate(run.get("spec") or {})
     except ValidationError as error:
@@ -252,6 +266,21 @@ def read(run: Mapping[str, Any]) -> Read:
     if job is not None and asked.parallel is not None and not job.width_option:
         issues.append(Issue(("spec", "parallel"), "is for studies and collections: the ranks of a training are fixed"))
     return Read(asked, None if issues else job, tuple(issues))
+
+
+def _is_deeper(value: Any, levels: int) -> bool:
+    """Whether lists and mappings are nested in it more than that many levels deep; without recursion."""
+    level = [value]
+    for _ in range(levels + 1):
+        level = [
+            below
+            for one in level
+            if isinstance(one, (Mapping, list))
+            for below in (one.values() if isinstance(one, Mapping) else one)
+        ]
+        if not level:
+            return False
+    return True
 
 
 def _nulls(value: Any, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:

@@ -23,6 +23,21 @@ _VOLUME = "checkpoints"
 
 
 @dataclasses.dataclass(frozen=True)
+class Folders:
+    """What the pods of a run see of the volume of all checkpoints.
+
+    Attributes:
+        run: whose folder is theirs to write.
+        start: the run from whose checkpoint this one starts, whose folder they read; None for none.
+        limit: size of a volume that is the pod's alone.
+    """
+
+    run: str
+    start: str | None
+    limit: str
+
+
+@dataclasses.dataclass(frozen=True)
 class Saving:
     """How the trials of one run save checkpoints.
 
@@ -54,18 +69,30 @@ class Saving:
         """Whether it is a folder of the pod's."""
         return self.place == cluster.CHECKPOINTS
 
-    def add_to(self, spec: dict[str, Any], container: dict[str, Any]) -> None:
-        """Adds the volume, the URL's credentials, and the grace period to a trial pod."""
+    def add_to(self, spec: dict[str, Any], container: dict[str, Any], folders: Folders) -> None:
+        """Adds the run's folders of the volume, the URL's credentials, and the grace period to a trial pod.
+
+        Args:
+            spec: of the pod.
+            container: in which trials run.
+            folders: of the volume, which holds those of all runs.
+        """
         if self.is_volume:
-            source = {"persistentVolumeClaim": {"claimName": self.claim}} if self.claim else {"emptyDir": {}}
-            spec["volumes"].append({"name": _VOLUME, **source})
-            container["volumeMounts"].append({"name": _VOLUME, "mountPath": self.place})
+            source = {"persistentVolumeClaim": {"claimName": self.claim}} if self.claim else None
+            spec["volumes"].append({"name": _VOLUME, **(source or {"emptyDir": {"sizeLimit": folders.limit}})})
+            container["volumeMounts"].append(self._mount(folders.run))
+            if folders.start and folders.start != folders.run and self.claim:
+                container["volumeMounts"].append({**self._mount(folders.start), "readOnly": True})
         elif self.secret:
             container["envFrom"] = [{"secretRef": {"name": self.secret}}]
         # Without the hook Kubernetes signals the container's first process only, which is Ray's and ends at once.
         grace = math.ceil(self.grace)
         container["lifecycle"] = {"preStop": {"exec": {"command": [*LEAVING, str(grace + MARGIN // 2)]}}}
         spec["terminationGracePeriodSeconds"] = grace + MARGIN
+
+    def _mount(self, run: str) -> dict[str, Any]:
+        """The folder of one run, as `wire.paths` names it; the kubelet makes one that is not there."""
+        return {"name": _VOLUME, "mountPath": f"{self.place}/{run}", **({"subPath": run} if self.claim else {})}
 
 
 def elsewhere(run: str, there: str, here: str, url: str | None) -> str:

@@ -1,4 +1,4 @@
-"""What the chart installed in a namespace, as the laptop reads it: images, services, secrets, volumes, defaults.
+"""What the chart installed for a team's namespace, as the laptop reads it: images, services, secrets, volumes, defaults.
 
 The chart writes it into the ConfigMap `wire.cluster.SITE`; `plan` needs nothing else of a cluster.
 """
@@ -30,17 +30,10 @@ class Images(_Part):
 
 
 class Service(_Part):
-    """A service of the chart in the same namespace; `secret` names the Secret with its credentials, or is ""."""
+    """A service of the chart, in the control namespace."""
 
     service: str = ""
     port: int = 0
-    secret: str = ""
-
-
-class Mlflow(Service):
-    """MLflow: `url` as pods reach it; `service` is "" when it is not the chart's; `secret` has username and password."""
-
-    url: str
 
 
 class Secret(_Part):
@@ -75,17 +68,34 @@ class Controller(_Part):
     memory: values.Quantity = "2Gi"
 
 
+class Rules(_Part):
+    """Rules of a NetworkPolicy, as Kubernetes has them."""
+
+    ingress: tuple[dict[str, Any], ...] = ()
+    egress: tuple[dict[str, Any], ...] = ()
+
+
+class Network(_Part):
+    """What pods of a run may reach beside each other, and who may reach them: heads, heads with an autoscaler, trials."""
+
+    enabled: bool = False
+    head: Rules = Rules()
+    autoscaler: Rules = Rules()
+    trial: Rules = Rules()
+
+
 class Site(_Part):
     """Everything that `plan` and the laptop need to know of an installed chart.
 
     Attributes:
         version: of the chart.
         release: its name.
-        namespace: where it is; filled in by the reader.
+        namespace: of the runs; filled in by the reader.
+        control: the namespace that the chart's own pods are in; "" for that of the runs.
         images: of the pods.
-        mlflow: the tracking server.
-        gateway: serves ledgers and logs to the laptop; its Secret's key `token` allows changes.
-        ledger: the database's URL.
+        gateway: serves ledgers, logs and MLflow to the laptop and to runs.
+        ledger: the database's URL, of which no run knows; the Secret is in the control namespace.
+        database: host:port of the chart's PostgreSQL, from any namespace; "" for an external one.
         runs: for the runs' folders in head pods; without it they are lost with the pod.
         data: mounted read-only at `wire.cluster.DATA` in trial pods.
         checkpoints: where trials that save themselves do so, by a volume at `wire.cluster.CHECKPOINTS` or by a URL.
@@ -96,16 +106,19 @@ class Site(_Part):
         autoscale: used where the job does not set it; not for a run in a queue, which admits all of its pods at once.
         node_selector, tolerations: added to those of every job's trial pods.
         env: variables for all pods of runs, a proxy's for example.
+        scratch: bound of each folder that a trial pod has on its node's disk; a trial that fills it is evicted.
         run_ttl: seconds for which a Run that has ended is kept; 0 for ever.
+        network: of the network policies that each run gets.
     """
 
     version: str
     release: str
     namespace: str = ""
+    control: str = ""
     images: Images
-    mlflow: Mlflow
     gateway: Service
     ledger: Secret
+    database: str = ""
     runs: Volume = Volume()
     data: Volume = Volume()
     checkpoints: Checkpoints = Checkpoints()
@@ -119,7 +132,19 @@ class Site(_Part):
     node_selector: dict[str, str] = Field(default_factory=dict)
     tolerations: tuple[dict[str, Any], ...] = ()
     env: dict[str, str] = Field(default_factory=dict)
+    scratch: values.Quantity = "50Gi"
     run_ttl: float = Field(default=0.0, ge=0)
+    network: Network = Network()
+
+    @property
+    def gateway_host(self) -> str:
+        """Of the gateway, as pods of runs reach it."""
+        return f"{self.gateway.service}.{self.control}.svc" if self.control else self.gateway.service
+
+    @property
+    def home(self) -> str:
+        """The namespace of the chart's own pods."""
+        return self.control or self.namespace
 
     @classmethod
     def read(cls, text: str, namespace: str) -> Site:

@@ -1,15 +1,19 @@
-"""The environment of a run's pods. What is private comes from secrets, and only the controller gets it."""
+"""The environment of a run's pods. What is private comes from secrets, and only the controller gets it.
+
+No pod of a run has a password, of the database or of MLflow: it comes to both through the gateway, with the run's own token.
+"""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from trialplane import policies
 from trialplane.plan.plan import Plan
-from trialplane.plan.saving import Saving
+from trialplane.plan.saving import MARGIN, Saving
 from trialplane.plan.site import Site
 from trialplane.policies import protobuf
-from trialplane.wire import cluster, env
+from trialplane.wire import cluster, env, ledger, mlflow
 
 TMP = "/tmp"
 
@@ -19,14 +23,9 @@ _RAY = {
     "RAY_memory_monitor_refresh_ms": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
 }
-_RAY_OF_TRIALS = {
-    **_RAY,
-    # A worker whose head is gone ends after these seconds and is recreated; the default is a minute. A head that only
-    # pauses for a moment must not cost every trial its slot.
-    "RAY_gcs_rpc_server_reconnect_timeout_s": "20",
-    # A trial's GPUs are all its own; a slot without GPUs must not hide those of a job that finds them itself.
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-}
+# A worker whose head is gone ends after these seconds and is recreated; Ray's default is a minute. A head that only pauses
+# for a moment must not cost every trial its slot.
+_HEADLESS = 20
 
 
 def head(site: Site) -> list[dict[str, Any]]:
@@ -35,32 +34,41 @@ def head(site: Site) -> list[dict[str, Any]]:
 
 
 def controller(plan: Plan, site: Site, saving: Saving | None = None) -> list[dict[str, Any]]:
-    """Of the controller: as of Ray's beside it, with the token of that, and the only passwords."""
+    """Of the controller: as of Ray's beside it, with the token of that."""
+    gateway, place = f"http://{site.gateway_host}:{site.gateway.port}", ledger.place(site.namespace)
     own = {
         **_quick(site),
         env.HOME: cluster.HOME,
         env.STATUS: f"0.0.0.0:{cluster.STATUS_PORT}",
-        env.MLFLOW_TRACKING_URI: site.mlflow.url,
+        env.LEDGER: f"{gateway}{place}",
+        env.TOKEN_FILE: f"{cluster.TOKEN_MOUNT}/{cluster.TOKEN_KEY}",
+        env.MLFLOW_TRACKING_URI: f"{gateway}{mlflow.path(place, plan.run)}",
         env.RAY_ADDRESS: f"127.0.0.1:{cluster.GCS_PORT}",
         "RAY_AUTH_MODE": "token",  # KubeRay sets both for its own containers only
         # Ray's driver would write a file into a folder of Ray's head, which has another uid, and abort.
         "RAY_event_log_reporter_enabled": "0",
         **_saving(saving),
     }
-    found = [(env.LEDGER, site.ledger.name, site.ledger.key), (env.RAY_AUTH_TOKEN, plan.run, "auth_token")]
-    if site.mlflow.secret:
-        found += [
-            ("MLFLOW_TRACKING_USERNAME", site.mlflow.secret, "username"),
-            ("MLFLOW_TRACKING_PASSWORD", site.mlflow.secret, "password"),
-        ]
-    hidden = {name: {"secretKeyRef": {"name": secret, "key": key}} for name, secret, key in found}
-    plain = {name: value for name, value in own.items() if name not in hidden}  # each name occurs once
-    return [*_listed(plain), *({"name": name, "valueFrom": source} for name, source in hidden.items())]
+    own.pop(env.RAY_AUTH_TOKEN, None)  # each name occurs once
+    token = {"secretKeyRef": {"name": plan.run, "key": "auth_token"}}
+    return [*_listed(own), {"name": env.RAY_AUTH_TOKEN, "valueFrom": token}]
 
 
 def trial(site: Site, saving: Saving | None = None) -> list[dict[str, Any]]:
     """Of a worker pod: every policy, nothing private."""
-    own = {"HOME": TMP, env.HOME: cluster.HOME, **_saving(saving), **_RAY_OF_TRIALS}
+    # When Kueue takes the place of a run, its head goes at once, and trials get the whole grace period to save themselves.
+    # The price: after a lost head a worker whose pod Kubernetes does not remove may wait so long for the old one before it
+    # is recreated, and its run goes on that much later.
+    headless = _HEADLESS if saving is None else max(_HEADLESS, math.ceil(saving.grace) + MARGIN)
+    ray = {
+        **_RAY,
+        "RAY_gcs_rpc_server_reconnect_timeout_s": str(headless),
+        # A slot's template ends by itself when the slot does, and may have to wait for a trial that saves itself.
+        "RAY_kill_child_processes_on_worker_exit": "false",
+        # A trial's GPUs are all its own; a slot without GPUs must not hide those of a job that finds them itself.
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    }
+    own = {"HOME": TMP, env.HOME: cluster.HOME, **_saving(saving), **ray}
     return _listed({**site.env, **own, **policies.trial_env()})
 
 

@@ -10,19 +10,25 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import json
 import logging
 import os
 import socket
 import sys
-from collections.abc import Mapping
-from typing import Any
+import threading
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from http import HTTPStatus
+from typing import Any, NamedTuple
 
+import aiohttp
 import kopf
 
 from trialplane import errors
 from trialplane.client.cluster import Cluster
 from trialplane.client.objects import Objects
-from trialplane.controller.store.archive import Archive
+from trialplane.controller.store.namespaces import Ledgers
+from trialplane.plan.site import Site
 from trialplane.reconciler import lease as leases
 from trialplane.reconciler import workqueue
 from trialplane.reconciler.lease import Lease
@@ -32,12 +38,33 @@ from trialplane.wire import cluster as names
 from trialplane.wire import env
 
 WORKERS = 4  # Runs at the same time; as many as the ledger has connections
+SWEEP = 2.0  # seconds between looks for deleted runs
+AGAIN = 60.0  # seconds between looks for the site of a namespace that had none, and between tries to watch one
+BACKOFFS = (1.0, 2.0, 5.0, 10.0, 30.0, *[AGAIN] * 60)  # seconds between tries of kopf's, which then begin anew
 SOON = 1.0  # seconds in which events of a run's pods, which come in crowds, are one
+DEEPEST = 12_000  # Python's recursion limit; the API server takes objects of 10,000 levels
+STACK = 32 << 20  # bytes of a thread's, for as many calls
 PORT = 8081  # of the liveness probe
+# At which kopf logs in again, begins with a new list, or waits as long as it is told.
+_KOPFS = (HTTPStatus.UNAUTHORIZED, HTTPStatus.GONE, HTTPStatus.TOO_MANY_REQUESTS)
 _logger = logging.getLogger("trialplane.reconciler")
 
 
-def handlers(queue: WorkQueue) -> kopf.OperatorRegistry:
+class RestartNeeded(Exception):
+    """This process is to end, and the next one to begin with what is there now."""
+
+
+class Name(NamedTuple):
+    """Of a Run."""
+
+    namespace: str
+    run: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.run}"
+
+
+def handlers(queue: WorkQueue[Name]) -> kopf.OperatorRegistry:
     """Kopf's handlers: whatever happens to a Run, its RayCluster or its pods brings its name into the queue.
 
     ConfigMaps are not watched: a watch begins with all there are, each with up to 1 MiB of some run's code.
@@ -45,62 +72,225 @@ def handlers(queue: WorkQueue) -> kopf.OperatorRegistry:
     registry = kopf.OperatorRegistry()
     labelled: dict[str, Any] = {"labels": {names.RUN: kopf.PRESENT}, "registry": registry}
 
+    last: kopf.ConnectionInfo | None = None
+
     @kopf.on.login(registry=registry)
-    def login(**given: Any) -> Any:
-        return kopf.login_with_service_account(**given) or kopf.login_with_kubeconfig(**given)
+    async def login(**given: Any) -> kopf.AiohttpSession | None:
+        """Called at the start, and whenever the API server has answered 401."""
+        nonlocal last
+        found = _credentials(**given)
+        if found is not None and found == last:  # kopf takes each session for new credentials, and asks at once
+            _logger.error(
+                "%s refuses the operator's credentials (401). No changes are seen until it takes them, or there are others: "
+                "of a pod's token, see that its ServiceAccount is there; it is tried again in %.0f s",
+                found.server,
+                AGAIN,
+            )
+            await asyncio.sleep(AGAIN)
+            found = _credentials(**given)
+        last = found
+        return _session(found) if found else None
 
     @kopf.on.event("trialplane.io", "v1alpha1", "runs", registry=registry)
-    async def of_run(name: str, **_: Any) -> None:
-        queue.add(name)
+    async def of_run(namespace: str | None, name: str, **_: Any) -> None:
+        queue.add(Name(namespace or "", name))
 
     @kopf.on.event("ray.io", "v1", "rayclusters", **labelled)
-    async def of_object(labels: Mapping[str, str], **_: Any) -> None:
-        queue.add(labels[names.RUN])
+    async def of_object(namespace: str | None, labels: Mapping[str, str], **_: Any) -> None:
+        queue.add(Name(namespace or "", labels[names.RUN]))
 
     @kopf.on.event("", "v1", "pods", **labelled)
-    async def of_pod(labels: Mapping[str, str], **_: Any) -> None:
-        queue.add_after(labels[names.RUN], SOON)
+    async def of_pod(namespace: str | None, labels: Mapping[str, str], **_: Any) -> None:
+        queue.add_after(Name(namespace or "", labels[names.RUN]), SOON)
+
+    @kopf.on.event("", "v1", "pods", labels={names.REMOVES: kopf.PRESENT}, registry=registry)
+    async def of_removal(namespace: str | None, labels: Mapping[str, str], **_: Any) -> None:
+        queue.add(Name(namespace or "", labels[names.REMOVES]))
 
     return registry
 
 
-async def operate(cluster: Cluster, reconciler: Reconciler, lease: Lease) -> None:
-    """Watches and works until SIGTERM.
+class _NoDiffs(kopf.DiffBaseStorage):
+    """Has kopf keep nothing of an object: it would copy each at each event, to compare it for handlers that are not here.
 
-    Raises:
-        LeaseLost: another operator may work now.
+    A copy takes three calls for each level that the object is nested, and Python refuses those of a deep Run.
     """
-    queue, leads = WorkQueue(), asyncio.Event()
+
+    def build(self, *, body: kopf.Body, extra_fields: Iterable[Any] | None = None) -> kopf.BodyEssence:
+        return kopf.BodyEssence()
+
+    def fetch(self, *, body: kopf.Body) -> None:
+        return None
+
+    def store(self, *, body: kopf.Body, patch: kopf.Patch, essence: kopf.BodyEssence) -> None:
+        return
+
+
+def _credentials(**given: Any) -> kopf.ConnectionInfo | None:
+    return kopf.login_with_service_account(**given) or kopf.login_with_kubeconfig(**given)
+
+
+def _session(found: kopf.ConnectionInfo) -> kopf.AiohttpSession:
+    """The connections of kopf's watches."""
+    session = aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, ssl=found.as_ssl_context()),
+        headers=found.as_http_headers(),
+        proxy=found.proxy_url,
+        trust_env=found.trust_env,
+        middlewares=[_keep_watching],
+    )
+    return kopf.AiohttpSession(
+        server=found.server,
+        default_namespace=found.default_namespace,
+        priority=found.priority,
+        expiration=found.expiration,
+        aiohttp_session=session,
+    )
+
+
+async def _keep_watching(request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
+    """Sends a request; one that is refused for a namespace fails as if its connection had broken.
+
+    Then kopf tries again for ever. At any other error, as where a RoleBinding or the whole namespace was deleted, it would
+    end, and with it the watches of all namespaces.
+    """
+    answer = await send(request)
+    _, _, below = request.url.path.partition("/namespaces/")
+    if not below or answer.status < HTTPStatus.BAD_REQUEST or answer.status in _KOPFS:
+        return answer
+    namespace, _, kind = below.partition("/")
+    try:
+        why = json.loads(await answer.text())["message"]
+    except (ValueError, TypeError, KeyError):  # a proxy's
+        why = answer.reason or ""
+    advice = ""
+    if answer.status in (HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND):
+        advice = (
+            ". `helm upgrade` makes again what was deleted of the chart's objects; a namespace that is gone for good is "
+        )
+        advice += "to be taken out of the chart's `teams`"
+    _logger.error(
+        "the %s of namespace %s cannot be watched: %d %s. Their changes go unseen until that is mended; it is tried again "
+        "within %.0f s, and other namespaces are served%s",
+        kind,
+        namespace,
+        answer.status,
+        why,
+        AGAIN,
+        advice,
+    )
+    raise aiohttp.ClientConnectionError(f"the API server answered {answer.status} for namespace {namespace}")
+
+
+async def watch(queue: WorkQueue[Name], namespaces: Sequence[str], liveness: str | None = None) -> None:
+    """Brings the names of Runs of these namespaces into the queue until SIGTERM.
+
+    Args:
+        queue: for the names.
+        namespaces: each is watched on its own; one that cannot be is tried again, and told of in the log.
+        liveness: URL at which a liveness probe is answered.
+    """
     settings = kopf.OperatorSettings()
     settings.posting.enabled = False
     settings.scanning.disabled = True  # which would need rights in the whole cluster
-    watching = kopf.operator(
-        registry=handlers(queue),
-        settings=settings,
-        standalone=True,
-        namespaces=[cluster.namespace],
-        liveness_endpoint=f"http://0.0.0.0:{PORT}/healthz",
+    settings.networking.error_backoffs = BACKOFFS
+    settings.persistence.diffbase_storage = _NoDiffs()
+    await kopf.operator(
+        registry=handlers(queue), settings=settings, standalone=True, namespaces=namespaces, liveness_endpoint=liveness
     )
+
+
+async def operate(
+    reconcilers: Mapping[str, Reconciler], lease: Lease, also: Sequence[Coroutine[Any, Any, None]] = ()
+) -> None:
+    """Watches and works until SIGTERM. Ends the process where it stands when the Lease is lost: another one may work now.
+
+    Args:
+        reconcilers: by the namespace of their Runs.
+        lease: whoever holds it works.
+        also: what is done beside that; the end of one ends all.
+    """
+    queue: WorkQueue[Name] = WorkQueue()
+    leads = asyncio.Event()
 
     async def work() -> None:
         await leads.wait()
-        await workqueue.work(queue, reconciler.reconcile)
+        await workqueue.work(queue, lambda name: reconcilers[name.namespace].reconcile(name.run), threads)
 
-    tasks = [asyncio.ensure_future(one) for one in (watching, leases.lead(lease, leads), *(work() for _ in range(WORKERS)))]
-    ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    for task in ended:
-        task.result()
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    async def sweep(namespace: str, one: Reconciler) -> None:
+        """Has runs looked at of which nothing is seen to happen: deleted ones, and those whose Run went unseen."""
+        await leads.wait()
+        await workqueue.sweep(queue, lambda: [Name(namespace, run) for run in one.admitted()], threads)
+        while True:
+            await workqueue.sweep(queue, lambda: [Name(namespace, run) for run in one.forgotten()], threads)
+            await asyncio.sleep(SWEEP)
+
+    threads = ThreadPoolExecutor(WORKERS, "reconciler")
+    watching = watch(queue, list(reconcilers), f"http://0.0.0.0:{PORT}/healthz")
+    sweeping = [sweep(namespace, one) for namespace, one in reconcilers.items()]
+    try:
+        await leases.led(lease, leads, [watching, *sweeping, *also, *(work() for _ in range(WORKERS))], threads)
+    except errors.LeaseLost as error:
+        _logger.error("%s; this operator ends, and its successor waits", error)
+        logging.shutdown()
+        os._exit(errors.EXIT_PLATFORM)  # here: a thread may be at work, and whatever waits for it gives it time
+
+
+def reconcilers(ledgers: Ledgers) -> dict[str, Reconciler]:
+    """Those of the namespaces with a site; what the others lack holds up nobody else."""
+    found: dict[str, Reconciler] = {}
+    for namespace in ledgers.namespaces:
+        cluster, archive = Cluster(namespace=namespace), ledgers.of(namespace)
+        if archive is not None and (site := _site(cluster)) is not None:
+            found[namespace] = Reconciler(cluster, archive, site)
+    return found
+
+
+def _site(cluster: Cluster) -> Site | None:
+    """What the chart installed in a namespace; None, and a line in the log, where that cannot be read."""
+    try:
+        return Objects(cluster).site
+    except errors.TrialplaneError as error:
+        _logger.error("%s\nRuns in namespace %s wait; it is looked at again in %.0f s", error, cluster.namespace, AGAIN)
+        return None
+
+
+async def serve_more(lacking: Sequence[str], pause: float = AGAIN) -> None:
+    """Looks for the sites of the namespaces that had none.
+
+    Raises:
+        RestartNeeded: one of them has one now; which namespaces are watched is decided at the start.
+    """
+    while True:
+        await asyncio.sleep(pause)
+        for namespace in lacking:
+            if await asyncio.to_thread(_site, Cluster(namespace=namespace)) is not None:
+                raise RestartNeeded(
+                    f"namespace {namespace} can be served now; this operator ends, to be started anew with it"
+                )
+
+
+def read_deep_objects() -> None:
+    """Has this process read objects that are nested as deep as the API server takes them, for `plan.run.read` to refuse.
+
+    Reading one must not end the watch, which would begin anew with the same Run for ever.
+    """
+    sys.setrecursionlimit(DEEPEST)
+    threading.stack_size(STACK)
+
+
+def _words(text: str) -> Sequence[str]:
+    return [word for word in text.split(",") if word]
 
 
 def main() -> int:
-    """Works as the operator of the namespace that the pod is in, or that the kubeconfig names."""
+    """Works as the operator; its Lease is in the namespace that the pod is in, or that the kubeconfig names."""
     parser = argparse.ArgumentParser(prog="python -m trialplane.reconciler", description=__doc__)
     parser.add_argument("--lease", default="trialplane-operator", help="the Lease that the operator which works holds")
+    parser.add_argument("--namespaces", type=_words, help="those that Runs are in: a,b; by default the operator's own")
     given = parser.parse_args()
     kopf.configure()
+    read_deep_objects()
     for name in ("aiohttp.access", "kopf.objects"):  # each probe, each event
         logging.getLogger(name).setLevel(logging.WARNING)
     url = os.environ.get(env.LEDGER, "")
@@ -109,22 +299,25 @@ def main() -> int:
         return errors.EXIT_BAD_INPUT
     try:
         cluster = Cluster()
-        site = Objects(cluster).site
+        ledgers = Ledgers(url, cluster.namespace, given.namespaces or [cluster.namespace])
     except errors.TrialplaneError as error:
         _logger.error("%s", error)
         return error.exit_code
-    archive = Archive(url)
+    found = reconcilers(ledgers)
+    if not found:
+        return errors.EXIT_PLATFORM
+    lacking = [namespace for namespace in ledgers.namespaces if namespace not in found]
     lease = Lease(cluster, given.lease, f"{socket.gethostname()}-{os.getpid()}")
+    code = errors.EXIT_OK
     try:
-        asyncio.run(operate(cluster, Reconciler(cluster, archive, site), lease))
-    except errors.LeaseLost as error:
-        _logger.error("%s; this operator ends, and its successor waits", error)
-        logging.shutdown()
-        os._exit(errors.EXIT_PLATFORM)  # a thread may be at work, and must not go on
+        asyncio.run(operate(found, lease, [serve_more(lacking)] if lacking else []))
+    except RestartNeeded as error:
+        _logger.error("%s", error)
+        code = errors.EXIT_PLATFORM
     with contextlib.suppress(errors.TrialplaneError):
         lease.release()
-    archive.close()
-    return errors.EXIT_OK
+    ledgers.close()
+    return code
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from trialplane.client import metadata
 from trialplane.plan import raycluster
 from trialplane.reconciler.view import View
 from trialplane.wire import cluster as names
+from trialplane.wire.records import Change
 from trialplane.wire.states import RunState
 
 
@@ -39,12 +40,27 @@ class Adopt:
 
 @dataclasses.dataclass(frozen=True)
 class Describe:
-    """Makes the ConfigMap with the spec that the pods read."""
+    """Makes what the pods read: the ConfigMap with the spec."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Admit:
+    """Gives the controller a new token, in a Secret of the run, and has the ledger take that one alone."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Enclose:
+    """Makes the network policies of a run's pods anew, as the chart's values are others."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Revoke:
+    """Has no token open the run any more."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Start:
-    """Makes the RayCluster."""
+    """Makes the network policies, and then the RayCluster whose pods they are for."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +75,14 @@ class Remove:
     """Removes the RayCluster, with its pods, and the ConfigMap with the spec."""
 
 
-Action = Record | Desire | Adopt | Describe | Start | Resize | Remove
+@dataclasses.dataclass(frozen=True)
+class Note:
+    """Records who changed what of the Run's spec, and when."""
+
+    change: Change
+
+
+Action = Record | Desire | Adopt | Describe | Admit | Enclose | Revoke | Start | Resize | Remove | Note
 
 
 def is_due(view: View) -> bool:
@@ -73,6 +96,16 @@ def is_due(view: View) -> bool:
 
 def decide(view: View) -> tuple[Action, ...]:
     """What is to be done now; nothing when all is as it should be, or when something must happen first."""
+    made = _decide(view) if view.is_enclosed else (Enclose(), *_decide(view))
+    if not view.is_deleted and view.change is not None:
+        made = (Note(view.change), *made)  # first: what follows from the change may be refused
+    works = view.is_active or any(isinstance(action, Start) for action in made)
+    if view.recorded is not None and view.recorded.token is not None and not works:
+        return (*made, Revoke())
+    return made
+
+
+def _decide(view: View) -> tuple[Action, ...]:
     if view.is_deleted:
         return ()
     if view.read.asked is None:
@@ -84,19 +117,19 @@ def decide(view: View) -> tuple[Action, ...]:
         return _clear(view) or ((Adopt(),) if view.has_orphans else ())
     if is_due(view):
         start = {"state": RunState.RUNNING, "parallel": view.asked.parallel}
-        return (Record(new=view.recorded is None), Desire(start), Adopt(), Describe(), Start())
+        return (Record(new=view.recorded is None), Desire(start), Adopt(), Describe(), Admit(), Start())
     if view.mine is None:
         return (Remove(),) if view.has_spec and view.ray_cluster is None and not view.alive else ()
     if metadata.is_deleted(view.mine):
         return ()
     if view.is_stopping or view.start != view.asked.resumes:  # of a start that is over, or is coming to its end
-        waits = view.alive or (view.has_begun and not view.is_over and not view.is_stopping)
+        waits = view.may_return or (view.has_begun and not view.is_over and not view.is_stopping)
         return () if waits else (Remove(),)
     if view.is_over:
         return _clear(view)
     if view.overdue or view.is_failing:
         return _fail(view)
-    return _follow(view)
+    return _follow(view) if view.alive else _mend(view)
 
 
 def _stop(view: View) -> tuple[Action, ...]:
@@ -110,7 +143,7 @@ def _stop(view: View) -> tuple[Action, ...]:
     if view.mine is None:
         leftover = view.ray_cluster is None and view.has_spec and not view.alive
         return (*made, Remove()) if leftover else tuple(made)
-    if not metadata.is_deleted(view.mine) and (view.asked.now or not view.alive):
+    if not metadata.is_deleted(view.mine) and (view.asked.now or not view.may_return):
         made.append(Remove())
     return tuple(made)
 
@@ -123,12 +156,20 @@ def _clear(view: View) -> tuple[Action, ...]:
 def _fail(view: View) -> tuple[Action, ...]:
     """Ends a run whose deadline is over: first in the ledger, where its controller reads it; without one its pods go."""
     made: tuple[Action, ...] = () if view.is_failing else (Desire({"state": RunState.FAILED}),)
-    return made if view.alive else (*made, Remove())
+    return made if view.may_return else (*made, Remove())
+
+
+def _mend(view: View) -> tuple[Action, ...]:
+    """Makes again what the controller needs to begin, and somebody took away."""
+    made: list[Action] = [] if view.has_spec else [Describe()]
+    if view.is_locked_out:
+        made.append(Admit())
+    return tuple(made)
 
 
 def _follow(view: View) -> tuple[Action, ...]:
     """Has a run that works be as wide as asked: first in the ledger, which the controller reads, then in pods."""
-    if view.recorded is None or not view.alive:
+    if view.recorded is None:
         return ()
     if view.recorded.desired.parallel != view.asked.parallel:
         return (Desire({"parallel": view.asked.parallel}),)
@@ -145,8 +186,9 @@ def _resized(view: View) -> list[dict[str, Any]]:
     if view.ray_cluster is None or view.recorded is None:
         return []
     spec = view.ray_cluster["spec"]
-    width = view.asked.parallel or view.job.width
-    role = view.job.widened(width).roles()[0]
+    job = view.started_job
+    width = view.asked.parallel or job.width
+    role = job.widened(width).roles()[0]
     group = spec["workerGroupSpecs"][0]
     if group["groupName"] != names.group(role.name):
         return []

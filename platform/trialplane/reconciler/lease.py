@@ -11,7 +11,9 @@ import asyncio
 import datetime
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import Executor
+from typing import Any
 
 from trialplane.client import kinds
 from trialplane.client.cluster import Cluster
@@ -74,18 +76,58 @@ class Lease:
             )
 
 
+async def led(
+    lease: Lease,
+    leads: asyncio.Event,
+    tasks: Sequence[Coroutine[Any, Any, None]],
+    threads: Executor,
+    pause: float | None = None,
+) -> None:
+    """Runs tasks, of which the first that ends ends all, and holds the Lease until their threads have ended too.
+
+    Raises:
+        LeaseLost: it was held and is no more; threads may still work, and must be stopped at once.
+        Exception: a task's.
+    """
+    holder = asyncio.ensure_future(lead(lease, leads, PAUSE if pause is None else pause))
+    running = [asyncio.ensure_future(task) for task in tasks]
+    try:
+        ended, _ = await asyncio.wait([holder, *running], return_when=asyncio.FIRST_COMPLETED)
+        for task in running:
+            task.cancel()
+        # Futures, and no tasks: when kopf is cancelled, it cancels the tasks that were begun after it.
+        closed: asyncio.Future[Any] = asyncio.gather(*running, return_exceptions=True)
+        await _unless_lost(holder, closed)
+        # A cancelled task leaves its thread at work.
+        await _unless_lost(holder, asyncio.get_running_loop().run_in_executor(None, threads.shutdown))
+        for task in ended:
+            task.result()
+    finally:
+        holder.cancel()
+
+
+async def _unless_lost(holder: asyncio.Task[None], future: asyncio.Future[Any]) -> None:
+    """Waits for a future while the Lease is held. Raises LeaseLost."""
+    if not holder.done():
+        await asyncio.wait([holder, future], return_when=asyncio.FIRST_COMPLETED)
+    if holder.done():
+        holder.result()
+
+
 async def lead(lease: Lease, leads: asyncio.Event, pause: float = PAUSE, renewal: float = RENEWAL) -> None:
     """Sets `leads` when the Lease is held, and renews it for ever.
 
     Raises:
         LeaseLost: it was held and is no more; whoever works must stop at once.
     """
-    clock = asyncio.get_running_loop().time
+    loop = asyncio.get_running_loop()
+    clock = loop.time
     renewed = clock()
     while True:
         begun = clock()
         try:
-            held = await asyncio.wait_for(asyncio.to_thread(lease.hold), renewal)
+            # A future, and no task: when kopf ends, it cancels the tasks that were begun after it.
+            held = await asyncio.wait_for(loop.run_in_executor(None, lease.hold), renewal)
         except (TrialplaneError, TimeoutError) as error:
             _logger.warning("the Lease could not be %s: %s", "renewed" if leads.is_set() else "taken", error)
         else:

@@ -7,41 +7,59 @@ what there is, never by what it did before.
 from __future__ import annotations
 
 import base64
+import contextlib
 import dataclasses
 import json
 import logging
+import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from trialplane import errors
-from trialplane.client import kinds, metadata, preflight, waiting
+from trialplane.client import kinds, metadata
 from trialplane.client.cluster import Cluster
 from trialplane.controller.store import archive
 from trialplane.controller.store.archive import Archive
-from trialplane.errors import InputError, LedgerCorrupt, LedgerError, SpecError, TargetError
-from trialplane.plan import pack as packing
+from trialplane.errors import InputError, LedgerCorrupt, LedgerError, TargetError
+from trialplane.plan import network, pods, raycluster
 from trialplane.plan import plan as planning
-from trialplane.plan import pods, raycluster
 from trialplane.plan import run as runs
 from trialplane.plan.pack import Pack
 from trialplane.plan.plan import Plan, Provenance
 from trialplane.plan.run import Status
 from trialplane.plan.site import Site
 from trialplane.reconciler import decisions, standing
-from trialplane.reconciler.decisions import Action, Adopt, Describe, Desire, Record, Remove, Resize, Start
-from trialplane.reconciler.view import UID, WORKED, Problem, View
+from trialplane.reconciler.decisions import (
+    Action,
+    Admit,
+    Adopt,
+    Describe,
+    Desire,
+    Enclose,
+    Note,
+    Record,
+    Remove,
+    Resize,
+    Revoke,
+    Start,
+)
+from trialplane.reconciler.observing import Observer, is_of, owns
+from trialplane.reconciler.removal import Removal
+from trialplane.reconciler.view import WORKED, View
 from trialplane.wire import cluster as names
 from trialplane.wire import labels
 from trialplane.wire.paths import RunPaths
+from trialplane.wire.records import Change
 
+REMOVING = 2.0  # seconds until a run whose files are being removed is looked at again
 LIVING = 10.0  # seconds until a run that works, or is to, is looked at again
 ARRIVING = 1.0  # seconds until a Run that was made before its code is looked at again
+_DELETED = "Deleted"  # what a Run that is gone asks for, in the record of its changes
 _ARRIVAL = 30.0  # seconds in which the code of a new Run is expected
 _LEDGER_AWAY: tuple[type[Exception], ...] = (LedgerError, archive.DATABASE_ERRORS)
 _ROUNDS = 4  # of looking and doing in one call; what is left then comes with the next
-_EVENTS = 500  # the newest that the API server returns; enough for the pods of a wide run
 _FILES = RunPaths(Path())  # for the names of files only
 _logger = logging.getLogger(__name__)
 
@@ -61,6 +79,16 @@ class Reconciler:
         self._archive = archive
         self._site = site
         self._clock = clock
+        self._observer = Observer(cluster, archive, site, lambda: self._clock())
+        self._removal = Removal(cluster, archive, site, lambda: self._clock())
+
+    def forgotten(self) -> list[str]:
+        """Names of the runs that their users have deleted, and that are not gone yet."""
+        return sorted(self._archive.forgotten())
+
+    def admitted(self) -> list[str]:
+        """Names of runs that a token opens; their Runs may have been deleted while no operator worked."""
+        return self._archive.admitted()
 
     def reconcile(self, name: str) -> float | None:
         """Has the Run of that name be what it asks for, as far as that is possible now.
@@ -70,25 +98,40 @@ class Reconciler:
 
         Raises:
             TargetError: the API server could not be reached, or refuses what the Run's status was told.
+            SQLAlchemyError: the Run is gone, and the database is away.
         """
         run = self._cluster.read(kinds.RUN, name)
-        if run is None or metadata.is_deleted(run):
+        if run is None:
+            if self._removal.step(name):
+                return REMOVING
+            self._archive.revoke(name)  # the Run's Secret is gone with it
+            self._note_deletion(name, "its Run was deleted")  # by whom, the API server does not keep
+            self._removal.sweep(name)
+            return None
+        if metadata.is_deleted(run):
             return None
         view = View(run, runs.read(run), now=self._clock())
         try:
-            view = self._look(view)
+            if left := self._removal.step(name, view.uid):  # of an earlier Run of its name
+                text = f"an earlier run of this name was deleted, and its files are being removed: {left}"
+                self._write(view, standing.explained(view, "FormerRun", text, self._clock()))
+                return REMOVING
+            view = self._observer.look(view)
             for _ in range(_ROUNDS):
                 actions = decisions.decide(view)
                 if not actions:
                     break
                 for action in actions:
                     self._do(view, action)
-                view = self._look(view)
+                view = self._observer.look(view)
         except LedgerCorrupt as error:  # only its record; other Runs go on
             self._write(view, standing.explained(view, "LedgerUnreadable", str(error), self._clock()))
             return LIVING
+        except errors.LedgerLocked as error:  # by a controller that is about to end
+            self._write(view, standing.explained(view, "LedgerLocked", str(error), self._clock()))
+            return LIVING
         except _LEDGER_AWAY as error:
-            text = f"the ledger's database does not answer: {errors.first_line(getattr(error, 'orig', None) or error)}"
+            text = f"the ledger's database does not answer: {archive.reason(error)}"
             self._write(view, standing.explained(view, "LedgerAway", f"{text}; all records are safe", self._clock()))
             return LIVING
         except (TargetError, InputError) as error:  # of the API server: a quota, an admission policy, a conflict
@@ -98,125 +141,47 @@ class Reconciler:
         self._write(view, status)
         return self._next(view, status)
 
-    def _look(self, view: View) -> View:
-        """Everything that the next decision needs; the Run itself as it was read."""
-        name, site = view.name, self._site
-        ray_cluster = self._cluster.read(kinds.RAY_CLUSTER, name)
-        seen = dataclasses.replace(
-            view, ray_cluster=ray_cluster, recorded=self._archive.recorded(name), blocked=None, why=""
-        )
-        if ray_cluster is None:
-            spec = self._cluster.read(kinds.CONFIG_MAP, name)
-            seen = dataclasses.replace(seen, has_spec=_owns(seen, spec), pods=(), leftovers=())
-            if spec is not None and not _is_of(spec, name):
-                text = f"the ConfigMap {name} belongs to no run, and its pods would read it; give the Run another name"
-                return dataclasses.replace(seen, blocked=Problem("NameTaken", text))
-            if seen.problem is None and decisions.is_due(seen):
-                # KubeRay would take them for pods of the new RayCluster, and they have another token.
-                if left := tuple(pod["metadata"]["name"] for pod in self._pods(name)):
-                    return dataclasses.replace(seen, leftovers=left)
-                code = self._code(seen)
-                orphans = any(_is_of(one, name) and not _owns(seen, one) for one in code)
-                return dataclasses.replace(seen, blocked=self._blocked(seen, site, code), has_orphans=orphans)
-            return dataclasses.replace(seen, has_orphans=False)
-        if seen.mine is None or seen.read.job is None or seen.is_over:
-            return seen
-        found = self._pods(name)
-        role = names.group(seen.job.roles()[0].name)
-        staying = [pod["metadata"] for pod in found if not metadata.is_deleted(pod)]
-        first = tuple(one["name"] for one in staying if one["labels"].get(names.GROUP_LABEL) == role)
-        known = seen.recorded.status if seen.recorded is not None else None
-        complete = seen.alive and known is not None and known.slots_ready >= known.slots
-        return dataclasses.replace(seen, pods=first, why="" if complete else self._why(ray_cluster, found))
-
-    def _code(self, view: View) -> list[dict[str, Any] | None]:
-        """The ConfigMaps with its code, as the Run names them."""
-        return [self._cluster.read(kinds.CONFIG_MAP, name) for name in view.asked.code.config_maps]
-
-    def _pods(self, run: str) -> list[dict[str, Any]]:
-        """The pods of a run, the newest first."""
-        found = self._cluster.list(kinds.POD, selector=f"{names.RUN}={run}")
-        return sorted(found, key=metadata.created, reverse=True)
-
-    def _why(self, ray_cluster: Mapping[str, Any], found: list[dict[str, Any]]) -> str:
-        """Why not all pods run."""
-        events = self._cluster.list(kinds.EVENT, limit=_EVENTS)
-        workload = self._workload(ray_cluster) if (ray_cluster.get("spec") or {}).get("suspend") else None
-        return waiting.reason(ray_cluster, found, events, workload, self._clock())
-
-    def _workload(self, ray_cluster: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Kueue's workload for a RayCluster."""
-        try:
-            found = self._cluster.list(kinds.WORKLOAD)
-        except TargetError:  # there is no Kueue
-            return None
-        uid = ray_cluster["metadata"].get("uid")
-        return next((one for one in found if metadata.is_owned(one, uid)), None)
-
-    def _blocked(self, view: View, site: Site, code: Sequence[Mapping[str, Any] | None]) -> Problem | None:
-        """What is wrong with a run that is to be started: its code, or that it does not fit the site."""
-        asked, job = view.asked, view.job
-        issues = [*preflight.data(job, site.data.claim), *preflight.shards(job, bool(site.checkpoints.claim))]
-        if issues:
-            return Problem("Invalid", str(SpecError([issue.below("spec", "job") for issue in issues])))
-        maps, parts = asked.code.config_maps, runs.parts(code)
-        lacking = [
-            f"{name} with {packing.part_name(names.CODE_KEY, number)}"
-            for number, (name, part) in enumerate(zip(maps, parts, strict=True))
-            if part is None
-        ]
-        if lacking:
-            what = f"the ConfigMap {lacking[0]} is" if len(lacking) == 1 else f"the ConfigMaps {', '.join(lacking)} are"
-            cure = "`kubectl apply` it beside the Run" if len(lacking) == 1 else "`kubectl apply` them beside the Run"
-            return Problem(runs.CODE_MISSING, f"{what} not there yet; {cure}")
-        packed = b"".join(part for part in parts if part is not None)
-        where = f"the ConfigMap {maps[0]}" if len(maps) == 1 else f"the ConfigMaps {', '.join(maps)}"
-        try:
-            found = packing.digest(packed)
-        except InputError as error:
-            return Problem("CodeMismatch", f"{names.CODE_KEY} in {where}: {error}; submit the run again")
-        if found != asked.code.sha256:
-            return Problem(
-                "CodeMismatch",
-                f"the code in {where} is {found[:12]}…, and spec.code.sha256 says {asked.code.sha256[:12]}…; delete the "
-                "Run, with which its code goes, and submit the run again",
-            )
-        wanted = len(Pack(packed, found, ()).parts)
-        if wanted != len(maps):  # the pods mount as many as it takes
-            return Problem(
-                "CodeMismatch",
-                f"spec.code.configMaps names {len(maps)}, and the code takes {wanted} of 1 MiB; submit the run again",
-            )
-        return None
-
     def _do(self, view: View, action: Action) -> None:
         """One action."""
         name = view.name
         _logger.info("%s: %s", name, type(action).__name__.lower())
         match action:
             case Record(new=new):
-                plan = self._plan(view)
+                plan = _plan(view)
                 code = base64.b64encode(plan.pack.data).decode("ascii")
                 self._archive.record(name, plan.job, _facts(view), code, new=new)
             case Desire(changed=changed):
                 self._archive.desire(name, changed)
             case Adopt():
                 owners = {"metadata": {"ownerReferences": [runs.owner(name, view.uid)]}}
-                for code_map in self._code(view):
-                    if code_map is None or _owns(view, code_map):
+                for code_map in view.code:
+                    if code_map is None or owns(view, code_map):
                         continue
-                    if view.problem is None or _is_of(code_map, name):  # which is what the Run says, or says to be its code
+                    if view.problem is None or is_of(code_map, name):  # which is what the Run says, or says to be its code
                         self._cluster.patch(kinds.CONFIG_MAP, code_map["metadata"]["name"], owners)
             case Describe():
                 spec = {
                     _FILES.job.name: view.job.model_dump_json(),
                     _FILES.submission.name: json.dumps(_facts(view), ensure_ascii=False),
                 }
-                metadata = self._metadata(view, pods.labels(self._plan(view, packed=False)))
+                metadata = self._metadata(view, pods.labels(_plan(view)))
                 thing = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": spec}
                 self._cluster.apply(thing, names.MANAGER, force=True)
+            case Admit():
+                self._admit(view)
+            case Note(change=change):
+                self._post(view, change)
+                self._archive.note(name, change)
+            case Enclose():
+                if view.mine is not None:
+                    patch = {"metadata": {"annotations": {names.NETWORK_HASH: self._enclose(view, view.mine)}}}
+                    self._cluster.patch(kinds.RAY_CLUSTER, name, patch)
+            case Revoke():
+                self._archive.revoke(name)
             case Start():
-                self._cluster.create(kinds.RAY_CLUSTER, self._ray_cluster(view))
+                made = self._ray_cluster(view)
+                made["metadata"]["annotations"][names.NETWORK_HASH] = self._enclose(view, made)
+                self._cluster.create(kinds.RAY_CLUSTER, made)
             case Resize(patch=patch):
                 if view.ray_cluster is not None:
                     self._cluster.patch(kinds.RAY_CLUSTER, view.ray_cluster["metadata"]["name"], list(patch))
@@ -224,12 +189,66 @@ class Reconciler:
                 if view.mine is not None:
                     # Until its pods and its token are gone, so that the next one of the name gets none of them.
                     self._cluster.delete(kinds.RAY_CLUSTER, name, foreground=True)
-                if _owns(view, self._cluster.read(kinds.CONFIG_MAP, name)):
+                if owns(view, self._cluster.read(kinds.CONFIG_MAP, name)):
                     self._cluster.delete(kinds.CONFIG_MAP, name)
+
+    def _note_deletion(self, name: str, what: str) -> None:
+        """Records once that a Run is gone, if its record stays; the record of a run that never started has nothing of it."""
+        with contextlib.suppress(LedgerCorrupt):
+            found = self._archive.recorded(name)
+            last = None if found is None else found.change
+            if last is not None and last.asked.get("state") != _DELETED:
+                asked = {**last.asked, "state": _DELETED}
+                self._archive.note(name, Change(self._clock(), "", what, last.uid, last.generation + 1, asked))
+
+    def _post(self, view: View, change: Change) -> None:
+        """Says a change as an Event of the Run, which has one name however often it is made."""
+        when, who = standing.moment(change.at), f" by {change.by}" if change.by else ""
+        about = {"apiVersion": runs.API_VERSION, "kind": runs.KIND, "name": view.name, "uid": view.uid}
+        event = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": f"{view.name}.{view.uid[:13]}.{change.generation}", "namespace": self._cluster.namespace},
+            "involvedObject": {**about, "namespace": self._cluster.namespace},
+            "reason": "Changed",
+            "message": f"{change.what}{who}",
+            "type": "Normal",
+            "source": {"component": "trialplane-operator"},
+            "firstTimestamp": when,
+            "lastTimestamp": when,
+            "count": 1,
+        }
+        try:
+            self._cluster.apply(event, names.MANAGER, force=True)
+        except (TargetError, InputError) as error:  # a quota; the ledger has it all the same, and the run goes on
+            _logger.warning("%s: the Event of a change could not be made: %s", view.name, error)
+
+    def _admit(self, view: View) -> None:
+        """Gives the controller a token of its own, with which it opens the run at the gateway."""
+        token = secrets.token_urlsafe(32)
+        metadata = self._metadata(view, pods.labels(_plan(view)))
+        metadata["name"] = names.token_secret(view.name)
+        data = {names.TOKEN_KEY: base64.b64encode(token.encode()).decode()}
+        thing = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": "Opaque", "data": data}
+        self._cluster.apply(thing, names.MANAGER, force=True)
+        self._archive.admit(view.name, token)
+
+    def _enclose(self, view: View, ray_cluster: Mapping[str, Any]) -> str:
+        """Has the pods of a RayCluster reach what the site allows, and nothing else; gives the policies' digest."""
+        policies = network.policies(ray_cluster, self._site)
+        for one in policies:
+            there = self._metadata(view, one["metadata"]["labels"])
+            thing = {**one, "metadata": {**there, "name": one["metadata"]["name"]}}
+            self._cluster.apply(thing, names.MANAGER, force=True)
+        if not policies:  # those of a run that was started while the chart had some would still hold
+            for left in network.names(view.name):
+                if owns(view, self._cluster.read(kinds.NETWORK_POLICY, left)):
+                    self._cluster.delete(kinds.NETWORK_POLICY, left)
+        return network.digest(policies)
 
     def _ray_cluster(self, view: View) -> dict[str, Any]:
         """The RayCluster for this start: as wide as the Run asks for."""
-        plan = self._plan(view)
+        plan = _plan(view)
         wide = dataclasses.replace(plan, job=plan.job.widened(view.asked.parallel or plan.job.width))
         made = raycluster.raycluster(wide, self._site)
         annotations = {
@@ -238,11 +257,6 @@ class Reconciler:
             runs.RESUMES: str(view.asked.resumes),
         }
         return {**made, "metadata": {**self._metadata(view, made["metadata"]["labels"]), "annotations": annotations}}
-
-    def _plan(self, view: View, *, packed: bool = True) -> Plan:
-        """The plan that the Run was made of; without `packed` it has no code, only the digest."""
-        data = b"".join(part or b"" for part in runs.parts(self._code(view))) if packed else b""
-        return Plan(view.name, view.job, Pack(data, view.asked.code.sha256, ()), Provenance("", "", ""))
 
     def _metadata(self, view: View, labels: Mapping[str, str]) -> dict[str, Any]:
         where = {"name": view.name, "namespace": self._cluster.namespace}
@@ -268,8 +282,15 @@ class Reconciler:
         if left > 0:
             return left
         # As it was read: it may have been resumed since, or another Run may have its name.
-        self._cluster.delete(kinds.RUN, view.name, only=view.run)
+        if self._cluster.delete(kinds.RUN, view.name, only=view.run):
+            self._note_deletion(view.name, "its Run was removed by the operator, long after the end (operator.runTtl)")
         return None
+
+
+def _plan(view: View) -> Plan:
+    """The plan that the Run was made of; its code, which was compared with the Run, only when that is to be started."""
+    packed = b"".join(part or b"" for part in runs.parts(view.code))
+    return Plan(view.name, view.job, Pack(packed, view.asked.code.sha256, ()), Provenance("", "", ""))
 
 
 def _facts(view: View) -> dict[str, Any]:
@@ -281,15 +302,5 @@ def _facts(view: View) -> dict[str, Any]:
         given["submitted"] = made
     # Later than what a former controller wrote, whose clock may be ahead. The new one keeps these facts in the ledger.
     before, worked = (0.0, 0.0) if view.recorded is None else (view.recorded.status.updated, view.recorded.status.worked)
-    start = {UID: view.uid, labels.BEGUN: max(view.now, before + 0.001), WORKED: worked}
+    start = {labels.UID: view.uid, labels.BEGUN: max(view.now, before + 0.001), WORKED: worked}
     return {**given, "code_hash": asked.code.sha256, "spec_hash": planning.spec_hash(job), **start}
-
-
-def _owns(view: View, thing: Mapping[str, Any] | None) -> bool:
-    """Whether an object is there and is this Run's."""
-    return thing is not None and metadata.is_owned(thing, view.uid)
-
-
-def _is_of(thing: Mapping[str, Any] | None, run: str) -> bool:
-    """Whether an object is there and its label says that it is of this run."""
-    return thing is not None and (thing["metadata"].get("labels") or {}).get(names.RUN) == run

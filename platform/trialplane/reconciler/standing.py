@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal, cast
 
 from trialplane.client import metadata
@@ -13,6 +13,7 @@ from trialplane.reconciler.view import View
 from trialplane.wire.records import RunStatus
 from trialplane.wire.states import RunState
 
+LONGEST = 2000  # characters of a reason, which a controller may have chosen; of a condition the API server takes 32,768
 _ENDED = ("Succeeded", "Failed", "Cancelled")
 
 
@@ -28,13 +29,14 @@ def status(view: View, now: float) -> Status:
     job, current = view.read.job, known if view.is_current else None
     total = current.trials if current else job.trials if job else before.total
     ended = known.ended_trials if known else before.ended
+    reason = reason[:LONGEST]
     return Status(
         state=state,
         reason=reason,
         ended=ended,
         total=total,
         progress=f"{ended}/{total}" if total else "",
-        best=_best(known) if known else before.best,
+        best=(_best(known) if known else before.best)[:LONGEST],
         since=before.since if before.since and before.state == state else moment(now),
         started=view.started,
         resumes=view.resumes,
@@ -95,9 +97,7 @@ def _state(view: View) -> tuple[State, str]:
             return _named(known.state), known.reason
         return view.status.state, view.status.reason
     if problem is None and view.leftovers:
-        pods = ", ".join(view.leftovers[:3]) + (", …" if len(view.leftovers) > 3 else "")
-        text = f"the pods of its former start are being removed: {pods}; "
-        return "Pending", f"{text}`kubectl delete pod NAME --force` removes one whose node is lost"
+        return "Pending", _leaving("the pods of its former start are being removed", view.leftovers)
     return "Pending", problem.message if problem else "its pods are about to be made"
 
 
@@ -109,8 +109,8 @@ def _of_ray_cluster(view: View, known: RunStatus | None) -> tuple[State, str]:
         return _overdue(view)
     if view.mine is not None and metadata.is_deleted(view.mine):
         if view.asked.state == "Running":
-            return "Pending", "the pods of its former start are being removed"
-        return view.asked.state, "its pods are being removed"
+            return "Pending", _leaving("the pods of its former start are being removed", view.leftovers)
+        return view.asked.state, _leaving("its pods are being removed", view.leftovers)
     return "Pending", view.why or f"the controller is {'restarting' if view.has_begun else 'starting'}"
 
 
@@ -162,6 +162,14 @@ def _best(known: RunStatus) -> str:
 
 def _named(state: RunState) -> State:
     return cast(State, state.value.title())
+
+
+def _leaving(what: str, pods: Sequence[str]) -> str:
+    """What is said of pods that are being removed."""
+    if not pods:
+        return what
+    some = ", ".join(pods[:3]) + (", …" if len(pods) > 3 else "")
+    return f"{what}: {some}; `kubectl delete pod NAME --force` removes one whose node is lost"
 
 
 def _joined(*parts: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pydantic import ValidationError
@@ -24,12 +24,11 @@ from trialplane.plan.run import Asked, Read, Status
 from trialplane.spec.jobs import Job
 from trialplane.wire import cluster as names
 from trialplane.wire import labels
+from trialplane.wire.records import Change
 from trialplane.wire.states import RunState
 
 Thing = Mapping[str, Any]
 
-# In the facts of a submission: of the Run that it is the record of, for another Run may get its name.
-UID = "uid"
 WORKED = "worked"  # seconds for which it had worked when its last start was recorded; see `RunStatus`
 _STOPS = (RunState.PAUSED, RunState.CANCELLED)
 
@@ -52,11 +51,15 @@ class View:
         ray_cluster: of its name, whosever it is.
         recorded: its record in the ledger, or that of an earlier Run of its name.
         pods: names of the pods of its first role that stay, the newest first.
+        controller_runs: whether the controller's container runs, with or without the ledger.
+        is_locked_out: whether the token in the run's Secret is not the one that the ledger takes, or there is none.
         leftovers: names of pods of a former RayCluster of its name, which are still being removed.
         has_spec: whether the ConfigMap with its spec is there.
         why: why not all of its pods run, or "".
         blocked: what was found wrong when it was to be started.
-        has_orphans: whether a ConfigMap with its code is there, and not this Run's yet.
+        code: the ConfigMaps with its code, as the Run names them, when it is to be started; None for one that is not there.
+        has_orphans: whether one of them is not this Run's yet.
+        network: the digest of the network policies that its pods should have.
         now: seconds since the epoch.
     """
 
@@ -65,11 +68,15 @@ class View:
     ray_cluster: Thing | None = None
     recorded: Recorded | None = None
     pods: tuple[str, ...] = ()
+    controller_runs: bool = False
+    is_locked_out: bool = False
     leftovers: tuple[str, ...] = ()
     has_spec: bool = False
     why: str = ""
     blocked: Problem | None = None
+    code: tuple[Thing | None, ...] = ()
     has_orphans: bool = False
+    network: str = ""
     now: float = 0.0
 
     @property
@@ -115,6 +122,11 @@ class View:
             return Status()
 
     @property
+    def started_job(self) -> Job:
+        """The job that its pods work on: as it was started, whatever its spec says since."""
+        return self.recorded.job if self.recorded is not None and self.is_ignored else self.job
+
+    @property
     def mine(self) -> Thing | None:
         """The RayCluster, if it is this Run's."""
         if self.ray_cluster is None:
@@ -145,7 +157,7 @@ class View:
         if self.recorded is None:
             return False
         resumes = self.read.asked is not None and self.read.asked.resumes > 0
-        return resumes or self.recorded.submission.get(UID) == self.uid
+        return resumes or self.recorded.submission.get(labels.UID) == self.uid
 
     @property
     def begun(self) -> float:
@@ -154,22 +166,58 @@ class View:
             return 0.0
         return float(self.recorded.submission.get(labels.BEGUN, 0.0))
 
+    @functools.cached_property
+    def change(self) -> Change | None:
+        """The change of its spec that the ledger has not; None if it has the newest.
+
+        Changes that follow each other before they are seen are one, by who made the last, and it says how many they were.
+        """
+        if self.recorded is None or not self.is_recorded or self.read.asked is None:
+            return None
+        last = self.recorded.change
+        before = last if last is not None and last.uid == self.uid else None
+        seen = 0 if before is None else before.generation
+        if self.generation <= seen:
+            return None
+        asked = _asked(self.asked, self.read.job)
+        if before is not None:
+            what = ", ".join(_differences(before.asked, asked)) or "fields without effect"
+        else:
+            what = "submitted" if not self.asked.resumes else "resumed, as a new Run"
+        if self.generation - seen > 1:
+            what += f" (the last of {self.generation - seen} changes since {'it was made' if before is None else 'then'})"
+        annotations = self.run["metadata"].get("annotations") or {}
+        who = str(annotations.get(names.CHANGED_BY) or annotations.get(names.OWNER) or "")
+        return Change(_changed(self.run), who, what, self.uid, self.generation, asked)
+
     @property
     def alive(self) -> bool:
         """Whether a controller works on it."""
         return self.recorded is not None and self.recorded.alive
 
     @property
+    def may_return(self) -> bool:
+        """Whether a controller works on it, or runs and has not ended it: while the gateway is away it holds no lock."""
+        return self.alive or (self.controller_runs and not self.is_current)
+
+    @property
     def is_current(self) -> bool:
         """Whether the ledger's status is of the last start: its controller lives, or ended after that."""
         if self.recorded is None:
             return False
-        return self.recorded.alive or self.recorded.has_ended(self.begun)
+        return self.recorded.alive or self.recorded.status.has_ended(self.begun)
 
     @property
     def is_over(self) -> bool:
         """Whether its RayCluster has nothing left to do: it is being deleted, or the ledger has that its run is over."""
         return self.mine is not None and not self.alive and (metadata.is_deleted(self.mine) or self.is_current)
+
+    @property
+    def is_enclosed(self) -> bool:
+        """Whether its pods, if it has any, have the network policies that they should have."""
+        if self.mine is None or metadata.is_deleted(self.mine):
+            return True
+        return (self.mine["metadata"].get("annotations") or {}).get(names.NETWORK_HASH) == self.network
 
     @property
     def is_expired(self) -> bool:
@@ -179,7 +227,7 @@ class View:
         ended = self.status.state in ("Succeeded", "Failed", "Cancelled") or (
             self.status.state == "Paused" and self.is_current
         )
-        job = self.read.job or (self.recorded.job if self.recorded is not None else None)
+        job = self.started_job if self.read.job is not None else self.recorded.job if self.recorded is not None else None
         kept = 0.0 if job is None else job.cluster.ttl
         return ended and self.now >= (metadata.moment(self.status.since) or 0.0) + kept
 
@@ -209,9 +257,9 @@ class View:
         """Which of its deadlines is over, for people; "" if none is, or if the run has ended."""
         if self.read.job is None or not self.begun or self.asked.resumes > self.resumes:
             return ""
-        if self.recorded is None or self.recorded.has_ended(self.begun):
+        if self.recorded is None or self.recorded.status.has_ended(self.begun):
             return ""
-        limits, waited = self.read.job.cluster, self.now - self.begun
+        limits, waited = self.started_job.cluster, self.now - self.begun
         if limits.deadline is not None and waited > limits.deadline:
             return f"it has not ended within {limits.deadline:g} s (cluster.deadline)"
         has_worked = self.recorded.status.worked > float(self.recorded.submission.get(WORKED, 0.0))
@@ -270,3 +318,38 @@ class View:
         if not same_code:
             return Problem("Invalid", f"the code of {self.name} has changed; submit it under another name")
         return Problem("Invalid", str(SpecError(issues))) if issues else None
+
+
+def _asked(asked: Asked, job: Job | None) -> dict[str, Any]:
+    """What changes of a Run are about; the job by its digest."""
+    return {
+        "state": asked.state,
+        "parallel": asked.parallel,
+        "resumes": asked.resumes,
+        "now": asked.now,
+        "job": "" if job is None else planning.spec_hash(job),
+    }
+
+
+def _differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
+    """What changed, in words."""
+    if after["resumes"] != before.get("resumes"):
+        yield "resumed"
+    if after["state"] != before.get("state"):
+        yield f"state: {before.get('state')} → {after['state']}"
+    if after["parallel"] != before.get("parallel"):
+        yield f"parallel: {before.get('parallel') or 'as the job says'} → {after['parallel'] or 'as the job says'}"
+    if after["now"] and not before.get("now"):
+        yield "at once"
+    if after["job"] != before.get("job"):
+        yield "job changed"
+
+
+def _changed(run: Thing) -> float:
+    """When the spec of a Run was written last, in seconds since the epoch, as the API server noted it."""
+    found = [
+        one.get("time")
+        for one in run["metadata"].get("managedFields") or []
+        if not one.get("subresource") and "f:spec" in (one.get("fieldsV1") or {})
+    ]
+    return max((metadata.moment(time) or 0.0 for time in found), default=0.0) or metadata.created(run)

@@ -4,27 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterable
+from concurrent.futures import Executor
+from typing import Generic, TypeVar
 
+from trialplane.controller.store.archive import DATABASE_ERRORS, reason
 from trialplane.errors import TrialplaneError
 
-Reconcile = Callable[[str], float | None]
+K = TypeVar("K", bound=Hashable)
 
 SLOWEST = 60.0  # seconds after which a Run that failed again and again is tried again
 _logger = logging.getLogger(__name__)
 
 
-class WorkQueue:
+class WorkQueue(Generic[K]):
     """A queue of names for one event loop."""
 
     def __init__(self) -> None:
-        self._ready: asyncio.Queue[str] = asyncio.Queue()
-        self._waiting: set[str] = set()
-        self._active: set[str] = set()
-        self._again: set[str] = set()
-        self._later: dict[str, asyncio.TimerHandle] = {}
+        self._ready: asyncio.Queue[K] = asyncio.Queue()
+        self._waiting: set[K] = set()
+        self._active: set[K] = set()
+        self._again: set[K] = set()
+        self._later: dict[K, asyncio.TimerHandle] = {}
 
-    def add(self, name: str) -> None:
+    def add(self, name: K) -> None:
         """Has a name taken as soon as possible, and again if somebody works on it."""
         handle = self._later.pop(name, None)
         if handle is not None:
@@ -35,7 +38,7 @@ class WorkQueue:
             self._waiting.add(name)
             self._ready.put_nowait(name)
 
-    def add_after(self, name: str, seconds: float) -> None:
+    def add_after(self, name: K, seconds: float) -> None:
         """Has a name taken after that time, unless it is to be earlier."""
         loop = asyncio.get_running_loop()
         known = self._later.get(name)
@@ -45,14 +48,14 @@ class WorkQueue:
             known.cancel()
         self._later[name] = loop.call_later(seconds, self.add, name)
 
-    async def take(self) -> str:
+    async def take(self) -> K:
         """The next name; `done` must follow."""
         name = await self._ready.get()
         self._waiting.remove(name)
         self._active.add(name)
         return name
 
-    def done(self, name: str) -> None:
+    def done(self, name: K) -> None:
         """Ends the work on a name."""
         self._active.remove(name)
         if name in self._again:
@@ -60,25 +63,53 @@ class WorkQueue:
             self.add(name)
 
 
-async def work(queue: WorkQueue, reconcile: Reconcile) -> None:
+async def sweep(queue: WorkQueue[K], names: Callable[[], Iterable[K]], threads: Executor, pause: float = SLOWEST) -> None:
+    """Adds names once, as soon as they can be had.
+
+    Args:
+        queue: of names.
+        names: called in a thread.
+        threads: where it is called.
+        pause: seconds between tries.
+    """
+    while True:
+        try:
+            found = await asyncio.get_running_loop().run_in_executor(threads, names)
+            break
+        except Exception as error:  # noqa: BLE001  it is logged, and tried again
+            _complain("the names of Runs that may have ended cannot be read", error, pause)
+            await asyncio.sleep(pause)
+    for name in found:
+        queue.add(name)
+
+
+async def work(queue: WorkQueue[K], reconcile: Callable[[K], float | None], threads: Executor) -> None:
     """Takes names for ever. One that fails is tried again, later each time, and holds up no other.
 
     Args:
         queue: of names.
         reconcile: called in a thread; gives the seconds after which the name is to come again, or None.
+        threads: where it is called; what runs there goes on when this is cancelled.
     """
-    failures: dict[str, int] = {}
+    loop = asyncio.get_running_loop()
+    failures: dict[K, int] = {}
     while True:
         name = await queue.take()
         try:
-            after = await asyncio.to_thread(reconcile, name)
+            after = await loop.run_in_executor(threads, reconcile, name)
             failures.pop(name, None)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  it is logged, and tried again
             failures[name] = failures.get(name, 0) + 1
             after = min(2.0 ** failures[name], SLOWEST)
-            unexpected = None if isinstance(error, TrialplaneError) else error
-            _logger.error("%s: %s; tried again in %.0f s", name, error, after, exc_info=unexpected)
+            _complain(name, error, after)
         finally:
             queue.done(name)
         if after is not None:
             queue.add_after(name, after)
+
+
+def _complain(what: object, error: Exception, seconds: float) -> None:
+    """Logs an error, with its traceback if nobody expected it."""
+    unexpected = None if isinstance(error, (TrialplaneError, DATABASE_ERRORS)) else error
+    said = error if isinstance(error, TrialplaneError) else reason(error)
+    _logger.error("%s: %s; tried again in %.0f s", what, said, seconds, exc_info=unexpected)

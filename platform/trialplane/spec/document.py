@@ -22,7 +22,7 @@ from trialplane.errors import Issue, Place, SpecError
 # Aliases of aliases make a small file endlessly large.
 _MOST_NODES = 100_000
 # Parsers recurse for each level, in C until the stack overflows; no job is nested that deeply.
-_DEEPEST = 50
+MAX_DEPTH = 50
 _OPEN = (("/", "dev"), ("/", "proc"))  # `--params <(platform best)` is an open pipe
 _MOST_BYTES = 16 * 2**20
 _LONGEST_NUMBER = 400  # digits; Python itself takes 4,300, and no field takes one of 20
@@ -145,8 +145,8 @@ def _bound(text: str, source: str) -> None:
             depth += 1
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
-        if depth > _DEEPEST:
-            raise SpecError([Issue(("file",), f"is nested more than {_DEEPEST} levels deep", source, line)])
+        if depth > MAX_DEPTH:
+            raise SpecError([Issue(("file",), f"is nested more than {MAX_DEPTH} levels deep", source, line)])
 
 
 def scalar(text: str, source: str) -> Any:

@@ -11,6 +11,7 @@ from pathlib import Path
 from trialplane import errors
 from trialplane.errors import Issue, Place
 from trialplane.spec.jobs import Job
+from trialplane.spec.jobs.base import Function
 
 
 def packages(job: Job, folder: Path) -> list[Path]:
@@ -40,11 +41,11 @@ def check(job: Job, folder: Path, broken: Collection[Place]) -> Iterator[Issue]:
         yield from _look_at_packages(job, folder)
         found_there = [path for path in packages(job, folder) if not os.path.lexists(folder / f"{path.name}.py")]
         roots = {path.name: path.parent for path in found_there}
-    for place, text, arguments in job.functions():
-        if place[:1] not in broken:
-            root = roots.get(text.partition(":")[0].partition(".")[0], folder)
-            for found in _look(text, root, unread, arguments):
-                yield found if isinstance(found, Issue) else Issue(place, found)
+    for one in job.functions():
+        if one.field[:1] not in broken:
+            root = roots.get(one.text.partition(":")[0].partition(".")[0], folder)
+            for found in _look(one, root, unread):
+                yield found if isinstance(found, Issue) else Issue(one.field, found)
     for place, text, is_python in job.programs():
         if place[:1] not in broken:
             yield from _look_at_file(place, text, folder, is_python)
@@ -102,16 +103,15 @@ def _look_at_file(place: Place, text: str, folder: Path, is_python: bool) -> Ite
         yield Issue(place, f"{text} is not executable; `chmod +x {file}`, or write command: [bash, {text}]")
 
 
-def _look(text: str, folder: Path, unread: set[Path], given: tuple[str, ...]) -> Iterator[str | Issue]:
+def _look(named: Function, folder: Path, unread: set[Path]) -> Iterator[str | Issue]:
     """Issues of one function.
 
     Args:
-        text: module:function.
+        named: by the job.
         folder: with the code.
         unread: files that could not be read, and have their issue.
-        given: the arguments that it is called with, none where that is not known.
     """
-    module, function = text.split(":")
+    module, function = named.text.split(":")
     base = folder.joinpath(*module.split("."))
     try:
         file = next((path for path in (base.with_suffix(".py"), base / "__init__.py") if path.is_file()), None)
@@ -128,14 +128,14 @@ def _look(text: str, folder: Path, unread: set[Path], given: tuple[str, ...]) ->
         unread.add(file)
         yield tree
         return
-    if given == ("trial",) and (line := _starts(tree)):
+    if named.style == "optuna" and (line := _starts(tree)):
         cure = 'put it below `if __name__ == "__main__":`'
         yield f"line {line} would start a search of its own when {file.name} is imported; {cure}"
     names, open_ended = _names(tree)
     if function not in names and not open_ended:
         yield f"{file.name} defines no {function}; {errors.nearest(function, names)}".rstrip("; ")
     found = names.get(function, [])
-    wrong = [why for node in found if (why := _unfit(node, given))]
+    wrong = [why for node in found if (why := _unfit(node, named))]
     if wrong and len(wrong) == len(found):  # of several definitions one may be meant for this machine
         yield f"{function} {wrong[-1]} ({file.name}:{found[-1].lineno})"
 
@@ -169,9 +169,12 @@ def _starts(tree: ast.Module) -> int:
     return 0
 
 
-def _unfit(node: ast.stmt, given: tuple[str, ...]) -> str:
-    """Why what a statement defines cannot be called with these arguments, or "" where that is not certain."""
+def _unfit(node: ast.stmt, function: Function) -> str:
+    """Why what a statement defines cannot be called as the job's function is, or "" where that is not certain."""
+    given = function.arguments
     made: ast.AST | None = node
+    if function.style == "ray" and isinstance(node, ast.ClassDef):
+        return "is a class, and a trial calls a function; write a function(config) that runs its loop and calls tune.report"
     if isinstance(node, (ast.Assign, ast.AnnAssign)):
         made = node.value
         if isinstance(made, ast.Constant) and made.value is None:

@@ -2,18 +2,38 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
 # How a function that an entrypoint names with a style before it is called; without one it gets the trial's context.
-STYLES = ("optuna",)
+STYLES = ("optuna", "ray")
 
 
 def styled(entrypoint: str) -> tuple[str, str]:
     """The style of an entrypoint, "" for `run(ctx)`, and its module:function."""
     style, _, function = entrypoint.partition(":")
     return (style, function) if style in STYLES and ":" in function else ("", entrypoint)
+
+
+def nested(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Parameters as the `config` of a function trainable of Ray Tune: `model.lr` is config["model"]["lr"].
+
+    Raises:
+        ValueError: a name stands both for a value and for what has values below it.
+    """
+    made: dict[str, Any] = {}
+    for name in sorted(params):  # `model` before `model.lr`
+        *above, last = name.split(".")
+        here = made
+        for index, key in enumerate(above):
+            here = here.setdefault(key, {})
+            if not isinstance(here, dict):
+                outer = ".".join(above[: index + 1])
+                raise ValueError(f"{outer} is one value, and {name} would be a part of it; rename one of them")
+        here[last] = copy.deepcopy(params[name])
+    return made
 
 
 @dataclasses.dataclass(frozen=True)

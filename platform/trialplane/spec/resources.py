@@ -97,7 +97,7 @@ class Keep(models.Model):
     files: tuple[str, ...] = Field(
         default=(),
         description="Files of the folder in which a trial runs that are put beside its checkpoints, into files/, when it is "
-        "complete: model.pt, out/*.safetensors.",
+        "complete, and sent to the best trials' runs in MLflow when the run ends: model.pt, out/*.safetensors.",
     )
 
     @field_validator("files")

@@ -30,6 +30,7 @@ Select = Callable[[str, Mapping[str, Any]], Sequence[Sequence[Any]]]
 _OF_RUN = "FROM attempts JOIN runs ON runs.id = attempts.run_id WHERE runs.name = :run"
 _PLAIN = f"SELECT place, request, outcome, NULL {_OF_RUN}"
 _WHOLE = f"SELECT place, request, outcome, attempts.optuna {_OF_RUN}"
+_PAGE = 2000  # attempts that are looked at for one page
 # What a file holds that is damaged, or another program's; SQLite has no code of its own for a missing table.
 _DAMAGE = (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT)
 
@@ -107,6 +108,21 @@ def newest_place(found: Sequence[Attempt], after: int) -> int:
 def whole(select: Select, run: str, after: int = 0) -> list[Attempt]:
     """The attempts that run and those that ended since the place `after`, by number, with Optuna's view of them."""
     return _read(select, f"{_WHOLE} AND (place IS NULL OR place > :after) ORDER BY number", run=run, after=after)
+
+
+def page(select: Select, run: str, after: int, size: int) -> list[Attempt]:
+    """The attempts with numbers above `after`, as `whole` gives them: so many that their texts have `size` characters.
+
+    At least one, if there is one. The database counts, so nothing longer is ever in memory.
+    """
+    length = "length(request) + coalesce(length(outcome), 0) + length(attempts.optuna)"
+    counted = f"""
+        SELECT number, place, request, outcome, attempts.optuna AS optuna,
+        sum({length}) OVER (ORDER BY number) AS characters, row_number() OVER (ORDER BY number) AS line
+        {_OF_RUN} AND number > :after AND number <= :after + {_PAGE}
+    """
+    chosen = f"SELECT place, request, outcome, optuna FROM ({counted}) AS counted WHERE characters <= :size OR line = 1"
+    return _read(select, f"{chosen} ORDER BY number", run=run, after=after, size=size)
 
 
 def row(job: Job, attempt: Attempt, alive: bool) -> TrialRow:

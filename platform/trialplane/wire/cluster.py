@@ -13,17 +13,24 @@ JOB = f"{GROUP}/job"
 ROLE = f"{GROUP}/role"
 MANAGED_BY = "app.kubernetes.io/managed-by"
 MANAGER = "trialplane"  # the value of MANAGED_BY on objects of a run, and the field manager of what the laptop applies
+REMOVES = f"{GROUP}/removes"  # on a pod that is no run's: the deleted run whose files it removes
 GROUP_LABEL = "ray.io/group"  # KubeRay's, on each pod: the worker group that it is of
+CONTROL = f"{GROUP}/control"  # on the namespace of a team that the chart made: the control namespace
+# Annotations of a Run, which an admission policy compares with the API server's names of users.
+OWNER = f"{GROUP}/owner"  # who made it; it never changes
+CHANGED_BY = f"{GROUP}/changed-by"  # who changed its spec last, if that was not the owner
 # Annotations of a run's RayCluster.
 CODE_HASH = f"{GROUP}/code-hash"
 SPEC_HASH = f"{GROUP}/spec-hash"
+NETWORK_HASH = f"{GROUP}/network-hash"  # of the network policies that its pods have
 
 # Values of ROLE.
 CONTROLLER = "controller"  # the head pod; also the name of the container in it
 TRIAL = "trial"  # a worker pod, and the pod of `platform doctor`
 OPERATOR = "operator"  # of the chart: it follows the Runs
+VOLUMES = "volumes"  # a short-lived pod that works on volumes and has no network
 
-# The one object by which the laptop finds what the chart installed in a namespace: a ConfigMap of this name.
+# The one object by which the laptop finds what the chart installed for a team: a ConfigMap of this name in its namespace.
 SITE = "trialplane"
 SITE_KEY = "site.json"
 
@@ -37,10 +44,16 @@ HOME = "/var/lib/trialplane"  # TRIALPLANE_HOME; the run's folder is RunPaths.of
 SPEC_MOUNT = "/etc/trialplane/run"  # job.json and submission.json
 CODE_MOUNT = "/etc/trialplane/code"  # code.tar.gz
 CODE_KEY = "code.tar.gz"  # of the first ConfigMap; of further ones with .1, .2, …
+TOKEN_MOUNT = "/etc/trialplane/token"  # the run's token, in the controller's pod alone
+TOKEN_KEY = "token"  # of its Secret
 DATA = "/data"  # the data volume, when there is one
 CHECKPOINTS = "/checkpoints"  # of trials that save themselves: the checkpoints volume, or one that goes with the pod
 
-TOKEN_HEADER = "X-Trialplane-Token"  # of requests to the gateway that change something
+TOKEN_HEADER = "X-Trialplane-Token"  # of requests to the gateway, a user's or a run's; the proxy drops `Authorization`
+USER = "trialplane-user"  # the service account by whose tokens the gateway knows the users of a namespace; it has no rights
+VIEWER = "trialplane-viewer"  # the same for those who only read
+AUDIENCE = "trialplane"  # of these tokens, which open nothing else
+UNCHECKED = "unchecked"  # code of an answer of the gateway that could not find out who asks: try again
 
 
 def group(role: str) -> str:
@@ -56,6 +69,11 @@ def slot(role: str) -> str:
 def code_map(run: str, part: int = 0) -> str:
     """Name of the ConfigMap that holds a run's code, or a further part of it; the one with its spec is named as the run."""
     return f"{run}-code-{part}" if part else f"{run}-code"
+
+
+def token_secret(run: str) -> str:
+    """Name of the Secret that holds the token of a run's last start."""
+    return f"{run}.token"  # with a dot, which no name of a run has: else a run `a-token` would stand in the way of `a`
 
 
 def head_service(run: str) -> str:

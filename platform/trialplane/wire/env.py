@@ -7,7 +7,10 @@ from pathlib import Path
 HOME = "TRIALPLANE_HOME"  # where runs, the ledger, MLflow's store and the cache live on a laptop
 CONTEXT = "TRIALPLANE_CONTEXT"  # of the kubeconfig, where no flag chooses a place
 NAMESPACE = "TRIALPLANE_NAMESPACE"  # of that context
-LEDGER = "TRIALPLANE_LEDGER"  # the controller's database, where it is not a file in the run's folder: a cluster's
+LEDGER = (
+    "TRIALPLANE_LEDGER"  # URL of the database, or for a controller on a cluster of the gateway; "" is a file of the run's
+)
+TOKEN_FILE = "TRIALPLANE_TOKEN_FILE"  # has the run's token, which opens its ledger at the gateway
 RUN = "TRIALPLANE_RUN"
 TRIAL = "TRIALPLANE_TRIAL"
 ATTEMPT = "TRIALPLANE_ATTEMPT"
@@ -18,7 +21,9 @@ CACHE = "TRIALPLANE_CACHE"  # folder shared by all trials of all runs
 CHECKPOINTS = "TRIALPLANE_CHECKPOINTS"  # in a cluster: folder or URL that trials of the run keep their checkpoints below
 GRACE = "TRIALPLANE_GRACE"  # seconds a trial gets to save a checkpoint when it must end
 STATUS = "TRIALPLANE_STATUS"  # host:port of the controller's /status and /metrics; a free port of loopback without it
-GATEWAY_TOKEN = "TRIALPLANE_GATEWAY_TOKEN"  # allows changes through the gateway
+MAX_LEDGER = "TRIALPLANE_MAX_LEDGER"  # bytes that a run may write into its ledger through the gateway
+MAX_RUNS = "TRIALPLANE_MAX_RUNS"  # runs whose ledgers a gateway has open at a time
+MAX_ARTIFACT = "TRIALPLANE_MAX_ARTIFACT"  # bytes of an artifact that the gateway lets through to MLflow
 
 # Set by KubeRay, or by Ray.
 RAY_ADDRESS = "RAY_ADDRESS"
@@ -27,7 +32,9 @@ RAY_AUTH_TOKEN = "RAY_AUTH_TOKEN"
 MLFLOW_TRACKING_URI = "MLFLOW_TRACKING_URI"
 MLFLOW_ARTIFACT_ROOT = "_MLFLOW_SERVER_ARTIFACT_ROOT"  # where a store that a client makes puts its artifacts
 MLFLOW_RUN_ID = "MLFLOW_RUN_ID"
-MLFLOW_CREDENTIALS = ("MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN")
+MLFLOW_USERNAME = "MLFLOW_TRACKING_USERNAME"
+MLFLOW_PASSWORD = "MLFLOW_TRACKING_PASSWORD"
+MLFLOW_TOKEN = "MLFLOW_TRACKING_TOKEN"  # which MLflow's client sends as `Authorization: Bearer`
 MLFLOW_EXPERIMENT_NAME = "MLFLOW_EXPERIMENT_NAME"
 
 

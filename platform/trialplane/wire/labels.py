@@ -8,7 +8,8 @@ import hashlib
 PARENT = "mlflow.parentRunId"
 KIND = "trialplane.kind"  # "study" on the parent run, "trial" on its children
 RUN = "trialplane.run"
-SUBMITTED = "trialplane.submitted"  # date and time; with the run's name it names a study for good
+NAMESPACE = "trialplane.namespace"  # of the run; set by the gateway, and missing where all runs are in one
+SUBMITTED = "trialplane.submitted"  # date and time; with the run's name and namespace it names a study for good
 JOB = "trialplane.job"
 TRIAL = "trialplane.trial"
 NUMBER = "trialplane.number"
@@ -39,6 +40,7 @@ LEDGER_STATUS = "status"  # the last RunStatus
 LEDGER_DESIRED = "desired"  # a `Desired`; written by the operator, read by the controller
 # In the facts of a submission on a cluster: seconds since the epoch when its last start was recorded, before anything was
 # made for that. A status is of this start if it was written after that.
+UID = "uid"  # of the Run that a record is of, for another Run may get its name
 BEGUN = "begun"
 
 

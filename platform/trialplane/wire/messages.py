@@ -124,6 +124,23 @@ class RemoveCheckpoints:
 
 
 @dataclasses.dataclass(frozen=True)
+class SendFiles:
+    """Send the files that are beside a trial's checkpoints to its run in MLflow, within some seconds."""
+
+    trial: int
+    run: str
+    seconds: float
+
+
+@dataclasses.dataclass(frozen=True)
+class FilesSent:
+    """Which of them MLflow lacks, and why, "" for none; and whether another try may do better."""
+
+    lacks: str = ""
+    again: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
 class KillTrial:
     """End the trial as `failure`."""
 
@@ -455,6 +472,8 @@ class Direction(Generic[M]):
 START = Direction[StartAttempt]("a controller", StartAttempt)
 ANSWER = Direction[AnswerReport]("a controller", AnswerReport)
 REMOVE = Direction[RemoveCheckpoints]("a controller", RemoveCheckpoints)
+SEND_FILES = Direction[SendFiles]("a controller", SendFiles)
+FILES_SENT = Direction[FilesSent]("a slot", FilesSent)
 CONTROL = Direction[Control]("a controller", Control)
 FETCH = Direction[Fetch]("a controller", Fetch)
 FEED = Direction[FeedParcels]("a controller", FeedParcels)

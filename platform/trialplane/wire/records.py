@@ -200,6 +200,7 @@ class TrialOutcome:
         best: the best reports, by the metric of an objective that is their best (`of: best`); decided by the ledger.
         advice: what would make the run's other trials quicker, or "".
         remark: what somebody should know of a trial that counts nevertheless, or "".
+        saved: whether its folder of checkpoints held anything when it ended; None where its slot cannot see that.
     """
 
     number: int
@@ -226,6 +227,7 @@ class TrialOutcome:
     early: bool = False
     advice: str = ""
     remark: str = ""
+    saved: bool | None = None
 
     @property
     def best_steps(self) -> dict[str, int]:
@@ -287,7 +289,8 @@ class RunStatus:
     is whether MLflow lacks results that a resume would write; `warnings` are what somebody should know while it runs;
     `slots_per_trial` is how many slots run one trial together; `parallel` is how many trials run at a time, and of a
     collection, whose trials are its iterations, how many workers; `progress` is what only runs of its kind have; `worked`
-    is for how many seconds all controllers of the run together have had slots, which `budget.time` bounds.
+    is for how many seconds all controllers of the run together have had slots, which `budget.time` bounds; `owner` is who
+    may change it, on a cluster, as the API server knows its users, while its Run is there.
     """
 
     run: str
@@ -318,6 +321,7 @@ class RunStatus:
     slots_per_trial: int = 1
     progress: RunProgress = dataclasses.field(default_factory=StudyProgress)
     worked: float = 0.0
+    owner: str = ""
 
     @property
     def kind(self) -> str:
@@ -329,10 +333,35 @@ class RunStatus:
         """Slots that all trials fill when as many run as may, and those of its kind beside them."""
         return self.parallel * self.slots_per_trial + self.progress.slots_aside
 
+    def has_ended(self, begun: float) -> bool:
+        """Whether a controller has recorded that the run ended, or was paused, since `begun` (seconds since the epoch)."""
+        return self.state not in (RunState.PENDING, RunState.RUNNING) and self.updated >= begun
+
     @property
     def ended_trials(self) -> int:
         """Trials that will not run again."""
         return self.complete + self.pruned + self.failed
+
+
+@dataclasses.dataclass(frozen=True)
+class Change:
+    """A change of what a run on a cluster is to be, with what the API server vouches for: who and when.
+
+    Attributes:
+        at: when it was made.
+        by: who made it, as the API server knows its users; "" for a Run of a version without owners.
+        what: in words: "state: Running → Paused".
+        uid: of the Run.
+        generation: of the Run's spec since then; with the uid it identifies the change.
+        asked: what the Run asks for since then, by field; the words of the next change compare with it.
+    """
+
+    at: float
+    by: str
+    what: str
+    uid: str
+    generation: int
+    asked: Mapping[str, Any]
 
 
 def to_json(record: Any) -> str:

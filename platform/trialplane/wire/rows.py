@@ -6,6 +6,7 @@ The controller's ledger and the laptop's reader share them, so that both count a
 from __future__ import annotations
 
 import bisect
+import dataclasses
 import functools
 import json
 import math
@@ -13,11 +14,14 @@ import operator
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from trialplane.errors import shortened
 from trialplane.wire.records import TrialOutcome, TrialRequest, TrialRow
 from trialplane.wire.states import FailureClass, TrialState
 
 if TYPE_CHECKING:  # the value is the caller's: this room itself needs no pydantic
     from trialplane.spec.jobs import Job
+
+_LONGEST = 10_000  # characters of a field of a row in a status
 
 
 def row(job: Job, request: TrialRequest, params: Mapping[str, Any], outcome: TrialOutcome | None) -> TrialRow:
@@ -53,6 +57,29 @@ def row(job: Job, request: TrialRequest, params: Mapping[str, Any], outcome: Tri
         log=outcome.log,
         best_steps=outcome.best_steps,
     )
+
+
+def brief(row: TrialRow) -> TrialRow:
+    """A row without what is too large for a run's status, which is written often: a trial's code may make it of any size."""
+    return dataclasses.replace(
+        row,
+        params=_first(row.params),
+        metrics=_first(row.metrics),
+        returned=_first(row.returned),
+        message=shortened(row.message, _LONGEST),
+        best_steps=_first(row.best_steps),
+    )
+
+
+def _first(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The first of the values, as many as `_LONGEST` characters of JSON hold."""
+    found, room = {}, _LONGEST
+    for name, value in values.items():
+        room -= len(json.dumps([name, value], default=str))
+        if room < 0:
+            break
+        found[name] = value
+    return found
 
 
 def state_of(outcome: TrialOutcome) -> TrialState:

@@ -19,6 +19,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+LEAVES = signal.SIGUSR1  # tells a template that its trials were told to stop, and to wait for them if its slot ends
 _TEMPLATE = b"trialplane.worker.template"
 _TRIAL = b"trialplane.worker.roles"  # by spawn; a fork keeps the template's command line
 
@@ -33,8 +34,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     deadline = time.monotonic() + options.seconds
     handles = {}
-    for pid in trials(options.below):
+    for pid, template in trials(options.below).items():
         with contextlib.suppress(ProcessLookupError):
+            os.kill(template, LEAVES)  # first: its slot may be gone in a moment
             handles[os.pidfd_open(pid)] = pid
             signal.pidfd_send_signal(next(reversed(handles)), signal.SIGTERM)
     while handles:
@@ -49,8 +51,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def trials(below: int | None = None) -> list[int]:
-    """Pids of the trial processes: children of a template that lead a session of their own."""
+def trials(below: int | None = None) -> dict[int, int]:
+    """Pids of the trial processes, each with its template's: children of a template that lead a session of their own."""
     facts = {int(entry.name): fact for entry in Path("/proc").iterdir() if entry.name.isdigit() and (fact := _facts(entry))}
 
     def is_below(pid: int) -> bool:
@@ -58,15 +60,17 @@ def trials(below: int | None = None) -> list[int]:
             pid = facts[pid][0] if pid in facts else 0
         return pid == below
 
-    return [
-        pid
+    found = {
+        pid: parent
         for pid, (parent, session, command) in facts.items()
         if session == pid
         and (_TEMPLATE in command or _TRIAL in command)
         and parent in facts
         and _TEMPLATE in facts[parent][2]
         and (below is None or is_below(pid))
-    ]
+    }
+    # What a trial has forked into a session of its own has a template's command line too, but a trial for its parent.
+    return {pid: parent for pid, parent in found.items() if parent not in found}
 
 
 def _facts(process: Path) -> tuple[int, int, list[bytes]] | None:

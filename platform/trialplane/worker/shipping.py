@@ -18,7 +18,7 @@ from trialplane.plan import pack
 from trialplane.training import building
 from trialplane.wire import paths
 from trialplane.wire.paths import RunPaths
-from trialplane.wire.records import SlotConfig
+from trialplane.wire.records import SlotConfig, TrialRequest
 
 CHUNK = 256 << 10  # bytes of a log in one event
 HEAD = 768 << 10  # bytes of a log that are sent while the trial runs; of the rest only the end, after the trial's end
@@ -120,3 +120,17 @@ def pack_store(store: Path, file: Path) -> str | None:
     for each in store.parent.glob(f"{store.stem}.*"):
         each.unlink(missing_ok=True)
     return str(file)
+
+
+def has_saved(config: SlotConfig, request: TrialRequest) -> bool | None:
+    """Whether a trial, in this attempt or an earlier one, has left a checkpoint, which the controller cannot see.
+
+    None where the slot cannot either: in an object store; or need not, as the folder is one that all share.
+    """
+    place = paths.local_folder(config.checkpoints) if config.checkpoints else None
+    if place is None:
+        return None
+    trial = request.trial if config.role == "trial" else 0  # the iterations of a collection share a folder
+    with contextlib.suppress(OSError):
+        return paths.is_saved(Path(paths.trial_checkpoints(str(place), config.run, trial)))
+    return None

@@ -185,6 +185,7 @@ class Slot:
 
     def close(self) -> None:
         """Ends the template and whatever runs in it."""
+        self.kill(FailureClass.STOPPED, "its slot was closed")  # else the template waits for news of its pod
         self._end_template()
         if self._running is not None:
             self._running.channel.close()
@@ -197,11 +198,10 @@ class Slot:
             self._control.close()  # the template kills its trials and ends
             self._control = None
         if self._template is not None:
-            try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 self._template.wait(timeout=5)
-            except subprocess.TimeoutExpired:
-                self._template.kill()
-                self._template.wait()
+            self._template.kill()  # nothing, if it has ended
+            self._template.wait()
             self._template = None
 
     def _runs(self) -> str:
@@ -372,6 +372,7 @@ class Slot:
             start_method=running.method,
             log=paths.trial_log(running.request.trial, running.request.attempt, running.request.worker),
             peak_memory=max(0 if exited is None else exited.peak_memory, outcome.peak_memory),
+            saved=shipping.has_saved(self.config, running.request),
         )
         if outcome.state is TrialState.COMPLETE and outcome.arrays:
             return with_arrays(outcome, paths.trial_arrays(running.workdir))
@@ -383,8 +384,7 @@ class Slot:
         Messages of a process that has ended are reported with its end.
         """
         limit = running.enforce_limits(self.config.linger)
-        waits = [] if limit is None else [limit]
-        now = time.monotonic()
+        waits, now = [] if limit is None else [limit], time.monotonic()
         if running.reports:
             waits.append(max(0.0, running.flush_at - now))
         if running.log is not None:

@@ -6,13 +6,16 @@ JobLoaded or JobFailed once, then TrialStarted and TrialExited for each trial.
 
 Before each fork the template checks that it is clean (policies.spawn); if not, the trial is spawned and the reason is
 reported. It adopts and kills the processes that its trials leave behind, so after TrialExited no process of the trial runs.
-When the slot ends the template ends, and its trials with it.
+When the slot ends the template ends, and its trials with it. But in a pod that is being removed (`leaving`) trials that were
+told to stop are waited for: with the pod the head may be gone too, and Ray ends a slot whose controller is. The template of
+the pod's next slot, if there is one, begins when they have ended.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import gc
 import importlib
 import os
@@ -21,6 +24,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -32,9 +36,13 @@ from trialplane.policies import spawn
 from trialplane.training import mlflow_runs, process
 from trialplane.wire import env, messages, records
 from trialplane.worker import capture, channel, context, outcomes, roles, trial, usage
+from trialplane.worker.leaving import LEAVES
 
 _PR_SET_CHILD_SUBREAPER = 36
 TRACKER_GRACE = 2.0  # seconds
+NEWS = 8.0  # seconds in which a template whose slot has ended learns whether its pod is being removed, as Ray is quicker
+_LOCK = "trialplane-slot.lock"  # in the folder of temporary files, of which each pod has its own
+_PAUSE = 0.1  # seconds between looks for a trial's end, without a slot
 MAX_MESSAGE = 60_000  # bytes; a SEQPACKET packet must fit the socket's buffer
 
 
@@ -63,6 +71,7 @@ def main() -> None:
         except context.Invalid as error:
             control.send(messages.encode(messages.JobFailed(str(error))))
             os._exit(0)
+    _wait_for_former()
     control.send(messages.encode(messages.JobLoaded(time.monotonic() - began, unclean, "mlflow" in sys.modules)))
     nothing = messages.RunTrial(config, records.TrialRequest("", 0, 1, 0, {}, 0, ()), "")
     messages.decode(messages.encode(nothing), messages.TO_TRIAL)  # builds what decoding needs, for all children
@@ -81,6 +90,7 @@ class Template:
         self._config = config
         self._run = run
         self._running: dict[int, int] = {}  # pid → number of the attempt
+        self._leaves = False
         self._own = set(_children())  # processes started by the job's imports belong to no trial and stay
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
@@ -90,6 +100,7 @@ class Template:
         wake_read.setblocking(False)
         wake_write.setblocking(False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(LEAVES, self._leave)
         signal.set_wakeup_fd(wake_write.fileno(), warn_on_full_buffer=False)
         while True:
             readable, _, _ = select.select([self._control, wake_read], [], [])
@@ -120,7 +131,8 @@ class Template:
         pid = os.fork()
         if pid == 0:
             signal.set_wakeup_fd(-1)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            for number in (signal.SIGCHLD, LEAVES):
+                signal.signal(number, signal.SIG_DFL)
             self._control.close()
             trial.run_and_end(self._run, channel.of_trial(descriptor), parent, roles.of)
         return pid
@@ -152,7 +164,8 @@ class Template:
             number = self._running.pop(pid)
             orphans = self._kill_orphans() if not self._running else 0
             exited = messages.TrialExited(number, os.waitstatus_to_exitcode(status), peak, orphans)
-            self._control.send(messages.encode(exited))
+            with contextlib.suppress(OSError):  # the slot is gone
+                self._control.send(messages.encode(exited))
 
     def _kill_orphans(self) -> int:
         """Kills every child that is not a trial, which trials left behind; returns how many there were.
@@ -176,11 +189,37 @@ class Template:
                 _wait_for_end(trackers[0], deadline - time.monotonic())
         return killed
 
+    def _leave(self, *_: object) -> None:
+        self._leaves = True
+
     def _end(self) -> None:
-        """Kills the trials and what they started."""
+        """Kills the trials and what they started; where the pod leaves, once they have ended or had their grace period."""
+        ended = time.monotonic()
+        grace = float(os.environ.get(env.GRACE, "0"))
+        while self._running and time.monotonic() < ended + (grace if self._leaves else min(grace, NEWS)):
+            time.sleep(_PAUSE)
+            self._reap()
         self._running.clear()
         self._own.clear()
         self._kill_orphans()
+
+
+def _wait_for_former() -> None:
+    """In a pod whose trials save themselves: waits until those of its former slot have ended, which use the same GPUs.
+
+    The lock is this process's, and that of the trials that it forks, until all have ended.
+    """
+    if env.GRACE not in os.environ:
+        return
+    lock = os.open(Path(tempfile.gettempdir(), _LOCK), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    deadline = time.monotonic() + float(os.environ[env.GRACE]) + NEWS + TRACKER_GRACE
+    while time.monotonic() < deadline:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            time.sleep(_PAUSE)
+    sys.stderr.write("trials of this pod's former slot have not ended in time; this one begins beside them\n")
 
 
 def _warm_mlflow() -> None:

@@ -30,9 +30,8 @@ from trialplane.spec import program
 from trialplane.training import mlflow_runs, process, progress
 from trialplane.training.steps import folders
 from trialplane.wire import env, messages, paths, records
-from trialplane.wire.paths import RunPaths
 from trialplane.wire.states import TrialState
-from trialplane.worker import capture, context, objective, outcomes, programs, stopping
+from trialplane.worker import capture, context, objective, outcomes, programs, stopping, tune
 from trialplane.worker.channel import Channel, TrialChannel
 
 # The work of a trial's process between its request and its outcome; see `roles`.
@@ -59,9 +58,11 @@ def import_job(config: records.SlotConfig) -> context.Run:
         importlib.import_module(name)
     if config.program is not None:
         return programs.load(config, config.program)
-    module, _, function = program.styled(config.entrypoint)[1].partition(":")
-    run: context.Run = getattr(importlib.import_module(module), function)
-    return run
+    style, entrypoint = program.styled(config.entrypoint)
+    if style == "ray":
+        return tune.load(entrypoint)
+    module, _, function = entrypoint.partition(":")
+    return getattr(importlib.import_module(module), function)  # type: ignore[no-any-return]
 
 
 def run_and_end(
@@ -140,7 +141,7 @@ def send_end(channel: Channel[Any, Any], request: records.TrialRequest, outcome:
 
 def _enter(config: records.SlotConfig, request: records.TrialRequest, workdir: Path) -> None:
     """Sets up this process for the trial: log, environment, folder, limits, random numbers."""
-    log = RunPaths(Path(config.root)).trial_log(request.trial, request.attempt, request.worker)
+    log = paths.RunPaths(Path(config.root)).trial_log(request.trial, request.attempt, request.worker)
     log.parent.mkdir(parents=True, exist_ok=True)
     workdir.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as file, Path(os.devnull).open("rb") as nothing:
@@ -325,7 +326,7 @@ def has_ranks(config: records.SlotConfig) -> bool:
 def checkpoint_place(config: records.SlotConfig, run: str) -> str:
     """The folder or URL of the checkpoints of this run, or of another run beside it."""
     root = Path(config.root) if run == config.run else Path(config.root).parent / run
-    return config.checkpoints or str(RunPaths(root).checkpoints)
+    return config.checkpoints or str(paths.RunPaths(root).checkpoints)
 
 
 def checkpoints(config: records.SlotConfig, run: str, trial: int) -> str:

@@ -20,7 +20,7 @@ from trialplane.wire import env, records
 from trialplane.worker import context
 
 ERROR = 2  # the exit code of argparse, click and their like for arguments that they do not take
-_PARSERS = r"\b(?:parse_args|parse_known_args|HfArgumentParser|simple_parsing|click)\b"
+_PARSERS = r"\b(?:parse_args|parse_known_args|HfArgumentParser|simple_parsing|LightningCLI|click)\b"
 _PATIENCE = 10.0  # seconds for a script to read its arguments
 TAIL = 4096  # bytes of the output in which the cause of an end is looked for
 LONGEST = 300  # characters of it in a message
@@ -134,9 +134,10 @@ def _parse_and_end(
 def _end_when_parsed() -> None:
     """Ends this process once argparse or click has read the arguments, whatever the script would catch."""
     under_way: list[object] = []
-    if (argparse := sys.modules.get("argparse")) is not None:
-        for name in ("parse_args", "parse_known_args"):  # the one calls the other, and that itself for subcommands
-            setattr(argparse.ArgumentParser, name, _to_the_end(getattr(argparse.ArgumentParser, name), under_way))
+    for library in ("argparse", "jsonargparse"):  # LightningCLI's, whose parser is argparse's with a parse_args of its own
+        if (found := sys.modules.get(library)) is not None:
+            for name in ("parse_args", "parse_known_args"):  # the one calls the other, and that itself for subcommands
+                setattr(found.ArgumentParser, name, _to_the_end(getattr(found.ArgumentParser, name), under_way))
     if (click := sys.modules.get("click.core")) is not None:
         click.Command.invoke = lambda self, ctx: os._exit(0)
 

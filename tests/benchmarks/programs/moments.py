@@ -11,13 +11,22 @@ import sys
 
 import sqlalchemy as sa
 
+from trialplane.controller.store import tables
+from trialplane.controller.store.namespaces import Ledgers
 from trialplane.wire import attempts, env, records
 
 
 def main() -> None:
-    """Prints all attempts of the run in `run` that ended; `ledger` is the database's URL, else the environment's."""
+    """Prints all attempts of the run in `run` that ended.
+
+    `ledger` is the database's URL; else it is the environment's, and the run that of a `namespace`, beside a `control` one.
+    """
     arguments = json.loads(sys.argv[1])
-    engine = sa.create_engine(arguments.get("ledger") or os.environ[env.LEDGER])
+    if "ledger" in arguments:
+        engine = sa.create_engine(arguments["ledger"])
+    else:
+        there = arguments["namespace"]
+        engine = tables.connecting(Ledgers(os.environ[env.LEDGER], arguments["control"], [there]).url(there))
     with engine.connect() as connection:
         found = attempts.every(lambda query, values: connection.execute(sa.text(query), values).all(), arguments["run"])
     engine.dispose()

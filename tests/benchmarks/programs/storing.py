@@ -36,7 +36,7 @@ def main() -> None:
         "memory": InMemoryStorage(),
     }
     with studies.open_ledger(scratch / "ours", studies.job(10**6, "random")) as ledger:
-        ways: dict[str, Callable[[], None]] = {"ours": lambda: _ours(ledger)}
+        ways: dict[str, Callable[[], None]] = {"ours": lambda: tell_one(ledger)}
         for name, storage in storages.items():
             ways[name] = _plain(storage)
         taken: dict[str, list[float]] = {name: [] for name in ways}
@@ -50,7 +50,8 @@ def main() -> None:
     print(json.dumps(taken))  # noqa: T201  this is the answer
 
 
-def _ours(ledger: Ledger) -> None:
+def tell_one(ledger: Ledger) -> None:
+    """Asks for a trial, reports and tells its end."""
     request = ledger.ask()
     assert request is not None
     for step in range(REPORTS):

@@ -48,26 +48,32 @@
   message: >-
     of a head pod's containers only KubeRay's autoscaler may mount the token
 - expression: >-
-    variables.role != 'controller' || variables.containers.all(c, c.name == 'controller' || !has(c.env) || c.env.all(e,
-    !has(e.valueFrom) || !has(e.valueFrom.secretKeyRef)
-    || !(e.valueFrom.secretKeyRef.name in {{ include "platform.celList" (include "platform.controllerSecrets" .) }})))
+    variables.role != 'controller' || variables.containers.all(c, c.name == 'controller' || !has(c.volumeMounts)
+    || c.volumeMounts.all(m, !variables.volumes.exists(v, v.name == m.name && has(v.secret))))
   message: >-
-    of a head pod's containers only the controller's may read the secrets of the studies' database and of MLflow's login;
-    trials can start programs in Ray's
-{{ include "platform.admission.unreferred" "only the controller's pod may read the secrets of the studies' database and of MLflow's login, and no pod of a run the other ones; a trial logs through its controller" }}
+    of a head pod's containers only the controller's may mount its run's token; trials can start programs in Ray's
+{{ include "platform.admission.unreferred" "only the controller's pod may read its run's token, and no pod of a run the secrets of the databases and of MLflow; runs log to MLflow through the gateway" }}
 {{- end -}}
 
-{{/* Two rules with one message: neither variables nor volumes come from a secret in `variables.forbidden`. */}}
+{{/* The chart's secrets, which are in its namespace; one of the same name elsewhere is that namespace's own. */}}
+{{- define "platform.admission.forbidden" -}}
+request.namespace == '{{ .Release.Namespace }}' ? {{ include "platform.celList" (include "platform.protectedSecrets" .) }} : []
+{{- end -}}
+
+{{/* Two rules with one message: neither variables nor volumes come from a secret in `variables.forbidden`, or from one with the
+token of a run, of which a pod may mount `variables.own`. */}}
 {{- define "platform.admission.unreferred" -}}
 - expression: >-
-    variables.containers.all(c, (!has(c.env) || c.env.all(e, !has(e.valueFrom)
-    || !has(e.valueFrom.secretKeyRef) || !(e.valueFrom.secretKeyRef.name in variables.forbidden)))
-    && (!has(c.envFrom) || c.envFrom.all(f, !has(f.secretRef) || !(f.secretRef.name in variables.forbidden))))
+    variables.containers.all(c, (!has(c.env) || c.env.all(e, !has(e.valueFrom) || !has(e.valueFrom.secretKeyRef)
+    || !(e.valueFrom.secretKeyRef.name in variables.forbidden || e.valueFrom.secretKeyRef.name.endsWith('.token'))))
+    && (!has(c.envFrom) || c.envFrom.all(f, !has(f.secretRef)
+    || !(f.secretRef.name in variables.forbidden || f.secretRef.name.endsWith('.token')))))
   message: {{ . | quote }}
 - expression: >-
-    variables.volumes.all(v, (!has(v.secret) || !(v.secret.secretName in variables.forbidden))
+    variables.volumes.all(v, (!has(v.secret) || v.secret.secretName == variables.own
+    || !(v.secret.secretName in variables.forbidden || v.secret.secretName.endsWith('.token')))
     && (!has(v.projected) || !has(v.projected.sources) || v.projected.sources.all(s, !has(s.secret)
-    || !(s.secret.name in variables.forbidden))))
+    || !(s.secret.name in variables.forbidden || s.secret.name.endsWith('.token')))))
   message: {{ . | quote }}
 {{- end -}}
 
@@ -81,6 +87,11 @@ has(o.metadata.labels) && ('ray.io/cluster' in o.metadata.labels || 'trialplane.
 {{/* The role in the labels of a pod, or ''. */}}
 {{- define "platform.admission.role" -}}
 has({{ . }}.metadata.labels) && 'trialplane.io/role' in {{ . }}.metadata.labels ? {{ . }}.metadata.labels['trialplane.io/role'] : ''
+{{- end -}}
+
+{{/* The run in the labels of a pod, or ''. */}}
+{{- define "platform.admission.run" -}}
+has({{ . }}.metadata.labels) && 'trialplane.io/run' in {{ . }}.metadata.labels ? {{ . }}.metadata.labels['trialplane.io/run'] : ''
 {{- end -}}
 
 {{/* When pods are looked at: when they are made, get a container of `kubectl debug`, or a label that opens ways. What else
@@ -101,6 +112,7 @@ may change in a pod is none of the policies' business, and an older pod must be 
   expression: >-
     request.operation == 'CREATE' || (has(request.subResource) && request.subResource == 'ephemeralcontainers')
     || ({{ include "platform.admission.role" "object" }}) != ({{ include "platform.admission.role" "oldObject" }})
+    || ({{ include "platform.admission.run" "object" }}) != ({{ include "platform.admission.run" "oldObject" }})
 {{- end -}}
 
 {{- define "platform.admission.everything" -}}

@@ -4,6 +4,11 @@
 - name: HOME
   value: /tmp
 {{ include "platform.secretEnv" (list "MLFLOW_BACKEND_STORE_URI" (include "platform.mlflow.database" .) (include "platform.mlflow.databaseKey" .)) }}
+# Of each of its two stores in each worker, and of that of users with mlflow.auth.enabled: 10 connections at most.
+- name: MLFLOW_SQLALCHEMYSTORE_POOL_SIZE
+  value: "5"
+- name: MLFLOW_SQLALCHEMYSTORE_MAX_OVERFLOW
+  value: "5"
 # Its runner of evaluation jobs would be as large as the server.
 - name: MLFLOW_SERVER_ENABLE_JOB_EXECUTION
   value: "false"

@@ -1,18 +1,34 @@
-{{/* Pieces of network policies. Pods are chosen by their role; there is one release per namespace. */}}
+{{/* Pieces of network policies. Pods are chosen by their role; those of runs by the namespaces that runs are in, too. */}}
 
-{{/* Start of the policy of one role: (list . "trial"). */}}
-{{- define "platform.network.head" -}}
+{{/* Nobody reaches anybody but by a policy: (list . "vision" dict), the namespace and the selector of its pods. */}}
+{{- define "platform.network.default" -}}
 apiVersion: networking.k8s.io/v1
 kind: NetworkPolicy
 metadata:
-  name: {{ include "platform.fullname" (first .) }}-{{ last . }}
+  name: {{ include "platform.fullname" (first .) }}-default
+  namespace: {{ index . 1 | quote }}
   labels:
     {{- include "platform.labels" (first .) | nindent 4 }}
-    app.kubernetes.io/component: {{ last . }}
+spec:
+  podSelector: {{ last . | toJson }}
+  policyTypes: [Ingress, Egress]
+{{- end -}}
+
+{{/* Start of the policy of one role: (list . "mlflow" .Release.Namespace), the last one its namespace. */}}
+{{- define "platform.network.head" -}}
+{{- $role := index . 1 -}}
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata:
+  name: {{ include "platform.fullname" (first .) }}-{{ $role }}
+  namespace: {{ last . | quote }}
+  labels:
+    {{- include "platform.labels" (first .) | nindent 4 }}
+    app.kubernetes.io/component: {{ $role }}
 spec:
   podSelector:
     matchLabels:
-      trialplane.io/role: {{ last . }}
+      trialplane.io/role: {{ $role }}
   policyTypes: [Ingress, Egress]
 {{- end -}}
 
@@ -20,6 +36,34 @@ spec:
 {{- define "platform.network.roles" -}}
 {{- range . }}
 - podSelector:
+    matchLabels:
+      trialplane.io/role: {{ . }}
+{{- end }}
+{{- end -}}
+
+{{/* The same of the release's namespace, seen from any: (list . "gateway"). */}}
+{{- define "platform.network.ours" -}}
+{{- $top := first . -}}
+{{- range rest . }}
+- namespaceSelector:
+    matchLabels:
+      kubernetes.io/metadata.name: {{ $top.Release.Namespace | quote }}
+  podSelector:
+    matchLabels:
+      trialplane.io/role: {{ . }}
+{{- end }}
+{{- end -}}
+
+{{/* The same of runs, wherever runs are: (list . "controller"). */}}
+{{- define "platform.network.ofRuns" -}}
+{{- $top := first . -}}
+{{- range rest . }}
+- namespaceSelector:
+    matchExpressions:
+      - key: kubernetes.io/metadata.name
+        operator: In
+        values: {{ include "platform.namespaces" $top }}
+  podSelector:
     matchLabels:
       trialplane.io/role: {{ . }}
 {{- end }}
@@ -63,7 +107,7 @@ spec:
 {{- define "platform.network.mlflow" -}}
 {{- if .Values.mlflow.enabled }}
 - to:
-    {{- include "platform.network.roles" (list "mlflow") | trim | nindent 4 }}
+    {{- include "platform.network.ours" (list . "mlflow") | trim | nindent 4 }}
   ports:
     - port: 5000
 {{- else }}
@@ -79,6 +123,18 @@ spec:
 - ipBlock:
     cidr: {{ . | quote }}
 {{- end }}
+{{- end -}}
+
+{{/* The way to the API server. */}}
+{{- define "platform.network.toApiServer" -}}
+- {{- with include "platform.network.apiServer" . | trim }}
+  to:
+    {{- . | nindent 4 }}
+  {{- end }}
+  ports:
+    {{- range .Values.networkPolicy.apiServer.ports }}
+    - port: {{ . }}
+    {{- end }}
 {{- end -}}
 
 {{/* Rules from the values, in a list that may have none. */}}

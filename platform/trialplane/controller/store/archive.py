@@ -2,13 +2,17 @@
 
 It writes submissions, before there is a controller to do so, and desired states; it deletes only whole runs, under the lock
 that a controller would need.
+
+Over 400 lines: all that others than a run's controller ask of the database, a transaction each.
 """
 
 from __future__ import annotations
 
 import base64
 import dataclasses
+import hmac
 import json
+import secrets
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -19,19 +23,20 @@ from sqlalchemy.dialects import postgresql
 
 from trialplane import errors
 from trialplane.controller.store import former, locking, tables
-from trialplane.controller.store.tables import attempts, runs
+from trialplane.controller.store.tables import attempts, changes, runs
 from trialplane.plan import plan as planning
 from trialplane.spec import jobs
 from trialplane.spec.jobs import Job
 from trialplane.wire import attempts as reading
-from trialplane.wire import labels, records
+from trialplane.wire import labels, ledger, mlflow, records
 from trialplane.wire.attempts import Attempt
-from trialplane.wire.records import Desired, RunStatus, TrialRow
+from trialplane.wire.records import Change, Desired, RunStatus, TrialRow
 from trialplane.wire.states import RunState
 
-POOL = 4  # connections
-STATEMENT_SECONDS = 30
 DATABASE_ERRORS = tables.DATABASE_ERRORS  # what any method may raise
+reason = tables.reason
+
+_NO_TOKEN = "0" * 64  # in place of a hash, so that a comparison takes as long
 
 _HELD = """
 SELECT count(*) FROM pg_locks
@@ -60,6 +65,8 @@ class Recorded:
         status: the last one that a controller wrote, or that of a run without one.
         desired: the desired state.
         alive: whether a controller works on it.
+        token: the hash of the token that opens it at the gateway; None when there is none.
+        change: the last one of what it is to be; None if none was recorded.
     """
 
     job: Job
@@ -67,38 +74,29 @@ class Recorded:
     status: RunStatus
     desired: Desired
     alive: bool
-
-    def has_ended(self, begun: float) -> bool:
-        """Whether a controller has recorded that the run ended, or was paused, since `begun` (seconds since the epoch)."""
-        return self.status.state not in (RunState.PENDING, RunState.RUNNING) and self.status.updated >= begun
+    token: str | None = None
+    change: Change | None = None
 
 
 class Archive:
     """All runs in one database; those of an earlier version are converted on first access.
 
     Args:
-        url: `postgresql+psycopg2://…`.
+        connections: its share of the process's, which chooses the schema of its tables.
     """
 
-    def __init__(self, url: str) -> None:
-        # Connections are tested before use, so a restart of PostgreSQL causes no errors beyond its downtime.
-        options = {**locking.CONNECT, "options": f"-c statement_timeout={STATEMENT_SECONDS * 1000}"}
-        self._engine = sa.create_engine(
-            url, pool_pre_ping=True, pool_size=POOL, max_overflow=0, pool_timeout=10, connect_args=options
-        )
+    def __init__(self, connections: tables.Share) -> None:
+        self._connections = connections
         self._converting = threading.Lock()
         self._may_be_former = True
-
-    def close(self) -> None:
-        """Closes the connections."""
-        self._engine.dispose()
+        self._is_there = False
 
     def runs(self) -> list[Known]:
         """All runs, the newest first."""
         self._convert()
         query = sa.select(runs.c.name, runs.c.job, runs.c.submission, runs.c.status).where(runs.c.job.is_not(None))
         found = []
-        with self._engine.connect() as connection:
+        with self._connections.begin() as connection:
             if not tables.is_there(connection):
                 return []  # nothing has ever been submitted here
             for run, job, submission, status in connection.execute(query):
@@ -130,9 +128,12 @@ class Archive:
                     tables.document(connection, mine, name) or {}
                     for name in (labels.LEDGER_JOB, labels.LEDGER_SUBMISSION, labels.LEDGER_STATUS, labels.LEDGER_DESIRED)
                 )
+                token = connection.execute(sa.select(runs.c.token).where(mine)).scalar()
+                last = _changes(connection, mine, changes.c.id.desc(), limit=1)
             job = jobs.read(described)
-            last = records.from_dict(RunStatus, status) if status else planning.pending(run, job, 0.0)
-            found = Recorded(job, submission, last, records.from_dict(Desired, desired), alive)
+            known = records.from_dict(RunStatus, status) if status else planning.pending(run, job, 0.0)
+            asked = records.from_dict(Desired, desired)
+            found = Recorded(job, submission, known, asked, alive, token, last[0] if last else None)
             for record in (found.status, found.desired):
                 if wrong := records.misfit(record):
                     raise ValueError(f"{type(record).__name__}.{wrong} is {getattr(record, wrong)!r:.60}")
@@ -149,8 +150,8 @@ class Archive:
 
     def is_alive(self, run: str) -> bool:
         """Whether a controller works on the run, which means that it holds the run's lock."""
-        key = labels.ledger_lock(run) % 2**64
-        with self._engine.connect() as connection:
+        with self._connections.begin() as connection:
+            key = locking.key(tables.schema(connection), run) % 2**64
             return bool(connection.execute(sa.text(_HELD), {"high": key >> 32, "low": key % 2**32}).scalar())
 
     def attempts(self, run: str) -> list[TrialRow]:
@@ -166,6 +167,15 @@ class Archive:
         with self._connected(run) as (connection, mine):
             job = _job(connection, mine)
             return [reading.row(job, attempt, alive) for attempt in reading.at(tables.select(connection), run, trial)]
+
+    def has_saved(self, run: str) -> bool | None:
+        """Whether there is a checkpoint of a training or a collection; None if no slot could see that.
+
+        An attempt that runs, or was lost with its pod, may have saved one.
+        """
+        with self._connected(run) as (connection, _):
+            found = [one.outcome.saved if one.outcome else None for one in reading.every(tables.select(connection), run)]
+        return True if True in found else None if None in found else False
 
     def ends(self, run: str, after: int) -> tuple[int, list[TrialRow]]:
         """The attempts that ended since a place in the order of ends, and the place for the next call."""
@@ -197,14 +207,14 @@ class Archive:
             RunExists: there is one.
             LedgerLocked: a controller works on it.
         """
-        tables.prepare(self._engine)
+        tables.prepare(self._connections)
         self._convert()
         described: dict[str, Any] = {
             labels.LEDGER_JOB: job.model_dump(mode="json"),
             labels.LEDGER_SUBMISSION: submission,
             labels.LEDGER_CODE: code,
         }
-        with self._engine.begin() as connection:
+        with self._connections.begin() as connection:
             self._convert_one(connection, run)
             mine = runs.c.name == run
             directions = json.dumps([objective.direction for objective in job.objectives])
@@ -236,6 +246,102 @@ class Archive:
                 desired = dataclasses.replace(desired, again=connection.execute(newest).scalar())
             connection.execute(sa.update(runs).where(mine).values({labels.LEDGER_DESIRED: records.to_json(desired)}))
 
+    def note(self, run: str, change: Change) -> None:
+        """Records a change of what a run is to be, once however often it is called.
+
+        Raises:
+            RunNotFound: there is no such run.
+        """
+        tables.prepare(self._connections)
+        with self._connected(run) as (connection, mine):
+            owner = connection.execute(sa.select(runs.c.id).where(mine)).scalar_one()
+            row = {"run_id": owner, "uid": change.uid, "generation": change.generation, "change": records.to_json(change)}
+            connection.execute(postgresql.insert(changes).values(row).on_conflict_do_nothing())
+
+    def changes(self, run: str) -> list[Change]:
+        """The changes of what a run was to be, in their order.
+
+        Raises:
+            RunNotFound: there is no such run.
+        """
+        with self._connected(run) as (connection, mine):
+            return _changes(connection, mine, changes.c.id)
+
+    def admit(self, run: str, token: str) -> None:
+        """Has a token open a run at the gateway, and no former one, and one that is derived from it MLflow's door.
+
+        An unknown run stays unknown.
+        """
+        self._set_tokens(run, ledger.hashed(token), ledger.hashed(mlflow.token(token)))
+
+    def revoke(self, run: str) -> None:
+        """Has no token open a run at the gateway."""
+        self._set_tokens(run, None, None)
+
+    def _set_tokens(self, run: str, digest: str | None, derived: str | None) -> None:
+        self._convert()
+        with self._connections.begin() as connection:
+            if tables.is_there(connection):
+                connection.execute(sa.update(runs).where(runs.c.name == run).values(token=digest, mlflow_token=derived))
+
+    def admitted(self) -> list[str]:
+        """Names of the runs that a token opens."""
+        self._convert()
+        with self._connections.begin() as connection:
+            if not tables.is_there(connection):
+                return []
+            return list(connection.execute(sa.select(runs.c.name).where(runs.c.token.is_not(None))).scalars())
+
+    def opens(self, run: str, token: str) -> bool:
+        """Whether a token opens a run; takes as long for an unknown one."""
+        return self._opens(run, runs.c.token, token)
+
+    def opens_mlflow(self, run: str, token: str) -> bool:
+        """Whether a token opens MLflow's door for a run, as `opens`."""
+        return self._opens(run, runs.c.mlflow_token, token)
+
+    def _opens(self, run: str, column: sa.Column[str], token: str) -> bool:
+        self._convert()
+        with self._connections.checking() as connection:
+            self._is_there = self._is_there or tables.is_there(connection)  # asked at each request to MLflow
+            known = connection.execute(sa.select(column).where(runs.c.name == run)).scalar() if self._is_there else None
+        return same(known, ledger.hashed(token))
+
+    def key(self, run: str) -> str:
+        """The hash of the token that opens a run, which its controller knows as well; "" if none does."""
+        with self._connected(run) as (connection, mine):
+            return connection.execute(sa.select(runs.c.token).where(mine)).scalar() or ""
+
+    def forget(self, run: str) -> None:
+        """Has the operator remove a run, first its files; until then its record stays, and no token opens it.
+
+        Raises:
+            LedgerLocked: a controller works on it.
+        """
+        with self._connected(run) as (connection, mine):
+            _claim(connection, run)
+            known = connection.execute(sa.select(runs.c.forgotten).where(mine)).scalar()
+            mark = known or secrets.token_hex(4)
+            connection.execute(sa.update(runs).where(mine).values(forgotten=mark, token=None, mlflow_token=None))
+
+    def remember(self, run: str, uid: str) -> bool:
+        """Has a run stay that was to be removed, if its record is that of a Run with this uid; returns whether it is."""
+        with self._connected(run) as (connection, mine):
+            submission = tables.document(connection, mine, labels.LEDGER_SUBMISSION) or {}
+            if submission.get(labels.UID) != uid:
+                return False
+            connection.execute(sa.update(runs).where(mine).values(forgotten=None))
+            return True
+
+    def forgotten(self) -> dict[str, str]:
+        """The runs that are to be removed, each with the mark of that."""
+        self._convert()
+        with self._connections.begin() as connection:
+            if not tables.is_there(connection):
+                return {}
+            query = sa.select(runs.c.name, runs.c.forgotten).where(runs.c.forgotten.is_not(None))
+            return {name: str(mark) for name, mark in connection.execute(query)}
+
     def delete(self, run: str) -> None:
         """Deletes a run.
 
@@ -244,7 +350,8 @@ class Archive:
         """
         with self._connected(run) as (connection, mine):
             _claim(connection, run)
-            connection.execute(sa.delete(attempts).where(attempts.c.run_id.in_(sa.select(runs.c.id).where(mine))))
+            for below in (attempts, changes) if tables.has_changes(connection) else (attempts,):
+                connection.execute(sa.delete(below).where(below.c.run_id.in_(sa.select(runs.c.id).where(mine))))
             connection.execute(sa.delete(runs).where(mine))
 
     @contextmanager
@@ -258,7 +365,7 @@ class Archive:
         """
         self._convert()
         mine = (runs.c.name == run) & runs.c.job.is_not(None)
-        with self._engine.begin() as connection:
+        with self._connections.begin() as connection:
             if not tables.is_there(connection):
                 raise errors.RunNotFound(f"nothing has been submitted here yet, so there is no run {run}")
             self._convert_one(connection, run)
@@ -282,21 +389,38 @@ class Archive:
         with self._converting:
             if not self._may_be_former:
                 return
-            with self._engine.connect() as connection:
+            with self._connections.begin() as connection:
                 left = former.runs(connection)
-            if left:
-                tables.prepare(self._engine)
+                prepares = bool(left) or tables.is_there(connection)
+            if prepares:
+                tables.prepare(self._connections)
             for run in left:
-                with suppress(errors.LedgerCorrupt), self._engine.begin() as connection:
+                with suppress(errors.LedgerCorrupt), self._connections.begin() as connection:
                     if _is_free(connection, run):
                         former.convert(connection, run)
-            with self._engine.connect() as connection:
+            with self._connections.begin() as connection:
                 self._may_be_former = bool(former.runs(connection)) if left else False
+
+
+def _changes(
+    connection: sa.Connection, mine: sa.ColumnElement[bool], order: sa.ColumnElement[Any], limit: int | None = None
+) -> list[Change]:
+    """The changes of the run that `mine` chooses."""
+    if not tables.has_changes(connection):
+        return []
+    query = sa.select(changes.c.change).join(runs).where(mine).order_by(order).limit(limit)
+    return [records.from_json(Change, text) for (text,) in connection.execute(query)]
+
+
+def same(known: str | None, digest: str) -> bool:
+    """Compares what the ledger keeps of a run's token with that of another, in constant time."""
+    return hmac.compare_digest(known or _NO_TOKEN, digest)
 
 
 def _is_free(connection: sa.Connection, run: str) -> bool:
     """Locks controllers out of a run until the end of the transaction, unless one works on it."""
-    return bool(connection.execute(sa.select(sa.func.pg_try_advisory_xact_lock(labels.ledger_lock(run)))).scalar())
+    key = locking.key(tables.schema(connection), run)
+    return bool(connection.execute(sa.select(sa.func.pg_try_advisory_xact_lock(key))).scalar())
 
 
 def _claim(connection: sa.Connection, run: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import io
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,16 +20,19 @@ from trialplane import errors
 from trialplane.wire import labels, records
 from trialplane.wire.holder import Holder
 
+SCHEMA = "schema"  # a parameter of a URL: where the tables are; without it in the database's default schema
 LOCK_PATIENCE = 0.5  # seconds; `platform status` holds the lock for a moment to test it
 # A peer that vanishes (a lost node) is detected within half a minute, also by the server, whose session holds the lock until
 # then.
 _KEEPALIVE = {"tcp_keepalives_idle": 10, "tcp_keepalives_interval": 5, "tcp_keepalives_count": 3, "tcp_user_timeout": 20000}
-CONNECT = {
+STATEMENT_SECONDS = 30  # after which the database ends a statement, for it may hold others up
+CONNECT: dict[str, Any] = {
     "connect_timeout": 10,
     "keepalives_idle": 10,
     "keepalives_interval": 5,
     "keepalives_count": 3,
     "tcp_user_timeout": 20000,
+    "options": f"-c statement_timeout={STATEMENT_SECONDS * 1000}",
 }
 
 
@@ -56,6 +60,7 @@ class AdvisoryLock:
         self._patience = patience
         self._taken = taken
         self._give_up = give_up
+        self._key = key(schema(engine.url), study)
         sa.event.listen(engine, "connect", lambda connection, _: self._lock(connection))
 
     def _lock(self, connection: Any) -> None:
@@ -66,7 +71,7 @@ class AdvisoryLock:
         pause = 0.02
         while True:
             with connection.cursor() as cursor:
-                cursor.execute("SELECT pg_try_advisory_lock(%s)", (labels.ledger_lock(self._study),))
+                cursor.execute("SELECT pg_try_advisory_lock(%s)", (self._key,))
                 (locked,) = cursor.fetchone()
                 taken = None if locked else self._taken(cursor)
             connection.commit()  # the lock stays: it belongs to the session
@@ -78,6 +83,26 @@ class AdvisoryLock:
                 raise locked_error(self._study, "on another connection")
             time.sleep(pause)
             pause = min(2 * pause, 1.0)
+
+
+def schema(url: sa.URL) -> str:
+    """The schema of a PostgreSQL database that a URL chooses; "" for the default one."""
+    found = url.query.get(SCHEMA, "")
+    return found if isinstance(found, str) else found[0]
+
+
+def key(schema: str, study: str) -> int:
+    """Of the advisory lock on a study in a schema, "" being the default one; such locks are the whole database's."""
+    return labels.ledger_lock(f"{schema}/{study}" if schema else study)
+
+
+def keep_alive(connection: socket.socket) -> None:
+    """Detects a peer of the gateway that vanishes as soon as one of PostgreSQL, for it may hold a run's lock."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, CONNECT["keepalives_idle"])
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, CONNECT["keepalives_interval"])
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, CONNECT["keepalives_count"])
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, CONNECT["tcp_user_timeout"])
 
 
 def lock_file(file: Path, study: str) -> io.TextIOWrapper:

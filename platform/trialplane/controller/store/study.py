@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
 
 from trialplane import errors
 from trialplane.controller.store import former, locking, tables
@@ -42,6 +43,8 @@ class Storage:
         LedgerUnavailable: the database is away or the disk is full.
     """
 
+    _pings = True  # whether a connection is tested before it is used
+
     def __init__(
         self,
         url: str,
@@ -58,7 +61,7 @@ class Storage:
         self._id = 0
         self._epoch: int | None = None
         try:
-            self._engine = tables.engine(url)
+            self._engine = tables.engine(url, pings=self._pings)
             self._stack.callback(self._engine.dispose)
             self._lock(lock, lock_patience, give_up)
             with tables.mapped(url, run):
@@ -75,7 +78,7 @@ class Storage:
 
     def load(self) -> tuple[list[Attempt], dict[str, Any]]:
         """All attempts in order of their numbers, and what samplers store beside them."""
-        with tables.mapped(self._url, self._run), self._engine.connect() as connection:
+        with self._reading() as connection:
             kept = connection.execute(sa.select(runs.c.optuna).where(runs.c.id == self._id)).scalar_one()
             try:
                 found = reading.whole(tables.select(connection), self._run)
@@ -93,17 +96,16 @@ class Storage:
             kept: what samplers store beside the trials; None if unchanged.
         """
         with self._transaction(kept) as connection:
-            if self._has(connection, attempt):
-                return  # an earlier try was committed, but its response was lost
-            connection.execute(
-                sa.insert(attempts).values(
-                    run_id=self._id,
-                    number=attempt.request.number,
-                    trial=attempt.request.trial,
-                    request=records.to_json(attempt.request),
-                    optuna=json.dumps(attempt.optuna),
-                )
+            insert = sqlite.insert if self._engine.dialect.name == "sqlite" else postgresql.insert
+            new = insert(attempts).values(
+                run_id=self._id,
+                number=attempt.request.number,
+                trial=attempt.request.trial,
+                request=records.to_json(attempt.request),
+                optuna=json.dumps(attempt.optuna),
             )
+            # It is there if an earlier try was committed, but its response was lost.
+            connection.execute(new.on_conflict_do_nothing(index_elements=[attempts.c.run_id, attempts.c.number]))
 
     def draw(self, attempt: Attempt, kept: Mapping[str, Any] | None) -> None:
         """Writes what an attempt that runs has drawn so far, in one transaction; writing it twice changes nothing.
@@ -141,7 +143,8 @@ class Storage:
                     optuna=json.dumps(attempt.optuna),
                 )
             )
-            assert written.rowcount or self._has(connection, attempt), f"attempt {attempt.request.number} was never begun"
+            if not written.rowcount and not self._has(connection, attempt):
+                raise errors.LedgerCorrupt(f"attempt {attempt.request.number} of {self._run} was never begun")
 
     def describe(self, described: Mapping[str, Any]) -> None:
         """Writes facts about the run, by column name, in one transaction."""
@@ -150,7 +153,7 @@ class Storage:
 
     def described(self, name: str) -> Any:
         """The value in a column of the run, or None."""
-        with tables.mapped(self._url, self._run), self._engine.connect() as connection:
+        with self._reading() as connection:
             return tables.document(connection, runs.c.id == self._id, name)
 
     def _has(self, connection: sa.Connection, attempt: Attempt) -> bool:
@@ -177,6 +180,11 @@ class Storage:
         return int(connection.execute(count).scalar_one())
 
     @contextlib.contextmanager
+    def _reading(self) -> Iterator[sa.Connection]:
+        with tables.mapped(self._url, self._run), self._engine.connect() as connection:
+            yield connection
+
+    @contextlib.contextmanager
     def _transaction(self, kept: Mapping[str, Any] | None) -> Iterator[sa.Connection]:
         """One transaction that only the controller of the current epoch can commit."""
         changed: dict[str, Any] = {"epoch": self._epoch}  # a write, so that it also locks the row until the commit
@@ -184,9 +192,14 @@ class Storage:
             changed["optuna"] = json.dumps(kept)
         with tables.mapped(self._url, self._run), self._engine.begin() as connection:
             mine = sa.update(runs).where(runs.c.id == self._id, runs.c.epoch == self._epoch)
-            if connection.execute(mine.values(changed)).rowcount != 1:
+            found = connection.execute(mine.values(changed).returning(runs.c.token)).one_or_none()
+            if found is None:
                 raise self._fenced()
+            self._check(found.token)
             yield connection
+
+    def _check(self, token: str | None) -> None:
+        """Whether this process may write where the ledger has that token's hash; with the database's password it may."""
 
     def _lock(self, file: Path, patience: float, give_up: Callable[[], bool]) -> None:
         """Takes the lock on the run, or raises LedgerLocked."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-from trialplane.controller import endings, keeping
+from trialplane.controller import endings, keeping, sending
 from trialplane.controller.counts import Alike
 from trialplane.controller.endings import Ending
 from trialplane.controller.gangs import GangPool
@@ -28,6 +28,7 @@ class StudyWorkload(Workload):
         job, self._keeping = ledger.job, None
         if isinstance(job, Study) and job.keep is not None:
             self._keeping = keeping.Keeping(job, slots, ledger.newest.values())
+            self.keeps_files = bool(job.keep.files)
         self._alike = Alike(ledger.job.budget.failed_alike, bool(counts.complete or counts.pruned))
 
     def _prunes(self, report: TrialReport) -> bool:
@@ -47,6 +48,14 @@ class StudyWorkload(Workload):
         if self._keeping is not None:
             self._keeping.remove()
         yield from super().events(timeout)
+
+    def send_files(self, goes_on: Callable[[], bool], show: Callable[[str], None]) -> list[str]:
+        """As of any workload: the files of the best trials."""
+        if self._keeping is None or not self.keeps_files:
+            return []
+        runs = {request.number: outcome.mlflow for request, outcome in self._ledger.attempts() if outcome is not None}
+        best = {row.trial: runs.get(row.number, "") for row in self._keeping.best}
+        return sending.Sending(self._slots, best).run(goes_on, show)
 
     def close(self) -> None:
         """Ends all slots, once the checkpoints that are to go are gone."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from trialplane.controller.endings import Ending
 from trialplane.controller.gangs import GangPool
@@ -26,6 +26,8 @@ class Workload(abc.ABC):
         ledger: of the run.
         slots: where its attempts run.
     """
+
+    keeps_files = False  # whether files of its trials are sent to MLflow, beside what trials log
 
     def __init__(self, ledger: Ledger, slots: SlotPool | GangPool) -> None:
         self._ledger = ledger
@@ -134,6 +136,15 @@ class Workload(abc.ABC):
     def _left(self) -> float:
         """Trials that have not ended."""
         return self._ledger.job.trials - self._ledger.counts.ended
+
+    def send_files(self, goes_on: Callable[[], bool], show: Callable[[str], None]) -> list[str]:
+        """Has what the job keeps of its trials sent to MLflow, once they have ended; a sentence on what MLflow lacks.
+
+        Args:
+            goes_on: whether the user lets the run go on.
+            show: tells the user what is waited for.
+        """
+        return []
 
     def close(self) -> None:
         """Ends all slots."""

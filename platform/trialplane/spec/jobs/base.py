@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import dataclasses
 import posixpath
 import re
 from collections.abc import Collection, Iterator, Mapping
@@ -21,8 +22,25 @@ from trialplane.spec.search import NO_SEARCH, Objective, Search, Stop
 NAME = r"^[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?$"
 RUN = r"^[a-z]([a-z0-9-]*[a-z0-9])?$"  # of a run; `plan.check_name` says more
 _LONGEST = 250  # characters of a name that MLflow keeps
-_ARGUMENT = {"": "ctx", "optuna": "trial"}  # of a function, by its style
+_ARGUMENT = {"": "ctx", "optuna": "trial", "ray": "config"}  # of a function, by its style
 _ALLOWED = re.compile(r"[/\w.\- :]*")
+
+
+@dataclasses.dataclass(frozen=True)
+class Function:
+    """A function that a job names.
+
+    Attributes:
+        field: of the job.
+        text: module:function.
+        arguments: that it is called with; none where that is not known.
+        style: of `spec.program`: "optuna" for what gets a trial of Optuna's, "ray" for what gets a config of Ray Tune's.
+    """
+
+    field: Place
+    text: str
+    arguments: tuple[str, ...] = ()
+    style: str = ""
 
 
 def _amount(value: Any) -> Any:
@@ -132,7 +150,7 @@ class Base(models.Model):
     entrypoint: values.Entrypoint = Field(
         default="train:run",
         description="module:function of the job's folder that runs one trial; optuna:module:function is an objective of "
-        "Optuna.",
+        "Optuna, ray:module:function a function trainable of Ray Tune.",
     )
     preload: tuple[str, ...] = Field(
         default=(), description="Modules to import once per slot, before trials are forked: torch, transformers."
@@ -235,10 +253,10 @@ class Base(models.Model):
         """
         return f"--set {field}.gpus={gpus}"
 
-    def functions(self) -> Iterator[tuple[Place, str, tuple[str, ...]]]:
-        """The functions that the job names: field, module:function, and its arguments, where those are known."""
+    def functions(self) -> Iterator[Function]:
+        """The functions that the job names."""
         style, function = program.styled(self.entrypoint)
-        yield ("entrypoint",), function, (_ARGUMENT[style],)
+        yield Function(("entrypoint",), function, (_ARGUMENT[style],), style)
 
     def programs(self) -> Iterator[tuple[Place, str, bool]]:
         """The files of its folder that it runs as they are: field, path, and whether it is a Python script."""

@@ -257,12 +257,12 @@ class Collection(Base):
         """What to type to extend a run of it that has succeeded."""
         return f"`platform resume {run} --iterations N` runs more than {self.trials}"
 
-    def functions(self) -> Iterator[tuple[Place, str, tuple[str, ...]]]:
+    def functions(self) -> Iterator[base.Function]:
         """Of all jobs, and the learner's."""
         yield from super().functions()
         learner = self.collect.learner.entrypoint
         if learner is not None and learner != self.entrypoint:  # else there is an issue about that
-            yield ("collect", "learner", "entrypoint"), learner, ("ctx", "results")
+            yield base.Function(("collect", "learner", "entrypoint"), learner, ("ctx", "results"))
 
     def check(self, broken: Places[Place]) -> Iterator[Issue]:
         """Of all jobs, and what it must leave to the other kinds."""

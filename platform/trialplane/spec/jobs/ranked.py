@@ -11,7 +11,7 @@ from trialplane import errors
 from trialplane.errors import Issue, Place
 from trialplane.spec import values
 from trialplane.spec.jobs import program
-from trialplane.spec.jobs.base import Base
+from trialplane.spec.jobs.base import Base, Function
 from trialplane.spec.search import Stop, Stops
 
 # /dev/shm of each rank: NCCL's buffers between GPUs of a node, and the batches of a DataLoader's workers.
@@ -61,7 +61,7 @@ class Ranked(Base):
         """The file that it names, else its script."""
         return self.requirements or self.script or ""
 
-    def functions(self) -> Iterator[tuple[Place, str, tuple[str, ...]]]:
+    def functions(self) -> Iterator[Function]:
         """None where a trial runs a script or a command."""
         return iter(()) if program.of(self) else super().functions()
 

@@ -15,7 +15,7 @@ from trialplane.spec.jobs import base, program
 from trialplane.spec.jobs.ranked import Ranked
 from trialplane.spec.jobs.roles import Role
 from trialplane.spec.options import Kind
-from trialplane.spec.program import styled
+from trialplane.spec.program import nested, styled
 from trialplane.spec.resources import Checkpoints, Keep
 from trialplane.spec.sampling import Pruner, Sampler
 from trialplane.spec.search import Constraint, Search
@@ -128,14 +128,14 @@ class Study(Ranked):
         """
         return f"`platform resume {run} --trials N` runs more than {self.trials}"
 
-    def functions(self) -> Iterator[tuple[Place, str, tuple[str, ...]]]:
+    def functions(self) -> Iterator[base.Function]:
         """Of all jobs, the space's, and those that Optuna calls."""
         yield from super().functions()
         if isinstance(self.space, str):
-            yield ("space",), self.space, ("trial",)
+            yield base.Function(("space",), self.space, ("trial",), "optuna")
         for field, kind, given in (("sampler", Kind.SAMPLER, self.sampler), ("pruner", Kind.PRUNER, self.pruner)):
             short = {"name": given.name, **given.options}
-            yield from (((field, *place), text, ()) for place, text in sampling.functions(kind, short))
+            yield from (base.Function((field, *place), text) for place, text in sampling.functions(kind, short))
 
     def check(self, broken: Collection[Place]) -> Iterator[Issue]:
         """Of all jobs with ranks, and what a search needs to have an end and something to compare."""
@@ -167,13 +167,19 @@ class Study(Ranked):
 
 
 def _style(job: Study, style: str) -> Iterator[Issue]:
-    """What an objective of Optuna leaves no room for."""
+    """What an objective of Optuna, or a trainable of Ray Tune, leaves no room for."""
     if not style:
         return
     if job.world_size > 1:
         cure = "write ranks: 1" if job.nodes == 1 else "write ranks: 1 and drop nodes"
         yield Issue(("entrypoint",), f"is called in one process, and a trial has {job.world_size} ranks; {cure}")
-    if job.space:
+    if style == "ray":
+        names = dict.fromkeys((*job.params, *job.search.names))
+        try:
+            nested({**names, **job.params})
+        except ValueError as error:
+            yield Issue(("entrypoint",), f"gets the parameters as one nested config, but {error}")
+    elif job.space:
         why = "stands beside an objective of Optuna, whose suggest calls define the parameters"
         yield Issue(("space",), f"{why}; drop it, and move fixed values into params")
 

@@ -1,0 +1,190 @@
+"""What of a script's surroundings its job gets: its own modules, the files that it names, Hydra's configuration."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from trialplane.errors import InputError
+from trialplane.importing import script
+from trialplane.importing.script import Script
+from trialplane.spec import document, load
+
+_LARGEST = 256 << 10  # bytes of a file beside the script that is copied
+_MOST_FILES = 200
+
+
+@dataclasses.dataclass(frozen=True)
+class ScriptFolder:
+    """A script that was copied with what it needs.
+
+    Attributes:
+        script: its path in the folder. It lies in a folder of its own where its configuration lies above it
+            (`config_path="../conf"`), so that it finds that as it is.
+        read: what its text says.
+        config: path of Hydra's configuration in the folder; "" where there is none.
+        left: a sentence on each thing that stays behind.
+    """
+
+    script: str
+    read: Script
+    config: str
+    left: tuple[str, ...]
+
+
+def copy(file: Path, code: Path) -> ScriptFolder:
+    """Copies a script with its own modules, its configuration and the files that it names.
+
+    Where the script is a link, Python imports from the folder that the link leads to, while files are opened from the folder
+    of the link: so modules are looked for in the former first, and files in the latter.
+
+    Args:
+        file: the script.
+        code: the folder that is made.
+
+    Raises:
+        InputError: a file of it cannot be read.
+        SpecError: the script, or a module of its own, is not Python.
+    """
+    homes = list(dict.fromkeys((file.absolute().parent.resolve(), file.resolve().parent)))
+    done: dict[str, Script] = {}
+    todo, texts = [(homes[0], Path(file.name))], dict[str, str]()
+    while todo and len(texts) < _MOST_FILES:
+        home, one = todo.pop()
+        if str(one) in texts:
+            continue
+        texts[str(one)] = source(home / one)
+        done[str(one)] = read = script.read(texts[str(one)], one.name)
+        todo += [own for name in (*read.top, *read.late) for own in _own(homes[::-1], name)]
+    read = script.read(texts[file.name], str(file), "\n".join(texts.values()))
+    # Hydra looks for the configuration from the script's folder.
+    beside = Path(os.path.normpath(Path(read.config).parent))
+    home = next((home for home in homes if (home / beside).is_dir()), homes[0])
+    above = beside.parts.count(os.pardir)  # folders between the script and the one that holds the configuration as well
+    above = min(above, len(home.parents))
+    place = home.relative_to(home.parents[above - 1]) if above else Path()
+    (code / place).mkdir(parents=True)
+    for name, text in texts.items():
+        (code / place / name).parent.mkdir(parents=True, exist_ok=True)
+        (code / place / name).write_text(text, encoding="utf-8")
+    root = home.parents[above - 1] if above else home
+    places = [(root, code)] * bool(above) + [(home, code / place) for home in homes]
+    left = _copy_named({text for read in done.values() for text in read.texts}, places, code)
+    config = ""
+    if read.config and (home / beside).is_dir():
+        target, there = Path(os.path.normpath(place / beside)), Path(os.path.normpath(home / beside))
+        # Where the script lies below it as well, the folder is no configuration's own.
+        only = _named_by(there, Path(read.config).name) if home.is_relative_to(there) else None
+        left += _copy_configs(there, code / target, code, only)
+        names = [target / f"{Path(read.config).name}{end}" for end in (".yaml", ".yml")]
+        config = next((str(name) for name in names if (code / name).is_file()), "")
+    return ScriptFolder(str(place / file.name), read, config, tuple(left))
+
+
+def source(file: Path) -> str:
+    """The text of a file.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    try:
+        return document.content(file).decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(
+            f"{file} cannot be read: {getattr(error, 'strerror', None) or error}; nothing was changed"
+        ) from error
+
+
+def _copy_named(texts: set[str], places: Sequence[tuple[Path, Path]], runs: Path) -> list[str]:
+    """Copies the files that strings of the script name.
+
+    Args:
+        texts: that may name files.
+        places: folders in which they may lie, each with its copy.
+        runs: the folder in which the script will run, in which it finds each of them too.
+
+    Returns:
+        A sentence on each that stays behind.
+    """
+    left = []
+    whole = "give its whole path, see Data in platform/docs/job-file.md"
+    for named in sorted(texts):
+        for home, target in places:
+            here = home / named if _may_name_a_file(named) else home
+            if not here.is_file() or (target / named).exists():
+                continue
+            if named == load.FILE:
+                left.append(f"{here} is not copied: the job's own file has that name")
+            elif not any(here.resolve().is_relative_to(home) for home, _ in places):
+                left.append(f"{named} leads by a link to a place outside of the script's folder: {whole}")
+            elif here.stat().st_size > _LARGEST:
+                left.append(f"{named} is too large to travel with the job: {whole}")
+            else:
+                for copy in [target / named] + [runs / named] * (not (runs / named).exists()):
+                    copy.parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copy(here, copy)
+    return list(dict.fromkeys(left))
+
+
+def _may_name_a_file(text: str) -> bool:
+    """Whether a string of the script may name a file below a folder."""
+    return (
+        bool(text) and len(text) < 256 and not set("\0\n") & set(text) and not os.path.normpath(text).startswith(("/", ".."))
+    )
+
+
+def _own(homes: Sequence[Path], module: str) -> list[tuple[Path, Path]]:
+    """The files of a module that lies beside the script, its packages' among them: folder, and path in it."""
+    parts = module.split(".")
+    for home in homes:
+        made = [Path(*parts[:size], "__init__.py") for size in range(1, len(parts) + 1)]
+        if (home / parts[0]).is_dir() and not (home / f"{parts[0]}.py").is_file():  # relative imports reach the others
+            made += [file.relative_to(home) for file in sorted((home / parts[0]).rglob("*.py"))[:_MOST_FILES]]
+        if there := [(home, one) for one in (*made, Path(*parts).with_suffix(".py")) if (home / one).is_file()]:
+            return there
+    return []
+
+
+def _named_by(folder: Path, name: str) -> set[str]:
+    """What beside a configuration belongs to it: its own file, and the groups and files of its defaults list."""
+    found = {f"{name}.yaml", f"{name}.yml"}
+    for file in [folder / one for one in sorted(found) if (folder / one).is_file()]:
+        data = document.parse(source(file), str(file)).data
+        for entry in (data.get("defaults") or ()) if isinstance(data, dict) else ():
+            for key in entry if isinstance(entry, dict) else (entry,):
+                first = str(key).rpartition(" ")[2].lstrip("/").partition("@")[0].partition("/")[0]  # "override /opt@here"
+                found |= {first, f"{first}.yaml", f"{first}.yml"}
+    return found
+
+
+def _copy_configs(here: Path, there: Path, code: Path, only: set[str] | None) -> list[str]:
+    """Copies the YAML files of a folder, those near its top first.
+
+    Args:
+        here: the folder.
+        there: its copy.
+        code: the job's folder.
+        only: names in the folder that belong to the configuration; None for all.
+
+    Returns:
+        A sentence on each thing that stays behind.
+    """
+    files = [file.relative_to(here) for file in here.rglob("*.y*ml") if file.is_file()]
+    files = [file for file in files if not any(part.startswith(".") for part in file.parts)]  # of earlier runs, of tools
+    files = [file for file in files if only is None or file.parts[0] in only]
+    files.sort(key=lambda file: (len(file.parts), file))
+    left = [f"{here} has {len(files)} YAML files, and the job gets {_MOST_FILES} of them"] * (len(files) > _MOST_FILES)
+    for file in files[:_MOST_FILES]:
+        if there / file == code / load.FILE:
+            left.append(f"{here / file} is not copied: the job's own file has that name")
+        elif not (here / file).resolve().is_relative_to(here.resolve()):
+            left.append(f"{here / file} is not copied: it leads by a link to a place outside of the configuration's folder")
+        elif (here / file).stat().st_size > _LARGEST:
+            left.append(f"{here / file} is not copied: it is too large to travel with the job")
+        else:
+            (there / file).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(here / file, there / file)
+    return left

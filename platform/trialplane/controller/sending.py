@@ -1,0 +1,115 @@
+"""At the end of a study with `keep.files`: the files of its best trials are sent to their runs in MLflow.
+
+At the end and not before, as only then it is certain which trials are the best: MLflow gets no file that would have to go
+again. Slots send, as they reach the place where trials save. The run waits for `PATIENCE` at most, in which each trial has
+`TRIES`, and no longer than the user lets it go on; what MLflow lacks then is told, and lies beside the checkpoints.
+"""
+
+from __future__ import annotations
+
+import collections
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from trialplane import errors
+from trialplane.controller import ray_session
+from trialplane.controller.gangs import GangPool
+from trialplane.controller.slots import SlotPool
+from trialplane.wire import messages
+
+log = logging.getLogger(__name__)
+
+PATIENCE = 120.0  # seconds in all
+TRIES = 3  # of each trial
+PAUSE = 5.0  # seconds after a try in vain
+
+
+class Sending:
+    """Has slots send the files of trials, one trial after the other.
+
+    Args:
+        slots: of the run.
+        runs: trial → its run in MLflow, the best trial first; "" for one that was started without.
+    """
+
+    def __init__(self, slots: SlotPool | GangPool, runs: Mapping[int, str]) -> None:
+        self._slots = slots
+        self._runs = runs
+        self._waiting = collections.deque(trial for trial, run in runs.items() if run)
+        self._tries: collections.Counter[int] = collections.Counter()
+        self._lacks = {
+            trial: "it had no run in MLflow when it started (MLflow was away or slow)"
+            for trial, run in runs.items()
+            if not run
+        }
+        self._under_way: tuple[Any, int] | None = None  # the answer that is due, and the trial
+        self._again = 0.0  # when the next one may be sent
+
+    def run(self, goes_on: Callable[[], bool], show: Callable[[str], None]) -> list[str]:
+        """Sends until all is there, or no more is to be tried.
+
+        Args:
+            goes_on: whether the user lets the run go on.
+            show: tells the user what is waited for.
+
+        Returns:
+            A sentence on each trial of which MLflow lacks files.
+        """
+        deadline = time.monotonic() + PATIENCE
+        why = ""
+        try:
+            while self._waiting or self._under_way is not None:
+                why = "" if goes_on() else "the run was to end before"
+                why = why or ("" if time.monotonic() < deadline else f"they were not there within {PATIENCE:.0f} s")
+                if why:
+                    break
+                self._step(deadline)
+                done = f"{len(self._runs) - self._left} of {len(self._runs)} trials are done"
+                show(f"sending the files that keep.files names to MLflow, for {PATIENCE:.0f} s at most: {done}")
+                for _ in self._slots.events(0.1):  # slots that get ready
+                    pass
+        except (errors.SlotError, errors.EntrypointError) as error:  # no slot starts
+            why = f"no slot could send them: {errors.first_line(error)}"
+        for trial in (*self._waiting, *(() if self._under_way is None else self._under_way[1:])):
+            self._lacks[trial] = "; ".join(filter(None, (why, self._lacks.get(trial))))
+        return [
+            f"keep.files: MLflow lacks files of trial {trial}, which are beside its checkpoints: {text}"
+            for trial, text in sorted(self._lacks.items())
+        ]
+
+    @property
+    def _left(self) -> int:
+        return len(self._waiting) + (self._under_way is not None)
+
+    def _step(self, deadline: float) -> None:
+        """Takes the answer that is there, or has the next trial's files sent, if a slot is ready."""
+        if self._under_way is not None:
+            answer, trial = self._under_way
+            if not ray_session.wait([answer], 0):
+                return
+            self._under_way = None
+            try:
+                sent = messages.decode(ray_session.result(answer), messages.FILES_SENT)
+            except errors.SlotError as error:
+                sent = messages.FilesSent(f"the slot that sent them was lost: {errors.first_line(error)}", again=True)
+            except Exception as error:  # noqa: BLE001  the border: whatever the call has; the study is finished
+                sent = messages.FilesSent(f"the sending failed: {errors.first_line(error)}", again=True)
+            self._take(trial, sent)
+        now = time.monotonic()
+        if self._waiting and self._again <= now < deadline:
+            message = messages.SendFiles(self._waiting[0], self._runs[self._waiting[0]], deadline - now)
+            if (asked := self._slots.send_files(message)) is not None:
+                self._under_way = asked, self._waiting.popleft()
+
+    def _take(self, trial: int, sent: messages.FilesSent) -> None:
+        self._lacks.pop(trial, None)
+        if not sent.lacks:
+            return
+        self._lacks[trial] = errors.shortened(sent.lacks, 400)
+        self._tries[trial] += 1
+        if sent.again and self._tries[trial] < TRIES:
+            self._waiting.append(trial)  # behind the others
+            self._again = time.monotonic() + PAUSE
+        log.info("files of trial %d were not sent to MLflow: %s", trial, self._lacks[trial])

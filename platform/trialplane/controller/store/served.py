@@ -1,0 +1,102 @@
+"""One run in PostgreSQL, as the gateway writes it for its controller: with a token, and opened again by the same epoch."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Literal
+
+import sqlalchemy as sa
+
+from trialplane import errors
+from trialplane.controller.store import archive, locking, tables
+from trialplane.controller.store.study import Storage
+from trialplane.controller.store.tables import attempts, runs
+from trialplane.wire import attempts as reading
+from trialplane.wire.attempts import Attempt
+
+
+class Refused(Exception):
+    """The token does not open the run."""
+
+
+class Served(Storage):
+    """One run in the database, written by a controller elsewhere, whose token is checked in each transaction.
+
+    Any method raises Refused once the token opens the run no longer.
+
+    Args:
+        url: of the database.
+        run: its name.
+        directions: "minimize" or "maximize" per objective.
+        digest: of the token.
+        epoch: of a controller that had the run open, whose connection broke; None for one that opens it.
+    """
+
+    _pings = False  # its controller sends again what failed, and then there is a new connection
+
+    def __init__(
+        self, url: str, run: str, directions: tuple[Literal["minimize", "maximize"], ...], digest: str, epoch: int | None
+    ) -> None:
+        self._digest = digest
+        self._former = epoch
+        super().__init__(url, run, directions, Path(os.devnull), lock_patience=locking.LOCK_PATIENCE)
+
+    @property
+    def epoch(self) -> int:
+        """The controller's."""
+        assert self._epoch is not None
+        return self._epoch
+
+    def size(self) -> int:
+        """Bytes of all its attempts."""
+        columns = (attempts.c.request, attempts.c.outcome, attempts.c.optuna)
+        each = sum((sa.func.coalesce(sa.func.octet_length(column), 0) for column in columns), sa.literal(0))
+        with self._reading() as connection:
+            return connection.execute(sa.select(sa.func.sum(each)).where(attempts.c.run_id == self._id)).scalar() or 0
+
+    def page(self, after: int, size: int) -> tuple[list[Attempt], str]:
+        """Attempts with numbers above `after`, `size` characters of them; at first also what samplers store, as JSON."""
+        with self._reading() as connection:
+            kept = "{}"
+            if after < 0:
+                kept = connection.execute(sa.select(runs.c.optuna).where(runs.c.id == self._id)).scalar_one()
+            try:
+                return reading.page(tables.select(connection), self._run, after, size), kept
+            except ValueError as error:
+                raise errors.LedgerCorrupt(f"the ledger of {self._run} is damaged: {error}") from error
+
+    def _lock(self, file: Path, patience: float, give_up: Callable[[], bool]) -> None:
+        """Takes the lock; a controller that is no longer the newest, or has no token, is not kept waiting for it."""
+        with tables.mapped(self._url, self._run), self._engine.connect() as connection:
+            self._find(connection)
+        self._engine.dispose()  # the next connection takes the lock
+        super()._lock(file, patience, give_up)
+
+    def _open(self, connection: sa.Connection, directions: list[str]) -> int:
+        self._find(connection)  # again, and now the row stays as it is until the run is open
+        return super()._open(connection, directions) if self._former is None else self._former
+
+    def _find(self, connection: sa.Connection) -> None:
+        """Finds the run, and checks that its controller may open it."""
+        columns = sa.select(runs.c.id, runs.c.epoch, runs.c.token)
+        found = connection.execute(columns.where(runs.c.name == self._run).with_for_update()).one_or_none()
+        self._check(None if found is None else found.token)
+        assert found is not None
+        if self._former is not None:
+            if found.epoch != self._former:
+                raise self._fenced()
+            self._id, self._epoch = found.id, found.epoch
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[sa.Connection]:
+        with super()._reading() as connection:
+            self._check(connection.execute(sa.select(runs.c.token).where(runs.c.id == self._id)).scalar())
+            yield connection
+
+    def _check(self, token: str | None) -> None:
+        """Whether the token still opens the run."""
+        if not archive.same(token, self._digest):
+            raise Refused

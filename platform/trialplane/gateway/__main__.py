@@ -1,0 +1,74 @@
+"""`python -m trialplane.gateway`: the gateway's process."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import threading
+
+from trialplane import errors
+from trialplane.controller.store.namespaces import Ledgers
+from trialplane.gateway import server, upstream
+from trialplane.gateway.callers import ApiServer, Callers
+from trialplane.gateway.ledgers import MAX_LEDGER, MAX_RUNS, LedgerService
+from trialplane.gateway.logs import Controllers, Mlflow
+from trialplane.gateway.mlflow import Door
+from trialplane.gateway.routes import Gateway, Namespaces
+from trialplane.gateway.upstream import Upstream
+from trialplane.wire import cluster, env
+
+
+def main() -> int:
+    """Serves until SIGTERM."""
+    parser = argparse.ArgumentParser(prog="python -m trialplane.gateway", description=__doc__)
+    parser.add_argument("--control", required=True, help="the namespace that the gateway itself is in")
+    parser.add_argument("--namespaces", required=True, help="those that runs are in: a,b")
+    given = parser.parse_args()
+    url = os.environ.get(env.LEDGER, "")
+    if not url:
+        sys.stderr.write(f"{env.LEDGER} must be the URL of the database\n")
+        return errors.EXIT_BAD_INPUT
+    try:
+        callers, ledgers = Callers(ApiServer.of_pod()), Ledgers(url, given.control, given.namespaces.split(","))
+    except (KeyError, OSError) as error:
+        sys.stderr.write(
+            "there is no API server here that could say who asks: the gateway runs in a pod that mounts the token of its "
+            f"service account, as the chart's does ({type(error).__name__}: {error})\n"
+        )
+        return errors.EXIT_BAD_INPUT
+    except errors.InputError as error:
+        sys.stderr.write(f"{error}\n")
+        return error.exit_code
+    mlflow = Mlflow.of(os.environ)
+    most, most_runs = (
+        int(os.environ.get(name) or default) for name, default in ((env.MAX_LEDGER, MAX_LEDGER), (env.MAX_RUNS, MAX_RUNS))
+    )
+    gateways = {}
+    for namespace in ledgers.namespaces:
+        runs = ledgers.of(namespace)
+        assert runs is not None
+        controllers = Controllers(f"http://{cluster.head_service('{run}')}.{namespace}.svc:{cluster.STATUS_PORT}")
+        gateways[namespace] = Gateway(runs, callers, ledgers.scope(namespace), controllers, mlflow)
+    answers = Namespaces(gateways)
+    door = Door(_upstream(), ledgers, answers.refuses)
+    serving = server.serve(answers.answer, LedgerService(ledgers, most, most_runs), door.answer, "", cluster.GATEWAY_PORT)
+    # PID 1 of a container has no default signal handlers. `shutdown` blocks, so it is called in another thread.
+    signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=serving.shutdown).start())
+    serving.serve_forever()
+    ledgers.close()
+    return errors.EXIT_OK
+
+
+def _upstream() -> Upstream | None:
+    """MLflow's server, where the environment names one."""
+    url = os.environ.get(env.MLFLOW_TRACKING_URI, "")
+    if not url:
+        return None
+    user, password = os.environ.get(env.MLFLOW_USERNAME, ""), os.environ.get(env.MLFLOW_PASSWORD, "")
+    return Upstream(url, user, password, int(os.environ.get(env.MAX_ARTIFACT) or upstream.MAX_ARTIFACT))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

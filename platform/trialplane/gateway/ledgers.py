@@ -1,0 +1,288 @@
+"""The ledgers of runs, as the gateway serves each to its controller: a connection to it is one to the database.
+
+`OpenLedger` opens a `Storage` as a controller with the database's password would have it: it holds the run's lock and fences
+former controllers, and it is closed when the controller's connection ends. So locks, epochs and repeated requests are those
+of `store.study`, and the gateway itself keeps nothing. Beside the epoch each transaction checks the token, which may have
+been replaced or taken away since the connection was opened. (`wire.ledger` is the protocol.)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any, Literal, TypeVar
+
+from trialplane import errors
+from trialplane.controller.store import archive
+from trialplane.controller.store.namespaces import Ledgers
+from trialplane.controller.store.served import Refused, Served
+from trialplane.gateway.limits import Limit
+from trialplane.wire import labels, ledger, records
+from trialplane.wire.attempts import Attempt
+from trialplane.wire.ledger import Address
+from trialplane.wire.records import RunStatus, TrialRequest
+
+R = TypeVar("R", TrialRequest, RunStatus)
+
+CONNECTIONS = 4  # of one run at a time: its controller's, and those of controllers that are gone and not yet noticed to be
+MAX_LEDGER = 1 << 30  # bytes that a run may write into its ledger, where the chart does not say
+MAX_RUNS = 100  # whose ledgers are open at a time, where the chart does not say: each holds a connection to PostgreSQL
+_RETURNING = 10  # one place in so many is for runs that come back, whose controllers give up after ten minutes
+_LARGE = 1 << 18  # bytes of a body from which on one is decoded at a time: a hostile one takes thirty times its size
+_MAX_STATUS = 1 << 20  # bytes of a status, of which the operator and every list read all
+_AHEAD = 3600.0  # seconds by which a controller's clock may be ahead
+_COLUMNS = (labels.LEDGER_JOB, labels.LEDGER_SUBMISSION, labels.LEDGER_CODE, labels.LEDGER_STATUS, labels.LEDGER_DESIRED)
+_GROWING = (ledger.BeginAttempt, ledger.DrawAttempt, ledger.FinishAttempt)
+_REFUSAL = "the token does not open this run: each start of a run has its own, which is gone when the run has ended"
+# The first that fits, so the more special one comes before its base.
+_CODES: tuple[tuple[type[errors.LedgerError], str], ...] = (
+    (errors.LedgerLocked, ledger.LOCKED),
+    (errors.LedgerFenced, ledger.FENCED),
+    (errors.LedgerCorrupt, ledger.CORRUPT),
+    (errors.LedgerUnavailable, ledger.UNAVAILABLE),
+)
+
+
+class Failure(Exception):
+    """A request that failed, with its code of `wire.ledger`."""
+
+    def __init__(self, code: str, text: str) -> None:
+        self.code = code
+        super().__init__(text)
+
+
+class LedgerService:
+    """What the connections of all controllers share.
+
+    Args:
+        all_runs: by namespace.
+        most: bytes that a run may write into its ledger.
+        most_runs: whose ledgers are open at a time; where there are several namespaces, three quarters of them in one.
+    """
+
+    def __init__(self, all_runs: Ledgers, most: int = MAX_LEDGER, most_runs: int = MAX_RUNS) -> None:
+        self.all_runs = all_runs
+        self.most = most
+        self.most_runs = most_runs
+        self.most_of_one = most_runs if len(all_runs.namespaces) == 1 else max(1, most_runs * 3 // 4)
+        self.open = Limit()  # by namespace
+        self.large = threading.Lock()
+        self.connections = Limit()  # by address
+
+
+class Connection:
+    """One connection of somebody who says that he is the controller of a run.
+
+    Args:
+        service: of the gateway.
+    """
+
+    def __init__(self, service: LedgerService) -> None:
+        self._service = service
+        self._whose: Address | None = None
+        self._run = ""
+        self._digest = ""
+        self._storage: Served | None = None
+        self._room = 0  # bytes that the run may still write, by the sizes of its requests: at least so many
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it holds the lock of a run."""
+        return self._storage is not None
+
+    def admit(self, whose: Address, token: str) -> None:
+        """Checks a request's run and token, before its body is read.
+
+        Raises:
+            Failure: the token does not open this run, whether or not there is one; or the database is away, or the run's
+                namespace is none of the gateway's.
+        """
+        digest = ledger.hashed(token)
+        if (whose, digest) == (self._whose, self._digest):
+            return  # each transaction checks it again
+        self.close()
+        known = self._service.all_runs.of(whose.namespace)
+        if known is None:  # a team that was taken out of the chart's values: its runs wait until it is there again
+            raise Failure(
+                ledger.UNAVAILABLE,
+                f"{whose.namespace:.63} is not among the gateway's namespaces; its runs wait until an administrator adds it "
+                "to `teams` in the chart's values again",
+            )
+        with _failures():
+            if not known.opens(whose.run, token):
+                raise Failure(ledger.REFUSED, _REFUSAL)
+        if not self._service.connections.enter(whose, CONNECTIONS):
+            raise Failure(ledger.BUSY, f"{whose.run} has {CONNECTIONS} connections to its ledger already")
+        self._whose, self._run, self._digest = whose, whose.run, digest
+
+    def answer(self, body: bytes) -> bytes:
+        """The answer to one request of the admitted run.
+
+        Raises:
+            Failure: whatever is wrong.
+        """
+        with _failures():
+            with self._service.large if len(body) > _LARGE else contextlib.nullcontext():
+                request = ledger.decode(body, ledger.REQUEST)
+            if isinstance(request, ledger.WriteStatus):
+                _check_status(request.status, len(body))
+            if isinstance(request, _GROWING) and self._storage is not None:
+                # A trial that was let begin may have cost days of GPUs: its result is not what there is no room for.
+                spare = self._service.most // 10 if isinstance(request, ledger.FinishAttempt) else 0
+                self._take(self._storage, len(body), spare)
+            with self._service.large if isinstance(request, ledger.LoadAttempts) else contextlib.nullcontext():
+                return ledger.encode(self._answer(request))
+
+    def close(self) -> None:
+        """Releases the lock, and the place among the run's connections."""
+        self._release()
+        if self._whose is not None:
+            self._service.connections.leave(self._whose)
+        self._whose, self._run, self._digest = None, "", ""
+
+    def _release(self) -> None:
+        storage, self._storage = self._storage, None
+        if storage is not None:
+            assert self._whose is not None
+            storage.close()
+            self._service.open.leave(self._whose.namespace)
+
+    def _open(self, whose: Address, directions: tuple[str, ...], epoch: int | None) -> Served:
+        """The ledger, with a connection to the database of its own, which holds the run's lock."""
+        service = self._service
+        # A run that comes back, from a gateway that is gone, has trials that work: newcomers leave some places to such.
+        most, most_of_one = service.most_runs, service.most_of_one
+        if epoch is None:
+            most, most_of_one = most - most // _RETURNING, most_of_one - most_of_one // _RETURNING
+        if not service.open.enter(whose.namespace, most_of_one, most):
+            is_full = service.open.total >= most
+            full = f"{most} runs open" if is_full else f"{most_of_one} runs of {whose.namespace} open"
+            rest = "" if epoch is not None else ", beside places for runs that come back from another gateway"
+            raise Failure(
+                ledger.UNAVAILABLE,
+                f"the gateway has the ledgers of {full}, which is all that it may{rest}; {whose.run} waits for one of them "
+                "to end, or for an administrator to raise gateway.maxRuns in the chart's values, and "
+                "postgresql.parameters.max_connections with it",
+            )
+        try:
+            url = service.all_runs.url(whose.namespace)
+            return Served(url, self._run, _directions(directions), self._digest, epoch)
+        except BaseException:
+            service.open.leave(whose.namespace)
+            raise
+
+    def _take(self, storage: Served, size: int, spare: int) -> None:
+        """Counts a record among what the run has written; all runs are in one database, which must not be filled by one.
+
+        Args:
+            storage: of the run.
+            size: of the record.
+            spare: bytes above the most that a run may write, which this record may use.
+        """
+        if size > self._room:  # many a record has taken the place of another, so what is there is counted anew
+            self._room = self._service.most - storage.size()
+        if size > self._room + spare:
+            most = self._service.most / 2**20
+            raise Failure(
+                ledger.FULL,
+                f"the ledger of {self._run} would have more than {most:g} MiB, which is all that a run may write; what is "
+                "in it is safe. Start another run for the trials that are left, with fewer reports for each; or have an "
+                f"administrator raise gateway.maxLedger in the chart, and then `platform resume {self._run}`",
+            )
+        self._room -= size
+
+    def _answer(self, request: ledger.Request) -> ledger.Answer:
+        match request:
+            case ledger.OpenLedger(directions=directions, epoch=epoch):
+                self._release()
+                assert self._whose is not None  # its token was checked
+                self._storage = self._open(self._whose, directions, epoch)
+                self._room = self._service.most - self._storage.size()
+                return ledger.LedgerOpened(self._storage.epoch)
+            case ledger.CloseLedger():
+                self._release()
+                return ledger.Written()
+        storage = self._storage
+        if storage is None:
+            raise Failure(ledger.UNOPENED, f"the ledger of {self._run} was not opened on this connection")
+        match request:
+            case ledger.LoadAttempts(after=after):
+                found, kept = storage.page(after, ledger.PAGE_BYTES)
+                stored = (ledger.StoredAttempt(one.request, one.outcome, one.place, json.dumps(one.optuna)) for one in found)
+                return ledger.AttemptsLoaded(tuple(stored), kept)
+            case ledger.BeginAttempt():
+                storage.begin(Attempt(self._own(request.request), optuna=_object(request.optuna)), _kept(request.kept))
+            case ledger.DrawAttempt():
+                storage.draw(Attempt(self._own(request.request), optuna=_object(request.optuna)), _kept(request.kept))
+            case ledger.FinishAttempt():
+                attempt = Attempt(self._own(request.request), request.outcome, optuna=_object(request.optuna))
+                storage.finish(attempt, _kept(request.kept))
+            case ledger.WriteStatus(status=status):
+                storage.describe({labels.LEDGER_STATUS: records.to_dict(self._own(status))})
+            case ledger.ReadColumn(name=name):
+                if name not in _COLUMNS:
+                    raise Failure(ledger.INVALID, f"a run has no {name!r:.40}")
+                found = storage.described(name)
+                return ledger.ColumnRead("" if found is None else json.dumps(found))
+        return ledger.Written()
+
+    def _own(self, record: R) -> R:
+        """A record that says of itself that it is of this run."""
+        if record.run != self._run:
+            raise Failure(ledger.REFUSED, _REFUSAL)
+        return record
+
+
+def _check_status(status: RunStatus, size: int) -> None:
+    """Refuses a status that whoever reads those of all runs could not, or whose times would outlast every deadline."""
+    if size > _MAX_STATUS:
+        raise Failure(ledger.TOO_LARGE, f"a run's status may have {_MAX_STATUS} bytes, not {size}")
+    times = (status.created, status.started, status.updated, status.ended, status.worked)
+    if any(moment is not None and not 0 <= moment <= time.time() + _AHEAD for moment in times):
+        raise Failure(ledger.INVALID, "a run's status has a time that is in the future, or none at all")
+
+
+@contextlib.contextmanager
+def _failures() -> Iterator[None]:
+    """Names errors by their codes."""
+    try:
+        yield
+    except Refused as error:
+        raise Failure(ledger.REFUSED, _REFUSAL) from error
+    except errors.MessageError as error:
+        raise Failure(ledger.INVALID, str(error)) from error
+    except errors.LedgerError as error:
+        code = next(code for kind, code in _CODES if isinstance(error, kind))
+        raise Failure(code, str(error)) from error
+    except archive.DATABASE_ERRORS as error:
+        line = archive.reason(error)
+        raise Failure(ledger.UNAVAILABLE, f"the ledger's database does not answer: {line}; all records are safe") from error
+
+
+def _directions(given: tuple[str, ...]) -> tuple[Literal["minimize", "maximize"], ...]:
+    made: list[Literal["minimize", "maximize"]] = []
+    for direction in given:
+        if direction == "minimize":
+            made.append("minimize")
+        elif direction == "maximize":
+            made.append("maximize")
+        else:
+            raise Failure(ledger.INVALID, f"an objective is minimized or maximized, not {direction!r:.40}")
+    return tuple(made)
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise Failure(ledger.INVALID, f"a document is no JSON: {errors.first_line(error):.200}") from error
+    if not isinstance(found, dict):
+        raise Failure(ledger.INVALID, "a document is no JSON object")
+    return found
+
+
+def _kept(text: str | None) -> dict[str, Any] | None:
+    return None if text is None else _object(text)

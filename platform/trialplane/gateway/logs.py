@@ -1,0 +1,276 @@
+"""Logs of runs: from the controller while there is one, afterwards from MLflow, which every controller gives them to.
+
+Whoever answers is not trusted. A controller's container runs beside Ray's, in which trials can start programs, and MLflow
+has what trials have written; so each answer is bounded in bytes and seconds, and no redirection is followed.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import dataclasses
+import http.client
+import json
+import socket
+import threading
+import urllib.parse
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from trialplane import errors
+from trialplane.controller import journal
+from trialplane.wire import env, escapes, labels, logs
+
+T = TypeVar("T")
+
+STATUS_SECONDS = 0.5  # for a controller's status; a user waits for it, and the ledger's is at most ten seconds old
+LOG_SECONDS = 5.0
+MLFLOW_SECONDS = 20.0
+_MOST_JSON = 4 << 20  # bytes of an answer of MLflow's API
+_CHUNK = 1 << 16
+
+
+class NoLog(Exception):
+    """Why there is no log, for people."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Piece:
+    """A piece of a log: its bytes, and the offset of the next one."""
+
+    data: bytes
+    next: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Chosen:
+    """One log of a run: a trial's attempt, or its worker's; the controller's without a trial."""
+
+    trial: int | None = None
+    attempt: int = 1
+    number: int = 0  # of the attempt in the ledger
+    worker: int | None = None
+
+    @property
+    def file(self) -> str:
+        """Its name among the artifacts of its MLflow run."""
+        if self.trial is None:
+            return "controller.log"
+        return f"attempt-{self.attempt}.log" if self.worker is None else f"worker-{self.worker}.log"
+
+    def __str__(self) -> str:
+        if self.trial is None:
+            return "the controller's log"
+        who = f"attempt {self.attempt}" if self.worker is None else f"worker {self.worker}"
+        return f"the log of trial {self.trial}, {who},"
+
+
+@dataclasses.dataclass(frozen=True)
+class Controllers:
+    """The controllers that work, at the servers of their status.
+
+    Attributes:
+        url: of one, with `{run}` in it.
+    """
+
+    url: str
+
+    def status(self, run: str) -> dict[str, Any] | None:
+        """The status that a controller gives of this run; None if it gives none that can be read."""
+        with contextlib.suppress(OSError, ValueError, RecursionError):
+            found = json.loads(_fetch(f"{self.url.format(run=run)}/status", STATUS_SECONDS, _whole(logs.PIECE)) or b"{}")
+            if isinstance(found, dict) and found.get("run") == run:
+                return found
+        return None
+
+    def log(self, run: str, key: str, chosen: Chosen, start: int) -> Piece | None:
+        """A piece of a log that grows; None if the controller has none.
+
+        Args:
+            run: its name.
+            key: the hash of its token, by which its controller knows the gateway.
+            chosen: which log.
+            start: the offset.
+
+        Raises:
+            OSError: it does not answer.
+        """
+        query: dict[str, int] = {"from": start}
+        if chosen.trial is not None:
+            query |= {"trial": chosen.trial, "attempt": chosen.attempt}
+            query |= {} if chosen.worker is None else {"worker": chosen.worker}
+        url = f"{self.url.format(run=run)}/log?{urllib.parse.urlencode(query)}"
+        data = _fetch(url, LOG_SECONDS, lambda reply: reply.read(logs.PIECE), {logs.KEY_HEADER: key})
+        return None if data is None else Piece(data, start + len(data))
+
+
+@dataclasses.dataclass(frozen=True)
+class Mlflow:
+    """Artifacts of runs, by MLflow's API.
+
+    Attributes:
+        url: of the server.
+        authorization: a header, or "".
+    """
+
+    url: str
+    authorization: str = dataclasses.field(default="", repr=False)
+
+    @classmethod
+    def of(cls, environ: Mapping[str, str]) -> Mlflow | None:
+        """MLflow as its own clients find it; None without the URL of a server."""
+        url = environ.get(env.MLFLOW_TRACKING_URI, "").rstrip("/")
+        if not url.startswith(("http://", "https://")):
+            return None
+        user, password = environ.get("MLFLOW_TRACKING_USERNAME", ""), environ.get("MLFLOW_TRACKING_PASSWORD", "")
+        login = base64.b64encode(f"{user}:{password}".encode()).decode()
+        return cls(url, f"Basic {login}" if user else "")
+
+    def log(self, run: str, experiment: str, submitted: float, chosen: Chosen, start: int) -> Piece:
+        """A piece of a log that has ended.
+
+        Args:
+            run: its name.
+            experiment: the name of its job's.
+            submitted: when, in seconds since the epoch.
+            chosen: which log.
+            start: the offset.
+
+        Raises:
+            NoLog: MLflow has none, or does not answer.
+        """
+        try:
+            found = self._run(run, experiment, submitted, chosen)
+            query = urllib.parse.urlencode({"path": f"logs/{chosen.file}", "run_uuid": found or ""})
+            piece = self._get(f"/get-artifact?{query}", lambda reply: _piece(reply, start)) if found else None
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:  # the latter: JSON of another shape
+            where = escapes.without_passwords(self.url)
+            raise NoLog(f"MLflow at {where}, which keeps it, does not answer: {errors.first_line(error):.200}") from error
+        if piece is None:
+            text = (
+                f"MLflow has no such log of {run}; what a killed controller had not handed over yet, the next one hands over"
+            )
+            raise NoLog(f"{text} (`platform resume {run}`)")
+        return piece
+
+    def _run(self, run: str, name: str, submitted: float, chosen: Chosen) -> str | None:
+        """The id of the MLflow run that has the log."""
+        query = urllib.parse.urlencode({"experiment_name": name})
+        found = self._json(f"/api/2.0/mlflow/experiments/get-by-name?{query}")
+        experiment = found.get("experiment", {}).get("experiment_id")
+        if not isinstance(experiment, str):
+            return None
+        times = (journal.moment(submitted), str(submitted))  # the latter is of a former version
+        studies = self._search(experiment, f"tags.`{labels.RUN}` = '{run}' and tags.`{labels.KIND}` = 'study'")
+        mine = [id_ for id_, tags in studies if tags.get(labels.SUBMITTED) in times and labels.STATE in tags]
+        if chosen.trial is None or not mine:
+            return mine[0] if mine else None
+        query = f"tags.`{labels.PARENT}` = '{mine[0]}' and tags.`{labels.NUMBER}` = '{chosen.number}'"
+        return next((id_ for id_, _ in self._search(experiment, query)), None)
+
+    def _search(self, experiment: str, query: str) -> list[tuple[str, dict[str, str]]]:
+        """Ids and tags of runs."""
+        asked = {"experiment_ids": [experiment], "filter": query, "max_results": 20}
+        found = self._json("/api/2.0/mlflow/runs/search", json.dumps(asked).encode())
+        return [
+            (str(one["info"]["run_id"]), {str(tag["key"]): str(tag["value"]) for tag in one["data"].get("tags", [])})
+            for one in found.get("runs", [])
+        ]
+
+    def _json(self, path: str, body: bytes | None = None) -> dict[str, Any]:
+        """An answer of the API; empty for what is not there."""
+        data = self._get(path, _whole(_MOST_JSON), body)
+        try:
+            found = json.loads(data or b"{}")
+        except RecursionError as error:
+            raise ValueError("it answered with JSON that is nested too deeply") from error
+        if not isinstance(found, dict):
+            raise ValueError("it answered with something else than a JSON object")
+        return found
+
+    def _get(self, path: str, take: Callable[[http.client.HTTPResponse], T], body: bytes | None = None) -> T | None:
+        headers = {"Authorization": self.authorization} if self.authorization else {}
+        headers |= {} if body is None else {"Content-Type": "application/json"}
+        return _fetch(f"{self.url}{path}", MLFLOW_SECONDS, take, headers, body)
+
+
+def _piece(reply: http.client.HTTPResponse, start: int) -> Piece:
+    """The piece of a log at an offset of the log as it was written, of which the end may be left."""
+    head = reply.read(logs.NOTICE_BYTES)
+    missing, length = logs.left_out(head)
+    if start <= missing:
+        data = head + reply.read(logs.PIECE - len(head)) if len(head) == logs.NOTICE_BYTES else head
+        data = data if start == 0 else data[length:]
+        return Piece(data, missing + len(data) - (length if start == 0 else 0))
+    skipped = start - missing + length
+    if skipped < len(head):
+        data = head[skipped:]
+    else:
+        data, left = b"", skipped - len(head)
+        while left and (dropped := len(reply.read(min(left, _CHUNK)))):
+            left -= dropped
+    data += reply.read(logs.PIECE - len(data))
+    return Piece(data, start + len(data))
+
+
+def _whole(most: int) -> Callable[[http.client.HTTPResponse], bytes]:
+    def take(reply: http.client.HTTPResponse) -> bytes:
+        data = reply.read(most + 1)
+        if len(data) > most:
+            raise ValueError(f"it answered with more than {most} bytes")
+        return data
+
+    return take
+
+
+def _fetch(
+    url: str,
+    seconds: float,
+    take: Callable[[http.client.HTTPResponse], T],
+    headers: Mapping[str, str] | None = None,
+    body: bytes | None = None,
+) -> T | None:
+    """What `take` makes of an answer's body; None for what is not there (404).
+
+    Args:
+        url: with its query.
+        seconds: for all of it: a peer that answers byte by byte holds no thread longer.
+        take: reads the body, a bounded part of it.
+        headers: of the request.
+        body: makes it a POST.
+
+    Raises:
+        OSError: no answer in time, or one of another status.
+    """
+    parts = urllib.parse.urlsplit(url)
+    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+    connection = kind(parts.hostname or "", parts.port, timeout=seconds)
+    is_late = threading.Event()
+    with contextlib.closing(connection):
+        connection.connect()
+        peer = connection.sock  # of which the answer may take the place
+
+        def cut() -> None:
+            is_late.set()
+            with contextlib.suppress(OSError):
+                socket.socket.shutdown(peer, socket.SHUT_RDWR)
+
+        timer = threading.Timer(seconds, cut)
+        timer.daemon = True
+        timer.start()
+        try:
+            target = f"{parts.path}?{parts.query}" if parts.query else parts.path
+            connection.request("GET" if body is None else "POST", target, body, dict(headers or {}))
+            reply = connection.getresponse()
+            if reply.status == http.client.NOT_FOUND:
+                return None
+            if reply.status != http.client.OK:
+                raise ConnectionError(f"it answered with HTTP status {reply.status}")
+            found = take(reply)
+        except http.client.HTTPException as error:
+            raise ConnectionError(f"it answered with no HTTP: {errors.first_line(error)}") from error
+        finally:
+            timer.cancel()
+    if is_late.is_set():
+        raise TimeoutError(f"no whole answer within {seconds:g} s")
+    return found

@@ -1,0 +1,185 @@
+"""Reads what there is of a Run: its RayCluster and pods, its record, its code, its Secret; and what is wrong with them."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from trialplane.client import kinds, metadata, preflight, waiting
+from trialplane.client.cluster import Cluster
+from trialplane.controller.store import archive
+from trialplane.controller.store.archive import Archive
+from trialplane.errors import InputError, SpecError, TargetError
+from trialplane.plan import network
+from trialplane.plan import pack as packing
+from trialplane.plan import run as runs
+from trialplane.plan.pack import Pack
+from trialplane.plan.site import Site
+from trialplane.reconciler import decisions
+from trialplane.reconciler.view import Problem, View
+from trialplane.wire import cluster as names
+from trialplane.wire import ledger
+
+_EVENTS = 500  # the newest that the API server returns; enough for the pods of a wide run
+
+
+class Observer:
+    """Looks at the Runs of one namespace, and changes nothing.
+
+    Args:
+        cluster: the namespace.
+        archive: the ledger.
+        site: what the chart installed there.
+        clock: seconds since the epoch.
+    """
+
+    def __init__(self, cluster: Cluster, archive: Archive, site: Site, clock: Callable[[], float]) -> None:
+        self._cluster = cluster
+        self._archive = archive
+        self._site = site
+        self._clock = clock
+
+    def look(self, view: View) -> View:
+        """Everything that the next decision needs; the Run itself as it was read."""
+        name, site = view.name, self._site
+        ray_cluster = self._cluster.read(kinds.RAY_CLUSTER, name)
+        seen = dataclasses.replace(
+            view, ray_cluster=ray_cluster, recorded=self._archive.recorded(name), blocked=None, why=""
+        )
+        if ray_cluster is None:
+            spec = self._cluster.read(kinds.CONFIG_MAP, name)
+            seen = dataclasses.replace(seen, has_spec=owns(seen, spec), pods=(), leftovers=())
+            if spec is not None and not is_of(spec, name):
+                text = f"the ConfigMap {name} belongs to no run, and its pods would read it; give the Run another name"
+                return dataclasses.replace(seen, blocked=Problem("NameTaken", text))
+            if seen.problem is None and decisions.is_due(seen):
+                # KubeRay would take them for pods of the new RayCluster, and they have another token.
+                if left := tuple(pod["metadata"]["name"] for pod in self._pods(name)):
+                    return dataclasses.replace(seen, leftovers=left)
+                if taken := self._taken(name):
+                    return dataclasses.replace(seen, blocked=Problem("NameTaken", taken))
+                code = tuple(self._cluster.read(kinds.CONFIG_MAP, one) for one in seen.asked.code.config_maps)
+                orphans = any(is_of(one, name) and not owns(seen, one) for one in code)
+                return dataclasses.replace(seen, blocked=self._blocked(seen, site, code), code=code, has_orphans=orphans)
+            return dataclasses.replace(seen, has_orphans=False)
+        if seen.mine is not None and metadata.is_deleted(seen.mine):
+            # It goes with its last pod, and one on a lost node stays until somebody removes it.
+            return dataclasses.replace(seen, leftovers=tuple(pod["metadata"]["name"] for pod in self._pods(name)))
+        if seen.mine is None:
+            return seen
+        found, policies = self._pods(name), network.policies(ray_cluster, site)
+        seen = dataclasses.replace(seen, network=network.digest(policies))
+        seen = dataclasses.replace(seen, controller_runs=any(_runs(pod, names.CONTROLLER) for pod in found))
+        if seen.read.job is None or seen.is_over:
+            return seen
+        if not seen.alive:
+            seen = dataclasses.replace(
+                seen,
+                has_spec=owns(seen, self._cluster.read(kinds.CONFIG_MAP, name)),
+                is_locked_out=self._is_locked_out(seen),
+            )
+        role = names.group(seen.started_job.roles()[0].name)
+        staying = [pod["metadata"] for pod in found if not metadata.is_deleted(pod)]
+        first = tuple(one["name"] for one in staying if one["labels"].get(names.GROUP_LABEL) == role)
+        known = seen.recorded.status if seen.recorded is not None else None
+        complete = seen.alive and known is not None and known.slots_ready >= known.slots
+        return dataclasses.replace(seen, pods=first, why="" if complete else self._why(ray_cluster, found))
+
+    def _taken(self, run: str) -> str:
+        """Says which object of somebody else has the name of one that is to be made for a run; "" if none has."""
+        policies = network.names(run) if self._site.network.enabled else ()
+        wanted = [(kinds.SECRET, "Secret", names.token_secret(run))]
+        wanted += [(kinds.NETWORK_POLICY, "NetworkPolicy", policy) for policy in policies]
+        for kind, word, name in wanted:
+            found = self._cluster.read(kind, name)
+            if found is not None and not is_of(found, run):
+                return f"the {word} {name} belongs to no run; give the Run another name"
+        return ""
+
+    def _is_locked_out(self, view: View) -> bool:
+        """Whether the Secret of its token, which somebody may have deleted, does not open the ledger, as after a restore."""
+        secret = self._cluster.read(kinds.SECRET, names.token_secret(view.name))
+        if secret is not None and not is_of(secret, view.name):
+            return False  # somebody else's, which is left as it is
+        if not owns(view, secret):
+            return True
+        try:
+            token = base64.b64decode(((secret or {}).get("data") or {}).get(names.TOKEN_KEY, "")).decode()
+        except ValueError:
+            return True
+        return not token or view.recorded is None or not archive.same(view.recorded.token, ledger.hashed(token))
+
+    def _pods(self, run: str) -> list[dict[str, Any]]:
+        """The pods of a run, the newest first."""
+        found = self._cluster.list(kinds.POD, selector=f"{names.RUN}={run}")
+        return sorted(found, key=metadata.created, reverse=True)
+
+    def _why(self, ray_cluster: Mapping[str, Any], found: list[dict[str, Any]]) -> str:
+        """Why not all pods run."""
+        events = self._cluster.list(kinds.EVENT, limit=_EVENTS)
+        workload = self._workload(ray_cluster) if (ray_cluster.get("spec") or {}).get("suspend") else None
+        return waiting.reason(ray_cluster, found, events, workload, self._clock())
+
+    def _workload(self, ray_cluster: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Kueue's workload for a RayCluster."""
+        try:
+            found = self._cluster.list(kinds.WORKLOAD)
+        except TargetError:  # there is no Kueue
+            return None
+        uid = ray_cluster["metadata"].get("uid")
+        return next((one for one in found if metadata.is_owned(one, uid)), None)
+
+    def _blocked(self, view: View, site: Site, code: Sequence[Mapping[str, Any] | None]) -> Problem | None:
+        """What is wrong with a run that is to be started: its code, or that it does not fit the site."""
+        asked, job = view.asked, view.job
+        issues = [*preflight.data(job, site.data.claim), *preflight.shards(job, bool(site.checkpoints.claim))]
+        if issues:
+            return Problem("Invalid", str(SpecError([issue.below("spec", "job") for issue in issues])))
+        maps, parts = asked.code.config_maps, runs.parts(code)
+        lacking = [
+            f"{name} with {packing.part_name(names.CODE_KEY, number)}"
+            for number, (name, part) in enumerate(zip(maps, parts, strict=True))
+            if part is None
+        ]
+        if lacking:
+            what = f"the ConfigMap {lacking[0]} is" if len(lacking) == 1 else f"the ConfigMaps {', '.join(lacking)} are"
+            cure = "`kubectl apply` it beside the Run" if len(lacking) == 1 else "`kubectl apply` them beside the Run"
+            return Problem(runs.CODE_MISSING, f"{what} not there yet; {cure}")
+        packed = b"".join(part for part in parts if part is not None)
+        where = f"the ConfigMap {maps[0]}" if len(maps) == 1 else f"the ConfigMaps {', '.join(maps)}"
+        try:
+            found = packing.digest(packed)
+        except InputError as error:
+            return Problem("CodeMismatch", f"{names.CODE_KEY} in {where}: {error}; submit the run again")
+        if found != asked.code.sha256:
+            return Problem(
+                "CodeMismatch",
+                f"the code in {where} is {found[:12]}…, and spec.code.sha256 says {asked.code.sha256[:12]}…; delete the "
+                "Run, with which its code goes, and submit the run again",
+            )
+        wanted = len(Pack(packed, found, ()).parts)
+        if wanted != len(maps):  # the pods mount as many as it takes
+            return Problem(
+                "CodeMismatch",
+                f"spec.code.configMaps names {len(maps)}, and the code takes {wanted} of 1 MiB; submit the run again",
+            )
+        return None
+
+
+def owns(view: View, thing: Mapping[str, Any] | None) -> bool:
+    """Whether an object is there and is this Run's."""
+    return thing is not None and metadata.is_owned(thing, view.uid)
+
+
+def _runs(pod: Mapping[str, Any], container: str) -> bool:
+    """Whether a container of a pod runs, as far as its node said last."""
+    status = pod.get("status") or {}
+    found = [*(status.get("containerStatuses") or []), *(status.get("initContainerStatuses") or [])]
+    return any(one.get("name") == container and "running" in (one.get("state") or {}) for one in found)
+
+
+def is_of(thing: Mapping[str, Any] | None, run: str) -> bool:
+    """Whether an object is there and its label says that it is of this run."""
+    return thing is not None and (thing["metadata"].get("labels") or {}).get(names.RUN) == run

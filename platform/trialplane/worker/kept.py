@@ -1,0 +1,176 @@
+"""The files that a study's `keep.files` names, sent to the MLflow runs of its best trials.
+
+What a controller asks of a slot at the end of a run, as a slot reaches the place where trials save. MLflow is imported in a
+process of its own, `python -m trialplane.worker.kept PLACE`, which reads a message, answers with one, and is killed when its
+time is up. It goes through the same door as what trials log, and that decides which names and sizes are taken. A file that
+is there in its size is not sent again, so a message may come twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import posixpath
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from trialplane import errors
+from trialplane.training import process
+from trialplane.wire import escapes, messages, paths, records
+from trialplane.worker import trial
+
+FOLDER = "kept_files"  # among a run's artifacts
+_NICENESS = 10
+_CLIENT = {  # MLflow's client tries for minutes otherwise; the controller asks again
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "60",  # seconds, of one file, which the server has stored before it answers
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+}
+_LATER = (401, 403, 407, 408, 429)  # a token or a limit: another request may pass
+_MOST_FILES = 1000  # of one trial
+_UNSENDABLE = re.compile(r"#|%[0-9A-Fa-f]{2}")  # MLflow's client joins names into URLs as they are
+_SHOWN = 3  # files in a message
+
+
+def send(config: records.SlotConfig, message: messages.SendFiles) -> messages.FilesSent:
+    """Sends a trial's files, within the time that the message has."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "trialplane.worker.kept", trial.checkpoints(config, config.run, message.trial)],
+            input=messages.encode(message),
+            capture_output=True,
+            env={**os.environ, **config.env, **_CLIENT},
+            timeout=message.seconds,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return messages.FilesSent(f"they were not there within {message.seconds:.0f} s", again=True)
+    if done.returncode:
+        text = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        return messages.FilesSent(f"the process that sends them ended with {done.returncode}: {text:.200}", again=True)
+    return messages.decode(done.stdout, messages.FILES_SENT)
+
+
+def main() -> None:
+    """Reads the message, does it, and writes the answer."""
+    answers = os.dup(1)
+    os.dup2(2, 1)  # MLflow may print
+    process.end_with_parent()
+    os.nice(_NICENESS)
+    message = messages.decode(sys.stdin.buffer.read(), messages.SEND_FILES)
+    try:
+        answer = _send(message.run, f"{sys.argv[1]}/files")
+    except Exception as error:  # noqa: BLE001  the border: whatever MLflow, or an object store, has
+        answer = messages.FilesSent(_why(error), again=True)
+    os.write(answers, messages.encode(answer))
+
+
+def _send(run: str, place: str) -> messages.FilesSent:
+    """Sends the files below a place that MLflow has not; one that fails holds up no other.
+
+    Raises:
+        Exception: MLflow, or the place, is away.
+    """
+    import mlflow  # seconds, and only this process needs it
+
+    client = mlflow.MlflowClient()
+    there = dict(_listed(client, run, FOLDER))
+    files = _files(place)
+    lacks: dict[str, str] = {}
+    again = False
+    by_http = mlflow.get_tracking_uri().startswith(("http://", "https://"))
+    for name, size in files[:_MOST_FILES]:
+        if there.get(f"{FOLDER}/{name}") == size:
+            continue
+        if by_http and _UNSENDABLE.search(name):
+            lacks[name] = "MLflow would store it under another name: rename it, without # and % before two hex digits"
+            continue
+        try:
+            with _local(place, name) as file:
+                client.log_artifact(run, str(file), posixpath.join(FOLDER, posixpath.dirname(name)).rstrip("/"))
+        except Exception as error:
+            if _is_away(error):
+                raise
+            again = again or not _is_refusal(error)
+            lacks[name] = _why(error)
+    shown = [f"{name} ({why})" for name, why in list(lacks.items())[:_SHOWN]]
+    if more := len(lacks) - len(shown):
+        shown[-1] += f" and {more} more"
+    if len(files) > _MOST_FILES:
+        shown.append(f"of {len(files)} files {_MOST_FILES} are sent")
+    return messages.FilesSent(escapes.visible("; ".join(shown)), again)
+
+
+def _listed(client: Any, run: str, folder: str) -> Iterator[tuple[str, int]]:
+    for entry in client.list_artifacts(run, folder):
+        if entry.is_dir:
+            yield from _listed(client, run, entry.path)
+        else:
+            yield entry.path, entry.file_size
+
+
+def _files(place: str) -> list[tuple[str, int]]:
+    """The files below a folder or URL, by their paths there, with their sizes in bytes; no links, which lead elsewhere."""
+    folder = paths.local_folder(place)
+    if folder is not None:
+        if folder.is_symlink():
+            return []
+        here = folder.resolve()
+        found = [one for one in here.rglob("*") if one.is_file() and one.resolve() == one]
+        return sorted((one.relative_to(here).as_posix(), one.stat().st_size) for one in found)
+    import fsspec  # only who reads from a URL needs it
+
+    files, root = fsspec.url_to_fs(place)
+    try:
+        entries: Mapping[str, Any] = files.find(root, detail=True)
+    except FileNotFoundError:
+        return []
+    return sorted((name.removeprefix(root).lstrip("/"), int(entry["size"])) for name, entry in entries.items())
+
+
+@contextlib.contextmanager
+def _local(place: str, name: str) -> Iterator[Path]:
+    """One of these files on this machine's disk."""
+    folder = paths.local_folder(place)
+    if folder is not None:
+        yield folder / name
+        return
+    import fsspec  # as in `_files`
+
+    files, root = fsspec.url_to_fs(place)
+    with tempfile.TemporaryDirectory() as scratch:
+        copy = Path(scratch, posixpath.basename(name))
+        files.get_file(f"{root}/{name}", str(copy))
+        yield copy
+
+
+def _is_away(error: BaseException | None) -> bool:
+    """Whether nothing answers, so that the next file would fare no better; MLflow's own error has that as its context."""
+    import requests  # MLflow has imported it
+
+    while error is not None:
+        if isinstance(error, requests.ConnectionError):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Whether MLflow, its artifact store or the gateway refuses for good."""
+    response = getattr(error, "response", None)
+    status = getattr(response, "status_code", 0) or getattr(error, "get_http_status_code", int)()
+    return 400 <= status < 500 and status not in _LATER
+
+
+def _why(error: Exception) -> str:
+    return escapes.without_passwords(errors.first_line(error))[:300]
+
+
+if __name__ == "__main__":
+    main()

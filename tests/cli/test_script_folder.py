@@ -1,0 +1,118 @@
+"""What of a Hydra script's surroundings `platform init --from` takes along: a configuration above it, its modules and files.
+
+Not checked here: the other styles, and a configuration beside the script (test_from_script.py).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trialplane.cli import script_folder
+from trialplane.spec import load
+
+SCRIPT = """
+import hydra
+from own import doubled
+
+@hydra.main(version_base=None, config_path="../conf", config_name="config")
+def main(cfg):
+    for file in ("data/rows.csv", "words.txt"):
+        open(file).close()
+    print(f"val_loss={doubled(cfg.opt.lr)}")
+
+if __name__ == "__main__":
+    main()
+"""
+FILES = {
+    "src/fit.py": SCRIPT,
+    "src/own.py": "def doubled(number): return 2 * number\n",
+    "src/words.txt": "w\n",
+    "data/rows.csv": "a,b\n",
+    "conf/config.yaml": "defaults: [{opt: adam}]\n",
+    "conf/opt/adam.yaml": "lr: 0.25\n",
+    "conf/opt/sgd.yaml": "lr: 0.5\n",
+    "conf/.hydra/config.yaml": "of: an earlier run\n",
+}
+
+
+def write(folder: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return folder
+
+
+def contents(folder: Path) -> set[str]:
+    return {str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()}
+
+
+def test_a_configuration_above_the_script_is_found_as_it_is(platform, workplace: Path) -> None:
+    write(workplace / "project", FILES)
+    result = platform("init", "--from", "project/src/fit.py")
+    assert result.exit_code == 0, result.output
+    assert "fit.py ended after" in result.stderr and "its metrics: val_loss" in result.stderr, "in the job's own folder"
+    folder = Path("jobs/fit")
+    kept = set(FILES) - {"conf/.hydra/config.yaml"}
+    assert contents(folder) == kept | {"job.yaml", "words.txt"}, "it runs in the folder above its own"
+    job = load.load_job(folder)
+    assert job.script == "src/fit.py" and job.search.parameters["opt"].choices == ("adam", "sgd")
+    assert "# conf/config.yaml has the other defaults" in (folder / "job.yaml").read_text()
+    assert "is valid" in platform("validate", "fit").stdout
+
+
+def test_a_configuration_that_is_not_there_makes_no_job(platform, workplace: Path) -> None:
+    write(workplace / "project", {name: text for name, text in FILES.items() if not name.startswith("conf")})
+    result = platform("init", "--from", "project/src/fit.py")
+    assert result.exit_code == 2 and "fit.py names no Hydra configuration that is there" in result.stderr
+    assert not Path("jobs/fit").exists()
+
+
+def test_what_has_the_name_of_the_jobs_file_is_told(platform, workplace: Path) -> None:
+    files = {
+        **FILES,
+        "src/fit.py": SCRIPT.replace("../conf", ".."),
+        "config.yaml": "defaults: [job, _self_]\nopt: {lr: 0.25}\n",
+        "job.yaml": "a: 1\n",
+    }
+    write(workplace / "project", files)
+    result = platform("init", "--from", "project/src/fit.py")
+    assert result.exit_code == 0, result.output
+    assert "project/job.yaml is not copied: the job's own file has that name" in result.stderr
+    assert load.load_job(Path("jobs/fit")).script == "src/fit.py"
+
+
+def test_of_a_folder_that_holds_the_script_too_only_what_the_configuration_names_is_copied(tmp_path: Path) -> None:
+    files = {
+        **{name.replace("conf/", ""): text for name, text in FILES.items()},
+        "src/fit.py": SCRIPT.replace("../conf", ".."),
+        "config.yaml": "defaults: [base, override /opt@here: adam, _self_]\n",
+        "base.yaml": "x: 1\n",
+        "secrets.yaml": "password: of-mine\n",
+        "data/large.yaml": "y: 1\n",
+    }
+    project = write(tmp_path / "project", files)
+    copied = script_folder.copy(project / "src" / "fit.py", tmp_path / "code")
+    found = {name for name in contents(tmp_path / "code") if name.endswith(".yaml")}
+    assert (found, copied.left) == ({"config.yaml", "base.yaml", "opt/adam.yaml", "opt/sgd.yaml"}, ())
+
+
+def test_a_configuration_that_is_large_or_elsewhere_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(script_folder, "_LARGEST", 100)
+    project = write(tmp_path / "project", {**FILES, "conf/opt/large.yaml": "# " + 100 * "x", "elsewhere.yaml": "a: 1"})
+    (project / "conf" / "opt" / "link.yaml").symlink_to(project / "elsewhere.yaml")
+    (project / "src" / "fit.py").write_text(SCRIPT)
+    copied = script_folder.copy(project / "src" / "fit.py", tmp_path / "code")
+    assert [text.rpartition("/")[2].partition(":")[0] for text in copied.left] == [
+        "large.yaml is not copied",
+        "link.yaml is not copied",
+    ]
+
+
+def test_more_files_than_travel_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(script_folder, "_MOST_FILES", 2)
+    project = write(tmp_path / "project", FILES)
+    copied = script_folder.copy(project / "src" / "fit.py", tmp_path / "code")
+    assert copied.left == (f"{project / 'conf'} has 3 YAML files, and the job gets 2 of them",)
+    assert (tmp_path / "code" / copied.config).read_text() == FILES["conf/config.yaml"], "those near the top come first"

@@ -1,0 +1,286 @@
+"""What the gateway does not let a run's controller do to others: sizes, times, connections, and requests that are none.
+
+A controller is taken here for what may stand behind its token: a trial that has taken over the head of its run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import math
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from tests.contracts.conftest import Backend, ask, complete, door, make_job, wait_until
+from tests.contracts.gateway_process import NAMESPACE, TOKEN
+
+from trialplane.controller.store import locking, remote
+from trialplane.controller.store.archive import Archive
+from trialplane.controller.store.namespaces import Ledgers
+from trialplane.gateway import ledgers
+from trialplane.gateway import server as servers
+from trialplane.gateway.bodies import Answer
+from trialplane.wire import ledger
+from trialplane.wire.ledger import Address
+from trialplane.wire.records import RunStatus, TrialOutcome, TrialRequest
+from trialplane.wire.states import RunState, TrialState
+
+OPEN = ledger.encode(ledger.OpenLedger(("maximize",)))
+
+
+@pytest.fixture
+def service(served: Backend) -> Iterator[ledgers.LedgerService]:
+    """What a gateway in this process shares among its connections; `toy` is admitted."""
+    door(served).admit("toy", ["maximize"])
+    made = ledgers.LedgerService(Ledgers(served.url, NAMESPACE, [NAMESPACE]))
+    yield made
+    made.all_runs.close()
+
+
+def archive(service: ledgers.LedgerService) -> Archive:
+    found = service.all_runs.of(NAMESPACE)
+    assert found is not None
+    return found
+
+
+def connect(service: ledgers.LedgerService, token: str = TOKEN) -> ledgers.Connection:
+    made = ledgers.Connection(service)
+    made.admit(Address(NAMESPACE, "toy"), token)
+    return made
+
+
+def refused(connection: ledgers.Connection, request: ledger.Request) -> str:
+    with pytest.raises(ledgers.Failure) as caught:
+        connection.answer(ledger.encode(request))
+    return caught.value.code
+
+
+@pytest.mark.parametrize("after", ["revoked", "replaced", "deleted"])
+def test_a_token_that_is_over_opens_nothing_on_a_connection_that_it_opened(
+    served: Backend, service: ledgers.LedgerService, after: str
+) -> None:
+    """Nor makes it a run of a name that was deleted, or fences the controller that has the new one."""
+    connection = connect(service)
+    connection.answer(OPEN)
+    connection.answer(ledger.encode(ledger.CloseLedger()))
+    match after:
+        case "revoked":
+            archive(service).revoke("toy")
+        case "replaced":
+            archive(service).admit("toy", "another")
+        case "deleted":
+            engine = sa.create_engine(served.url)
+            with engine.begin() as database:
+                database.execute(sa.text("DELETE FROM runs"))
+            engine.dispose()
+    assert refused(connection, ledger.OpenLedger(("maximize",))) == ledger.REFUSED
+    assert refused(connection, ledger.OpenLedger(("maximize",), 1)) == ledger.REFUSED
+    engine = sa.create_engine(served.url)
+    with engine.connect() as database:
+        assert database.execute(sa.text("SELECT epoch FROM runs")).scalars().all() == ([] if after == "deleted" else [1])
+    engine.dispose()
+    assert not archive(service).is_alive("toy")
+    connection.close()
+
+
+def test_a_status_is_no_larger_than_whoever_reads_all_of_them_can_bear(service: ledgers.LedgerService) -> None:
+    connection = connect(service)
+    connection.answer(OPEN)
+    status = RunStatus("toy", "toy", RunState.RUNNING, 3, reason="x" * (1 << 20))
+    assert refused(connection, ledger.WriteStatus(status)) == ledger.TOO_LARGE
+    connection.close()
+
+
+def test_a_run_does_not_fill_the_database_of_all(service: ledgers.LedgerService) -> None:
+    """Counted is what is there when the ledger is opened, so it is no way out to open it again."""
+    service.most = 10_000
+
+    def fill(connection: ledgers.Connection, number: int) -> int:
+        """Begins attempts of a little over 1 kB each; gives the number of the first that is refused."""
+        params = {"text": "x" * 1000}
+        with pytest.raises(ledgers.Failure) as caught:
+            while number < 100:
+                request = TrialRequest("toy", number, 1, number, params, seed=0, metrics=("score",))
+                connection.answer(ledger.encode(ledger.BeginAttempt(request, "{}", None)))
+                number += 1
+        assert caught.value.code == ledger.FULL
+        return number
+
+    connection = connect(service)
+    connection.answer(OPEN)
+    count = fill(connection, 0)
+    assert 5 <= count < 10
+    connection.close()
+    again = connect(service)
+    again.answer(OPEN)
+    assert fill(again, count) <= count + 2, "rows are a little smaller than the requests that wrote them"
+    again.answer(ledger.encode(ledger.WriteStatus(RunStatus("toy", "toy", RunState.RUNNING, 3))))
+    again.close()
+
+
+def test_a_record_in_the_place_of_another_counts_once_and_a_result_has_room_beyond_the_limit(
+    service: ledgers.LedgerService,
+) -> None:
+    """A define-by-run trial writes its parameters anew with each that it draws, and once more with its end."""
+    service.most = 100_000
+    connection = connect(service)
+    connection.answer(OPEN)
+
+    def request(number: int) -> TrialRequest:
+        return TrialRequest("toy", number, 1, number, {"text": "x" * 1000}, seed=0, metrics=("score",))
+
+    for number in range(60):
+        connection.answer(ledger.encode(ledger.BeginAttempt(request(number), "{}", None)))
+        for _ in range(2):
+            connection.answer(ledger.encode(ledger.DrawAttempt(request(number), "{}", None)))
+    begun, ended = 60, 0
+    with pytest.raises(ledgers.Failure):
+        while begun < 100:
+            connection.answer(ledger.encode(ledger.BeginAttempt(request(begun), "{}", None)))
+            begun += 1
+    with pytest.raises(ledgers.Failure, match=r"gateway.maxLedger in the chart, and then `platform resume toy`") as caught:
+        while ended < begun:
+            outcome = TrialOutcome(ended, TrialState.COMPLETE, metrics={"score": 1.0}, message="y" * 1000)
+            connection.answer(ledger.encode(ledger.FinishAttempt(request(ended), outcome, "{}", None)))
+            ended += 1
+    assert caught.value.code == ledger.FULL
+    assert begun < 100 and 3 <= ended < 20
+    connection.close()
+
+
+@pytest.mark.parametrize("moment", [math.inf, math.nan, 1e300, -1.0])
+@pytest.mark.parametrize("name", ["updated", "started", "ended", "worked"])
+def test_a_status_is_of_no_time_that_outlasts_a_deadline(service: ledgers.LedgerService, name: str, moment: float) -> None:
+    connection = connect(service)
+    connection.answer(OPEN)
+    fields: dict[str, Any] = {name: moment}
+    assert refused(connection, ledger.WriteStatus(RunStatus("toy", "toy", RunState.RUNNING, 3, **fields))) == ledger.INVALID
+    connection.close()
+
+
+def test_a_statement_that_waits_too_long_is_ended_by_the_database(
+    served: Backend, service: ledgers.LedgerService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would hold the run's lock for longer than its controller waits for an answer."""
+    assert remote.ANSWER_SECONDS > locking.STATEMENT_SECONDS
+    monkeypatch.setitem(locking.CONNECT, "options", "-c statement_timeout=100")
+    connection = connect(service)
+    connection.answer(OPEN)
+    engine = sa.create_engine(served.url)
+    with engine.begin() as database:
+        database.execute(sa.text("LOCK TABLE runs"))
+        assert refused(connection, ledger.WriteStatus(RunStatus("toy", "toy", RunState.RUNNING, 3))) == ledger.UNAVAILABLE
+    engine.dispose()
+    connection.close()
+
+
+def test_an_answer_that_was_cut_off_is_no_answer(served: Backend) -> None:
+    door(served).admit("toy", ["maximize"])
+    book = served.open(make_job())
+    request = ask(book)
+    storage = book._storage
+    broken = []
+
+    class Short(http.client.HTTPResponse):
+        def read(self, amount: int | None = None) -> bytes:
+            if broken:
+                return super().read(amount)
+            broken.append(True)
+            return super().read(5)
+
+    storage._connection.response_class = Short
+    book.tell(complete(request))
+    assert broken and book.counts.complete == 1
+
+
+def served_here(answer: servers.Respond) -> Any:
+    """A gateway's HTTP in this process, without ledgers."""
+    return contextlib.closing(Local(answer))
+
+
+class Local:
+    """See `served_here`."""
+
+    def __init__(self, answer: servers.Respond) -> None:
+        self.server = servers.serve(answer, None, None, "127.0.0.1", 0)  # type: ignore[arg-type]
+        self._thread = threading.Thread(target=self.server.serve_forever)
+        self._thread.start()
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.server.server_address[1]), timeout=60)
+
+    def close(self) -> None:
+        self.server.shutdown()
+        self._thread.join()
+        self.server.server_close()
+
+
+def short(method: str, target: str, headers: Any) -> Answer:
+    return Answer(200, b"{}")
+
+
+def said(connection: socket.socket, request: bytes) -> bytes:
+    """Everything that the other end says until it closes."""
+    connection.sendall(request)
+    connection.shutdown(socket.SHUT_WR)
+    return b"".join(iter(lambda: connection.recv(1 << 16), b""))
+
+
+def test_more_connections_than_there_are_threads_for_are_closed_and_the_others_served(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(servers, "MAX_PER_ADDRESS", 3)
+    ask = b"GET /health HTTP/1.1\r\nConnection: close\r\n\r\n"
+    with served_here(short) as here, contextlib.ExitStack() as stack:
+        held = [stack.enter_context(here.connect()) for _ in range(3)]
+        wait_until(lambda: here.server.connections.total == 3, "all three are counted")
+        with here.connect() as one_more:
+            assert one_more.recv(100) == b"", "closed, unread"
+        assert said(held[0], ask).startswith(b"HTTP/1.1 200")
+        wait_until(lambda: here.server.connections.total == 2, "it counts no more")
+        with here.connect() as next_one:
+            assert said(next_one, ask).startswith(b"HTTP/1.1 200")
+    assert not here.server.connections.total
+
+
+def test_an_answer_that_is_taken_byte_by_byte_holds_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time is for all of an answer, not for each piece."""
+    monkeypatch.setattr(servers, "REQUEST_SECONDS", 0.5)
+
+    def large(method: str, target: str, headers: Any) -> Answer:
+        return Answer(200, b"x" * (64 << 20))
+
+    with served_here(large) as here, here.connect() as slow:
+        slow.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        got = len(slow.recv(1024))
+
+        def ended() -> bool:
+            with contextlib.suppress(OSError):
+                slow.recv(1024)  # some bytes at each look
+            return not here.server.connections.total
+
+        wait_until(ended, "the connection is given up")
+        assert got
+
+
+@pytest.mark.parametrize("line", [b"junk\r\n\r\n", b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\n\r\n"])
+def test_a_line_that_is_no_request_is_answered(line: bytes, capfd: pytest.CaptureFixture[str]) -> None:
+    with served_here(short) as here, here.connect() as connection:
+        assert b" 4" in said(connection, line)[:600]
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_control_characters_of_a_request_are_escaped_in_the_log(capfd: pytest.CaptureFixture[str]) -> None:
+    with served_here(short) as here, here.connect() as connection:
+        said(connection, b"GET /\x1b[31mred HTTP/1.1\r\nConnection: close\r\n\r\n")
+    err = capfd.readouterr().err
+    assert "\x1b" not in err and "[31mred" in err
+
+
+@pytest.mark.parametrize("name", ["a\0b", "A", "..", "a.token", "", "a" * 64])
+def test_what_is_no_name_of_a_run_has_no_ledger(name: str) -> None:
+    assert ledger.address(ledger.path(ledger.place(NAMESPACE), name)) is None

@@ -1,0 +1,141 @@
+"""A gateway over a PostgreSQL database of its own, and the ledgers in it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import http.client
+import json
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.contracts.conftest import Postgres, make_job, postgres
+
+from trialplane.controller.ledger import Ledger
+from trialplane.controller.store.archive import Archive
+from trialplane.controller.store.namespaces import Ledgers
+from trialplane.gateway import server as http_server
+from trialplane.gateway.callers import Callers, Review
+from trialplane.gateway.ledgers import LedgerService
+from trialplane.gateway.logs import Controllers, Mlflow
+from trialplane.gateway.mlflow import Door
+from trialplane.gateway.routes import Gateway, Namespaces
+from trialplane.gateway.upstream import Upstream
+from trialplane.wire import cluster, labels, ledger, records
+from trialplane.wire.records import RunStatus
+from trialplane.wire.states import RunState
+
+__all__ = ["postgres"]  # a fixture
+
+NAMESPACE = "studies"
+PLACE = ledger.place(NAMESPACE)
+TOKEN = "of.a.user"
+STRANGER = "of.a.stranger"
+VIEWER = "of.a.viewer"
+BEARERS = {
+    TOKEN: f"system:serviceaccount:{NAMESPACE}:trialplane-user",
+    STRANGER: "system:serviceaccount:other:trialplane-user",
+    VIEWER: f"system:serviceaccount:{NAMESPACE}:trialplane-viewer",
+}
+
+
+def callers() -> Callers:
+    """A user of the namespace and one of another, without an API server; with one: `test_callers`."""
+    return Callers(lambda token: Review(BEARERS.get(token, ""), "made up"))
+
+
+@dataclasses.dataclass
+class Reply:
+    code: int
+    data: bytes
+    headers: dict[str, str]
+
+    def json(self) -> Any:
+        return json.loads(self.data)
+
+
+class Site:
+    """A gateway over a database of its own, and the ledgers in it; it may serve others than its own namespace."""
+
+    def __init__(
+        self,
+        server: Postgres,
+        home: Path,
+        controllers: str = "http://127.0.0.1:9",
+        mlflow: Mlflow | None = None,
+        upstream: Upstream | None = None,
+        others: Sequence[str] = (),
+    ) -> None:
+        self.postgres = server
+        self.url = server.new_database()
+        self.home = home
+        self.ledgers = Ledgers(self.url, NAMESPACE, [NAMESPACE, *others])
+        self.archive = self.archive_of(NAMESPACE)
+        made = {
+            name: Gateway(self.archive_of(name), callers(), self.ledgers.scope(name), Controllers(controllers), mlflow)
+            for name in self.ledgers.namespaces
+        }
+        answers = Namespaces(made)
+        self.door = Door(upstream, self.ledgers, answers.refuses)
+        self._server = http_server.serve(answers.answer, LedgerService(self.ledgers), self.door.answer, "127.0.0.1", 0)
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def archive_of(self, namespace: str) -> Archive:
+        found = self.ledgers.of(namespace)
+        assert found is not None
+        return found
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def ask(self, method: str, path: str, body: bytes = b"", token: str = TOKEN, **headers: str) -> Reply:
+        headers = {cluster.TOKEN_HEADER: token, **headers} if token else headers
+        connection = http.client.HTTPConnection("127.0.0.1", self._server.server_address[1], timeout=60)
+        if path.startswith(("/runs", "/mlflow")):  # of the one namespace
+            path = PLACE + path
+        with contextlib.closing(connection):
+            connection.request(method, path, body or None, headers)
+            reply = connection.getresponse()
+            return Reply(reply.status, reply.read(), {name.lower(): value for name, value in reply.getheaders()})
+
+    def get(self, path: str) -> Any:
+        reply = self.ask("GET", path)
+        assert reply.code == 200, reply.data
+        return reply.json()
+
+    def delete(self, run: str) -> Reply:
+        return self.ask("DELETE", f"/runs/{run}")
+
+    def ledger(self, run: str, submitted: float = 1000.0, namespace: str = NAMESPACE, **changes: Any) -> Ledger:
+        """A ledger as a controller has it, with what it says of the run."""
+        job = make_job(**changes)
+        code = self.home / "code"
+        code.mkdir(exist_ok=True)
+        ledger = Ledger(self.ledgers.url(namespace), job, run, code, self.home / "lock")
+        status = RunStatus(run, job.name, RunState.RUNNING, job.trials, running=2, slots_ready=2, nodes=("n",), eta=9.0)
+        status = dataclasses.replace(status, created=submitted, started=submitted)
+        ledger.describe(
+            {
+                labels.LEDGER_JOB: job.model_dump(mode="json"),
+                labels.LEDGER_SUBMISSION: {"submitted": submitted, "user": "ann"},
+                labels.LEDGER_CODE: "AAEC",
+                labels.LEDGER_STATUS: records.to_dict(status),
+            }
+        )
+        return ledger
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self.ledgers.close()
+
+
+@pytest.fixture
+def site(postgres: Postgres, tmp_path: Path) -> Iterator[Site]:
+    made = Site(postgres, tmp_path)
+    yield made
+    made.close()

@@ -1,0 +1,107 @@
+"""A gateway with a real server of MLflow behind it, and two runs of one job whose tokens open its door."""
+
+from __future__ import annotations
+
+import json
+import urllib.parse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.contracts.conftest import Postgres
+from tests.controller.conftest import Server
+from tests.gateway.gateway_site import NAMESPACE, Reply, Site, postgres
+
+from trialplane.gateway.mlflow import Upstream
+from trialplane.wire import ledger
+from trialplane.wire import mlflow as wire
+
+__all__ = ["postgres"]  # a fixture
+
+RUNS = ("own-1", "other-1")
+MOST = 3 << 20  # bytes of an artifact
+
+
+class Door:
+    """The door of one run, as a trial of it comes there."""
+
+    def __init__(self, site: Site, run: str, namespace: str = NAMESPACE) -> None:
+        self.site, self.run, self.path = site, run, wire.path(ledger.place(namespace), run)
+        self.token = wire.token(f"the token of {run}" if namespace == NAMESPACE else f"the token of {run} in {namespace}")
+        self.uri = f"{site.address}{self.path}"
+
+    def ask(self, method: str, path: str, body: Any = None, token: str = "", **headers: str) -> Reply:
+        """One request: a JSON body, or the bytes of an artifact."""
+        sent = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
+        headers = {"Authorization": f"Bearer {token or self.token}", **headers}
+        return self.site.ask(method, self.path + path, sent, **headers)
+
+    def call(self, endpoint: str, body: Any = None, *, get: bool = False, **headers: str) -> Reply:
+        """One call of MLflow's protocol."""
+        if get:
+            return self.ask("GET", f"/api/2.0/mlflow/{endpoint}?{urllib.parse.urlencode(body or {})}", **headers)
+        return self.ask("POST", f"/api/2.0/mlflow/{endpoint}", body or {}, **headers)
+
+    def experiment(self) -> str:
+        """The id of the job's experiment, which is made when it is not there."""
+        found = self.call("experiments/get-by-name", {"experiment_name": "toy"}, get=True)
+        if found.code == 404:
+            return str(self.done("experiments/create", {"name": "toy"})["experiment_id"])
+        return str(found.json()["experiment"]["experiment_id"])
+
+    def new_run(self, **tags: str) -> dict[str, Any]:
+        """A new run in MLflow: its info."""
+        given = [{"key": key, "value": value} for key, value in tags.items()]
+        made: dict[str, Any] = self.done("runs/create", {"experiment_id": self.experiment(), "tags": given})
+        info: dict[str, Any] = made["run"]["info"]
+        return info
+
+    def new_model(self) -> dict[str, Any]:
+        """A new logged model: its info."""
+        body = {"experiment_id": self.experiment(), "source_run_id": self.new_run()["run_id"], "name": "net"}
+        info: dict[str, Any] = self.done("logged-models", body)["model"]["info"]
+        return info
+
+    def done(self, endpoint: str, body: Any, *, get: bool = False) -> Any:
+        """What a call answers that succeeds."""
+        reply = self.call(endpoint, body, get=get)
+        assert reply.code == 200, reply.data
+        return reply.json()
+
+    def tags(self, run_id: str) -> dict[str, str]:
+        """Of a run in MLflow."""
+        data = self.done("runs/get", {"run_id": run_id}, get=True)["run"]["data"]
+        return {tag["key"]: tag["value"] for tag in data["tags"]}
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory, mlflow_tables: Path) -> Iterator[Server]:
+    """MLflow's server, which takes seconds to start."""
+    folder = tmp_path_factory.mktemp("mlflow-server")
+    store = folder / "mlflow.db"
+    store.write_bytes(mlflow_tables.read_bytes())
+    made = Server(f"sqlite:///{store}", folder)
+    made.start()
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def site(postgres: Postgres, server: Server, tmp_path: Path) -> Iterator[Site]:
+    made = Site(postgres, tmp_path, upstream=Upstream(server.uri, max_artifact=MOST))
+    for run in RUNS:
+        with made.ledger(run):
+            made.archive.admit(run, f"the token of {run}")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def own(site: Site) -> Door:
+    return Door(site, RUNS[0])
+
+
+@pytest.fixture
+def other(site: Site) -> Door:
+    return Door(site, RUNS[1])

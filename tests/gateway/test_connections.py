@@ -1,0 +1,137 @@
+"""What one peer can hold of the gateway's connections: others are answered while many slow ones are open. With real sockets.
+
+Sizes, times, and what stands behind a run's token are in tests/contracts/test_ledger_limits.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping
+
+import pytest
+from tests.contracts.conftest import wait_until
+
+from trialplane.gateway import ledgers
+from trialplane.gateway import server as servers
+from trialplane.gateway.bodies import Answer
+from trialplane.gateway.limits import Limit
+from trialplane.gateway.server import Server
+
+ASK = b"GET /health HTTP/1.1\r\nConnection: close\r\n\r\n"
+SLOW = (b"", b"GET /hea", b"GET /health HTTP/1.1\r\nX-Slow: ", b"POST / HTTP/1.1\r\nContent-Length: 4000\r\n\r\nx")
+Connect = Callable[[str], socket.socket]
+
+
+def answer(method: str, target: str, headers: Mapping[str, str]) -> Answer:
+    return Answer(200, b"{}")
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    """For eight connections, four from one address."""
+    monkeypatch.setattr(servers, "MAX_CONNECTIONS", 8)
+    monkeypatch.setattr(servers, "MAX_PER_ADDRESS", 4)
+    made = servers.serve(answer, None, None, "127.0.0.1", 0)  # type: ignore[arg-type]  # no ledgers, no MLflow
+    thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield made
+    made.shutdown()
+    thread.join()
+    made.server_close()
+
+
+@pytest.fixture
+def connect(server: Server) -> Iterator[Connect]:
+    """Connections from any of this machine's own addresses."""
+    with contextlib.ExitStack() as stack:
+
+        def connected(address: str) -> socket.socket:
+            there = ("127.0.0.1", server.server_address[1])
+            return stack.enter_context(socket.create_connection(there, timeout=60, source_address=(address, 0)))
+
+        yield connected
+
+
+def held(server: Server, connect: Connect) -> list[socket.socket]:
+    """Eight slow ones, of two addresses, each in another part of a request, in order of their waits."""
+    found = []
+    for address in ("127.0.0.2", "127.0.0.3"):
+        for number, begun in enumerate(SLOW, 1):
+            found.append(connect(address))
+            found[-1].sendall(begun)
+            wait_until(lambda: len(server.waiting._addresses) == len(found), f"{number} of {address} wait")
+    return found
+
+
+def said(connection: socket.socket) -> bytes:
+    connection.sendall(ASK)
+    return b"".join(iter(lambda: connection.recv(1 << 16), b""))
+
+
+def test_while_slow_peers_hold_all_connections_others_are_answered(
+    server: Server, connect: Connect, capfd: pytest.CaptureFixture[str]
+) -> None:
+    slow = held(server, connect)
+    for _ in range(3):
+        assert said(connect("127.0.0.1")).startswith(b"HTTP/1.1 200")
+    ended = [one for one in slow if _is_over(one)]
+    assert 1 <= len(ended) <= 3, "no more than were needed"
+    assert "8 connections are open: of 4 of 127.0.0." in capfd.readouterr().err
+
+
+def test_whoever_holds_the_most_makes_room_for_itself_too(server: Server, connect: Connect) -> None:
+    quiet = connect("127.0.0.1")  # the oldest of all, of an address with one
+    wait_until(lambda: len(server.waiting._addresses) == 1, "it waits")
+    for number in range(4):
+        connect("127.0.0.2")
+        wait_until(lambda number=number: len(server.waiting._addresses) == number + 2, "one more waits")
+    for _ in range(3):
+        connect("127.0.0.3")
+    wait_until(lambda: server.connections.total == 8, "there are as many as there may be")
+    for _ in range(4):
+        connect("127.0.0.3")
+    assert said(connect("127.0.0.4")).startswith(b"HTTP/1.1 200"), "taken after those"
+    assert said(quiet).startswith(b"HTTP/1.1 200")
+
+
+def test_whoever_may_not_come_in_ends_no_others_connection(server: Server, connect: Connect) -> None:
+    slow = held(server, connect)
+    for address in ("127.0.0.2", "127.0.0.3"):
+        assert connect(address).recv(1) == b"", "it has its four"
+    assert not [one for one in slow if _is_over(one)]
+
+
+def test_a_controller_that_has_its_ledger_open_makes_no_room(
+    server: Server, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It holds its run's lock, and may be quiet for hours; then it is the newcomer that is closed."""
+    monkeypatch.setattr(ledgers.Connection, "is_open", property(lambda self: True))
+    controllers = [connect(address) for address in ("127.0.0.2", "127.0.0.3") for _ in range(4)]
+    wait_until(lambda: server.connections.total == 8, "all are served")
+    assert connect("127.0.0.1").recv(1) == b""
+    assert said(controllers[0]).startswith(b"HTTP/1.1 200")
+
+
+def _is_over(connection: socket.socket) -> bool:
+    connection.settimeout(0.01)
+    try:
+        return connection.recv(1) == b""
+    except TimeoutError:
+        return False
+    except ConnectionError:
+        return True
+
+
+def test_of_what_all_wait_for_one_takes_its_part_only() -> None:
+    limit = Limit()
+    assert [limit.enter("a", 2, 3) for _ in range(3)] == [True, True, False]
+    assert [limit.enter("b", 2, 3) for _ in range(2)] == [True, False]
+    entered = threading.Event()
+    waits = threading.Thread(target=lambda: limit.enter("b", 2, 3, patience=600) and entered.set(), daemon=True)
+    waits.start()
+    limit.leave("a")
+    assert entered.wait(60)
+    waits.join()
+    assert not limit.enter("b", 2, 9, patience=0.01)

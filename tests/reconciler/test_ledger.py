@@ -1,0 +1,64 @@
+"""What a Run shows while its record cannot be had: the database is away, another controller has it, it is damaged.
+
+The ledger itself is checked in tests/contracts.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from trialplane.errors import LedgerCorrupt, LedgerLocked
+from trialplane.reconciler.reconciler import LIVING
+
+from .conftest import Team
+
+
+def test_a_ledger_that_is_away_is_a_condition_and_changes_nothing(team: Team, monkeypatch: pytest.MonkeyPatch) -> None:
+    from sqlalchemy.exc import OperationalError
+
+    team.apply()
+    team.settle()
+
+    def away(run: str) -> None:
+        raise OperationalError("SELECT 1", None, Exception("connection refused"))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(team.archive, "recorded", away)
+        assert team.reconciler.reconcile("a") == LIVING
+    assert team.status()["state"] == "Running"
+    assert team.condition("Ready")[:2] == ("False", "LedgerAway")
+    assert "connection refused" in team.condition("Ready")[2]
+    team.settle()
+    assert team.condition("Ready")[0] == "True"
+
+
+def test_a_ledger_that_another_controller_still_holds_is_not_away(team: Team, monkeypatch: pytest.MonkeyPatch) -> None:
+    team.apply()
+
+    def locked(*_: Any, **__: Any) -> None:
+        raise LedgerLocked("a controller works on a")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(team.archive, "record", locked)
+        assert team.reconciler.reconcile("a") == LIVING
+    assert team.condition("Ready") == ("False", "LedgerLocked", "a controller works on a")
+
+
+def test_a_record_that_cannot_be_read_is_a_condition_of_its_run_alone(team: Team, monkeypatch: pytest.MonkeyPatch) -> None:
+    team.apply()
+    team.settle()
+
+    def damaged(run: str) -> None:
+        raise LedgerCorrupt(f"what the ledger has of {run} cannot be read: no RunStatus: 'state'")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(team.archive, "recorded", damaged)
+        assert team.reconciler.reconcile("a") == LIVING
+    assert team.status()["state"] == "Running" and "a" in team.ray_clusters
+    held, why, message = team.condition("Ready")
+    assert (held, why) == ("False", "LedgerUnreadable")
+    assert message == "what the ledger has of a cannot be read: no RunStatus: 'state'"
+    team.settle()
+    assert team.condition("Ready")[0] == "True"
