@@ -102,7 +102,7 @@ def test_a_heavy_library_has_one_owner() -> None:
     assert importers("mlflow") == writer | {"training/final_model.py", "training/mlflow_runs.py", "worker/kept.py"}
     assert importers("optuna") <= ledger | {"client/exporting.py", "client/run.py"}  # the latter for a type
     assert importers("sqlalchemy") <= store
-    assert importers("kubernetes") == {"client/cluster.py"}
+    assert importers("kubernetes") == {"client/connections.py"}
     assert importers("mcp") == {"cli/mcp.py"}
     assert importers("pandas") == {"client/run.py"}
     assert importers("rich") == {"cli/display.py", "client/live.py"}

@@ -12,6 +12,7 @@ import os
 import shutil
 import ssl
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -307,6 +308,32 @@ def test_both_sides_show_certificates(write, certificates, tls, as_data):
     named = {"certificate-authority": str(certificates / "ca.crt"), "tls-server-name": "api.test"}
     write(config(tls, named, _user(certificates, as_data=as_data)))
     assert Cluster().call("GET", "/").data == b"client"
+
+
+def test_many_threads_connect_at_once(write, certificates, tls):
+    """In a process of its own, which OpenSSL ends if they change the context that they share."""
+    named = {"certificate-authority": str(certificates / "ca.crt"), "tls-server-name": "api.test"}
+    write(config(tls, named, _user(certificates, as_data=False)))
+    program = """
+from concurrent import futures
+from trialplane.client.cluster import Cluster
+cluster = Cluster()
+with futures.ThreadPoolExecutor(8) as pool:
+    answers = pool.map(lambda _: cluster.call("GET", "/", headers={"connection": "close"}).data, range(200))
+    assert set(answers) == {b"client"}
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_files_are_read_once(write, certificates, tls, tmp_path):
+    named = {"certificate-authority": str(shutil.copy(certificates / "ca.crt", tmp_path)), "tls-server-name": "api.test"}
+    user = {key: str(shutil.copy(file, tmp_path)) for key, file in _user(certificates, as_data=False).items()}
+    write(config(tls, named, user))
+    cluster = Cluster()
+    for file in (named["certificate-authority"], *user.values()):
+        Path(file).unlink()
+    assert cluster.call("GET", "/").data == b"client"
 
 
 def test_a_server_that_is_not_trusted_is_refused(write, certificates, tls):

@@ -1,7 +1,6 @@
-"""One namespace of a Kubernetes cluster, as plain JSON objects; the only module that imports `kubernetes`.
+"""One namespace of a Kubernetes cluster, as plain JSON objects.
 
-The package gives and renews credentials, chooses the proxy, and makes the connections; the first `Cluster` imports it, for
-that takes longer than a verb on this machine. Requests are paths and JSON; `refusal` has what the API server refuses.
+Requests are paths and JSON; `connections` has the credentials, `refusal` what the API server refuses.
 """
 
 from __future__ import annotations
@@ -18,9 +17,8 @@ from typing import Any
 
 import urllib3
 
-from trialplane.client import kinds, kubeconfig, refusal
+from trialplane.client import connections, kinds, kubeconfig, refusal
 from trialplane.client.kinds import Kind
-from trialplane.client.kubeconfig import Context
 from trialplane.errors import InputError, TargetError
 from trialplane.wire import cluster as names
 
@@ -90,9 +88,9 @@ class Cluster:
                 "machine with --local"
             )
         self.namespace = namespace or known or "default"
-        self._settings = _settings(found)
+        self._settings = connections.settings(found)
         try:
-            self._pool = _connections(self._settings)
+            self._pool = connections.pool(self._settings)
         except ssl.SSLError as error:
             raise TargetError(
                 f"the kubeconfig {kubeconfig.names()} has an invalid certificate or key for {self.context}: {error}"
@@ -330,62 +328,6 @@ class Cluster:
             yield from answer.stream(2**16, decode_content=True)
         except urllib3.exceptions.HTTPError as error:
             raise TargetError(refusal.unreachable(error, self.host, self.context)) from error
-
-
-def _settings(context: Context | None) -> Any:
-    """The package's settings for a context, or with None for the cluster that this pod is in."""
-    from kubernetes import client, config  # takes a quarter of a second, which no verb on this machine needs
-
-    made, files = client.Configuration(), kubeconfig.names()
-    try:
-        if context is None:
-            config.load_incluster_config(client_configuration=made)
-            return made
-        config.load_kube_config_from_dict(context.document(), client_configuration=made, persist_config=False)
-    except (config.ConfigException, OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        # The last three are what the package raises for an entry of another shape.
-        raise TargetError(f"the kubeconfig {files} cannot be used: {type(error).__name__}: {error}") from error
-    if "tokenFile" in context.user:  # which the package reads only once
-        made.refresh_api_key_hook = lambda to: to.api_key.update(dict.fromkeys(to.api_key, f"Bearer {context.token()}"))
-    if "exec" in context.user and not made.api_key and not made.cert_file:  # the package logs why and goes on as nobody
-        raise TargetError(
-            f"the credential plugin of {context.name} in the kubeconfig {files} gave no credentials (the log line above "
-            f"has its reason); log in again as for kubectl: `kubectl --context {context.name} auth whoami` runs it too"
-        )
-    return made
-
-
-def _connections(settings: Any) -> urllib3.PoolManager:
-    """Connections as the package makes them, through the proxy that it chooses.
-
-    Raises:
-        ssl.SSLError: a certificate or a key is none.
-        ImportError: a SOCKS proxy takes a package that is not installed.
-    """
-    from kubernetes.client import rest  # as in `_settings`
-
-    login = urllib3.util.parse_url(settings.proxy or "").auth
-    settings.proxy_headers = urllib3.util.make_headers(proxy_basic_auth=login) if login else None
-    pool: urllib3.PoolManager = rest.RESTClientObject(settings).pool_manager
-    if settings.host.startswith("https:"):
-        pool.connection_pool_kw["ssl_context"] = _tls(settings)
-    return pool
-
-
-def _tls(settings: Any) -> ssl.SSLContext:
-    # As strict as kubectl and not more: the default context refuses the authorities of some clusters since Python 3.13.
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    if not settings.verify_ssl:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-        urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)  # the kubeconfig chooses it
-    elif settings.ssl_ca_cert:
-        context.load_verify_locations(settings.ssl_ca_cert)
-    else:
-        context.load_default_certs()
-    if settings.cert_file:
-        context.load_cert_chain(settings.cert_file, settings.key_file)
-    return context
 
 
 def _lines(pieces: Iterator[bytes]) -> Iterator[str]:
