@@ -6,6 +6,7 @@ Not checked here: what a controller gives to MLflow (tests/controller), and what
 from __future__ import annotations
 
 import contextlib
+import http.client
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -187,6 +188,19 @@ def test_an_answer_that_never_ends_holds_nobody_up(monkeypatch: pytest.MonkeyPat
         with pytest.raises(NoLog, match=r"no whole answer within 0\.5 s"):
             Mlflow(url).log("toy", "toy", 1.0, Chosen(), 0)
         closed.set()
+
+
+def test_an_answer_that_was_cut_is_late_although_the_peer_then_reset_the_connection() -> None:
+    def reset(reply: http.client.HTTPResponse) -> bytes:
+        reply.read()
+        raise ConnectionResetError("as the kernel has it where the peer wrote once more")
+
+    def stand_still(connection: socket.socket) -> None:
+        connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+        connection.recv(1)
+
+    with peer(stand_still) as url, pytest.raises(TimeoutError, match=r"no whole answer within 0\.2 s"):
+        gateway_logs._fetch(url, 0.2, reset)
 
 
 @pytest.mark.parametrize(

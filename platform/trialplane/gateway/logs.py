@@ -267,10 +267,18 @@ def _fetch(
             if reply.status != http.client.OK:
                 raise ConnectionError(f"it answered with HTTP status {reply.status}")
             found = take(reply)
-        except http.client.HTTPException as error:
+        except (OSError, http.client.HTTPException) as error:
+            if is_late.is_set():  # a peer that still writes to what was cut resets the connection
+                raise _late(seconds) from error
+            if isinstance(error, OSError):
+                raise
             raise ConnectionError(f"it answered with no HTTP: {errors.first_line(error)}") from error
         finally:
             timer.cancel()
     if is_late.is_set():
-        raise TimeoutError(f"no whole answer within {seconds:g} s")
+        raise _late(seconds)
     return found
+
+
+def _late(seconds: float) -> TimeoutError:
+    return TimeoutError(f"no whole answer within {seconds:g} s")
