@@ -101,8 +101,9 @@ class Postgres:
         """Removes a database: each is 8 MB of memory, and there are hundreds."""
         self.execute(f"DROP DATABASE {sa.make_url(url).database} WITH (FORCE)")
 
-    def execute(self, statement: str, database: str = "postgres") -> list[tuple[Any, ...]]:
-        """Runs one statement as the superuser, outside any transaction."""
+    def execute(self, statement: str, url: str = "") -> list[tuple[Any, ...]]:
+        """Runs one statement as the superuser, outside any transaction, in the database of a URL."""
+        database = sa.make_url(url).database if url else "postgres"
         connection = psycopg2.connect(host=str(self._root), user="trialplane", dbname=database)
         try:
             connection.autocommit = True
@@ -187,6 +188,14 @@ def postgres() -> Iterator[Postgres]:
     server = Postgres(found[-1].parent)
     yield server
     server.close()
+
+
+@pytest.fixture
+def url(postgres: Postgres) -> Iterator[str]:
+    """Of a database of the test's own."""
+    made = postgres.new_database()
+    yield made
+    postgres.drop(made)
 
 
 @pytest.fixture(scope="session")

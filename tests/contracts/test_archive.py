@@ -48,8 +48,7 @@ def test_a_damaged_record_says_whose_it_is(postgres: Postgres, column: str, text
     connections = tables.Connections(url)
     archive = Archive(connections.share())
     archive.record("toy", make_job(), {"submitted": 3.0}, "AAEC", new=True)
-    database = url.split("/")[3].split("?")[0]
-    postgres.execute(f"UPDATE runs SET {column} = '{text}' WHERE name = 'toy'", database)
+    postgres.execute(f"UPDATE runs SET {column} = '{text}' WHERE name = 'toy'", url)
     with pytest.raises(LedgerCorrupt, match="what the ledger has of toy cannot be read: "):
         archive.recorded("toy")
     connections.close()

@@ -27,11 +27,6 @@ FACTS = {"submitted": 1.0, "code_hash": "ab"}
 
 
 @pytest.fixture
-def url(postgres: Postgres) -> str:
-    return postgres.new_database()
-
-
-@pytest.fixture
 def connections(url: str) -> Iterator[Connections]:
     made = Connections(url)
     yield made
@@ -77,8 +72,9 @@ def test_twenty_teams_take_no_more_connections_than_one(postgres: Postgres, url:
         archive = ledgers.of(team)
         assert archive is not None
         assert [one.run for one in archive.runs()] == ["toy"]
-    database = url.split("/")[3].split("?")[0]
-    held = postgres.execute(f"SELECT count(*) FROM pg_stat_activity WHERE datname = '{database}'")
+    held = postgres.execute(
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()", url
+    )
     assert 1 <= held[0][0] <= tables.POOL
     ledgers.close()
 

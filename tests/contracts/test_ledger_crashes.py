@@ -98,9 +98,7 @@ def take_over(backend: Backend, postgres: Postgres, job: Job) -> Ledger:
     if backend.kind == "sqlite":  # a file system without working locks
         return backend.open(job, lock=backend.folder / "other.lock")
     holders = "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted"
-    postgres.execute(
-        f"SELECT pg_terminate_backend(pid) FROM ({holders}) AS holders", backend.url.split("/")[3].split("?")[0]
-    )
+    postgres.execute(f"SELECT pg_terminate_backend(pid) FROM ({holders}) AS holders", backend.url)
     return open_when_free(backend, job)
 
 

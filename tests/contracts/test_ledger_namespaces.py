@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 import sqlalchemy as sa
-from tests.contracts.conftest import Postgres, make_job
+from tests.contracts.conftest import make_job
 
 from trialplane.controller.store import tables
 from trialplane.controller.store.namespaces import Ledgers
@@ -24,11 +24,6 @@ from trialplane.wire.states import RunState
 
 OPEN = ledger.encode(ledger.OpenLedger(("maximize",)))
 FACTS = {"submitted": 1.0, "code_hash": "ab"}
-
-
-@pytest.fixture
-def url(postgres: Postgres) -> str:
-    return postgres.new_database()
 
 
 @pytest.fixture

@@ -76,9 +76,8 @@ def test_what_a_run_is_resumed_with_takes_the_place_of_what_it_was_submitted_wit
 
 
 def test_the_first_submission_of_all_has_the_tables_made(site: Site) -> None:
-    database = site.url.split("/")[3].split("?")[0]
-    site.postgres.execute("DROP SCHEMA public CASCADE", database)
-    site.postgres.execute("CREATE SCHEMA public", database)
+    site.postgres.execute("DROP SCHEMA public CASCADE", site.url)
+    site.postgres.execute("CREATE SCHEMA public", site.url)
     record(site, "toy")
     assert [run["run"] for run in site.get("/runs")] == ["toy"]
     with site.ledger("toy") as ledger:
@@ -132,18 +131,17 @@ def test_a_change_is_kept_once_and_in_its_order(site: Site) -> None:
     with pytest.raises(RunNotFound):
         site.archive.note("none", made[0])
     site.archive.delete("toy")
-    database = site.url.split("/")[3].split("?")[0]
-    assert site.postgres.execute("SELECT count(*) FROM changes", database) == [(0,)]
+    assert site.postgres.execute("SELECT count(*) FROM changes", site.url) == [(0,)]
 
 
 def test_a_ledger_of_before_there_were_changes_gets_their_table(site: Site) -> None:
     record(site, "toy")
-    site.postgres.execute("DROP TABLE changes", site.url.split("/")[3].split("?")[0])
+    site.postgres.execute("DROP TABLE changes", site.url)
     recorded = site.archive.recorded("toy")
     assert recorded is not None
     assert recorded.change is None
     assert site.get("/runs/toy/changes") == []
     site.archive.note("toy", change(1))
     assert site.archive.changes("toy") == [change(1)]
-    site.postgres.execute("DROP TABLE changes", site.url.split("/")[3].split("?")[0])
+    site.postgres.execute("DROP TABLE changes", site.url)
     assert site.delete("toy").code == 200

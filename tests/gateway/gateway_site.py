@@ -132,6 +132,7 @@ class Site:
         self._server.shutdown()
         self._server.server_close()
         self.ledgers.close()
+        self.postgres.drop(self.url)
 
 
 @pytest.fixture

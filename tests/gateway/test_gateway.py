@@ -188,8 +188,7 @@ def test_a_run_is_deleted_whole_and_alone(site: Site) -> None:
     site.archive.delete("toy")
     assert (site.archive.forgotten(), [run["run"] for run in site.get("/runs")]) == ({}, ["other"])
     assert len(site.get("/runs/other/attempts")) == 2
-    database = site.url.split("/")[3].split("?")[0]
-    assert site.postgres.execute("SELECT count(*) FROM attempts", database) == [(2,)]
+    assert site.postgres.execute("SELECT count(*) FROM attempts", site.url) == [(2,)]
     assert site.delete("toy").code == 404
     with site.ledger("toy") as again:
         assert again.counts.ended == 0, "the name is free"
@@ -219,7 +218,7 @@ def test_what_is_not_there_is_404_with_a_word(site: Site, path: str) -> None:
 def test_an_empty_database_has_no_runs(postgres: Postgres, tmp_path: Path) -> None:
     made = Site(postgres, tmp_path)
     try:
-        postgres.execute("DROP SCHEMA public CASCADE", made.url.split("/")[3].split("?")[0])
+        postgres.execute("DROP SCHEMA public CASCADE", made.url)
         assert made.ask("GET", "/runs").code == 200
         assert made.ask("GET", "/runs/toy/status").code == 404
         assert made.delete("toy").code == 404
@@ -269,7 +268,7 @@ def test_a_database_that_is_away_is_said_and_survived(site: Site) -> None:
 
 def test_a_ledger_of_a_later_version_is_said(site: Site) -> None:
     site.ledger("toy").close()
-    site.postgres.execute("UPDATE schema_version SET version = 99", site.url.split("/")[3].split("?")[0])
+    site.postgres.execute("UPDATE schema_version SET version = 99", site.url)
     reply = site.ask("GET", "/runs/toy/attempts")
     assert (reply.code, "later trialplane" in reply.json()["error"]) == (503, True)
 

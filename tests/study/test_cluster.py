@@ -66,9 +66,8 @@ class Study:
 
     def __init__(self, root: Path, server: Postgres, gateways: Gateways) -> None:
         self._server = server
-        url = server.new_database()
-        self._database = url.split("/")[3].split("?")[0]
-        self.gateway = gateways.door(url)
+        self._url = server.new_database()
+        self.gateway = gateways.door(self._url)
         self.gateway.admit("toy", ["maximize"])
         token = root / "token"
         token.write_text(TOKEN)
@@ -77,18 +76,18 @@ class Study:
         )
 
     def attribute(self, key: str) -> Any:
-        found = self._server.execute(f"SELECT {key} FROM runs", self._database)
+        found = self._server.execute(f"SELECT {key} FROM runs", self._url)
         return json.loads(found[0][0]) if found and found[0][0] else None
 
     def wish(self, **wish: Any) -> None:
         """What the gateway writes."""
-        self._server.execute(f"UPDATE runs SET {labels.LEDGER_DESIRED} = '{json.dumps(wish)}'", self._database)
+        self._server.execute(f"UPDATE runs SET {labels.LEDGER_DESIRED} = '{json.dumps(wish)}'", self._url)
 
     def attempts(self) -> list[tuple[TrialRequest, TrialOutcome | None]]:
         query = "SELECT request, outcome FROM attempts ORDER BY number"
         return [
             (records.from_json(TrialRequest, asked), None if told is None else records.from_json(TrialOutcome, told))
-            for asked, told in self._server.execute(query, self._database)
+            for asked, told in self._server.execute(query, self._url)
         ]
 
     def ended(self) -> int:
