@@ -158,6 +158,21 @@ def test_a_run_of_a_former_version_is_shown_and_says_how_it_is_ended(target, nam
     assert handle.status().state is RunState.RUNNING
 
 
+def test_an_ended_run_of_a_former_version_is_resumed_while_its_submitter_s_pod_is_there(target, namespace, planned):
+    """The pod of a RayJob's submitter stays, completed, for as long as the RayJob does."""
+    handle = submitted(target, planned())
+    handle.pause()
+    namespace.cluster.remove("runs", "a")
+    made = {"name": "a-submitter", "labels": {names.RUN: "a"}, "ownerReferences": [{"kind": "Job", "name": "a", "uid": "u"}]}
+    submitter = {"metadata": made, "spec": {"containers": []}}
+    namespace.cluster.put("pods", {**submitter, "status": {"phase": "Running"}})
+    assert handle.is_active()
+    namespace.cluster.put("pods", {**submitter, "status": {"phase": "Succeeded"}})
+    assert not handle.is_active()
+    handle.resume()
+    assert handle.status().state is RunState.RUNNING
+
+
 # Ending
 
 

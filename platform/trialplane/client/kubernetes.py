@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from trialplane.client import changes as changing
@@ -336,7 +336,7 @@ class KubernetesTarget:
             return None if thing is None else View(thing, None, False, "", desired)
         status, alive, recorded = found
         killed = not alive and status.started is not None and status.ended is None
-        has_pods = thing is None and not alive and any(not metadata.is_deleted(pod) for pod in self.objects.pods(run))
+        has_pods = thing is None and not alive and any(map(_works, self.objects.pods(run)))
         return View(
             thing, self._recounted(status) if killed else status, alive, "", desired if thing else recorded, has_pods
         )
@@ -384,3 +384,8 @@ def _plan(run: str, job: Job, found: Submission) -> tuple[Plan, float]:
 
 def _names(things: list[dict[str, Any]] | None) -> frozenset[str] | None:
     return None if things is None else preflight.names(things)
+
+
+def _works(pod: Mapping[str, Any]) -> bool:
+    """Whether a pod works or will: it has not ended, and nobody has deleted it."""
+    return not metadata.is_deleted(pod) and (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed")

@@ -56,7 +56,7 @@ class Observer:
                 return dataclasses.replace(seen, blocked=Problem("NameTaken", text))
             if seen.problem is None and decisions.is_due(seen):
                 # KubeRay would take them for pods of the new RayCluster, and they have another token.
-                if left := tuple(pod["metadata"]["name"] for pod in self._pods(name)):
+                if left := tuple(pod["metadata"]["name"] for pod in self._pods(name) if not _is_submitter_s(pod)):
                     return dataclasses.replace(seen, leftovers=left)
                 if taken := self._taken(name):
                     return dataclasses.replace(seen, blocked=Problem("NameTaken", taken))
@@ -178,6 +178,12 @@ def _runs(pod: Mapping[str, Any], container: str) -> bool:
     status = pod.get("status") or {}
     found = [*(status.get("containerStatuses") or []), *(status.get("initContainerStatuses") or [])]
     return any(one.get("name") == container and "running" in (one.get("state") or {}) for one in found)
+
+
+def _is_submitter_s(pod: Mapping[str, Any]) -> bool:
+    """Whether it is the completed pod of a former version's RayJob, which is no pod of a RayCluster."""
+    owners = [owner.get("kind") for owner in pod["metadata"].get("ownerReferences") or []]
+    return owners == ["Job"] and (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
 
 
 def is_of(thing: Mapping[str, Any] | None, run: str) -> bool:
