@@ -76,6 +76,17 @@ def test_the_files_of_each_trial_are_sent_once_to_its_run(fake: FakeRay, clock: 
     assert f"for {PATIENCE:.0f} s at most: 0 of 2 trials are done" in end.shown[0] and "2 of 2" in end.shown[-1]
 
 
+def test_each_trial_has_its_share_of_the_time(fake: FakeRay, clock: list[float]) -> None:
+    late = FilesSent("they were not there in time", again=True)
+    end = End(fake, clock, [late, FilesSent(), FilesSent(), None])
+    end.run({4: "run-4", 2: "run-2", 5: "run-5"})
+    made = [messages.decode(call.given[0], messages.SEND_FILES) for call in fake.calls if call.method == "send_files"]
+    assert [one.trial for one in made] == [4, 2, 5, 4]
+    first, second, third, again = (one.seconds / PATIENCE for one in made)
+    assert 0.3 < first <= 1 / 3 and 0.45 < second <= 0.5, "the one that is tried again waits behind all that were not"
+    assert third > 0.9 and again > 0.8
+
+
 def test_a_try_in_vain_is_repeated_behind_the_others_and_not_for_ever(fake: FakeRay, clock: list[float]) -> None:
     away = FilesSent("connection refused", again=True)
     end = End(fake, clock, [away, FilesSent(), away, away, away])

@@ -1,8 +1,9 @@
 """At the end of a study with `keep.files`: the files of its best trials are sent to their runs in MLflow.
 
 At the end and not before, as only then it is certain which trials are the best: MLflow gets no file that would have to go
-again. Slots send, as they reach the place where trials save. The run waits for `PATIENCE` at most, in which each trial has
-`TRIES`, and no longer than the user lets it go on; what MLflow lacks then is told, and lies beside the checkpoints.
+again. Slots send, as they reach the place where trials save. The run waits for `PATIENCE` at most, of which each trial has a
+share for each of its `TRIES`, and no longer than the user lets it go on; what MLflow lacks then is told, and lies beside the
+checkpoints.
 """
 
 from __future__ import annotations
@@ -99,7 +100,9 @@ class Sending:
             self._take(trial, sent)
         now = time.monotonic()
         if self._waiting and self._again <= now < deadline:
-            message = messages.SendFiles(self._waiting[0], self._runs[self._waiting[0]], deadline - now)
+            # One with more files than there is time for leaves time for the others; their tries in vain come behind.
+            sharing = sum(not self._tries[trial] for trial in self._waiting) or len(self._waiting)
+            message = messages.SendFiles(self._waiting[0], self._runs[self._waiting[0]], (deadline - now) / sharing)
             if (asked := self._slots.send_files(message)) is not None:
                 self._under_way = asked, self._waiting.popleft()
 
