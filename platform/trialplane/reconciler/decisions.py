@@ -13,6 +13,7 @@ from typing import Any
 
 from trialplane.client import metadata
 from trialplane.plan import raycluster
+from trialplane.reconciler import pinning
 from trialplane.reconciler.view import View
 from trialplane.wire import cluster as names
 from trialplane.wire.records import Change
@@ -71,6 +72,13 @@ class Resize:
 
 
 @dataclasses.dataclass(frozen=True)
+class Pin:
+    """Patches the RayCluster's templates, so that later pods are made of the digests that the first ones run."""
+
+    patch: tuple[Mapping[str, Any], ...]
+
+
+@dataclasses.dataclass(frozen=True)
 class Remove:
     """Removes the RayCluster, with its pods, and the ConfigMap with the spec."""
 
@@ -82,7 +90,7 @@ class Note:
     change: Change
 
 
-Action = Record | Desire | Adopt | Describe | Admit | Enclose | Revoke | Start | Resize | Remove | Note
+Action = Record | Desire | Adopt | Describe | Admit | Enclose | Revoke | Start | Resize | Pin | Remove | Note
 
 
 def is_due(view: View) -> bool:
@@ -129,7 +137,7 @@ def _decide(view: View) -> tuple[Action, ...]:
         return _clear(view)
     if view.overdue or view.is_failing:
         return _fail(view)
-    return _follow(view) if view.alive else _mend(view)
+    return (*(_follow(view) if view.alive else _mend(view)), *_pin(view))
 
 
 def _stop(view: View) -> tuple[Action, ...]:
@@ -175,6 +183,18 @@ def _follow(view: View) -> tuple[Action, ...]:
         return (Desire({"parallel": view.asked.parallel}),)
     patch = _resized(view)
     return (Resize(tuple(patch)),) if patch else ()
+
+
+def _pin(view: View) -> tuple[Action, ...]:
+    """Has later pods of this start made of the digests in the status; living ones KubeRay leaves as they are.
+
+    Of the status alone, where the names stay that the templates then lack. Kueue would end a run with changed templates, as
+    it compares all of their containers with what it has admitted; such a run's templates wait for its next start.
+    """
+    if view.mine is None or not view.is_known_start or view.is_queued or view.unpinnable:
+        return ()
+    patch = pinning.patch(view.mine, view.status.images)
+    return (Pin(tuple(patch)),) if patch else ()
 
 
 def _resized(view: View) -> list[dict[str, Any]]:

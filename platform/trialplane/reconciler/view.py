@@ -19,8 +19,11 @@ from trialplane.client import metadata
 from trialplane.controller.store.archive import Recorded
 from trialplane.errors import SpecError
 from trialplane.plan import plan as planning
+from trialplane.plan import raycluster
 from trialplane.plan import run as runs
-from trialplane.plan.run import Asked, Read, Status
+from trialplane.plan.run import Asked, Image, Read, Status
+from trialplane.reconciler import pinning
+from trialplane.reconciler.pinning import Pulled
 from trialplane.spec.jobs import Job
 from trialplane.wire import cluster as names
 from trialplane.wire import labels
@@ -51,6 +54,7 @@ class View:
         ray_cluster: of its name, whosever it is.
         recorded: its record in the ledger, or that of an earlier Run of its name.
         pods: names of the pods of its first role that stay, the newest first.
+        pulled: what its pods run of the images of its templates.
         controller_runs: whether the controller's container runs, with or without the ledger.
         is_locked_out: whether the token in the run's Secret is not the one that the ledger takes, or there is none.
         leftovers: names of pods of a former RayCluster of its name, which are still being removed.
@@ -68,6 +72,7 @@ class View:
     ray_cluster: Thing | None = None
     recorded: Recorded | None = None
     pods: tuple[str, ...] = ()
+    pulled: tuple[Pulled, ...] = ()
     controller_runs: bool = False
     is_locked_out: bool = False
     leftovers: tuple[str, ...] = ()
@@ -145,6 +150,35 @@ class View:
     def started(self) -> str | None:
         """When it was started last."""
         return self.status.started if self.mine is None else self.mine["metadata"].get("creationTimestamp")
+
+    @functools.cached_property
+    def images(self) -> tuple[Image, ...]:
+        """The digests of its images, as far as they are known: those that its last start was made of, and those seen since.
+
+        An image with several digests, and one that no template names any more, are forgotten at a new start.
+        """
+        if self.mine is None:
+            return self.status.images
+        known = self.status.images if self.is_known_start else pinning.sure(self.status.images)
+        wanted = pinning.named(self.mine, known)
+        seen = (Image(image=one.image, digest=one.digest) for one in self.pulled if one.digest)
+        return tuple(dict.fromkeys(one for one in (*known, *seen) if one.image in wanted))
+
+    @property
+    def is_known_start(self) -> bool:
+        """Whether the status is of the start that its RayCluster was made for."""
+        return self.mine is not None and (self.status.started, self.status.resumes) == (self.started, self.start)
+
+    @property
+    def is_queued(self) -> bool:
+        """Whether its RayCluster is Kueue's to admit, which takes one with changed templates for another one."""
+        return self.mine is not None and bool((self.mine["metadata"].get("labels") or {}).get(raycluster.QUEUE_LABEL))
+
+    @property
+    def unpinnable(self) -> str:
+        """Why the API server takes no digests in the templates of this start, in its words; "" if it does."""
+        annotations = {} if self.mine is None else self.mine["metadata"].get("annotations") or {}
+        return str(annotations.get(names.PIN_REFUSED, ""))
 
     @property
     def resumes(self) -> int:
