@@ -15,6 +15,7 @@ from tests.client.cluster_double import Problem
 from trialplane.plan import raycluster
 from trialplane.plan.run import Image, Status
 from trialplane.reconciler import pinning
+from trialplane.wire.states import RunState
 
 from .conftest import Team
 
@@ -95,6 +96,25 @@ def test_a_resumed_run_is_made_of_the_digests_it_had(team: Team) -> None:
     assert team.condition("Pinned")[1] == "Pinned"
 
 
+def test_the_ledger_has_all_digests_and_a_run_that_is_made_again_is_made_of_them(team: Team) -> None:
+    plan = team.plan()
+    team.apply(plan)
+    team.settle()
+    pull(team, BOTH)
+    team.settle()
+    study = team.namespace.studies["a"]
+    assert study.images == {CONTROLLER: (A,), TRIAL: (B,)}
+    team.namespace.end("a", RunState.PAUSED)
+    team.cluster.remove("runs", "a")
+    team.reconciler.reconcile("a")
+    assert "a" not in team.ray_clusters
+    team.apply(plan)
+    team.change(resumes=1)
+    team.settle()
+    assert images(team) == PINNED
+    assert sorted(team.status()["images"], key=lambda one: one["image"]) == RECORDED
+
+
 def test_an_image_that_the_job_changed_goes_by_its_name_and_the_former_is_forgotten(team: Team) -> None:
     team.apply()
     team.settle()
@@ -107,6 +127,7 @@ def test_an_image_that_the_job_changed_goes_by_its_name_and_the_former_is_forgot
     assert team.status()["images"] == RECORDED[:1]
     assert team.condition("Pinned")[:2] == ("Unknown", "NoDigest")
     assert "ada/trainer:2" in team.condition("Pinned")[2]
+    assert team.namespace.studies["a"].images[TRIAL] == (B,), "its earlier trials ran that"
 
 
 def test_an_image_that_the_job_names_by_digest_is_left_alone(team: Team) -> None:
@@ -218,6 +239,7 @@ def test_a_start_whose_pins_are_refused_is_made_by_tag(team: Team) -> None:
     team.cluster.refuse = refusing("create", lambda: not refused and (refused.append(1) or True))
     resume(team)
     assert (refused, images(team)["trials", "ray-worker"]) == ([1], TRIAL)
+    assert team.status()["images"] == []
     assert team.settle()["state"] == "Running"
     assert team.condition("Pinned")[:2] == ("False", "Refused")
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from trialplane.client import metadata
 from trialplane.plan import raycluster
+from trialplane.plan.run import Image
 from trialplane.reconciler import pinning
 from trialplane.reconciler.view import View
 from trialplane.wire import cluster as names
@@ -79,6 +80,13 @@ class Pin:
 
 
 @dataclasses.dataclass(frozen=True)
+class Keep:
+    """Writes into the ledger which digests its images have, for when its Run is gone."""
+
+    images: tuple[Image, ...]
+
+
+@dataclasses.dataclass(frozen=True)
 class Remove:
     """Removes the RayCluster, with its pods, and the ConfigMap with the spec."""
 
@@ -90,7 +98,7 @@ class Note:
     change: Change
 
 
-Action = Record | Desire | Adopt | Describe | Admit | Enclose | Revoke | Start | Resize | Pin | Remove | Note
+Action = Record | Desire | Adopt | Describe | Admit | Enclose | Revoke | Start | Resize | Pin | Keep | Remove | Note
 
 
 def is_due(view: View) -> bool:
@@ -107,6 +115,8 @@ def decide(view: View) -> tuple[Action, ...]:
     made = _decide(view) if view.is_enclosed else (Enclose(), *_decide(view))
     if not view.is_deleted and view.change is not None:
         made = (Note(view.change), *made)  # first: what follows from the change may be refused
+    if view.is_recorded and view.unkept:
+        made = (*made, Keep(view.unkept))
     works = view.is_active or any(isinstance(action, Start) for action in made)
     if view.recorded is not None and view.recorded.token is not None and not works:
         return (*made, Revoke())

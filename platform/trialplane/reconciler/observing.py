@@ -74,7 +74,7 @@ class Observer:
         seen = dataclasses.replace(
             seen,
             controller_runs=any(_runs(pod, names.CONTROLLER) for pod in found),
-            pulled=pinning.pulled(ray_cluster, found, seen.status.images),
+            pulled=pinning.pulled(ray_cluster, found, seen.known_images),
         )
         if seen.read.job is None or seen.is_over:
             return seen

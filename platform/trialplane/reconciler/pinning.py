@@ -46,6 +46,11 @@ def names(images: Iterable[Image]) -> dict[str, str]:
     return {by_digest(one.image, one.digest): one.image for one in images}
 
 
+def of_ledger(images: Mapping[str, Sequence[str]]) -> tuple[Image, ...]:
+    """The images that the ledger has, each with its digests."""
+    return tuple(Image(image=image, digest=digest) for image, digests in images.items() for digest in digests)
+
+
 def named(ray_cluster: Thing, images: Iterable[Image]) -> tuple[str, ...]:
     """The images of a RayCluster's templates, each once, as the job or the site names them."""
     known = names(images)
@@ -74,6 +79,19 @@ def pulled(ray_cluster: Thing, pods: Iterable[Thing], images: Sequence[Image]) -
             if container.get("name") in boxes and name in wanted and (said_id := ids.get(container["name"])):
                 found.append(Pulled(name, _digest(image, said_id), str(pod["metadata"]["name"])))
     return tuple(found)
+
+
+def made_of(ray_cluster: Thing, images: Iterable[Image]) -> tuple[Image, ...]:
+    """Those of the images that the templates name by their digests."""
+    there = {container.get("image") for _, _, container in _containers(ray_cluster)}
+    return tuple(one for one in images if by_digest(one.image, one.digest) in there)
+
+
+def joined(ray_cluster: Thing, images: Sequence[Image], seen: Iterable[Pulled]) -> tuple[Image, ...]:
+    """The images of the templates with the digests that are known, and those that were seen."""
+    wanted = named(ray_cluster, images)
+    found = (Image(image=one.image, digest=one.digest) for one in seen if one.digest)
+    return tuple(dict.fromkeys(one for one in (*images, *found) if one.image in wanted))
 
 
 def several(images: Iterable[Image]) -> dict[str, list[str]]:

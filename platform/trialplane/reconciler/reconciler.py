@@ -38,6 +38,7 @@ from trialplane.reconciler.decisions import (
     Describe,
     Desire,
     Enclose,
+    Keep,
     Note,
     Pin,
     Record,
@@ -188,6 +189,8 @@ class Reconciler:
                     self._cluster.patch(kinds.RAY_CLUSTER, view.ray_cluster["metadata"]["name"], list(patch))
             case Pin(patch=patch):
                 self._pin(view, patch)
+            case Keep(images=images):
+                self._archive.keep_images(name, [(one.image, one.digest) for one in images])
             case Remove():
                 if view.mine is not None:
                     # Until its pods and its token are gone, so that the next one of the name gets none of them.
@@ -263,7 +266,7 @@ class Reconciler:
 
     def _make(self, view: View, made: dict[str, Any]) -> None:
         """Makes the RayCluster, of the digests of the start before; if that is refused, of the names in job and site."""
-        pinned = pinning.pinned(made, view.status.images)
+        pinned = pinning.pinned(made, view.known_images)
         try:
             self._cluster.create(kinds.RAY_CLUSTER, pinned)
         except InputError as error:

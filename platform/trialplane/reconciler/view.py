@@ -151,18 +151,29 @@ class View:
         """When it was started last."""
         return self.status.started if self.mine is None else self.mine["metadata"].get("creationTimestamp")
 
+    @property
+    def known_images(self) -> tuple[Image, ...]:
+        """What was known of its images before this look; of a Run that was made again, what the ledger has."""
+        if self.status.started or self.recorded is None or not self.is_recorded:
+            return self.status.images
+        return pinning.of_ledger(self.recorded.images)
+
     @functools.cached_property
     def images(self) -> tuple[Image, ...]:
         """The digests of its images, as far as they are known: those that its last start was made of, and those seen since.
 
-        An image with several digests, and one that no template names any more, are forgotten at a new start.
+        What its templates do not name any more is forgotten, and at a new start all that these were not made of.
         """
         if self.mine is None:
             return self.status.images
-        known = self.status.images if self.is_known_start else pinning.sure(self.status.images)
-        wanted = pinning.named(self.mine, known)
-        seen = (Image(image=one.image, digest=one.digest) for one in self.pulled if one.digest)
-        return tuple(dict.fromkeys(one for one in (*known, *seen) if one.image in wanted))
+        known = self.status.images if self.is_known_start else pinning.made_of(self.mine, self.known_images)
+        return pinning.joined(self.mine, known, self.pulled)
+
+    @property
+    def unkept(self) -> tuple[Image, ...]:
+        """Those of its images that the ledger does not have."""
+        kept = () if self.recorded is None else pinning.of_ledger(self.recorded.images)
+        return tuple(one for one in self.images if one not in kept)
 
     @property
     def is_known_start(self) -> bool:
