@@ -198,8 +198,8 @@ def _follow(view: View) -> tuple[Action, ...]:
 def _pin(view: View) -> tuple[Action, ...]:
     """Has later pods of this start made of the digests in the status; living ones KubeRay leaves as they are.
 
-    Of the status alone, where the names stay that the templates then lack. Kueue would end a run with changed templates, as
-    it compares all of their containers with what it has admitted; such a run's templates wait for its next start.
+    Of the status alone, where the names stay that the templates then lack. Not in a queue: several versions of Kueue compare
+    all fields of the containers with what was admitted, and would end the run; its templates wait for its next start.
     """
     if view.mine is None or not view.is_known_start or view.is_queued or view.unpinnable:
         return ()

@@ -175,8 +175,8 @@ def _pinned(view: View) -> tuple[Holds, str, str]:
         return "Unknown", "NoDigest", message[:LONGEST]
     if view.is_queued and view.mine is not None and pinning.patch(view.mine, view.images):
         message = (
-            "pods that are made before its next start go by the tag: Kueue takes a RayCluster with changed templates for "
-            "another one, and would end it"
+            "pods that are made before its next start go by the tag: several versions of Kueue take a RayCluster with "
+            "changed templates for another one, and would end it"
         )
         return "True", "PinnedAtNextStart", message
     return "True", "Pinned", ""

@@ -182,7 +182,7 @@ class View:
 
     @property
     def is_queued(self) -> bool:
-        """Whether its RayCluster is Kueue's to admit, which takes one with changed templates for another one."""
+        """Whether its RayCluster is Kueue's to admit, which may take one with changed templates for another one."""
         return self.mine is not None and bool((self.mine["metadata"].get("labels") or {}).get(raycluster.QUEUE_LABEL))
 
     @property
