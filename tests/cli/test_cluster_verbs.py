@@ -63,6 +63,21 @@ def test_the_other_verbs_look_where_the_last_submission_went(platform, namespace
     assert yaml.safe_load(platform("best").stdout) == {"lr": 0.5}
 
 
+def test_the_digests_of_a_runs_images_are_shown_also_when_its_run_is_gone(platform, namespace):
+    assert platform(*SUBMIT, "--detach").exit_code == 0
+    assert "images" not in platform("status").stdout
+    digest = f"sha256:{'a' * 64}"
+    namespace.studies["x"].images["ada/trainer:2"] = (digest,)
+    thing = namespace.cluster.objects["runs"]["x"]
+    thing["status"]["images"] = [{"image": "trialplane/trial:1", "digest": digest}]
+    both = {"ada/trainer:2": [digest], "trialplane/trial:1": [digest]}
+    assert json.loads(platform("status", "-o", "json").stdout)["images"] == both
+    assert f"ada/trainer:2 (sha256:{'a' * 12}), trialplane/trial:1" in platform("status").stdout
+    namespace.end("x", RunState.SUCCEEDED)
+    namespace.cluster.remove("runs", "x")
+    assert json.loads(platform("status", "-o", "json").stdout)["images"] == both, "the operator kept them in the ledger"
+
+
 def test_the_events_of_a_run_are_in_the_order_of_time_with_who_made_a_change(platform, namespace):
     assert platform(*SUBMIT, "--detach").exit_code == 0
     platform("status")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tests.client.kuberay_double import NamespaceDouble
@@ -43,6 +43,7 @@ class ArchiveDouble:
             study.alive,
             study.token and ledger.hashed(study.token),
             study.changes[-1] if study.changes else None,
+            study.images,
         )
 
     def record(self, run: str, job: Job, submission: Mapping[str, Any], code: str, *, new: bool) -> None:
@@ -74,6 +75,11 @@ class ArchiveDouble:
         known = self._namespace.studies[run].changes
         if (change.uid, change.generation) not in [(one.uid, one.generation) for one in known]:
             known.append(change)
+
+    def keep_images(self, run: str, images: Iterable[tuple[str, str]]) -> None:
+        known = self._namespace.studies[run].images
+        for image, digest in images:
+            known[image] = tuple(dict.fromkeys((*known.get(image, ()), digest)))
 
     def remember(self, run: str, uid: str) -> bool:
         study = self._namespace.studies[run]

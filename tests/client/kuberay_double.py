@@ -55,6 +55,7 @@ class Study:
     rows: list[TrialRow] = dataclasses.field(default_factory=list)
     whole: list[Attempt] | None = None  # what an export reads; None for a gateway of before there was one
     changes: list[Change] = dataclasses.field(default_factory=list)
+    images: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)  # the digests that its pods have run
     saved: bool | None = None  # whether there is a checkpoint; None for a gateway without the volume
     logs: dict[tuple[int | None, int | None], bytes] = dataclasses.field(default_factory=dict)
     worker_logs: dict[tuple[int, int], bytes] = dataclasses.field(default_factory=dict)  # by iteration and worker
@@ -256,6 +257,7 @@ class NamespaceDouble:
                 status = dataclasses.replace(status, state=RunState.CANCELLED, reason="cancelled by the user", slots_ready=0)
             elif not study.alive and desired is RunState.PAUSED and status.state in (RunState.PENDING, RunState.RUNNING):
                 status = dataclasses.replace(status, state=RunState.PAUSED, reason="paused by the user", slots_ready=0)
+            status = dataclasses.replace(status, images=study.images)
             recorded = {"state": desired, "parallel": study.parallel}
             return _json({"status": records.to_dict(status), "alive": study.alive, "desired": recorded})
         if what == "job":

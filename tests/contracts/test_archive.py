@@ -11,7 +11,7 @@ from tests.gateway.gateway_site import Site, postgres, site
 
 from trialplane.controller.store import tables
 from trialplane.controller.store.archive import Archive
-from trialplane.errors import LedgerCorrupt
+from trialplane.errors import LedgerCorrupt, RunNotFound
 from trialplane.wire.states import RunState
 
 __all__ = ["postgres", "site"]  # fixtures
@@ -30,6 +30,26 @@ def test_a_record_is_read_whole(postgres: Postgres) -> None:
     assert (found.status.state, found.status.trials, found.status.started) == (RunState.PENDING, job.trials, None)
     assert (found.desired.state, found.desired.parallel, found.alive) == (RunState.PAUSED, 3, False)
     assert archive.recorded("other") is None
+    connections.close()
+
+
+def test_the_digests_of_a_runs_images_add_up(postgres: Postgres) -> None:
+    url = postgres.new_database()
+    connections = tables.Connections(url)
+    archive = Archive(connections.share())
+    with pytest.raises(RunNotFound):
+        archive.keep_images("toy", [("a:1", "sha256:1")])
+    archive.record("toy", make_job(), {"submitted": 3.0}, "AAEC", new=True)
+    assert archive.images("toy") == {}
+    for digest in ("sha256:1", "sha256:2", "sha256:1"):
+        archive.keep_images("toy", [("a:1", digest), ("b:1", "sha256:3")])
+    wanted = {"a:1": ("sha256:1", "sha256:2"), "b:1": ("sha256:3",)}
+    found = archive.recorded("toy")
+    assert found is not None and found.images == archive.images("toy") == wanted
+    database = url.split("/")[3].split("?")[0]
+    postgres.execute("ALTER TABLE runs DROP COLUMN images", database)  # as a version before this one made them
+    again = Archive(connections.share())
+    assert again.images("toy") == {}
     connections.close()
 
 

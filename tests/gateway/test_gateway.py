@@ -46,6 +46,14 @@ def test_a_living_run_and_an_ended_one(site: Site) -> None:
     assert site.ask("GET", "/runs/old/code").data == b"\0\1\2"
 
 
+def test_a_status_has_the_digests_that_the_operator_kept(site: Site) -> None:
+    with site.ledger("toy"):
+        assert site.get("/runs/toy/status")["status"]["images"] == {}
+        site.archive.keep_images("toy", [("a:1", "sha256:1")])
+        status = records.from_dict(RunStatus, site.get("/runs/toy/status")["status"])
+    assert (status.images, records.misfit(status)) == ({"a:1": ("sha256:1",)}, "")
+
+
 def test_a_run_whose_controller_is_gone_is_paused_and_cancelled_as_desired(site: Site) -> None:
     """It has no controller that could come to say so."""
     with site.ledger("toy"):

@@ -53,11 +53,18 @@ def _lose_ray_cluster(team: Team) -> None:
     team.cluster.remove("rayclusters", "a")
 
 
+def _pull(team: Team) -> None:
+    for pod in team.cluster.objects["pods"].values():
+        for box in [*pod["status"]["containerStatuses"], *pod["status"]["initContainerStatuses"]]:
+            box["imageID"] = f"{box['image'].partition(':')[0]}@sha256:{'a' * 64}"
+
+
 LIVES: dict[str, list[Callable[[Team], None]]] = {
     "submitted": [_submit],
     "paused and continued": [_submit, _pause, _go_on],
     "resumed": [_submit, _end, _resume],
     "wider": [_submit, _wider],
+    "pinned": [_submit, _pull, _end, _resume],
     "cancelled at once": [_submit, _cancel_now],
     "made again": [_submit, _lose_ray_cluster],
 }
@@ -65,7 +72,7 @@ LIVES: dict[str, list[Callable[[Team], None]]] = {
 
 def _watched(team: Team, effect: Callable[[], None]) -> None:
     """Has `effect` called after each effect of the reconciler."""
-    for name in ("record", "desire", "admit", "note", "delete"):
+    for name in ("record", "desire", "admit", "note", "keep_images", "delete"):
         original = getattr(team.archive, name)
 
         def after(*args: Any, original: Any = original, **named: Any) -> None:
@@ -95,6 +102,7 @@ def _facts(team: Team) -> dict[str, Any]:
         "changes": [(one.what, one.generation) for one in study.changes],
         "made": team.made,
         "token": study.token and base64.b64decode(secret).decode() == study.token,  # in the ledger, and the Secret's
+        "images": (study.images, status["images"]),
         "desired": (study.desired, study.parallel, study.status.trials),
         "status": {key: status.get(key) for key in ("state", "resumes", "total", "progress")},
         "conditions": [(one["type"], one["status"], one["reason"]) for one in status["conditions"]],

@@ -174,7 +174,7 @@ def test_a_status_of_the_former_form_is_read() -> None:
         text = file.read_text()
         status = records.from_json(records.RunStatus, text)
         assert records.misfit(status) == ""
-        written, moved = {**json.loads(text), "owner": ""}, {"kind", "progress", "workers"}
+        written, moved = {**json.loads(text), "owner": "", "images": {}}, {"kind", "progress", "workers"}
         if written["best"] is not None:
             written["best"]["best_steps"] = {}  # came later
         assert {name: value for name, value in records.to_dict(status).items() if name not in moved} == {

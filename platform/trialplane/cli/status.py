@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from concurrent import futures
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from trialplane.wire.states import RunState
 if TYPE_CHECKING:  # pydantic, which `--help` need not wait for
     from trialplane.client.run import RunHandle
 
+_SHORT = len("sha256:") + 12  # characters of a digest; `--output json` has it whole
 _AT_ONCE = 8  # runs on a cluster that `list` looks at
 _DAMAGED = "DAMAGED"  # the state of a run whose files cannot be read
 
@@ -67,8 +69,14 @@ def _fields(status: RunStatus, presenter: Presenter) -> dict[str, object]:
         "owner": status.owner,
         "ended": output.moment(status.ended),
         "MLflow": status.recorder,
+        "images": ", ".join(_image(image, digests) for image, digests in status.images.items()),
         "warning": "; ".join(status.warnings),
     }
+
+
+def _image(image: str, digests: Sequence[str]) -> str:
+    """An image with the digests that a run's pods have run of it, cut short as tools of images do."""
+    return f"{image} ({', '.join(digest[:_SHORT] for digest in digests)})"
 
 
 def _waiting(status: RunStatus) -> str:

@@ -76,14 +76,19 @@ class View:
 
 
 def status(view: View, operator: str) -> RunStatus:
-    """One status from both sources, with the owner, whom the Run names.
+    """One status from both sources, with the owner, whom the Run names, and the digests, which the ledger has if it answers.
 
     Args:
         view: of the run.
         operator: command that shows whether the operator runs.
     """
     made = _status(view, operator)
-    return made if view.run is None else dataclasses.replace(made, owner=view.run.owner)
+    if view.run is None:
+        return made
+    images = dict(made.images)
+    for one in view.run.status.images:  # those of its last start
+        images[one.image] = tuple(dict.fromkeys((*images.get(one.image, ()), one.digest)))
+    return dataclasses.replace(made, owner=view.run.owner, images=images)
 
 
 def _status(view: View, operator: str) -> RunStatus:

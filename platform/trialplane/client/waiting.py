@@ -42,6 +42,7 @@ _TAIL = re.compile(r"\.? *(?:not found|no new claims to deallocate)?[ ,.]*(?:pre
 _WANT = re.compile(r"Insufficient ([\w./-]+)")
 # Of who took a run's place: identifiers that no command takes.
 _KUEUE_IDS = re.compile(r" \(UID: [^)]*\)|; preempt\w+ path: [^;]*")
+_UNPINNED: Mapping[str, str] = {}
 _LONGEST = 400  # characters of a container's last message, which may be the end of its log
 
 
@@ -64,6 +65,7 @@ def reason(
     events: Iterable[Thing],
     workload: Thing | None = None,
     now: float | None = None,
+    pinned: Mapping[str, str] = _UNPINNED,
 ) -> str:
     """The reason why a run has not started, or why some of its trial pods have not; "" when nothing is missing.
 
@@ -73,6 +75,7 @@ def reason(
         events: of the namespace, in any order.
         workload: Kueue's object for the RayCluster, if there is one.
         now: seconds since the epoch.
+        pinned: images by digest that the job, or the site, names otherwise, each with that name.
     """
     run = str(ray_cluster["metadata"]["name"])
     living = [pod for pod in pods if not pod["metadata"].get("deletionTimestamp")]
@@ -92,15 +95,16 @@ def reason(
                 "`kubectl get pods -A -l app.kubernetes.io/name=kuberay-operator`"
             )
         return "KubeRay is about to create its pods"
-    return _pods(run, ray_cluster, living, mine)
+    return _pods(run, ray_cluster, living, mine, pinned)
 
 
-def blocked(pod: Thing, events: Iterable[Thing] = ()) -> Wait | None:
+def blocked(pod: Thing, events: Iterable[Thing] = (), pinned: Mapping[str, str] = _UNPINNED) -> Wait | None:
     """Why one pod does not run; None when it runs or has succeeded.
 
     Args:
         pod: the object.
         events: of the namespace; those of other pods are ignored.
+        pinned: see `reason`.
     """
     status = pod.get("status") or {}
     mine = [event for event in events if (event.get("involvedObject") or {}).get("name") == pod["metadata"]["name"]]
@@ -110,37 +114,37 @@ def blocked(pod: Thing, events: Iterable[Thing] = ()) -> Wait | None:
     if unscheduled is not None:
         return unscheduled
     containers = [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
+    run = (pod["metadata"].get("labels") or {}).get(names.RUN, "RUN")
     for container in containers:
-        found = _container(container)
+        found = _unpulled(container, pinned, run, _role(pod)) or _container(container)
         if found is None:
             continue
         if container.get("name") != names.CONTROLLER or not _has_run(container):
             return found
-        run = (pod["metadata"].get("labels") or {}).get(names.RUN, "RUN")
         return Wait(f"has a controller that {found.text}; `platform logs {run} --controller` shows its log", found.stuck)
     if status.get("phase") == "Pending":
         return _starting(mine)
     return _cut_off(pod)
 
 
-def _pods(run: str, ray_cluster: Thing, pods: Sequence[Thing], events: Sequence[Thing]) -> str:
+def _pods(run: str, ray_cluster: Thing, pods: Sequence[Thing], events: Sequence[Thing], pinned: Mapping[str, str]) -> str:
     """Reasons in the order in which pods are needed: the head's, then the trials'."""
     heads, trials = ([pod for pod in pods if _role(pod) == role] for role in (names.CONTROLLER, names.TRIAL))
     if not heads:
         return _refusal(events, "HeadPod") or _refusal(events, "") or "KubeRay is creating the controller's pod"
-    waits = [(head, wait) for head in heads if (wait := blocked(head, events))]
+    waits = [(head, wait) for head in heads if (wait := blocked(head, events, pinned))]
     if waits:
         head, wait = waits[0]
         text = f"the controller's pod {head['metadata']['name']} {wait.text}"
         # A refusal outlasts the start of the head; pods that are only starting are not reported yet.
         more = _refusal(events, "WorkerPod") if len(trials) < _target(ray_cluster) else ""
         return f"{text}; trial pods: {more}" if more else text
-    return _workers(ray_cluster, trials, events)
+    return _workers(ray_cluster, trials, events, pinned)
 
 
-def _workers(ray_cluster: Thing, pods: Sequence[Thing], events: Sequence[Thing]) -> str:
+def _workers(ray_cluster: Thing, pods: Sequence[Thing], events: Sequence[Thing], pinned: Mapping[str, str]) -> str:
     target = _target(ray_cluster)
-    waits = [wait for pod in pods if (wait := blocked(pod, events))]
+    waits = [wait for pod in pods if (wait := blocked(pod, events, pinned))]
     groups: dict[str, int] = {}
     for wait in sorted(waits, key=lambda wait: not wait.stuck):
         groups[wait.text] = groups.get(wait.text, 0) + 1
@@ -225,15 +229,33 @@ def _cut_off(pod: Thing) -> Wait | None:
     return Wait(f"is on the node {node}, which does not answer; `kubectl describe node {node}` says since when", True)
 
 
-def _container(container: Thing) -> Wait | None:
+def _unpulled(container: Thing, pinned: Mapping[str, str], run: str, role: str) -> Wait | None:
+    """Why a container has no image."""
+    why, message = _waiting(container)
+    if why not in _NO_IMAGE:
+        return None
+    image = str(container.get("image", ""))
+    hint = "push it where the nodes pull from, or load it into them: `platform image --help`"
+    if name := pinned.get(image):
+        cure = (
+            f"or to set image.controller to another tag, and then `platform pause {run}` and `platform resume {run}`"
+            if role == names.CONTROLLER
+            else "or `platform submit` the job again under another name, which takes the tag's present image"
+        )
+        who = "ask the administrator to push that digest again," if role == names.CONTROLLER else "push that digest again,"
+        hint = f"the run is pinned to this digest of {name}, which its first pods ran: {who} {cure}"
+    return Wait(f"{_joined(f'cannot get its image {image} ({why})', _cause(message, image))}; {hint}", True)
+
+
+def _waiting(container: Thing) -> tuple[str, str]:
+    """Why a container waits, as its node says: in one word, and a message in one line."""
     waiting = (container.get("state") or {}).get("waiting") or {}
+    return str(waiting.get("reason", "")), " ".join(str(waiting.get("message", "")).split())
+
+
+def _container(container: Thing) -> Wait | None:
     ended = (container.get("state") or {}).get("terminated") or {}
-    why = str(waiting.get("reason", ""))
-    message = " ".join(str(waiting.get("message", "")).split())
-    if why in _NO_IMAGE:
-        image = str(container.get("image", ""))
-        hint = "push it where the nodes pull from, or load it into them: `platform image --help`"
-        return Wait(f"{_joined(f'cannot get its image {image} ({why})', _cause(message, image))}; {hint}", True)
+    why, message = _waiting(container)
     if why in _NO_CONTAINER:
         return Wait(_joined(f"cannot be started ({why})", message), True)
     if why == "CrashLoopBackOff":

@@ -179,6 +179,7 @@ class Gateway:
         elif target == RunState.PAUSED.value and state in _UNENDED:
             reason = f"paused by the user; `platform resume {run}` continues it"
             status = {**status, **_IDLE, "state": RunState.PAUSED.value, "reason": reason}
+        status = {**status, "images": self._runs.images(run)}
         return _json({"status": status, "alive": alive, "desired": desired})
 
     def _log(self, run: str, options: Mapping[str, str]) -> Answer:

@@ -36,6 +36,7 @@ State = Literal["Pending", "Running", "Paused", "Succeeded", "Failed", "Cancelle
 ACCEPTED = "Accepted"  # the Run can be read, and all of its code is there and is what the Run says
 READY = "Ready"  # a controller works on it, with all of its pods
 ENDED = "Ended"  # it has ended for good: its reason is the state
+PINNED = "Pinned"  # the digests of all of its images are known, and pods that are made later get these
 CODE_MISSING = "CodeMissing"  # a reason why it is not accepted; it is as soon as its code is there
 # Of a run's RayCluster: the `resumes` of the Run that it was made for.
 RESUMES = f"{cluster.GROUP}/resumes"
@@ -50,6 +51,11 @@ _TIME: dict[str, Any] = {"format": "date-time"}
 
 class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class _Reported(BaseModel):
+    # A newer operator may have written fields that this one, after a rollback, or this laptop does not know.
+    model_config = ConfigDict(frozen=True, extra="ignore")
 
 
 class Code(_Part):
@@ -109,10 +115,10 @@ class Asked(_Part):
         return STATES[self.state]
 
 
-class Condition(_Part):
+class Condition(_Reported):
     """One condition, as Kubernetes has them."""
 
-    type: str = Field(description="Accepted, Ready or Ended.")
+    type: str = Field(description="Accepted, Ended, Pinned or Ready.")
     status: Literal["True", "False", "Unknown"] = Field(description="Whether it holds.")
     reason: str = Field(description="Why, as one word.")
     message: str = Field(description="Why, for people, and what to type next.")
@@ -120,7 +126,14 @@ class Condition(_Part):
     observedGeneration: int = Field(description="The generation of the Run that it is about.")
 
 
-class Status(_Part):
+class Image(_Reported):
+    """An image of a run's pods, and a digest that they run of it."""
+
+    image: str = Field(description="As the job, or the chart's values, name it.")
+    digest: str = Field(description="In its repository: sha256:…")
+
+
+class Status(_Reported):
     """A Run's status, which the reconciler alone writes.
 
     Attributes:
@@ -134,7 +147,8 @@ class Status(_Part):
         started: when it was started last: its first start, or that of its last resume.
         resumes: of the spec, when it was started last.
         observedGeneration: of the spec that was seen.
-        conditions: `Accepted`, `Ready` and `Ended`.
+        images: of its last start, with the digests that its pods run; see `reconciler.pinning`.
+        conditions: `Accepted`, `Ended`, `Pinned` and `Ready`.
     """
 
     state: State = Field(default="Pending", description="What it is.")
@@ -147,7 +161,12 @@ class Status(_Part):
     started: str | None = Field(default=None, description="When it was started or resumed last.", json_schema_extra=_TIME)
     resumes: int = Field(default=0, description="The spec's when it was started last.")
     observedGeneration: int = Field(default=0, description="The newest generation of the spec that was seen.")
-    conditions: tuple[Condition, ...] = Field(default=(), description="Accepted, Ready and Ended.")
+    images: tuple[Image, ...] = Field(
+        default=(),
+        description="The digests of the images that its pods run, of which pods that are made later are made too. An image "
+        "is missing until a pod has pulled it, and where nodes have it without a registry.",
+    )
+    conditions: tuple[Condition, ...] = Field(default=(), description="Accepted, Ended, Pinned and Ready.")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,6 +13,8 @@ from typing import Any
 
 from trialplane.client import metadata
 from trialplane.plan import raycluster
+from trialplane.plan.run import Image
+from trialplane.reconciler import pinning
 from trialplane.reconciler.view import View
 from trialplane.wire import cluster as names
 from trialplane.wire.records import Change
@@ -71,6 +73,20 @@ class Resize:
 
 
 @dataclasses.dataclass(frozen=True)
+class Pin:
+    """Patches the RayCluster's templates, so that later pods are made of the digests that the first ones run."""
+
+    patch: tuple[Mapping[str, Any], ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Keep:
+    """Writes into the ledger which digests its images have, for when its Run is gone."""
+
+    images: tuple[Image, ...]
+
+
+@dataclasses.dataclass(frozen=True)
 class Remove:
     """Removes the RayCluster, with its pods, and the ConfigMap with the spec."""
 
@@ -82,7 +98,7 @@ class Note:
     change: Change
 
 
-Action = Record | Desire | Adopt | Describe | Admit | Enclose | Revoke | Start | Resize | Remove | Note
+Action = Record | Desire | Adopt | Describe | Admit | Enclose | Revoke | Start | Resize | Pin | Keep | Remove | Note
 
 
 def is_due(view: View) -> bool:
@@ -99,6 +115,8 @@ def decide(view: View) -> tuple[Action, ...]:
     made = _decide(view) if view.is_enclosed else (Enclose(), *_decide(view))
     if not view.is_deleted and view.change is not None:
         made = (Note(view.change), *made)  # first: what follows from the change may be refused
+    if view.is_recorded and view.unkept:
+        made = (*made, Keep(view.unkept))
     works = view.is_active or any(isinstance(action, Start) for action in made)
     if view.recorded is not None and view.recorded.token is not None and not works:
         return (*made, Revoke())
@@ -129,7 +147,7 @@ def _decide(view: View) -> tuple[Action, ...]:
         return _clear(view)
     if view.overdue or view.is_failing:
         return _fail(view)
-    return _follow(view) if view.alive else _mend(view)
+    return (*(_follow(view) if view.alive else _mend(view)), *_pin(view))
 
 
 def _stop(view: View) -> tuple[Action, ...]:
@@ -175,6 +193,18 @@ def _follow(view: View) -> tuple[Action, ...]:
         return (Desire({"parallel": view.asked.parallel}),)
     patch = _resized(view)
     return (Resize(tuple(patch)),) if patch else ()
+
+
+def _pin(view: View) -> tuple[Action, ...]:
+    """Has later pods of this start made of the digests in the status; living ones KubeRay leaves as they are.
+
+    Of the status alone, where the names stay that the templates then lack. Not in a queue: several versions of Kueue compare
+    all fields of the containers with what was admitted, and would end the run; its templates wait for its next start.
+    """
+    if view.mine is None or not view.is_known_start or view.is_queued or view.unpinnable:
+        return ()
+    patch = pinning.patch(view.mine, view.status.images)
+    return (Pin(tuple(patch)),) if patch else ()
 
 
 def _resized(view: View) -> list[dict[str, Any]]:

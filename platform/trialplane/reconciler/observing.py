@@ -17,7 +17,7 @@ from trialplane.plan import pack as packing
 from trialplane.plan import run as runs
 from trialplane.plan.pack import Pack
 from trialplane.plan.site import Site
-from trialplane.reconciler import decisions
+from trialplane.reconciler import decisions, pinning
 from trialplane.reconciler.view import Problem, View
 from trialplane.wire import cluster as names
 from trialplane.wire import ledger
@@ -71,7 +71,11 @@ class Observer:
             return seen
         found, policies = self._pods(name), network.policies(ray_cluster, site)
         seen = dataclasses.replace(seen, network=network.digest(policies))
-        seen = dataclasses.replace(seen, controller_runs=any(_runs(pod, names.CONTROLLER) for pod in found))
+        seen = dataclasses.replace(
+            seen,
+            controller_runs=any(_runs(pod, names.CONTROLLER) for pod in found),
+            pulled=pinning.pulled(ray_cluster, found, seen.known_images),
+        )
         if seen.read.job is None or seen.is_over:
             return seen
         if not seen.alive:
@@ -85,7 +89,7 @@ class Observer:
         first = tuple(one["name"] for one in staying if one["labels"].get(names.GROUP_LABEL) == role)
         known = seen.recorded.status if seen.recorded is not None else None
         complete = seen.alive and known is not None and known.slots_ready >= known.slots
-        return dataclasses.replace(seen, pods=first, why="" if complete else self._why(ray_cluster, found))
+        return dataclasses.replace(seen, pods=first, why="" if complete else self._why(seen, ray_cluster, found))
 
     def _taken(self, run: str) -> str:
         """Says which object of somebody else has the name of one that is to be made for a run; "" if none has."""
@@ -116,11 +120,12 @@ class Observer:
         found = self._cluster.list(kinds.POD, selector=f"{names.RUN}={run}")
         return sorted(found, key=metadata.created, reverse=True)
 
-    def _why(self, ray_cluster: Mapping[str, Any], found: list[dict[str, Any]]) -> str:
+    def _why(self, view: View, ray_cluster: Mapping[str, Any], found: list[dict[str, Any]]) -> str:
         """Why not all pods run."""
         events = self._cluster.list(kinds.EVENT, limit=_EVENTS)
         workload = self._workload(ray_cluster) if (ray_cluster.get("spec") or {}).get("suspend") else None
-        return waiting.reason(ray_cluster, found, events, workload, self._clock())
+        pinned = {image: name for image, name in pinning.names(view.images).items() if image != name}
+        return waiting.reason(ray_cluster, found, events, workload, self._clock(), pinned)
 
     def _workload(self, ray_cluster: Mapping[str, Any]) -> dict[str, Any] | None:
         """Kueue's workload for a RayCluster."""

@@ -38,6 +38,7 @@ LEDGER_SUBMISSION = "submission"
 LEDGER_CODE = "code"  # the packed folder, base64
 LEDGER_STATUS = "status"  # the last RunStatus
 LEDGER_DESIRED = "desired"  # a `Desired`; written by the operator, read by the controller
+LEDGER_IMAGES = "images"  # by name, the digests that its pods have run; written by the operator
 # In the facts of a submission on a cluster: seconds since the epoch when its last start was recorded, before anything was
 # made for that. A status is of this start if it was written after that.
 UID = "uid"  # of the Run that a record is of, for another Run may get its name

@@ -290,7 +290,8 @@ class RunStatus:
     `slots_per_trial` is how many slots run one trial together; `parallel` is how many trials run at a time, and of a
     collection, whose trials are its iterations, how many workers; `progress` is what only runs of its kind have; `worked`
     is for how many seconds all controllers of the run together have had slots, which `budget.time` bounds; `owner` is who
-    may change it, on a cluster, as the API server knows its users, while its Run is there.
+    may change it, on a cluster, as the API server knows its users, while its Run is there; `images` are those of its pods on
+    a cluster, by name, with all digests that they have run.
     """
 
     run: str
@@ -322,6 +323,7 @@ class RunStatus:
     progress: RunProgress = dataclasses.field(default_factory=StudyProgress)
     worked: float = 0.0
     owner: str = ""
+    images: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
 
     @property
     def kind(self) -> str:

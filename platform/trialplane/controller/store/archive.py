@@ -14,7 +14,7 @@ import hmac
 import json
 import secrets
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -67,6 +67,7 @@ class Recorded:
         alive: whether a controller works on it.
         token: the hash of the token that opens it at the gateway; None when there is none.
         change: the last one of what it is to be; None if none was recorded.
+        images: by name, the digests that its pods have run.
     """
 
     job: Job
@@ -76,6 +77,7 @@ class Recorded:
     alive: bool
     token: str | None = None
     change: Change | None = None
+    images: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
 
 
 class Archive:
@@ -130,10 +132,11 @@ class Archive:
                 )
                 token = connection.execute(sa.select(runs.c.token).where(mine)).scalar()
                 last = _changes(connection, mine, changes.c.id.desc(), limit=1)
+                images = _images(connection, mine)
             job = jobs.read(described)
             known = records.from_dict(RunStatus, status) if status else planning.pending(run, job, 0.0)
             asked = records.from_dict(Desired, desired)
-            found = Recorded(job, submission, known, asked, alive, token, last[0] if last else None)
+            found = Recorded(job, submission, known, asked, alive, token, last[0] if last else None, images)
             for record in (found.status, found.desired):
                 if wrong := records.misfit(record):
                     raise ValueError(f"{type(record).__name__}.{wrong} is {getattr(record, wrong)!r:.60}")
@@ -257,6 +260,31 @@ class Archive:
             owner = connection.execute(sa.select(runs.c.id).where(mine)).scalar_one()
             row = {"run_id": owner, "uid": change.uid, "generation": change.generation, "change": records.to_json(change)}
             connection.execute(postgresql.insert(changes).values(row).on_conflict_do_nothing())
+
+    def keep_images(self, run: str, images: Iterable[tuple[str, str]]) -> None:
+        """Adds digests to those that a run's pods have run, each once.
+
+        Args:
+            run: its name.
+            images: names, each with a digest.
+
+        Raises:
+            RunNotFound: there is no such run.
+        """
+        with self._connected(run) as (connection, mine):
+            known = _images(connection, mine)
+            for image, digest in images:
+                known[image] = tuple(dict.fromkeys((*known.get(image, ()), digest)))
+            tables.describe(connection, mine, {labels.LEDGER_IMAGES: known})
+
+    def images(self, run: str) -> dict[str, tuple[str, ...]]:
+        """By name, the digests that a run's pods have run.
+
+        Raises:
+            RunNotFound: there is no such run.
+        """
+        with self._connected(run) as (connection, mine):
+            return _images(connection, mine)
 
     def changes(self, run: str) -> list[Change]:
         """The changes of what a run was to be, in their order.
@@ -410,6 +438,13 @@ def _changes(
         return []
     query = sa.select(changes.c.change).join(runs).where(mine).order_by(order).limit(limit)
     return [records.from_json(Change, text) for (text,) in connection.execute(query)]
+
+
+def _images(connection: sa.Connection, mine: sa.ColumnElement[bool]) -> dict[str, tuple[str, ...]]:
+    """The digests of the run that `mine` chooses."""
+    return {
+        image: tuple(digests) for image, digests in (tables.document(connection, mine, labels.LEDGER_IMAGES) or {}).items()
+    }
 
 
 def same(known: str | None, digest: str) -> bool:

@@ -47,6 +47,7 @@ runs = sa.Table(
     sa.Column(labels.LEDGER_STATUS, sa.Text),
     sa.Column(labels.LEDGER_DESIRED, sa.Text),
     sa.Column("optuna", sa.Text, nullable=False),  # what samplers store beside the trials
+    sa.Column(labels.LEDGER_IMAGES, sa.Text),
     sa.Column("forgotten", sa.Text),  # a mark, once its user has deleted it: its files go, and then its row
     sa.Column("token", sa.Text),  # SHA-256 of the token that opens the run at the gateway; none while it does not run
     sa.Column("mlflow_token", sa.Text),  # SHA-256 of the one that is derived from it, and opens MLflow's door for the run
