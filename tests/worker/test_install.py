@@ -12,7 +12,7 @@ import sys
 import tarfile
 import threading
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 
@@ -57,20 +57,21 @@ class Index:
         self._server.shutdown()
         self._server.server_close()
 
-    def add(self, name: str, version: str, *needs: str, size: int = 0) -> None:
+    def add(self, name: str, version: str, *needs: str, size: int = 0, files: Sequence[str] = ()) -> None:
         folder = self._root / "simple" / name
         folder.mkdir(parents=True, exist_ok=True)
         info = f"{name}-{version}.dist-info"
-        files = {
+        held = {
             f"{name}/__init__.py": f"VERSION = {version!r}\n",
             f"{name}/data.bin": "x" * size,
+            **dict.fromkeys(files, ""),
             f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
             + "".join(f"Requires-Dist: {one}\n" for one in needs),
             f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
         }
-        files[f"{info}/RECORD"] = "".join(f"{one},,\n" for one in [*files, f"{info}/RECORD"])
+        held[f"{info}/RECORD"] = "".join(f"{one},,\n" for one in [*held, f"{info}/RECORD"])
         with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
-            for file, text in files.items():
+            for file, text in held.items():
                 wheel.writestr(file, text)
         self._list(folder)
 
@@ -220,6 +221,22 @@ def test_a_line_that_is_no_name_with_versions_is_refused(pod: Pod, index: Index,
     assert pod.install(f"spam\n{line}\n") == 0
     assert "requirements.txt:2: " in pod.refusal and "`platform image build --job NAME`" in pod.refusal
     assert index.asked == []
+
+
+@pytest.mark.parametrize("file", ["ray/__init__.py", "trialplane/__init__.py", "typing.py", "sitecustomize.py"])
+def test_a_package_with_files_of_what_must_stay_is_refused_and_nothing_of_it_is_left(
+    pod: Pod, index: Index, file: str
+) -> None:
+    index.add("spam", "1.0", files=[file])
+    assert pod.install("spam\n") == 0
+    assert f"spam==1.0 brings {file}" in pod.refusal
+    assert pod.there == {".refused"}
+
+
+def test_what_packages_leave_beside_themselves_is_no_reason(pod: Pod, index: Index) -> None:
+    index.add("spam", "1.0", files=["tests/__init__.py", "google/spam.py"])
+    assert pod.install("spam\n") == 0
+    assert (pod.refusal, "spam" in pod.there) == ("", True)
 
 
 def test_a_version_that_the_index_lacks_is_named(pod: Pod, index: Index) -> None:

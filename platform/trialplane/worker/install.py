@@ -44,6 +44,7 @@ _NETWORK = re.compile(
     r"|error \((?:429|5\d\d)\b|status: (?:429|5\d\d)\b"
 )
 _ADDED = re.compile(r"^ \+ ([\w.-]+==\S+)$", re.MULTILINE)
+_COMMON = frozenset({"bin", "test", "tests", "docs", "examples"})  # what packages leave beside themselves by mistake
 _LAYER = "`platform image build --job NAME` builds an image that has them"
 _LONGEST = 390  # characters of a message that `platform status` shows whole
 _TERMINATION_LOG = Path("/dev/termination-log")  # the kubelet's
@@ -98,6 +99,9 @@ def install(code: Path, name: str, target: Path, limits: Limits) -> list[str]:
         missing = _ADDED.findall(told)
         if missing:
             uv.run("--no-deps", "--target", str(target), *missing)
+            if hidden := _hidden(target, pins):
+                what = "a module of Python, or of what Ray or trialplane stands on"
+                raise EntrypointError(f"one of {', '.join(missing)} brings {hidden}, which would hide {what}; do without it")
     finally:
         shutil.rmtree(uv.work, ignore_errors=True)
     return missing
@@ -148,6 +152,28 @@ def _conflicts(wanted: Sequence[Wanted], pins: dict[str, str]) -> Iterator[Issue
             why = f"{pins[name]} is in the image and stays, as Ray or trialplane stands on it"
             cure = "change the line, or `platform image build` an image of another version"
             yield Issue((str(one.requirement),), f"{why}; {cure}", one.source, one.line)
+
+
+def _hidden(target: Path, pins: dict[str, str]) -> str:
+    """The first file of the installed packages that would be imported in place of what must stay, or ""."""
+    stays = {str(file) for name in pins for file in metadata.files(name) or ()} | {"trialplane/__init__.py"}
+    for file in sorted(target.glob("**/*")):
+        place = file.relative_to(target)
+        top = place.parts[0]
+        if top in _COMMON or file.is_dir() or top.startswith(".") or top.endswith(".dist-info"):
+            continue
+        if str(place) in stays or top.partition(".")[0] in {*sys.stdlib_module_names, "sitecustomize", "usercustomize"}:
+            return str(place)
+    return ""
+
+
+def _emptied(folder: Path) -> None:
+    """Leaves nothing of an installation that failed: Ray starts with what is on its path."""
+    for one in folder.iterdir():
+        if one.is_dir() and not one.is_symlink():
+            shutil.rmtree(one, ignore_errors=True)
+        else:
+            one.unlink(missing_ok=True)
 
 
 class _Uv:
@@ -280,6 +306,7 @@ def main(said: Sequence[str], code_archive: Path, target: Path, log: Path = _TER
         return _failed(str(error), log, 1)
     except (InputError, OSError) as error:
         text = f"install: true cannot be done: {error}"
+        _emptied(target)
         cluster.refusal(target).write_text(text)
         return _failed(text, log, 0)
     finally:
