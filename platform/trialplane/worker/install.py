@@ -188,6 +188,7 @@ class _Uv:
         self._target = target
         self._limits = limits
         self._ends = time.monotonic() + limits.seconds
+        self._unreached = ""  # why the index was not reached the last time
         # On the volume of the packages: uv links from its cache, so nothing is there twice, and one bound holds for all.
         self.work = target / ".work"
 
@@ -197,17 +198,15 @@ class _Uv:
         while True:
             code, told = self._once(said)
             if code == 0:
+                self._unreached = ""
                 return told
             if not _NETWORK.search(told):
                 raise EntrypointError(_reason(told))
+            self._unreached = _reason(told)
             pause = _PAUSES[min(attempt, len(_PAUSES) - 1)]
             if time.monotonic() + pause >= self._ends:
-                seconds = f"{self._limits.seconds:g} s (studies.install.timeout)"
-                raise SlotError(
-                    f"the package index {self._limits.index} could not be reached within {seconds}: {_reason(told)}; is it "
-                    "up, and do studies.install.egress of the chart lead there?"
-                )
-            print(f"the package index does not answer, again in {pause:g} s: {_reason(told)}", flush=True)  # noqa: T201
+                raise self._late()
+            print(f"the package index does not answer, again in {pause:g} s: {self._unreached}", flush=True)  # noqa: T201
             time.sleep(pause)
             attempt += 1
 
@@ -253,10 +252,19 @@ class _Uv:
             if process.returncode is not None:
                 return
             if time.monotonic() > self._ends:
-                raise EntrypointError(
-                    f"the packages were not installed within the {self._limits.seconds:g} s that the chart allows "
-                    f"(studies.install.timeout); {_LAYER}"
-                )
+                raise self._late()
+
+    def _late(self) -> EntrypointError | SlotError:
+        """What the end of the time means: for another pod to try again if the network was to blame before."""
+        seconds = f"{self._limits.seconds:g} s"
+        if not self._unreached:
+            return EntrypointError(
+                f"the packages were not installed within {seconds}, as the chart wants (studies.install.timeout); {_LAYER}"
+            )
+        return SlotError(
+            f"the package index {self._limits.index} could not be reached within {seconds} (studies.install.timeout): "
+            f"{self._unreached}; is it up, and does studies.install.egress of the chart lead there?"
+        )
 
 
 def size_on_disk(folder: Path) -> int:
