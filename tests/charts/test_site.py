@@ -107,6 +107,17 @@ def test_defaults_of_runs_are_the_values(render: Render, sets: dict[str, dict[st
     assert (saved.claim, saved.secret, saved.grace) == ("", "checkpoints-s3", 300)
 
 
+def test_packages_are_installed_in_pods_of_the_teams_that_may(render: Render) -> None:
+    egress = [{"to": [{"ipBlock": {"cidr": "10.1.0.0/16"}}], "ports": [{"port": 443}]}]
+    install = {"index": "https://packages.example.org/simple", "maxSize": "4Gi", "timeout": "5m", "egress": egress}
+    teams = [{"namespace": "a"}, {"namespace": "b", "studies": {"install": {"enabled": True}}}]
+    closed, opened = _sites(render({"studies": {"install": install}, "teams": teams})).values()
+    assert (closed.install.enabled, opened.install.enabled) == (False, True)
+    assert (opened.install.index, opened.install.max_size, opened.install.timeout) == (install["index"], "4Gi", 300)
+    assert opened.install.egress == tuple(egress)
+    assert egress[0] not in opened.network.trial.egress, "it is for runs that ask"
+
+
 def test_each_team_has_its_own_folder_in_the_releases_object_store(render: Render) -> None:
     """As run names are unique within a team only. Those of the control namespace were there first, without one."""
     teams = ["control", "vision", "speech"]

@@ -123,3 +123,20 @@ def test_a_namespace_that_the_values_do_not_list_is_told_with_those_that_they_do
 def test_the_defaults_are_the_charts(workplace):
     chart = Offline.read(CHART, "")
     assert chart == Offline.read(workplace / "values.yaml", "") == Offline(False, Checkpoints())
+
+
+def test_packages_are_installed_where_the_values_of_the_team_allow_it(platform, workplace):
+    folder = workplace / "jobs" / "demo"
+    (folder / "requirements.txt").write_text("spam\n")
+    words = (*SUBMIT, "--set", "requirements=requirements.txt", "--set", "install=true", "-n", "vision")
+    result = platform(*words)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "studies.install.enabled=true" in result.stderr
+    allowed = "{enabled: true, index: 'https://packages.example.org/simple'}"
+    (workplace / "values.yaml").write_text(f"teams: [{{namespace: vision, studies: {{install: {allowed}}}}}]")
+    assert platform(*words).exit_code == 0
+    (folder / "requirements.txt").write_text("spam\n--find-links wheels\n./eggs.whl\n")
+    result = platform(*words)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "jobs/demo/requirements.txt:2: --find-links: options are not followed in a pod" in result.stderr
+    assert "jobs/demo/requirements.txt:3: a URL or a path: is not installed in a pod" in result.stderr

@@ -64,3 +64,20 @@ def test_requirements_that_do_not_travel_are_refused(platform: Platform, needing
         assert "requirements: more.txt does not travel with the job: .jobignore leaves it out" in result.stderr
     (needing / ".jobignore").write_text("")
     assert platform("validate", "demo").exit_code == 0
+
+
+def test_a_cluster_that_installs_nothing_refuses_a_job_that_asks_for_it(
+    platform: Platform, needing: Path, namespace: object
+) -> None:
+    (needing / "requirements.txt").write_text("spam\n")
+    words = ("submit", "hpo", "demo", "--dry-run", "--context", "lab", "--namespace", "team", "--set", "install=true")
+    result = platform(*words)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "the chart does not let trial pods install packages" in result.stderr
+    assert "studies.install.enabled=true" in result.stderr
+
+
+def test_on_this_machine_nothing_is_installed_whatever_the_job_asks(platform: Platform, needing: Path) -> None:
+    result = platform("submit", "hpo", "demo", "--local", "--set", "install=true")
+    assert result.exit_code == 2
+    assert "`pip install -r jobs/demo/requirements.txt`" in result.stderr

@@ -164,3 +164,13 @@ def test_files_of_the_data_volume_need_one(workplace):
     assert "the chart has no data volume; helm upgrade --set data.enabled=true" in issues[0].message
     assert preflight.data(job(), "datasets") == []
     assert preflight.data(job(cluster={"image": "lab/own:1"}), "") == []
+
+
+def test_packages_are_installed_only_where_the_chart_allows_it(workplace):
+    (workplace / "jobs" / "demo" / "requirements.txt").write_text("spam\n")
+    asks = load.load_job(workplace / "jobs" / "demo", overrides={"requirements": "requirements.txt", "install": True})
+    (issue,) = preflight.install(asks, is_allowed=False)
+    assert issue.place == ("install",)
+    assert "helm upgrade --set studies.install.enabled=true,studies.install.index=URL" in issue.message
+    assert preflight.install(asks, is_allowed=True) == []
+    assert preflight.install(asks.model_copy(update={"install": False}), is_allowed=False) == []

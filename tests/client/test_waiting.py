@@ -253,3 +253,24 @@ def test_kueue_that_gives_a_place_away(ray_cluster):
 def test_events_of_others_do_not_count(ray_cluster):
     other = event("FailedToCreateHeadPod", "exceeded quota: theirs", name="ab-head")
     assert waiting.reason(ray_cluster, [], [other], now=NOW) == "KubeRay is creating the controller's pod"
+
+
+def installing(state: dict[str, Any]) -> dict[str, Any]:
+    """A trial pod with the container that installs packages, in a state."""
+    found = pod("image", called="a-trials-1")
+    found["status"]["containerStatuses"][0]["state"] = {"waiting": {"reason": "PodInitializing"}}
+    found["status"]["initContainerStatuses"] = [{"name": names.INSTALL, "state": state}]
+    found["status"]["phase"] = "Pending" if "running" in state else "Failed"
+    return found
+
+
+def test_a_pod_that_installs_packages_says_so_and_where_the_log_is():
+    assert waiting.blocked(installing({"running": {}})) == waiting.Wait(
+        "installs packages: `kubectl logs a-trials-1 -c install`", False
+    )
+    said = "the package index https://packages.example.org/simple could not be reached within 600 s"
+    wait = waiting.blocked(installing({"terminated": {"exitCode": 1, "reason": "Error", "message": said}}))
+    assert wait is not None and wait.stuck
+    assert wait.text == (
+        f"could not install its packages and ended with exit code 1: {said}; `kubectl logs a-trials-1 -c install`"
+    )

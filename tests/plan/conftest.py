@@ -37,6 +37,14 @@ NETWORK: dict[str, Any] = {
 }
 
 
+INSTALL: dict[str, Any] = {
+    "enabled": True,
+    "index": "https://packages.example.org/simple",
+    "timeout": "5m",
+    "egress": [{"to": [{"ipBlock": {"cidr": "10.1.0.0/16"}}], "ports": [{"port": 8443}]}],
+}
+
+
 def a_site(**changes: Any) -> Site:
     return Site.model_validate({**_SITE, **changes})
 
@@ -107,6 +115,10 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
             "runs": {"claim": "platform-runs"},
             "checkpoints": {"claim": "platform-checkpoints", "grace": "120s"},
         },
+    ),
+    "install": (
+        {"requirements": "requirements.txt", "install": True, "resources": {"gpus": 1}},
+        {"network": NETWORK, "install": INSTALL, "env": {"HTTPS_PROXY": "http://proxy:3128"}},
     ),
     "data": (
         {"cluster": {"image": "team/criteria@sha256:" + "0" * 64, "gpu_resource": "nvidia.com/mig-1g.10gb"}},

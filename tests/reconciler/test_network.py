@@ -103,3 +103,18 @@ def test_a_policy_of_somebody_else_is_not_replaced(team: Team, name: str) -> Non
     team.cluster.remove("networkpolicies", name)
     team.settle()
     assert team.status()["state"] == RunState.RUNNING.value.capitalize()
+
+
+def test_a_run_that_installs_packages_reaches_the_index_until_the_values_forbid_it(team: Team) -> None:
+    index = {"to": [{"ipBlock": {"cidr": "10.1.0.0/16"}}], "ports": [{"port": 8443}]}
+    values = {"enabled": True, "index": "https://packages.example.org/simple", "egress": [index]}
+    for allowed in (True, False):
+        install = {**values, "enabled": allowed}
+        site = Site.model_validate({**SITE, "namespace": "team", "network": {"enabled": True}, "install": install})
+        team.reconciler = Reconciler(Cluster(), team.archive, site)  # type: ignore[arg-type]
+        if allowed:
+            team.apply(team.plan(requirements="requirements.txt", install=True))
+        team.settle()
+        assert (index in policies(team)["a-trials"]["spec"]["egress"]) is allowed
+        assert index not in policies(team)["a-head"]["spec"]["egress"]
+    assert team.made == 1

@@ -247,6 +247,10 @@ def _training(team: Team) -> None:
     spec["parallel"] = 2
 
 
+def _installing(team: Team) -> None:
+    team.cluster.objects["runs"]["a"]["spec"]["job"] |= {"requirements": "requirements.txt", "install": True}
+
+
 @pytest.mark.parametrize(
     ("spoil", "reason", "part"),
     [
@@ -254,6 +258,7 @@ def _training(team: Team) -> None:
         (lambda team: team.change(state="Sleeping"), "Invalid", "spec.state: "),
         (lambda team: team.change(code={"configMaps": ["b-code"], "sha256": "0" * 64}), "Invalid", "must be a-code"),
         (_training, "Invalid", "spec.parallel: "),
+        (_installing, "Invalid", "spec.job.install: the chart does not let trial pods install packages"),
         (lambda team: team.change(code={"configMaps": ["a-code"], "sha256": "0" * 64}), "CodeMismatch", "000000000000…"),
         (lambda team: _code(team, b"nothing packed"), "CodeMismatch", "damaged"),
         (lambda team: team.cluster.remove("configmaps", "a-code"), "CodeMissing", "a-code"),

@@ -209,3 +209,8 @@ def test_files_that_include_each_other_without_an_end_are_bounded(tmp_path: Path
         (tmp_path / f"{number}.txt").write_text(f"-r {number + 1}.txt\n")
     (issue,) = requirements.read(tmp_path, "0.txt").issues
     assert "beyond the 50 files" in issue.message
+
+
+def test_to_install_needs_requirements(folder) -> None:
+    ((field, _, _, message),) = found(folder, sets=["install=true"])
+    assert field == "install" and "add requirements: requirements.txt" in message

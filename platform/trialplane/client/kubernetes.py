@@ -94,7 +94,11 @@ class KubernetesTarget:
             queues=_names(read(kinds.LOCAL_QUEUE)) if queue else None,
         )
         issues, warnings = preflight.check(job, ray_cluster, seen)
-        issues += [*preflight.data(job, site.data.claim), *preflight.shards(job, bool(site.checkpoints.claim))]
+        issues += [
+            *preflight.install(job, site.install.enabled),
+            *preflight.data(job, site.data.claim),
+            *preflight.shards(job, bool(site.checkpoints.claim)),
+        ]
         return issues, [*warnings, *saving.warnings(job, site.checkpoints)]
 
     def missing_checkpoint(self, run: str, job: Job) -> str:

@@ -45,12 +45,21 @@ class _Checkpoints(_Claim):
     grace: values.Duration = 120.0
 
 
+class _Install(_Part):
+    enabled: bool = False
+
+
+class _Studies(_Part):
+    install: _Install = _Install()
+
+
 class _Team(_Part):
     """What is laid over the others for one team."""
 
     namespace: str
     data: _Claim = _Claim()
     checkpoints: _Checkpoints = _Checkpoints()
+    studies: _Studies = _Studies()
 
 
 class _Values(_Part):
@@ -58,14 +67,16 @@ class _Values(_Part):
 
     data: _Claim = _Claim()
     checkpoints: _Checkpoints = _Checkpoints()
+    studies: _Studies = _Studies()
     teams: list[_Team] = []
 
-    def of(self, namespace: str) -> tuple[_Claim, _Checkpoints]:
-        """What a namespace's team has of data and checkpoints."""
+    def of(self, namespace: str) -> tuple[_Claim, _Checkpoints, bool]:
+        """What a namespace's team has of data and checkpoints, and whether its pods may install packages."""
         for team in self.teams:
             if team.namespace == namespace:
-                return _over(self.data, team.data), _over(self.checkpoints, team.checkpoints)
-        return self.data, self.checkpoints
+                install = _over(self.studies.install, team.studies.install)
+                return _over(self.data, team.data), _over(self.checkpoints, team.checkpoints), install.enabled
+        return self.data, self.checkpoints, self.studies.install.enabled
 
 
 def _over(values: _P, more: _P) -> _P:
@@ -80,11 +91,13 @@ class Offline:
         has_data: whether it has a volume of data sets.
         checkpoints: where trials save themselves.
         namespace: where the objects are to be; "" leaves it to `kubectl`.
+        may_install: whether trial pods may install packages.
     """
 
     has_data: bool
     checkpoints: Checkpoints
     namespace: str = ""
+    may_install: bool = False
 
     @classmethod
     def read(cls, file: Path, namespace: str) -> Offline:
@@ -106,15 +119,17 @@ class Offline:
         if namespace and teams and namespace not in teams:
             text = f"no team has the namespace {namespace}; choose one with --namespace: {', '.join(teams)}"
             raise SpecError([Issue(("teams",), text, found.source, found.lines.get(("teams",), 0))])
-        data, saves = given.of(namespace)
+        data, saves, may_install = given.of(namespace)
         claim = saves.existingClaim or "checkpoints" if saves.enabled else ""
-        return cls(data.enabled, Checkpoints(claim=claim, url=saves.url, secret=saves.secret, grace=saves.grace), namespace)
+        there = Checkpoints(claim=claim, url=saves.url, secret=saves.secret, grace=saves.grace)
+        return cls(data.enabled, there, namespace, may_install)
 
     def check(self, job: Job | None) -> tuple[list[Issue], list[str]]:
         """As `Target.check`, as far as the values decide it; what is not checked is a warning."""
         if job is None:
             return [], []
         issues = [
+            *preflight.install(job, self.may_install),
             *preflight.data(job, "data" if self.has_data else ""),
             *preflight.shards(job, bool(self.checkpoints.claim)),
         ]

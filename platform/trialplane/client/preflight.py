@@ -85,6 +85,22 @@ def data(job: Job, claim: str) -> list[Issue]:
     ]
 
 
+def install(job: Job, is_allowed: bool) -> list[Issue]:
+    """Issues of a job that wants packages installed in its trial pods.
+
+    Args:
+        job: the resolved job.
+        is_allowed: whether the chart lets pods do so.
+    """
+    if is_allowed or not job.install:
+        return []
+    cures = (
+        "an administrator allows it with helm upgrade --set studies.install.enabled=true,studies.install.index=URL; without "
+        "that, `platform image build --job NAME` builds an image that has the packages, and install: false is the default"
+    )
+    return [Issue(("install",), f"the chart does not let trial pods install packages; {cures}")]
+
+
 def shards(job: Job, has_volume: bool) -> list[Issue]:
     """Issues of the output folder of a collection, as few folders outlive their pod.
 

@@ -29,7 +29,7 @@ from trialplane.errors import InputError, Issue, RunNotFound, SpecError
 from trialplane.plan import pack as packing
 from trialplane.plan import plan as planning
 from trialplane.plan.plan import Plan, Provenance
-from trialplane.spec import inputs, load, requirements
+from trialplane.spec import inputs, installable, load, requirements
 from trialplane.spec.jobs import Job
 from trialplane.spec.load import Flag
 from trialplane.wire import cluster
@@ -142,7 +142,10 @@ class Platform:
             found += inputs.check_inputs(resolved, folder, cluster.DATA if away else "", away=away)
             needed = requirements.of(resolved, folder, requirements.prefix(folder))
             found += packing.left_out(folder, (name for name, _ in needed.files))
-            notes += [str(one) for one in needed.unchecked]
+            if resolved.install and away:
+                found += installable.refused(needed)
+            else:
+                notes += [str(one) for one in needed.unchecked]
             if not away:  # the image of the trial pods is known to a trial pod only, whose slot looks before the first trial
                 found += requirements.unmet(needed)
         except SpecError as error:

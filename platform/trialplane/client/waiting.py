@@ -119,9 +119,14 @@ def blocked(pod: Thing, events: Iterable[Thing] = (), pinned: Mapping[str, str] 
         found = _unpulled(container, pinned, run, _role(pod)) or _container(container)
         if found is None:
             continue
+        if container.get("name") == names.INSTALL and _has_run(container):
+            name = pod["metadata"]["name"]
+            return Wait(f"could not install its packages and {found.text}; `kubectl logs {name} -c {names.INSTALL}`", True)
         if container.get("name") != names.CONTROLLER or not _has_run(container):
             return found
         return Wait(f"has a controller that {found.text}; `platform logs {run} --controller` shows its log", found.stuck)
+    if any(one.get("name") == names.INSTALL and "running" in (one.get("state") or {}) for one in containers):
+        return Wait(f"installs packages: `kubectl logs {pod['metadata']['name']} -c {names.INSTALL}`", False)
     if status.get("phase") == "Pending":
         return _starting(mine)
     return _cut_off(pod)

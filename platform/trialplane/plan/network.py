@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from trialplane.plan import installing
 from trialplane.plan.site import Rules, Site
 from trialplane.wire import cluster
 
@@ -30,7 +31,10 @@ def policies(ray_cluster: Mapping[str, Any], site: Site) -> list[dict[str, Any]]
     autoscales = bool(ray_cluster["spec"].get("enableInTreeAutoscaling"))
     of_head = [network.head, network.autoscaler] if autoscales else [network.head]
     made = zip(names(ray_cluster["metadata"]["name"]), (cluster.CONTROLLER, cluster.TRIAL), strict=True)
-    allowed = {cluster.CONTROLLER: of_head, cluster.TRIAL: [network.trial]}
+    of_trials = [network.trial]
+    if installing.installs(ray_cluster) and site.install.enabled:
+        of_trials.append(Rules(egress=site.install.egress))
+    allowed = {cluster.CONTROLLER: of_head, cluster.TRIAL: of_trials}
     return [_policy(ray_cluster["metadata"], name, role, allowed[role]) for name, role in made]
 
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from trialplane.plan import sizes, variables
+from trialplane.plan import installing, sizes, variables
 from trialplane.plan.plan import Plan
 from trialplane.plan.saving import Folders, Saving
 from trialplane.plan.site import Site
@@ -186,6 +186,8 @@ def trial(plan: Plan, site: Site, role: Role) -> dict[str, Any]:
     spec.update(_topology(plan, role))
     if saving is not None:
         saving.add_to(spec, container, Folders(plan.run, plan.job.resume, site.scratch))
+    if plan.job.install:
+        installing.add_to(spec, container, plan.job, site.install)
     return {"metadata": _metadata(plan, cluster.TRIAL), "spec": spec}
 
 

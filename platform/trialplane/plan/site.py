@@ -61,6 +61,24 @@ class Checkpoints(_Part):
     grace: values.Duration = 120.0
 
 
+class Install(_Part):
+    """What trial pods may install before their first trial, for jobs that ask for it.
+
+    Attributes:
+        enabled: whether any may.
+        index: URL of the one package index (PEP 503).
+        max_size: the most that an installation may take on the node's disk, its downloads among it.
+        timeout: seconds that it may take.
+        egress: rules that the network policies of such runs have beside the others, by which the index is reached.
+    """
+
+    enabled: bool = False
+    index: str = ""
+    max_size: values.Quantity = "2Gi"
+    timeout: values.Duration = 600.0
+    egress: tuple[dict[str, Any], ...] = ()
+
+
 class Controller(_Part):
     """Resources of the head pod."""
 
@@ -99,6 +117,7 @@ class Site(_Part):
         runs: for the runs' folders in head pods; without it they are lost with the pod.
         data: mounted read-only at `wire.cluster.DATA` in trial pods.
         checkpoints: where trials that save themselves do so, by a volume at `wire.cluster.CHECKPOINTS` or by a URL.
+        install: what trial pods may install.
         controller_account, trial_account: service accounts; neither token is mounted.
         controller: resources of a head pod.
         overcommit: by how much CPU limits exceed requests; 1 except on a laptop's cluster.
@@ -122,6 +141,7 @@ class Site(_Part):
     runs: Volume = Volume()
     data: Volume = Volume()
     checkpoints: Checkpoints = Checkpoints()
+    install: Install = Install()
     controller_account: str
     trial_account: str
     controller: Controller = Controller()

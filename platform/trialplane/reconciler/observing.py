@@ -139,7 +139,11 @@ class Observer:
     def _blocked(self, view: View, site: Site, code: Sequence[Mapping[str, Any] | None]) -> Problem | None:
         """What is wrong with a run that is to be started: its code, or that it does not fit the site."""
         asked, job = view.asked, view.job
-        issues = [*preflight.data(job, site.data.claim), *preflight.shards(job, bool(site.checkpoints.claim))]
+        issues = [
+            *preflight.install(job, site.install.enabled),
+            *preflight.data(job, site.data.claim),
+            *preflight.shards(job, bool(site.checkpoints.claim)),
+        ]
         if issues:
             return Problem("Invalid", str(SpecError([issue.below("spec", "job") for issue in issues])))
         maps, parts = asked.code.config_maps, runs.parts(code)

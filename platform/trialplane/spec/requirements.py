@@ -161,7 +161,7 @@ class _Reader:
         if text is None:
             return
         source = f"{self._prefix}{name}"
-        for number, line in _joined(text):
+        for number, line in joined(text):
             what = line.split(maxsplit=1)[0] if line else ""
             option, _, value = what.partition("=") if what.startswith("--") else (what[:2], "", what[2:])
             value = value or line[len(what) :].strip()
@@ -282,7 +282,7 @@ def _said(here: Issue, what: str, message: str) -> Issue:
     return dataclasses.replace(here, place=(errors.shortened(what, 100),), message=message)
 
 
-def _joined(text: str) -> Iterator[tuple[int, str]]:
+def joined(text: str) -> Iterator[tuple[int, str]]:
     """The logical lines of a requirements file with their numbers, without comments."""
     pending, begin = "", 0
     for number, line in enumerate(text.splitlines(), start=1):

@@ -52,6 +52,14 @@ def cores(value: Any) -> int | float | None:
     return int(amount) if amount == int(amount) else round(amount, 3)
 
 
+def _requirements(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    if value.startswith("/") or ".." in value.split("/") or not value.removeprefix("./"):
+        raise ValueError(f"{value!r} is no file of the job's folder; write requirements: requirements.txt")
+    return value.removeprefix("./")
+
+
 def _cores(value: Any) -> int | float:
     amount = cores(value)
     if amount is None:
@@ -152,6 +160,7 @@ Duration = Annotated[
         }
     ),
 ]
+RequirementsFile = Annotated[str, BeforeValidator(_requirements), WithJsonSchema({"type": "string", "pattern": "^[^/]"})]
 # Of CPU, as a number; whole ones are `int`.
 Cores = Annotated[
     int | float,

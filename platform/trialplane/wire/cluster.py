@@ -5,6 +5,8 @@ The chart's templates repeat some of them; `tests/charts` compares.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 GROUP = "trialplane.io"
 
 # Labels of every object of a run, and of the chart's pods.
@@ -48,6 +50,8 @@ CODE_KEY = "code.tar.gz"  # of the first ConfigMap; of further ones with .1, .2,
 TOKEN_MOUNT = "/etc/trialplane/token"  # the run's token, in the controller's pod alone
 TOKEN_KEY = "token"  # of its Secret
 DATA = "/data"  # the data volume, when there is one
+PACKAGES = "/packages"  # what a trial pod has installed before its first trial; on the path before the image's packages
+INSTALL = "install"  # the container that does so
 CHECKPOINTS = "/checkpoints"  # of trials that save themselves: the checkpoints volume, or one that goes with the pod
 
 TOKEN_HEADER = "X-Trialplane-Token"  # of requests to the gateway, a user's or a run's; the proxy drops `Authorization`
@@ -55,6 +59,11 @@ USER = "trialplane-user"  # the service account by whose tokens the gateway know
 VIEWER = "trialplane-viewer"  # the same for those who only read
 AUDIENCE = "trialplane"  # of these tokens, which open nothing else
 UNCHECKED = "unchecked"  # code of an answer of the gateway that could not find out who asks: try again
+
+
+def refusal(packages: Path) -> Path:
+    """The file in which the container `install` says why nothing it could try again would install the packages."""
+    return packages / ".refused"
 
 
 def group(role: str) -> str:

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 from trialplane import errors
 from trialplane.spec import requirements
 from trialplane.training import mlflow_runs, process
-from trialplane.wire import env, records
+from trialplane.wire import cluster, env, records
 from trialplane.worker import context
 
 ERROR = 2  # the exit code of argparse, click and their like for arguments that they do not take
@@ -45,6 +45,8 @@ def check_installed(config: records.SlotConfig) -> None:
     """
     if not (name := config.requirements):
         return
+    if config.ship and (refusal := cluster.refusal(Path(cluster.PACKAGES))).is_file():
+        raise errors.EntrypointError(refusal.read_text())  # what the pod's container `install` says
     found = requirements.read(Path(config.code), name, is_named=not name.endswith(".py"))
     cure = "`platform image build --job NAME` builds an image that has them" if config.ship else ""
     if issues := [*found.issues, *requirements.unmet(found, cure)]:

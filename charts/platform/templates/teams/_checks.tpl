@@ -57,6 +57,9 @@
 {{- $complaints = append $complaints (printf "%s.queue: the cluster does not know kueue.x-k8s.io: install Kueue first, or leave the queue out" $place) -}}
 {{- end -}}
 {{- $values := include "platform.teamValues" (list $ $team) | fromJson -}}
+{{- if and $values.studies.install.enabled (not $values.studies.install.index) -}}
+{{- $complaints = append $complaints (printf "studies.install.enabled is true for %s (%s): name the package index that its trial pods install from, and no other, in studies.install.index" $place $name) -}}
+{{- end -}}
 {{- if $team.checkpoints -}}
 {{- $complaints = concat $complaints (include "platform.checkpointsComplaints" (list (printf "%s." $place) $values.checkpoints) | fromJsonArray) -}}
 {{- end -}}

@@ -36,6 +36,12 @@
         "url" .Values.checkpoints.url
         "secret" .Values.checkpoints.secret
         "grace" .Values.checkpoints.grace)
+      "install" (dict
+        "enabled" .Values.studies.install.enabled
+        "index" .Values.studies.install.index
+        "max_size" .Values.studies.install.maxSize
+        "timeout" .Values.studies.install.timeout
+        "egress" .Values.studies.install.egress)
       "controller_account" (printf "%s-controller" $fullname)
       "trial_account" (printf "%s-trial" $fullname)
       "controller" .Values.studies.controller

@@ -117,17 +117,6 @@ Captured = Annotated[
 Objectives = Annotated[tuple[Objective, ...], Field(min_length=1)]
 
 
-def _requirements(value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
-    if value.startswith("/") or ".." in value.split("/") or not value.removeprefix("./"):
-        raise ValueError(f"{value!r} is no file of the job's folder; write requirements: requirements.txt")
-    return value.removeprefix("./")
-
-
-RequirementsFile = Annotated[str, BeforeValidator(_requirements), WithJsonSchema({"type": "string", "pattern": "^[^/]"})]
-
-
 class Base(models.Model):
     """The fields that all kinds have; `Study`, `Training` and `Collection` add theirs."""
 
@@ -155,10 +144,15 @@ class Base(models.Model):
     preload: tuple[str, ...] = Field(
         default=(), description="Modules to import once per slot, before trials are forked: torch, transformers."
     )
-    requirements: RequirementsFile | None = Field(
+    requirements: values.RequirementsFile | None = Field(
         default=None,
         description="File of the job's folder with the Python packages that it needs: requirements.txt, or a script with "
         "metadata (PEP 723). Compared with what is installed before the first trial; a script's own when left out.",
+    )
+    install: bool = Field(
+        default=False,
+        description="Whether trial pods install what their image lacks of the requirements, where the chart allows it "
+        "(studies.install). On a laptop nothing is installed.",
     )
     packages: tuple[str, ...] = Field(
         default=(),
@@ -273,6 +267,10 @@ class Base(models.Model):
             broken: the fields (`("trials",)`) and parameters (`("space", "lr")`) that have issues of their own, in whose
                 place stand-ins are; what depends on them is not judged.
         """
+        if self.install and not self.requires and ("requirements",) not in broken:
+            yield Issue(
+                ("install",), "says what to do with requirements, and there are none; add requirements: requirements.txt"
+            )
         yield from metric_names(("objectives",), [one.metric for one in self.objectives])
         yield from (Issue(("params", name), why) for name in self.params if (why := unkeepable(values.key(name))))
         yield from _twice((*self.params, *self.search.names))
