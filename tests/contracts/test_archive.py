@@ -46,8 +46,7 @@ def test_the_digests_of_a_runs_images_add_up(postgres: Postgres) -> None:
     wanted = {"a:1": ("sha256:1", "sha256:2"), "b:1": ("sha256:3",)}
     found = archive.recorded("toy")
     assert found is not None and found.images == archive.images("toy") == wanted
-    database = url.split("/")[3].split("?")[0]
-    postgres.execute("ALTER TABLE runs DROP COLUMN images", database)  # as a version before this one made them
+    postgres.execute("ALTER TABLE runs DROP COLUMN images", url)  # as a version before this one made them
     again = Archive(connections.share())
     assert again.images("toy") == {}
     connections.close()
