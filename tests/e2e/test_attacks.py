@@ -144,7 +144,8 @@ def test_a_runs_token_opens_its_own_ledger_alone(cluster: Cluster, two: tuple[st
     found = answers(cluster, thief, tries)
     assert found[0] == 400, "let in, and {} is no request"
     assert set(found[1:]) <= {401, 403}, found
-    assert cluster.status(victim)["state"] == "RUNNING"
+    status = cluster.status(victim)
+    assert status["state"] == "RUNNING", status
 
 
 def test_a_trials_token_opens_its_own_runs_records_in_mlflow_alone(cluster: Cluster, two: tuple[str, str]) -> None:
@@ -217,4 +218,5 @@ def test_a_user_has_his_own_runs_and_nothing_of_the_platform(
     tries = [(f"/runs/{victim}/status", short, "GET"), (f"/runs/{victim}/status", long, "GET"), ("/runs", "", "GET")]
     assert answers(cluster, thief, tries) == [200, 401, 403]
     assert answers(cluster, thief, [(f"/runs/{victim}", short, "DELETE")]) == [409], "a controller works on it"
-    assert cluster.status(victim)["state"] == "RUNNING"
+    status = cluster.status(victim)
+    assert status["state"] == "RUNNING", status
