@@ -116,3 +116,21 @@ def test_more_files_than_travel_are_told(tmp_path: Path, monkeypatch: pytest.Mon
     copied = script_folder.copy(project / "src" / "fit.py", tmp_path / "code")
     assert copied.left == (f"{project / 'conf'} has 3 YAML files, and the job gets 2 of them",)
     assert (tmp_path / "code" / copied.config).read_text() == FILES["conf/config.yaml"], "those near the top come first"
+
+
+def test_a_folder_that_the_script_names_comes_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No larger than a file may be, without links, which lead elsewhere, and without what is hidden."""
+    file = tmp_path / "mine" / "train.py"
+    (file.parent / "data" / "small" / ".cache").mkdir(parents=True)
+    (file.parent / "outputs").mkdir()
+    file.write_text("import argparse\nhome, out, here = './data/small', 'outputs', '.'\n")
+    for name in ("data/small/train.txt", "data/small/.cache/x", "outputs/model.pt", "not_named.txt"):
+        (file.parent / name).write_text("text" * (200 if name.startswith("outputs") else 1))
+    (tmp_path / "secret").write_text("x")
+    (file.parent / "data" / "small" / "link").symlink_to(tmp_path / "secret")
+    monkeypatch.setattr(script_folder, "_LARGEST", 100)
+    copied = script_folder.copy(file, tmp_path / "made")
+    there = sorted(str(one.relative_to(tmp_path / "made")) for one in (tmp_path / "made").rglob("*") if one.is_file())
+    assert there == ["data/small/train.txt", "train.py"]
+    (told,) = copied.left
+    assert told.startswith("outputs is too large to travel with the job: if the script reads it, give its whole path")

@@ -13,7 +13,7 @@ from trialplane.importing import script
 from trialplane.importing.script import Script
 from trialplane.spec import document, load
 
-_LARGEST = 256 << 10  # bytes of a file beside the script that is copied
+_LARGEST = 256 << 10  # bytes of a file beside the script that is copied, and of all files of a folder
 _MOST_FILES = 200
 
 
@@ -72,7 +72,8 @@ def copy(file: Path, code: Path) -> ScriptFolder:
         (code / place / name).write_text(text, encoding="utf-8")
     root = home.parents[above - 1] if above else home
     places = [(root, code)] * bool(above) + [(home, code / place) for home in homes]
-    left = _copy_named({text for read in done.values() for text in read.texts}, places, code)
+    named = {text for read in done.values() for text in read.texts if os.path.normpath(text) != str(beside)}
+    left = _copy_named(named, places, code)
     config = ""
     if read.config and (home / beside).is_dir():
         target, there = Path(os.path.normpath(place / beside)), Path(os.path.normpath(home / beside))
@@ -99,10 +100,10 @@ def source(file: Path) -> str:
 
 
 def _copy_named(texts: set[str], places: Sequence[tuple[Path, Path]], runs: Path) -> list[str]:
-    """Copies the files that strings of the script name.
+    """Copies the files and folders that strings of the script name.
 
     Args:
-        texts: that may name files.
+        texts: that may name files or folders.
         places: folders in which they may lie, each with its copy.
         runs: the folder in which the script will run, in which it finds each of them too.
 
@@ -114,26 +115,41 @@ def _copy_named(texts: set[str], places: Sequence[tuple[Path, Path]], runs: Path
     for named in sorted(texts):
         for home, target in places:
             here = home / named if _may_name_a_file(named) else home
-            if not here.is_file() or (target / named).exists():
+            if not (here.is_file() or (here != home and here.is_dir())) or (target / named).is_file():
                 continue
             if named == load.FILE:
                 left.append(f"{here} is not copied: the job's own file has that name")
             elif not any(here.resolve().is_relative_to(home) for home, _ in places):
                 left.append(f"{named} leads by a link to a place outside of the script's folder: {whole}")
-            elif here.stat().st_size > _LARGEST:
-                left.append(f"{named} is too large to travel with the job: {whole}")
             else:
-                for copy in [target / named] + [runs / named] * (not (runs / named).exists()):
-                    copy.parent.mkdir(parents=True, exist_ok=True)
-                    shutil.copy(here, copy)
+                files = [here] if here.is_file() else _files(here)
+                if len(files) > _MOST_FILES or sum(file.stat().st_size for file in files) > _LARGEST:
+                    large = "is too large to travel with the job"
+                    left.append(f"{named} {large}: {whole if here.is_file() else f'if the script reads it, {whole}'}")
+                    continue
+                for file in files:
+                    path = file.relative_to(home)
+                    for copy in [target / path] + [runs / path] * (not (runs / path).exists()):
+                        copy.parent.mkdir(parents=True, exist_ok=True)
+                        shutil.copy(file, copy)
     return list(dict.fromkeys(left))
 
 
+def _files(folder: Path) -> list[Path]:
+    """The files of a folder, one more than may be copied at most; no links, which lead elsewhere, and nothing hidden."""
+    found = []
+    for place, folders, files in os.walk(folder):
+        folders[:] = sorted(one for one in folders if not one.startswith((".", "__pycache__")))
+        found += [Path(place, one) for one in sorted(files) if not one.startswith(".") and not Path(place, one).is_symlink()]
+        if len(found) > _MOST_FILES:
+            break
+    return found[: _MOST_FILES + 1]
+
+
 def _may_name_a_file(text: str) -> bool:
-    """Whether a string of the script may name a file below a folder."""
-    return (
-        bool(text) and len(text) < 256 and not set("\0\n") & set(text) and not os.path.normpath(text).startswith(("/", ".."))
-    )
+    """Whether a string of the script may name a file or a folder below a folder, and not that folder itself."""
+    path = os.path.normpath(text) if text and len(text) < 256 and not set("\0\n") & set(text) else "."
+    return path != "." and not path.startswith(("/", ".."))
 
 
 def _own(homes: Sequence[Path], module: str) -> list[tuple[Path, Path]]:
