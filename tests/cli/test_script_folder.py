@@ -123,8 +123,8 @@ def test_a_folder_that_the_script_names_comes_with_it(tmp_path: Path, monkeypatc
     file = tmp_path / "mine" / "train.py"
     (file.parent / "data" / "small" / ".cache").mkdir(parents=True)
     (file.parent / "outputs").mkdir()
-    file.write_text("import argparse\nhome, out, here = './data/small', 'outputs', '.'\n")
-    for name in ("data/small/train.txt", "data/small/.cache/x", "outputs/model.pt", "not_named.txt"):
+    file.write_text("import argparse\nhome, out, here, root = './data/small', 'outputs', '.', '.root'\n")
+    for name in (".root", "data/small/train.txt", "data/small/.cache/x", "outputs/model.pt", "not_named.txt"):
         (file.parent / name).write_text("text" * (200 if name.startswith("outputs") else 1))
     (tmp_path / "secret").write_text("x")
     (file.parent / "data" / "small" / "link").symlink_to(tmp_path / "secret")
@@ -132,5 +132,6 @@ def test_a_folder_that_the_script_names_comes_with_it(tmp_path: Path, monkeypatc
     copied = script_folder.copy(file, tmp_path / "made")
     there = sorted(str(one.relative_to(tmp_path / "made")) for one in (tmp_path / "made").rglob("*") if one.is_file())
     assert there == ["data/small/train.txt", "train.py"]
-    (told,) = copied.left
+    hidden, told = copied.left
+    assert hidden == ".root is hidden: if the job needs it, copy it, and have it travel by `!.root` in .jobignore"
     assert told.startswith("outputs is too large to travel with the job: if the script reads it, give its whole path")

@@ -99,13 +99,25 @@ def test_ignored_as_git_ignores(tmp_path: Path) -> None:
         (folder / name).write_text("x")
     (folder / ".jobignore").write_text("data/\n*.txt\n/top.bin\n*.log\n!src/out.log\nout/\n!out/keep.txt\n")
     assert pack.pack(folder).files == ("job.yaml", "src/out.log", "src/top.bin", "train.py")
-    (folder / ".jobignore").write_text("!.env\n")
-    (folder / ".env").write_text("SECRET=1")
-    assert ".env" not in pack.pack(folder).files
     (folder / ".jobignore").write_text("a\n!\n/\n")
     with pytest.raises(InputError, match=r"\.jobignore:2: .*'!'") as caught:
         pack.pack(folder)
     assert "nothing was started" in str(caught.value)
+
+
+def test_a_hidden_file_travels_where_a_line_names_just_it(tmp_path: Path) -> None:
+    folder = fill(tmp_path / "one")
+    before = pack.pack(folder).files
+    for name in (".env", ".project-root", "conf/.env", ".streamlit/config.toml", ".streamlit/.env", ".streamlit/a.pyc"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("x")
+    for lines in ("!*", "!.*", "!**/.e*", "!conf/", "!conf", "!.streamlit/**"):
+        (folder / ".jobignore").write_text(lines)
+        assert pack.pack(folder).files == before, lines
+    (folder / ".jobignore").write_text("!.project-root\n!/.streamlit/\n")
+    assert set(pack.pack(folder).files) - set(before) == {".project-root", ".streamlit/config.toml"}
+    (folder / ".jobignore").write_text("!conf/.env\n")
+    assert set(pack.pack(folder).files) - set(before) == {"conf/.env"}
 
 
 def test_a_folder_above_one_mib_travels_in_parts(tmp_path: Path) -> None:

@@ -119,6 +119,10 @@ def _copy_named(texts: set[str], places: Sequence[tuple[Path, Path]], runs: Path
                 continue
             if named == load.FILE:
                 left.append(f"{here} is not copied: the job's own file has that name")
+            elif any(part.startswith(".") for part in Path(os.path.normpath(named)).parts):  # perhaps with passwords
+                left.append(
+                    f"{named} is hidden: if the job needs it, copy it, and have it travel by `!{named}` in .jobignore"
+                )
             elif not any(here.resolve().is_relative_to(home) for home, _ in places):
                 left.append(f"{named} leads by a link to a place outside of the script's folder: {whole}")
             else:

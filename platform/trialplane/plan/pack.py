@@ -52,7 +52,7 @@ class Pack:
 
 
 def pack(folder: Path, packages: Sequence[Path] = ()) -> Pack:
-    """Packs a folder, without hidden files, Python's caches and what `.jobignore` names.
+    """Packs a folder, without hidden files, Python's caches and what `.jobignore` names; its `!.name` has a hidden file packed.
 
     Args:
         folder: of the job.
@@ -200,10 +200,10 @@ def extract(archive: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> 
 
 
 def _ignored(folder: Path) -> Callable[[str], bool]:
-    """Whether a folder's `.jobignore` names a path in it; that of a folder ends in /."""
+    """Whether a path in a folder stays behind, by its name or by the folder's `.jobignore`; that of a folder ends in /."""
     file = folder / IGNORE_FILE
     if not os.path.lexists(file):
-        return lambda name: False
+        return _is_left_out
     if not file.is_file():  # reading a pipe may block forever
         raise InputError(f"{file} is no file; nothing was started")
     try:
@@ -222,7 +222,15 @@ def _ignored(folder: Path) -> Callable[[str], bool]:
             wrong.append(f"  {file}:{number}: {error}")
     if wrong:
         raise InputError("\n".join([f"{file} has lines that gitignore's syntax does not know; nothing was started", *wrong]))
-    return GitIgnoreSpec.from_lines(lines).match_file
+    ignored = GitIgnoreSpec.from_lines(lines)
+    # A hidden file travels if a line names just it, `!.project-root`: neither `!*` nor `!config/` takes a `.env` along.
+    named = {line[1:].strip().strip("/") for line in lines if line.startswith("!")}
+
+    def is_ignored(name: str) -> bool:
+        is_named = not named.isdisjoint({name.rstrip("/"), _last(name)})
+        return (_is_left_out(name) and not is_named) or ignored.match_file(name)
+
+    return is_ignored
 
 
 def _walk(folder: Path, is_ignored: Callable[[str], bool]) -> Iterator[tuple[str, Path]]:
@@ -236,7 +244,7 @@ def _walk(folder: Path, is_ignored: Callable[[str], bool]) -> Iterator[tuple[str
         here, above = todo.pop()
         for path in sorted(here.iterdir()):
             name = path.relative_to(folder).as_posix()
-            if _is_left_out(path.name) or is_ignored(name):
+            if is_ignored(name):
                 continue
             seen += 1
             if seen > MOST_ENTRIES:
@@ -261,8 +269,13 @@ def _walk(folder: Path, is_ignored: Callable[[str], bool]) -> Iterator[tuple[str
                 raise InputError(f"{path} is neither a file nor a folder; name it in {IGNORE_FILE}")
 
 
-def _is_left_out(word: str) -> bool:
+def _is_left_out(name: str) -> bool:
+    word = _last(name)
     return word.startswith(".") or word == "__pycache__" or word.endswith(".pyc")
+
+
+def _last(name: str) -> str:
+    return name.rstrip("/").rpartition("/")[2]
 
 
 def _too_large(folder: Path, size: str, sizes: dict[str, int]) -> str:
