@@ -52,7 +52,7 @@ class Pack:
 
 
 def pack(folder: Path, packages: Sequence[Path] = ()) -> Pack:
-    """Packs a folder, without hidden files, Python's caches and what `.jobignore` names; its `!.name` has a hidden file packed.
+    """Packs a folder, without Python's caches, hidden files that its `.jobignore` does not name, and what else that names.
 
     Args:
         folder: of the job.
