@@ -208,6 +208,32 @@ def test_sys_exit_with_an_error_is_one(run, code) -> None:
     assert outcome.message.startswith(f"SystemExit: {code} (test_outcomes.py:")
 
 
+def test_an_error_behind_sys_exit_is_told(run) -> None:
+    """Hydra ends with 1 on any exception."""
+
+    def exits_for(error: Exception, code: object):
+        def job(ctx) -> None:
+            ctx.report(1, score=0.5)
+            try:
+                raise error
+            except Exception:
+                sys.exit(code)
+
+        return job
+
+    outcome, _ = run(exits_for(ValueError("no such column"), 1))
+    assert outcome.message.startswith("ValueError: no such column (test_outcomes.py:")
+    assert "SystemExit: 1" in outcome.traceback
+    outcome, _ = run(exits_for(MemoryError(), 1))
+    assert outcome.failure is FailureClass.CRASHED
+    outcome, _ = run(exits_for(context.Pruned("bad"), 1))
+    assert outcome.state is TrialState.PRUNED
+    outcome, _ = run(exits_for(context.Finished("ended by stop"), 1))
+    assert (outcome.state, outcome.early, outcome.metrics) == (TrialState.COMPLETE, True, {"score": 0.5})
+    outcome, _ = run(exits_for(KeyError("x"), "no data"))
+    assert outcome.message.startswith("SystemExit: no data (test_outcomes.py:"), "its own words count"
+
+
 def test_texts_and_lists_stay_with_the_outcome(run) -> None:
     told = {"best": "adamw", "per_class": [0.5, 0.25], "matrix": {"yes": [3, 1], "note": None}, "none": None}
     outcome, packed = run(returns({"score": 0.5, **told, "logits": np.ones(2)}))

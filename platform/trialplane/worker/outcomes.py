@@ -198,6 +198,7 @@ def _json_size(value: Any, most: int) -> int | None:
 
 def raised(request: records.TrialRequest, error: BaseException, last: Mapping[str, float]) -> records.TrialOutcome:
     """The outcome for an exception of the job."""
+    ended, error = error, cause(error)
     if isinstance(error, context.Pruned) or _is_optuna_pruned(error):
         return records.TrialOutcome(number=request.number, state=TrialState.PRUNED, metrics=last, message=str(error))
     if isinstance(error, context.Stopped):
@@ -205,7 +206,7 @@ def raised(request: records.TrialRequest, error: BaseException, last: Mapping[st
             number=request.number, state=TrialState.FAILED, failure=FailureClass.LOST, metrics=last, message=str(error)
         )
     with contextlib.suppress(OSError, ValueError, AttributeError):  # the job may have closed or replaced its streams
-        traceback.print_exception(error)
+        traceback.print_exception(ended)
     torch = sys.modules.get("torch")
     failure = FailureClass.ERROR
     if torch is not None and isinstance(error, torch.OutOfMemoryError):
@@ -221,8 +222,15 @@ def raised(request: records.TrialRequest, error: BaseException, last: Mapping[st
         metrics=last,
         message=describe(error),
         place=place(error),
-        traceback="".join(traceback.format_exception(error))[-20_000:],
+        traceback="".join(traceback.format_exception(ended))[-20_000:],
     )
+
+
+def cause(error: BaseException) -> BaseException:
+    """What made a script call `sys.exit` with a number, as Hydra does with 1 for any exception; else the error itself."""
+    before = error.__context__
+    is_bare = isinstance(error, SystemExit) and isinstance(error.code, int) and error.code != 0
+    return before if is_bare and isinstance(before, Exception) and not error.__suppress_context__ else error
 
 
 def describe(error: BaseException) -> str:

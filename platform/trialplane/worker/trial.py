@@ -238,13 +238,14 @@ def run_job(
         try:
             with imports.watched() if was_forked else contextlib.nullcontext():
                 result = act(run, given)
-        except SystemExit as error:
-            if not ended_well(error):
+        except (SystemExit, context.Finished) as error:
+            cause = outcomes.cause(error)
+            if isinstance(cause, context.Finished):
+                early = str(cause)
+            elif not (isinstance(cause, SystemExit) and ended_well(cause)):
                 raise
-            result, ended = reporter.newest, "ended by sys.exit(0)"  # how a script without a return value ends
-        except context.Finished as finished:
-            result, early = reporter.newest, str(finished)
-            ended = f"was {early}"
+            ended = f"was {early}" if early else "ended by sys.exit(0)"  # how a script without a return value ends
+            result = reporter.newest
         if of_the_rank.get("rank", 0) > 0:  # what counts is rank 0's
             return records.TrialOutcome(number=request.number, state=TrialState.COMPLETE)
         runs_in = workdir if config.program is None else programs.folder(config.program, workdir)
