@@ -216,7 +216,7 @@ def test_an_error_behind_sys_exit_is_told(run) -> None:
             ctx.report(1, score=0.5)
             try:
                 raise error
-            except Exception:
+            except Exception:  # noqa: BLE001  as Hydra does
                 sys.exit(code)
 
         return job

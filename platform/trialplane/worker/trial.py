@@ -244,8 +244,10 @@ def run_job(
                 early = str(cause)
             elif not (isinstance(cause, SystemExit) and ended_well(cause)):
                 raise
-            ended = f"was {early}" if early else "ended by sys.exit(0)"  # how a script without a return value ends
-            result = reporter.newest
+            result, ended = (
+                reporter.newest,
+                f"was {early}" if early else "ended by sys.exit(0)",
+            )  # the way without a return value
         if of_the_rank.get("rank", 0) > 0:  # what counts is rank 0's
             return records.TrialOutcome(number=request.number, state=TrialState.COMPLETE)
         runs_in = workdir if config.program is None else programs.folder(config.program, workdir)
