@@ -239,15 +239,11 @@ def run_job(
             with imports.watched() if was_forked else contextlib.nullcontext():
                 result = act(run, given)
         except (SystemExit, context.Finished) as error:
-            cause = outcomes.cause(error)
-            if isinstance(cause, context.Finished):
+            if isinstance(cause := outcomes.cause(error), context.Finished):
                 early = str(cause)
-            elif not (isinstance(cause, SystemExit) and ended_well(cause)):
+            elif not ended_well(cause):
                 raise
-            result, ended = (
-                reporter.newest,
-                f"was {early}" if early else "ended by sys.exit(0)",
-            )  # the way without a return value
+            result, ended = reporter.newest, f"was {early}" if early else "ended by sys.exit(0)"
         if of_the_rank.get("rank", 0) > 0:  # what counts is rank 0's
             return records.TrialOutcome(number=request.number, state=TrialState.COMPLETE)
         runs_in = workdir if config.program is None else programs.folder(config.program, workdir)
@@ -316,9 +312,9 @@ class _LateImports:
         return f"a trial spends {total:.1f} s on imports; with `preload: [{names}]` in job.yaml they are done once per slot"
 
 
-def ended_well(error: SystemExit) -> bool:
-    """Whether it is `sys.exit(0)` or `sys.exit()`, which report success."""
-    return error.code in (None, 0)
+def ended_well(error: BaseException) -> bool:
+    """Whether it is `sys.exit(0)` or `sys.exit()`, by which a script without a return value reports success."""
+    return isinstance(error, SystemExit) and error.code in (None, 0)
 
 
 def has_ranks(config: records.SlotConfig) -> bool:
