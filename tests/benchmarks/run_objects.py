@@ -137,7 +137,7 @@ class Many:
 
         self._until(f"condition of {name}", has_one, poll=0.05)
         seconds = time.perf_counter() - began
-        self.place.output([str(PLATFORM), "cancel", name, "--now", *flags])
+        self.place.output([str(PLATFORM), "cancel", name, "--now", "--yes", *flags])
         return seconds
 
     def _make(self, folder: Path, ended: int, waiting: int) -> None:
