@@ -23,6 +23,7 @@ from trialplane.wire import cluster as names
 from trialplane.wire import ledger
 
 _EVENTS = 500  # the newest that the API server returns; enough for the pods of a wide run
+_EVENTS_AGE = 5.0  # seconds for which one list of them serves all runs: reading it costs as much as the rest of a look
 
 
 class Observer:
@@ -40,6 +41,7 @@ class Observer:
         self._archive = archive
         self._site = site
         self._clock = clock
+        self._events: tuple[float, list[dict[str, Any]]] = 0.0, []  # when they were listed
 
     def look(self, view: View) -> View:
         """Everything that the next decision needs; the Run itself as it was read."""
@@ -122,7 +124,10 @@ class Observer:
 
     def _why(self, view: View, ray_cluster: Mapping[str, Any], found: list[dict[str, Any]]) -> str:
         """Why not all pods run."""
-        events = self._cluster.list(kinds.EVENT, limit=_EVENTS)
+        listed, events = self._events
+        if not listed <= (now := self._clock()) < listed + _EVENTS_AGE:
+            events = self._cluster.list(kinds.EVENT, limit=_EVENTS)
+            self._events = now, events
         workload = self._workload(ray_cluster) if (ray_cluster.get("spec") or {}).get("suspend") else None
         pinned = {image: name for image, name in pinning.names(view.images).items() if image != name}
         return waiting.reason(ray_cluster, found, events, workload, self._clock(), pinned)

@@ -57,6 +57,7 @@ from trialplane.wire.records import Change
 
 REMOVING = 2.0  # seconds until a run whose files are being removed is looked at again
 LIVING = 10.0  # seconds until a run that works, or is to, is looked at again
+WAITING = 20.0  # seconds until one is looked at again that waits for room, and of which nothing has changed
 ARRIVING = 1.0  # seconds until a Run that was made before its code is looked at again
 _DELETED = "Deleted"  # what a Run that is gone asks for, in the record of its changes
 _ARRIVAL = 30.0  # seconds in which the code of a new Run is expected
@@ -305,7 +306,10 @@ class Reconciler:
         ended = next((one for one in status.conditions if one.type == runs.ENDED and one.status == "True"), None)
         if ended is None or view.ray_cluster is not None:
             resting = status.state == "Paused" or bool(view.read.issues)
-            return None if resting and view.ray_cluster is None else LIVING
+            if resting and view.ray_cluster is None:
+                return None
+            # What changes a pod or its RayCluster is seen at once; why there is none yet, only in events.
+            return WAITING if status.state == "Pending" and status == view.status else LIVING
         if not self._site.run_ttl:
             return None
         left = (metadata.moment(ended.lastTransitionTime) or 0.0) + self._site.run_ttl - self._clock()
