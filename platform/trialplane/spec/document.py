@@ -124,6 +124,8 @@ def parse(text: str, source: str) -> Document:
         where = f" (column {mark.column + 1})" if mark else ""
         problem = " ".join(part for part in (error.context, error.problem) if part)
         line = mark.line + 1 if mark else 0
+        if "nesting depth" in problem:  # a bound of libyaml's own, which reads ahead: PyYAML 6.0.4 has one of 1,000
+            raise _too_deep(source, line) from None
         raise SpecError([Issue(("file",), f"is not YAML: {problem}{where}", source, line)]) from None
     except yaml.YAMLError as error:
         raise SpecError([Issue(("file",), f"is not YAML: {error}", source)]) from None
@@ -132,6 +134,10 @@ def parse(text: str, source: str) -> Document:
     if builder.issues:
         raise SpecError(builder.issues)
     return Document(data, builder.lines, source)
+
+
+def _too_deep(source: str, line: int) -> SpecError:
+    return SpecError([Issue(("file",), f"is nested more than {MAX_DEPTH} levels deep", source, line)])
 
 
 def _bound(text: str, source: str) -> None:
@@ -146,7 +152,7 @@ def _bound(text: str, source: str) -> None:
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
         if depth > MAX_DEPTH:
-            raise SpecError([Issue(("file",), f"is nested more than {MAX_DEPTH} levels deep", source, line)])
+            raise _too_deep(source, line)
 
 
 def scalar(text: str, source: str) -> Any:
