@@ -244,7 +244,8 @@ def test_more_connections_than_there_are_threads_for_are_closed_and_the_others_s
         wait_until(lambda: here.server.connections.total == 2, "it counts no more")
         with here.connect() as next_one:
             assert said(next_one, ask).startswith(b"HTTP/1.1 200")
-    assert not here.server.connections.total
+        stack.close()
+        wait_until(lambda: not here.server.connections.total, "none is counted")
 
 
 def test_an_answer_that_is_taken_byte_by_byte_holds_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,12 +9,16 @@ from __future__ import annotations
 import datetime
 import json
 import math
+import socket
+import sys
 import uuid
 from collections.abc import Sequence
+from types import SimpleNamespace
 
 import optuna
 import pytest
 import sqlalchemy as sa
+from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState
 from tests.contracts.conftest import Backend, ask, complete, drive, failed, make_job, report
 
@@ -177,6 +181,23 @@ def test_a_study_that_is_not_written_whole_is_not_there(sqlite: Backend) -> None
     with pytest.raises(json.JSONDecodeError):
         export.write(order, [json.dumps({"attempts": found, "alive": False}), "{cut off"])
     assert optuna.get_all_study_names(storage=url) == []
+
+
+def test_the_dashboards_copy_is_whole_before_it_can_be_seen(sqlite: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    with sqlite.open(make_job(trials=2)) as ledger:
+        drive(ledger)
+        found = [records.to_dict(attempt) for attempt in ledger._storage.load()[0]]
+    served: list[list[int]] = []
+
+    def wsgi(storage: BaseStorage) -> object:
+        served.append([trial.number for trial in storage.get_all_trials(0)])
+        return lambda environ, start: []
+
+    monkeypatch.setitem(sys.modules, "optuna_dashboard", SimpleNamespace(wsgi=wsgi))
+    listener = socket.create_server(("127.0.0.1", 0)).detach()  # closed by `show`
+    order = Order("toy", ("maximize",), ("score",), {}, listener=listener)
+    export.show(order, [json.dumps({"attempts": found, "alive": False})])
+    assert served == [[0, 1]]
 
 
 def test_the_study_goes_on_in_optuna_itself(backend: Backend) -> None:

@@ -158,6 +158,8 @@ def write(order: Order, lines: Iterable[str]) -> None:
 def show(order: Order, lines: Iterable[str]) -> None:
     """Serves optuna-dashboard on a copy in memory, which each line brings up to date; ends with the lines.
 
+    It answers once the first line is in the copy: nobody sees a study without its trials.
+
     Raises:
         InputError: the copy was deleted in the dashboard.
     """
@@ -165,14 +167,20 @@ def show(order: Order, lines: Iterable[str]) -> None:
 
     storage = optuna.storages.InMemoryStorage()
     study = create(storage, order)
+    coming = iter(lines)
+    first = next(coming, None)
+    if first is None:  # the command has ended
+        return
+    add(storage, study, *_read(first), order.ranges)
     server = _Server(socket.socket(fileno=order.listener))
     server.set_app(optuna_dashboard.wsgi(storage))
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    for line in lines:
+    for line in coming:
         if not storage.get_all_studies():
             raise errors.InputError(f"the copy of {order.run} was deleted in the dashboard; the run itself is as it was")
         if line.strip():  # an empty one only tests whether this process still reads
             add(storage, study, *_read(line), order.ranges)
+    server.shutdown()  # its thread would wait on a closed socket
     server.server_close()
 
 
