@@ -21,7 +21,7 @@ from trialplane.plan import plan as planning
 from trialplane.spec import jobs
 from trialplane.spec.jobs import Job
 from trialplane.wire import cluster as names
-from trialplane.wire import progress, records
+from trialplane.wire import labels, progress, records
 from trialplane.wire.attempts import Attempt
 from trialplane.wire.records import Change, RunStatus, TrialRow
 from trialplane.wire.states import RunState
@@ -59,6 +59,11 @@ class Study:
     saved: bool | None = None  # whether there is a checkpoint; None for a gateway without the volume
     logs: dict[tuple[int | None, int | None], bytes] = dataclasses.field(default_factory=dict)
     worker_logs: dict[tuple[int, int], bytes] = dataclasses.field(default_factory=dict)  # by iteration and worker
+
+
+def _now(submission: dict[str, Any]) -> float:
+    """A controller's time, which is never before its start, of which the operator made a note."""
+    return max(time.time(), float(submission.get(labels.BEGUN, 0.0)))
 
 
 class NamespaceDouble:
@@ -186,7 +191,7 @@ class NamespaceDouble:
             objectives=tuple(objective.metric for objective in job.objectives),
             started=time.time(),
             ended=None,
-            updated=time.time(),
+            updated=_now(facts),
         )
         study.logs[None, None] = b"the controller is here\n"
         self._begun.add(ray_cluster["metadata"]["uid"])
@@ -204,7 +209,7 @@ class NamespaceDouble:
         study = self.studies[run]
         study.alive = False
         study.status = dataclasses.replace(
-            study.status, state=state, reason=reason, slots_ready=0, ended=time.time(), updated=time.time()
+            study.status, state=state, reason=reason, slots_ready=0, ended=time.time(), updated=_now(study.submission)
         )
 
     # The gateway

@@ -242,16 +242,6 @@ def test_a_run_is_not_over_before_the_operator_has_followed_a_change(target, nam
     assert handle.status().state is RunState.RUNNING
 
 
-def test_a_controller_that_has_written_no_status_yet_is_not_shown_with_one_of_an_earlier_start(target, namespace, planned):
-    """It holds the study first; the last controller may have been killed while its trials ran."""
-    handle = submitted(target, planned())
-    assert handle.status().state is RunState.RUNNING
-    study = namespace.studies["a"]
-    study.status = dataclasses.replace(study.status, running=1, updated=study.status.updated - 3600)
-    status = handle.status()
-    assert (status.state, status.running, handle.is_active()) == (RunState.PENDING, 0, True)
-
-
 def test_of_two_changes_from_one_state_the_second_is_refused(target, namespace, planned):
     submitted(target, planned())
     before = target.objects.run("a")

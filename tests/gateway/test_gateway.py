@@ -6,6 +6,7 @@ Not checked here: the laptop's side (tests/client), and the way through the API 
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 import time
@@ -16,7 +17,7 @@ from tests.contracts.conftest import Postgres, ask, complete, wait_until
 from tests.gateway.gateway_site import PLACE, STRANGER, VIEWER, Site, postgres, site
 
 from trialplane.controller.status import StatusBoard
-from trialplane.wire import records
+from trialplane.wire import labels, records
 from trialplane.wire.attempts import Attempt
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.records import Desired, RunStatus, TrialOutcome, TrialRow
@@ -117,6 +118,17 @@ def test_the_controllers_own_status_is_newer(postgres: Postgres, tmp_path: Path)
     finally:
         made.close()
         board.close()
+
+
+def test_a_controller_that_has_written_no_status_yet_is_not_shown_with_one_of_an_earlier_start(site: Site) -> None:
+    with site.ledger("toy") as ledger:
+        known = records.from_dict(RunStatus, site.get("/runs/toy/status")["status"])
+        ledger.describe({labels.LEDGER_SUBMISSION: {labels.BEGUN: known.updated + 1}})
+        answer = site.get("/runs/toy/status")
+        status = records.from_dict(RunStatus, answer["status"])
+        assert (answer["alive"], status.state, status.running, status.nodes) == (True, RunState.PENDING, 0, ())
+        ledger.describe({labels.LEDGER_STATUS: records.to_dict(dataclasses.replace(known, updated=known.updated + 1))})
+        assert site.get("/runs/toy/status")["status"]["running"] == known.running == 2
 
 
 EVERYTHING = [

@@ -6,6 +6,7 @@ Not here: a ledger in trouble (test_ledger), PostgreSQL (tests/contracts), a rea
 from __future__ import annotations
 
 import base64
+import dataclasses
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from trialplane.plan import run as runs
 from trialplane.plan.site import Site
 from trialplane.reconciler.reconciler import LIVING, Reconciler
 from trialplane.wire import cluster as names
+from trialplane.wire import labels
 from trialplane.wire.records import TrialRow
 from trialplane.wire.states import RunState, TrialState
 
@@ -161,6 +163,23 @@ def test_a_resume_starts_an_ended_run_again_with_its_changed_job(team: Team) -> 
     first = team.settle()
     assert first["state"] == "Succeeded"
     assert team.settle() == first, "it is not started a third time"
+
+
+def test_a_resumed_run_has_not_ended_while_its_controller_has_written_nothing_yet(team: Team) -> None:
+    """It holds the study first, and what the ledger has until its first status is the end of the former start."""
+    team.apply()
+    team.settle()
+    team.namespace.end("a", RunState.FAILED)
+    assert team.settle()["state"] == "Failed"
+    team.namespace.held = True
+    team.change(resumes=1)
+    team.settle()
+    study = team.namespace.studies["a"]
+    study.alive = True
+    assert study.status.state is RunState.FAILED
+    assert team.settle()["state"] == "Pending" and team.condition("Ended")[0] == "False"
+    study.status = dataclasses.replace(study.status, state=RunState.RUNNING, updated=study.submission[labels.BEGUN])
+    assert team.settle()["state"] == "Running"
 
 
 def test_a_job_that_changes_while_it_works_waits_for_a_resume(team: Team) -> None:

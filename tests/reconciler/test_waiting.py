@@ -24,7 +24,26 @@ def test_why_pods_wait_is_a_condition_and_the_reason(team: Team) -> None:
     status = team.settle()
     assert status["state"] == "Pending" and "Insufficient cpu" in status["reason"]
     assert team.condition("Ready")[:2] == ("False", "PodsWaiting")
-    assert team.reconciler.reconcile("a") == WAITING, "nothing has changed"
+    team.later = 60
+    assert team.reconciler.reconcile("a") == WAITING
+
+
+def test_a_refusal_is_told_at_once_while_a_ray_cluster_is_new(team: Team) -> None:
+    team.namespace.held = True
+    team.apply()
+    team.settle()
+    team.cluster.objects["pods"].clear()
+    assert "KubeRay is creating" in team.settle()["reason"]
+    made = team.cluster.objects["rayclusters"]["a"]["metadata"]
+    team.cluster.objects.setdefault("events", {})["a.1"] = {
+        "metadata": {"name": "a.1", "namespace": made["namespace"], "creationTimestamp": made["creationTimestamp"]},
+        "involvedObject": {"kind": "RayCluster", "name": "a"},
+        "reason": "FailedToCreateHeadPod",
+        "message": "pods are forbidden: exceeded quota",
+        "lastTimestamp": made["creationTimestamp"],
+    }
+    assert team.reconciler.reconcile("a") == LIVING
+    assert "exceeded quota" in team.settle()["reason"]
 
 
 def test_one_list_of_events_serves_all_runs_for_some_seconds(team: Team, monkeypatch: pytest.MonkeyPatch) -> None:

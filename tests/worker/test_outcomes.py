@@ -5,6 +5,7 @@ Not checked here: processes (test_slot.py).
 
 from __future__ import annotations
 
+import argparse
 import errno
 import json
 import math
@@ -232,6 +233,33 @@ def test_an_error_behind_sys_exit_is_told(run) -> None:
     assert (outcome.state, outcome.early, outcome.metrics) == (TrialState.COMPLETE, True, {"score": 0.5})
     outcome, _ = run(exits_for(KeyError("x"), "no data"))
     assert outcome.message.startswith("SystemExit: no data (test_outcomes.py:"), "its own words count"
+
+
+def test_an_error_that_was_handled_further_out_is_not_behind_sys_exit(run) -> None:
+    def main() -> None:
+        sys.exit(3)
+
+    def falls_back(ctx: Any) -> None:
+        try:
+            raise context.Pruned("bad")
+        except context.Pruned:
+            main()
+
+    outcome, _ = run(falls_back)
+    assert outcome.message.startswith("SystemExit: 3 (test_outcomes.py:")
+
+
+def test_what_argparse_refuses_has_the_place_of_the_script(run) -> None:
+    """So the first trials that all end there are alike, whatever the values are."""
+
+    def job(ctx: Any) -> None:
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--layers", type=int)
+        parser.parse_args(["--layers", "0.57"])
+
+    outcome, _ = run(job)
+    assert outcome.message.startswith("SystemExit: 2 (test_outcomes.py:")
+    assert outcome.place == f"test_outcomes.py:{job.__code__.co_firstlineno + 3}"
 
 
 def test_texts_and_lists_stay_with_the_outcome(run) -> None:

@@ -54,24 +54,17 @@ class View:
 
     @property
     def is_current(self) -> bool:
-        """Whether the ledger's status is newer than the Run's: its controller lives, or has just ended.
-
-        A controller that has just started holds the study a moment before it writes its first status; what the ledger has
-        until then is of an earlier start.
-        """
+        """Whether the ledger's status is newer than the Run's: its controller lives, or has just ended."""
         if self.status is None:
             return False
-        if self.run is None:
+        if self.alive or self.run is None:
             return True
-        is_of_this_start = self.status.updated >= (metadata.moment(self.run.status.started) or self.run.created)
-        if self.alive:
-            return is_of_this_start
         return (
             self.run.is_seen
             and self.run.is_started
             and self.run.state in _UNENDED
             and self.status.state not in _UNENDED
-            and is_of_this_start
+            and self.status.updated >= (metadata.moment(self.run.status.started) or self.run.created)
         )
 
     @property

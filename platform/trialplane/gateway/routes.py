@@ -165,12 +165,15 @@ class Gateway:
 
     def _status(self, run: str) -> Answer:
         """The status from an active controller, which is newer, or else the ledger's."""
-        known = self._runs.attribute(run, labels.LEDGER_STATUS)
+        recorded = self._runs.attribute(run, labels.LEDGER_STATUS)
         alive = self._runs.is_alive(run)
-        if alive:
-            # The service may be going away or have no process behind it: then the ledger's status serves.
-            known = self._controllers.status(run) or known
-        status = _there(known, run, "status")
+        # The service may be going away or have no process behind it: then the ledger's status serves.
+        own = self._controllers.status(run) if alive else None
+        status = _there(own or recorded, run, "status")
+        begun = (self._runs.attribute(run, labels.LEDGER_SUBMISSION) or {}).get(labels.BEGUN, 0.0)
+        if alive and own is None and status.get("updated", 0.0) < begun:
+            # It holds the study a moment before it writes its first status; this one is of an earlier start.
+            status = {**status, **_IDLE, "state": RunState.PENDING.value, "reason": "the controller is starting"}
         desired = self._runs.attribute(run, labels.LEDGER_DESIRED) or {}
         target, state = None if alive else desired.get("state"), status.get("state")
         # A run that was paused, never started or was killed with its pod has no controller that would record its end.

@@ -24,6 +24,7 @@ from trialplane.wire import ledger
 
 _EVENTS = 500  # the newest that the API server returns; enough for the pods of a wide run
 _EVENTS_AGE = 5.0  # seconds for which one list of them serves all runs: reading it costs as much as the rest of a look
+SETTLING = 30.0  # seconds of a RayCluster in which its pods are made, or refused, which only events say
 
 
 class Observer:
@@ -125,12 +126,13 @@ class Observer:
     def _why(self, view: View, ray_cluster: Mapping[str, Any], found: list[dict[str, Any]]) -> str:
         """Why not all pods run."""
         listed, events = self._events
-        if not listed <= (now := self._clock()) < listed + _EVENTS_AGE:
+        is_new = (now := self._clock()) < metadata.created(ray_cluster) + SETTLING
+        if is_new or not listed <= now < listed + _EVENTS_AGE:
             events = self._cluster.list(kinds.EVENT, limit=_EVENTS)
             self._events = now, events
         workload = self._workload(ray_cluster) if (ray_cluster.get("spec") or {}).get("suspend") else None
         pinned = {image: name for image, name in pinning.names(view.images).items() if image != name}
-        return waiting.reason(ray_cluster, found, events, workload, self._clock(), pinned)
+        return waiting.reason(ray_cluster, found, events, workload, now, pinned)
 
     def _workload(self, ray_cluster: Mapping[str, Any]) -> dict[str, Any] | None:
         """Kueue's workload for a RayCluster."""

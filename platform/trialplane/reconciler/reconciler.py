@@ -47,7 +47,7 @@ from trialplane.reconciler.decisions import (
     Revoke,
     Start,
 )
-from trialplane.reconciler.observing import Observer, is_of, owns
+from trialplane.reconciler.observing import SETTLING, Observer, is_of, owns
 from trialplane.reconciler.removal import Removal
 from trialplane.reconciler.view import WORKED, View
 from trialplane.wire import cluster as names
@@ -57,7 +57,7 @@ from trialplane.wire.records import Change
 
 REMOVING = 2.0  # seconds until a run whose files are being removed is looked at again
 LIVING = 10.0  # seconds until a run that works, or is to, is looked at again
-WAITING = 20.0  # seconds until one is looked at again that waits for room, and of which nothing has changed
+WAITING = 20.0  # seconds until one is looked at again whose pods have waited for some time
 ARRIVING = 1.0  # seconds until a Run that was made before its code is looked at again
 _DELETED = "Deleted"  # what a Run that is gone asks for, in the record of its changes
 _ARRIVAL = 30.0  # seconds in which the code of a new Run is expected
@@ -308,8 +308,7 @@ class Reconciler:
             resting = status.state == "Paused" or bool(view.read.issues)
             if resting and view.ray_cluster is None:
                 return None
-            # What changes a pod or its RayCluster is seen at once; why there is none yet, only in events.
-            return WAITING if status.state == "Pending" and status == view.status else LIVING
+            return WAITING if self._has_waited(view) else LIVING
         if not self._site.run_ttl:
             return None
         left = (metadata.moment(ended.lastTransitionTime) or 0.0) + self._site.run_ttl - self._clock()
@@ -319,6 +318,15 @@ class Reconciler:
         if self._cluster.delete(kinds.RUN, view.name, only=view.run):
             self._note_deletion(view.name, "its Run was removed by the operator, long after the end (operator.runTtl)")
         return None
+
+    def _has_waited(self, view: View) -> bool:
+        """Whether its pods have waited for some time.
+
+        A pod that changes is seen at once, but a refusal only in events, and that a controller works only in the ledger.
+        """
+        if view.mine is None or view.alive or view.controller_runs or not view.why:
+            return False
+        return self._clock() >= metadata.created(view.mine) + SETTLING
 
 
 def _plan(view: View) -> Plan:

@@ -143,7 +143,7 @@ def _conditions(view: View, state: State, reason: str, now: float) -> Iterator[C
     else:
         yield from (one for one in view.status.conditions if one.type == runs.PINNED)
     known = view.recorded.status if view.recorded is not None else None
-    works = view.alive and known is not None and known.slots_ready >= known.slots and not view.why
+    works = view.alive and view.is_current and known is not None and known.slots_ready >= known.slots and not view.why
     if works:
         yield _condition(view, runs.READY, "True", "Working", "", now)
     else:

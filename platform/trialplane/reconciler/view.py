@@ -247,10 +247,9 @@ class View:
 
     @property
     def is_current(self) -> bool:
-        """Whether the ledger's status is of the last start: its controller lives, or ended after that."""
-        if self.recorded is None:
-            return False
-        return self.recorded.alive or self.recorded.status.has_ended(self.begun)
+        """Whether the ledger's status is of the last start: its controller has written one since and lives, or has ended."""
+        known, since = self.recorded, self.begun
+        return known is not None and known.status.updated >= since and (known.alive or known.status.has_ended(since))
 
     @property
     def is_over(self) -> bool:

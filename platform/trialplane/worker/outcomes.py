@@ -227,10 +227,16 @@ def raised(request: records.TrialRequest, error: BaseException, last: Mapping[st
 
 
 def cause(error: BaseException) -> BaseException:
-    """What made a script call `sys.exit` with a number, as Hydra does with 1 for any exception; else the error itself."""
+    """The exception whose handler called `sys.exit` with a number, as Hydra's does with 1 for any; else the error itself.
+
+    What was handled further out is another matter: the fallback of a missing import may end by `sys.exit` much later.
+    """
     before = error.__context__
     is_bare = isinstance(error, SystemExit) and isinstance(error.code, int) and error.code != 0
-    return before if is_bare and isinstance(before, Exception) and not error.__suppress_context__ else error
+    if not (is_bare and isinstance(before, Exception) and not error.__suppress_context__):
+        return error
+    left, handled = list(traceback.walk_tb(error.__traceback__)), list(traceback.walk_tb(before.__traceback__))
+    return before if left and handled and left[-1][0] is handled[0][0] else error
 
 
 def describe(error: BaseException) -> str:
