@@ -128,6 +128,7 @@ def test_a_pinned_image_that_is_gone_is_told_with_what_to_type(ray_cluster):
     trial["status"]["containerStatuses"][0]["image"] = digest
     said = waiting.reason(ray_cluster, [head], [], now=NOW, pinned={digest: "x:1"})
     assert f"cannot get its image {digest} (ErrImagePull): not found; the run is pinned to this digest of x:1" in said
+    assert "which its first pods ran, maybe on another architecture: ask" in said
     assert "ask the administrator" in said and "image.controller" in said and "`platform resume a`" in said
     wait = waiting.blocked(trial, (), {digest: "x:1"})
     assert wait is not None and wait.stuck

@@ -152,6 +152,7 @@ def test_an_image_without_a_registry_is_no_error(team: Team) -> None:
     assert images(team)["trials", "ray-worker"] == TRIAL
     holds, reason, message = team.condition("Pinned")
     assert (holds, reason, TRIAL in message, CONTROLLER in message) == ("Unknown", "NoDigest", True, False)
+    assert "or by another name" in message
 
 
 def test_two_digests_of_one_image_are_a_condition_until_a_new_start(team: Team) -> None:
@@ -180,6 +181,39 @@ def test_two_digests_of_one_image_are_a_condition_until_a_new_start(team: Team) 
     assert images(team)["trials", "ray-worker"] == f"trialplane/trial@{C}"
 
 
+def test_an_image_that_was_pinned_goes_by_its_tag_again_once_it_has_a_second_digest(team: Team) -> None:
+    team.apply()
+    team.settle()
+    pull(team, {"trialplane/controller": A})
+    pull(team, {"trialplane/trial": B}, "a-trials-worker-0")
+    team.settle()
+    assert images(team) == PINNED
+    pull(team, {"trialplane/trial": C}, "a-trials-worker-1")  # made of the tag, before the templates were pinned
+    assert team.settle()["state"] == "Running"
+    assert images(team) == {**PINNED, ("trials", "ray-worker"): TRIAL}
+    assert team.condition("Pinned")[:2] == ("False", "SeveralDigests")
+    before = len(team.cluster.requests)
+    assert len(team.settle()["images"]) == 3
+    assert {verb for verb, _ in team.cluster.requests[before:]} == {"GET"}
+
+
+def test_a_run_that_is_made_again_takes_the_tag_of_an_image_of_which_the_ledger_has_two_digests(team: Team) -> None:
+    plan = team.plan()
+    team.apply(plan)
+    team.settle()
+    pull(team, BOTH)
+    team.settle()
+    team.archive.keep_images("a", [(TRIAL, C)])  # of another start
+    team.namespace.end("a", RunState.PAUSED)
+    team.cluster.remove("runs", "a")
+    team.reconciler.reconcile("a")
+    team.apply(plan)
+    team.change(resumes=1)
+    team.settle()
+    assert images(team) == {**PINNED, ("trials", "ray-worker"): TRIAL}
+    assert team.status()["images"] == RECORDED[:1]
+
+
 def test_templates_of_a_run_in_a_queue_wait_for_its_next_start(team: Team) -> None:
     team.apply(team.plan(cluster={"queue": "gpus"}))
     team.settle()
@@ -187,7 +221,7 @@ def test_templates_of_a_run_in_a_queue_wait_for_its_next_start(team: Team) -> No
     pull(team, BOTH)
     team.settle()
     assert images(team)["trials", "ray-worker"] == TRIAL
-    assert team.condition("Pinned")[:2] == ("True", "PinnedAtNextStart")
+    assert team.condition("Pinned")[:2] == ("False", "PinnedAtNextStart")
     resume(team)
     assert images(team) == PINNED
     assert team.condition("Pinned")[:2] == ("True", "Pinned")
@@ -304,6 +338,13 @@ def test_an_operator_that_reads_a_newer_status_goes_on_with_the_run(team: Team) 
         ("a/b:1", f"hub.example/a/b@{A}", A),
         ("b", f"hub.example/library/b@{A}", A),
         ("localhost/b", f"localhost/b@{A}", A),
+        ("docker.io/b:1", f"docker.io/library/b@{A}", A),
+        ("docker.io/a/b:1", f"docker.io/a/b@{A}", A),
+        ("index.docker.io/a/b:1", f"docker.io/a/b@{A}", A),
+        ("index.docker.io/b:1", f"docker.io/library/b@{A}", A),
+        ("docker.io/b:1", f"docker.io/library/c@{A}", ""),
+        ("docker.io/b:1", f"hub.example/library/b@{A}", ""),
+        ("hub.example/b:1", f"hub.example/library/b@{A}", ""),
         (f"a/b@{B}", f"hub.example/c/d@{A}", B),
         ("a/b:1", A, ""),
         ("a/b:1", f"docker://{A}", ""),

@@ -248,7 +248,8 @@ def _unpulled(container: Thing, pinned: Mapping[str, str], run: str, role: str) 
             else "or `platform submit` the job again under another name, which takes the tag's present image"
         )
         who = "ask the administrator to push that digest again," if role == names.CONTROLLER else "push that digest again,"
-        hint = f"the run is pinned to this digest of {name}, which its first pods ran: {who} {cure}"
+        first = "which its first pods ran, maybe on another architecture"
+        hint = f"the run is pinned to this digest of {name}, {first}: {who} {cure}"
     return Wait(f"{_joined(f'cannot get its image {image} ({why})', _cause(message, image))}; {hint}", True)
 
 

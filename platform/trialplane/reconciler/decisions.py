@@ -74,7 +74,7 @@ class Resize:
 
 @dataclasses.dataclass(frozen=True)
 class Pin:
-    """Patches the RayCluster's templates, so that later pods are made of the digests that the first ones run."""
+    """Patches the RayCluster's templates, so that later pods are made of the digests that the first ones run, or by tag."""
 
     patch: tuple[Mapping[str, Any], ...]
 
@@ -198,6 +198,7 @@ def _follow(view: View) -> tuple[Action, ...]:
 def _pin(view: View) -> tuple[Action, ...]:
     """Has later pods of this start made of the digests in the status; living ones KubeRay leaves as they are.
 
+    An image of which the status has two digests goes by its tag, also if it was pinned to the first.
     Of the status alone, where the names stay that the templates then lack. Not in a queue: several versions of Kueue compare
     all fields of the containers with what was admitted, and would end the run; its templates wait for its next start.
     """

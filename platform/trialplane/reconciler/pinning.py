@@ -118,8 +118,12 @@ def pinned(ray_cluster: Thing, images: Sequence[Image]) -> dict[str, Any]:
 
 
 def patch(ray_cluster: Thing, images: Sequence[Image]) -> list[dict[str, Any]]:
-    """The JSON patch that has a RayCluster's later pods made of these digests; nothing if they are already."""
-    to = {one.image: by_digest(one.image, one.digest) for one in sure(images)}
+    """The JSON patch that has a RayCluster's later pods made of these digests; nothing if they are already.
+
+    An image that was pinned before a second digest of it was seen goes by its tag again.
+    """
+    to = {by_digest(image, digest): image for image, digests in several(images).items() for digest in digests}
+    to |= {one.image: by_digest(one.image, one.digest) for one in sure(images)}
     made: list[dict[str, Any]] = []
     for place, group, container in _containers(ray_cluster):
         before = container.get("image", "")
@@ -161,10 +165,19 @@ def _digest(image: str, said: str) -> str:
 
 def _is_same(name: str, pulled_from: str) -> bool:
     """Whether a node has an image from the repository that a template names, which may leave out the node's default host."""
+    name, pulled_from = _in_full(name), _in_full(pulled_from)
     if name == pulled_from:
         return True
     _, _, path = pulled_from.partition("/")
     return not _has_host(name) and _has_host(pulled_from) and path in (name, f"library/{name}")
+
+
+def _in_full(repository: str) -> str:
+    """The repository as nodes name it, if its host is Docker Hub, which has two names, and `library/` before short names."""
+    host, _, path = repository.partition("/")
+    if host not in ("docker.io", "index.docker.io"):
+        return repository
+    return f"docker.io/{path}" if "/" in path else f"docker.io/library/{path}"
 
 
 def _has_host(repository: str) -> bool:

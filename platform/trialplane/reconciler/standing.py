@@ -170,7 +170,7 @@ def _pinned(view: View) -> tuple[Holds, str, str]:
     if lacking := [image for image in wanted if image not in {one.image for one in view.images}]:
         message = (
             f"no digest is known of {', '.join(lacking)}: no pod has pulled it yet, or the nodes have it without a "
-            "registry, as after `kind load docker-image`; until one is known pods go by the name"
+            "registry, as after `kind load docker-image`, or by another name; until one is known pods go by the name"
         )
         return "Unknown", "NoDigest", message[:LONGEST]
     if view.is_queued and view.mine is not None and pinning.patch(view.mine, view.images):
@@ -178,7 +178,7 @@ def _pinned(view: View) -> tuple[Holds, str, str]:
             "pods that are made before its next start go by the tag: several versions of Kueue take a RayCluster with "
             "changed templates for another one, and would end it"
         )
-        return "True", "PinnedAtNextStart", message
+        return "False", "PinnedAtNextStart", message
     return "True", "Pinned", ""
 
 
