@@ -5,11 +5,15 @@ Not checked here: the other styles, and a configuration beside the script (test_
 
 from __future__ import annotations
 
+import os
+import re
+import shutil
 from pathlib import Path
 
 import pytest
 
 from trialplane.cli import script_folder
+from trialplane.plan import pack
 from trialplane.spec import load
 
 SCRIPT = """
@@ -135,3 +139,76 @@ def test_a_folder_that_the_script_names_comes_with_it(tmp_path: Path, monkeypatc
     hidden, told = copied.left
     assert hidden == ".root is hidden: if the job needs it, copy it, and have it travel by `!.root` in .jobignore"
     assert told.startswith("outputs is too large to travel with the job: if the script reads it, give its whole path")
+
+
+def test_the_lines_that_a_message_names_let_what_is_hidden_travel(tmp_path: Path) -> None:
+    hidden = {"./.root": ".root", "conf/.h/x.yaml": "conf/.h/x.yaml", ".h/.x": ".h/.x", "a/../.d/": ".d/file"}
+    files = dict.fromkeys(hidden.values(), "x")
+    mine = write(tmp_path / "mine", {"train.py": f"names = {list(hidden)}\n", "a/here": "", **files})
+    copied = script_folder.copy(mine / "train.py", tmp_path / "code")
+    assert len(copied.left) == len(hidden) and all(" is hidden: " in text for text in copied.left)
+    assert contents(tmp_path / "code") == {"train.py"}
+    for text in copied.left:
+        name = text.partition(" ")[0]
+        folder = write(tmp_path / "jobs" / name.replace("/", "-"), files)
+        (folder / ".jobignore").write_text("\n".join(re.findall("`(.*?)`", text)))
+        assert [file for file in pack.pack(folder).files if file.startswith(name)], text
+
+
+def test_of_two_folders_that_of_the_link_comes_first(tmp_path: Path) -> None:
+    """File by file, and nothing is written over a module."""
+    write(tmp_path / "real", {"train.py": "import lib.own\nhere = 'data', 'lib'\n", "lib/own.py": "at = 'real'\n"})
+    write(tmp_path / "real", {"data/a": "real", "data/b": "real"})
+    link = write(tmp_path / "link", {"data/a": "link", "lib/own.py": "at = 'link'\n"}) / "train.py"
+    link.symlink_to(tmp_path / "real" / "train.py")
+    assert script_folder.copy(link, tmp_path / "code").left == ()
+    copies = {name: (tmp_path / "code" / name).read_text() for name in ("data/a", "data/b", "lib/own.py")}
+    assert copies == {"data/a": "link", "data/b": "real", "lib/own.py": "at = 'real'\n"}
+
+
+def test_what_cannot_be_copied_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = write(tmp_path / "mine", {"train.py": f"here = 'data', 'pipe', {255 * 'ü'!r}\n", "data/a": "", "data/b": ""})
+    os.mkfifo(mine / "data" / "pipe")
+    os.mkfifo(mine / "pipe")
+    real = shutil.copy
+
+    def copy(file: Path, to: Path) -> None:
+        if file.name == "a":
+            raise PermissionError(13, "Permission denied")
+        real(file, to)
+
+    monkeypatch.setattr(shutil, "copy", copy)
+    copied = script_folder.copy(mine / "train.py", tmp_path / "code")
+    assert copied.left == (f"{mine / 'data' / 'a'} cannot be copied: Permission denied",)
+    assert contents(tmp_path / "code") == {"train.py", "data/b"}
+
+
+def test_what_cannot_be_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(here: Path) -> list[Path]:
+        raise PermissionError(13, "Permission denied")
+
+    mine = write(tmp_path / "mine", {"train.py": "here = 'data'\n", "data/a": ""})
+    monkeypatch.setattr(script_folder, "_files", fails)
+    copied = script_folder.copy(mine / "train.py", tmp_path / "code")
+    assert copied.left == (f"{mine / 'data'} cannot be read: Permission denied",)
+
+
+def test_no_link_leads_to_what_is_hidden_or_to_the_scripts_folder(tmp_path: Path) -> None:
+    text = SCRIPT.replace('"data/rows.csv", "words.txt"', '"data", "file", "all", "up", "src", "kept/file"')
+    project = write(tmp_path / "project", {**FILES, "src/fit.py": text, "src/.secret/password": "x", "src/deep/file": "y"})
+    for name, to in {"data": ".secret", "file": ".secret/password", "all": ".", "up": "..", "kept": "deep"}.items():
+        (project / "src" / name).symlink_to(to)
+    (project / "data" / "rows.csv").unlink()
+    (project / "data").rmdir()
+    copied = script_folder.copy(project / "src" / "fit.py", tmp_path / "code")
+    above = "is the script's folder, or one above it: copy what the job needs of it"
+    hidden = "which is hidden: if the job needs it, copy it"
+    assert copied.left == (
+        f"all {above}",
+        f"data leads by a link to .secret, {hidden}",
+        f"file leads by a link to .secret/password, {hidden}",
+        f"src {above}",
+        f"up {above}",
+    )
+    assert not any((tmp_path / "code" / name).read_text() == "x" for name in contents(tmp_path / "code"))
+    assert (tmp_path / "code" / "kept" / "file").read_text() == "y"

@@ -118,6 +118,35 @@ def test_a_hidden_file_travels_where_a_line_names_just_it(tmp_path: Path) -> Non
     assert set(pack.pack(folder).files) - set(before) == {".project-root", ".streamlit/config.toml"}
     (folder / ".jobignore").write_text("!conf/.env\n")
     assert set(pack.pack(folder).files) - set(before) == {"conf/.env"}
+    (folder / ".jobignore").write_text("!/.env\n")
+    assert set(pack.pack(folder).files) - set(before) == {".env"}
+    (folder / ".jobignore").write_text("!.env\n")
+    assert set(pack.pack(folder).files) - set(before) == {".env", "conf/.env"}
+
+
+def test_no_line_takes_a_cache_of_python_along(tmp_path: Path) -> None:
+    folder = fill(tmp_path / "one")
+    before = pack.pack(folder).files
+    for name in ("m.pyc", ".m.pyc", "__pycache__/m.py"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text("x")
+    (folder / ".jobignore").write_text("!m.pyc\n!.m.pyc\n!__pycache__/\n!__pycache__/m.py\n")
+    assert pack.pack(folder).files == before
+
+
+def test_the_lines_for_a_hidden_path_let_it_travel(tmp_path: Path) -> None:
+    folder = fill(tmp_path / "one")
+    before = pack.pack(folder).files
+    for name in (".root", "conf/.h/x.yaml", ".k/.x"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("x")
+        (folder / ".jobignore").write_text("\n".join(pack.lines_for(name)))
+        assert set(pack.pack(folder).files) - set(before) == {name}
+        assert [issue.message for issue in pack.left_out(folder, [name])] == []
+    (folder / ".jobignore").unlink()
+    (issue,) = pack.left_out(folder, [".k/.x"])
+    assert issue.message.endswith("it is hidden, or .jobignore leaves it out; let it travel by `!.k/` and `!.k/.x` there")
+    assert (pack.lines_for("conf/.h/"), pack.lines_for("conf/x")) == (["!conf/.h/"], [])
 
 
 def test_a_folder_above_one_mib_travels_in_parts(tmp_path: Path) -> None:

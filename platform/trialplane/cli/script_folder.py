@@ -11,6 +11,7 @@ from pathlib import Path
 from trialplane.errors import InputError
 from trialplane.importing import script
 from trialplane.importing.script import Script
+from trialplane.plan import pack
 from trialplane.spec import document, load
 
 _LARGEST = 256 << 10  # bytes of a file beside the script that is copied, and of all files of a folder
@@ -111,40 +112,73 @@ def _copy_named(texts: set[str], places: Sequence[tuple[Path, Path]], runs: Path
         A sentence on each that stays behind.
     """
     left = []
-    whole = "give its whole path, see Data in platform/docs/job-file.md"
-    for named in sorted(texts):
+    for name in sorted({os.path.normpath(text) for text in texts if _may_name_a_file(text)}):
         for home, target in places:
-            here = home / named if _may_name_a_file(named) else home
-            if not (here.is_file() or (here != home and here.is_dir())) or (target / named).is_file():
-                continue
-            if named == load.FILE:
-                left.append(f"{here} is not copied: the job's own file has that name")
-            elif any(part.startswith(".") for part in Path(os.path.normpath(named)).parts):  # perhaps with passwords
-                left.append(
-                    f"{named} is hidden: if the job needs it, copy it, and have it travel by `!{named}` in .jobignore"
-                )
-            elif not any(here.resolve().is_relative_to(home) for home, _ in places):
-                left.append(f"{named} leads by a link to a place outside of the script's folder: {whole}")
-            else:
-                files = [here] if here.is_file() else _files(here)
-                if len(files) > _MOST_FILES or sum(file.stat().st_size for file in files) > _LARGEST:
-                    large = "is too large to travel with the job"
-                    left.append(f"{named} {large}: {whole if here.is_file() else f'if the script reads it, {whole}'}")
+            here = home / name
+            try:
+                if (target / name).is_file() or not (here.is_file() or here.is_dir()):
                     continue
-                for file in files:
-                    path = file.relative_to(home)
-                    for copy in [target / path] + [runs / path] * (not (runs / path).exists()):
-                        copy.parent.mkdir(parents=True, exist_ok=True)
-                        shutil.copy(file, copy)
+                if why := _why_left(name, here, [home for home, _ in places]):
+                    left.append(why)
+                    continue
+                files = _files(here)
+            except OSError as error:
+                left.append(f"{here} cannot be read: {error.strerror or error}")
+                continue
+            for file in files:
+                path = file.relative_to(home)
+                left += _copy_where_none_is(file, (target / path, runs / path))
     return list(dict.fromkeys(left))
 
 
-def _files(folder: Path) -> list[Path]:
-    """The files of a folder, one more than may be copied at most; no links, which lead elsewhere, and nothing hidden."""
-    found = []
-    for place, folders, files in os.walk(folder):
+def _copy_where_none_is(file: Path, copies: Sequence[Path]) -> list[str]:
+    """Copies a file, but not over a module or a file of another home; returns a sentence where that fails."""
+    try:
+        for copy in copies:
+            if not copy.exists():
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(file, copy)
+    except OSError as error:
+        return [f"{file} cannot be copied: {error.strerror or error}"]
+    return []
+
+
+def _why_left(name: str, here: Path, homes: Sequence[Path]) -> str:
+    """Why a file or folder that the script names stays behind; "" where it does not.
+
+    Args:
+        name: its path in its home, without `..`.
+        here: where it is.
+        homes: folders in which it may lie, links resolved.
+    """
+    whole = "give its whole path, see Data in platform/docs/job-file.md"
+    real = here.resolve()
+    inside = [real.relative_to(home) for home in homes if real.is_relative_to(home)]
+    if name == load.FILE:
+        return f"{here} is not copied: the job's own file has that name"
+    if lines := pack.lines_for(name + "/" * here.is_dir()):  # perhaps with passwords
+        lets = f"have it travel by `{'` and `'.join(lines)}` in {pack.IGNORE_FILE}"
+        return f"{name} is hidden: if the job needs it, copy it, and {lets}"
+    if not inside:
+        return f"{name} leads by a link to a place outside of the script's folder: {whole}"
+    if any(home.is_relative_to(real) for home in homes):
+        return f"{name} is the script's folder, or one above it: copy what the job needs of it"
+    if pack.lines_for(shortest := min((path.as_posix() for path in inside), key=len)):
+        return f"{name} leads by a link to {shortest}, which is hidden: if the job needs it, copy it"
+    files = _files(here)
+    if len(files) > _MOST_FILES or sum(file.stat().st_size for file in files) > _LARGEST:
+        cure = f"if the script reads it, {whole}" if here.is_dir() else whole
+        return f"{name} is too large to travel with the job: {cure}"
+    return ""
+
+
+def _files(here: Path) -> list[Path]:
+    """A file, or a folder's: one more than may be copied at most; no links, which lead elsewhere, and nothing hidden."""
+    found = [here] if here.is_file() else []
+    for place, folders, names in os.walk(here):  # nothing where it is a file
         folders[:] = sorted(one for one in folders if not one.startswith((".", "__pycache__")))
-        found += [Path(place, one) for one in sorted(files) if not one.startswith(".") and not Path(place, one).is_symlink()]
+        files = [Path(place, one) for one in sorted(names) if not one.startswith(".")]
+        found += [one for one in files if one.is_file() and not one.is_symlink()]  # nor pipes and sockets
         if len(found) > _MOST_FILES:
             break
     return found[: _MOST_FILES + 1]
@@ -152,7 +186,8 @@ def _files(folder: Path) -> list[Path]:
 
 def _may_name_a_file(text: str) -> bool:
     """Whether a string of the script may name a file or a folder below a folder, and not that folder itself."""
-    path = os.path.normpath(text) if text and len(text) < 256 and not set("\0\n") & set(text) else "."
+    is_short = len(text.encode(errors="replace")) < 256  # a longer name is an error of the system
+    path = os.path.normpath(text) if text and is_short and not set("\0\n") & set(text) else "."
     return path != "." and not path.startswith(("/", ".."))
 
 
@@ -205,6 +240,5 @@ def _copy_configs(here: Path, there: Path, code: Path, only: set[str] | None) ->
         elif (here / file).stat().st_size > _LARGEST:
             left.append(f"{here / file} is not copied: it is too large to travel with the job")
         else:
-            (there / file).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(here / file, there / file)
+            left += _copy_where_none_is(here / file, [there / file])
     return left

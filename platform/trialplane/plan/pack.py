@@ -52,12 +52,12 @@ class Pack:
 
 
 def pack(folder: Path, packages: Sequence[Path] = ()) -> Pack:
-    """Packs a folder, without Python's caches, hidden files that its `.jobignore` does not name, and what else that names.
+    """Packs a folder, without Python's caches, what `.jobignore` ignores, and hidden files that it does not name with `!`.
 
     Args:
         folder: of the job.
-        packages: folders outside of it that are packed beside its files, each under its own name, and each without what a
-            `.jobignore` of its own names.
+        packages: folders outside of it that are packed beside its files, each under its own name, and each by a
+            `.jobignore` of its own.
 
     Raises:
         InputError: one of the folders holds a link that leaves it or something not a file, cannot be read, or all of it is
@@ -103,8 +103,18 @@ def left_out(folder: Path, names: Iterable[str]) -> list[Issue]:
     if not (wanted := list(names)):
         return []
     there = {name for name, _ in _walk(folder, _ignored(folder))}
-    why = f"does not travel with the job: {IGNORE_FILE} leaves it out, or its name begins with a dot; let it travel"
-    return [Issue(("requirements",), f"{name} {why}") for name in wanted if name not in there]
+    return [Issue(("requirements",), _why_left_out(name)) for name in wanted if name not in there]
+
+
+def lines_for(name: str) -> list[str]:
+    """The lines of a `.jobignore` that let a hidden path travel: one for each part that begins with a dot.
+
+    Args:
+        name: of a file or folder, from the job's folder; that of a folder ends in /.
+    """
+    parts = name.split("/")
+    ends = [end for end, part in enumerate(parts, start=1) if part.startswith(".")]
+    return [f"!{'/'.join(parts[:end])}{'/' * (end < len(parts))}" for end in ends]
 
 
 def digest(data: bytes) -> str:
@@ -203,7 +213,7 @@ def _ignored(folder: Path) -> Callable[[str], bool]:
     """Whether a path in a folder stays behind, by its name or by the folder's `.jobignore`; that of a folder ends in /."""
     file = folder / IGNORE_FILE
     if not os.path.lexists(file):
-        return _is_left_out
+        return lambda name: _is_cache(name) or _is_hidden(name)
     if not file.is_file():  # reading a pipe may block forever
         raise InputError(f"{file} is no file; nothing was started")
     try:
@@ -224,11 +234,13 @@ def _ignored(folder: Path) -> Callable[[str], bool]:
         raise InputError("\n".join([f"{file} has lines that gitignore's syntax does not know; nothing was started", *wrong]))
     ignored = GitIgnoreSpec.from_lines(lines)
     # A hidden file travels if a line names just it, `!.project-root`: neither `!*` nor `!config/` takes a `.env` along.
-    named = {line[1:].strip().strip("/") for line in lines if line.startswith("!")}
+    # As in git, a line with a / before its end means one path, and any other whatever has that name.
+    lifted = [line[1:].strip().rstrip("/") for line in lines if line.startswith("!")]
+    named = {f"/{line.lstrip('/')}" if "/" in line else line for line in lifted}
 
     def is_ignored(name: str) -> bool:
-        is_named = not named.isdisjoint({name.rstrip("/"), _last(name)})
-        return (_is_left_out(name) and not is_named) or ignored.match_file(name)
+        is_named = not named.isdisjoint({f"/{name.rstrip('/')}", _last(name)})
+        return _is_cache(name) or (_is_hidden(name) and not is_named) or ignored.match_file(name)
 
     return is_ignored
 
@@ -269,9 +281,19 @@ def _walk(folder: Path, is_ignored: Callable[[str], bool]) -> Iterator[tuple[str
                 raise InputError(f"{path} is neither a file nor a folder; name it in {IGNORE_FILE}")
 
 
-def _is_left_out(name: str) -> bool:
-    word = _last(name)
-    return word.startswith(".") or word == "__pycache__" or word.endswith(".pyc")
+def _why_left_out(name: str) -> str:
+    why = f"{name} does not travel with the job: "
+    if lines := lines_for(name):
+        return f"{why}it is hidden, or {IGNORE_FILE} leaves it out; let it travel by `{'` and `'.join(lines)}` there"
+    return f"{why}{IGNORE_FILE} leaves it out; let it travel"
+
+
+def _is_hidden(name: str) -> bool:
+    return _last(name).startswith(".")
+
+
+def _is_cache(name: str) -> bool:
+    return _last(name) == "__pycache__" or name.endswith(".pyc")
 
 
 def _last(name: str) -> str:
