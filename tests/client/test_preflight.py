@@ -172,5 +172,6 @@ def test_packages_are_installed_only_where_the_chart_allows_it(workplace):
     (issue,) = preflight.install(asks, is_allowed=False)
     assert issue.place == ("install",)
     assert "helm upgrade --set studies.install.enabled=true,studies.install.index=URL" in issue.message
+    assert "studies.install.egress" in issue.message
     assert preflight.install(asks, is_allowed=True) == []
     assert preflight.install(asks.model_copy(update={"install": False}), is_allowed=False) == []

@@ -11,7 +11,7 @@ from typing import Any
 from trialplane.plan import network, raycluster
 from trialplane.plan.plan import Plan
 from trialplane.plan.site import Site
-from trialplane.wire import cluster
+from trialplane.wire import cluster, env
 
 from .conftest import INSTALL, NETWORK
 
@@ -45,17 +45,17 @@ def test_the_container_has_the_runs_image_and_bounds_but_no_gpu_and_the_trials_o
     assert mounts["packages"] == {"name": "packages", "mountPath": cluster.PACKAGES, "readOnly": True}
     assert {"name": "packages", "emptyDir": {"sizeLimit": "2Gi"}} in made["volumes"]
     said = " ".join(install["command"])
-    assert "requirements.txt --index https://packages.example.org/simple --max-size 2Gi --timeout 300" in said
+    assert said.endswith("--index https://packages.example.org/simple --max-size 2Gi --timeout 300 -- requirements.txt")
 
 
-def test_what_was_installed_comes_first_on_the_trials_path_and_not_on_the_containers(make: Make) -> None:
+def test_trials_are_told_the_folder_and_no_path_of_the_image_is_replaced(make: Make) -> None:
     a_plan, a_site = make
-    made = pod(raycluster.raycluster(a_plan(**ASKED), a_site(install=INSTALL, env={"PYTHONPATH": "/opt/lib"})))
-    paths = [
-        [one["value"] for one in container["env"] if one["name"] == "PYTHONPATH"]
-        for container in (*made["initContainers"], *made["containers"])
-    ]
-    assert paths == [["/opt/lib"], ["/packages:/opt/lib"]]
+    made = pod(raycluster.raycluster(a_plan(**ASKED), a_site(install=INSTALL)))
+    installs, trials = (
+        {one["name"]: one["value"] for one in made[kind][0]["env"]} for kind in ("initContainers", "containers")
+    )
+    assert env.PACKAGES not in installs and trials[env.PACKAGES] == cluster.PACKAGES
+    assert not {"PYTHONPATH", "PATH"} & {*installs, *trials}
 
 
 def test_only_trial_pods_of_a_run_that_asks_reach_the_index(make: Make) -> None:

@@ -1,94 +1,26 @@
 """What a trial pod installs before its first trial: from one index, wheels alone, within limits, beside what must stay.
 
-The index is an HTTP server of the test on loopback, and uv is the real one; what is already installed here is the image. Not
-checked: the pod's manifest (tests/plan/test_installing.py), and that a NetworkPolicy lets the container reach an index.
+The index is an HTTP server of the test on loopback (package_index.py), and uv is the real one; what is already installed is
+the image. Not checked: the pod's manifest (tests/plan/test_installing.py), how trials find what was installed
+(test_environment.py), and that a NetworkPolicy lets the container reach an index.
 """
 
 from __future__ import annotations
 
-import functools
-import http.server
+import errno
 import sys
-import tarfile
-import threading
-import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
 import pytest
+from tests.worker.package_index import Index
 
 from trialplane.errors import EntrypointError
 from trialplane.plan import pack
-from trialplane.wire import cluster
+from trialplane.wire import cluster, env
 from trialplane.wire.records import SlotConfig
-from trialplane.worker import install, usage
-
-
-class Index:
-    """A package index (PEP 503) with wheels that are made here, which counts and can refuse."""
-
-    def __init__(self, root: Path) -> None:
-        self.asked: list[str] = []
-        self.reached: Callable[[], None] = lambda: None  # called before an answer that is no 503
-        self.answers = threading.Event()
-        self.answers.set()
-        self.failures = 0  # how many of the next requests are answered with 503
-        self._root = root
-        index = self
-
-        class Handler(http.server.SimpleHTTPRequestHandler):
-            def do_GET(self) -> None:
-                index.asked.append(self.path)
-                if index.failures > 0:
-                    index.failures -= 1
-                    self.send_error(503)
-                    return
-                index.reached()
-                index.answers.wait()
-                super().do_GET()
-
-            def log_message(self, *said: object) -> None: ...
-
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Handler, directory=str(root)))
-        self.url = f"http://127.0.0.1:{self._server.server_port}/simple"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-
-    def close(self) -> None:
-        self.answers.set()
-        self._server.shutdown()
-        self._server.server_close()
-
-    def add(self, name: str, version: str, *needs: str, size: int = 0, files: Sequence[str] = ()) -> None:
-        folder = self._root / "simple" / name
-        folder.mkdir(parents=True, exist_ok=True)
-        info = f"{name}-{version}.dist-info"
-        held = {
-            f"{name}/__init__.py": f"VERSION = {version!r}\n",
-            f"{name}/data.bin": "x" * size,
-            **dict.fromkeys(files, ""),
-            f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
-            + "".join(f"Requires-Dist: {one}\n" for one in needs),
-            f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-        }
-        held[f"{info}/RECORD"] = "".join(f"{one},,\n" for one in [*held, f"{info}/RECORD"])
-        with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
-            for file, text in held.items():
-                wheel.writestr(file, text)
-        self._list(folder)
-
-    def add_source(self, name: str, version: str) -> None:
-        folder = self._root / "simple" / name
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "setup.py").write_text("raise SystemExit('was run')\n")
-        with tarfile.open(folder / f"{name}-{version}.tar.gz", "w:gz") as made:
-            made.add(folder / "setup.py", f"{name}-{version}/setup.py")
-        self._list(folder)
-
-    @staticmethod
-    def _list(folder: Path) -> None:
-        found = [one.name for one in folder.iterdir() if one.suffix in (".whl", ".gz")]
-        (folder / "index.html").write_text("".join(f'<a href="{name}">{name}</a>' for name in found))
+from trialplane.worker import environment, install, usage
 
 
 @pytest.fixture
@@ -116,7 +48,7 @@ class Pod:
         (self.code / name).write_text(text)
         archive = self.code.with_name("code.tar.gz")
         archive.write_bytes(pack.pack(self.code).data)
-        said = [name, "--index", self.url, "--max-size", self.size, "--timeout", str(self.seconds)]
+        said = ["--index", self.url, "--max-size", self.size, "--timeout", str(self.seconds), "--", name]
         return install.main(said, archive, self.packages, self.log)
 
     @property
@@ -225,7 +157,40 @@ def test_a_line_that_is_no_name_with_versions_is_refused(pod: Pod, index: Index,
     assert index.asked == []
 
 
-@pytest.mark.parametrize("file", ["ray/__init__.py", "trialplane/__init__.py", "typing.py", "sitecustomize.py"])
+def test_a_line_that_would_be_two_for_uv_is_refused(pod: Pod, index: Index) -> None:
+    marker = r"""platform_version != 'a"\x20\x23\n--extra-index-url\x20http://127.0.0.1:1/simple\n\x23'"""
+    assert pod.install(f"spam; {marker}\n") == 0
+    assert "requirements.txt:1: " in pod.refusal and "its marker has a line break" in pod.refusal
+    assert index.asked == []
+
+
+def test_uv_reads_no_marker(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+
+    def run(uv: install._Uv, *said: str) -> str:
+        read.append((uv.work / "wanted.txt").read_text())
+        return ""
+
+    monkeypatch.setattr(install._Uv, "run", run)
+    assert pod.install("spam [more,eggs] <2,>=1; python_version > '3'\nspam<1; python_version < '3'\n") == 0
+    assert read == ["spam[eggs,more]<2,>=1"]
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        "ray/__init__.py",
+        "trialplane/__init__.py",
+        "trialplane.py",
+        "typing.py",
+        "sitecustomize.py",
+        "six/__init__.py",
+        "yaml.abi3.so",
+        "google/__init__.py",
+        "google.py",
+        "google/protobuf/message/__init__.py",
+    ],
+)
 def test_a_package_with_files_of_what_must_stay_is_refused_and_nothing_of_it_is_left(
     pod: Pod, index: Index, file: str
 ) -> None:
@@ -236,7 +201,7 @@ def test_a_package_with_files_of_what_must_stay_is_refused_and_nothing_of_it_is_
 
 
 def test_what_packages_leave_beside_themselves_is_no_reason(pod: Pod, index: Index) -> None:
-    index.add("spam", "1.0", files=["tests/__init__.py", "google/spam.py"])
+    index.add("spam", "1.0", files=["tests/__init__.py", "google/spam.py", "LICENSE", "six/data.txt"])
     assert pod.install("spam\n") == 0
     assert (pod.refusal, "spam" in pod.there) == ("", True)
 
@@ -246,6 +211,60 @@ def test_a_version_that_the_index_lacks_is_named(pod: Pod, index: Index) -> None
     assert pod.install("spam>3\n") == 0
     assert "only spam==1.0 is available and you require spam>3" in pod.refusal
     assert pod.log.read_text() == pod.refusal, "`kubectl describe pod` has it too"
+
+
+def test_a_package_that_is_called_like_a_fault_of_the_network_is_none(
+    pod: Pod, index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(install, "_PAUSES", (1000.0,))  # longer than there is time
+    index.add("spam-timeout", "1.0")
+    assert pod.install("spam-timeout>3\n") == 0
+    assert "you require spam-timeout>3" in pod.refusal
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "error: Failed to fetch: `http://index/spam`\n  cause: operation timed out",
+        "error: Failed to download distribution due to network timeout. Try increasing UV_HTTP_TIMEOUT",
+    ],
+)
+def test_a_request_that_takes_too_long_is_a_fault_of_the_network(
+    pod: Pod, monkeypatch: pytest.MonkeyPatch, said: str
+) -> None:
+    monkeypatch.setattr(install, "_PAUSES", (1000.0,))
+    monkeypatch.setattr(install._Uv, "_once", lambda uv, options: (2, said))
+    assert pod.install("spam\n") == 1
+    assert pod.refusal == ""
+
+
+def test_a_fault_of_the_node_ends_the_container_and_not_the_run(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
+    full = "error: Failed to install: spam.whl\n  cause: failed to write: No space left on device (os error 28)"
+    monkeypatch.setattr(install._Uv, "_once", lambda uv, options: (2, full))
+    assert pod.install("spam\n") == 1
+    assert "No space left on device" in pod.log.read_text()
+
+    def fails(code: Path, *given: object) -> list[str]:
+        raise OSError(errno.EIO, "Input/output error", str(code))
+
+    monkeypatch.setattr(install, "install", fails)
+    assert pod.install("spam\n") == 1
+    assert "Input/output error" in pod.log.read_text() and pod.refusal == ""
+
+
+def test_the_log_has_all_that_uv_said_and_the_message_of_the_end_its_beginning(
+    pod: Pod, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = f"error: No solution found: {'because ' * 100}spam is not there"
+    monkeypatch.setattr(install._Uv, "_once", lambda uv, options: (1, said))
+    assert pod.install("spam\n") == 0
+    assert "spam is not there" in capsys.readouterr().err and "spam is not there" in pod.refusal
+    assert len(pod.log.read_text()) == 390
+
+
+def test_a_file_may_be_called_like_an_option(pod: Pod) -> None:
+    assert pod.install("packaging\n", "-more.txt") == 0
+    assert pod.refusal == ""
 
 
 def test_more_than_the_chart_allows_is_stopped(pod: Pod, index: Index) -> None:
@@ -311,7 +330,7 @@ def test_an_image_without_uv_says_so(pod: Pod, index: Index, monkeypatch: pytest
 def test_a_refusal_ends_the_run_before_its_first_trial(pod: Pod, index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     index.add("spam", "1.0")
     pod.install("spam>3\n")
-    monkeypatch.setattr(cluster, "PACKAGES", str(pod.packages))
+    monkeypatch.setenv(env.PACKAGES, str(pod.packages))
     plain = {"run": "toy", "code": str(pod.code), "entrypoint": "train:run", "requirements": "requirements.txt"}
     config = SlotConfig(**plain, root="/elsewhere", cache="/elsewhere", ship=True)
     with pytest.raises(EntrypointError, match=r"only spam==1\.0 is available"):
@@ -321,6 +340,8 @@ def test_a_refusal_ends_the_run_before_its_first_trial(pod: Pod, index: Index, m
 def test_what_was_installed_is_found_by_the_slot(pod: Pod, index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     index.add("spam", "1.0")
     pod.install("spam==1.0\n")
-    monkeypatch.setattr(sys, "path", [str(pod.packages), *sys.path])
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setenv(env.PACKAGES, str(pod.packages))
+    environment.enter()
     plain = {"run": "toy", "code": str(pod.code), "entrypoint": "train:run", "requirements": "requirements.txt"}
     usage.check_installed(SlotConfig(**plain, root="/elsewhere", cache="/elsewhere", ship=True))

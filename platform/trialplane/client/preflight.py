@@ -95,8 +95,9 @@ def install(job: Job, is_allowed: bool) -> list[Issue]:
     if is_allowed or not job.install:
         return []
     cures = (
-        "an administrator allows it with helm upgrade --set studies.install.enabled=true,studies.install.index=URL; without "
-        "that, `platform image build --job NAME` builds an image that has the packages, and install: false is the default"
+        "an administrator allows it with helm upgrade --set studies.install.enabled=true,studies.install.index=URL and with "
+        "rules in studies.install.egress by which pods reach the index; without that, `platform image build --job NAME` "
+        "builds an image that has the packages, and install: false is the default"
     )
     return [Issue(("install",), f"the chart does not let trial pods install packages; {cures}")]
 

@@ -11,10 +11,9 @@ from typing import Any
 from trialplane.plan import variables
 from trialplane.plan.site import Install
 from trialplane.spec.jobs import Job
-from trialplane.wire import cluster
+from trialplane.wire import cluster, env
 
 _COMMAND = ("python", "-m", "trialplane.worker.install")
-_PATH = "PYTHONPATH"
 
 
 def add_to(spec: dict[str, Any], container: dict[str, Any], job: Job, allowed: Install) -> None:
@@ -27,7 +26,7 @@ def add_to(spec: dict[str, Any], container: dict[str, Any], job: Job, allowed: I
         allowed: what the chart lets pods install.
     """
     volume = {"name": "packages", "mountPath": cluster.PACKAGES}
-    said = [job.requires, "--index", allowed.index, "--max-size", allowed.max_size, "--timeout", f"{allowed.timeout:g}"]
+    limits = ["--index", allowed.index, "--max-size", allowed.max_size, "--timeout", f"{allowed.timeout:g}"]
     spec["volumes"].append({"name": "packages", "emptyDir": {"sizeLimit": allowed.max_size}})
     gpus = job_gpus(container, job)
     bounds = {kind: {key: n for key, n in each.items() if key not in gpus} for kind, each in container["resources"].items()}
@@ -36,7 +35,7 @@ def add_to(spec: dict[str, Any], container: dict[str, Any], job: Job, allowed: I
             "name": cluster.INSTALL,
             "image": container["image"],
             "imagePullPolicy": container["imagePullPolicy"],
-            "command": [*_COMMAND, *said],
+            "command": [*_COMMAND, *limits, "--", job.requires],
             "env": list(container["env"]),  # the chart's proxy among them; the admission policy wants the rest everywhere
             "resources": bounds,
             "securityContext": container["securityContext"],
@@ -49,7 +48,7 @@ def add_to(spec: dict[str, Any], container: dict[str, Any], job: Job, allowed: I
         }
     ]
     container["volumeMounts"].append({**volume, "readOnly": True})
-    container["env"] = [*_first_on_path(container["env"])]
+    container["env"].append({"name": env.PACKAGES, "value": cluster.PACKAGES})
 
 
 def installs(ray_cluster: Mapping[str, Any]) -> bool:
@@ -61,9 +60,3 @@ def installs(ray_cluster: Mapping[str, Any]) -> bool:
 def job_gpus(container: Mapping[str, Any], job: Job) -> set[str]:
     """Names of the resources of a container that are GPUs of the job."""
     return {role.cluster.gpu_resource for role in job.roles()} & set(container["resources"].get("limits", {}))
-
-
-def _first_on_path(env: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The variables, with the installed packages before what else is on Python's path."""
-    above = "".join(f":{one['value']}" for one in env if one["name"] == _PATH and one.get("value"))
-    return [*(one for one in env if one["name"] != _PATH), {"name": _PATH, "value": f"{cluster.PACKAGES}{above}"}]

@@ -157,8 +157,7 @@ class _Reader:
             said: where it is named, with any message; None for the job's own.
         """
         self._included.add((name, is_constraint))
-        text = self._text(name, said)
-        if text is None:
+        if (text := self._text(name, said)) is None:
             return
         source = f"{self._prefix}{name}"
         for number, line in joined(text):
@@ -220,22 +219,22 @@ class _Reader:
 
     def _add(self, text: str, source: str, line: int, is_constraint: bool) -> None:
         from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
-        from packaging.requirements import InvalidRequirement, Requirement
+        from packaging.requirements import Requirement
 
         here = Issue((), "", source, line)
         if "${" in text:
             self.unchecked.append(_said(here, "a line with ${…}", "is not checked: only pip knows what it stands for"))
             return
         try:
-            made = Requirement(text)
-        except InvalidRequirement as error:
+            if len(str(made := Requirement(text)).splitlines()) > 1:  # what escapes in a marker's strings stand for
+                raise ValueError("its marker has a line break")
+        except ValueError as error:  # of packaging too
             if _PLACE.search(text.split(";")[0].strip()):  # not shown: it may hold a password
                 self.unchecked.append(_said(here, "a URL or a path", "is not checked: it says neither name nor version"))
             else:
                 self.issues.append(_said(here, text, f"is not a requirement: {errors.first_line(error)}"))
             return
-        has_url = bool(made.url)
-        if has_url:
+        if has_url := bool(made.url):
             self.unchecked.append(_said(here, made.name, "is installed from a URL, so its version is not checked"))
             made.url = None
         try:

@@ -55,9 +55,12 @@ def cores(value: Any) -> int | float | None:
 def _requirements(value: Any) -> Any:
     if not isinstance(value, str):
         return value
-    if value.startswith("/") or ".." in value.split("/") or not value.removeprefix("./"):
+    name = value.removeprefix("./")
+    if value.startswith("/") or ".." in value.split("/") or not name:
         raise ValueError(f"{value!r} is no file of the job's folder; write requirements: requirements.txt")
-    return value.removeprefix("./")
+    if name.startswith("-"):
+        raise ValueError(f"{value!r} begins with -, as options do; give the file another name")
+    return name
 
 
 def _cores(value: Any) -> int | float:
@@ -160,7 +163,7 @@ Duration = Annotated[
         }
     ),
 ]
-RequirementsFile = Annotated[str, BeforeValidator(_requirements), WithJsonSchema({"type": "string", "pattern": "^[^/]"})]
+RequirementsFile = Annotated[str, BeforeValidator(_requirements), WithJsonSchema({"type": "string", "pattern": "^[^/-]"})]
 # Of CPU, as a number; whole ones are `int`.
 Cores = Annotated[
     int | float,

@@ -50,7 +50,7 @@ CODE_KEY = "code.tar.gz"  # of the first ConfigMap; of further ones with .1, .2,
 TOKEN_MOUNT = "/etc/trialplane/token"  # the run's token, in the controller's pod alone
 TOKEN_KEY = "token"  # of its Secret
 DATA = "/data"  # the data volume, when there is one
-PACKAGES = "/packages"  # what a trial pod has installed before its first trial; on the path before the image's packages
+PACKAGES = "/packages"  # what a trial pod has installed before its first trial; its slot puts it on the paths of trials
 INSTALL = "install"  # the container that does so
 CHECKPOINTS = "/checkpoints"  # of trials that save themselves: the checkpoints volume, or one that goes with the pod
 

@@ -19,6 +19,7 @@ PARAMS = "TRIALPLANE_PARAMS"  # of a script's or command's trial, as JSON
 TRIAL_CHECKPOINTS = "TRIALPLANE_TRIAL_CHECKPOINTS"  # of a script's or command's trial: folder or URL that outlives attempts
 CACHE = "TRIALPLANE_CACHE"  # folder shared by all trials of all runs
 CHECKPOINTS = "TRIALPLANE_CHECKPOINTS"  # in a cluster: folder or URL that trials of the run keep their checkpoints below
+PACKAGES = "TRIALPLANE_PACKAGES"  # in a trial pod that has installed packages: the folder with them
 GRACE = "TRIALPLANE_GRACE"  # seconds a trial gets to save a checkpoint when it must end
 STATUS = "TRIALPLANE_STATUS"  # host:port of the controller's /status and /metrics; a free port of loopback without it
 MAX_LEDGER = "TRIALPLANE_MAX_LEDGER"  # bytes that a run may write into its ledger through the gateway

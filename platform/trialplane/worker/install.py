@@ -1,10 +1,11 @@
 """The container `install` of a trial pod: uv installs, before the first trial, what the image lacks of the requirements.
 
 What comes is a wheel of the chart's index, and nothing that Ray or trialplane stands on is replaced. The packages lie in a
-folder of their own, which is on the path of trials before the image's; so only what is in it hides a package of the image.
+folder of their own, which is on the path of trials before the image's (`worker.environment`); so only what is in it hides a
+package of the image.
 
 What cannot be installed ends the run and not the container: its slot reads why (`worker.usage`). An index that cannot be
-reached in time ends the container, and its pod is made anew.
+reached in time, or a fault of the node, ends the container, and its pod is made anew.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import errno
 import os
 import re
 import shutil
@@ -20,8 +22,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from importlib import metadata, util
-from pathlib import Path
+from importlib import machinery, metadata, util
+from pathlib import Path, PurePath
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
@@ -40,9 +42,12 @@ _BOUNDED = "worker"  # the extra of trialplane whose bounds hold for the rest of
 # Of this container's variables uv gets these, none of its own or pip's: no other index, no configuration, no credentials.
 _PASSED = re.compile(r"PATH|LANG|LC_ALL|SSL_CERT_(?:FILE|DIR)|(?:https?|all|no)_proxy", re.IGNORECASE)
 _NETWORK = re.compile(
-    r"error sending request|dns error|[Cc]onnection (?:refused|reset|closed)|[Tt]imed? ?out|error decoding response body"
-    r"|error \((?:429|5\d\d)\b|status: (?:429|5\d\d)\b"
+    r"error sending request|dns error|[Cc]onnection (?:refused|reset|closed)|timed out|network timeout"
+    r"|error decoding response body|error \((?:429|5\d\d)\b|status: (?:429|5\d\d)\b"
 )
+_UNSOLVED = "No solution found"  # of an index that was reached; what follows names packages, whatever they are called
+_AILS = (errno.EAGAIN, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC)  # a node
+_NODE = re.compile("|".join(os.strerror(one) for one in _AILS))
 _ADDED = re.compile(r"^ \+ ([\w.-]+==\S+)$", re.MULTILINE)
 _COMMON = frozenset({"bin", "test", "tests", "docs", "examples"})  # what packages leave beside themselves by mistake
 _LAYER = "`platform image build --job NAME` builds an image that has them"
@@ -76,7 +81,8 @@ def install(code: Path, name: str, target: Path, limits: Limits) -> list[str]:
 
     Raises:
         EntrypointError: they cannot be installed, however often it is tried.
-        SlotError: the index could not be reached in time.
+        SlotError: the index could not be reached in time, or the node is at fault.
+        OSError: of the node.
     """
     found = requirements.read(code, name, is_named=not name.endswith(".py"))
     if issues := [*found.issues, *installable.refused(found)]:
@@ -93,7 +99,7 @@ def install(code: Path, name: str, target: Path, limits: Limits) -> list[str]:
         (uv.work / "constraints.txt").write_text(
             "\n".join([*(f"{one}=={pin}" for one, pin in pins.items()), *_bounds(pins)])
         )
-        (uv.work / "wanted.txt").write_text("\n".join(str(one.requirement) for one in wanted))
+        (uv.work / "wanted.txt").write_text("\n".join(_plain(one.requirement) for one in wanted))
         # uv takes for there what this Python has, and so says what is missing; a --target has nothing of it.
         told = uv.run("--dry-run", "-r", str(uv.work / "wanted.txt"), "-c", str(uv.work / "constraints.txt"))
         missing = _ADDED.findall(told)
@@ -154,21 +160,37 @@ def _conflicts(wanted: Sequence[Wanted], pins: dict[str, str]) -> Iterator[Issue
             yield Issue((str(one.requirement),), f"{why}; {cure}", one.source, one.line)
 
 
+def _plain(one: Requirement) -> str:
+    """A requirement without its marker, which is known to apply, and in which uv may read something else than packaging."""
+    extras = f"[{','.join(sorted(one.extras))}]" if one.extras else ""
+    return f"{one.name}{extras}{one.specifier}"
+
+
 def _hidden(target: Path, pins: dict[str, str]) -> str:
     """The first file of the installed packages that would be imported in place of what must stay, or ""."""
-    stays = {str(file) for name in pins for file in metadata.files(name) or ()} | {"trialplane/__init__.py"}
-    for file in sorted(target.glob("**/*")):
-        place = file.relative_to(target)
-        top = place.parts[0]
-        if top in _COMMON or file.is_dir() or top.startswith(".") or top.endswith(".dist-info"):
-            continue
-        if str(place) in stays or top.partition(".")[0] in {*sys.stdlib_module_names, "sitecustomize", "usercustomize"}:
+    stays = {*sys.stdlib_module_names, "sitecustomize", "usercustomize", "trialplane"}
+    for name in pins:
+        for file in metadata.files(name) or ():
+            parts = _module(file).split(".")
+            stays |= {".".join(parts[:end]) for end in range(1, len(parts) + 1)}  # packages without __init__.py too
+    stays.discard("")  # of what is no module
+    for path in sorted(target.glob("**/*")):
+        place = path.relative_to(target)
+        if place.parts[0] not in _COMMON and _module(place) in stays and path.is_file():
             return str(place)
     return ""
 
 
+def _module(file: PurePath) -> str:
+    """The name by which a file is imported, or "": a/b.py, a/b/__init__.py and a/b.abi3.so are all a.b."""
+    stem, dot, suffix = file.name.partition(".")
+    parts = [*file.parent.parts, *([stem] if stem != "__init__" else [])]
+    is_module = dot + suffix in machinery.all_suffixes() and all(one.isidentifier() for one in parts)
+    return ".".join(parts) if is_module else ""
+
+
 def _emptied(folder: Path) -> None:
-    """Leaves nothing of an installation that failed: Ray starts with what is on its path."""
+    """Leaves nothing of an installation that failed: the folder is on the path of the slot that says why."""
     for one in folder.iterdir():
         if one.is_dir() and not one.is_symlink():
             shutil.rmtree(one, ignore_errors=True)
@@ -193,13 +215,22 @@ class _Uv:
         self.work = target / ".work"
 
     def run(self, *said: str) -> str:
-        """One `uv pip install`, again for as long as the network is to blame; gives what uv printed."""
+        """One `uv pip install`, again for as long as the network is to blame; gives what uv printed.
+
+        Raises:
+            EntrypointError: it fails wherever it is tried.
+            SlotError: the network, or the node, is to blame.
+        """
         attempt = 0
         while True:
             code, told = self._once(said)
             if code == 0:
                 self._unreached = ""
                 return told
+            if _UNSOLVED in told:
+                raise EntrypointError(_reason(told))
+            if _NODE.search(told):
+                raise SlotError(_reason(told))
             if not _NETWORK.search(told):
                 raise EntrypointError(_reason(told))
             self._unreached = _reason(told)
@@ -262,8 +293,8 @@ class _Uv:
                 f"the packages were not installed within {seconds}, as the chart wants (studies.install.timeout); {_LAYER}"
             )
         return SlotError(
-            f"the package index {self._limits.index} could not be reached within {seconds} (studies.install.timeout): "
-            f"{self._unreached}; is it up, and does studies.install.egress of the chart lead there?"
+            f"the package index {self._limits.index} could not be reached within {seconds} (studies.install.timeout); "
+            f"is it up, and does studies.install.egress of the chart lead there? {self._unreached}"
         )
 
 
@@ -283,7 +314,7 @@ def size_on_disk(folder: Path) -> int:
 def _reason(told: str) -> str:
     """What uv says is wrong, in one line."""
     text = told[found:] if (found := told.find("error: ")) >= 0 else told
-    return errors.shortened(" ".join(text.removeprefix("error: ").split()), _LONGEST)
+    return " ".join(text.removeprefix("error: ").split())
 
 
 def _mib(size: int) -> str:
@@ -310,9 +341,9 @@ def main(said: Sequence[str], code_archive: Path, target: Path, log: Path = _TER
         pack.unpack(pack.read(code_archive), code)
         limits = Limits(given.index, given.max_size, given.timeout)
         installed = install(code, given.requirements, target, limits)
-    except SlotError as error:
+    except (SlotError, OSError) as error:
         return _failed(str(error), log, 1)
-    except (InputError, OSError) as error:
+    except InputError as error:
         text = f"install: true cannot be done: {error}"
         _emptied(target)
         cluster.refusal(target).write_text(text)

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 import select
 import shutil
 import socket
@@ -28,11 +27,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trialplane import errors, policies
+from trialplane import errors
 from trialplane.wire import env, messages, paths, records
 from trialplane.wire.paths import RunPaths
 from trialplane.wire.states import FailureClass, TrialState
-from trialplane.worker import programs, sessions, shipping, usage
+from trialplane.worker import environment, programs, sessions, shipping, usage
 from trialplane.worker.channel import Channel
 from trialplane.worker.collect import exchange
 from trialplane.worker.metrics.reader import Reader
@@ -74,6 +73,7 @@ class Slot:
         """
         if self.config.pack:
             shipping.unpack_code(Path(self.config.pack), Path(self.config.code), self.config.code_hash)
+        environment.enter()
         usage.check_installed(self.config)
         self._log.parent.mkdir(parents=True, exist_ok=True)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -84,7 +84,7 @@ class Slot:
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
-                env=self._template_env(),
+                env=environment.of_template(self.config),
                 start_new_session=True,
             )
         self._template, self._control = template, ours
@@ -218,23 +218,6 @@ class Slot:
         with contextlib.suppress(OSError):
             return f"the end of its log on {self.node}:\n{self._log.read_bytes()[-4000:].decode(errors='replace')}"
         return "nothing: its log cannot be read"
-
-    def _template_env(self) -> dict[str, str]:
-        threads = str(self.config.cpus)
-        return {
-            "PYTHONHASHSEED": "0",
-            **os.environ,
-            "OMP_NUM_THREADS": threads,
-            "MKL_NUM_THREADS": threads,
-            "OPENBLAS_NUM_THREADS": "1",  # numpy's threads start at import, and would make forks unsafe
-            "JE_ARROW_MALLOC_CONF": "background_thread:false",  # pyarrow's thread likewise
-            "MLFLOW_DISABLE_TELEMETRY": "true",  # another thread, and network calls
-            "TOKENIZERS_PARALLELISM": "false",
-            "PYTHONUNBUFFERED": "1",
-            # A user's own value of a policy's variable wins; the policy warns.
-            **{name: value for name, value in policies.trial_env().items() if name not in os.environ},
-            **self.config.env,
-        }
 
     def _next(self) -> Messages:
         """Waits for the next messages of the trial to the controller."""

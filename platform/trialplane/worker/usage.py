@@ -45,7 +45,8 @@ def check_installed(config: records.SlotConfig) -> None:
     """
     if not (name := config.requirements):
         return
-    if config.ship and (refusal := cluster.refusal(Path(cluster.PACKAGES))).is_file():
+    packages = os.environ.get(env.PACKAGES)
+    if packages and (refusal := cluster.refusal(Path(packages))).is_file():
         raise errors.EntrypointError(refusal.read_text())  # what the pod's container `install` says
     found = requirements.read(Path(config.code), name, is_named=not name.endswith(".py"))
     cure = "`platform image build --job NAME` builds an image that has them" if config.ship else ""
