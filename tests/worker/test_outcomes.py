@@ -235,6 +235,28 @@ def test_an_error_behind_sys_exit_is_told(run) -> None:
     assert outcome.message.startswith("SystemExit: no data (test_outcomes.py:"), "its own words count"
 
 
+def test_an_error_behind_another_sys_exit_is_told(run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """W&B puts a method in its place."""
+
+    class Hooks:
+        def __init__(self) -> None:
+            self._before = sys.exit
+
+        def exit(self, code: object = 0) -> None:
+            self._before(code)
+
+    monkeypatch.setattr(sys, "exit", Hooks().exit)
+
+    def job(ctx: Any) -> None:
+        try:
+            raise ValueError("no such column")
+        except ValueError:
+            sys.exit(1)
+
+    outcome, _ = run(job)
+    assert outcome.message.startswith("ValueError: no such column (test_outcomes.py:")
+
+
 def test_an_error_that_was_handled_further_out_is_not_behind_sys_exit(run) -> None:
     def main() -> None:
         sys.exit(3)

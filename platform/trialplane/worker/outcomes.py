@@ -235,8 +235,11 @@ def cause(error: BaseException) -> BaseException:
     is_bare = isinstance(error, SystemExit) and isinstance(error.code, int) and error.code != 0
     if not (is_bare and isinstance(before, Exception) and not error.__suppress_context__):
         return error
-    left, handled = list(traceback.walk_tb(error.__traceback__)), list(traceback.walk_tb(before.__traceback__))
-    return before if left and handled and left[-1][0] is handled[0][0] else error
+    left = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    while left and left[-1].f_code.co_name == "exit":  # in place of `sys.exit`, as W&B has it
+        left.pop()
+    handled = next((frame for frame, _ in traceback.walk_tb(before.__traceback__)), None)
+    return before if left and left[-1] is handled else error
 
 
 def describe(error: BaseException) -> str:
