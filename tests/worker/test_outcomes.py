@@ -1,59 +1,30 @@
-"""What becomes of what the job returns, of an error, and of `sys.exit`; and a result that has no room.
+"""What becomes of what the job returns and of an error; and a result that has no room.
 
-Not checked here: processes (test_slot.py).
+Not checked here: processes (test_slot.py), and `sys.exit` (test_exits.py).
 """
 
 from __future__ import annotations
 
-import argparse
 import errno
 import json
 import math
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from tests.worker.conftest import Bench
+from tests.worker.job_runs import Channel, Job, run
 
 from trialplane import errors
-from trialplane.policies import transport
 from trialplane.training import batches
-from trialplane.wire import messages, paths, records
+from trialplane.wire import messages, records
 from trialplane.wire.records import SlotConfig, StopRule, TrialOutcome, TrialRequest
 from trialplane.wire.states import FailureClass, TrialState
 from trialplane.worker import context, outcomes, trial
 
-Job = Callable[..., Any]
-
-
-class Channel:
-    """Keeps what is sent."""
-
-    def __init__(self) -> None:
-        self.sent: list[Any] = []
-
-    def send(self, message: Any) -> None:
-        self.sent.append(message)
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> Callable[..., tuple[TrialOutcome, Any]]:
-    """Runs a job's function; gives its outcome and what was packed."""
-
-    def go(
-        function: Job, *metrics: str, asked: Mapping[str, Any] | None = None, **of_the_rank: Any
-    ) -> tuple[TrialOutcome, Any]:
-        config = SlotConfig("toy", str(tmp_path), "train:run", str(tmp_path), str(tmp_path))
-        request = TrialRequest("toy", 7, 1, 9, {}, 0, metrics or ("score",), **(asked or {}))
-        reporter = trial.Reporter(request, Channel())  # type: ignore[arg-type]
-        ended = trial.run_job(function, config, request, tmp_path / "trial-9", reporter, **of_the_rank)
-        file = paths.trial_arrays(tmp_path / "trial-9")
-        return ended, transport.unpack(np.fromfile(file, dtype=np.uint8)) if file.exists() else None
-
-    return go
+__all__ = ["run"]  # a fixture
 
 
 def returns(value: Any) -> Job:
@@ -98,25 +69,6 @@ def test_what_does_not_fit_is_told(run, metrics, returned, said) -> None:
     for part in said.split("…"):
         assert part.strip() in outcome.message
     assert len(outcome.message) < 300
-
-
-def exits(code: Any, *reports: Mapping[str, float]) -> Job:
-    def job(ctx: Any) -> None:
-        for step, metrics in enumerate(reports):
-            ctx.report(step, **metrics)
-        sys.exit(code)
-
-    return job
-
-
-@pytest.mark.parametrize("code", [0, None])
-def test_sys_exit_without_an_error_ends_a_trial_with_what_it_reported_last(run, code) -> None:
-    outcome, _ = run(exits(code, {"score": 0.25}, {"score": 0.5}, {"loss": 3.0}))
-    assert (outcome.state, outcome.metrics) == (TrialState.COMPLETE, {"score": 0.5, "loss": 3.0})
-    outcome, _ = run(exits(code, {"loss": 3.0}))
-    assert (outcome.failure, outcome.metrics) == (FailureClass.INVALID, {"loss": 3.0})
-    assert outcome.message.endswith("it ended by sys.exit(0), after reports of loss")
-    assert run(exits(code), rank=1)[0].state is TrialState.COMPLETE, "what counts is rank 0's"
 
 
 def reports(returned: Any, *reported: Mapping[str, float]) -> Job:
@@ -200,88 +152,6 @@ def test_a_rule_counts_before_the_pruner(run) -> None:
     assert reporter(2, {"score": 1.0})
     with pytest.raises(context.Finished):
         reporter(3, {"score": 1.0})
-
-
-@pytest.mark.parametrize("code", [1, "no data"])
-def test_sys_exit_with_an_error_is_one(run, code) -> None:
-    outcome, _ = run(exits(code, {"score": 0.5}))
-    assert outcome.failure is FailureClass.ERROR
-    assert outcome.message.startswith(f"SystemExit: {code} (test_outcomes.py:")
-
-
-def test_an_error_behind_sys_exit_is_told(run) -> None:
-    """Hydra ends with 1 on any exception."""
-
-    def exits_for(error: Exception, code: object):
-        def job(ctx) -> None:
-            ctx.report(1, score=0.5)
-            try:
-                raise error
-            except Exception:  # noqa: BLE001  as Hydra does
-                sys.exit(code)
-
-        return job
-
-    outcome, _ = run(exits_for(ValueError("no such column"), 1))
-    assert outcome.message.startswith("ValueError: no such column (test_outcomes.py:")
-    assert "SystemExit: 1" in outcome.traceback
-    outcome, _ = run(exits_for(MemoryError(), 1))
-    assert outcome.failure is FailureClass.CRASHED
-    outcome, _ = run(exits_for(context.Pruned("bad"), 1))
-    assert outcome.state is TrialState.PRUNED
-    outcome, _ = run(exits_for(context.Finished("ended by stop"), 1))
-    assert (outcome.state, outcome.early, outcome.metrics) == (TrialState.COMPLETE, True, {"score": 0.5})
-    outcome, _ = run(exits_for(KeyError("x"), "no data"))
-    assert outcome.message.startswith("SystemExit: no data (test_outcomes.py:"), "its own words count"
-
-
-def test_an_error_behind_another_sys_exit_is_told(run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """W&B puts a method in its place."""
-
-    class Hooks:
-        def __init__(self) -> None:
-            self._before = sys.exit
-
-        def exit(self, code: object = 0) -> None:
-            self._before(code)
-
-    monkeypatch.setattr(sys, "exit", Hooks().exit)
-
-    def job(ctx: Any) -> None:
-        try:
-            raise ValueError("no such column")
-        except ValueError:
-            sys.exit(1)
-
-    outcome, _ = run(job)
-    assert outcome.message.startswith("ValueError: no such column (test_outcomes.py:")
-
-
-def test_an_error_that_was_handled_further_out_is_not_behind_sys_exit(run) -> None:
-    def main() -> None:
-        sys.exit(3)
-
-    def falls_back(ctx: Any) -> None:
-        try:
-            raise context.Pruned("bad")
-        except context.Pruned:
-            main()
-
-    outcome, _ = run(falls_back)
-    assert outcome.message.startswith("SystemExit: 3 (test_outcomes.py:")
-
-
-def test_what_argparse_refuses_has_the_place_of_the_script(run) -> None:
-    """So the first trials that all end there are alike, whatever the values are."""
-
-    def job(ctx: Any) -> None:
-        parser = argparse.ArgumentParser()
-        parser.add_argument("--layers", type=int)
-        parser.parse_args(["--layers", "0.57"])
-
-    outcome, _ = run(job)
-    assert outcome.message.startswith("SystemExit: 2 (test_outcomes.py:")
-    assert outcome.place == f"test_outcomes.py:{job.__code__.co_firstlineno + 3}"
 
 
 def test_texts_and_lists_stay_with_the_outcome(run) -> None:
