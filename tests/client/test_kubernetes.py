@@ -242,6 +242,16 @@ def test_a_run_is_not_over_before_the_operator_has_followed_a_change(target, nam
     assert handle.status().state is RunState.RUNNING
 
 
+def test_a_reason_that_both_sources_have_is_shown_once(target, namespace, planned):
+    handle = submitted(target, planned())
+    namespace.unattended = True
+    study = namespace.studies["a"]
+    study.status = dataclasses.replace(study.status, slots_ready=0, reason="the head is starting")
+    run = namespace.cluster.objects["runs"]["a"]
+    run["status"]["reason"] = "the head is starting; 1 of 2 trial pods: it fits no node"
+    assert handle.status().reason == "the head is starting; 1 of 2 trial pods: it fits no node"
+
+
 def test_of_two_changes_from_one_state_the_second_is_refused(target, namespace, planned):
     submitted(target, planned())
     before = target.objects.run("a")

@@ -22,7 +22,10 @@ def _claims(cluster: Cluster) -> set[str]:
     [
         (["teams[2].namespace=default"], "this release did not make it: add `create: false`"),
         (["teams[2].namespace=nowhere", "teams[2].create=false"], "there is no namespace nowhere"),
-        (["checkpoints.accessModes={ReadWriteOncePod}"], f"the claim {RELEASE}-checkpoints in namespace {TEAM} is there with"),
+        (
+            ["checkpoints.accessModes={ReadWriteOncePod}"],
+            f"the claim {RELEASE}-checkpoints in namespace {TEAM} is there with",
+        ),
     ],
 )
 def test_what_the_cluster_would_not_take_is_refused_before_anything_changes(

@@ -149,5 +149,6 @@ def _idle(status: RunStatus, state: RunState, reason: str, ended: float | None =
     )
 
 
-def _joined(*parts: str) -> str:
-    return "; ".join(part for part in parts if part)
+def _joined(*reasons: str) -> str:
+    """Reasons of both sources in one; the operator's may have the controller's in it."""
+    return "; ".join(dict.fromkeys(part for reason in reasons for part in reason.split("; ") if part))
