@@ -13,6 +13,7 @@ import pytest
 from tests.client.cluster_double import Problem
 
 from trialplane.plan import raycluster
+from trialplane.plan.plan import Plan
 from trialplane.plan.run import Image, Status
 from trialplane.reconciler import pinning
 from trialplane.wire.states import RunState
@@ -96,6 +97,17 @@ def test_a_resumed_run_is_made_of_the_digests_it_had(team: Team) -> None:
     assert team.condition("Pinned")[1] == "Pinned"
 
 
+def make_again(team: Team, plan: Plan) -> None:
+    """Removes a run's Run, and resumes it as a new one."""
+    team.namespace.end("a", RunState.PAUSED)
+    team.cluster.remove("runs", "a")
+    team.reconciler.reconcile("a")
+    assert "a" not in team.ray_clusters
+    team.apply(plan)
+    team.change(resumes=1)
+    team.settle()
+
+
 def test_the_ledger_has_all_digests_and_a_run_that_is_made_again_is_made_of_them(team: Team) -> None:
     plan = team.plan()
     team.apply(plan)
@@ -104,13 +116,7 @@ def test_the_ledger_has_all_digests_and_a_run_that_is_made_again_is_made_of_them
     team.settle()
     study = team.namespace.studies["a"]
     assert study.images == {CONTROLLER: (A,), TRIAL: (B,)}
-    team.namespace.end("a", RunState.PAUSED)
-    team.cluster.remove("runs", "a")
-    team.reconciler.reconcile("a")
-    assert "a" not in team.ray_clusters
-    team.apply(plan)
-    team.change(resumes=1)
-    team.settle()
+    make_again(team, plan)
     assert images(team) == PINNED
     assert sorted(team.status()["images"], key=lambda one: one["image"]) == RECORDED
 
@@ -204,12 +210,7 @@ def test_a_run_that_is_made_again_takes_the_tag_of_an_image_of_which_the_ledger_
     pull(team, BOTH)
     team.settle()
     team.archive.keep_images("a", [(TRIAL, C)])  # of another start
-    team.namespace.end("a", RunState.PAUSED)
-    team.cluster.remove("runs", "a")
-    team.reconciler.reconcile("a")
-    team.apply(plan)
-    team.change(resumes=1)
-    team.settle()
+    make_again(team, plan)
     assert images(team) == {**PINNED, ("trials", "ray-worker"): TRIAL}
     assert team.status()["images"] == RECORDED[:1]
 

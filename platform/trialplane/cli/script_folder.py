@@ -16,6 +16,7 @@ from trialplane.spec import document, load
 
 _LARGEST = 256 << 10  # bytes of a file beside the script that is copied, and of all files of a folder
 _MOST_FILES = 200
+_WHOLE = "give its whole path, see Data in platform/docs/job-file.md"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,16 +113,17 @@ def _copy_named(texts: set[str], places: Sequence[tuple[Path, Path]], runs: Path
         A sentence on each that stays behind.
     """
     left = []
-    for name in sorted({os.path.normpath(text) for text in texts if _may_name_a_file(text)}):
+    for name in sorted(set(filter(None, map(_path, texts)))):
         for home, target in places:
             here = home / name
             try:
                 if (target / name).is_file() or not (here.is_file() or here.is_dir()):
                     continue
-                if why := _why_left(name, here, [home for home, _ in places]):
+                why = _why_left(name, here, [home for home, _ in places])
+                files = [] if why else _files(here)
+                if why := why or _too_large(name, files, here.is_dir()):
                     left.append(why)
                     continue
-                files = _files(here)
             except OSError as error:
                 left.append(f"{here} cannot be read: {error.strerror or error}")
                 continue
@@ -151,7 +153,6 @@ def _why_left(name: str, here: Path, homes: Sequence[Path]) -> str:
         here: where it is.
         homes: folders in which it may lie, links resolved.
     """
-    whole = "give its whole path, see Data in platform/docs/job-file.md"
     real = here.resolve()
     inside = [real.relative_to(home) for home in homes if real.is_relative_to(home)]
     if name == load.FILE:
@@ -160,16 +161,19 @@ def _why_left(name: str, here: Path, homes: Sequence[Path]) -> str:
         lets = f"have it travel by `{'` and `'.join(lines)}` in {pack.IGNORE_FILE}"
         return f"{name} is hidden: if the job needs it, copy it, and {lets}"
     if not inside:
-        return f"{name} leads by a link to a place outside of the script's folder: {whole}"
+        return f"{name} leads by a link to a place outside of the script's folder: {_WHOLE}"
     if any(home.is_relative_to(real) for home in homes):
         return f"{name} is the script's folder, or one above it: copy what the job needs of it"
     if pack.lines_for(shortest := min((path.as_posix() for path in inside), key=len)):
         return f"{name} leads by a link to {shortest}, which is hidden: if the job needs it, copy it"
-    files = _files(here)
-    if len(files) > _MOST_FILES or sum(file.stat().st_size for file in files) > _LARGEST:
-        cure = f"if the script reads it, {whole}" if here.is_dir() else whole
-        return f"{name} is too large to travel with the job: {cure}"
     return ""
+
+
+def _too_large(name: str, files: Sequence[Path], is_folder: bool) -> str:
+    """Why a file, or the files of a folder, stay behind for their size or number; "" where they do not."""
+    if len(files) <= _MOST_FILES and sum(file.stat().st_size for file in files) <= _LARGEST:
+        return ""
+    return f"{name} is too large to travel with the job: {f'if the script reads it, {_WHOLE}' if is_folder else _WHOLE}"
 
 
 def _files(here: Path) -> list[Path]:
@@ -184,11 +188,11 @@ def _files(here: Path) -> list[Path]:
     return found[: _MOST_FILES + 1]
 
 
-def _may_name_a_file(text: str) -> bool:
-    """Whether a string of the script may name a file or a folder below a folder, and not that folder itself."""
+def _path(text: str) -> str:
+    """The file or folder below a folder, and not that folder itself, that a string of the script may name; or ""."""
     is_short = len(text.encode(errors="replace")) < 256  # a longer name is an error of the system
     path = os.path.normpath(text) if text and is_short and not set("\0\n") & set(text) else "."
-    return path != "." and not path.startswith(("/", ".."))
+    return "" if path == "." or path.startswith(("/", "..")) else path
 
 
 def _own(homes: Sequence[Path], module: str) -> list[tuple[Path, Path]]:

@@ -170,8 +170,7 @@ class Gateway:
         # The service may be going away or have no process behind it: then the ledger's status serves.
         own = self._controllers.status(run) if alive else None
         status = _there(own or recorded, run, "status")
-        begun = (self._runs.attribute(run, labels.LEDGER_SUBMISSION) or {}).get(labels.BEGUN, 0.0)
-        if alive and own is None and status.get("updated", 0.0) < begun:
+        if alive and own is None and status.get("updated", 0.0) < self._begun(run):
             # It holds the study a moment before it writes its first status; this one is of an earlier start.
             status = {**status, **_IDLE, "state": RunState.PENDING.value, "reason": "the controller is starting"}
         desired = self._runs.attribute(run, labels.LEDGER_DESIRED) or {}
@@ -184,6 +183,11 @@ class Gateway:
             status = {**status, **_IDLE, "state": RunState.PAUSED.value, "reason": reason}
         status = {**status, "images": self._runs.images(run)}
         return _json({"status": status, "alive": alive, "desired": desired})
+
+    def _begun(self, run: str) -> float:
+        """When the run's last start was recorded, in seconds since the epoch; 0 if none was."""
+        submission = self._runs.attribute(run, labels.LEDGER_SUBMISSION) or {}
+        return float(submission.get(labels.BEGUN, 0.0))
 
     def _log(self, run: str, options: Mapping[str, str]) -> Answer:
         """A piece of a log: the controller's while it has the file, else what MLflow was given."""

@@ -24,7 +24,7 @@ from trialplane.wire import ledger
 
 _EVENTS = 500  # the newest that the API server returns; enough for the pods of a wide run
 _EVENTS_AGE = 5.0  # seconds for which one list of them serves all runs: reading it costs as much as the rest of a look
-SETTLING = 30.0  # seconds of a RayCluster in which its pods are made, or refused, which only events say
+_SETTLING = 30.0  # seconds of a RayCluster in which its pods are made, or refused, which only events say
 
 
 class Observer:
@@ -126,8 +126,8 @@ class Observer:
     def _why(self, view: View, ray_cluster: Mapping[str, Any], found: list[dict[str, Any]]) -> str:
         """Why not all pods run."""
         listed, events = self._events
-        is_new = (now := self._clock()) < metadata.created(ray_cluster) + SETTLING
-        if is_new or not listed <= now < listed + _EVENTS_AGE:
+        now = self._clock()
+        if is_new(ray_cluster, now) or not listed <= now < listed + _EVENTS_AGE:
             events = self._cluster.list(kinds.EVENT, limit=_EVENTS)
             self._events = now, events
         workload = self._workload(ray_cluster) if (ray_cluster.get("spec") or {}).get("suspend") else None
@@ -205,3 +205,8 @@ def _is_submitter_s(pod: Mapping[str, Any]) -> bool:
 def is_of(thing: Mapping[str, Any] | None, run: str) -> bool:
     """Whether an object is there and its label says that it is of this run."""
     return thing is not None and (thing["metadata"].get("labels") or {}).get(names.RUN) == run
+
+
+def is_new(ray_cluster: Mapping[str, Any], now: float) -> bool:
+    """Whether a RayCluster's pods are perhaps still being made, or refused."""
+    return now < metadata.created(ray_cluster) + _SETTLING

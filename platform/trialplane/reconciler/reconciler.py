@@ -47,7 +47,7 @@ from trialplane.reconciler.decisions import (
     Revoke,
     Start,
 )
-from trialplane.reconciler.observing import SETTLING, Observer, is_of, owns
+from trialplane.reconciler.observing import Observer, is_new, is_of, owns
 from trialplane.reconciler.removal import Removal
 from trialplane.reconciler.view import WORKED, View
 from trialplane.wire import cluster as names
@@ -326,7 +326,7 @@ class Reconciler:
         """
         if view.mine is None or view.alive or view.controller_runs or not view.why:
             return False
-        return self._clock() >= metadata.created(view.mine) + SETTLING
+        return not is_new(view.mine, self._clock())
 
 
 def _plan(view: View) -> Plan:

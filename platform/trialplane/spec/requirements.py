@@ -226,7 +226,8 @@ class _Reader:
             self.unchecked.append(_said(here, "a line with ${…}", "is not checked: only pip knows what it stands for"))
             return
         try:
-            if len(str(made := Requirement(text)).splitlines()) > 1:  # what escapes in a marker's strings stand for
+            made = Requirement(text)
+            if len(str(made).splitlines()) > 1:  # what escapes in a marker's strings stand for
                 raise ValueError("its marker has a line break")
         except ValueError as error:  # of packaging too
             if _PLACE.search(text.split(";")[0].strip()):  # not shown: it may hold a password

@@ -227,13 +227,12 @@ class _Uv:
             if code == 0:
                 self._unreached = ""
                 return told
-            if _UNSOLVED in told:
-                raise EntrypointError(_reason(told))
-            if _NODE.search(told):
-                raise SlotError(_reason(told))
-            if not _NETWORK.search(told):
-                raise EntrypointError(_reason(told))
-            self._unreached = _reason(told)
+            reason, is_unsolved = _reason(told), _UNSOLVED in told
+            if not is_unsolved and _NODE.search(told):
+                raise SlotError(reason)
+            if is_unsolved or not _NETWORK.search(told):
+                raise EntrypointError(reason)
+            self._unreached = reason
             pause = _PAUSES[min(attempt, len(_PAUSES) - 1)]
             if time.monotonic() + pause >= self._ends:
                 raise self._late()
