@@ -25,7 +25,7 @@ class Slots:
         self.size = size
         self.started: dict[int, TrialRequest] = {}
         self.starts: list[int] = []
-        self.answered: list[tuple[int, bool]] = []
+        self.answered: list[tuple[int, int | None]] = []
         self.killed: list[tuple[int, FailureClass, str]] = []
         self.stopped: list[int] = []
         self.nodes: tuple[str, ...] = ()
@@ -40,9 +40,9 @@ class Slots:
         self.started[slot], self.weights[slot] = asked, weights
         self.starts.append(slot)
 
-    def answer(self, slot: int, prune: bool = False, suggested: messages.Suggested | None = None) -> None:
+    def answer(self, slot: int, prune_at: int | None = None, suggested: messages.Suggested | None = None) -> None:
         assert slot in self.started, "there is nobody to answer"
-        self.answered.append((slot, prune))
+        self.answered.append((slot, prune_at))
 
     def kill(self, slot: int, failure: FailureClass, message: str) -> None:
         if slot in self.started:  # else its trial has just ended

@@ -34,7 +34,7 @@ class Gangs:
         self.ready: list[SlotReady] = []
         self.said: list[SlotTrial] = []
 
-    def listen(self, prune: bool = False) -> list[SlotTrial]:
+    def listen(self, prune_at: int | None = None) -> list[SlotTrial]:
         """Hears everything there is to hear and answers it; gives the trials' events."""
         heard = []
         for said in self.pool.events(0):
@@ -43,7 +43,7 @@ class Gangs:
             else:
                 heard.append(said)
                 if said.outcome is None:
-                    self.pool.answer(said.slot, prune)
+                    self.pool.answer(said.slot, prune_at)
         return heard
 
     def run(self) -> None:
@@ -88,10 +88,10 @@ def test_a_trial_starts_when_all_of_its_slots_are_ready() -> None:
 def test_node_0_speaks_for_the_trial_and_the_log_is_everybodys(two: Gangs) -> None:
     two.slots.say(1, reports=(TrialReport(5, 1, {"loss": 9.0}, 1.0),), log=b"[rank 2] hello\n")
     two.slots.say(0, reports=(TrialReport(5, 1, {"loss": 3.0}, 1.0),))
-    other, own = two.listen(prune=True)
+    other, own = two.listen(prune_at=1)
     assert other.messages == (LogGrown(b"[rank 2] hello\n"),)
     assert own.reports[0].metrics == {"loss": 3.0}
-    assert two.slots.answered == [(1, False), (0, True)], "each is answered, and node 0 alone hears the pruner"
+    assert two.slots.answered == [(1, None), (0, 1)], "each is answered, and node 0 alone hears the pruner"
 
 
 def test_a_trial_is_told_once_when_every_node_is_free(two: Gangs) -> None:

@@ -126,8 +126,8 @@ def test_each_message_is_one_request_of_the_slot(
     made, slot = told(monkeypatch)
     made.control(1, messages.encode(message))
     assert slot.requested == [requested]
-    made.answer(messages.encode(messages.AnswerReport(prune=True)))
-    assert slot.requested[1:] == [("answer", (True, None))]
+    made.answer(messages.encode(messages.AnswerReport(3)))
+    assert slot.requested[1:] == [("answer", (3, None))]
 
 
 def test_results_are_fetched_as_far_as_they_are_there(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,6 +26,7 @@ from trialplane.controller.iteration import Iteration
 from trialplane.controller.workloads.study import StudyWorkload
 from trialplane.controller.workloads.training import TrainingWorkload
 from trialplane.spec.jobs import Job
+from trialplane.wire import messages
 from trialplane.wire.progress import TrainingProgress
 from trialplane.wire.records import SlotConfig, TrialReport, TrialRequest
 from trialplane.wire.states import FailureClass, RunState
@@ -55,8 +56,9 @@ def listen(work: Any) -> list[Any]:
     return list(work.events(0))
 
 
-@pytest.mark.parametrize(("steps", "prune"), [((0, 1), True), ((1, 2), False), ((), False)])
-def test_the_newest_report_of_a_study_decides_whether_its_trial_is_pruned(steps: tuple[int, ...], prune: bool) -> None:
+@pytest.mark.parametrize(("steps", "first"), [((0, 1), 2), ((0, 1, 2, 3), 2), ((1, 2), 1), ((0, 2), 2), ((), 0)])
+def test_a_trial_ends_at_the_first_report_that_prunes_it(steps: tuple[int, ...], first: int) -> None:
+    """Reports of a script come many at once; those after the first decision are not the trial's, as for a function."""
     slots, ledger = Slots(1), Ledger(job(**SEARCH))
     work: Any = StudyWorkload(ledger, slots)  # type: ignore[arg-type]  # doubles
     slots.warm(0)
@@ -65,7 +67,9 @@ def test_the_newest_report_of_a_study_decides_whether_its_trial_is_pruned(steps:
     work.start(0, request(5))
     slots.say(0, reports=reports(*steps), log=b"a line\n")
     (event,) = listen(work)
-    assert (event.reports, slots.answered, ledger.reported) == (reports(*steps), [(0, prune)], [*steps])
+    assert (event.reports, ledger.reported) == (reports(*steps[:first]), [*steps[:first]])
+    assert slots.answered == [(0, 1 if 1 in steps else None)]
+    assert messages.LogGrown(b"a line\n") in event.messages
 
 
 def test_reports_that_come_with_the_end_of_a_trial_are_known_before_its_end_is_taken() -> None:
@@ -74,10 +78,10 @@ def test_reports_that_come_with_the_end_of_a_trial_are_known_before_its_end_is_t
     slots.warm(0)
     listen(work)
     work.start(0, request(5))
-    slots.end(0, reports=reports(0, 1, 2))
+    slots.end(0, reports=reports(0, 2, 4))
     for event in work.events(0):
         assert event.outcome is not None
-        assert ledger.reported == [0, 1, 2]
+        assert ledger.reported == [0, 2, 4]
     assert not slots.answered
 
 
@@ -89,7 +93,7 @@ def test_the_reports_of_a_training_are_its_progress_and_not_optunas() -> None:
     work.start(0, request(5))
     slots.say(0, reports=reports(1, 3))
     listen(work)
-    assert (slots.answered, ledger.reported) == ([(0, False)], [])
+    assert (slots.answered, ledger.reported) == ([(0, None)], [])
     assert work.progress == TrainingProgress(3, None, {"loss": 1.0})
 
 

@@ -101,7 +101,7 @@ class Trials(Bench):
                     os.kill(pid, signal.SIGKILL)
                 if number == signal_at:
                     os.kill(self.children(pid)[-1], signal.SIGTERM)
-            event = self.slot.answer(prune=event.waiting and len(reports) == prune_at)
+            event = self.slot.answer(reports[-1][0] if event.waiting and len(reports) == prune_at else None)
         reports += [(report.step, dict(report.metrics)) for report in event.reports]
         return Ended(request.trial, tuple(reports), event.outcome)
 

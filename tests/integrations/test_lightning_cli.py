@@ -91,7 +91,7 @@ def attempt(bench: Bench, prune_at: int = 0, **changes: Any) -> tuple[list[int],
     event = bench.slot.run(dataclasses.replace(request, metrics=("val_loss",), params={**PARAMS, **changes}))
     steps = [report.step for report in event.reports]
     while event.outcome is None:
-        event = bench.slot.answer(prune=event.waiting and len(steps) == prune_at)
+        event = bench.slot.answer(steps[-1] if event.waiting and len(steps) == prune_at else None)
         steps += [report.step for report in event.reports]
     return steps, event
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from tests.study.conftest import Study
 
+from trialplane.wire.states import TrialState
+
 SPEC = """
 kind: hpo
 script: train.py
@@ -56,6 +58,48 @@ def test_what_a_script_logs_by_mlflow_is_its_metrics_once(study: Study) -> None:
         assert run["history"]["accuracy"][:3] == accuracy and run["history"]["loss"][:2] == [(0, 1.0), (1, 0.5)]
         assert len(run["history"]["accuracy"]) == 4, "three reports and the result, each once"
         assert run["params"]["note"] == "kept"
+
+
+SAME_POINTS = """
+kind: hpo
+space:
+  x: {type: float, low: 0.0, high: 1.0}
+objective: {metric: loss, direction: minimize}
+sampler: random
+pruner: {name: successive_halving, min_resource: 1, reduction_factor: 2}
+trials: 24
+"""
+CURVE = "import random\ndef curve(x):\n    draw = random.Random(x)\n    return [draw.random() for _ in range(20)]\n"
+FUNCTION = (
+    CURVE
+    + """
+def run(ctx):
+    for step, loss in enumerate(curve(ctx.params["x"])):
+        ctx.report(step, loss=loss)
+    return {"loss": loss}
+"""
+)
+PRINTS = (
+    CURVE
+    + """
+import sys
+for step, loss in enumerate(curve(float(sys.argv[2]))):
+    print(f"step={step} loss={loss!r}")
+"""
+)
+
+
+def test_the_same_trials_are_pruned_at_the_same_steps_as_a_script_and_as_a_function(study: Study) -> None:
+    ends = []
+    script = "script: train.py\narguments: [--x, '{x}']"
+    for name, code, line in (("function", FUNCTION, "entrypoint: train:run"), ("script", PRINTS, script)):
+        study.write(code, f"{SAME_POINTS}{line}\n")
+        handle = study.submit(name)
+        status = handle.wait(timeout=300)
+        assert status.complete + status.pruned == 24, status.reason
+        ends.append([(row.params["x"], row.state, row.message, row.metrics["loss"]) for row in handle.rows()])
+    assert ends[0] == ends[1]
+    assert sum(state is TrialState.PRUNED for _, state, _, _ in ends[0]) > 10
 
 
 def test_a_script_is_a_study(study: Study) -> None:

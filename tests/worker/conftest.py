@@ -79,8 +79,8 @@ class Slot(slots.Slot):
     def run(self, request: TrialRequest, weights: Any = None) -> Event:
         return self._event(super().run(request, weights))
 
-    def answer(self, prune: bool = False, suggested: messages.Suggested | None = None) -> Event:
-        return self._event(super().answer(prune, suggested))
+    def answer(self, prune_at: int | None = None, suggested: messages.Suggested | None = None) -> Event:
+        return self._event(super().answer(prune_at, suggested))
 
     def hand(self, units: Iterable[Unit], last: bool) -> None:
         self._pass_on(messages.HandUnits(tuple(units), last))
@@ -191,5 +191,5 @@ class Bench:
 def prune_at(bench: Bench, step: int, event: Event) -> TrialOutcome:
     """Answers the reports of a trial until one is of that step, which prunes it."""
     while event.outcome is None:
-        event = bench.slot.answer(prune=any(report.step >= step for report in event.reports))
+        event = bench.slot.answer(next((report.step for report in event.reports if report.step >= step), None))
     return event.outcome

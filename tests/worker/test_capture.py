@@ -131,7 +131,7 @@ class Trials(Bench):
             reports += [(report.step, dict(report.metrics)) for report in event.reports]
             if event.outcome is not None:
                 return reports, event
-            event = self.slot.answer(prune and len(reports) == 2)
+            event = self.slot.answer(reports[-1][0] if prune and len(reports) == 2 else None)
 
     def log(self, event: Event) -> str:
         assert event.outcome is not None

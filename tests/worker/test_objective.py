@@ -197,7 +197,7 @@ def answered(bench: Bench, what: str, *, prune_at: int = 99, **options: Any) -> 
         if wanted is not None:
             given = Suggested(float(WHAT.index(what)) if wanted.kind == "categorical" else 0.25)
         prune = any(report.step >= prune_at for report in events[-1].reports)
-        events.append(bench.slot.answer(prune, given))
+        events.append(bench.slot.answer(prune_at if prune else None, given))
     return events, events[-1].outcome
 
 
@@ -317,5 +317,5 @@ def test_a_trial_that_has_its_parameters_may_ask_for_none(tmp_path: Path) -> Non
 def test_messages_are_checked() -> None:
     wanted = Suggest("x", "categorical", choices=("a", None, [1, {"b": 2}]))
     assert messages.decode(messages.encode(wanted), messages.FROM_TRIAL) == wanted
-    answer = messages.AnswerReport(False, Suggested(0.5, warnings=("a",)))
+    answer = messages.AnswerReport(None, Suggested(0.5, warnings=("a",)))
     assert messages.decode(messages.encode(answer), messages.ANSWER) == answer

@@ -145,7 +145,7 @@ def test_a_stopped_trial_needs_its_metrics_as_any_other(run) -> None:
 def test_a_rule_counts_before_the_pruner(run) -> None:
     class Pruner(Channel):
         def receive(self) -> messages.AnswerReport:
-            return messages.AnswerReport(prune=True)
+            return messages.AnswerReport(3)
 
     request = TrialRequest("toy", 7, 1, 9, {}, 0, ("score",), prunable=True, stop=(StopRule(step=3),))
     reporter = trial.Reporter(request, Pruner())  # type: ignore[arg-type]

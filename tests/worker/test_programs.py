@@ -50,6 +50,10 @@ def steps():
     for step in range(3):
         print(f"step {step} score={step / 4} loss={1 - step / 4}")
 
+def quick():
+    for step in range(5):
+        print(f"step {step} score={step}")
+
 def ambient():
     import trialplane
     trialplane.report(score=0.25)
@@ -246,7 +250,17 @@ def test_the_pruner_ends_a_script_that_only_prints(shared: Bench, what: str, mon
     outcome = prune_at(shared, 3, shared.slot.run(shared.request(what, prunable=True)))
     assert (outcome.state, outcome.failure) == (TrialState.PRUNED, None)
     assert outcome.message.startswith("pruned at step ") and outcome.metrics["score"] >= 3
+    assert outcome.message == f"pruned at step {outcome.metrics['score']:g}"
     assert outcome.exit_code == -(signal.SIGKILL if what == "deaf" else signal.SIGTERM)
+
+
+def test_a_script_that_ends_before_the_pruner_has_decided_is_pruned_as_any_other(shared: Bench) -> None:
+    event = shared.slot.run(shared.request("quick", prunable=True))
+    while not any(report.step == 2 for report in event.reports):
+        assert event.outcome is None, "the study is asked about the last reports, too"
+        event = shared.slot.answer()
+    outcome = prune_at(shared, 2, event)
+    assert (outcome.state, outcome.message, outcome.metrics) == (TrialState.PRUNED, "pruned at step 2", {"score": 2.0})
 
 
 def test_a_stop_rule_ends_a_script_as_complete(shared: Bench) -> None:

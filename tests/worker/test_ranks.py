@@ -202,7 +202,7 @@ def test_the_pruner_or_a_stop_rule_ends_all_ranks(shared: Bench) -> None:
     while event.outcome is None:
         assert event.waiting
         steps += [report.step for report in event.reports]
-        event = shared.slot.answer(prune=len(steps) == 3)
+        event = shared.slot.answer(2 if len(steps) == 3 else None)
     assert steps == [0, 1, 2], "rank 0's, each answered before the next"
     assert (event.outcome.state, event.outcome.metrics) == (TrialState.PRUNED, {"score": 2.0})
     assert event.outcome.message == "pruned at step 2"

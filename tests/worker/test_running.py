@@ -57,7 +57,7 @@ class Trial:
         self.channel.send(messages.Suggest(name, "float", 0.0, 1.0))
         assert Event.of(self.slot._next()).wanted is not None
         self.now += 60.0
-        self.running.answer(False, messages.Suggested(None, "refused"))
+        self.running.answer(None, messages.Suggested(None, "refused"))
 
     def exits(self) -> None:
         self.channel.send(messages.Ended(TrialOutcome(0, TrialState.COMPLETE, metrics={"score": 0.5})))
@@ -82,7 +82,7 @@ def test_the_time_that_a_trial_waits_for_an_answer_is_not_its_own(trial: Trial) 
     trial.slot._next()
     assert trial.running.waiting
     trial.now += 600.0  # the controller waits for its database
-    trial.running.answer(prune=False)
+    trial.running.answer(None)
     assert trial.running.enforce_limits(300.0) == 10.0
     trial.now += 10.0
     trial.running.enforce_limits(300.0)
@@ -96,7 +96,7 @@ def test_a_report_that_came_while_the_controller_was_busy_waits_as_well(trial: T
     trial.now += 600.0
     assert [report.step for report in trial.slot.answer().reports] == [1]
     assert trial.running.killed is None
-    trial.running.answer(prune=False)
+    trial.running.answer(None)
     assert trial.running.enforce_limits(300.0) == LIMIT
 
 
@@ -110,12 +110,12 @@ def test_time_in_which_nobody_reads_what_a_trial_says_is_not_its_own(trial: Tria
     trial.now += 3.0
     trial.report(2)
     trial.now += 597.0
-    trial.running.answer(prune=False)
+    trial.running.answer(None)
     assert trial.running.enforce_limits(300.0) == 10.0
     trial.running.flush_at = trial.now
     assert [report.step for report in Event.of(trial.slot._next()).reports] == [2]
     trial.now += 600.0
-    trial.running.answer(prune=False)
+    trial.running.answer(None)
     assert trial.running.enforce_limits(300.0) == 10.0, "none of the first ten minutes counts twice"
 
 
@@ -172,8 +172,7 @@ def test_a_process_that_reads_nothing_is_killed_for_it(trial: Trial) -> None:
 @pytest.mark.parametrize("trial", [False], indirect=True)
 def test_a_program_that_is_over_before_its_start_is_known_is_signalled_then(trial: Trial) -> None:
     """Its report, and the answer that prunes it, may overtake the template's message."""
-    trial.running.read_step = 3
-    trial.running.answer(prune=True)
+    trial.running.answer(3)
     child = subprocess.Popen(["sleep", "600"])
     trial.running.started(child.pid, "fork", os.pidfd_open(child.pid))
     try:

@@ -147,7 +147,7 @@ def test_answers_go_to_reports_and_not_to_logs(pod: Pod, monkeypatch: pytest.Mon
     waited = []
     while event.outcome is None:
         waited.append(event.waiting)
-        event = pod.slot.answer(prune=event.waiting and event.reports[-1].step == 1)
+        event = pod.slot.answer(1 if event.waiting and event.reports[-1].step == 1 else None)
     assert event.outcome.state.value == "PRUNED"
     assert waited.count(True) == 2
     assert False in waited

@@ -162,7 +162,7 @@ def test_the_pruner_ends_a_trial(shared: Bench) -> None:
     while event.outcome is None:
         assert event.waiting
         steps += [report.step for report in event.reports]
-        event = shared.slot.answer(prune=len(steps) == 3)
+        event = shared.slot.answer(2 if len(steps) == 3 else None)
     assert steps == [0, 1, 2], "each report was answered before the next"
     assert event.outcome.state is TrialState.PRUNED
     assert event.outcome.metrics == {"score": 1.0, "loss": 1.0}

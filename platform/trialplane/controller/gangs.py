@@ -130,12 +130,12 @@ class GangPool:
         """As of `SlotPool`, for the same reason."""
         return self._pool.send_files(message)
 
-    def answer(self, slot: int, prune: bool = False, suggested: messages.Suggested | None = None) -> None:
+    def answer(self, slot: int, prune_at: int | None = None, suggested: messages.Suggested | None = None) -> None:
         """Answers the last event of a gang, unless its node has ended; a trial of several nodes asks for no parameters."""
         assert suggested is None, "an objective of Optuna runs in one process"
         gang = self._gangs[slot]
         if gang.to_answer is not None:
-            self._pool.answer(gang.members[gang.to_answer], prune and gang.to_answer == 0)
+            self._pool.answer(gang.members[gang.to_answer], None if gang.to_answer else prune_at)
             gang.to_answer = None
 
     def kill(self, slot: int, failure: FailureClass, message: str) -> None:

@@ -53,7 +53,7 @@ class SlotActor:
     def answer(self, data: bytes) -> Answer:
         """Handles AnswerReport; returns the next answer."""
         answer = messages.decode(data, messages.ANSWER)
-        return self._with_files(self._slot.answer(answer.prune, answer.suggested))
+        return self._with_files(self._slot.answer(answer.prune_at, answer.suggested))
 
     @ray.method(concurrency_group="control")  # type: ignore[untyped-decorator]
     def control(self, serial: int, data: bytes) -> None:

@@ -56,6 +56,11 @@ class SlotTrial:
         """What it has reported."""
         return tuple(message for message in self.messages if isinstance(message, TrialReport))
 
+    def with_first(self, reports: int) -> SlotTrial:
+        """The event with so many of its reports, the first ones."""
+        others = (message for message in self.messages if not isinstance(message, TrialReport))
+        return dataclasses.replace(self, messages=(*self.reports[:reports], *others))
+
     @property
     def wanted(self) -> Suggest | None:
         """The parameter that it waits for, if it does."""

@@ -210,10 +210,10 @@ class SlotPool:
         started = process.actor.run.remote(process.serial, start, [] if weights is None else [weights])
         self._pending[started] = place
 
-    def answer(self, slot: int, prune: bool = False, suggested: messages.Suggested | None = None) -> None:
+    def answer(self, slot: int, prune_at: int | None = None, suggested: messages.Suggested | None = None) -> None:
         """Answers the event of a slot whose process has not ended."""
         place = self._places[slot]
-        self._pending[place.actor.answer.remote(messages.encode(messages.AnswerReport(prune, suggested)))] = place
+        self._pending[place.actor.answer.remote(messages.encode(messages.AnswerReport(prune_at, suggested)))] = place
 
     def kill(self, slot: int, failure: FailureClass, message: str) -> None:
         """Kills the process in a slot; its outcome comes as an event."""

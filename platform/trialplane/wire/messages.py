@@ -262,9 +262,14 @@ class Suggested:
 
 @dataclasses.dataclass(frozen=True)
 class AnswerReport:
-    """The answer to a trial that waits: whether it ends as pruned, and to a slot also the value that it asked for."""
+    """The answer to reports and requests.
 
-    prune: bool
+    Attributes:
+        prune_at: step of the report at which the trial ends as pruned; None to continue.
+        suggested: to a slot, the value that its trial asked for.
+    """
+
+    prune_at: int | None = None
     suggested: Suggested | None = None
 
 

@@ -45,12 +45,13 @@ class Running:
     method: str = ""
     reader: Reader | None = None  # of a program's metrics
     read_at: float = 0.0  # when it reads next
-    read_step: int = 0  # of the newest report that it made
     asked: int = 0  # requests for parameters
     names: set[str] = dataclasses.field(default_factory=set)  # of the parameters that it has asked for
     is_repeated: bool = False  # whether its newest request is for one of those
     over: tuple[TrialState, str] | None = None  # how it ends, where the process was not told: pruned, or by a stop rule
     reports: list[records.TrialReport] = dataclasses.field(default_factory=list)
+    taken: list[records.TrialReport] = dataclasses.field(default_factory=list)  # those that the controller received last
+    exited: messages.TrialExited | None = None  # how the process ended; None also when the template is gone
     last: Mapping[str, float] = dataclasses.field(default_factory=dict)  # metrics of the newest report
     final: records.TrialOutcome | None = None  # the outcome that the process reported
     final_at: float = 0.0  # by the monotonic clock, as all times here but `began`
@@ -94,11 +95,12 @@ class Running:
         """
         if not 0 <= report.step < records.STEPS:
             raise errors.MessageError(f"a trial sent a report of step {report.step}; they go from 0 to {records.STEPS - 1}")
+        if self.over is not None and not report.waits:
+            return  # what it reports after its end does not count
         when = self._possible(report.time)
         self.reports.append(records.TrialReport(self.request.number, report.step, report.metrics, when, report.remark))
         self.last, self.reported_at = report.metrics, report.sent
         self.blocked = self.request.prunable and report.waits
-        self.read_step = report.step
         if self.reader is not None:
             self.reader.leave_out(report.metrics)
         if not report.waits:
@@ -130,10 +132,10 @@ class Running:
         now = time.monotonic()
         self.read_at = now + INTERVAL
         for step, metrics in self.reader.read(now, ended=ended):
-            if self.over is not None and self.over[0] is TrialState.COMPLETE:
+            if self.over is not None:
                 return  # what it wrote after its end does not count
             self.reports.append(records.TrialReport(self.request.number, step, metrics, time.time(), ""))
-            self.last, self.read_step = metrics, step
+            self.last = metrics
             self._stop_early(step, metrics)
 
     def returned(self, outcome: records.TrialOutcome) -> None:
@@ -148,8 +150,10 @@ class Running:
         self.final = dataclasses.replace(outcome, number=self.request.number, started=self._possible(outcome.started))
         self.final_at = time.monotonic()
 
-    def answer(self, prune: bool, suggested: messages.Suggested | None = None) -> None:
+    def answer(self, prune_at: int | None, suggested: messages.Suggested | None = None) -> None:
         """Answers the report or request on which the process is blocked, if any; its deadline moves by the time that took.
+
+        A process that is not blocked is ended if it is pruned, and its outcome has the metrics of that step.
 
         It also moves if the process does not wait for an answer: its messages were not read in that time, so it may have
         been blocked on a full channel. It moves once for each parameter: an objective that asks for one again and again has
@@ -164,9 +168,10 @@ class Running:
             self.credited_until = now
         if self.waiting:
             self.waiting = self.blocked = False
-            self.send(messages.AnswerReport(prune))
-        elif prune:
-            self._end_as(TrialState.PRUNED, f"pruned at step {self.read_step}")
+            self.send(messages.AnswerReport(prune_at))
+        elif prune_at is not None:
+            self.last = next((report.metrics for report in reversed(self.taken) if report.step == prune_at), self.last)
+            self._end_as(TrialState.PRUNED, f"pruned at step {prune_at}")
         if suggested is not None:
             self.send(suggested)
 
@@ -213,11 +218,14 @@ class Running:
     def _end_as(self, state: TrialState, message: str) -> None:
         """Ends a program whose outcome is decided: by SIGTERM, and if it has not ended in time by SIGKILL."""
         with self.lock:
-            if self.killed is not None or self.final is not None or self.over is not None:
+            if self.killed is not None or self.over is not None:
                 return
+            if self.final is not None and state is TrialState.COMPLETE:
+                return  # it has a result of its own
             self.over = state, message
             text = f"had not ended {OVER_GRACE:g} s after it was {message}"
-            self._terminate(OVER_GRACE, FailureClass.TIMEOUT, text)
+            if not self.is_gone.is_set():
+                self._terminate(OVER_GRACE, FailureClass.TIMEOUT, text)
 
     def watch_memory(self, limit: int) -> None:
         """Kills the process when it and its descendants use more than `limit` bytes; returns when it is gone.

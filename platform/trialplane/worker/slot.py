@@ -5,7 +5,7 @@ the next event, so that the Ray actor around it needs no thread per trial:
 
     slot.start()                    the template is warm, or EntrypointError
     slot.run(request)               the first messages about the trial, and until TrialEnded is among them:
-    slot.answer(prune, suggested)     the answer to a report or a Suggest; the next messages
+    slot.answer(prune_at, suggested)   the answer to a report or a Suggest; the next messages
     slot.stop(message)              from another thread: requests the running trial to save a checkpoint and end
     slot.kill(failure, message)     from another thread: ends the running trial
     slot.exchange                   from another thread: the units and results of a collection (collect/exchange.py)
@@ -156,13 +156,14 @@ class Slot:
             threading.Thread(target=running.watch_memory, args=limit, name="memory", daemon=True).start()
         return self._next()
 
-    def answer(self, prune: bool = False, suggested: messages.Suggested | None = None) -> Messages:
-        """Answers the report or the request the trial waits on, if it does, and returns the next messages about it."""
+    def answer(self, prune_at: int | None = None, suggested: messages.Suggested | None = None) -> Messages:
+        """Answers the newest reports and requests of the trial, and returns the next messages about it."""
         if self._ending is not None:
             return self._send_end()
-        assert self._running is not None, "no trial runs in this slot"
-        self._running.answer(prune, suggested)
-        return self._next()
+        running = self._running
+        assert running is not None, "no trial runs in this slot"
+        running.answer(prune_at, suggested)
+        return self._conclude(running) if running.is_gone.is_set() else self._next()
 
     def kill(self, failure: FailureClass, message: str) -> None:
         """Ends the running trial, if there is one, as `failure`. May be called from another thread."""
@@ -277,7 +278,7 @@ class Slot:
         """The trial's messages so far."""
         now = running.taken_at = time.monotonic()
         running.flush_at, running.log_at = now + FLUSH_INTERVAL, now + LOG_INTERVAL
-        reports, running.reports = running.reports, []
+        reports, running.taken, running.reports = running.reports, running.reports, []
         running.waiting = running.blocked
         log = b"" if running.log is None else running.log.grown()
         news: Messages = () if running.exchange is None else running.exchange.news()
@@ -306,7 +307,10 @@ class Slot:
         return True
 
     def _end(self, running: Running, exited: messages.TrialExited | None) -> Messages:
-        """The last messages of a trial whose process or template is gone."""
+        """The last messages of a trial whose process or template is gone; before them its last reports, if the study prunes.
+
+        Otherwise it would depend on how quickly a program ends whether it is pruned.
+        """
         while running.channel.is_readable() and self._read(running):
             pass
         running.read(ended=True)
@@ -315,9 +319,14 @@ class Slot:
         running.ended()
         if exited is None and running.pid:  # the template is gone and cannot kill what the trial started
             sessions.kill(running.pid)
+        running.exited = exited
         shutil.rmtree(running.workdir, ignore_errors=True)
+        return self._take(running) if running.request.prunable and running.reports else self._conclude(running)
+
+    def _conclude(self, running: Running) -> Messages:
+        """The last messages of a trial that has ended, once its reports are answered."""
         self._running = None
-        outcome, arrays = self._outcome(running, exited)
+        outcome, arrays = self._outcome(running, running.exited)
         ended = messages.TrialEnded(outcome, arrays=arrays)
         news: Messages = ()
         if running.exchange is not None:

@@ -393,7 +393,7 @@ class Reporter:
         if self._request.prunable:
             answer = self._channel.receive()
             assert isinstance(answer, messages.AnswerReport), "a report is answered with AnswerReport"
-            prune = answer.prune
+            prune = answer.prune_at is not None
         if why := stopping.early(self._request.stop, step, metrics):
             raise context.Finished(f"stopped at step {step}: {why}")
         return prune

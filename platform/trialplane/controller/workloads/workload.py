@@ -93,11 +93,13 @@ class Workload(abc.ABC):
             if isinstance(event, SlotReady):
                 yield event
                 continue
-            prunes = [self._prunes(report) for report in event.reports]
-            yield event
+            # The first decision counts, as for a function, which ends there: the reports after it are not the trial's.
+            pruned = next((index for index, report in enumerate(event.reports) if self._prunes(report)), None)
+            prune_at = None if pruned is None else event.reports[pruned].step
+            yield event if pruned is None else event.with_first(pruned + 1)
             if event.outcome is None:
                 suggested = None if event.wanted is None else self._suggested(event.request, event.wanted)
-                self._slots.answer(event.slot, prune=bool(prunes) and prunes[-1], suggested=suggested)  # the newest decides
+                self._slots.answer(event.slot, prune_at, suggested)
 
     def _prunes(self, report: TrialReport) -> bool:
         """Takes a report; returns whether the attempt is to be pruned."""
