@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import optuna
+import pytest
+from tests.controller.conftest import outcome
+from tests.controller.trainings import Opened, asked
 
 from trialplane.controller import samplers
-from trialplane.spec import jobs
+from trialplane.spec import jobs, options
 
 JOB = jobs.read(
     {
@@ -46,3 +51,46 @@ def test_other_samplers_are_made_anew_for_each_trial() -> None:
     job = JOB.model_copy(update={"sampler": JOB.sampler.model_copy(update={"name": "random"})})
     first = samplers.build_sampler(job, 0, CODE)
     assert samplers.build_sampler(job, 1, CODE, first) is not first
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[Opened]:
+    made = Opened(tmp_path)
+    yield made
+    made.close()
+
+
+UNIT = {"type": "float", "low": 0.0, "high": 1.0}
+CONDITIONAL = {
+    "kind": {"type": "categorical", "choices": ["a", "b"]},
+    **{f"of_{kind}": {**UNIT, "when": {"kind": kind}} for kind in "ab"},
+}
+WITH_CONDITIONS = [name for name in options.SAMPLERS if name != "grid"]  # which is refused with them
+INDEPENDENT = [name for name, choice in options.SAMPLERS.items() if choice.alone]
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        *WITH_CONDITIONS,
+        {"name": "tpe", "multivariate": True, "group": True},
+        {"name": "nsgaii", "population_size": 4},
+        {"name": "qmc", "independent_sampler": None},
+        *({"name": "qmc", "independent_sampler": name} for name in INDEPENDENT),
+        {"name": "qmc", "independent_sampler": {"name": "gp", "independent_sampler": "qmc"}},
+    ],
+    ids=str,
+)
+def test_conditional_parameters_get_another_value_in_every_trial(opened: Opened, sampler: Any) -> None:
+    space = CONDITIONAL
+    if sampler == "bruteforce":
+        space = {name: {**of, "step": 1 / 64} if name != "kind" else of for name, of in CONDITIONAL.items()}
+    job = jobs.read({**JOB.model_dump(exclude_unset=True), "space": space, "sampler": sampler, "trials": 20})
+    ledger = opened.open(job)
+    values = []
+    for _ in range(20):
+        request = asked(ledger)
+        (value,) = (value for name, value in request.params.items() if name != "kind")
+        values.append((request.params["kind"], value))
+        ledger.tell(outcome(request.number, metrics={"loss": value}))
+    assert len(set(values)) == 20, values

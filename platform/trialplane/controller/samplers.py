@@ -3,7 +3,7 @@
 A sampler is created for each logical trial with a seed derived from the job's seed and the trial's number. The next point is
 thus a function of the seed, the trial's number and the history in the ledger, and of nothing that a crash could lose: a
 study that was stopped and resumed draws what it would have drawn undisturbed. Samplers whose seed fixes a whole sequence
-(QMC, grid) keep one seed; their other state is in the study's attributes.
+(QMC, grid) keep one seed for it, but not for what they draw beside it; their other state is in the study's attributes.
 """
 
 from __future__ import annotations
@@ -87,11 +87,11 @@ def build_sampler(
     """
     if isinstance(before, _Grid):
         return before
-    name = job.search.sampler.name
-    seed = job.seed if name in _ONE_SEQUENCE else derived_seed(job.seed, trial)
+    seed = derived_seed(job.seed, trial)
     if alone is not None:
-        seed = derived_seed(derived_seed(job.seed, trial), alone)
-    sampler: optuna.samplers.BaseSampler = _build(Kind.SAMPLER, name, job.search.sampler.options, job, seed, code)
+        seed = derived_seed(seed, alone)
+    chosen = job.search.sampler
+    sampler: optuna.samplers.BaseSampler = _build(Kind.SAMPLER, chosen.name, chosen.options, job, seed, code)
     return sampler
 
 
@@ -143,7 +143,10 @@ def _build(kind: Kind, name: str, given: Mapping[str, Any], job: Job, seed: int,
         option = choice.options[key]
         arguments[option.argument or key] = _value(option.kind, value, job, seed, code)
     if "seed" in choice.platform:
-        arguments["seed"] = seed
+        arguments["seed"] = job.seed if name in _ONE_SEQUENCE else seed
+    if name == "qmc" and arguments.get("independent_sampler") is None:
+        # Optuna's default has the seed of the sequence, and so would draw the same number in every trial.
+        arguments["independent_sampler"] = optuna.samplers.RandomSampler(seed=seed)
     if "search_space" in choice.platform:
         arguments["search_space"] = {key: parameter.codes() for key, parameter in job.search.parameters.items()}
     try:
