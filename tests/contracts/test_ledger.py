@@ -11,7 +11,7 @@ import dataclasses
 import random
 
 import pytest
-from tests.contracts.conftest import Backend, ask, complete, drive, failed, make_job, report
+from tests.contracts.conftest import Backend, ask, complete, drive, failed, make_job, points, report
 
 from trialplane.wire.records import TrialOutcome, TrialRequest
 from trialplane.wire.states import FailureClass, TrialState
@@ -338,6 +338,28 @@ def test_every_point_of_a_finite_space_is_tried_once(sqlite: Backend, sampler: s
         ledger.tell(complete(ledger.running()[0]))
     assert ledger.exhausted
     assert sorted(tried) == [(x, kind) for x in (0.0, 0.5, 1.0) for kind in ("a", "b")]
+
+
+@pytest.mark.parametrize("sampler", ["grid", "bruteforce"])
+@pytest.mark.parametrize("stopped_after", [0, 1, 4])
+def test_every_point_is_tried_once_beside_those_that_are_tried_first(
+    sqlite: Backend, sampler: str, stopped_after: int
+) -> None:
+    space = {
+        "x": {"type": "float", "low": 0.0, "high": 0.9, "step": 0.1},
+        "kind": {"type": "categorical", "choices": ["a", [1, 2]]},
+        "n": {"type": "int", "low": 1, "high": 5, "step": 2},
+    }
+    first = [{"x": 0.3, "kind": [1, 2], "n": 3}, {"n": 5, "kind": "a", "x": 0.7}]
+    job = make_job(space=space, sampler=sampler, trials=60, enqueue=first)
+    with sqlite.open(job) as ledger:
+        tried = points(drive(ledger, lambda r: complete(r, score=1.0), stopped_after)) if stopped_after else []
+    with sqlite.open(job) as ledger:
+        tried += points(drive(ledger, lambda r: complete(r, score=1.0)))
+        assert ledger.exhausted
+    known = [(pytest.approx(point["x"]), point["kind"], point["n"]) for point in first]
+    assert [(point["x"], point["kind"], point["n"]) for point in tried[:2]] == known
+    assert len(tried) == len({(round(p["x"], 9), str(p["kind"]), p["n"]) for p in tried}) == 60
 
 
 @pytest.mark.parametrize("sampler", ["grid", "bruteforce"])

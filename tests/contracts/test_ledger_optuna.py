@@ -107,6 +107,20 @@ def test_pruned_is_pruned(backend: Backend) -> None:
     assert load(backend).trials_dataframe()["state"].tolist() == ["PRUNED"]
 
 
+def test_reports_of_a_metric_of_the_opposite_direction_are_as_reported(sqlite: Backend) -> None:
+    job = make_job(pruner={"name": "median", "metric": "loss", "direction": "minimize"}, trials=2)
+    with sqlite.open(job) as ledger:
+        for state in (State.COMPLETE, State.PRUNED):
+            request = ask(ledger)
+            for step, loss in enumerate((0.75, 0.5)):
+                ledger.report(report(request, step, loss=loss))
+            ledger.tell(records.TrialOutcome(request.number, state, metrics={"score": 2.0}))
+    sqlite.open(job).close()
+    complete_one, pruned_one = trials(sqlite)
+    assert complete_one.intermediate_values == pruned_one.intermediate_values == {0: 0.75, 1: 0.5}
+    assert (complete_one.value, pruned_one.value) == (2.0, 0.5)
+
+
 @pytest.mark.parametrize("failure", list(FailureClass))
 def test_every_failure_is_a_failed_trial_without_a_value(backend: Backend, failure: FailureClass) -> None:
     """Also out of memory, which the sampler is told otherwise."""

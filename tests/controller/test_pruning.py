@@ -79,6 +79,51 @@ def test_trials_are_compared_by_what_the_pruner_watches(opened: Opened, pruner, 
     assert not trial(ledger, *good), "nor are directions mixed up by the next controller"
 
 
+@pytest.mark.parametrize(
+    ("pruner", "mirrored"),
+    [
+        (MEDIAN, MEDIAN),
+        (({"name": "percentile", "percentile": 25.0, "n_startup_trials": 2},) * 2),
+        (({"name": "successive_halving", "min_resource": 1, "reduction_factor": 2},) * 2),
+        (({"name": "hyperband", "min_resource": 1, "max_resource": 4, "reduction_factor": 2},) * 2),
+        (({"name": "patient", "patience": 0, "wrapped": MEDIAN},) * 2),
+        (({"name": "wilcoxon", "n_startup_steps": 0, "p_threshold": 0.4},) * 2),
+        ({"name": "threshold", "lower": -0.2}, {"name": "threshold", "upper": 0.2}),
+        ({"name": "threshold", "lower": -0.2, "upper": 5.0}, {"name": "threshold", "lower": -5.0, "upper": 0.2}),
+        (
+            {"name": "patient", "patience": 0, "wrapped": {"name": "threshold", "upper": -0.2}},
+            {"name": "patient", "patience": 0, "wrapped": {"name": "threshold", "lower": 0.2}},
+        ),
+    ],
+    ids=lambda pruner: f"{pruner['name']} {pruner.get('lower', '')}",
+)
+def test_a_metric_of_the_opposite_direction_prunes_and_ranks_as_its_negation(tmp_path: Path, pruner, mirrored) -> None:
+    """TPE ranks pruned trials by their reports, so it draws the same points, also after another controller loaded them."""
+
+    def searched(name: str, watched: Mapping[str, object]) -> list[tuple[float, int]]:
+        of = job(**{**SEARCH, "trials": 40}, sampler={"name": "tpe", "n_startup_trials": 4}, pruner=watched)
+        opened = Opened(tmp_path / name)
+        drawn = []
+        for first in (0, 20):
+            ledger = opened.open(of)
+            for number in range(first, first + 20):
+                request = asked(ledger)
+                x, step = request.params["x"], 0
+                for step in range(4):
+                    score = -abs(x - 0.3) * (1 + 0.05 * ((number + step) % 3))
+                    if report(ledger, request, step, score=score, loss=-score, accuracy=score):
+                        break
+                pruned = {"state": TrialState.PRUNED} if number >= 2 else {}
+                ledger.tell(outcome(request.number, metrics={"accuracy": -abs(x - 0.3)}, **pruned))
+                drawn.append((x, step))
+        opened.close()
+        return drawn
+
+    drawn = searched("opposite", {**mirrored, "metric": "loss", "direction": "minimize"})
+    assert drawn == searched("same", {**pruner, "metric": "score"})
+    assert any(step < 3 for _, step in drawn), "or nothing was pruned"
+
+
 def test_a_metric_that_never_comes_is_told_with_what_came_instead(opened: Opened) -> None:
     ledger = opened.open(job(**SEARCH, pruner=MEDIAN))
     trial(ledger, {"auc": 0.5, "loss": 1.0}, {"auc": 0.5})

@@ -198,6 +198,16 @@ _WHOLE = [
         "objectives.1.metric",
         "twice",
     ),
+    (
+        "sampler: {name: cmaes, consider_pruned_trials: true}\npruner: {name: median, metric: loss}",
+        "sampler.consider_pruned_trials",
+        "takes the last report of a pruned trial for its f1, and the pruner watches loss",
+    ),
+    (
+        "sampler: bruteforce\nspace: {a: {type: int, low: 1, high: 20}}\nenqueue: [{a: 1}, {a: 2}, {a: 1}]",
+        "enqueue.2",
+        "repeats enqueue.0, and bruteforce tries every point once",
+    ),
     ("objectives: []", "objectives", "needs at least 1"),
     ("space: train:defin", "space", "did you mean define"),
     ("space: 'train define'", "space", "module:function"),

@@ -33,29 +33,35 @@ BOUNDED = frozenset({"tpe", "gp"})
 _distribution = functools.cache(json_to_distribution)  # a study has few, and each trial repeats them
 
 
-def document(trial: FrozenTrial) -> dict[str, Any]:
+def document(trial: FrozenTrial, sign: float = 1.0) -> dict[str, Any]:
     """A trial as JSON values.
+
+    Args:
+        trial: in memory.
+        sign: factor of its reports in memory.
 
     Returns:
         `state` and `values` as samplers see them; `params`: by name the value inside Optuna and its distribution as JSON;
         `attributes`, which samplers keep; `reports`: value by step; `started` and `ended` in seconds since the epoch.
     """
+    of_values = sign if trial.state == TrialState.PRUNED else 1.0  # the value of a pruned trial is its last report
     return {
         "state": trial.state.name,
-        "values": None if trial.values is None else [_number(value) for value in trial.values],
+        "values": None if trial.values is None else [_number(of_values * value) for value in trial.values],
         "params": {
             name: [trial.distributions[name].to_internal_repr(value), distribution_to_json(trial.distributions[name])]
             for name, value in trial.params.items()
         },
         "attributes": trial.system_attrs,
-        "reports": {str(step): _number(value) for step, value in trial.intermediate_values.items()},
+        "reports": {str(step): _number(sign * value) for step, value in trial.intermediate_values.items()},
         "started": None if trial.datetime_start is None else trial.datetime_start.timestamp(),
         "ended": None if trial.datetime_complete is None else trial.datetime_complete.timestamp(),
     }
 
 
-def trial(number: int, document: Mapping[str, Any]) -> FrozenTrial:
-    """The trial restored from its document; equal distributions are one object."""
+def trial(number: int, document: Mapping[str, Any], sign: float = 1.0) -> FrozenTrial:
+    """The trial restored from its document, see `document`; equal distributions are one object."""
+    of_values = sign if document["state"] == TrialState.PRUNED.name else 1.0
     distributions = {name: _distribution(text) for name, (_, text) in document["params"].items()}
     values = document["values"]
     return FrozenTrial(
@@ -63,14 +69,14 @@ def trial(number: int, document: Mapping[str, Any]) -> FrozenTrial:
         trial_id=number,
         state=TrialState[document["state"]],
         value=None,
-        values=None if values is None else [float(value) for value in values],
+        values=None if values is None else [of_values * float(value) for value in values],
         datetime_start=_local(document["started"]),
         datetime_complete=_local(document["ended"]),
         params={name: distributions[name].to_external_repr(value) for name, (value, _) in document["params"].items()},
         distributions=distributions,
         user_attrs={},
         system_attrs=dict(document["attributes"]),
-        intermediate_values={int(step): float(value) for step, value in document["reports"].items()},
+        intermediate_values={int(step): sign * float(value) for step, value in document["reports"].items()},
     )
 
 
@@ -89,7 +95,6 @@ class History(optuna.storages.InMemoryStorage):
     def __init__(self, directions: Sequence[StudyDirection]) -> None:
         super().__init__()
         self.bounded = False
-        self.judged_by: StudyDirection | None = None  # while a pruner compares trials by a metric that is not an objective
         self._signs = [-1.0 if direction == StudyDirection.MAXIMIZE else 1.0 for direction in directions]
         self._order: list[tuple[float, int]] = []  # (loss, number) of finished trials, best first
         self._unfinished: set[int] = set()
@@ -117,10 +122,6 @@ class History(optuna.storages.InMemoryStorage):
         trial_id = super().create_new_trial(study_id, template_trial)
         self._unfinished.add(self.get_trial_number_from_id(trial_id))
         return trial_id
-
-    def get_study_directions(self, study_id: int) -> list[StudyDirection]:
-        """The directions of the objectives, or of what a pruner compares."""
-        return super().get_study_directions(study_id) if self.judged_by is None else [self.judged_by]
 
     def get_all_trials(
         self, study_id: int, deepcopy: bool = True, states: Container[TrialState] | None = None

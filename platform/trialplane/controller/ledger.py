@@ -112,7 +112,7 @@ class Ledger:
         directions = [StudyDirection[objective.direction.upper()] for objective in job.objectives]
         self._space_function = self._code.function(self._search.function) if self._search.function else None
         self._memory = history.History(directions)
-        self.pruning = Pruning(job, self._memory, self._code)
+        self.pruning = Pruning(job, self._code)
         self._study = self._memory_study(directions)
         self._storage = self._opened(url, lock)
         try:
@@ -206,7 +206,7 @@ class Ledger:
             return False
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # optuna on a step reported twice: the first counts
-            return self.pruning.report(self._study, attempt.trial, report.step, report.metrics)
+            return self.pruning.report(attempt.trial, report.step, report.metrics)
 
     def tell(self, outcome: TrialOutcome) -> TrialOutcome | None:
         """Writes how an attempt ended, once.
@@ -290,7 +290,7 @@ class Ledger:
     def _draw(self, trial: int) -> _Attempt:
         """A new logical trial: an enqueued point, completed by the sampler, or a point of the sampler."""
         self._study.sampler = samplers.build_sampler(self.job, trial, self._code, self._study.sampler)
-        enqueued = trial < len(self._search.enqueue)
+        enqueued = trial < len(self._search.enqueue) and self._search.sampler.name != "grid"  # which begins with them
         given = self._search.enqueue[trial] if enqueued else {}
         if self._search.suggests:  # what an objective asks for is not drawn where the job has it among its fixed parameters
             given = {**self.job.params, **given}
@@ -406,7 +406,7 @@ class Ledger:
     def _write(self, write: Callable[..., None], number: int) -> None:
         """Writes one attempt to the database, waiting for it while it is away."""
         request, outcome = self._attempts[number]
-        attempt = Attempt(request, outcome, optuna=history.document(self._frozen(request.trial)))
+        attempt = Attempt(request, outcome, optuna=history.document(self._frozen(request.trial), self.pruning.sign))
         attributes = self._memory.get_study_system_attrs(self._study_id)
         changed = None if attributes == self._saved_attributes else dict(attributes)
         self._patiently(lambda: write(attempt, changed))
@@ -431,7 +431,7 @@ class Ledger:
         left = []
         for attempt in attempts:
             request, outcome = attempt.request, attempt.outcome
-            frozen = history.trial(request.number, attempt.optuna)
+            frozen = history.trial(request.number, attempt.optuna, self.pruning.sign)
             self._attempts[request.number] = request, outcome
             self.pruning.has_come = self.pruning.has_come or bool(frozen.intermediate_values)
             if request.trial > self._next:

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import optuna
-from optuna.study import StudyDirection
 
 from trialplane import errors
 from trialplane.controller import samplers
-from trialplane.controller.history import History
 from trialplane.controller.samplers import JobCode
 from trialplane.spec.jobs import Job
 from trialplane.wire.records import TrialOutcome
@@ -24,31 +22,30 @@ class Pruning:
 
     Args:
         job: names the pruner and the metric it watches.
-        memory: the trials of the study.
         code: of the job, for options that are functions.
 
     Attributes:
         pruner: Optuna's.
+        sign: factor of the reports in Optuna's memory. Its pruners, and TPE, which ranks pruned trials by their reports,
+            compare them in the direction of the objective; so a metric of the opposite direction is negated.
         has_come: whether any report of the study had the watched metric.
     """
 
-    def __init__(self, job: Job, memory: History, code: JobCode) -> None:
+    def __init__(self, job: Job, code: JobCode) -> None:
         self.pruner = samplers.build_pruner(job, code)
+        self.sign = -1.0 if job.search.opposes(job.objectives[0]) else 1.0
         self.has_come = False
         self._job = job
-        self._memory = memory
         self._watched = job.search.watched(job.objectives[0])
-        self._other = self._watched.direction != job.objectives[0].direction
         self._reports = 0
         self._names: dict[str, None] = {}  # metrics reported instead, in order
         self._has_result = False
         self._complaint = ""
 
-    def report(self, study: optuna.Study, trial: optuna.trial.Trial, step: int, metrics: Mapping[str, float]) -> bool:
+    def report(self, trial: optuna.trial.Trial, step: int, metrics: Mapping[str, float]) -> bool:
         """Takes the metrics of one step of a running trial; True when the trial is to end.
 
         Args:
-            study: of the trial.
             trial: the one that reports.
             step: epoch or optimizer step; if one is reported twice, the first report counts.
             metrics: by name.
@@ -61,18 +58,10 @@ class Pruning:
             return False
         self.has_come = True
         try:
-            trial.report(metrics[watched], step)
+            trial.report(self.sign * metrics[watched], step)
         except ValueError:  # a step that Optuna does not accept; MLflow may
             return False
-        if not self._other:
-            return bool(trial.should_prune())
-        # Optuna's pruners read the direction from the study, which reads it from the storage.
-        self._memory.judged_by = StudyDirection[self._watched.direction.upper()]
-        try:
-            judged = optuna.Study(study.study_name, self._memory, sampler=study.sampler, pruner=self.pruner)
-            return bool(self.pruner.prune(judged, self._memory.get_trial(trial._trial_id)))
-        finally:
-            self._memory.judged_by = None
+        return bool(trial.should_prune())
 
     def ended(self, outcome: TrialOutcome) -> None:
         """Records the end of an attempt."""

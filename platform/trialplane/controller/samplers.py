@@ -92,6 +92,8 @@ def build_sampler(
         seed = derived_seed(seed, alone)
     chosen = job.search.sampler
     sampler: optuna.samplers.BaseSampler = _build(Kind.SAMPLER, chosen.name, chosen.options, job, seed, code)
+    if isinstance(sampler, _Grid):
+        sampler.begin_with(job.search.parameters, job.search.enqueue)
     return sampler
 
 
@@ -119,12 +121,28 @@ def stop_if_exhausted(job: Job, study: optuna.Study, code: JobCode) -> None:
 
 
 class _Grid(optuna.samplers.GridSampler):
-    """A grid that does not search for its end after each trial."""
+    """A grid that begins with the enqueued points, and does not search for its end after each trial.
+
+    Optuna gives a trial the point of the trial's number. With points enqueued beside the grid, those of the first numbers
+    would never be tried, and the enqueued ones twice.
+    """
+
+    def begin_with(self, parameters: Mapping[str, space.AnyParameter], points: Sequence[Mapping[str, Any]]) -> None:
+        """Moves whole points of the grid to its beginning."""
+        first = (tuple(_nearest(parameters[name], point[name]) for name in self._param_names) for point in points)
+        self._all_grids = list(dict.fromkeys([*first, *self._all_grids]))
 
     def after_trial(
         self, study: optuna.Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None
     ) -> None:
         """Does nothing: the ledger calls `grid_is_drawn`. Optuna would compare all points of all trials each time."""
+
+
+def _nearest(parameter: space.AnyParameter, value: Any) -> Any:
+    """The code of a parameter's value; a number may differ from that of the grid by a rounding error."""
+    if isinstance(parameter, space.CategoricalParameter):
+        return parameter.coded(value)
+    return min(parameter.codes(), key=lambda code: abs(code - value))
 
 
 _OURS = {"GridSampler": _Grid}
@@ -147,6 +165,9 @@ def _build(kind: Kind, name: str, given: Mapping[str, Any], job: Job, seed: int,
     if name == "qmc" and arguments.get("independent_sampler") is None:
         # Optuna's default has the seed of the sequence, and so would draw the same number in every trial.
         arguments["independent_sampler"] = optuna.samplers.RandomSampler(seed=seed)
+    if choice.cls == "ThresholdPruner" and job.search.opposes(job.objectives[0]):  # reports are negated, see Pruning.sign
+        lower, upper = arguments.pop("lower", None), arguments.pop("upper", None)
+        arguments |= {"lower": None if upper is None else -upper, "upper": None if lower is None else -lower}
     if "search_space" in choice.platform:
         arguments["search_space"] = {key: parameter.codes() for key, parameter in job.search.parameters.items()}
     try:

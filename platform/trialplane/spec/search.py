@@ -162,6 +162,10 @@ class Search:
         pruner = self.pruner
         return Objective(metric=pruner.metric or objective.metric, direction=pruner.direction or objective.direction)
 
+    def opposes(self, objective: Objective) -> bool:
+        """Whether the metric of the reports that the pruner compares improves in the opposite direction of `objective`."""
+        return self.watched(objective).direction != objective.direction
+
 
 NO_SEARCH = Search({}, Sampler(name="random"), Pruner(name="none"))
 

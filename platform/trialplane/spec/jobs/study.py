@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Collection, Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal
@@ -151,6 +152,8 @@ class Study(Ranked):
         yield from (Issue(("space", name), why) for name in self.search.names if (why := base.unkeepable(values.key(name))))
         if ("pruner",) not in broken:
             yield from _watched(self)
+        if not {("pruner",), ("sampler",), ("objectives",)} & set(broken):
+            yield from _pruned_values(self)
         yield from _several(self, broken)
         if sound and not known and ("sampler",) not in broken:
             yield from _finite(self, ("trials",) in broken)
@@ -210,7 +213,12 @@ def _no_parameter(job: Study, name: str) -> str:
 
 def _enqueue(job: Study, known: Collection[Any]) -> Iterator[Issue]:
     assert not isinstance(job.space, str)
+    seen: dict[str, int] = {}
     for index, point in enumerate(job.enqueue):
+        first = seen.setdefault(json.dumps(point, sort_keys=True), index)
+        if first != index and job.sampler.name in ("grid", "bruteforce"):
+            why = f"repeats enqueue.{first}, and {job.sampler.name} tries every point once; drop it"
+            yield Issue(("enqueue", index), why)
         for name, value in point.items():
             place = ("enqueue", index, name)
             if name in known:
@@ -249,6 +257,14 @@ def _watched(job: Study) -> Iterator[Issue]:
             yield Issue(
                 ("pruner", "direction"), f"{objective.metric} is an objective to {objective.direction}; drop this line"
             )
+
+
+def _pruned_values(job: Study) -> Iterator[Issue]:
+    """CMA-ES can take the last report of a pruned trial for its objective, which another metric is not."""
+    metric = job.pruner.metric
+    if job.sampler.options.get("consider_pruned_trials") and metric not in (None, job.objectives[0].metric):
+        why = f"takes the last report of a pruned trial for its {job.objectives[0].metric}, and the pruner watches {metric}"
+        yield Issue(("sampler", "consider_pruned_trials"), f"{why}; drop this line, or pruner.metric")
 
 
 def _several(job: Study, broken: Collection[Any]) -> Iterator[Issue]:
