@@ -13,12 +13,14 @@ import signal
 import subprocess
 import sys
 import threading
+import urllib.parse
 
 import pytest
 import yaml
+from tests.browser import Browser
 from tests.client.conftest import complete
 
-from trialplane.cli import ui
+from trialplane.cli import output, ui
 from trialplane.client import places
 from trialplane.client.target import Place
 from trialplane.wire import cluster as names
@@ -292,27 +294,38 @@ def test_ui_shows_mlflows_pages_through_the_gateway_to_this_machine_alone(platfo
 
     def look():
         listening = threading.enumerate()
-        assert any(thread.name == "MLflow's pages" for thread in listening)
-        (port,) = ports
-        for host, origin in ((f"127.0.0.1:{port}", None), ("evil.test", None), (f"localhost:{port}", "http://evil.test")):
+        assert any(thread.name == "web pages" for thread in listening)
+        (address,) = (text for text in notes if text.startswith("http"))
+        browser = Browser(address)
+        assert "/#/experiments/7/runs?" in browser.page
+        port, cookie = urllib.parse.urlsplit(address).port, browser.cookie
+        for host, origin, sent in (
+            (f"127.0.0.1:{port}", None, cookie),
+            ("localhost:1", "http://localhost:1", cookie),  # a port that is forwarded
+            ("evil.test", None, cookie),
+            (f"localhost:{port}", "http://evil.test", cookie),
+            (f"localhost:{port}", "http://localhost:1", cookie),
+            (f"localhost:{port}", None, ""),
+            (f"localhost:{port}", None, cookie[:-1]),
+        ):
             with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
-                headers = {"Host": host, **({"Origin": origin} if origin else {})}
+                headers = {"Host": host, "Cookie": f"a=b; {sent}", **({"Origin": origin} if origin else {})}
                 connection.request("POST", "/ajax-api/2.0/mlflow/runs/search?a=b", b'{"x": 1}', headers)
                 reply = connection.getresponse()
                 got.append((reply.status, reply.getheader("Set-Cookie"), len(reply.read())))
 
-    ports = []
-    listener = ui._listener
-    monkeypatch.setattr(ui, "_listener", lambda port: (made := listener(port), ports.append(made.getsockname()[1]))[0])
+    notes = []
+    note = output.note
+    monkeypatch.setattr(output, "note", lambda text: (notes.append(text), note(text)))
     monkeypatch.setattr(ui, "_until_stopped", look)
     result = platform("ui", "x", "-n", "team")
     assert result.exit_code == 0, result.stderr
-    assert "/#/experiments/7/runs?" in result.stderr
     assert "read-only" in result.stderr
-    assert got == [(200, None, 300_000), (403, None, 33), (403, None, 33)]
+    assert [reply[0] for reply in got] == [200, 200, 403, 403, 403, 403, 403]
+    assert got[0] == (200, None, 300_000)
     assert asked[0][:2] == ("GET", "/health")
     assert asked[-1] == ("POST", "/ajax-api/2.0/mlflow/runs/search", namespace.cluster.tokens[-1], b'{"x": 1}')
-    assert len(asked) == 3
+    assert len(asked) == 5, "MLflow has heard of none of the others"
 
 
 def test_ui_says_at_once_that_mlflow_does_not_answer(platform, namespace):

@@ -6,15 +6,15 @@ optuna-dashboard is the real one. Not checked here: what its pages look like.
 from __future__ import annotations
 
 import contextlib
-import http.server
+import http.client
 import importlib.util
+import io
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 import urllib.error
 import urllib.parse
@@ -24,6 +24,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import urllib3
+from tests.browser import Browser
 from tests.client.conftest import complete
 
 from trialplane.cli import ui
@@ -41,7 +43,7 @@ DOUBLE = """
 import http.server, json, os, socket, sys
 switches = [os.environ["MLFLOW_SERVER_ENABLE_JOB_EXECUTION"], os.environ["MLFLOW_DISABLE_TELEMETRY"]]
 switches.append(os.environ.get("PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"))
-print(json.dumps([os.getpid(), *switches, *sys.argv[1:]]), flush=True)
+print(json.dumps([os.getpid(), *switches, *sys.argv[1:]]), file=sys.stderr, flush=True)
 
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
@@ -51,9 +53,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def log_message(self, *_): ...
 
-listener = socket.socket(fileno=0)
-server = http.server.HTTPServer(listener.getsockname(), Handler, bind_and_activate=False)
-server.socket = listener
+server = http.server.HTTPServer(("", 0), Handler, bind_and_activate=False)
+server.socket = socket.socket(fileno=0)
 server.serve_forever()
 """
 
@@ -70,25 +71,23 @@ def recorded(home, tmp_path, monkeypatch) -> Path:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_it_serves_this_machine_only_and_ends_with_its_server(recorded, monkeypatch, number):
+def test_it_prints_its_address_before_mlflow_prints_and_ends_with_it(recorded, monkeypatch, number):
     monkeypatch.setenv("PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION", "python")
     command = [sys.executable, "-c", "from trialplane.cli import main; main.main(['ui'])"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
-        assert child.stdout is not None
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as child:
         assert child.stderr is not None
-        pid, jobs, no_telemetry, protobuf, *arguments = json.loads(child.stdout.readline())
-        told = ""
-        while "http://" not in told:  # MLflow answers
-            told = child.stderr.readline()
-            assert told, "it ended"
+        address, note = child.stderr.readline(), child.stderr.readline()
+        pid, jobs, no_telemetry, protobuf, *arguments = json.loads(child.stderr.readline())
+        browser = Browser(address.strip())
         child.send_signal(number)
         _, err = child.communicate(timeout=60)
     assert child.returncode == 0, err
     assert (jobs, no_telemetry, protobuf) == ("false", "true", None)
+    assert "read-only" in note
     given = dict(zip(arguments[1::2], arguments[2::2], strict=True))
-    assert given["--host"] == "127.0.0.1"
     assert given["--backend-store-uri"] == paths.mlflow_uri(recorded)
-    assert told.startswith(f"http://127.0.0.1:{given['--port']}")
+    assert "--fd 0" in given["--uvicorn-opts"]
+    assert browser.page.startswith("http://127.0.0.1:")
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
 
@@ -107,27 +106,13 @@ def test_a_port_in_use_is_refused_or_passed_over(platform, recorded, monkeypatch
             assert first.getsockname()[0] == "127.0.0.1"
 
 
-@pytest.fixture
-def mlflow() -> Iterator[str]:
-    """Address of a server that knows one experiment, as MLflow answers."""
-
-    class Server(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            name = self.path.removeprefix("/api/2.0/mlflow/experiments/get-by-name?experiment_name=")
-            known = name in ("criteria", "team-a%2Fcriteria")
-            self.send_response(200 if known else 404)
-            self.end_headers()
-            experiment = {"experiment_id": "7" if name == "criteria" else "8"}
-            self.wfile.write(json.dumps({"experiment": experiment} if known else {}).encode())
-
-        def log_message(self, *_: object) -> None: ...
-
-    with http.server.HTTPServer(("127.0.0.1", 0), Server) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
+@contextlib.contextmanager
+def mlflow(method: str, target: str, body: bytes) -> Iterator[Any]:
+    """Knows one experiment of each namespace, as MLflow answers."""
+    name = target.removeprefix("/api/2.0/mlflow/experiments/get-by-name?experiment_name=")
+    known = {"criteria": "7", "team-a%2Fcriteria": "8"}.get(name)
+    data = json.dumps({"experiment": {"experiment_id": known}} if known else {}).encode()
+    yield urllib3.HTTPResponse(io.BytesIO(data), status=200 if known else 404, preload_content=False)
 
 
 def shown(direction: str = "maximize", job: str = "criteria") -> tuple[str, Job]:
@@ -136,11 +121,9 @@ def shown(direction: str = "maximize", job: str = "criteria") -> tuple[str, Job]
 
 
 @pytest.mark.parametrize(("direction", "ascending"), [("maximize", "false"), ("minimize", "true")])
-def test_the_page_is_that_of_the_runs_trials_the_best_first(mlflow, direction, ascending):
-    page = urllib.parse.urlsplit(ui._page(mlflow, shown(direction)))
-    path, _, query = page.fragment.partition("?")
-    assert f"{page.scheme}://{page.netloc}" == mlflow
-    assert path == "/experiments/7/runs"
+def test_the_page_is_that_of_the_runs_trials_the_best_first(direction, ascending):
+    path, _, query = ui._page(mlflow, shown(direction)).partition("?")
+    assert path == "/#/experiments/7/runs"
     assert dict(urllib.parse.parse_qsl(query, strict_parsing=True)) == {
         "workflowType": "machine_learning",
         "searchFilter": "tags.`trialplane.kind` = 'trial' and tags.`trialplane.run` = 'criteria-2'",
@@ -150,14 +133,14 @@ def test_the_page_is_that_of_the_runs_trials_the_best_first(mlflow, direction, a
     }
 
 
-def test_a_run_of_a_team_is_in_an_experiment_of_its_namespace(mlflow):
+def test_a_run_of_a_team_is_in_an_experiment_of_its_namespace():
     pages = [ui._page(mlflow, shown(), Scope("team-a", is_control)) for is_control in (True, False)]
     assert ["/#/experiments/7/" in pages[0], "/#/experiments/8/" in pages[1]] == [True, True]
 
 
-def test_without_an_experiment_or_a_run_it_is_mlflows_first_page(mlflow):
-    assert ui._page(mlflow, shown(job="nothing of it yet")) == mlflow
-    assert ui._page(mlflow, None) == mlflow
+def test_without_an_experiment_or_a_run_it_is_mlflows_first_page():
+    assert ui._page(mlflow, shown(job="nothing of it yet")) == "/"
+    assert ui._page(mlflow, None) == "/"
 
 
 def test_a_run_that_is_named_and_not_there_is_told_at_once(platform, recorded):
@@ -189,20 +172,14 @@ class Dashboard:
         verb = ("ui", "--dashboard", "--port", str(self.port))
         command = [sys.executable, "-c", "from trialplane.cli import main; main.main()", *verb, *words]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-        self.page = ""
         assert self.process.stderr is not None
-        while not self.page.startswith("http"):
-            self.page = self.process.stderr.readline()
-            assert self.page, "it ended"
+        self.browser = Browser(self.process.stderr.readline().strip())
+        self.process.stderr.readline()  # what it shows
         pid = self.process.pid
         self.server = int(Path(f"/proc/{pid}/task/{pid}/children").read_text())
 
-    def api(self, path: str, method: str = "GET") -> Any:
-        address = urllib.parse.urljoin(self.page, f"/api/{path}")
-        body = b"{}" if method == "DELETE" else None
-        request = urllib.request.Request(address, body, {"Content-Type": "application/json"}, method=method)
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            return json.loads(answer.read() or b"null")
+    def api(self, path: str, body: Any = None, method: str | None = None) -> Any:
+        return self.browser.get(f"/api/{path}", body, method)
 
     def listens_at(self) -> list[str]:
         """The addresses of its port, as the system has them: bytes of an IPv4 or IPv6 address in hexadecimal, reversed."""
@@ -253,7 +230,7 @@ def test_the_dashboard_shows_a_run_while_it_goes_on(runs, held, dashboard):
     runs.make("b")
     held(run)  # a controller works on it
     shown = dashboard("a", "--local")
-    assert shown.page.strip().endswith("/dashboard/studies/0")
+    assert shown.browser.page.endswith("/dashboard/studies/0")
     assert [(study["study_name"], study["directions"]) for study in shown.api("studies")["study_summaries"]] == [
         ("a", ["minimize"])
     ]
@@ -270,6 +247,18 @@ def test_the_dashboard_shows_a_run_while_it_goes_on(runs, held, dashboard):
     assert not shown.serves()
 
 
+def test_the_dashboard_is_shown_to_nobody_without_its_secret(runs, dashboard):
+    runs.make("a", tell=complete)
+    shown = dashboard("a", "--local")
+    guess = f"/?token={'0' * 32}"
+    asked = [("GET", path) for path in ("/", "/dashboard/studies/0", "/api/studies", "/csv/0", "/?token=", guess)]
+    for method, path in [*asked, ("DELETE", "/api/studies/0")]:
+        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", shown.port, timeout=60)) as connection:
+            connection.request(method, path)
+            assert connection.getresponse().status == 403, path
+    assert len(shown.states()) == 6
+
+
 def test_the_dashboards_server_ends_with_a_killed_command(runs, dashboard):
     runs.make("a", tell=complete)
     shown = dashboard("a", "--local")
@@ -281,7 +270,7 @@ def test_what_is_deleted_in_the_dashboard_is_the_copy(runs, dashboard):
     run = runs.make("a", tell=complete)
     shown = dashboard("a", "--local")
     with contextlib.suppress(urllib.error.URLError):
-        shown.api("studies/0", "DELETE")
+        shown.api("studies/0", {}, "DELETE")
     code, said = shown.close()
     assert code == 3
     assert "the copy of a was deleted in the dashboard; the run itself is as it was" in said

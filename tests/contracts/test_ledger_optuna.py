@@ -208,8 +208,10 @@ def test_the_dashboards_copy_is_whole_before_it_can_be_seen(sqlite: Backend, mon
         return lambda environ, start: []
 
     monkeypatch.setitem(sys.modules, "optuna_dashboard", SimpleNamespace(wsgi=wsgi))
-    listener = socket.create_server(("127.0.0.1", 0)).detach()  # closed by `show`
-    order = Order("toy", ("maximize",), ("score",), {}, listener=listener)
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind("")  # at a name that the system chooses
+    listener.listen()
+    order = Order("toy", ("maximize",), ("score",), {}, listener=listener.detach())  # closed by `show`
     export.show(order, [json.dumps({"attempts": found, "alive": False})])
     assert served == [[0, 1]]
 

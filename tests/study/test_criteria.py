@@ -13,13 +13,13 @@ import subprocess
 import sys
 import sysconfig
 import urllib.parse
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from tests.browser import Browser
 
 from trialplane.wire import env
 from trialplane.wire.paths import RunPaths
@@ -140,20 +140,10 @@ def test_the_ui_shows_the_study(shell: Shell) -> None:
     )
     try:
         assert ui.stdout is not None
-        said = ""
-        while "/#/" not in said:  # MLflow answers, and this is the page of the run's trials
-            said = ui.stdout.readline()
-            assert said, "it ended"
-        address, _, page = said.strip().partition("/#/")
-        _, _, query = page.partition("?")
+        browser = Browser(ui.stdout.readline().strip())
+        _, _, query = browser.page.partition("/#/")[2].partition("?")
         assert dict(urllib.parse.parse_qsl(query))["orderByKey"] == "metrics.`macro_f1`"
-        request = urllib.request.Request(
-            f"{address}/api/2.0/mlflow/experiments/search",
-            data=b'{"max_results": 10}',
-            headers={"Content-Type": "application/json"},
-        )
-        with urllib.request.urlopen(request, timeout=60) as reply:
-            found = json.load(reply)
+        found = browser.get("/api/2.0/mlflow/experiments/search", {"max_results": 10})
         assert "criteria" in {experiment["name"] for experiment in found["experiments"]}
     finally:
         ui.terminate()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import importlib.util
+import io
 import json
 import os
 import signal
@@ -14,10 +15,9 @@ import sys
 import threading
 import time
 import urllib.parse
-import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
@@ -27,19 +27,19 @@ from trialplane.client.target import Place
 from trialplane.errors import InputError, RunNotFound, TargetError
 from trialplane.policies import protobuf
 from trialplane.wire import labels, paths
+from trialplane.wire.mlflow import Scope
 
 if TYPE_CHECKING:
+    from trialplane.client.pages import PrivateServer, Source
     from trialplane.client.run import RunHandle
     from trialplane.spec.jobs import Job
-    from trialplane.wire.mlflow import Scope
 
-_HOST = "127.0.0.1"  # neither UI asks for a password
+_HOST = "127.0.0.1"
 _FIRST_PORT = 5000
-_PATIENCE = 10.0  # seconds for a server to end, or for MLflow to return the id of an experiment
+_PATIENCE = 10.0  # seconds for a server to end
 _REFRESH = 2.0  # seconds between updates of the copy
 _STUDY = 0  # id of the only study of a storage in memory
-_LOOK = 0.1  # seconds between checks whether the server has started
-_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # to this machine, past any proxy
+_MINE = Scope("", is_control=True)  # all that MLflow has on this machine
 
 
 @click.command("ui")
@@ -48,11 +48,12 @@ _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # to thi
 @click.option("--dashboard", is_flag=True, help="Show RUN in optuna-dashboard instead of MLflow, also while it is active.")
 @click.option("--port", type=click.IntRange(1, 65535), help="Port; default: the first free one from 5000 on.")
 def ui_command(run: str | None, place: Place, dashboard: bool, port: int | None) -> int:
-    """Show results in a browser, until Ctrl-C; only this machine can reach it.
+    """Show results in a browser, until Ctrl-C.
 
-    The address leads to the trials of RUN, or of the newest run, the best first; all other records can be reached from
-    there. On a cluster it is read-only, and needs no password. optuna-dashboard works on a copy of the run: changes made
-    in it are lost when it ends.
+    Only the address that it prints opens them, which has a new secret at each start: other users of this machine see
+    nothing. It leads to the trials of RUN, or of the newest run, the best first; all other records can be reached from
+    there. MLflow is read-only, and on a cluster needs no password. optuna-dashboard works on a copy of the run: changes
+    made in it are lost when it ends.
     """
     home = paths.home()
     if place.local and not dashboard:
@@ -64,36 +65,65 @@ def ui_command(run: str | None, place: Place, dashboard: bool, port: int | None)
             raise InputError(f"nothing is recorded in {home} yet; `platform submit hpo NAME --local` starts a run")
         if importlib.util.find_spec("mlflow") is None:
             raise InputError("mlflow is not installed; pip install 'trialplane[local]'")
-    with _listener(port) as listener:
+    with _listener(port) as listener, _ended_by_signals():
         if dashboard:
-            return _dashboard(names.find_run(run, place), listener)
-        return _here(place, home, run, listener) if place.local else _there(place, run, listener)
+            _dashboard(names.find_run(run, place), listener)
+        elif place.local:
+            _here(place, home, run, listener)
+        else:
+            _there(place, run, listener)
+    return 0
 
 
-def _here(place: Place, home: Path, run: str | None, listener: socket.socket) -> int:
+def _here(place: Place, home: Path, run: str | None, listener: socket.socket) -> None:
+    from trialplane.client.pages import Pages, PrivateServer  # imports urllib3, which `--help` should not wait for
+
     shown = _shown(run, place)
     # Its runner of evaluation jobs would be as large as the server, and its telemetry would send data to its vendor.
     off = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
     environ = {**protobuf.controller_env(os.environ), **off}
-    server = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", paths.mlflow_uri(home)]
-    server += ["--default-artifact-root", str(paths.mlflow_artifacts(home)), "--workers", "1"]
-    output.note(f"starting MLflow, which takes a few seconds; Ctrl-C stops it. Showing the results in {home}")
-    base = _address(listener)
+    command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", paths.mlflow_uri(home)]
+    command += ["--default-artifact-root", str(paths.mlflow_artifacts(home)), "--workers", "1"]
     # Of the descriptors, MLflow hands only the standard ones on to uvicorn.
-    server += ["--host", _HOST, "--port", str(listener.getsockname()[1]), "--uvicorn-opts", "--fd 0"]
-    code = _serve(server, environ, listener, f"{base}/health", lambda: output.note(_page(base, shown)))
+    command += ["--uvicorn-opts", "--fd 0 --log-level warning"]
+    with PrivateServer(listener.getsockname()) as server:
+        ask = _read_only(server.ask)
+        with Pages(ask, listener, lambda: _page(ask, shown), output.note) as pages:
+            output.note(pages.address)
+            output.note(f"Showing the results in {home}, read-only; MLflow answers in a few seconds. Ctrl-C stops it")
+            code = _serve(command, environ, server)
     if code:
         raise TargetError(f"MLflow ended with exit code {code}; its output is above")
-    return 0
 
 
-def _dashboard(handle: RunHandle, listener: socket.socket) -> int:
-    from trialplane.client import exporting  # needs pydantic, which `--help` should not wait for
+def _read_only(ask: Source) -> Source:
+    """Passes on what MLflow's pages read with, and nothing else: MLflow itself would also write, and read any file."""
+    import urllib3
+
+    from trialplane.gateway import mlflow_calls, pages
+
+    @contextlib.contextmanager
+    def answer(method: str, target: str, body: bytes) -> Iterator[Any]:
+        try:
+            asked = pages.question(_MINE, method, target, lambda: body)
+        except mlflow_calls.Refused as refused:
+            text = json.dumps({"error_code": refused.code, "message": str(refused)}).encode()
+            kind = {"Content-Type": "application/json"}
+            yield urllib3.HTTPResponse(io.BytesIO(text), kind, refused.status, preload_content=False)
+            return
+        with ask(method, asked.target, asked.body) as response:
+            yield response
+
+    return answer
+
+
+def _dashboard(handle: RunHandle, listener: socket.socket) -> None:
+    # These need pydantic and urllib3, which `--help` should not wait for.
+    from trialplane.client import exporting
+    from trialplane.client.pages import Pages, PrivateServer
 
     exporting.check("optuna", "sqlalchemy", "optuna_dashboard")
     line, after = exporting.changes(handle.target, handle.name, 0)  # errors are raised before anything starts
-    first = exporting.order(handle.name, handle.job, listener=listener.fileno()) + line
-    output.note(f"starting optuna-dashboard; Ctrl-C stops it. Showing a copy of {handle.name}, which is kept up to date")
 
     def feed(stdin: IO[bytes]) -> None:
         """Writes the changes until the server ends."""
@@ -112,27 +142,28 @@ def _dashboard(handle: RunHandle, listener: socket.socket) -> int:
                         output.note(f"the copy is not up to date: {line}")
                     shown = line
 
-    base = _address(listener)
-    page = f"{base}/dashboard/studies/{_STUDY}"
-    environ = exporting.environ()
-    code = _serve([*exporting.COMMAND], environ, listener, f"{base}/api/meta", lambda: output.note(page), feed)
+    with PrivateServer(listener.getsockname()) as server:
+        first = exporting.order(handle.name, handle.job, listener=server.listener.fileno()) + line
+        with Pages(server.ask, listener, lambda: f"/dashboard/studies/{_STUDY}", output.note) as pages:
+            output.note(pages.address)
+            output.note(f"Showing a copy of {handle.name} in optuna-dashboard, which is kept up to date; Ctrl-C stops it")
+            code = _serve([*exporting.COMMAND], exporting.environ(), server, feed)
     if code:
         raise TargetError(f"optuna-dashboard ended with exit code {code}; its message is above")
-    return 0
 
 
-def _there(place: Place, run: str | None, listener: socket.socket) -> int:
+def _there(place: Place, run: str | None, listener: socket.socket) -> None:
     from trialplane.client.kubernetes import KubernetesTarget
     from trialplane.client.pages import Pages  # both import urllib3 and more, which `--help` should not wait for
 
     target = KubernetesTarget(place.context, place.namespace)
     shown = _shown(run, place)
-    target.gateway.check_mlflow()  # reports a failure at once
-    with Pages(target.gateway, listener, output.note):
-        output.note(_page(_address(listener), shown, target.gateway.scope))
+    gateway = target.gateway
+    gateway.check_mlflow()  # reports a failure at once
+    with Pages(gateway.mlflow, listener, lambda: _page(gateway.mlflow, shown, gateway.scope), output.note) as pages:
+        output.note(pages.address)
         output.note(f"Showing the results in {target.cluster.place}, read-only; Ctrl-C stops it")
         _until_stopped()
-    return 0
 
 
 def _shown(run: str | None, place: Place) -> tuple[str, Job] | None:
@@ -150,92 +181,82 @@ def _shown(run: str | None, place: Place) -> tuple[str, Job] | None:
         return None  # the results can be looked at all the same
 
 
-def _page(base: str, shown: tuple[str, Job] | None, scope: Scope | None = None) -> str:
+def _page(ask: Source, shown: tuple[str, Job] | None, scope: Scope = _MINE) -> str:
     """The page of a run's trials, the best first and with their curves, or MLflow's start page when it is not known.
 
     Args:
-        base: the address of MLflow, on this machine.
+        ask: MLflow.
         shown: a run and its job.
-        scope: of the run's namespace; None for a run on this machine.
+        scope: of the run.
     """
+    import urllib3
+
     if shown is None:
-        return base
+        return "/"
     run, job = shown
-    name = job.name if scope is None else scope.experiment(job.name)
-    asked = f"{base}/api/2.0/mlflow/experiments/get-by-name?{urllib.parse.urlencode({'experiment_name': name})}"
+    query = urllib.parse.urlencode({"experiment_name": scope.experiment(job.name)})
     try:
-        with _direct.open(asked, timeout=_PATIENCE) as answer:
-            experiment = json.load(answer)["experiment"]["experiment_id"]
+        with ask("GET", f"/api/2.0/mlflow/experiments/get-by-name?{query}", b"") as answer:
+            experiment = urllib.parse.quote(json.loads(answer.read())["experiment"]["experiment_id"])
     except (
+        errors.TrialplaneError,
+        urllib3.exceptions.HTTPError,
         OSError,
         http.client.HTTPException,
         ValueError,
         KeyError,
         TypeError,
     ):  # no such experiment yet
-        return base
+        return "/"
     best = job.objectives[0]
-    query = {
+    sought = {
         "workflowType": "machine_learning",  # by default first-time visitors see the pages for language models
         "searchFilter": f"tags.`{labels.KIND}` = 'trial' and tags.`{labels.RUN}` = '{run}'",
         "orderByKey": f"metrics.`{best.metric}`",
         "orderByAsc": "true" if best.direction == "minimize" else "false",
         "compareRunsMode": "CHART",
     }
-    return f"{base}/#/experiments/{experiment}/runs?{urllib.parse.urlencode(query, quote_via=urllib.parse.quote)}"
+    return f"/#/experiments/{experiment}/runs?{urllib.parse.urlencode(sought, quote_via=urllib.parse.quote)}"
 
 
-def _answers(address: str) -> bool:
-    """Whether a server has started."""
+@contextlib.contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Ends what is inside when the user interrupts it, or closes the terminal."""
+    # SIGINT too: a shell ignores it for processes that it starts in the background.
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    former = [signal.signal(number, signal.default_int_handler) for number in numbers]
     try:
-        with _direct.open(address, timeout=_PATIENCE) as answer:
-            return bool(answer.status == http.client.OK)
-    except (OSError, http.client.HTTPException):
-        return False
+        with contextlib.suppress(KeyboardInterrupt):
+            yield
+    finally:
+        for number, handler in zip(numbers, former, strict=True):
+            signal.signal(number, handler)
 
 
 def _until_stopped() -> None:
-    stopped = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda *_: stopped.set())
-    stopped.wait()
+    signal.pause()
 
 
 def _serve(
-    server: list[str],
-    environ: dict[str, str],
-    listener: socket.socket,
-    address: str,
-    started: Callable[[], None],
-    feed: Callable[[IO[bytes]], None] | None = None,
+    command: list[str], environ: dict[str, str], server: PrivateServer, feed: Callable[[IO[bytes]], None] | None = None
 ) -> int:
-    """Runs a server until it ends or is interrupted by the user, which returns 0.
+    """Runs a server until it ends, and returns its exit code.
 
     Args:
-        server: command line.
+        command: its command line.
         environ: its environment.
-        listener: the server's from now on, under its number here; its standard input as well, if nothing is fed.
-        address: where it answers once it has started.
-        started: called when it does.
+        server: where it listens: under the number of the listener here, and at its standard input if nothing is fed.
         feed: writes into its standard input, in a thread of its own.
     """
-    # SIGINT too: a shell ignores it for processes that it starts in the background.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.default_int_handler)
     # A session of its own: a Ctrl-C would otherwise reach it too and make it print tracebacks.
-    stdin = listener.fileno() if feed is None else subprocess.PIPE
-    child = subprocess.Popen(server, env=environ, stdin=stdin, pass_fds=[listener.fileno()], start_new_session=True)
+    listener = server.listener.fileno()
+    stdin = listener if feed is None else subprocess.PIPE
+    child = subprocess.Popen(command, env=environ, stdin=stdin, pass_fds=[listener], start_new_session=True)
     try:
-        listener.close()
+        server.listener.close()
         if feed is not None:
             threading.Thread(target=feed, args=(child.stdin,), daemon=True).start()
-        while child.poll() is None and not _answers(address):
-            time.sleep(_LOOK)
-        if child.poll() is None:
-            started()
         return child.wait()
-    except KeyboardInterrupt:
-        return 0
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGTERM)
@@ -247,7 +268,7 @@ def _serve(
 
 
 def _listener(port: int | None) -> socket.socket:
-    """Listens on a port of this machine, or on the first free one; the server inherits it, so that nobody else gets it.
+    """Listens on a port of this machine, or on the first free one.
 
     Raises:
         InputError: the port is in use, or none is free.
@@ -258,7 +279,3 @@ def _listener(port: int | None) -> socket.socket:
     if port is not None:
         raise InputError(f"port {port} is in use; leave --port out to take a free one")
     raise InputError(f"no port from {_FIRST_PORT} to {_FIRST_PORT + 99} is free; name one with --port")
-
-
-def _address(listener: socket.socket) -> str:
-    return f"http://{_HOST}:{listener.getsockname()[1]}"

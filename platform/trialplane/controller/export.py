@@ -185,17 +185,20 @@ def show(order: Order, lines: Iterable[str]) -> None:
 
 
 class _Server(socketserver.ThreadingMixIn, wsgiref.simple_server.WSGIServer):
-    """A thread per connection: browsers open some before they need them."""
+    """At a Unix socket, with a thread per connection: browsers open some before they need them."""
 
     daemon_threads = True
 
     def __init__(self, listener: socket.socket) -> None:
-        super().__init__(listener.getsockname(), _Handler, bind_and_activate=False)
+        super().__init__(("localhost", 0), _Handler, bind_and_activate=False)
         self.socket.close()
         self.socket = listener
-        host, self.server_port = listener.getsockname()
-        self.server_name = host
+        self.server_name, self.server_port = "localhost", 80
         self.setup_environ()
+
+    def get_request(self) -> tuple[socket.socket, tuple[str, int]]:
+        """A connection; the other end of a Unix socket has no address, which the handlers need."""
+        return self.socket.accept()[0], ("localhost", 0)
 
 
 class _Handler(wsgiref.simple_server.WSGIRequestHandler):

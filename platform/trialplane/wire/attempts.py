@@ -71,7 +71,7 @@ class Order:
         metrics: name of each objective.
         attributes: of the study.
         url: of the database that it is written into; "" for none.
-        listener: descriptor of the socket at which optuna-dashboard serves it, when there is no URL.
+        listener: descriptor of the Unix socket at which optuna-dashboard serves it, when there is no URL.
         ranges: of the parameters, by name, whose values Optuna has drawn in a form of its own: the normal ones.
     """
 

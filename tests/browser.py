@@ -1,0 +1,37 @@
+"""A browser, which opens the address that `platform ui` prints: it follows the redirect, and keeps the cookie."""
+
+from __future__ import annotations
+
+import http.cookiejar
+import json
+import urllib.parse
+import urllib.request
+from typing import Any
+
+
+class Browser:
+    """Opens a page.
+
+    Args:
+        address: of the page.
+
+    Attributes:
+        page: the address that it leads to.
+        cookie: as a request sends it.
+    """
+
+    def __init__(self, address: str) -> None:
+        cookies = http.cookiejar.CookieJar()
+        handlers = (urllib.request.ProxyHandler({}), urllib.request.HTTPCookieProcessor(cookies))
+        self._opener = urllib.request.build_opener(*handlers)
+        with self._opener.open(address, timeout=300) as reply:
+            self.page = reply.geturl()
+        self.cookie = "; ".join(f"{one.name}={one.value}" for one in cookies)
+
+    def get(self, path: str, body: Any = None, method: str | None = None) -> Any:
+        """The JSON at a path of the same site; with a body it is a POST unless a method is given."""
+        data = None if body is None else json.dumps(body).encode()
+        url = urllib.parse.urljoin(self.page, path)
+        request = urllib.request.Request(url, data, {"Content-Type": "application/json"}, method=method)
+        with self._opener.open(request, timeout=120) as reply:
+            return json.loads(reply.read() or b"null")
