@@ -69,6 +69,25 @@ def test_a_slot_stays_where_nothing_says_that_its_pod_ends(fake: FakeRay, clock:
         assert said.gone
 
 
+def test_a_slot_that_does_not_answer_a_kill_is_replaced(fake: FakeRay, clock: list[float]) -> None:
+    """As one whose process was stopped."""
+    pool = running(fake)
+    clock[0] += 10 * slots.KILL_PATIENCE
+    assert not list(pool.events(0)), "a trial may take as long as it wants"
+    pool.kill(0, FailureClass.STOPPED, "cancelled")
+    clock[0] += slots.KILL_PATIENCE / 2
+    pool.kill(0, FailureClass.STOPPED, "cancelled")
+    assert not list(pool.events(0))
+    clock[0] += slots.KILL_PATIENCE / 2
+    (said,) = pool.events(0)
+    assert isinstance(said, SlotTrial)
+    assert said.outcome is not None
+    assert said.outcome.message == "slot 0 was lost with its trial: it did not answer for 300 s (stopped?)"
+    assert [actor.is_killed for actor in fake.actors] == [True, False]
+    fake.answer("run", ([messages.encode(messages.TrialEnded(outcome(5)))], {}))
+    assert not list(pool.events(0)), "its answer comes too late"
+
+
 def test_a_slot_that_was_to_go_is_gone_for_good(fake: FakeRay, clock: list[float]) -> None:
     pool = running(fake)
     pool.resize(0)

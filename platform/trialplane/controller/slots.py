@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 
 MAX_START_FAILURES = 3  # in a row: of one slot while others work, else over all slots
 START_PATIENCE = 600.0  # seconds for which every slot of a cluster may fail to start
+KILL_PATIENCE = 300.0  # seconds for a slot to answer after it was to kill its process, and to remove the files of that
 POD_GOES = 10.0  # seconds for a pod to be gone after its trial was stopped
 _LONGEST_PAUSE = 30.0  # seconds before a slot that failed to start is tried again
 
@@ -97,6 +98,7 @@ class _Place:
         running: the process in it.
         leaving: whether it is removed when its process has ended.
         was_ended: whether the controller has ended its process.
+        answer_by: when a slot that was to kill its process must have answered, by the monotonic clock; or None.
         starts: how often in a row it has failed to start while others worked.
         trouble: why it failed the last time; "" when it has started.
         is_given_up: whether it is not started again.
@@ -110,6 +112,7 @@ class _Place:
     running: Process | None = None
     leaving: bool = False
     was_ended: bool = False
+    answer_by: float | None = None
     trouble: str = ""
     is_given_up: bool = False
 
@@ -205,7 +208,7 @@ class SlotPool:
         place = self._places[slot]
         assert place.running is None, f"slot {slot} runs {place.running}"
         place.running = process = Process(place.actor, next(self._serials), request)
-        place.was_ended = False
+        place.was_ended, place.answer_by = False, None
         start = messages.encode(messages.StartAttempt(request))
         started = process.actor.run.remote(process.serial, start, [] if weights is None else [weights])
         self._pending[started] = place
@@ -262,6 +265,7 @@ class SlotPool:
             if reference not in self._pending:  # another pool's, or the slot was removed after another answer
                 continue
             place = self._pending.pop(reference)
+            place.answer_by = None  # the loop sends the kill again, if it is still to end
             try:
                 event = self._event(place, ray.get(reference))
             except errors.MessageError as error:
@@ -275,6 +279,11 @@ class SlotPool:
                 yield from self._lost(place, error)
             else:
                 yield event
+        for place in list(self._pending.values()):
+            if place.answer_by is not None and time.monotonic() >= place.answer_by:
+                self._pending = {answer: owed for answer, owed in self._pending.items() if owed is not place}
+                place.answer_by = None
+                yield from self._lost(place, errors.SlotError(f"it did not answer for {KILL_PATIENCE:g} s (stopped?)"))
 
     def close(self) -> None:
         """Ends all slots."""
@@ -291,6 +300,8 @@ class SlotPool:
         place = self._places[slot]
         place.was_ended = True
         if place.running is not None:
+            if isinstance(message, messages.KillTrial) and place.answer_by is None:
+                place.answer_by = time.monotonic() + KILL_PATIENCE
             place.running.send(message)
 
     def _open(self, place: _Place) -> None:

@@ -1,6 +1,8 @@
 """The trial that runs in a slot: its process, its messages so far, and its limits of time and memory.
 
 It starts nothing and communicates only with the process; the rest is the slot's.
+
+Over 400 lines: one class, the state of one trial, with every rule about how it ends.
 """
 
 from __future__ import annotations
@@ -29,6 +31,8 @@ OVER_GRACE = 5.0  # seconds between SIGTERM and SIGKILL for a program that was p
 SEND_PATIENCE = 60.0  # seconds for the process to read what the slot sends, which is never much
 MOST_ASKED = 10_000  # requests of an objective for parameters, of which it may have a tenth
 STOP_MARGIN = 2.0  # seconds on top of a trial's grace, which it enforces itself, to report how it ended
+TEMPLATE_PATIENCE = 60.0  # seconds for the template to start the process, or to report its exit; either takes milliseconds
+KILLED_PATIENCE = 10.0  # the same for a process that is to be killed, as somebody waits for that
 
 
 @dataclasses.dataclass
@@ -42,6 +46,8 @@ class Running:
     deadline: float | None
     pid: int = 0
     handle: int | None = None  # descriptor of the process (pidfd): unlike its pid it is never reused
+    template_since: float | None = None  # since when the template owes an answer: that it has started, or has exited
+    template_end: str = "died"  # how the template went, where it went first
     method: str = ""
     reader: Reader | None = None  # of a program's metrics
     read_at: float = 0.0  # when it reads next
@@ -178,11 +184,15 @@ class Running:
     def started(self, pid: int, method: str, handle: int) -> None:
         """Records that the process has started, perhaps only after it was to be ended."""
         with self.lock:
-            self.pid, self.method, self.handle = pid, method, handle
+            self.pid, self.method, self.handle, self.template_since = pid, method, handle, None
             if self.killed:
                 self._signal(signal.SIGKILL)
             elif self.stopping or self.over is not None:
                 self._signal(signal.SIGTERM)
+
+    def template_patience(self) -> float:
+        """Seconds for which the template may take to answer."""
+        return KILLED_PATIENCE if self.killed is not None else TEMPLATE_PATIENCE
 
     def ended(self) -> None:
         """Records that the process is gone; it is not signalled from now on."""

@@ -11,14 +11,18 @@ the next event, so that the Ray actor around it needs no thread per trial:
     slot.exchange                   from another thread: the units and results of a collection (collect/exchange.py)
 
 It must not import Ray, Optuna or MLflow.
+
+Over 400 lines: one class around the one loop, whose every branch needs the template, the trial and its limits.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import select
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -36,7 +40,7 @@ from trialplane.worker.channel import Channel
 from trialplane.worker.collect import exchange
 from trialplane.worker.metrics.reader import Reader
 from trialplane.worker.ranks import meeting
-from trialplane.worker.running import Running, taken_from, with_arrays
+from trialplane.worker.running import WATCH_INTERVAL, Running, taken_from, with_arrays
 from trialplane.worker.template import MAX_MESSAGE
 
 if TYPE_CHECKING:
@@ -44,6 +48,10 @@ if TYPE_CHECKING:
 
 FLUSH_INTERVAL = 0.5  # seconds between events of a trial that does not wait for answers
 LOG_INTERVAL = 2.0  # seconds between reads of a log that is sent
+IMPORT_PATIENCE = 1800.0  # seconds for the template to import the job's code
+CLOSE_PATIENCE = (
+    5.0  # seconds for the template to end what its trial left, and then itself; the same for the kernel to kill it
+)
 
 Messages = tuple[messages.FromSlot, ...]
 
@@ -68,7 +76,7 @@ class Slot:
 
         Raises:
             EntrypointError: the job's code does not import, or needs packages that are not installed.
-            SlotError: the template ended without a message.
+            SlotError: the template ended without a message, or has sent none in time.
             MessageError: it is of another version.
         """
         if self.config.pack:
@@ -77,20 +85,26 @@ class Slot:
         usage.check_installed(self.config)
         self._log.parent.mkdir(parents=True, exist_ok=True)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs, self._log.open("ab") as log:
-            template = subprocess.Popen(
-                [sys.executable, "-m", "trialplane.worker.template", str(theirs.fileno())],
+        load = os.fdopen(os.memfd_create("load"), "w+b")  # not a pipe, which a template that does not read would fill
+        with theirs, self._log.open("ab") as log, load:
+            load.write(messages.encode(messages.LoadJob(self.config)))
+            load.seek(0)
+            self._template = subprocess.Popen(
+                [sys.executable, "-P", "-m", "trialplane.worker.template", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
-                stdin=subprocess.PIPE,
+                stdin=load,
                 stdout=log,
                 stderr=log,
                 env=environment.of_template(self.config),
                 start_new_session=True,
             )
-        self._template, self._control = template, ours
-        assert template.stdin is not None
-        with template.stdin, contextlib.suppress(BrokenPipeError):
-            template.stdin.write(messages.encode(messages.LoadJob(self.config)))
+        self._control = ours
+        if not select.select([ours], [], [], IMPORT_PATIENCE)[0]:
+            self._end_template(signal.SIGABRT)
+            raise errors.SlotError(
+                f"slot {self.name} on {self.node}: its template had not imported the job's code after {IMPORT_PATIENCE:g} s "
+                f"and was killed. An import hangs, or the process was stopped; the stacks of its threads: {self._where()}"
+            )
         data = ours.recv(MAX_MESSAGE)
         try:
             message = messages.decode(data, messages.FROM_LOADING) if data else None
@@ -138,6 +152,7 @@ class Slot:
             Channel(ours, taken_from(self.config, request)),
             workdir,
             began=time.time(),
+            template_since=time.monotonic(),
             deadline=None if request.timeout is None else time.monotonic() + request.timeout,
             flush_at=time.monotonic() + FLUSH_INTERVAL,
             log=shipping.Log(file) if self.config.ship else None,
@@ -194,16 +209,24 @@ class Slot:
             self._meeting.close()
             self._meeting = None
 
-    def _end_template(self) -> None:
-        if self._control is not None:
-            self._control.close()  # the template kills its trials and ends
-            self._control = None
-        if self._template is not None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._template.wait(timeout=5)
-            self._template.kill()  # nothing, if it has ended
-            self._template.wait()
-            self._template = None
+    def _end_template(self, number: signal.Signals | None = None) -> None:
+        """Ends the template, which kills its trials first; by a signal if it does not answer.
+
+        A process that waits for a disk outlives SIGKILL, and ends when the disk answers.
+        """
+        control, template = self._control, self._template
+        self._control = self._template = None
+        if control is not None and number is None:
+            control.close()
+        if template is not None:
+            if number is not None:
+                template.send_signal(number)
+            for _ in range(2):
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    template.wait(timeout=CLOSE_PATIENCE)
+                template.kill()  # nothing, if it has ended
+        if control is not None:
+            control.close()
 
     def _runs(self) -> str:
         """What its trials run."""
@@ -230,10 +253,18 @@ class Slot:
             has_unread = checks_first and running.channel.is_readable()
             timeout = 0.0 if has_unread else self._until_next_check(running)
             sources: list[Any] = [running.channel, self._control]
+            if running.handle is not None and running.template_since is None:
+                sources.append(running.handle)
             readable = select.select(sources, [], [], timeout)[0]
             if running.channel in readable and not self._read(running):
-                # The channel is closed: only the template's message is left to wait for.
+                # The channel is closed: only the process's end and the template's message are left to wait for.
                 readable = select.select(sources[1:], [], [], self._until_next_check(running, has_ended=True))[0]
+            if running.handle in readable:
+                running.template_since = time.monotonic()
+            if self._control not in readable and self._template_is_late(running):
+                running.template_end = f"did not answer for {running.template_patience():g} s and was killed"
+                self._end_template(signal.SIGKILL)
+                return self._end(running, None)
             if self._control in readable:
                 try:
                     message, handle = self._of_template()
@@ -306,6 +337,11 @@ class Slot:
             return False
         return True
 
+    def _template_is_late(self, running: Running) -> bool:
+        """Whether the template owes an answer for too long: it was stopped, or waits for a disk, or for a debugger."""
+        since = running.template_since
+        return since is not None and time.monotonic() >= since + running.template_patience()
+
     def _end(self, running: Running, exited: messages.TrialExited | None) -> Messages:
         """The last messages of a trial whose process or template is gone; before them its last reports, if the study prunes.
 
@@ -353,7 +389,7 @@ class Slot:
     def _outcome(self, running: Running, exited: messages.TrialExited | None) -> tuple[records.TrialOutcome, str | None]:
         """The trial's outcome, and the file of its result's arrays."""
         code = None if exited is None else exited.code
-        lost = f"the template of slot {self.name} on {self.node} died, and the trial with it"
+        lost = f"the template of slot {self.name} on {self.node} {running.template_end}, and the trial with it"
         outcome = running.outcome(code, self.config.grace, self.config.linger, lost)
         outcome = dataclasses.replace(
             outcome,
@@ -377,6 +413,8 @@ class Slot:
         """
         limit = running.enforce_limits(self.config.linger)
         waits, now = [] if limit is None else [limit], time.monotonic()
+        if running.template_since is not None:
+            waits.append(WATCH_INTERVAL)  # another thread may kill the process, which shortens the template's time
         if running.reports:
             waits.append(max(0.0, running.flush_at - now))
         if running.log is not None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import faulthandler
 import fcntl
 import gc
 import importlib
@@ -48,6 +49,7 @@ MAX_MESSAGE = 60_000  # bytes; a SEQPACKET packet must fit the socket's buffer
 
 def main() -> None:
     """Imports the job, reports that, and serves until the slot ends."""
+    faulthandler.enable()  # a slot ends imports that hang by SIGABRT
     control = socket.socket(fileno=int(sys.argv[1]))
     config = messages.decode(sys.stdin.buffer.read(), messages.LOAD).config
     policies.apply_all()

@@ -1,0 +1,142 @@
+"""A template or a trial that is stopped (SIGSTOP, a debugger, a disk that hangs) holds no slot: every wait has a limit.
+
+Each process here is stopped for real. The limits are shortened, which is safe as nothing that is stopped can meet them.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.worker.conftest import Bench, alive, wait_until
+
+from trialplane import errors
+from trialplane.wire.states import FailureClass, TrialState
+
+CODE = """
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+def run(ctx):
+    what = ctx.params.get("what", "")
+    if what == "stops its template and ends":
+        os.kill(os.getppid(), signal.SIGSTOP)
+    elif what == "stops its template and hangs":
+        os.kill(os.getppid(), signal.SIGSTOP)
+        time.sleep(1000)
+    elif what == "stops both":
+        os.kill(os.getppid(), signal.SIGSTOP)
+        os.kill(os.getpid(), signal.SIGSTOP)
+    elif what == "stops":
+        ctx.report(0, score=0.5)
+        os.kill(os.getpid(), signal.SIGSTOP)
+    return 1.0
+"""
+
+
+def is_stopped(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    with Bench(tmp_path, {"train": CODE}) as bench:
+        yield bench
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """Limits of a moment; undone before a trial that is to end well."""
+    for name in ("running.TEMPLATE_PATIENCE", "running.KILLED_PATIENCE", "slot.CLOSE_PATIENCE"):
+        monkeypatch.setattr(f"trialplane.worker.{name}", 0.5)
+    return monkeypatch
+
+
+def test_a_template_stopped_between_trials_is_replaced(bench: Bench, short: pytest.MonkeyPatch) -> None:
+    (template,) = bench.templates()
+    os.kill(template, signal.SIGSTOP)
+    outcome = bench.outcome("", timeout=None)
+    assert (outcome.state, outcome.failure) == (TrialState.FAILED, FailureClass.LOST), "it is tried again"
+    assert outcome.message == (
+        f"the template of slot 0-1 on {os.uname().nodename} did not answer for 0.5 s and was killed, and the trial with it"
+    )
+    assert not alive(template)
+    short.undo()
+    assert bench.outcome("").state is TrialState.COMPLETE
+    assert bench.templates() != [template]
+
+
+def test_the_result_of_a_trial_whose_template_is_stopped_counts(bench: Bench, short: pytest.MonkeyPatch) -> None:
+    outcome = bench.outcome("stops its template and ends", timeout=None)
+    assert (outcome.state, outcome.metrics) == (TrialState.COMPLETE, {"score": 1.0})
+    short.undo()
+    assert bench.outcome("").state is TrialState.COMPLETE
+
+
+@pytest.mark.parametrize("what", ["stops its template and hangs", "stops both", "stops"])
+def test_a_limit_of_time_ends_what_is_stopped(bench: Bench, short: pytest.MonkeyPatch, what: str) -> None:
+    outcome = bench.outcome(what, timeout=1.0)
+    assert outcome.failure is FailureClass.TIMEOUT
+    assert not alive(outcome.pid)
+    short.undo()
+    assert bench.outcome("").state is TrialState.COMPLETE
+
+
+@pytest.mark.parametrize("what", ["", "stops its template and hangs", "stops both", "stops"])
+def test_a_kill_ends_what_is_stopped(bench: Bench, short: pytest.MonkeyPatch, what: str) -> None:
+    """As `cancel` does it. With a template stopped before the trial there is no process to kill yet."""
+    short.setattr("trialplane.worker.running.TEMPLATE_PATIENCE", 1000.0)
+    (template,) = bench.templates()
+    if not what:
+        os.kill(template, signal.SIGSTOP)
+
+    def kill() -> None:
+        wait_until(lambda: bench.slot._running is not None, "the trial is requested")
+        if what != "stops":
+            wait_until(lambda: is_stopped(template), "the template is stopped")
+        else:
+            wait_until(lambda: any(map(is_stopped, bench.children(template))), "the trial is stopped")
+        bench.slot.kill(FailureClass.STOPPED, "stopped: cancelled by the user")
+
+    other = threading.Thread(target=kill)
+    request = bench.request(what, timeout=None)
+    other.start()
+    event = bench.slot.run(request)
+    while event.outcome is None:
+        event = bench.slot.answer()
+    other.join()
+    assert (event.outcome.failure, event.outcome.message) == (FailureClass.STOPPED, "stopped: cancelled by the user")
+    assert not event.outcome.pid or not alive(event.outcome.pid)
+
+
+def test_a_slot_with_a_stopped_template_closes(bench: Bench, short: pytest.MonkeyPatch) -> None:
+    (template,) = bench.templates()
+    os.kill(template, signal.SIGSTOP)
+    bench.slot.close()
+    assert not alive(template)
+
+
+def test_a_template_that_is_stopped_while_it_imports_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trialplane.worker.slot.IMPORT_PATIENCE", 3.0)
+    monkeypatch.setattr("trialplane.worker.slot.CLOSE_PATIENCE", 0.5)
+    file = tmp_path / "pid"
+    code = f"import os, pathlib\npathlib.Path({str(file)!r}).write_text(str(os.getpid()))\nos.kill(os.getpid(), 19)\n"
+    with pytest.raises(errors.SlotError, match="had not imported the job's code after 3 s and was killed"):
+        Bench(tmp_path, {"train": code})
+    assert not alive(int(file.read_text()))
+
+
+def test_imports_that_hang_leave_their_stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trialplane.worker.slot.IMPORT_PATIENCE", 3.0)
+    with pytest.raises(errors.SlotError) as caught:
+        Bench(tmp_path, {"train": "import threading\nthreading.Event().wait()\n"})
+    log = Path(str(caught.value).rpartition(": ")[2]).read_text()
+    assert "most recent call first" in log
+    assert "train.py" in log
