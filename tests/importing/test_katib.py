@@ -89,7 +89,7 @@ def test_what_is_not_mapped_is_named_with_its_line() -> None:
         ("{algorithmName: tpe, algorithmSettings: [{name: n_startup_trials, value: '4'}]}", ("tpe", 4), ""),
         (
             "{algorithmName: bayesianoptimization, algorithmSettings: [{name: base_estimator, value: GP}]}",
-            ("gp",),
+            ("tpe",),
             "base_est",
         ),
         ("{algorithmName: multivariate-tpe}", ("tpe", True), ""),

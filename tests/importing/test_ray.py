@@ -125,7 +125,7 @@ def test_a_grid_is_one(loaded) -> None:
     ("more", "sampler", "part"),
     [
         ("search_alg=OptunaSearch()", "tpe", ""),
-        ("search_alg=ConcurrencyLimiter(BayesOptSearch(), max_concurrent=3)", "gp", ""),
+        ("search_alg=ConcurrencyLimiter(BayesOptSearch(), max_concurrent=3)", "tpe", ""),
         ("search_alg=Oracle()", "tpe", "Oracle has no counterpart"),
         ("scheduler=PopulationBasedTraining(a=1)", "random", "population based training is not a pruner"),
         ("scheduler=MedianStoppingRule(grace_period=3)", "random", ""),

@@ -51,7 +51,7 @@ def test_a_tuning_job_is_a_job(loaded) -> None:
     job = loaded(made, fit="")
     assert job.script == "fit.py" and job.params == {"epochs": 3} and made.copies == ("fit.py",)
     assert (job.sampler.name, job.pruner.name, job.trials, job.parallel, job.seed, job.nodes) == (
-        "gp",
+        "tpe",
         "median",
         10,
         2,

@@ -35,7 +35,7 @@ def test_a_sweep_is_a_job(loaded) -> None:
     job = loaded(made, fit="")
     assert job.script == "fit.py" and made.copies == ("fit.py",)
     assert (job.arguments.items, job.arguments.booleans) == (("{flags}",), "value")
-    assert (job.sampler.name, job.trials, job.budget.target, job.params) == ("gp", 12, 0.9, {"epochs": 3})
+    assert (job.sampler.name, job.trials, job.budget.target, job.params) == ("tpe", 12, 0.9, {"epochs": 3})
     assert job.objectives[0].model_dump() == {"metric": "val/acc", "direction": "maximize", "of": "last"}
     assert job.space["lr"].log and job.space["depth"].type == "int" and job.space["opt"].choices == ("adam", "sgd")
     assert (job.pruner.name, job.pruner.options) == ("hyperband", {"min_resource": 2, "reduction_factor": 4})

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import gc
 import logging
 import time
@@ -110,7 +111,6 @@ class Ledger:
         self._stop = tuple(records.StopRule(**rule.model_dump()) for rule in job.stops)
         self._best_reports = BestReports(job.objectives, job.keeps_checkpoints)
         directions = [StudyDirection[objective.direction.upper()] for objective in job.objectives]
-        self._space_function = self._code.function(self._search.function) if self._search.function else None
         self._memory = history.History(directions)
         self.pruning = Pruning(job, self._code)
         self._study = self._memory_study(directions)
@@ -131,6 +131,20 @@ class Ledger:
     def close(self) -> None:
         """Releases the study; the next controller finds the attempts that are still open."""
         self._storage.close()
+
+    def prepare(self) -> None:
+        """Builds the sampler and imports the job's functions, so that what is wrong with them shows before a trial starts.
+
+        Raises:
+            EntrypointError: a function of the job cannot be imported.
+            InputError: Optuna refuses the sampler, or a library that it needs is missing.
+        """
+        samplers.build_sampler(self.job, 0, self._code)
+        _ = self._space_function
+
+    @functools.cached_property
+    def _space_function(self) -> Callable[..., Any] | None:
+        return self._code.function(self._search.function) if self._search.function else None
 
     @property
     def exhausted(self) -> bool:

@@ -156,6 +156,12 @@ _MODULES = {
 
 def _build(kind: Kind, name: str, given: Mapping[str, Any], job: Job, seed: int, code: JobCode) -> Any:
     choice = options.TABLES[kind][name]
+    for library in choice.libraries:  # which Optuna would import with the first trial that it draws by what it has learned
+        try:
+            importlib.import_module(library)
+        except ImportError as error:
+            text = f"{kind.name.lower()} {name} needs {library}, which does not import where the controller runs: {error}"
+            raise errors.InputError(f"{text}; `platform resume` goes on once it does") from error
     arguments: dict[str, Any] = {}
     for key, value in given.items():
         option = choice.options[key]
@@ -174,7 +180,7 @@ def _build(kind: Kind, name: str, given: Mapping[str, Any], job: Job, seed: int,
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # optuna on experimental and deprecated options: the job asked for them
             return (_OURS.get(choice.cls) or getattr(_MODULES[kind], choice.cls))(**arguments)
-    except (ValueError, TypeError, ImportError) as error:
+    except (ValueError, TypeError) as error:
         raise errors.InputError(f"{kind.name.lower()} {name}: {error}") from error
 
 

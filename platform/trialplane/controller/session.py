@@ -215,6 +215,7 @@ class Session:
         run, job = self._run, self._job
         remote = bool(self._setting.ledger)
         self._take_up(ledger)
+        ledger.prepare()
         board.show(self._status(RunState.PENDING, "the slots are warming up"), now=True)
         shutil.rmtree(run.scratch, ignore_errors=True)  # of a controller that was killed
         with contextlib.ExitStack() as stack:

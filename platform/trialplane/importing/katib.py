@@ -14,8 +14,11 @@ from trialplane.spec import document
 
 # Setting of Katib → option of ours, by the sampler.
 _SETTINGS: Mapping[str, Mapping[str, str]] = {
-    "tpe": {"n_startup_trials": "n_startup_trials", "n_ei_candidates": "n_ei_candidates"},
-    "gp": {"n_initial_points": "n_startup_trials"},
+    "tpe": {
+        "n_startup_trials": "n_startup_trials",
+        "n_initial_points": "n_startup_trials",
+        "n_ei_candidates": "n_ei_candidates",
+    },
     "cmaes": {"sigma": "sigma0"},
 }
 _CONTAINER = "the platform sets these fields of a trial's pod; see `resources` and `cluster` in the job"

@@ -11,7 +11,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from trialplane.spec import space as spaces
 
-# Lower case, letters and digits only → the sampler of a job.
+# Lower case, letters and digits only → the sampler of a job. Where only "Bayesian" is meant it is tpe: gp needs torch where
+# the controller runs.
 SAMPLERS: Mapping[str, Mapping[str, Any]] = {
     "random": {"name": "random"},
     "randomsampler": {"name": "random"},
@@ -23,11 +24,11 @@ SAMPLERS: Mapping[str, Mapping[str, Any]] = {
     "optunasearch": {"name": "tpe"},
     "tunebohb": {"name": "tpe"},
     "multivariatetpe": {"name": "tpe", "multivariate": True},
-    "bayes": {"name": "gp"},
-    "bayesian": {"name": "gp"},
-    "bayesianoptimization": {"name": "gp"},
-    "bayesoptsearch": {"name": "gp"},
-    "axsearch": {"name": "gp"},
+    "bayes": {"name": "tpe"},
+    "bayesian": {"name": "tpe"},
+    "bayesianoptimization": {"name": "tpe"},
+    "bayesoptsearch": {"name": "tpe"},
+    "axsearch": {"name": "tpe"},
     "gpsampler": {"name": "gp"},
     "cmaes": {"name": "cmaes"},
     "cmaessampler": {"name": "cmaes"},

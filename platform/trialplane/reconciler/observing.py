@@ -19,11 +19,13 @@ from trialplane.plan.pack import Pack
 from trialplane.plan.site import Site
 from trialplane.reconciler import decisions, pinning
 from trialplane.reconciler.view import Problem, View
+from trialplane.spec import options
 from trialplane.wire import cluster as names
 from trialplane.wire import ledger
 
 _EVENTS = 500  # the newest that the API server returns; enough for the pods of a wide run
 _EVENTS_AGE = 5.0  # seconds for which one list of them serves all runs: reading it costs as much as the rest of a look
+_CURE = "write sampler: tpe, or install a controller image of `platform image build --target controller --package torch`"
 _SETTLING = 30.0  # seconds of a RayCluster in which its pods are made, or refused, which only events say
 
 
@@ -150,6 +152,7 @@ class Observer:
             *preflight.install(job, site.install.enabled),
             *preflight.data(job, site.data.claim),
             *preflight.shards(job, bool(site.checkpoints.claim)),
+            *preflight.search(job, options.missing(), _CURE),  # the controller's image is this one's
         ]
         if issues:
             return Problem("Invalid", str(SpecError([issue.below("spec", "job") for issue in issues])))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import importlib.util
 from collections.abc import Mapping
 
 
@@ -66,6 +67,7 @@ class Choice:
         objectives: how many objectives it can handle at most, or None for any number.
         parents: of a crossover, how many points it makes a new one from.
         alone: whether a sampler can draw one parameter by itself, and so can be another's `independent_sampler`.
+        libraries: what Optuna imports for it, and only when it draws.
     """
 
     cls: str
@@ -74,6 +76,7 @@ class Choice:
     objectives: int | None = None
     parents: int = 2
     alone: bool = True
+    libraries: tuple[str, ...] = ()
 
 
 _FLAG = Option(Kind.BOOL)
@@ -132,6 +135,7 @@ SAMPLERS: Mapping[str, Choice] = {
             "warn_independent_sampling": _FLAG,
         },
         _SEED_CONSTRAINTS,
+        libraries=("torch", "scipy"),
     ),
     "cmaes": Choice(
         "CmaEsSampler",
@@ -152,6 +156,7 @@ SAMPLERS: Mapping[str, Choice] = {
         },
         _SEED,
         objectives=1,
+        libraries=("cmaes",),
     ),
     "nsgaii": Choice("NSGAIISampler", _GENETIC, _SEED_CONSTRAINTS),
     "nsgaiii": Choice(
@@ -169,6 +174,7 @@ SAMPLERS: Mapping[str, Choice] = {
             "warn_independent_sampling": _FLAG,
         },
         _SEED,
+        libraries=("scipy",),
     ),
     "random": Choice("RandomSampler", {}, _SEED),
     "grid": Choice("GridSampler", {}, {"seed": "seed", "search_space": "space"}, alone=False),
@@ -219,7 +225,12 @@ PRUNERS: Mapping[str, Choice] = {
         },
         objectives=1,
     ),
-    "wilcoxon": Choice("WilcoxonPruner", {"p_threshold": _PROBABILITY, "n_startup_steps": _COUNT}, objectives=1),
+    "wilcoxon": Choice(
+        "WilcoxonPruner",
+        {"p_threshold": _PROBABILITY, "n_startup_steps": _COUNT},
+        objectives=1,
+        libraries=("scipy",),
+    ),
     "threshold": Choice(
         "ThresholdPruner",
         {
@@ -263,9 +274,16 @@ TABLES: Mapping[Kind, Mapping[str, Choice]] = {
     Kind.MUTATION: MUTATIONS,
 }
 
+
+def missing() -> frozenset[str]:
+    """Libraries of samplers and pruners that this Python lacks."""
+    every = {library for table in TABLES.values() for choice in table.values() for library in choice.libraries}
+    return frozenset(library for library in every if importlib.util.find_spec(library) is None)
+
+
 _SOBOL = "it is called qmc here: {name: qmc, qmc_type: sobol}"
 _ASHA = "it is called successive_halving here"
-_BAYESIAN = "it is called gp here, a Gaussian process; tpe is the other Bayesian sampler"
+_BAYESIAN = "tpe is Bayesian; gp, a Gaussian process, needs torch where the controller runs"
 _BOHB = "there is none here; sampler: tpe with pruner: hyperband is the nearest"
 _EVOLVES = "there is none here: it changes the parameters of trials that run, and here a trial keeps those it started with"
 _ARCHITECTURE = "there is none here: it searches an architecture while it trains one model, and not parameters of trials"

@@ -123,6 +123,17 @@ def _meant(kind: Kind, name: str) -> str:
     return options.ELSEWHERE.get(kind, {}).get(bare) or errors.nearest(name, table)
 
 
+def libraries(kind: Kind, data: Any) -> Iterator[tuple[str, str]]:
+    """The libraries that a valid sampler or pruner needs, each with the name of the one that needs it."""
+    flat = unfold(data)
+    choice = options.TABLES[kind][flat["name"]]
+    for library in choice.libraries:
+        yield flat["name"], library
+    for key, value in flat["options"].items():
+        if value is not None and choice.options[key].kind in options.TABLES:
+            yield from libraries(choice.options[key].kind, value)
+
+
 def functions(kind: Kind, data: Any) -> Iterator[tuple[tuple[str, ...], str]]:
     """The `module:function` values of a valid sampler or pruner, with their paths."""
     flat = unfold(data)
