@@ -1,7 +1,7 @@
 """What the operator's watches stand: kopf itself, before an API server that answers as the test wants.
 
 A namespace whose objects it may not see, or a Run nested as deep as the API server takes it, ends it for nobody; credentials
-that are refused make no hot loop; and when kopf ends, a thread at work is waited for.
+that are refused make no hot loop, and new ones disturb no other request; and when kopf ends, a thread at work is waited for.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 import yaml
+from yarl import URL
 
 from trialplane.reconciler import __main__ as operator
 from trialplane.reconciler import lease as leases
@@ -40,9 +42,12 @@ class WatchedApi:
         runs: namespace → the JSON of its Runs.
         refused: called with a namespace and how often it was asked for; the status that is answered, or None.
         asked: namespace → how often.
+        tokens: the bearer tokens of all requests.
     """
 
     def __init__(self, file: Path) -> None:
+        self.tokens: set[str] = set()
+        self._file = file
         self.runs: dict[str, list[str]] = {}
         self.asked: dict[str, int] = {}
         self.refused: Callable[[str, int], int | None] = lambda namespace, times: None
@@ -54,6 +59,7 @@ class WatchedApi:
                 return
 
             def do_GET(self) -> None:
+                double.tokens.add(self.headers["authorization"].removeprefix("Bearer "))
                 status, body = double.answer(self.path.partition("?")[0])
                 self.send_response(status)
                 self.send_header("content-type", "application/json")
@@ -66,14 +72,18 @@ class WatchedApi:
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
         threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        self.issue("the-operators")
+
+    def issue(self, token: str) -> None:
+        """Writes the operator's kubeconfig, with this token."""
         address = f"http://127.0.0.1:{self._server.server_port}"
         config = {
             "current-context": "c",
             "clusters": [{"name": "c", "cluster": {"server": address}}],
-            "users": [{"name": "u", "user": {"token": "the-operators"}}],
+            "users": [{"name": "u", "user": {"token": token}}],
             "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
         }
-        file.write_text(yaml.safe_dump(config))
+        self._file.write_text(yaml.safe_dump(config))
 
     def answer(self, path: str) -> tuple[int, str]:
         if path == "/api":
@@ -179,6 +189,43 @@ def test_credentials_that_are_refused_are_not_tried_again_at_once(
         assert seen(1, "team") == ["team/a"]
     assert waits == 3
     assert "refuses the operator's credentials (401)" in caplog.text and "again in 62 s" in caplog.text
+
+
+def test_new_credentials_close_no_connection_of_another_request(api: WatchedApi) -> None:
+    """As when a token expires while the list of another namespace is on its way."""
+    refused, waits = threading.Event(), threading.Event()
+    api.runs = {"expired": [run("expired", "a")], "team": [run("team", "b")]}
+
+    def refuse(namespace: str, times: int) -> int | None:
+        if namespace == "team" and times == 1:
+            waits.set()
+            assert refused.wait(60)
+        if namespace == "expired" and times == 1:
+            assert waits.wait(60)
+            api.issue("a-new-one")
+            return 401
+        if namespace == "expired":
+            refused.set()
+        return None
+
+    api.refused = refuse
+    assert seen(2, "expired", "team") == ["expired/a", "team/b"]
+    assert api.asked["team"] <= 2  # the list, and the watch
+    assert api.tokens == {"the-operators", "a-new-one"}
+
+
+def test_a_tls_connection_that_the_api_server_closes_ends_no_session() -> None:
+    """For kopf goes by these words, and would log in again."""
+
+    async def send(_: aiohttp.ClientRequest) -> aiohttp.ClientResponse:
+        raise aiohttp.ClientOSError(1, "[SSL: APPLICATION_DATA_AFTER_CLOSE_NOTIFY] application data after close notify")
+
+    async def sent() -> None:
+        request = aiohttp.ClientRequest("GET", URL("https://api/"), loop=asyncio.get_running_loop())
+        await operator._keep_watching(request, send)
+
+    with pytest.raises(aiohttp.ClientConnectionError, match="^the API server closed a TLS connection$"):
+        asyncio.run(sent())
 
 
 def test_a_restart_waits_for_what_a_thread_does(api: WatchedApi, monkeypatch: pytest.MonkeyPatch) -> None:

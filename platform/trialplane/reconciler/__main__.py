@@ -10,13 +10,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import dataclasses
 import json
 import logging
 import os
 import socket
 import sys
 import threading
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 from typing import Any, NamedTuple
@@ -45,8 +46,7 @@ SOON = 1.0  # seconds in which events of a run's pods, which come in crowds, are
 DEEPEST = 12_000  # Python's recursion limit; the API server takes objects of 10,000 levels
 STACK = 32 << 20  # bytes of a thread's, for as many calls
 PORT = 8081  # of the liveness probe
-# At which kopf logs in again, begins with a new list, or waits as long as it is told.
-_KOPFS = (HTTPStatus.UNAUTHORIZED, HTTPStatus.GONE, HTTPStatus.TOO_MANY_REQUESTS)
+_KOPFS = (HTTPStatus.GONE, HTTPStatus.TOO_MANY_REQUESTS)  # kopf begins with a new list, or waits as long as it is told
 _logger = logging.getLogger("trialplane.reconciler")
 
 
@@ -72,24 +72,10 @@ def handlers(queue: WorkQueue[Name]) -> kopf.OperatorRegistry:
     registry = kopf.OperatorRegistry()
     labelled: dict[str, Any] = {"labels": {names.RUN: kopf.PRESENT}, "registry": registry}
 
-    last: kopf.ConnectionInfo | None = None
-
     @kopf.on.login(registry=registry)
     async def login(**given: Any) -> kopf.AiohttpSession | None:
-        """Called at the start, and whenever the API server has answered 401."""
-        nonlocal last
         found = _credentials(**given)
-        if found is not None and found == last:  # kopf takes each session for new credentials, and asks at once
-            _logger.error(
-                "%s refuses the operator's credentials (401). No changes are seen until it takes them, or there are others: "
-                "of a pod's token, see that its ServiceAccount is there; it is tried again in %.0f s",
-                found.server,
-                AGAIN,
-            )
-            await asyncio.sleep(AGAIN)
-            found = _credentials(**given)
-        last = found
-        return _session(found) if found else None
+        return _session(found, lambda: _credentials(**given)) if found else None
 
     @kopf.on.event("trialplane.io", "v1alpha1", "runs", registry=registry)
     async def of_run(namespace: str | None, name: str, **_: Any) -> None:
@@ -130,22 +116,58 @@ def _credentials(**given: Any) -> kopf.ConnectionInfo | None:
     return kopf.login_with_service_account(**given) or kopf.login_with_kubeconfig(**given)
 
 
-def _session(found: kopf.ConnectionInfo) -> kopf.AiohttpSession:
-    """The connections of kopf's watches."""
+def _session(found: kopf.ConnectionInfo, read: Callable[[], kopf.ConnectionInfo | None]) -> kopf.AiohttpSession:
+    """The connections of kopf's watches, for as long as it runs.
+
+    kopf logs in again at a 401, and closes its session for that. Requests of other watches break off, at some points with an
+    error that ends kopf. So it sees no 401, and its credentials do not expire.
+    """
     session = aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, ssl=found.as_ssl_context()),
-        headers=found.as_http_headers(),
         proxy=found.proxy_url,
         trust_env=found.trust_env,
-        middlewares=[_keep_watching],
+        middlewares=[_keep_watching, _Authorization(found, read)],
     )
     return kopf.AiohttpSession(
         server=found.server,
         default_namespace=found.default_namespace,
         priority=found.priority,
-        expiration=found.expiration,
         aiohttp_session=session,
     )
+
+
+class _Authorization:
+    """Sends each request with the newest credentials, and again with others when they are refused."""
+
+    def __init__(self, found: kopf.ConnectionInfo, read: Callable[[], kopf.ConnectionInfo | None]) -> None:
+        self._found = found
+        self._read = read
+        self._renewing = asyncio.Lock()
+
+    async def __call__(self, request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
+        while True:
+            used = self._found
+            request.headers.update(used.as_http_headers())
+            answer = await send(request)
+            if answer.status != HTTPStatus.UNAUTHORIZED:
+                return answer
+            answer.release()
+            async with self._renewing:
+                if self._found is used:  # else another request has renewed them
+                    await self._renew()
+
+    async def _renew(self) -> None:
+        found = self._read()
+        if found is None or found == self._found:
+            _logger.error(
+                "%s refuses the operator's credentials (401). No changes are seen until it takes them, or there are others: "
+                "of a pod's token, see that its ServiceAccount is there; it is tried again in %.0f s",
+                self._found.server,
+                AGAIN,
+            )
+            await asyncio.sleep(AGAIN)
+            found = self._read()
+        self._found = found or dataclasses.replace(self._found)
 
 
 async def _keep_watching(request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
@@ -154,7 +176,12 @@ async def _keep_watching(request: aiohttp.ClientRequest, send: aiohttp.ClientHan
     Then kopf tries again for ever. At any other error, as where a RoleBinding or the whole namespace was deleted, it would
     end, and with it the watches of all namespaces.
     """
-    answer = await send(request)
+    try:
+        answer = await send(request)
+    except aiohttp.ClientOSError as error:
+        if "APPLICATION_DATA_AFTER_CLOSE_NOTIFY" in str(error):  # for which kopf too would close its session
+            raise aiohttp.ClientConnectionError("the API server closed a TLS connection") from error
+        raise
     _, _, below = request.url.path.partition("/namespaces/")
     if not below or answer.status < HTTPStatus.BAD_REQUEST or answer.status in _KOPFS:
         return answer
