@@ -107,7 +107,7 @@ def pod(name: str, role: str) -> Thing:
 
 
 @pytest.mark.parametrize("role", [cluster.CONTROLLER, cluster.TRIAL])
-@pytest.mark.parametrize("name", ["plain", "gpus", "autoscale", "data"])
+@pytest.mark.parametrize("name", ["plain", "autoscale", "data"])
 def test_the_pods_of_plan_are_let_in(pod_judge: Judge, name: str, role: str) -> None:
     assert pod_judge.complaints(pod(name, role)) == []
 
@@ -286,6 +286,7 @@ def _plain() -> Thing:
         (lambda one: one["metadata"].update(labels={cluster.ROLE: "mlflow"}), "trialplane.io/role"),
         (_spec(serviceAccountName="platform-controller"), "service accounts"),
         (_spec(serviceAccountName="trialplane-user"), "service accounts"),
+        (_spec(priorityClassName="control-platform"), "the PriorityClass control-platform is for the platform's own pods"),
         (_env(DATABASE), "secrets"),
         (_env(ADMIN), "secrets"),
         (_container(envFrom=[{"secretRef": {"name": "s3-credentials"}}]), "secrets"),

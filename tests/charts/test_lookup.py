@@ -1,4 +1,5 @@
-"""What an upgrade finds in the cluster before it changes anything: runs of a team that is not in the list any more.
+"""What an upgrade finds in the cluster before it changes anything: runs of a team that is not in the list any more, and the
+cluster's default PriorityClass.
 
 By Helm against an API server of a few objects; with a real one tests/e2e/test_upgrade.py.
 """
@@ -15,8 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from tests.charts.conftest import CHART, CONTROL
 
+from trialplane.plan.site import Site
 from trialplane.wire import cluster
 
 KINDS = {
@@ -25,7 +28,10 @@ KINDS = {
     "secrets": "Secret",
     "persistentvolumeclaims": "PersistentVolumeClaim",
     "rayclusters": "RayCluster",
+    "priorityclasses": "PriorityClass",
 }
+GROUPS = {"/apis/ray.io/v1": ("RayCluster",), "/apis/scheduling.k8s.io/v1": ("PriorityClass",)}
+CORE = tuple(kind for kind in KINDS.values() if not any(kind in kinds for kinds in GROUPS.values()))
 
 
 class Cluster:
@@ -72,12 +78,12 @@ class Cluster:
 
     def answer(self, path: str) -> Any:
         """What is at a path of the API; None for nothing."""
-        if path in ("/api/v1", "/apis/ray.io/v1"):
-            of_ray = path.endswith("ray.io/v1")
+        if kinds := {**GROUPS, "/api/v1": CORE}.get(path):
+            clusterwide = ("Namespace", "PriorityClass")
             resources = [
-                {"name": name, "kind": kind, "namespaced": kind != "Namespace", "verbs": ["get", "list"]}
+                {"name": name, "kind": kind, "namespaced": kind not in clusterwide, "verbs": ["get", "list"]}
                 for name, kind in KINDS.items()
-                if (kind == "RayCluster") is of_ray
+                if kind in kinds
             ]
             return {"kind": "APIResourceList", "groupVersion": path.split("/", 2)[2], "resources": resources}
         *_, last = path.split("/")
@@ -101,7 +107,7 @@ class Cluster:
 
 
 def _thing(kind: str, name: str, **labels: str) -> dict[str, Any]:
-    version = "ray.io/v1" if kind == "RayCluster" else "v1"
+    version = next((path.removeprefix("/apis/") for path, kinds in GROUPS.items() if kind in kinds), "v1")
     return {"apiVersion": version, "kind": kind, "metadata": {"name": name, "labels": labels}}
 
 
@@ -131,3 +137,14 @@ def test_a_team_whose_runs_are_over_is(there: Cluster) -> None:
     del there.found["/apis/ray.io/v1/namespaces/vision/rayclusters"]
     done = there.template("speech")
     assert done.returncode == 0, done.stderr
+
+
+def test_the_clusters_default_priority_class_is_allowed(there: Cluster) -> None:
+    """For Kubernetes gives it to every pod that names none."""
+    default = {**_thing("PriorityClass", "everybody"), "globalDefault": True}
+    there.found["/apis/scheduling.k8s.io/v1/priorityclasses"] = [default, _thing("PriorityClass", "urgent")]
+    done = there.template("vision")
+    assert done.returncode == 0, done.stderr
+    objects = [one for one in yaml.safe_load_all(done.stdout) if one]
+    (site,) = (one["data"][cluster.SITE_KEY] for one in objects if one["metadata"]["name"] == cluster.SITE)
+    assert Site.read(site, "vision").allowed.priority_classes == ("everybody",)

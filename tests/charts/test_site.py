@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 import trialplane
-from trialplane.plan.site import Site
+from trialplane.plan.site import Allowed, Site
 from trialplane.wire import cluster
 
 Thing = dict[str, Any]
@@ -105,6 +105,19 @@ def test_defaults_of_runs_are_the_values(render: Render, sets: dict[str, dict[st
     assert (site.data.claim, site.runs.claim) == ("datasets", "platform-runs")
     saved = site.checkpoints
     assert (saved.claim, saved.secret, saved.grace) == ("", "checkpoints-s3", 300)
+
+
+def test_what_jobs_may_ask_for_is_the_teams(render: Render) -> None:
+    """Nothing, by default; a list of a team's replaces the release's."""
+    gpus = [{"key": "nvidia.com/gpu", "operator": "Exists"}]
+    studies = {"allowed": {"tolerations": gpus, "priorityClasses": ["low", "research"], "labels": ["cost"]}}
+    teams = [{"namespace": "a"}, {"namespace": "b", "studies": {"allowed": {"tolerations": [], "annotations": ["x.org/"]}}}]
+    a, b = _sites(render({"studies": studies, "teams": teams, "priorityClasses": {"enabled": True}})).values()
+    assert a.allowed.priority_classes == b.allowed.priority_classes == ("control-low", "research")
+    assert (a.allowed.tolerations, a.allowed.annotations) == (tuple(gpus), ())
+    assert (b.allowed.tolerations, b.allowed.annotations) == ((), ("x.org/",))
+    assert a.allowed.labels == b.allowed.labels == ("cost",)
+    assert _site(render({})).allowed == Allowed()
 
 
 def test_packages_are_installed_in_pods_of_the_teams_that_may(render: Render) -> None:

@@ -99,6 +99,65 @@ def test_all_trials_at_a_time_should(look):
     assert warning == "the quota small has 4 pods left, enough for 3 of 5 trials at a time; the others wait (--parallel 3)"
 
 
+ASKED = {
+    "cluster__priority_class": "urgent",
+    "cluster__tolerations": [{"operator": "Exists"}],
+    "cluster__node_selector": {"pool": "others"},
+    "cluster__labels": {"app": "web"},
+    "cluster__annotations": {"k8s.v1.cni.cncf.io/networks": "storage"},
+}
+
+
+def test_a_job_asks_for_nothing_beyond_what_the_values_allow(workplace):
+    site = Site.model_validate({**SITE, "node_selector": {"pool": "ours"}})
+    job = load.load_job(workplace / "jobs" / "demo", overrides={key.replace("__", "."): one for key, one in ASKED.items()})
+    found = {one.field: one.message for one in preflight.placement(job, site)}
+    assert set(found) == {
+        "cluster.priority_class",
+        "cluster.node_selector.pool",
+        "cluster.tolerations.0",
+        "cluster.labels.app",
+        "cluster.annotations.k8s.v1.cni.cncf.io/networks",
+    }
+    assert found["cluster.node_selector.pool"] == "trial pods of this namespace run on nodes with pool=ours; leave it out"
+    assert found["cluster.priority_class"] == (
+        "the chart does not allow the PriorityClass urgent here; an administrator adds it to studies.allowed.priorityClasses"
+    )
+    allowed = {
+        "priority_classes": ["urgent"],
+        "tolerations": [{"operator": "Exists"}],
+        "labels": ["app"],
+        "annotations": ["k8s.v1.cni.cncf.io/"],
+    }
+    site = Site.model_validate({**SITE, "allowed": allowed})
+    assert preflight.placement(job, site) == []
+
+
+@pytest.mark.parametrize(
+    ("wanted", "gpus", "allowed"),
+    [
+        ({"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}, 1, True),
+        ({"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}, 0, False),
+        ({"key": "nvidia.com/gpu", "operator": "Exists"}, 1, False),
+        ({"key": "dedicated", "value": "ml", "effect": "NoSchedule"}, 0, True),
+        ({"key": "dedicated", "value": "web", "effect": "NoSchedule"}, 0, False),
+        ({"key": "dedicated", "operator": "Exists", "effect": "NoSchedule"}, 0, False),
+        ({"key": "spot", "value": "true", "effect": "NoExecute", "tolerationSeconds": 60}, 0, True),
+        ({"key": "spot", "operator": "Exists"}, 0, True),
+        ({"operator": "Exists"}, 0, False),
+    ],
+)
+def test_a_toleration_is_allowed_that_tolerates_no_more(workplace, wanted, gpus, allowed):
+    """The GPUs' own taint, and what the values have, for all runs and for those that ask."""
+    tolerations = [{"key": "dedicated", "operator": "Equal", "value": "ml", "effect": "NoSchedule"}]
+    site = Site.model_validate(
+        {**SITE, "tolerations": tolerations, "allowed": {"tolerations": [{"key": "spot", "operator": "Exists"}]}}
+    )
+    overrides = {"cluster.tolerations": [wanted], "resources.gpus": gpus}
+    job = load.load_job(workplace / "jobs" / "demo", overrides=overrides)
+    assert (preflight.placement(job, site) == []) is allowed
+
+
 def test_a_priority_class_and_a_queue_must_be_there(look):
     seen = Seen(priority_classes=frozenset({"low"}), queues=frozenset())
     issues, _ = look(seen, cluster__priority_class="high", cluster__queue="gpus")

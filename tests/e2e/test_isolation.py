@@ -30,7 +30,7 @@ def again(pod: dict[str, Any]) -> dict[str, Any]:
     """The pod as a manifest of another one."""
     meta = pod["metadata"]
     spec = copy.deepcopy(pod["spec"])
-    for name in ("nodeName", "tolerations"):
+    for name in ("nodeName", "tolerations", "priority", "preemptionPolicy"):
         spec.pop(name, None)
     return {
         "apiVersion": "v1",
@@ -56,6 +56,26 @@ def test_a_pod_without_a_policys_variable_is_refused_by_name(cluster: Cluster, t
         (container,) = manifest["spec"]["containers"]
         container["env"] = [entry for entry in container["env"] if entry["name"] != name]
         assert name in refused(cluster, manifest)
+
+
+def test_a_pod_has_no_priority_and_no_nodes_that_its_team_may_not_have(cluster: Cluster, trial_pod: dict[str, Any]) -> None:
+    urgent = again(trial_pod)
+    urgent["spec"]["priorityClassName"] = "system-node-critical"
+    assert "PriorityClasses" in refused(cluster, urgent)
+    for toleration in (
+        {"operator": "Exists"},
+        {"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"},
+        {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"},  # it has none
+    ):
+        placed = again(trial_pod)
+        placed["spec"]["tolerations"] = [toleration]
+        assert "taints" in refused(cluster, placed), toleration
+    of_gpus = again(trial_pod)
+    (container,) = of_gpus["spec"]["containers"]
+    for kind in ("limits", "requests"):
+        container["resources"][kind]["nvidia.com/gpu"] = "1"
+    of_gpus["spec"]["tolerations"] = [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]
+    cluster.kubectl("create", "--dry-run=server", "-f", "-", stdin=json.dumps(of_gpus))
 
 
 def test_a_pod_with_a_token_a_host_path_or_privilege_is_refused(cluster: Cluster, trial_pod: dict[str, Any]) -> None:

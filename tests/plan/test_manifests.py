@@ -302,16 +302,17 @@ def test_only_the_controller_has_the_runs_volume_and_trials_only_read_data(make:
     assert data["readOnly"] is True
 
 
-def test_the_job_wins_over_the_site_and_adds_to_it(make: Make) -> None:
+def test_the_job_wins_over_the_site_and_adds_to_its_nodes(make: Make) -> None:
     a_plan, a_site = make
     site = a_site(priority_class="low", queue="all", node_selector={"pool": "a", "os": "linux"})
     plain = manifests(a_plan(), site, 0.0)
-    own = manifests(a_plan(cluster={"priority_class": "high", "queue": "mine", "node_selector": {"pool": "b"}}), site, 0.0)
+    selector = {"pool": "b", "gpu": "a100"}  # the team's nodes stay the team's
+    own = manifests(a_plan(cluster={"priority_class": "high", "queue": "mine", "node_selector": selector}), site, 0.0)
     assert {pod["spec"]["priorityClassName"] for pod in templates(plain).values()} == {"low"}
     assert {pod["spec"]["priorityClassName"] for pod in templates(own).values()} == {"high"}
     assert plain[0]["metadata"]["labels"][raycluster.QUEUE_LABEL] == "all"
     assert own[0]["metadata"]["labels"][raycluster.QUEUE_LABEL] == "mine"
-    assert templates(own)["trial"]["spec"]["nodeSelector"] == {"pool": "b", "os": "linux"}
+    assert templates(own)["trial"]["spec"]["nodeSelector"] == {"pool": "a", "os": "linux", "gpu": "a100"}
     assert "nodeSelector" not in templates(own)["controller"]["spec"]
 
 

@@ -27,6 +27,18 @@ def test_a_run_waits_for_room_as_long_as_it_takes(team: Team) -> None:
     assert team.ray_clusters
 
 
+def test_a_run_that_asks_for_more_than_its_team_may_is_not_started(team: Team) -> None:
+    """Also when somebody applies it by hand, past `platform submit`."""
+    asked = {"priority_class": "system-node-critical", "tolerations": [{"operator": "Exists"}]}
+    team.apply(team.plan(cluster=asked))
+    assert team.settle()["state"] == "Invalid"
+    assert not team.made
+    held, why, message = team.condition("Accepted")
+    assert (held, why) == ("False", "Invalid")
+    assert "spec.job.cluster.priority_class: the chart does not allow the PriorityClass system-node-critical" in message
+    assert "spec.job.cluster.tolerations.0: the chart does not allow the toleration of the taint of every key" in message
+
+
 def test_a_controller_that_cannot_start_is_shown_and_is_no_failure(team: Team) -> None:
     team.namespace.held = True
     team.apply()

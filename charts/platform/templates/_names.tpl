@@ -84,18 +84,33 @@ trialplane.io/role: {{ last . }}
 {{- end -}}
 {{- end -}}
 
-{{/* The PriorityClass of runs: one of ours by its short name, or any other. */}}
+{{/* A PriorityClass of runs by its name in the values, one of ours by its short name or any other: (list . "low"). */}}
 {{- define "platform.priorityClass" -}}
-{{- $wanted := .Values.studies.priorityClass -}}
+{{- $top := first . -}}
+{{- $wanted := last . -}}
 {{- $ours := false -}}
-{{- range .Values.priorityClasses.classes -}}
+{{- range $top.Values.priorityClasses.classes -}}
 {{- if eq .name $wanted }}{{- $ours = true }}{{- end -}}
 {{- end -}}
 {{- if not $ours -}}
 {{- $wanted -}}
-{{- else if .Values.priorityClasses.enabled -}}
-{{- printf "%s-%s" .Release.Namespace $wanted -}}
+{{- else if $top.Values.priorityClasses.enabled -}}
+{{- printf "%s-%s" $top.Release.Namespace $wanted -}}
 {{- end -}}
+{{- end -}}
+
+{{/* That of the platform's own pods. */}}
+{{- define "platform.ownPriorityClass" -}}
+{{- printf "%s-platform" .Release.Namespace -}}
+{{- end -}}
+
+{{/* What jobs may ask for, as a map in JSON: (dict "Values" of a team "Release" .Release). Kubernetes itself gives pods without a
+PriorityClass the cluster's default one. */}}
+{{- define "platform.allowed" -}}
+{{- $classes := list -}}
+{{- range .Values.studies.allowed.priorityClasses }}{{ with include "platform.priorityClass" (list $ .) }}{{ $classes = append $classes . }}{{ end }}{{ end -}}
+{{- range (lookup "scheduling.k8s.io/v1" "PriorityClass" "" "").items }}{{ if .globalDefault }}{{ $classes = append $classes .metadata.name }}{{ end }}{{ end -}}
+{{- set (pick .Values.studies.allowed "tolerations" "labels" "annotations") "priority_classes" $classes | toJson -}}
 {{- end -}}
 
 {{/* Annotation of what outlives the release. */}}

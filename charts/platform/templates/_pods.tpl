@@ -14,6 +14,9 @@ securityContext:
   fsGroupChangePolicy: OnRootMismatch
   seccompProfile:
     type: RuntimeDefault
+{{- if and .top.Values.priorityClasses.platform.enabled (ne .account "controller") }}
+priorityClassName: {{ include "platform.ownPriorityClass" .top }}
+{{- end }}
 {{- with .top.Values.image.pullSecrets }}
 imagePullSecrets:
   {{- range . }}

@@ -95,6 +95,7 @@ class KubernetesTarget:
         )
         issues, warnings = preflight.check(job, ray_cluster, seen)
         issues += [
+            *preflight.placement(job, site),
             *preflight.install(job, site.install.enabled),
             *preflight.data(job, site.data.claim),
             *preflight.shards(job, bool(site.checkpoints.claim)),

@@ -14,6 +14,7 @@ from typing import Any
 
 from trialplane import errors
 from trialplane.errors import Issue
+from trialplane.plan.site import Site
 from trialplane.spec import sampling
 from trialplane.spec.cluster import Cluster
 from trialplane.spec.jobs import Job, Role
@@ -135,6 +136,60 @@ def shards(job: Job, has_volume: bool) -> list[Issue]:
     why = "is on the data volume, which is read-only" if below_data else "is a folder of the pod, and is lost with it"
     below = f"a folder below {cluster.CHECKPOINTS}, " if has_volume else ""
     return [Issue(("collect", "write", "to"), f"{to} {why}; write {below}a URL (s3://bucket/path), or leave it out")]
+
+
+def placement(job: Job, site: Site) -> list[Issue]:
+    """Issues of priorities, nodes, labels and annotations that the chart's values do not allow.
+
+    Args:
+        job: the resolved job.
+        site: what the chart installed.
+    """
+    allowed, asked = site.allowed, job.cluster
+    issues: list[Issue] = []
+    if (named := asked.priority_class) not in (None, site.priority_class, *allowed.priority_classes):
+        issues.append(_refused(("cluster", "priority_class"), f"PriorityClass {named}", "priorityClasses"))
+    for place, role in {_place(job, role): role for role in job.roles()}.items():
+        for key, value in role.cluster.node_selector.items():
+            if site.node_selector.get(key, value) != value:
+                text = f"trial pods of this namespace run on nodes with {key}={site.node_selector[key]}; leave it out"
+                issues.append(Issue((*place, "node_selector", key), text))
+        # Nodes are tainted by the name of the resource.
+        of_gpus = {"key": role.cluster.gpu_resource, "operator": "Exists", "effect": "NoSchedule"}
+        enough = [*([of_gpus] if role.resources.gpus else []), *site.tolerations, *allowed.tolerations]
+        for number, toleration in enumerate(role.cluster.tolerations):
+            wanted = toleration.model_dump(exclude_none=True)
+            if not any(_covers(one, wanted) for one in enough):
+                taint = toleration.key or "of every key"
+                issues.append(_refused((*place, "tolerations", number), f"toleration of the taint {taint}", "tolerations"))
+    for field, given, keys in (
+        ("labels", asked.labels, allowed.labels),
+        ("annotations", asked.annotations, allowed.annotations),
+    ):
+        for key in given:
+            if not any(key == one or (one.endswith("/") and key.startswith(one)) for one in keys):
+                issues.append(_refused(("cluster", field, key), f"{field.removesuffix('s')} {key}", field))
+    return issues
+
+
+def _place(job: Job, role: Role) -> tuple[str, ...]:
+    """Path of the section with a role's node selector and tolerations."""
+    return ("cluster",) if role.cluster == job.cluster else tuple(role.field.split(".")[:-1])
+
+
+def _refused(place: tuple[str | int, ...], what: str, key: str) -> Issue:
+    return Issue(place, f"the chart does not allow the {what} here; an administrator adds it to studies.allowed.{key}")
+
+
+def _covers(allowed: Thing, wanted: Thing) -> bool:
+    """Whether a toleration tolerates every taint that another one does. The chart's policy for pods decides alike."""
+    if allowed.get("key") and allowed["key"] != wanted.get("key"):
+        return False
+    if allowed.get("effect") and allowed["effect"] != wanted.get("effect"):
+        return False
+    if allowed.get("operator") == "Exists":
+        return True
+    return wanted.get("operator") != "Exists" and (allowed.get("value") or "") == (wanted.get("value") or "")
 
 
 def _listed(value: Any) -> Sequence[Any]:

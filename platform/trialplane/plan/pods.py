@@ -176,7 +176,7 @@ def trial(plan: Plan, site: Site, role: Role) -> dict[str, Any]:
     # An ended container is not restarted in the same pod; the pod is recreated: it waits for the head as the
     # first one did, without back-off, and finds nothing left in memory or on disk.
     spec["restartPolicy"] = "Never"
-    selector = {**site.node_selector, **placement.node_selector}
+    selector = {**placement.node_selector, **site.node_selector}
     if selector:
         spec["nodeSelector"] = selector
     tolerations = [dict(one) for one in site.tolerations]

@@ -79,6 +79,21 @@ class Install(_Part):
     egress: tuple[dict[str, Any], ...] = ()
 
 
+class Allowed(_Part):
+    """What a job may ask for beside what the chart's values give every run.
+
+    Attributes:
+        priority_classes: names.
+        tolerations: each allows itself and those that tolerate less.
+        labels, annotations: keys of the pods; one that ends in "/" allows all keys that begin with it.
+    """
+
+    priority_classes: tuple[str, ...] = ()
+    tolerations: tuple[dict[str, Any], ...] = ()
+    labels: tuple[str, ...] = ()
+    annotations: tuple[str, ...] = ()
+
+
 class Controller(_Part):
     """Resources of the head pod."""
 
@@ -122,8 +137,9 @@ class Site(_Part):
         controller: resources of a head pod.
         overcommit: by how much CPU limits exceed requests; 1 except on a laptop's cluster.
         priority_class, queue: used where the job names none.
+        allowed: what a job may ask for.
         autoscale: used where the job does not set it; not for a run in a queue, which admits all of its pods at once.
-        node_selector, tolerations: added to those of every job's trial pods.
+        node_selector, tolerations: added to those of every job's trial pods; no job has another value of a selector's label.
         env: variables for all pods of runs, a proxy's for example.
         scratch: bound of each folder that a trial pod has on its node's disk; a trial that fills it is evicted.
         run_ttl: seconds for which a Run that has ended is kept; 0 for ever.
@@ -148,6 +164,7 @@ class Site(_Part):
     overcommit: float = Field(default=1.0, ge=1)
     priority_class: str = ""
     queue: str = ""
+    allowed: Allowed = Allowed()
     autoscale: bool = False
     node_selector: dict[str, str] = Field(default_factory=dict)
     tolerations: tuple[dict[str, Any], ...] = ()

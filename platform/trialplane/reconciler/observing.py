@@ -149,6 +149,7 @@ class Observer:
         """What is wrong with a run that is to be started: its code, or that it does not fit the site."""
         asked, job = view.asked, view.job
         issues = [
+            *preflight.placement(job, site),
             *preflight.install(job, site.install.enabled),
             *preflight.data(job, site.data.claim),
             *preflight.shards(job, bool(site.checkpoints.claim)),

@@ -134,13 +134,17 @@ class Cluster(models.Model):
         default=60.0, description="With autoscale: time after which an idle trial pod is removed: 60, 90s, 5m."
     )
     node_selector: dict[Key, Label] = Field(
-        default_factory=dict, description="Labels that the nodes of trial pods must have; added to the chart's."
+        default_factory=dict,
+        description="Labels that the nodes of trial pods must have; added to the chart's, whose values win.",
     )
     tolerations: tuple[Toleration, ...] = Field(
-        default=(), description="Taints that trial pods tolerate, as Kubernetes writes them; added to the chart's."
+        default=(),
+        description="Taints that trial pods tolerate, as Kubernetes writes them; the chart must allow them.",
     )
     topology: Topology | None = Field(default=None, description="Spread trial pods over zones, or pack them on nodes.")
-    priority_class: Object | None = Field(default=None, description="PriorityClass of all pods; default: the chart's.")
+    priority_class: Object | None = Field(
+        default=None, description="PriorityClass of all pods, of those that the chart allows; default: the chart's."
+    )
     queue: Object | None = Field(
         default=None, description="LocalQueue of Kueue, which then starts the run when there is room; default: the chart's."
     )
@@ -160,8 +164,9 @@ class Cluster(models.Model):
         default=10.0, description="How long the pods are kept after the end, for inspection; they hold their GPUs."
     )
     labels: Annotated[dict[Key, Label], BeforeValidator(_free("label"))] = Field(
-        default_factory=dict, description="Labels for all pods: a team, a cost centre."
+        default_factory=dict, description="Labels for all pods that the chart allows: a team, a cost center."
     )
     annotations: Annotated[dict[Key, str], BeforeValidator(_free("annotation"))] = Field(
-        default_factory=dict, description="Annotations for all pods: for a node autoscaler or a service mesh."
+        default_factory=dict,
+        description="Annotations for all pods that the chart allows: for a node autoscaler or a service mesh.",
     )

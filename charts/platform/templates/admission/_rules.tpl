@@ -77,6 +77,62 @@ token of a run, of which a pod may mount `variables.own`. */}}
   message: {{ . | quote }}
 {{- end -}}
 
+{{/* What each team's values allow pods of runs, as CEL maps by namespace: (list . "classes"), "tolerations" or "selector". */}}
+{{- define "platform.admission.allowed" -}}
+{{- $top := first . -}}
+{{- $what := last . -}}
+{{- $entries := list -}}
+{{- range $team := $top.Values.teams -}}
+{{- $values := include "platform.teamValues" (list $top $team) | fromJson -}}
+{{- $studies := $values.studies -}}
+{{- $allowed := include "platform.allowed" (dict "Values" $values "Release" $top.Release) | fromJson -}}
+{{- $found := "" -}}
+{{- if eq $what "classes" -}}
+{{- $named := include "platform.priorityClass" (list (dict "Values" $values "Release" $top.Release) $studies.priorityClass) -}}
+{{- $found = append $allowed.priority_classes $named | toJson -}}
+{{- else if eq $what "selector" -}}
+{{- $found = toJson $studies.nodeSelector -}}
+{{- else -}}
+{{- $whole := list -}}
+{{- range concat $studies.tolerations $allowed.tolerations -}}
+{{- $whole = append $whole (merge (pick . "key" "operator" "value" "effect") (dict "key" "" "operator" "Equal" "value" "" "effect" "")) -}}
+{{- end -}}
+{{- $found = toJson $whole -}}
+{{- end -}}
+{{- $entries = append $entries (printf "%s: %s" (toJson $team.namespace) $found) -}}
+{{- end -}}
+{ {{- join ", " $entries -}} }
+{{- end -}}
+
+{{/* Rules about what a job may ask of the scheduler. The operator decides alike (`client/preflight.py`). Kubernetes itself gives
+pods tolerations of lost and of full nodes. */}}
+{{- define "platform.admission.placement" -}}
+- expression: >-
+    !has(object.spec.priorityClassName) || object.spec.priorityClassName == '' || (request.namespace in variables.classes
+    && object.spec.priorityClassName in variables.classes[request.namespace])
+  message: >-
+    a pod of a run may have the PriorityClasses of studies.priorityClass and studies.allowed.priorityClasses of the chart; take
+    cluster.priority_class out of the job, or have the class added there, as the cluster's default one if it has such
+- expression: >-
+    !has(object.spec.tolerations) || object.spec.tolerations.all(t,
+    (has(t.key) && t.key in ['node.kubernetes.io/not-ready', 'node.kubernetes.io/unreachable',
+    'node.kubernetes.io/memory-pressure'])
+    || (has(t.key) && has(t.effect) && t.effect == 'NoSchedule' && object.spec.containers.exists(c, has(c.resources)
+    && has(c.resources.limits) && t.key in c.resources.limits && c.resources.limits[t.key].matches('^[1-9]')))
+    || (request.namespace in variables.tolerations && variables.tolerations[request.namespace].exists(a,
+    (a.key == '' || (has(t.key) && t.key == a.key)) && (a.effect == '' || (has(t.effect) && t.effect == a.effect))
+    && (a.operator == 'Exists' || (!(has(t.operator) && t.operator == 'Exists') && (has(t.value) ? t.value : '') == a.value)))))
+  message: >-
+    a pod of a run may tolerate the taints of studies.tolerations and studies.allowed.tolerations of the chart, and that of the
+    GPUs that it has; take the others out of cluster.tolerations of the job, or have them added there
+- expression: >-
+    variables.role != 'trial' || !(request.namespace in variables.selectors)
+    || variables.selectors[request.namespace].all(k, has(object.spec.nodeSelector) && k in object.spec.nodeSelector
+    && object.spec.nodeSelector[k] == variables.selectors[request.namespace][k])
+  message: >-
+    a trial's pod needs the nodeSelector of studies.nodeSelector of the chart, which a job can add to and not change
+{{- end -}}
+
 {{/* Whether labels make a pod one of a run; `o` is the pod. */}}
 {{- define "platform.admission.ofRun" -}}
 has(o.metadata.labels) && ('ray.io/cluster' in o.metadata.labels || 'trialplane.io/run' in o.metadata.labels

@@ -46,7 +46,8 @@
       "trial_account" (printf "%s-trial" $fullname)
       "controller" .Values.studies.controller
       "overcommit" .Values.studies.overcommit
-      "priority_class" (include "platform.priorityClass" .)
+      "priority_class" (include "platform.priorityClass" (list . .Values.studies.priorityClass))
+      "allowed" (include "platform.allowed" . | fromJson)
       "queue" .Values.studies.queue
       "autoscale" .Values.studies.autoscale
       "node_selector" .Values.studies.nodeSelector
