@@ -108,6 +108,28 @@ def odd():
     print("epoch " + "9" * 5000 + " loss: 3/" + "9" * 5000)
     print("score=0.5")
 
+def ends_at_once():
+    print("score=0.5")
+    sys.stdout.flush()
+    os._exit(0)
+
+def ends_at_once_without_a_metric():
+    os._exit(0)
+
+def ends_at_once_with_three():
+    os._exit(3)
+
+def becomes_another_program():
+    print("loss=2")
+    sys.stdout.flush()
+    os.execv(sys.executable, [sys.executable, "-c", "print('score=0.75')"])
+
+def becomes_a_program_that_fails():
+    os.execv(sys.executable, [sys.executable, "-c", "raise SystemExit(3)"])
+
+def becomes_a_program_that_goes_on():
+    os.execv(sys.executable, [sys.executable, "-c", "import time; print('score=0.75', flush=True); time.sleep(600)"])
+
 def leaves_with_two():
     sys.exit(2)
 
@@ -208,6 +230,9 @@ def test_what_a_script_reports_itself_is_not_reported_again(shared: Bench) -> No
         ("leaves_with_two", FailureClass.ERROR, "SystemExit: 2 (train.py:"),
         ("leaves_with_three", FailureClass.ERROR, "SystemExit: 3 (train.py:"),
         ("asks", FailureClass.INVALID, "train.py asked for input, and a trial has none"),
+        ("ends_at_once_without_a_metric", FailureClass.INVALID, "no score in its output"),
+        ("ends_at_once_with_three", FailureClass.CRASHED, "exit code 3 before it could send its result; see its log. A job"),
+        ("becomes_a_program_that_fails", FailureClass.CRASHED, "or run that program with `command:`"),
     ],
 )
 def test_how_a_script_fails(shared: Bench, what: str, failure: FailureClass, message: str) -> None:
@@ -226,11 +251,20 @@ def test_how_a_script_fails(shared: Bench, what: str, failure: FailureClass, mes
         ("leaves_with_a_thread", 0.9),
         ("leaves_a_pool", 0.5),
         ("workers", 0.625),
+        ("ends_at_once", 0.5),
     ],
 )
 def test_processes_and_threads_of_a_script(shared: Bench, what: str, score: float) -> None:
     outcome = shared.outcome(what)
     assert (outcome.state, outcome.metrics) == (TrialState.COMPLETE, {"score": score}), outcome.message
+
+
+def test_a_script_that_becomes_another_program_has_what_that_printed(shared: Bench, tmp_path: Path) -> None:
+    outcome = shared.outcome("becomes_another_program")
+    assert (outcome.state, outcome.metrics) == (TrialState.COMPLETE, {"score": 0.75, "loss": 2.0}), outcome.message
+    program = Program(script="train.py", arguments=FLAGS, metrics=STDOUT)
+    with bench(tmp_path, program, keep=("*.txt",)) as slot:
+        assert "keep.files: nothing was copied" in slot.outcome("becomes_another_program").remark
 
 
 def test_a_script_that_becomes_a_daemon_ends_with_its_trial(shared: Bench, tmp_path: Path) -> None:
@@ -276,7 +310,12 @@ def test_a_stop_rule_ends_a_script_as_complete(shared: Bench) -> None:
 
 
 @pytest.mark.parametrize(
-    ("what", "message"), [("endless", "stopped by SIGTERM at once"), ("saves", "the run was paused: it ended after SIGTERM")]
+    ("what", "message"),
+    [
+        ("endless", "stopped by SIGTERM at once"),
+        ("saves", "the run was paused: it ended after SIGTERM"),
+        ("becomes_a_program_that_goes_on", "stopped by SIGTERM at once"),
+    ],
 )
 def test_a_script_that_is_stopped_goes_on_later(shared: Bench, what: str, message: str) -> None:
     event = shared.slot.run(shared.request(what))

@@ -139,10 +139,8 @@ def test_out_of_memory_in_one_rank(tmp_path: Path) -> None:
 
 def test_a_rank_that_leaves_without_a_word_has_crashed(shared: Bench) -> None:
     outcome = shared.outcome("leaves_at_once")
-    assert (outcome.failure, outcome.message) == (
-        FailureClass.CRASHED,
-        "rank 1 ended with exit code 0 without a result",
-    )
+    assert outcome.failure is FailureClass.CRASHED
+    assert outcome.message.startswith("rank 1 ended with exit code 0 before it could send its result")
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

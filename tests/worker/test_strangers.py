@@ -95,12 +95,11 @@ def test_what_is_no_message_ends_the_trial_and_says_so(bench: Bench, what: str, 
     assert_goes_on(bench)
 
 
-def test_half_a_message_and_an_end_is_a_crash(bench: Bench) -> None:
+def test_half_a_message_and_an_end_is_no_result(bench: Bench) -> None:
     outcome = bench.outcome(frame("Reported", "{}")[:-5].hex(), then="exit")
-    assert (outcome.failure, outcome.message) == (
-        FailureClass.CRASHED,
-        "the process ended with exit code 0 without a result",
-    )
+    assert outcome.failure is FailureClass.INVALID
+    assert outcome.message.startswith("the process ended with exit code 0 before it could send its result")
+    assert "`command:`" in outcome.message
     assert_goes_on(bench)
 
 

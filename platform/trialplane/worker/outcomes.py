@@ -200,7 +200,7 @@ def raised(request: records.TrialRequest, error: BaseException, last: Mapping[st
     """The outcome for an exception of the job."""
     ended, error = error, cause(error)
     if isinstance(error, context.Pruned) or _is_optuna_pruned(error):
-        return records.TrialOutcome(number=request.number, state=TrialState.PRUNED, metrics=last, message=str(error))
+        return records.TrialOutcome(number=request.number, state=TrialState.PRUNED, metrics=last, message=_text(error))
     if isinstance(error, context.Stopped):
         return records.TrialOutcome(
             number=request.number, state=TrialState.FAILED, failure=FailureClass.LOST, metrics=last, message=str(error)
@@ -226,6 +226,14 @@ def raised(request: records.TrialRequest, error: BaseException, last: Mapping[st
     )
 
 
+def without_result(code: int) -> str:
+    """How a process ended that has sent no outcome, for a message."""
+    return (
+        f"ended with exit code {code} before it could send its result; see its log. A job that calls os._exit, or replaces "
+        "itself (os.exec…), must return its result instead, or run that program with `command:`"
+    )
+
+
 def cause(error: BaseException) -> BaseException:
     """The exception whose handler called `sys.exit` with a number, as Hydra's does with 1 for any; else the error itself.
 
@@ -245,9 +253,17 @@ def cause(error: BaseException) -> BaseException:
 def describe(error: BaseException) -> str:
     """An error in one line, with the file and line of the user's code that raised it."""
     where = f" ({at})" if (at := place(error)) else ""
-    text = str(error).strip()
+    text = _text(error).strip()
     first = text.splitlines()[0] if text else ""
     return f"{type(error).__name__}: {first}{where}"[:1000] if first else f"{type(error).__name__}{where}"
+
+
+def _text(error: BaseException) -> str:
+    """The text of an error; "" where its class, which may be the job's, cannot make one."""
+    try:
+        return str(error)
+    except BaseException:  # noqa: BLE001  whatever the job's `__str__` raises
+        return ""
 
 
 def place(error: BaseException) -> str:

@@ -73,7 +73,7 @@ def preload(file: Path, code: Path) -> None:
             todo += [found for found in own if found not in done]
             if not own:
                 module = ast.Module(body=[node], type_ignores=[])
-                with contextlib.suppress(Exception, SystemExit):
+                with contextlib.suppress(BaseException):
                     exec(compile(module, str(source), "exec", dont_inherit=True), {"__name__": "trialplane.preload"})
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from trialplane import errors
 from trialplane.wire import messages, records
 from trialplane.wire.states import FailureClass, TrialState
-from trialplane.worker import sessions, shipping, stopping
+from trialplane.worker import outcomes, sessions, shipping, stopping
 from trialplane.worker.channel import Channel
 from trialplane.worker.collect.exchange import Exchange
 from trialplane.worker.metrics.reader import INTERVAL, Reader
@@ -310,6 +310,9 @@ class Running:
                 outcome = self._completed(self.final, self.reader)
             else:
                 outcome = dataclasses.replace(outcome, metrics={**self.last, **outcome.metrics})
+        if self.final is None and self.killed is None and self.reader is not None and code == 0:
+            # A script that ended by `os._exit(0)`, or was replaced by another program that ended well: as a command does.
+            return self._completed(dataclasses.replace(outcome, state=TrialState.COMPLETE), self.reader)
         if self.final is None:
             failure, text = self.killed or _unexplained(code, grace, lost)
             if self.killed is None and self.stopping and failure is FailureClass.LOST:
@@ -332,7 +335,7 @@ class Running:
             if name in reader.finite and not math.isfinite(metrics.get(name, math.nan)):
                 metrics[name] = reader.finite[name]
         # Whether a program that ends after SIGTERM had done all of its work, only it knows.
-        if self.stopping and self.final is not None and self.stopped_at < self.final_at:
+        if self.stopping and (self.final is None or self.stopped_at < self.final_at):
             failure, text, at = FailureClass.LOST, "it ended after SIGTERM", ""
         elif missing := [name for name in self.request.metrics if not math.isfinite(metrics.get(name, math.nan))]:
             at = f"{', '.join(missing)} is missing"
@@ -407,4 +410,4 @@ def _unexplained(code: int | None, grace: float, lost: str) -> tuple[FailureClas
         name = signal.Signals(-code).name
         hint = " (probably by the kernel, out of memory)" if -code == signal.SIGKILL else ""
         return FailureClass.CRASHED, f"the process was killed by {name}{hint}"
-    return FailureClass.CRASHED, f"the process ended with exit code {code} without a result"
+    return FailureClass.INVALID if code == 0 else FailureClass.CRASHED, f"the process {outcomes.without_result(code)}"

@@ -402,6 +402,11 @@ class Slot:
             peak_memory=max(0 if exited is None else exited.peak_memory, outcome.peak_memory),
             saved=shipping.has_saved(self.config, running.request),
         )
+        if outcome.state is TrialState.COMPLETE and self.config.keep and running.final is None and running.over is None:
+            text = (
+                "keep.files: nothing was copied, as the script ended by os._exit or os.exec…; run it with `command:` instead"
+            )
+            return dataclasses.replace(outcome, remark=text), None
         if outcome.state is TrialState.COMPLETE and outcome.arrays:
             return with_arrays(outcome, paths.trial_arrays(running.workdir))
         return outcome, None

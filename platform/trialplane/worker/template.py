@@ -61,7 +61,7 @@ def main() -> None:
             run = trial.import_job(config)
             roles.of(config)  # its modules are imported once, here
             _warm_mlflow()
-        except (Exception, SystemExit) as error:  # noqa: BLE001  the border: whatever the job's code raises at import
+        except BaseException as error:  # noqa: BLE001  the border: whatever the job's code raises at import
             traceback.print_exc()  # into the slot's log
             sys.stderr.flush()
             control.send(messages.encode(messages.JobFailed(outcomes.describe(error))))

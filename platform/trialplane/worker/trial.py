@@ -258,7 +258,7 @@ def run_job(
             message = "; ".join(filter(None, remarks))
             return dataclasses.replace(outcome, early=bool(early), message=message, advice=imports.advice(config))
         return dataclasses.replace(outcome, message="; ".join(filter(None, (outcome.message, reporter.remark()))))
-    except (Exception, SystemExit) as error:  # noqa: BLE001  the boundary: every error of the job is an outcome
+    except BaseException as error:  # noqa: BLE001  the boundary: every error of the job is an outcome, KeyboardInterrupt too
         return outcomes.raised(request, error, reporter.last)
 
 

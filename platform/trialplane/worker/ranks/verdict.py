@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from trialplane.wire import causes
 from trialplane.wire.records import TrialOutcome
 from trialplane.wire.states import FailureClass, TrialState
+from trialplane.worker import outcomes
 
 
 class Next(enum.Enum):
@@ -148,6 +149,6 @@ def _named(ranks: Sequence[int]) -> str:
 def _end_of(code: int) -> str:
     """How a process ended that reported nothing."""
     if code >= 0:
-        return f"ended with exit code {code} without a result"
+        return outcomes.without_result(code)
     hint = " (probably by the kernel, out of memory)" if code == -signal.SIGKILL else ""
     return f"was killed by {signal.Signals(-code).name}{hint}"
