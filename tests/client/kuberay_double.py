@@ -27,6 +27,7 @@ from trialplane.wire.records import Change, RunStatus, TrialRow
 from trialplane.wire.states import RunState
 
 GATEWAY = "http:trialplane-gateway:8080"
+PAGE = 3  # attempts in an answer of the gateway
 SITE = {
     "version": "1",
     "release": "trialplane",
@@ -274,16 +275,16 @@ class NamespaceDouble:
         if what == "checkpoints":
             return _json({"error": "no volume"}, 404) if study.saved is None else _json({"saved": study.saved})
         if what == "attempts":
-            return _json([records.to_dict(row) for row in study.rows])
+            return _page("rows", study.rows, int(query.get("after", -1)) + 1, "after")
         if what == "changes":
             return _json(records.to_dict(study.changes))
         if what == "whole":
             if study.whole is None:
                 return _json({"error": "a run has no whole"}, 404)
-            return _json({"attempts": records.to_dict(study.whole), "alive": study.alive})
+            return _page("attempts", study.whole, int(query.get("number", -1)) + 1, "number", alive=study.alive)
         if what == "ends":
             after = int(query["after"])
-            return _json({"place": len(study.rows), "rows": [records.to_dict(row) for row in study.rows[after:]]})
+            return _page("rows", study.rows, after, "after", 0, place=min(after + PAGE, len(study.rows)))
         trial = int(query["trial"]) if "trial" in query else None
         mine = [key for key in study.logs if key[0] == trial]
         attempt = int(query["attempt"]) if "attempt" in query else max((key[1] or 0 for key in mine), default=0) or None
@@ -297,6 +298,15 @@ class NamespaceDouble:
         offset = int(query["from"])
         growing = study.alive and trial is None
         return 200, {"X-Trialplane-Next": str(len(data)), "X-Trialplane-Growing": str(int(growing))}, data[offset:]
+
+
+def _page(
+    name: str, entries: Sequence[Any], begin: int, cursor: str, last: int = 1, **more: Any
+) -> tuple[int, dict[str, str], bytes]:
+    """A page of an answer, and where the next one begins: after the entry with the number `cursor`, or after so many."""
+    end = begin + PAGE
+    following = {cursor: end - last} if end < len(entries) else None
+    return _json({name: [records.to_dict(one) for one in entries[begin:end]], "next": following, **more})
 
 
 def _json(value: Any, status: int = 200) -> tuple[int, dict[str, str], bytes]:

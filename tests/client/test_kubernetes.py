@@ -13,6 +13,7 @@ import json
 import pytest
 from tests.client.cluster_double import Problem
 from tests.client.conftest import scaled, submitted
+from tests.client.kuberay_double import PAGE
 
 from trialplane.client import objects, standing
 from trialplane.client.gateway import Gateway
@@ -20,7 +21,8 @@ from trialplane.client.run import RunHandle, submit
 from trialplane.client.target import Observed
 from trialplane.errors import InputError, RunDamaged, SpecError, TargetError
 from trialplane.wire import cluster as names
-from trialplane.wire.records import Desired, TrialRow
+from trialplane.wire.attempts import Attempt
+from trialplane.wire.records import Desired, TrialRequest, TrialRow
 from trialplane.wire.states import RunState, TrialState
 
 # How it stands
@@ -79,6 +81,16 @@ def test_a_head_pod_that_is_made_anew_keeps_the_counts(target, namespace, planne
     assert (status.state, status.complete) == (RunState.PENDING, 4)  # counted anew: its last word was older
     assert status.best is not None
     assert handle.is_active()
+
+
+def test_pages_of_a_long_run_are_followed(target, namespace, planned):
+    handle = submitted(target, planned())
+    study = namespace.studies["a"]
+    study.rows = [TrialRow(trial, TrialState.COMPLETE, 1, trial, values=(0.5,)) for trial in range(2 * PAGE + 1)]
+    study.whole = [Attempt(TrialRequest("a", trial, 1, trial, {}, 0, ("score",))) for trial in range(2 * PAGE)]
+    assert handle.attempts() == study.rows
+    assert target.rows("a", 1) == (2 * PAGE + 1, study.rows[1:])
+    assert target.attempts("a", 0) == (study.whole, study.alive)
 
 
 def test_what_kubernetes_alone_knows_is_shown_while_the_gateway_is_away(target, namespace, planned):

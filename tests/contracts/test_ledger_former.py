@@ -204,15 +204,15 @@ def test_the_gateway_takes_over_what_nobody_works_on(former: Backend) -> None:
         cursor.execute("SELECT pg_advisory_lock(%s)", (labels.ledger_lock("toy"),))
         assert archive.runs() == []
         with pytest.raises(errors.LedgerLocked, match="kubectl delete rayjob toy"):
-            archive.attempts("toy")
+            archive.attempts("toy", -1)
         with pytest.raises(errors.LedgerLocked, match="kubectl delete rayjob toy"):
             archive.record("toy", JOB, {"submitted": 9.0}, "", new=True)
         cursor.execute("SELECT pg_advisory_unlock(%s)", (labels.ledger_lock("toy"),))
     other.close()
     assert [(known.run, known.submitted, known.state) for known in archive.runs()] == [("toy", 5.0, "RUNNING")]
-    assert [row.trial for row in archive.attempts("toy")] == [0, 1, 2, 3, 4, 5, 5, 6, 7, 8]
-    assert [row.attempt for row in archive.attempts_at("toy", 5)] == [1, 2]
-    assert archive.ends("toy", 0)[0] == 9
+    assert [row.trial for row in archive.attempts("toy", -1)[0]] == [0, 1, 2, 3, 4, 5, 5, 6, 7, 8]
+    assert [row and row.attempt for row in (archive.attempt("toy", 5), archive.attempt("toy", 5, 1))] == [2, 1]
+    assert archive.ends("toy", 0)[2] == 9
     assert archive.code("toy") == b"\0\1\2"
     connections.close()
     with former.open(JOB) as ledger:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import json
 import math
 import socket
 import threading
@@ -92,6 +93,19 @@ def test_a_status_is_no_larger_than_whoever_reads_all_of_them_can_bear(service: 
     connection.answer(OPEN)
     status = RunStatus("toy", "toy", RunState.RUNNING, 3, reason="x" * (1 << 20))
     assert refused(connection, ledger.WriteStatus(status)) == ledger.TOO_LARGE
+    connection.close()
+
+
+def test_a_record_is_no_larger_than_every_reader_of_the_run_can_bear(service: ledgers.LedgerService) -> None:
+    """Parsed, a hostile one takes thirty times its size."""
+    connection = connect(service)
+    connection.answer(OPEN)
+    request = TrialRequest("toy", 0, 1, 0, {"x": 0.5}, seed=0, metrics=("score",))
+    large = TrialRequest("toy", 0, 1, 0, {"x": [[]] * 500_000}, seed=0, metrics=("score",))
+    assert refused(connection, ledger.BeginAttempt(large, "{}", None)) == ledger.TOO_LARGE
+    connection.answer(ledger.encode(ledger.BeginAttempt(request, json.dumps({"reports": "x" * (2 << 20)}), None)))
+    outcome = TrialOutcome(0, TrialState.COMPLETE, metrics={f"{number}": 0.5 for number in range(100_000)})
+    assert refused(connection, ledger.FinishAttempt(request, outcome, "{}", None)) == ledger.TOO_LARGE
     connection.close()
 
 

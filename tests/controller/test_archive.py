@@ -38,7 +38,7 @@ def test_a_run_is_known_from_its_submission_on(site: Site) -> None:
     assert (status.state, status.trials, status.created, status.started) == (RunState.PENDING, 6, 3.0, None)
     assert (found["alive"], site.get("/runs/toy/attempts"), site.get("/runs/toy/job")) == (
         False,
-        [],
+        {"rows": [], "next": None},
         sent.model_dump(mode="json"),
     )
     assert site.ask("GET", "/runs/toy/code").data == b"x" * 2**20
@@ -47,7 +47,7 @@ def test_a_run_is_known_from_its_submission_on(site: Site) -> None:
     with site.ledger("toy", objectives=objectives) as ledger:  # the study that its controller finds is its own
         request = ask(ledger)
         ledger.tell(TrialOutcome(request.number, TrialState.COMPLETE, metrics={"score": 1.0, "cost": 2.0}))
-        assert site.get("/runs/toy/attempts")[0]["values"] == [1.0, 2.0]
+        assert site.get("/runs/toy/attempts")["rows"][0]["values"] == [1.0, 2.0]
     wait_until(lambda: not site.get("/runs/toy/status")["alive"], "PostgreSQL sees that the controller is gone")
     site.archive.delete("toy")
     assert site.get("/runs") == []
@@ -71,7 +71,7 @@ def test_what_a_run_is_resumed_with_takes_the_place_of_what_it_was_submitted_wit
     wait_until(lambda: not site.get("/runs/toy/status")["alive"], "PostgreSQL sees that the controller is gone")
     before = site.get("/runs/toy/status")
     record(site, "toy", new=False, trials=7)
-    assert (site.get("/runs/toy/job")["trials"], len(site.get("/runs/toy/attempts"))) == (7, 1)
+    assert (site.get("/runs/toy/job")["trials"], len(site.get("/runs/toy/attempts")["rows"])) == (7, 1)
     assert site.get("/runs/toy/status") == before
 
 

@@ -38,8 +38,8 @@ def test_a_living_run_and_an_ended_one(site: Site) -> None:
         ]
         assert site.get("/runs/new/status")["alive"] is True
         wait_until(lambda: not site.get("/runs/old/status")["alive"], "PostgreSQL sees that the controller is gone")
-        assert site.get("/runs/new/attempts")[0]["state"] == "RUNNING"
-    found = [records.from_dict(TrialRow, row) for row in site.get("/runs/old/attempts")]
+        assert site.get("/runs/new/attempts")["rows"][0]["state"] == "RUNNING"
+    found = [records.from_dict(TrialRow, row) for row in site.get("/runs/old/attempts")["rows"]]
     assert [row.state for row in found] == [TrialState.COMPLETE, TrialState.LOST]
     assert found[0].values == (found[0].params["x"],)
     assert site.get("/runs/old/job")["sampler"]["name"] == "random"
@@ -81,7 +81,7 @@ def test_ends_are_told_once(site: Site) -> None:
             told += [row["trial"] for row in answer["rows"]]
             place = answer["place"]
         assert told == [0, 1, 2]
-        assert site.get(f"/runs/toy/ends?after={place}") == {"place": place, "rows": []}
+        assert site.get(f"/runs/toy/ends?after={place}") == {"place": place, "rows": [], "next": None}
 
 
 def test_what_an_export_reads_is_what_has_changed(site: Site) -> None:
@@ -207,7 +207,7 @@ def test_a_run_is_deleted_whole_and_alone(site: Site) -> None:
     assert len(site.get("/runs")) == 2, "it is there until its files are gone"
     site.archive.delete("toy")
     assert (site.archive.forgotten(), [run["run"] for run in site.get("/runs")]) == ({}, ["other"])
-    assert len(site.get("/runs/other/attempts")) == 2
+    assert len(site.get("/runs/other/attempts")["rows"]) == 2
     assert site.postgres.execute("SELECT count(*) FROM attempts", site.url) == [(2,)]
     assert site.delete("toy").code == 404
     with site.ledger("toy") as again:
@@ -299,7 +299,7 @@ def test_800_attempts_are_read_quickly(site: Site) -> None:
         while (request := ledger.ask()) is not None:
             ledger.tell(complete(request))
     began = time.perf_counter()
-    assert len(site.get("/runs/toy/attempts")) == 800
+    assert len(site.get("/runs/toy/attempts")["rows"]) == 800
     print(f"800 attempts: {time.perf_counter() - began:.3f} s")  # noqa: T201  for the benchmark's reader
 
 

@@ -1,4 +1,5 @@
-"""How long a trial may take, by a clock that goes as the test says: what the controller makes it wait is not its own time.
+"""How long a trial may take, by a clock that goes as the test says: what the controller makes it wait is not its own time;
+and how many metrics it may send.
 
 Not checked here: real processes (test_slot.py), and a worker's limit (test_collect.py).
 """
@@ -10,14 +11,14 @@ import signal
 import socket
 import subprocess
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 from tests.worker.conftest import Event, Slot
 
 from trialplane.wire import messages
-from trialplane.wire.records import SlotConfig, TrialOutcome, TrialRequest
+from trialplane.wire.records import METRICS, NAME, SlotConfig, TrialOutcome, TrialRequest
 from trialplane.wire.states import FailureClass, TrialState
 from trialplane.worker import running as module
 from trialplane.worker import slot as slots
@@ -49,8 +50,8 @@ class Trial:
         self.slot = Slot(SlotConfig("toy", "", "train:run", str(folder), ""), "0-1")
         self.slot._running, self.slot._control = self.running, self._control
 
-    def report(self, step: int) -> None:
-        self.channel.send(messages.Reported(step, {"score": 0.5}, self.now, self.now))
+    def report(self, step: int, metrics: Mapping[str, float] = types.MappingProxyType({"score": 0.5})) -> None:
+        self.channel.send(messages.Reported(step, metrics, self.now, self.now))
 
     def ask(self, name: str) -> None:
         """Asks for a parameter, and is answered a minute later."""
@@ -181,3 +182,19 @@ def test_a_program_that_is_over_before_its_start_is_known_is_signalled_then(tria
         child.kill()
         trial.running.ended()
     assert trial.running.outcome(-signal.SIGTERM, 1.0, 1.0, "").state is TrialState.PRUNED
+
+
+def test_of_more_metrics_than_one_may_have_those_that_count_are_recorded(trial: Trial) -> None:
+    many = {f"class_{number}": 0.1 for number in range(METRICS + 5)}
+    many |= {"n" * (NAME + 1): 0.2, "score": 0.5}
+    trial.report(1, many)
+    (report,) = Event.of(trial.slot._next()).reports
+    trial.running.answer(prune=False)
+    trial.running.returned(TrialOutcome(0, TrialState.COMPLETE, metrics=many, remark="slow disk"))
+    for found in (report, trial.running.final):
+        assert found is not None
+        assert list(found.metrics.items())[:2] == [("score", 0.5), ("class_0", 0.1)]
+        assert len(found.metrics) == METRICS
+        assert "of 1,007 metrics 1,000 were recorded" in found.remark
+    assert trial.running.final is not None
+    assert trial.running.final.remark.startswith("slow disk; ")

@@ -108,27 +108,21 @@ class Gateway:
 
     def attempts(self, run: str) -> list[TrialRow] | None:
         """Every attempt, in the order they started."""
-        answer = self._known(run, "attempts")
-        return None if answer is None else [records.from_dict(TrialRow, row) for row in answer.json()]
+        pages = self._pages(run, "attempts", {})
+        return None if pages is None else _rows(pages)
 
     def ends(self, run: str, after: int) -> tuple[int, list[TrialRow]] | None:
         """The attempts that ended since a place, and the next place."""
-        answer = self._known(run, "ends", {"after": str(after)})
-        if answer is None:
-            return None
-        data = answer.json()
-        return int(data["place"]), [records.from_dict(TrialRow, row) for row in data["rows"]]
+        pages = self._pages(run, "ends", {"after": str(after)})
+        return None if pages is None else (int(pages[-1]["place"]), _rows(pages))
 
     def whole(self, run: str, after: int) -> tuple[list[Attempt], bool] | None:
-        """The attempts that run and those that ended since a place, with Optuna's view, and whether a controller lives.
-
-        None also when the gateway is too old for the request.
-        """
-        answer = self._known(run, "whole", {"after": str(after)})
-        if answer is None:
+        """The attempts that run and those that ended since a place, with Optuna's view, and whether a controller lives."""
+        pages = self._pages(run, "whole", {"after": str(after)})
+        if pages is None:
             return None
-        data = answer.json()
-        return [records.from_dict(Attempt, attempt) for attempt in data["attempts"]], bool(data["alive"])
+        found = [records.from_dict(Attempt, attempt) for page in pages for attempt in page["attempts"]]
+        return found, any(page["alive"] for page in pages)
 
     def changes(self, run: str) -> list[Change]:
         """The changes of what it was to be, in their order; none from a gateway that is too old for the request."""
@@ -170,6 +164,19 @@ class Gateway:
     def _known(self, run: str, what: str, query: Mapping[str, str] | None = None) -> Answer | None:
         answer = self._get(f"runs/{run}/{what}", query)
         return None if _is_unknown(answer) else self._need(answer)
+
+    def _pages(self, run: str, what: str, query: Mapping[str, str]) -> list[dict[str, Any]] | None:
+        """All pages of an answer: each says in `next` with which query the following one comes. None for an unknown run."""
+        found: list[dict[str, Any]] = []
+        following: Mapping[str, Any] | None = {}
+        while following is not None:
+            query = {**query, **{name: str(value) for name, value in following.items()}}
+            answer = self._known(run, what, query)
+            if answer is None:
+                return None
+            found.append(answer.json())
+            following = found[-1]["next"]
+        return found
 
     def check_mlflow(self) -> None:
         """Asks whether MLflow answers.
@@ -289,6 +296,10 @@ class Gateway:
                 f"-n {self._there} get pods,endpointslices -l {names.MANAGED_BY}` or `platform doctor` shows why"
             )
         raise self._cluster.refused(answer, verb, "services/proxy", self._there)
+
+
+def _rows(pages: list[dict[str, Any]]) -> list[TrialRow]:
+    return [records.from_dict(TrialRow, row) for page in pages for row in page["rows"]]
 
 
 def _is_unknown(answer: Answer) -> bool:

@@ -80,7 +80,9 @@ def _trial(attempt: Attempt, alive: bool) -> FrozenTrial:
     trial = history.trial(attempt.request.number, attempt.optuna)
     if attempt.outcome is not None:
         trial.state = samplers.STATES[attempt.outcome.state]
-    elif not alive:
+    elif alive:  # it may have ended while others were read; the next look has its outcome
+        trial.state, trial.datetime_complete = TrialState.RUNNING, None
+    else:
         trial.state = TrialState.FAIL
         trial.datetime_complete = trial.datetime_start  # when it was lost is not known
     if attempt.outcome is None or attempt.outcome.state is State.FAILED:

@@ -33,6 +33,7 @@ MAX_RUNS = 100  # whose ledgers are open at a time, where the chart does not say
 _RETURNING = 10  # one place in so many is for runs that come back, whose controllers give up after ten minutes
 _LARGE = 1 << 18  # bytes of a body from which on one is decoded at a time: a hostile one takes thirty times its size
 _MAX_STATUS = 1 << 20  # bytes of a status, of which the operator and every list read all
+_MAX_RECORD = 1 << 20  # bytes of a request or an outcome, which is parsed for every read of the run
 _AHEAD = 3600.0  # seconds by which a controller's clock may be ahead
 _COLUMNS = (labels.LEDGER_JOB, labels.LEDGER_SUBMISSION, labels.LEDGER_CODE, labels.LEDGER_STATUS, labels.LEDGER_DESIRED)
 _GROWING = (ledger.BeginAttempt, ledger.DrawAttempt, ledger.FinishAttempt)
@@ -129,6 +130,8 @@ class Connection:
                 request = ledger.decode(body, ledger.REQUEST)
             if isinstance(request, ledger.WriteStatus):
                 _check_status(request.status, len(body))
+            if isinstance(request, _GROWING) and len(body) > _MAX_RECORD:
+                _check_records(request)
             if isinstance(request, _GROWING) and self._storage is not None:
                 # A trial that was let begin may have cost days of GPUs: its result is not what there is no room for.
                 spare = self._service.most // 10 if isinstance(request, ledger.FinishAttempt) else 0
@@ -243,6 +246,13 @@ def _check_status(status: RunStatus, size: int) -> None:
     times = (status.created, status.started, status.updated, status.ended, status.worked)
     if any(moment is not None and not 0 <= moment <= time.time() + _AHEAD for moment in times):
         raise Failure(ledger.INVALID, "a run's status has a time that is in the future, or none at all")
+
+
+def _check_records(request: ledger.BeginAttempt | ledger.DrawAttempt | ledger.FinishAttempt) -> None:
+    """Refuses records that are larger than what a slot takes from a trial can make them."""
+    for record in (request.request, request.outcome if isinstance(request, ledger.FinishAttempt) else None):
+        if (size := len(records.to_json(record))) > _MAX_RECORD:
+            raise Failure(ledger.TOO_LARGE, f"a {type(record).__name__} may have {_MAX_RECORD:,} bytes, not {size:,}")
 
 
 @contextlib.contextmanager

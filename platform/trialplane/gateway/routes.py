@@ -148,13 +148,13 @@ class Gateway:
             case "code":
                 return Answer(200, _there(self._runs.code(run), run, what), "application/gzip")
             case "attempts":
-                return _json(self._runs.attempts(run))
+                rows, after = self._runs.attempts(run, _number(options, "after", -1))
+                return _json({"rows": rows, "next": None if after is None else {"after": after}})
             case "ends":
-                place, rows = self._runs.ends(run, _number(options, "after", 0))
-                return _json({"place": place, "rows": rows})
+                rows, after, place = self._runs.ends(run, _number(options, "after", 0))
+                return _json({"place": place, "rows": rows, "next": None if after is None else {"after": after}})
             case "whole":
-                attempts, alive = self._runs.whole(run, _number(options, "after", 0))
-                return _json({"attempts": attempts, "alive": alive})
+                return self._whole(run, options)
             case "changes":
                 return _json(self._runs.changes(run))
             case "log":
@@ -184,6 +184,18 @@ class Gateway:
         status = {**status, "images": self._runs.images(run)}
         return _json({"status": status, "alive": alive, "desired": desired})
 
+    def _whole(self, run: str, options: Mapping[str, str]) -> Answer:
+        """Attempts as the ledger stores them, which is JSON: parsed here, a hostile one would take thirty times its size."""
+        until = _number(options, "until", 0) if "until" in options else None
+        page = self._runs.whole(run, _number(options, "after", 0), _number(options, "number", -1), until)
+        texts = (
+            f'{{"place":{json.dumps(place)},"request":{request},"outcome":{outcome or "null"},"optuna":{optuna}}}'
+            for place, request, outcome, optuna in page.stored
+        )
+        following = None if page.next is None else {"number": page.next, "until": page.until}
+        rest = f'"place":{page.until},"alive":{json.dumps(page.alive)},"next":{json.dumps(following)}'
+        return Answer(200, f'{{"attempts":[{",".join(texts)}],{rest}}}'.encode())
+
     def _begun(self, run: str) -> float:
         """When the run's last start was recorded, in seconds since the epoch; 0 if none was."""
         submission = self._runs.attribute(run, labels.LEDGER_SUBMISSION) or {}
@@ -195,12 +207,9 @@ class Gateway:
         chosen = Chosen()
         if "trial" in options:
             trial = _number(options, "trial", 0)
-            rows = self._runs.attempts_at(run, trial)
-            if "attempt" in options:
-                rows = [row for row in rows if row.attempt == _number(options, "attempt", 1)]
-            if not rows:
+            row = self._runs.attempt(run, trial, _number(options, "attempt", 1) if "attempt" in options else None)
+            if row is None:
                 raise Refusal(404, f"{run} has not started that attempt at trial {trial}")
-            row = rows[-1]
             worker = _number(options, "worker", 0) if "worker" in options else None
             chosen, growing = Chosen(trial, row.attempt, row.number, worker), row.state is TrialState.RUNNING
         try:
@@ -268,7 +277,9 @@ def _named(run: str) -> str:
 
 
 def _number(options: Mapping[str, str], name: str, default: int) -> int:
-    text = options.get(name, str(default))
+    if name not in options:
+        return default
+    text = options[name]
     if not text.isascii() or not text.isdigit() or len(text) > 15:
         raise Refusal(400, f"{name} must be a whole number, not {text[:40]!r}")
     return int(text)

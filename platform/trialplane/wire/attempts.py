@@ -10,8 +10,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 from trialplane import errors
 from trialplane.wire import records, rows
@@ -30,7 +30,7 @@ Select = Callable[[str, Mapping[str, Any]], Sequence[Sequence[Any]]]
 _OF_RUN = "FROM attempts JOIN runs ON runs.id = attempts.run_id WHERE runs.name = :run"
 _PLAIN = f"SELECT place, request, outcome, NULL {_OF_RUN}"
 _WHOLE = f"SELECT place, request, outcome, attempts.optuna {_OF_RUN}"
-_PAGE = 2000  # attempts that are looked at for one page
+_PAGE = 2000  # attempts of one page at most
 # What a file holds that is damaged, or another program's; SQLite has no code of its own for a missing table.
 _DAMAGE = (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT)
 
@@ -110,19 +110,69 @@ def whole(select: Select, run: str, after: int = 0) -> list[Attempt]:
     return _read(select, f"{_WHOLE} AND (place IS NULL OR place > :after) ORDER BY number", run=run, after=after)
 
 
-def page(select: Select, run: str, after: int, size: int) -> list[Attempt]:
-    """The attempts with numbers above `after`, as `whole` gives them: so many that their texts have `size` characters.
+@dataclasses.dataclass(frozen=True)
+class Page:
+    """Attempts as the ledger stores them, in texts, and whether more follow.
 
-    At least one, if there is one. The database counts, so nothing longer is ever in memory.
+    Attributes:
+        stored: `place`, `request`, `outcome`, `optuna` and `number` of each; `optuna` is None where it was not asked for.
+        more: whether there may be another page.
     """
-    length = "length(request) + coalesce(length(outcome), 0) + length(attempts.optuna)"
-    counted = f"""
-        SELECT number, place, request, outcome, attempts.optuna AS optuna,
-        sum({length}) OVER (ORDER BY number) AS characters, row_number() OVER (ORDER BY number) AS line
-        {_OF_RUN} AND number > :after AND number <= :after + {_PAGE}
+
+    stored: Sequence[Sequence[Any]]
+    more: bool
+
+    @property
+    def attempts(self) -> list[Attempt]:
+        """The attempts, parsed."""
+        return [_attempt(*stored[:4]) for stored in self.stored]
+
+
+def page(
+    select: Select,
+    run: str,
+    after: int,
+    size: int,
+    *,
+    order: Literal["number", "place"] = "number",
+    where: str = "",
+    optuna: bool = False,
+    **values: Any,
+) -> Page:
+    """The attempts after one, as many as it takes for their texts to reach `size` bytes, in PostgreSQL.
+
+    The database counts, so no more than that and one attempt are ever in memory.
+
+    Args:
+        select: reads.
+        run: its name.
+        after: number, or place, of the last attempt of the page before; -1 at first.
+        size: bytes.
+        order: what the attempts are ordered by, and `after` is one of.
+        where: condition in SQL that they must meet.
+        optuna: whether to read Optuna's view of them.
+        **values: of the condition.
     """
-    chosen = f"SELECT place, request, outcome, optuna FROM ({counted}) AS counted WHERE characters <= :size OR line = 1"
-    return _read(select, f"{chosen} ORDER BY number", run=run, after=after, size=size)
+    view = "attempts.optuna" if optuna else "CAST(NULL AS TEXT)"
+    found = f"""
+        SELECT place, request, outcome, {view} AS optuna, number {_OF_RUN} AND {order} > :after {where}
+        ORDER BY {order} LIMIT {_PAGE}
+    """
+    # Of a text that is stored compressed this takes no decompression, as `length` does.
+    bytes_of = "octet_length(request) + coalesce(octet_length(outcome), 0) + coalesce(octet_length(optuna), 0)"
+    counted = f"SELECT *, {bytes_of} AS own, sum({bytes_of}) OVER (ORDER BY {order}) AS upto FROM ({found}) AS found"
+    chosen = f"SELECT place, request, outcome, optuna, number, upto FROM ({counted}) AS counted WHERE upto - own < :size"
+    read = select(f"{chosen} ORDER BY {order}", {"run": run, "after": after, "size": size, **values})
+    return Page([stored[:5] for stored in read], len(read) == _PAGE or (bool(read) and read[-1][5] >= size))
+
+
+def pages(select: Select, run: str, size: int, where: str = "", **values: Any) -> Iterator[Attempt]:
+    """All attempts that meet a condition, by number; see `page`, of which one is in memory at a time."""
+    after, more = -1, True
+    while more:
+        found = page(select, run, after, size, where=where, **values)
+        yield from found.attempts
+        after, more = found.stored[-1][-1] if found.stored else after, found.more
 
 
 def row(job: Job, attempt: Attempt, alive: bool) -> TrialRow:
@@ -159,12 +209,13 @@ def is_damage(error: sqlite3.Error) -> bool:
 
 
 def _read(select: Select, query: str, **values: Any) -> list[Attempt]:
-    return [
-        Attempt(
-            records.from_json(TrialRequest, request),
-            None if outcome is None else records.from_json(TrialOutcome, outcome),
-            place,
-            {} if optuna is None else json.loads(optuna),
-        )
-        for place, request, outcome, optuna in select(query, values)
-    ]
+    return [_attempt(*stored) for stored in select(query, values)]
+
+
+def _attempt(place: int | None, request: str, outcome: str | None, optuna: str | None) -> Attempt:
+    return Attempt(
+        records.from_json(TrialRequest, request),
+        None if outcome is None else records.from_json(TrialOutcome, outcome),
+        place,
+        {} if optuna is None else json.loads(optuna),
+    )

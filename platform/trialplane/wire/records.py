@@ -26,6 +26,8 @@ from trialplane.wire.states import FailureClass, RunState, TrialState
 
 R = TypeVar("R")
 
+METRICS = 1000  # of one report, and of an outcome
+NAME = 500  # characters of a metric's name
 STEPS = 2**31  # a report is of a step below this; databases keep no larger ones
 LINGER = 300.0  # seconds: time to write a last file and to leave the process groups, and no rank holds a slot for a night
 

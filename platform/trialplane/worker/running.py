@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from trialplane import errors
 from trialplane.wire import messages, records
@@ -103,6 +104,7 @@ class Running:
             raise errors.MessageError(f"a trial sent a report of step {report.step}; they go from 0 to {records.STEPS - 1}")
         if self.over is not None and not report.waits:
             return  # what it reports after its end does not count
+        report = dataclasses.replace(report, **_bounded(report, self.request))
         when = self._possible(report.time)
         self.reports.append(records.TrialReport(self.request.number, report.step, report.metrics, when, report.remark))
         self.last, self.reported_at = report.metrics, report.sent
@@ -153,6 +155,7 @@ class Running:
         is_whole = self.request.node == 0 and self.reader is None  # those of a program are read
         if wrong := _flaw(outcome, self.request.metrics if is_whole else ()):
             raise errors.MessageError(f"a trial sent an outcome {wrong}")
+        outcome = dataclasses.replace(outcome, **_bounded(outcome, self.request))
         self.final = dataclasses.replace(outcome, number=self.request.number, started=self._possible(outcome.started))
         self.final_at = time.monotonic()
 
@@ -379,6 +382,23 @@ def with_arrays(outcome: records.TrialOutcome, file: Path) -> tuple[records.Tria
     text = f"the {outcome.arrays:,} bytes of arrays of its result are not in {file}"
     failed = dataclasses.replace(outcome, state=TrialState.FAILED, failure=FailureClass.INVALID, message=text, arrays=0)
     return failed, None
+
+
+def _bounded(found: messages.Reported | records.TrialOutcome, request: records.TrialRequest) -> dict[str, Any]:
+    """The fields of a report or an outcome that change when it has more metrics than one may; those that count stay."""
+    needed = {*request.metrics, *request.reported, *(rule.metric for rule in request.stop)}
+    named = [name for name in found.metrics if name in needed or len(name) <= records.NAME]
+    named = sorted(named, key=lambda name: name not in needed)[: records.METRICS]
+    if len(named) == len(found.metrics):
+        return {}
+    text = (
+        f"of {len(found.metrics):,} metrics {len(named):,} were recorded: a report or a result has {records.METRICS:,} at "
+        f"most, with names of up to {records.NAME} characters; return more as a list or an array"
+    )
+    return {
+        "metrics": {name: found.metrics[name] for name in named},
+        "remark": "; ".join(filter(None, (found.remark, text))),
+    }
 
 
 def _flaw(outcome: records.TrialOutcome, needed: tuple[str, ...]) -> str:

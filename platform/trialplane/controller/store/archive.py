@@ -16,7 +16,7 @@ import secrets
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, Literal
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
@@ -29,13 +29,15 @@ from trialplane.spec import jobs
 from trialplane.spec.jobs import Job
 from trialplane.wire import attempts as reading
 from trialplane.wire import labels, ledger, mlflow, records
-from trialplane.wire.attempts import Attempt
+from trialplane.wire.attempts import Page
 from trialplane.wire.records import Change, Desired, RunStatus, TrialRow
 from trialplane.wire.states import RunState
 
 DATABASE_ERRORS = tables.DATABASE_ERRORS  # what any method may raise
 reason = tables.reason
 
+PAGE = 1 << 20  # bytes of attempts that are read at a time, and the last of them may go beyond it
+CHANGES = 1000  # changes of a run that are kept, the newest
 _NO_TOKEN = "0" * 64  # in place of a hash, so that a comparison takes as long
 
 _HELD = """
@@ -80,6 +82,23 @@ class Recorded:
     images: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
 
 
+@dataclasses.dataclass(frozen=True)
+class Whole:
+    """A page of attempts with Optuna's view of them.
+
+    Attributes:
+        stored: place, request, outcome and Optuna's view of each, as texts.
+        next: number to go on after; None after the last page.
+        until: the last place that counts.
+        alive: whether a controller works on the run.
+    """
+
+    stored: list[tuple[int | None, str, str | None, str]]
+    next: int | None
+    until: int
+    alive: bool
+
+
 class Archive:
     """All runs in one database; those of an earlier version are converted on first access.
 
@@ -101,7 +120,7 @@ class Archive:
         with self._connections.begin() as connection:
             if not tables.is_there(connection):
                 return []  # nothing has ever been submitted here
-            for run, job, submission, status in connection.execute(query):
+            for run, job, submission, status in connection.execution_options(yield_per=10).execute(query):
                 submitted = float(json.loads(submission or "{}").get("submitted", 0.0))
                 state = json.loads(status or "{}").get("state", "UNKNOWN")
                 found.append(Known(run, json.loads(job)["name"], submitted, state))
@@ -157,19 +176,25 @@ class Archive:
             key = locking.key(tables.schema(connection), run) % 2**64
             return bool(connection.execute(sa.text(_HELD), {"high": key >> 32, "low": key % 2**32}).scalar())
 
-    def attempts(self, run: str) -> list[TrialRow]:
-        """Every attempt, in the order they started; without a controller none of them runs."""
-        alive = self.is_alive(run)
-        with self._connected(run) as (connection, mine):
-            job = _job(connection, mine)
-            return [reading.row(job, attempt, alive) for attempt in reading.every(tables.select(connection), run)]
+    def attempts(self, run: str, after: int) -> tuple[list[TrialRow], int | None]:
+        """A page of the attempts with numbers above `after`, and the number to go on after; None after the last page.
 
-    def attempts_at(self, run: str, trial: int) -> list[TrialRow]:
-        """Every attempt at one trial, as `attempts` gives them."""
+        Without a controller none of them runs.
+        """
         alive = self.is_alive(run)
         with self._connected(run) as (connection, mine):
             job = _job(connection, mine)
-            return [reading.row(job, attempt, alive) for attempt in reading.at(tables.select(connection), run, trial)]
+            page = reading.page(tables.select(connection), run, after, PAGE)
+            return [reading.row(job, attempt, alive) for attempt in page.attempts], _last(page, "number")
+
+    def attempt(self, run: str, trial: int, attempt: int | None = None) -> TrialRow | None:
+        """The newest attempt at one trial, or the one with that number among them; None if there is none."""
+        alive = self.is_alive(run)
+        with self._connected(run) as (connection, mine):
+            job, newest = _job(connection, mine), None
+            for one in reading.pages(tables.select(connection), run, PAGE, "AND trial = :trial", trial=trial):
+                newest = one if attempt in (None, one.request.attempt) else newest
+            return None if newest is None else reading.row(job, newest, alive)
 
     def has_saved(self, run: str) -> bool | None:
         """Whether there is a checkpoint of a training or a collection; None if no slot could see that.
@@ -177,24 +202,47 @@ class Archive:
         An attempt that runs, or was lost with its pod, may have saved one.
         """
         with self._connected(run) as (connection, _):
-            found = [one.outcome.saved if one.outcome else None for one in reading.every(tables.select(connection), run)]
+            every = reading.pages(tables.select(connection), run, PAGE)
+            found = {one.outcome.saved if one.outcome else None for one in every}
         return True if True in found else None if None in found else False
 
-    def ends(self, run: str, after: int) -> tuple[int, list[TrialRow]]:
-        """The attempts that ended since a place in the order of ends, and the place for the next call."""
+    def ends(self, run: str, after: int) -> tuple[list[TrialRow], int | None, int]:
+        """A page of the attempts that ended since a place in the order of ends.
+
+        Returns:
+            The attempts; the place to go on after, None after the last page; and that of the last attempt.
+        """
         with self._connected(run) as (connection, mine):
             job = _job(connection, mine)
-            place, found = reading.ended(tables.select(connection), run, after)
-        return place, [reading.row(job, attempt, True) for attempt in found]
+            page = reading.page(tables.select(connection), run, after, PAGE, order="place")
+            place = page.stored[-1][0] if page.stored else after
+            return [reading.row(job, attempt, True) for attempt in page.attempts], _last(page, "place"), place
 
-    def whole(self, run: str, after: int) -> tuple[list[Attempt], bool]:
-        """See `wire.attempts.whole`; the second is whether a controller works on the run."""
+    def whole(self, run: str, after: int, number: int = -1, until: int | None = None) -> Whole:
+        """A page of the attempts that run and those that ended since the place `after`, with numbers above `number`.
+
+        Attempts may end between two pages. So that all pages are of one moment, one that ended after the place `until` is
+        given as running.
+
+        Args:
+            run: its name.
+            after: place.
+            number: of the last attempt of the page before.
+            until: as of the page before; None at first, for the last place there is.
+        """
         alive = self.is_alive(run)
-        with self._connected(run) as (connection, _):
-            found = reading.whole(tables.select(connection), run, after)
-        return found, alive or self.is_alive(
-            run
-        )  # a controller that started or ended in between counts: attempts may still run
+        with self._connected(run) as (connection, mine):
+            if until is None:
+                last = sa.select(sa.func.coalesce(sa.func.max(attempts.c.place), 0)).join(runs).where(mine)
+                until = int(connection.execute(last).scalar_one())
+            where = "AND (place IS NULL OR place > :since)"
+            page = reading.page(tables.select(connection), run, number, PAGE, where=where, optuna=True, since=after)
+            stored = [
+                (place, request, outcome, optuna) if place is None or place <= until else (None, request, None, optuna)
+                for place, request, outcome, optuna, _ in page.stored
+            ]
+        # A controller that started or ended in between counts: attempts may still run.
+        return Whole(stored, _last(page, "number"), until, alive or self.is_alive(run))
 
     def record(self, run: str, job: Job, submission: Mapping[str, Any], code: str, *, new: bool) -> None:
         """Records what a run is submitted or resumed with, so that it is listed even if its pods never start.
@@ -260,6 +308,8 @@ class Archive:
             owner = connection.execute(sa.select(runs.c.id).where(mine)).scalar_one()
             row = {"run_id": owner, "uid": change.uid, "generation": change.generation, "change": records.to_json(change)}
             connection.execute(postgresql.insert(changes).values(row).on_conflict_do_nothing())
+            newest = sa.select(changes.c.id).where(changes.c.run_id == owner).order_by(changes.c.id.desc()).offset(CHANGES)
+            connection.execute(sa.delete(changes).where(changes.c.id.in_(newest)))
 
     def keep_images(self, run: str, images: Iterable[tuple[str, str]]) -> None:
         """Adds digests to those that a run's pods have run, each once.
@@ -466,6 +516,11 @@ def _claim(connection: sa.Connection, run: str) -> None:
     """
     if not _is_free(connection, run):
         raise errors.LedgerLocked(f"a controller works on {run}; `platform cancel {run}` ends it")
+
+
+def _last(page: Page, order: Literal["number", "place"]) -> int | None:
+    """The number, or the place, after which the next page begins; None if there is none."""
+    return page.stored[-1][-1 if order == "number" else 0] if page.more and page.stored else None
 
 
 def _job(connection: sa.Connection, mine: sa.ColumnElement[bool]) -> Job:

@@ -58,13 +58,13 @@ class Served(Storage):
             return connection.execute(sa.select(sa.func.sum(each)).where(attempts.c.run_id == self._id)).scalar() or 0
 
     def page(self, after: int, size: int) -> tuple[list[Attempt], str]:
-        """Attempts with numbers above `after`, `size` characters of them; at first also what samplers store, as JSON."""
+        """Attempts with numbers above `after`, see `wire.attempts.page`; at first also what samplers store, as JSON."""
         with self._reading() as connection:
             kept = "{}"
             if after < 0:
                 kept = connection.execute(sa.select(runs.c.optuna).where(runs.c.id == self._id)).scalar_one()
             try:
-                return reading.page(tables.select(connection), self._run, after, size), kept
+                return reading.page(tables.select(connection), self._run, after, size, optuna=True).attempts, kept
             except ValueError as error:
                 raise errors.LedgerCorrupt(f"the ledger of {self._run} is damaged: {error}") from error
 
