@@ -189,7 +189,7 @@ def test_of_more_metrics_than_one_may_have_those_that_count_are_recorded(trial: 
     many |= {"n" * (NAME + 1): 0.2, "score": 0.5}
     trial.report(1, many)
     (report,) = Event.of(trial.slot._next()).reports
-    trial.running.answer(prune=False)
+    trial.running.answer(None)
     trial.running.returned(TrialOutcome(0, TrialState.COMPLETE, metrics=many, remark="slow disk"))
     for found in (report, trial.running.final):
         assert found is not None
