@@ -375,17 +375,3 @@ def test_a_finite_space_is_tried_out_only_when_the_last_point_has_its_result(sql
     with sqlite.open(job) as ledger:
         assert ledger.ask() is None, "the next controller knows it too"
         assert ledger.exhausted
-
-
-def test_out_of_memory_teaches_the_sampler_to_stay_away(sqlite: Backend) -> None:
-    """TPE learns from a trial that did not fit the device, as it does not from one with a mistake in the code."""
-    space = {"x": {"type": "float", "low": 0.0, "high": 1.0}}
-    job = make_job(space=space, sampler={"name": "tpe", "n_startup_trials": 6}, trials=50)
-
-    def share_of_failures(failure: FailureClass) -> float:
-        place = dataclasses.replace(sqlite, url=f"sqlite:///{sqlite.folder}/{failure}.db", opened=[])
-        with place.open(job, lock=sqlite.folder / f"{failure}.lock") as ledger:
-            tried = drive(ledger, lambda r: failed(r, failure) if r.params["x"] > 0.5 else complete(r, score=0.5))
-        return sum(request.params["x"] > 0.5 for request in tried[25:]) / 25
-
-    assert share_of_failures(FailureClass.OOM) < 0.5 * share_of_failures(FailureClass.ERROR)

@@ -85,6 +85,24 @@ def test_a_stop_changes_nothing_in_what_is_drawn(sqlite: Backend, name: str, run
     assert_same(drawn, wanted)
 
 
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n == "gp" else n for n in CASES])
+def test_a_stop_changes_nothing_in_how_failed_points_are_avoided(sqlite: Backend, name: str) -> None:
+    trials = 9 if name == "gp" else 16
+    job = make_job(**CASES[name], trials=trials)
+
+    def end_or_fail(request: TrialRequest) -> TrialOutcome:
+        return failed(request, FailureClass.OOM) if request.params["x"] > 0.6 else end(request)
+
+    place = dataclasses.replace(sqlite, url=f"sqlite:///{sqlite.folder}/whole.db", door=None)
+    with place.open(job, lock=sqlite.folder / "whole.lock") as ledger:
+        wanted = points(drive(ledger, end_or_fail))
+    drawn: list[Mapping[str, Any]] = []
+    for count in (3, 4, trials - 7):
+        with sqlite.open(job) as ledger:
+            drawn += points(drive(ledger, end_or_fail, count))
+    assert_same(drawn, wanted)
+
+
 def test_a_stop_changes_nothing_on_either_database(backend: Backend) -> None:
     """Values come back from the database as they went in, to the last bit."""
     job = make_job(**CASES["tpe"], trials=14)

@@ -29,7 +29,6 @@ from trialplane.controller import history, samplers
 from trialplane.controller.store import tables
 from trialplane.wire import escapes, records, rows
 from trialplane.wire.attempts import Attempt, Order, Range
-from trialplane.wire.states import TrialState as State
 
 _STORAGE_ERRORS = (tables.DATABASE_ERRORS, optuna.exceptions.StorageInternalError)  # Optuna wraps some of the former
 
@@ -76,7 +75,7 @@ def add(
 
 
 def _trial(attempt: Attempt, alive: bool) -> FrozenTrial:
-    """An attempt with its true state, which samplers see differently: out of memory and lost are failures."""
+    """An attempt with its true state: with several objectives Optuna's memory has pruned trials as failed."""
     trial = history.trial(attempt.request.number, attempt.optuna)
     if attempt.outcome is not None:
         trial.state = samplers.STATES[attempt.outcome.state]
@@ -85,8 +84,6 @@ def _trial(attempt: Attempt, alive: bool) -> FrozenTrial:
     else:
         trial.state = TrialState.FAIL
         trial.datetime_complete = trial.datetime_start  # when it was lost is not known
-    if attempt.outcome is None or attempt.outcome.state is State.FAILED:
-        trial.values = None
     trial.user_attrs |= _attributes(attempt)
     return trial
 

@@ -6,29 +6,43 @@ Optuna's storage exists only here, in memory. For each attempt the ledger stores
 Attempts that were stopped or lost are not in it: a retry takes the place of the attempt before. So its number, its order and
 its share of all trials are those of an undisturbed study, on which samplers and pruners rely.
 
-TPE's time to draw grows with the number of trials it considers (280 ms at 10,000 trials of 10 parameters, measured). It
-needs the best ones and a fair sample of the rest, so it sees the best `BEST` and every k-th of the others, at most `LIMIT`
-in all. The selection depends on the history alone, so that a resumed study sees the same.
+Two things differ in what a sampler is shown from what pruners and the export see:
+
+- Optuna's samplers ignore failed trials. One that maximizes a model would draw the same point again and again, so a trial
+  that failed by its own fault is shown as the worst there is, see `History.ended`.
+- TPE's time to draw grows with the number of trials it considers (280 ms at 10,000 trials of 10 parameters, measured). It
+  needs the best ones and a fair sample of the rest, so it is shown the best `BEST` and an even sample of the others, `LIMIT`
+  in all. The selection depends on the history alone, so that a resumed study sees the same.
 """
 
 from __future__ import annotations
 
-import bisect
+import copy
 import datetime
 import functools
 import math
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Mapping
 from typing import Any
 
+import numpy as np
 import optuna
 from optuna.distributions import distribution_to_json, json_to_distribution
+from optuna.samplers.nsgaii._elite_population_selection_strategy import _crowding_distance_sort
 from optuna.study import StudyDirection
+from optuna.study._multi_objective import _fast_non_domination_rank
 from optuna.trial import FrozenTrial, TrialState
+
+from trialplane.spec.jobs import Job
 
 LIMIT = 1000
 BEST = 200
 # Samplers that read all trials each time; the others need every trial (generations, visited points) or none.
 BOUNDED = frozenset({"tpe", "gp"})
+# The state of a trial without values from which a sampler learns; the other samplers learn nothing from former trials.
+_WORST = {
+    "tpe": TrialState.PRUNED,  # without reports: worse than any pruned trial with some
+    **dict.fromkeys(("gp", "cmaes", "nsgaii", "nsgaiii"), TrialState.COMPLETE),  # they read no other
+}
 
 _distribution = functools.cache(json_to_distribution)  # a study has few, and each trial repeats them
 
@@ -90,21 +104,47 @@ def _local(moment: float | None) -> datetime.datetime | None:
 
 
 class History(optuna.storages.InMemoryStorage):
-    """All trials of one study; `get_all_trials` shows at most `LIMIT` finished ones while `bounded` is set."""
+    """All trials of one study; while `drawing` is set, `get_all_trials` has what the study's sampler is shown.
 
-    def __init__(self, directions: Sequence[StudyDirection]) -> None:
+    Args:
+        job: of the study.
+    """
+
+    def __init__(self, job: Job) -> None:
         super().__init__()
-        self.bounded = False
-        self._signs = [-1.0 if direction == StudyDirection.MAXIMIZE else 1.0 for direction in directions]
-        self._order: list[tuple[float, int]] = []  # (loss, number) of finished trials, best first
+        self.directions = [StudyDirection[objective.direction.upper()] for objective in job.objectives]
+        self.drawing = False
+        self._sampler = job.search.sampler.name
+        self._asks = job.search.suggests
+        self._unbounded = {f"constraints:{constraint.metric}": math.inf for constraint in job.search.constraints}
+        self._signs = [-1.0 if direction == StudyDirection.MAXIMIZE else 1.0 for direction in self.directions]
+        self._worst: dict[int, FrozenTrial] = {}  # failed trials as the sampler is shown them
+        self._shapes: set[frozenset[str]] = set()  # names of the parameters for which trials that completed have asked
+        # Finished trials that the sampler reads: the losses of feasible ones, and of all others what they are sorted by.
+        self._losses: dict[int, list[float]] = {}
+        self._others: dict[int, tuple[float, ...]] = {}
         self._unfinished: set[int] = set()
         self._view: list[int] | None = None  # numbers of the finished trials shown; rebuilt after each end
 
-    def ended(self, trial: FrozenTrial) -> None:
-        """Records that a trial has finished."""
-        bisect.insort(self._order, (self._loss(trial), trial.number))
-        self._unfinished.discard(trial.number)
+    def ended(self, trial: FrozenTrial, is_bad: bool) -> None:
+        """Records that a trial has finished.
+
+        Args:
+            trial: in this memory.
+            is_bad: whether it has no values by its own fault. The sampler is then shown the worst values that there are,
+                beyond all constraints.
+        """
+        number = trial.number
+        self._unfinished.discard(number)
         self._view = None
+        if self._asks and trial.state == TrialState.COMPLETE:
+            self._add_shape(frozenset(trial.params))
+        if is_bad and self._sampler in _WORST and not any(trial.params.keys() < shape for shape in self._shapes):
+            trial = self._worst[number] = self._as_worst(trial)
+        if trial.state == TrialState.COMPLETE and not _violation(trial):
+            self._losses[number] = self._loss(trial)
+        elif trial.state == TrialState.COMPLETE or (trial.state == TrialState.PRUNED and self._sampler == "tpe"):
+            self._others[number] = self._behind(trial)
 
     def replace(self, trial_id: int, attempt: FrozenTrial) -> None:
         """Replaces an attempt that has ended with another; the trial is unfinished until `ended` is called."""
@@ -113,7 +153,7 @@ class History(optuna.storages.InMemoryStorage):
         study_id, _ = self._trial_id_to_study_id_and_number[trial_id]
         self._set_trial(trial_id, attempt)
         self._update_cache(trial_id, study_id)  # of the best trial
-        self._order.remove((self._loss(before), before.number))
+        self._forget(before.number)
         self._unfinished.add(before.number)
         self._view = None
 
@@ -126,20 +166,71 @@ class History(optuna.storages.InMemoryStorage):
     def get_all_trials(
         self, study_id: int, deepcopy: bool = True, states: Container[TrialState] | None = None
     ) -> list[FrozenTrial]:
-        """All trials, or the bounded part of them."""
-        if not self.bounded or len(self._order) <= LIMIT:
+        """All trials, or those that the sampler is shown."""
+        bounded = self._sampler in BOUNDED and len(self._losses) + len(self._others) > LIMIT
+        if not self.drawing or not (bounded or self._worst):
             return super().get_all_trials(study_id, deepcopy, states)
-        if self._view is None:
-            best = [number for _, number in self._order[:BEST]]
-            rest = sorted(number for _, number in self._order[BEST:])
-            stride = -(-len(rest) // (LIMIT - BEST))
-            self._view = sorted(best + rest[::stride])
-        trials: list[Any] = super().get_all_trials(study_id, deepcopy=False)
-        shown = (trials[number] for number in sorted({*self._view, *self._unfinished}))
+        trials = super().get_all_trials(study_id, deepcopy=False)
+        if bounded:
+            self._view = self._view or self._selected(trials)
+            trials = [trials[number] for number in sorted({*self._view, *self._unfinished})]
+        shown = (self._worst.get(trial.number, trial) for trial in trials)
         return [trial for trial in shown if states is None or trial.state in states]
 
-    def _loss(self, trial: FrozenTrial) -> float:
-        """Smaller is better; several objectives are summed, infeasible and failed trials come last."""
-        if trial.state != TrialState.COMPLETE or any(excess > 0 for excess in trial.constraints.values()):
-            return float("inf")
-        return float(sum(sign * value for sign, value in zip(self._signs, trial.values or [], strict=True)))
+    def _add_shape(self, names: frozenset[str]) -> None:
+        """Forgets trials that failed before they asked for all of `names`.
+
+        Samplers draw together the parameters that all trials have, and would do without the others from then on.
+        """
+        if names not in self._shapes:
+            self._shapes.add(names)
+            for number in [number for number, trial in self._worst.items() if trial.params.keys() < names]:
+                self._forget(number)
+
+    def _forget(self, number: int) -> None:
+        self._worst.pop(number, None)
+        self._losses.pop(number, None)
+        self._others.pop(number, None)
+
+    def _as_worst(self, trial: FrozenTrial) -> FrozenTrial:
+        worst = copy.copy(trial)
+        worst.state = _WORST[self._sampler]
+        worst.values = [sign * math.inf for sign in self._signs] if worst.state == TrialState.COMPLETE else None
+        worst.intermediate_values = {}
+        worst.system_attrs = {**trial.system_attrs, **self._unbounded}
+        return worst
+
+    def _loss(self, trial: FrozenTrial) -> list[float]:
+        """Of each objective, smaller is better."""
+        return [sign * value for sign, value in zip(self._signs, trial.values, strict=True)]
+
+    def _behind(self, trial: FrozenTrial) -> tuple[float, ...]:
+        """What sorts the trials behind the feasible ones, as in TPE: pruned ones by steps and report, then by violation."""
+        if violation := _violation(trial):
+            return 2, violation
+        if not trial.intermediate_values:
+            return (1,)
+        step, report = max(trial.intermediate_values.items())
+        return 0, -step, math.inf if math.isnan(report) else self._signs[0] * report
+
+    def _selected(self, trials: list[FrozenTrial]) -> list[int]:
+        """Numbers of the finished trials that are shown: the best, and an even sample of the others."""
+        best: list[int] = []
+        feasible = np.array(sorted(self._losses), dtype=int)
+        ranks = _fast_non_domination_rank(np.array([self._losses[number] for number in feasible]), n_below=BEST)
+        for rank in range(ranks.max(initial=-1) + 1):
+            front = [trials[number] for number in feasible[ranks == rank]]
+            if len(best) + len(front) > BEST:
+                _crowding_distance_sort(front)
+            best += [trial.number for trial in front][: BEST - len(best)]
+            if len(best) == BEST:
+                break
+        best += sorted(self._others, key=lambda number: (self._others[number], number))[: BEST - len(best)]
+        others = sorted((self._losses.keys() | self._others.keys()).difference(best))
+        many = LIMIT - BEST
+        return best + [others[index * len(others) // many] for index in range(many)]
+
+
+def _violation(trial: FrozenTrial) -> float:
+    """How far a trial is beyond its constraints; 0 if it is feasible."""
+    return float(sum(excess for excess in trial.constraints.values() if excess > 0))

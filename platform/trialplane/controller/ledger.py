@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import Any
 
 import optuna
-from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from trialplane import errors
@@ -110,10 +109,9 @@ class Ledger:
         self._again = Repeats(self.counts)
         self._stop = tuple(records.StopRule(**rule.model_dump()) for rule in job.stops)
         self._best_reports = BestReports(job.objectives, job.keeps_checkpoints)
-        directions = [StudyDirection[objective.direction.upper()] for objective in job.objectives]
-        self._memory = history.History(directions)
+        self._memory = history.History(job)
         self.pruning = Pruning(job, self._code)
-        self._study = self._memory_study(directions)
+        self._study = self._memory_study()
         self._storage = self._opened(url, lock)
         try:
             self._saved_attributes: dict[str, Any] = {}
@@ -193,7 +191,7 @@ class Ledger:
         attempt = self._open.get(number)
         if attempt is None:
             return messages.Suggested(None, "the trial has ended")
-        with self._bounded():
+        with self._drawing():
             answer = suggesting.suggest(attempt.trial, self.job, wanted, self._code)
         sampled = self._sampled(number)
         if answer.value is not None and wanted.name not in sampled:
@@ -310,7 +308,7 @@ class Ledger:
             given = {**self.job.params, **given}
         if enqueued or (self._search.suggests and given):
             self._study.enqueue_trial(samplers.coded(self.job, given))
-        with self._bounded(), warnings.catch_warnings():
+        with self._drawing(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # optuna on experimental features and fixed values: the spec has checked
             drawn = self._study.ask()
             sampled = samplers.suggest(drawn, self.job, self._space_function, given)
@@ -364,7 +362,7 @@ class Ledger:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             self._study.tell(trial, values, state)
-        self._memory.ended(self._frozen(trial.number))
+        self._memory.ended(self._frozen(trial.number), samplers.is_bad(self.job, outcome))
 
     def _count(self, request: TrialRequest, sampled: dict[str, Any], outcome: TrialOutcome) -> None:
         """Counts the end of an attempt."""
@@ -389,8 +387,8 @@ class Ledger:
             return remote.Storage(url, self.run, directions, lock_patience=seconds, give_up=give_up)
         return study.Storage(url, self.run, directions, lock, lock_patience=seconds, give_up=give_up)
 
-    def _memory_study(self, directions: list[StudyDirection]) -> _Study:
-        self._study_id = self._memory.create_new_study(directions, self.run)
+    def _memory_study(self) -> _Study:
+        self._study_id = self._memory.create_new_study(self._memory.directions, self.run)
         return _Study(
             self.run,
             self._memory,
@@ -399,12 +397,12 @@ class Ledger:
         )
 
     @contextlib.contextmanager
-    def _bounded(self) -> Iterator[None]:
-        self._memory.bounded = self._search.sampler.name in history.BOUNDED
+    def _drawing(self) -> Iterator[None]:
+        self._memory.drawing = True
         try:
             yield
         finally:
-            self._memory.bounded = False
+            self._memory.drawing = False
 
     def _trial_id(self, trial: int) -> int:
         """The id in memory of a logical trial."""
@@ -463,7 +461,7 @@ class Ledger:
             if outcome is None:
                 left.append(request)
                 continue
-            self._memory.ended(self._frozen(request.trial))
+            self._memory.ended(self._frozen(request.trial), samplers.is_bad(self.job, outcome))
             self._count(request, dict(request.params), outcome)
         for request in left:
             self._end_left(request)

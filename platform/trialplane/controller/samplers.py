@@ -26,7 +26,7 @@ from trialplane.spec import options, space
 from trialplane.spec.jobs import Job
 from trialplane.spec.options import Kind
 from trialplane.wire.records import TrialOutcome
-from trialplane.wire.states import FailureClass
+from trialplane.wire.states import FAILURE_RULES
 from trialplane.wire.states import TrialState as State
 
 STATES = {State.COMPLETE: TrialState.COMPLETE, State.PRUNED: TrialState.PRUNED, State.FAILED: TrialState.FAIL}
@@ -208,15 +208,22 @@ def _value(kind: Kind, value: Any, job: Job, seed: int, code: JobCode) -> Any:
 
 
 def state_and_values(job: Job, outcome: TrialOutcome) -> tuple[TrialState, list[float] | None]:
-    """State and values of an attempt that ended, as passed to samplers."""
+    """State and values of an attempt that ended, in Optuna's form."""
     state = STATES[outcome.state]
-    if outcome.failure is FailureClass.OOM:
-        # These parameters are bad, not unknown: samplers learn from pruned trials, not from failed ones.
-        state = TrialState.PRUNED
     if outcome.state is State.PRUNED and len(job.objectives) > 1:
         state = TrialState.FAIL  # optuna has no pruning with several objectives
     complete = outcome.state is State.COMPLETE
     return state, [outcome.metrics[objective.metric] for objective in job.objectives] if complete else None
+
+
+def is_bad(job: Job, outcome: TrialOutcome) -> bool:
+    """Whether an attempt has ended without values by its own fault, so that samplers should avoid its point.
+
+    What took a machine or the user away says nothing of a point, and an attempt that is retried may still succeed.
+    """
+    if outcome.failure is None:
+        return outcome.state is State.PRUNED and len(job.objectives) > 1
+    return FAILURE_RULES[outcome.failure].counts and not outcome.retried
 
 
 def coded(job: Job, point: Mapping[str, Any]) -> dict[str, Any]:

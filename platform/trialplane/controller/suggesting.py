@@ -44,6 +44,7 @@ def suggest(trial: optuna.trial.Trial, job: Job, wanted: Suggest, code: JobCode)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        warnings.filterwarnings("ignore", "Clip non-finite values")  # those of failed trials, see History
         try:
             _check(trial, job, wanted)
             if wanted.name not in trial.distributions:

@@ -16,9 +16,7 @@ import sqlalchemy as sa
 
 from trialplane import errors
 from trialplane.controller.store import tables
-from trialplane.wire import labels, records
-from trialplane.wire.records import TrialOutcome
-from trialplane.wire.states import FailureClass
+from trialplane.wire import labels
 
 _EPOCH = "trialplane:epoch"
 _COLUMNS = {
@@ -119,7 +117,7 @@ def _attempts(connection: sa.Connection, found: Mapping[str, sa.Table], study: i
         if outcome is not None:
             ends[trial.number] = outcome.trial_user_attribute_id
         document = {
-            "state": _state(trial, None if outcome is None else outcome.value_json),
+            "state": str(trial.state),
             "values": [_number(row.value, row.value_type) for row in sorted(rows["trial_values"], key=_objective)] or None,
             "params": {row.param_name: [row.param_value, row.distribution_json] for row in rows["trial_params"]},
             "attributes": {row.key: json.loads(row.value_json) for row in rows["trial_system_attributes"]},
@@ -145,12 +143,6 @@ def _attempts(connection: sa.Connection, found: Mapping[str, sa.Table], study: i
 
 def _objective(row: sa.Row[Any]) -> int:
     return int(row.objective)
-
-
-def _state(trial: sa.Row[Any], outcome: str | None) -> str:
-    """The state for the sampler, which that version derived when it read the study."""
-    oom = outcome is not None and records.from_json(TrialOutcome, outcome).failure is FailureClass.OOM
-    return "PRUNED" if oom else str(trial.state)
 
 
 def _number(value: float | None, kind: str) -> float | str | None:
