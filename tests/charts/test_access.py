@@ -7,6 +7,7 @@ Not checked here: a user with that Role and nothing else on a real cluster.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,7 @@ from tests.charts.conftest import CONTROL, TEAM
 
 from trialplane.client import doctor, kinds
 from trialplane.client.kinds import Kind
+from trialplane.plan.raycluster import access
 from trialplane.plan.site import Site
 from trialplane.wire import cluster as names
 
@@ -22,7 +24,6 @@ Thing = dict[str, Any]
 Render = Callable[[dict[str, Any]], list[Thing]]
 ROLE, GATEWAY_ROLE = "trialplane-user", "trialplane-gateway"
 # Kinds that users may read with kubectl and that `platform` itself does not.
-SERVICE = Kind("", "v1", "services")
 DEPLOYMENT = Kind("apps", "v1", "deployments")
 CRD = Kind("apiextensions.k8s.io", "v1", "customresourcedefinitions", namespaced=False)
 ADMISSION_POLICY = Kind("admissionregistration.k8s.io", "v1", "validatingadmissionpolicies", namespaced=False)
@@ -51,7 +52,7 @@ def allowed(role: Thing, group: str, resource: str, verb: str, name: str = "") -
         (kinds.CONFIG_MAP, "get create"),
         (kinds.POD, "get list"),  # why it does not run
         (kinds.EVENT, "list"),
-        (SERVICE, "get list"),
+        (kinds.SERVICE, "get list"),
         (kinds.QUOTA, "list"),
         (kinds.CLAIM, "get list"),
         (DEPLOYMENT, "get list"),
@@ -209,6 +210,10 @@ def test_the_operator_may_do_what_the_reconciler_does(render: Render, named: Cal
         (kinds.POD, "list watch create delete"),
         (kinds.EVENT, "list create patch"),
         (kinds.NETWORK_POLICY, "get create patch delete"),
+        (kinds.SERVICE_ACCOUNT, "get create patch"),
+        (kinds.ROLE, "get create patch"),
+        (kinds.ROLE_BINDING, "get"),
+        (kinds.SERVICE, "get"),
         (kinds.POD, "list watch"),
         (kinds.EVENT, "list"),
         (kinds.WORKLOAD, "list"),
@@ -219,7 +224,14 @@ def test_the_operator_may_do_what_the_reconciler_does(render: Render, named: Cal
             there = own if kind is kinds.LEASE else role
             assert allowed(there, kind.group, kind.plural, verb, "platform-operator"), f"{verb} {kind.plural}"
     resources = {resource for rule in role["rules"] for resource in rule["resources"]}
-    assert not {"pods/exec", "roles", "rolebindings", "*"} & resources
+    assert not {"pods/exec", "serviceaccounts/token", "*"} & resources
+    assert not allowed(role, kinds.ROLE_BINDING.group, "rolebindings", "create"), "KubeRay binds what it makes"
+    for verb in ("escalate", "bind"):
+        assert not allowed(role, kinds.ROLE.group, "roles", verb)
+    # Kubernetes lets it make a Role with what it has itself, and no other.
+    for rule in access({"metadata": {"name": "a"}, "spec": {"enableInTreeAutoscaling": True}})[1]["rules"]:
+        for resource, verb in itertools.product(rule["resources"], rule["verbs"]):
+            assert allowed(role, rule["apiGroups"][0], resource, verb, "a")
     assert not allowed(role, "", "pods", "patch")
     assert not allowed(role, "", "secrets", "list")
     assert not allowed(role, "trialplane.io", "runs", "patch"), "what is asked for is the users'"

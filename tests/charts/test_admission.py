@@ -95,7 +95,7 @@ def pod(name: str, role: str) -> Thing:
     template = copy.deepcopy(groups[role]["template"])
     template["metadata"]["labels"]["ray.io/cluster"] = "criteria-1"
     (own,) = template["spec"]["containers"]
-    ray_token = {"secretKeyRef": {"name": "criteria-1", "key": "auth_token"}}
+    ray_token = {"secretKeyRef": {"name": "criteria-1.ray", "key": "auth_token"}}
     own["env"].append({"name": "RAY_AUTH_TOKEN", "valueFrom": ray_token})
     if role == cluster.TRIAL:
         template["spec"]["initContainers"] = [{**copy.deepcopy(own), "name": "wait-gcs-ready"}]

@@ -165,7 +165,7 @@ class NamespaceDouble:
                     self.end(run, study.desired, "stopped" if study.desired is RunState.PAUSED else "cancelled by the user")
 
     def _begin(self, run: str, ray_cluster: dict[str, Any]) -> None:
-        spec = self.cluster.objects["configmaps"].get(run)
+        spec = self.cluster.objects["configmaps"].get(names.spec_map(run))
         code = self.cluster.objects["configmaps"].get(names.code_map(run))
         if spec is None or code is None:  # its pods wait for them
             return

@@ -195,7 +195,7 @@ def test_cancel_leaves_the_run_alone(target, namespace, planned):
     maps = {names.SITE, names.code_map("a")}
     assert len(kept.pop("events")) == 2, "its submission, and the cancel"
     # The Secret goes with the Run, and so do the network policies; the token in it opens nothing any more.
-    kept_with_it = {"secrets": {"a.token"}, "networkpolicies": {"a-head", "a-trials"}}
+    kept_with_it = {"secrets": {"a.ray", "a.token"}, "networkpolicies": {"a.head", "a.trials"}}
     assert kept == {"runs": {"a"}, "configmaps": maps, **kept_with_it}, "and no pod"
     assert namespace.studies["a"].token is None
     assert handle.status().state is RunState.CANCELLED
@@ -226,7 +226,7 @@ def test_pausing_gives_the_pods_back_and_resuming_brings_the_same_code(target, n
     (workplace / "jobs" / "demo" / "train.py").write_text("def run(ctx):\n    return 1.0\n")
     handle.resume()
     assert namespace.cluster.objects["configmaps"][names.code_map("a")]["binaryData"] == code
-    facts = json.loads(namespace.cluster.objects["configmaps"]["a"]["data"]["submission.json"])
+    facts = json.loads(namespace.cluster.objects["configmaps"]["a.spec"]["data"]["submission.json"])
     assert (facts["submitted"], facts["user"]) == (first, "ann")
     assert handle.status().state is RunState.RUNNING
 

@@ -46,7 +46,7 @@ def test_the_controller_is_a_sidecar_that_joins_the_ray_beside_it(spec: Thing, p
     assert controller["restartPolicy"] == "Always"
     found = variables(controller)
     assert (found["RAY_ADDRESS"], found["RAY_AUTH_MODE"]) == ("127.0.0.1:6379", "token")
-    assert found["RAY_AUTH_TOKEN"] == {"secretKeyRef": {"name": plan.run, "key": "auth_token"}}
+    assert found["RAY_AUTH_TOKEN"] == {"secretKeyRef": {"name": f"{plan.run}.ray", "key": "auth_token"}}
     assert found["RAY_event_log_reporter_enabled"] == "0"
     for one in (ray, controller, *others):
         assert {"name": "ray-logs", "mountPath": "/tmp/ray"} in one["volumeMounts"]

@@ -80,7 +80,14 @@ def test_code_that_is_not_all_there_starts_nothing(
 def test_a_cut_that_the_pods_would_not_mount_is_refused(large: Team) -> None:
     """They mount one ConfigMap for each MiB: an empty fourth would be left out, or would be a part too few."""
     maps = large.cluster.objects["configmaps"]
-    large.cluster.put("configmaps", {**maps[MAPS[2]], "metadata": {"name": "a-code-3"}, "binaryData": {"code.tar.gz.3": ""}})
+    large.cluster.put(
+        "configmaps",
+        {
+            **maps[MAPS[2]],
+            "metadata": {**maps[MAPS[2]]["metadata"], "name": "a-code-3"},
+            "binaryData": {"code.tar.gz.3": ""},
+        },
+    )
     digest = large.plan().pack.sha256
     large.change(code={"configMaps": [*MAPS, "a-code-3"], "sha256": digest})
     large.settle()

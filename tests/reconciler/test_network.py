@@ -35,13 +35,13 @@ def test_a_runs_pods_find_policies_of_their_own_run(team: Team) -> None:
     team.cluster.made = lambda thing: (seen.append(sorted(policies(team))), made(thing))  # type: ignore[func-returns-value]
     team.apply()
     team.settle()
-    assert seen == [["a-head", "a-trials"]], "what is denied at first may not be tried again"
+    assert seen == [["a.head", "a.trials"]], "what is denied at first may not be tried again"
     for one in policies(team).values():
         (owner,) = one["metadata"]["ownerReferences"]
         assert (owner["kind"], owner["uid"]) == ("Run", team.cluster.objects["runs"]["a"]["metadata"]["uid"])
         assert one["spec"]["podSelector"]["matchLabels"][names.RUN] == "a"
         assert one["spec"]["ingress"][0] == {"from": [{"podSelector": {"matchLabels": {names.RUN: "a"}}}]}
-    assert {"ports": [{"port": 5000}]} in policies(team)["a-trials"]["spec"]["egress"]
+    assert {"ports": [{"port": 5000}]} in policies(team)["a.trials"]["spec"]["egress"]
 
 
 def test_a_run_that_works_gets_what_the_values_allow_now(team: Team) -> None:
@@ -49,7 +49,7 @@ def test_a_run_that_works_gets_what_the_values_allow_now(team: Team) -> None:
     team.settle()
     upgrade(team, enabled=True, trial={"egress": [{"ports": [{"port": 443}]}]})
     team.settle()
-    assert policies(team)["a-trials"]["spec"]["egress"][1:] == [{"ports": [{"port": 443}]}]
+    assert policies(team)["a.trials"]["spec"]["egress"][1:] == [{"ports": [{"port": 443}]}]
     assert team.made == 1
 
 
@@ -62,7 +62,7 @@ def test_a_run_that_was_started_without_policies_gets_some(team: Team) -> None:
     assert not policies(team)
     upgrade(team, enabled=True)
     team.settle()
-    assert sorted(policies(team)) == ["a-head", "a-trials"]
+    assert sorted(policies(team)) == ["a.head", "a.trials"]
 
 
 def test_where_the_values_turn_policies_off_the_runs_have_none(team: Team) -> None:
@@ -89,7 +89,7 @@ def test_policies_that_are_as_they_should_be_are_left_alone(team: Team) -> None:
     assert not [one for one in made if "networkpolicies" in one]
 
 
-@pytest.mark.parametrize("name", ["a-head", "a-trials"])
+@pytest.mark.parametrize("name", ["a.head", "a.trials"])
 def test_a_policy_of_somebody_else_is_not_replaced(team: Team, name: str) -> None:
     theirs = {"metadata": {"name": name}, "spec": {"podSelector": {}}}
     team.cluster.put("networkpolicies", theirs)
@@ -97,7 +97,7 @@ def test_a_policy_of_somebody_else_is_not_replaced(team: Team, name: str) -> Non
     team.settle()
     assert team.condition("Accepted")[1:] == (
         "NameTaken",
-        f"the NetworkPolicy {name} belongs to no run; give the Run another name",
+        f"the NetworkPolicy {name} is not of this Run; give the Run another name",
     )
     assert policies(team)[name]["spec"] == {"podSelector": {}}
     team.cluster.remove("networkpolicies", name)
@@ -115,6 +115,6 @@ def test_a_run_that_installs_packages_reaches_the_index_until_the_values_forbid_
         if allowed:
             team.apply(team.plan(requirements="requirements.txt", install=True))
         team.settle()
-        assert (index in policies(team)["a-trials"]["spec"]["egress"]) is allowed
-        assert index not in policies(team)["a-head"]["spec"]["egress"]
+        assert (index in policies(team)["a.trials"]["spec"]["egress"]) is allowed
+        assert index not in policies(team)["a.head"]["spec"]["egress"]
     assert team.made == 1

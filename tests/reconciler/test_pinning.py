@@ -79,7 +79,12 @@ def test_what_pods_pulled_is_in_the_status_and_later_pods_are_made_of_it(team: T
     assert team.condition("Pinned") == ("True", "Pinned", "")
     assert images(team) == PINNED
     assert team.made == 1
-    team.namespace._pod("a-late", team.ray_clusters["a"]["spec"]["workerGroupSpecs"][0]["template"], [], "trials")
+    team.namespace._pod(
+        "a-late",
+        team.ray_clusters["a"]["spec"]["workerGroupSpecs"][0]["template"],
+        [{"uid": team.ray_clusters["a"]["metadata"]["uid"]}],
+        "trials",
+    )
     pull(team, {"trialplane/trial": C}, "a-late")  # as the node knows the image by another name too
     before = len(team.cluster.requests)
     assert len(team.settle()["images"]) == 2
@@ -233,7 +238,12 @@ def test_a_pinned_image_that_no_registry_has_any_more_is_told(team: Team) -> Non
     team.settle()
     pull(team, BOTH)
     team.settle()
-    team.namespace._pod("a-late", team.ray_clusters["a"]["spec"]["workerGroupSpecs"][0]["template"], [], "trials")
+    team.namespace._pod(
+        "a-late",
+        team.ray_clusters["a"]["spec"]["workerGroupSpecs"][0]["template"],
+        [{"uid": team.ray_clusters["a"]["metadata"]["uid"]}],
+        "trials",
+    )
     late = team.cluster.objects["pods"]["a-late"]["status"]
     late["containerStatuses"][0]["state"] = {"waiting": {"reason": "ImagePullBackOff", "message": "not found"}}
     late["phase"] = "Pending"

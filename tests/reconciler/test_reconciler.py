@@ -38,7 +38,7 @@ def test_a_run_is_recorded_and_its_objects_are_made(team: Team) -> None:
         "ada",
         1_800_000_000.0,
     )
-    for plural, name in (("rayclusters", "a"), ("configmaps", "a"), ("configmaps", "a-code")):
+    for plural, name in (("rayclusters", "a"), ("configmaps", "a.spec"), ("secrets", "a.ray"), ("configmaps", "a-code")):
         (owner,) = team.cluster.objects[plural][name]["metadata"]["ownerReferences"]
         assert (owner["kind"], owner["uid"]) == ("Run", uid), name
     assert team.ray_clusters["a"]["spec"]["workerGroupSpecs"][0]["replicas"] == 3
@@ -69,7 +69,7 @@ def test_an_ended_run_stays_and_its_objects_go(team: Team) -> None:
     assert "a" in team.ray_clusters, "its pods are kept for a while"
     team.later = 60.0
     assert team.settle()["state"] == "Succeeded"
-    assert "a" not in team.ray_clusters and "a" not in team.cluster.objects["configmaps"]
+    assert "a" not in team.ray_clusters and "a.spec" not in team.cluster.objects["configmaps"]
     assert "a-code" in team.cluster.objects["configmaps"], "a resume needs it"
 
 
@@ -93,7 +93,7 @@ def test_a_stop_is_recorded_and_waits_for_the_clean_end(team: Team, state: str, 
     assert "a" in team.ray_clusters, "its controller is to end cleanly"
     team.namespace.deaf = False
     assert team.settle()["state"] == shown
-    assert "a" not in team.ray_clusters and "a" not in team.cluster.objects["configmaps"]
+    assert "a" not in team.ray_clusters and "a.spec" not in team.cluster.objects["configmaps"]
 
 
 def test_now_does_not_wait(team: Team) -> None:
@@ -282,7 +282,6 @@ def _installing(team: Team) -> None:
         (lambda team: _code(team, b"nothing packed"), "CodeMismatch", "damaged"),
         (lambda team: team.cluster.remove("configmaps", "a-code"), "CodeMissing", "a-code"),
         (lambda team: team.cluster.put("rayclusters", _STRANGER), "NameTaken", "kubectl delete raycluster a"),
-        (lambda team: team.cluster.put("configmaps", {"metadata": {"name": "a"}}), "NameTaken", "ConfigMap a"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_run_ends_in_a_condition_and_starts_nothing(team: Team, spoil: Any, reason: str, part: str) -> None:

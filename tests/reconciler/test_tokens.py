@@ -92,10 +92,10 @@ def test_a_token_that_is_gone_or_opens_nothing_is_replaced_while_no_controller_w
     before = team.ray_clusters["a"]["metadata"]["uid"]
     team.namespace.studies["a"].alive = False
     team.cluster.remove("secrets", "a.token")
-    team.cluster.remove("configmaps", "a")
+    team.cluster.remove("configmaps", "a.spec")
     team.reconciler.reconcile("a")
     first = token(team)
-    assert team.namespace.studies["a"].token == first and "a" in team.cluster.objects["configmaps"]
+    assert team.namespace.studies["a"].token == first and "a.spec" in team.cluster.objects["configmaps"]
     team.namespace.studies["a"].token = "of a backup"
     team.reconciler.reconcile("a")
     assert team.namespace.studies["a"].token == token(team) != first
@@ -139,5 +139,5 @@ def test_a_secret_of_somebody_else_is_left_as_it_is(team: Team) -> None:
     assert not team.ray_clusters
     status, reason, message = team.condition("Accepted")
     assert (status, reason) == ("False", "NameTaken")
-    assert message == "the Secret a.token belongs to no run; give the Run another name"
+    assert message == "the Secret a.token is not of this Run; give the Run another name"
     assert secret(team)["data"] == {"HF_TOKEN": "eA=="}

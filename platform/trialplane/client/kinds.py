@@ -30,6 +30,10 @@ CLAIM = Kind("", "v1", "persistentvolumeclaims")
 LOCAL_QUEUE = Kind("kueue.x-k8s.io", "v1beta1", "localqueues")
 WORKLOAD = Kind("kueue.x-k8s.io", "v1beta1", "workloads")
 NETWORK_POLICY = Kind("networking.k8s.io", "v1", "networkpolicies")
+SERVICE = Kind("", "v1", "services")
+SERVICE_ACCOUNT = Kind("", "v1", "serviceaccounts")
+ROLE = Kind("rbac.authorization.k8s.io", "v1", "roles")
+ROLE_BINDING = Kind("rbac.authorization.k8s.io", "v1", "rolebindings")
 LEASE = Kind("coordination.k8s.io", "v1", "leases")
 # For `apply`, by the `kind` of an object.
 APPLIED = {
@@ -38,4 +42,6 @@ APPLIED = {
     "Secret": SECRET,
     "Event": EVENT,
     "NetworkPolicy": NETWORK_POLICY,
+    "ServiceAccount": SERVICE_ACCOUNT,
+    "Role": ROLE,
 }

@@ -40,7 +40,7 @@ def policies(ray_cluster: Mapping[str, Any], site: Site) -> list[dict[str, Any]]
 
 def names(run: str) -> tuple[str, str]:
     """Names of the two policies of a run: of its head pod, and of its trial pods."""
-    return f"{run}-head", f"{run}-trials"
+    return f"{run}.head", f"{run}.trials"
 
 
 def digest(policies: Sequence[Mapping[str, Any]]) -> str:

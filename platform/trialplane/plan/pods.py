@@ -72,7 +72,7 @@ def head(plan: Plan, site: Site) -> dict[str, Any]:
         _scratch("home", _HOME),
         *([_claim("runs", site.runs.claim)] if site.runs.claim else []),
         _memory("shm", store + sizes.DEFAULT_SHM),
-        {"name": "spec", "configMap": {"name": plan.run}},
+        {"name": "spec", "configMap": {"name": cluster.spec_map(plan.run)}},
         _code(plan),
         {"name": "run-token", "secret": {"secretName": cluster.token_secret(plan.run), "defaultMode": 0o440}},
     ]
@@ -87,8 +87,8 @@ def head(plan: Plan, site: Site) -> dict[str, Any]:
     # reported results, and of two controllers it accepts one.
     spec["terminationGracePeriodSeconds"] = 0
     if autoscales(job, site):
-        # KubeRay creates an account with a role for this cluster; ours would accumulate the roles of all runs.
-        del spec["serviceAccountName"]
+        # An account for each run: one for all would accumulate the rights over all of their clusters.
+        spec["serviceAccountName"] = cluster.autoscaler_account(plan.run)
         spec["volumes"] += [_scratch("autoscaler-tmp", _TMP), _token_volume()]
     return {"metadata": _metadata(plan, cluster.CONTROLLER), "spec": spec}
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from trialplane.plan import plan as planning
@@ -58,8 +59,8 @@ def raycluster(plan: Plan, site: Site) -> dict[str, Any]:
         },
         "spec": {
             "rayVersion": RAY_VERSION,
-            # KubeRay makes the token, in a Secret named as the RayCluster; contrary to its docs, this is not the default.
-            "authOptions": {"mode": "token"},
+            # Contrary to KubeRay's docs, not the default. It would take the Secret that has the RayCluster's name, whosever.
+            "authOptions": {"mode": "token", "secretName": cluster.ray_secret(plan.run)},
             **(_autoscaling(job, site) if pods.autoscales(job, site) else {}),
             "headGroupSpec": {
                 "rayStartParams": {
@@ -73,6 +74,26 @@ def raycluster(plan: Plan, site: Site) -> dict[str, Any]:
             "workerGroupSpecs": [_workers(plan, site, role) for role in job.roles()],
         },
     }
+
+
+def access(ray_cluster: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The service account of Ray's autoscaler, and what it may; without names of namespace and owner.
+
+    KubeRay binds the two, and would otherwise make a Role for all pods and RayClusters of the namespace.
+    """
+    if not ray_cluster["spec"].get("enableInTreeAutoscaling"):
+        return []
+    name = ray_cluster["metadata"]["name"]
+    rules = [
+        {"apiGroups": ["ray.io"], "resources": ["rayclusters"], "resourceNames": [name], "verbs": ["get", "patch"]},
+        # Its pods have names that nobody knows before, and a right to list goes by no name.
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]},
+    ]
+    account = {"name": cluster.autoscaler_account(name)}
+    return [
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account, "automountServiceAccountToken": False},
+        {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {"name": name}, "rules": rules},
+    ]
 
 
 def _workers(plan: Plan, site: Site, role: Role) -> dict[str, Any]:

@@ -50,7 +50,7 @@ def controller(plan: Plan, site: Site, saving: Saving | None = None) -> list[dic
         **_saving(saving),
     }
     own.pop(env.RAY_AUTH_TOKEN, None)  # each name occurs once
-    token = {"secretKeyRef": {"name": plan.run, "key": "auth_token"}}
+    token = {"secretKeyRef": {"name": cluster.ray_secret(plan.run), "key": cluster.RAY_TOKEN_KEY}}
     return [*_listed(own), {"name": env.RAY_AUTH_TOKEN, "valueFrom": token}]
 
 

@@ -12,7 +12,7 @@ from trialplane.client.cluster import Cluster
 from trialplane.controller.store import archive
 from trialplane.controller.store.archive import Archive
 from trialplane.errors import InputError, SpecError, TargetError
-from trialplane.plan import network
+from trialplane.plan import network, pods
 from trialplane.plan import pack as packing
 from trialplane.plan import run as runs
 from trialplane.plan.pack import Pack
@@ -54,19 +54,16 @@ class Observer:
             view, ray_cluster=ray_cluster, recorded=self._archive.recorded(name), blocked=None, why=""
         )
         if ray_cluster is None:
-            spec = self._cluster.read(kinds.CONFIG_MAP, name)
+            spec = self._cluster.read(kinds.CONFIG_MAP, names.spec_map(name))
             seen = dataclasses.replace(seen, has_spec=owns(seen, spec), pods=(), leftovers=())
-            if spec is not None and not is_of(spec, name):
-                text = f"the ConfigMap {name} belongs to no run, and its pods would read it; give the Run another name"
-                return dataclasses.replace(seen, blocked=Problem("NameTaken", text))
             if seen.problem is None and decisions.is_due(seen):
                 # KubeRay would take them for pods of the new RayCluster, and they have another token.
                 if left := tuple(pod["metadata"]["name"] for pod in self._pods(name) if not _is_submitter_s(pod)):
                     return dataclasses.replace(seen, leftovers=left)
-                if taken := self._taken(name):
-                    return dataclasses.replace(seen, blocked=Problem("NameTaken", taken))
                 code = tuple(self._cluster.read(kinds.CONFIG_MAP, one) for one in seen.asked.code.config_maps)
-                orphans = any(is_of(one, name) and not owns(seen, one) for one in code)
+                if taken := self._taken(seen, code):
+                    return dataclasses.replace(seen, blocked=Problem("NameTaken", taken))
+                orphans = any(one is not None and not owns(seen, one) for one in code)
                 return dataclasses.replace(seen, blocked=self._blocked(seen, site, code), code=code, has_orphans=orphans)
             return dataclasses.replace(seen, has_orphans=False)
         if seen.mine is not None and metadata.is_deleted(seen.mine):
@@ -74,7 +71,8 @@ class Observer:
             return dataclasses.replace(seen, leftovers=tuple(pod["metadata"]["name"] for pod in self._pods(name)))
         if seen.mine is None:
             return seen
-        found, policies = self._pods(name), network.policies(ray_cluster, site)
+        found = [pod for pod in self._pods(name) if metadata.is_owned(pod, seen.mine["metadata"].get("uid"))]
+        policies = network.policies(ray_cluster, site)
         seen = dataclasses.replace(seen, network=network.digest(policies))
         seen = dataclasses.replace(
             seen,
@@ -86,7 +84,7 @@ class Observer:
         if not seen.alive:
             seen = dataclasses.replace(
                 seen,
-                has_spec=owns(seen, self._cluster.read(kinds.CONFIG_MAP, name)),
+                has_spec=owns(seen, self._cluster.read(kinds.CONFIG_MAP, names.spec_map(name))),
                 is_locked_out=self._is_locked_out(seen),
             )
         role = names.group(seen.started_job.roles()[0].name)
@@ -96,21 +94,34 @@ class Observer:
         complete = seen.alive and known is not None and known.slots_ready >= known.slots
         return dataclasses.replace(seen, pods=first, why="" if complete else self._why(seen, ray_cluster, found))
 
-    def _taken(self, run: str) -> str:
-        """Says which object of somebody else has the name of one that is to be made for a run; "" if none has."""
-        policies = network.names(run) if self._site.network.enabled else ()
-        wanted = [(kinds.SECRET, "Secret", names.token_secret(run))]
-        wanted += [(kinds.NETWORK_POLICY, "NetworkPolicy", policy) for policy in policies]
-        for kind, word, name in wanted:
-            found = self._cluster.read(kind, name)
-            if found is not None and not is_of(found, run):
-                return f"the {word} {name} belongs to no run; give the Run another name"
+    def _taken(self, view: View, code: Sequence[Mapping[str, Any] | None]) -> str:
+        """Says which object of somebody else has the name of one that the run's start makes or takes; "" if none has."""
+        run, site = view.name, self._site
+        wanted = [
+            (kinds.CONFIG_MAP, "ConfigMap", names.spec_map(run)),
+            (kinds.SECRET, "Secret", names.token_secret(run)),
+            (kinds.SECRET, "Secret", names.ray_secret(run)),
+            # KubeRay takes these three as they are when they are there.
+            (kinds.SERVICE, "Service", names.head_service(run)),
+            (kinds.ROLE, "Role", run),
+            (kinds.ROLE_BINDING, "RoleBinding", run),
+        ]
+        if pods.autoscales(view.job, site):
+            wanted.append((kinds.SERVICE_ACCOUNT, "ServiceAccount", names.autoscaler_account(run)))
+        if site.network.enabled:
+            wanted += [(kinds.NETWORK_POLICY, "NetworkPolicy", policy) for policy in network.names(run)]
+        found: list[tuple[str, str, Mapping[str, Any] | None]] = []
+        found += [(word, name, self._cluster.read(kind, name)) for kind, word, name in wanted]
+        found += [("ConfigMap", one["metadata"]["name"], one) for one in code if one is not None]
+        for word, name, thing in found:
+            if thing is not None and not _is_free(thing, run):
+                return f"the {word} {name} is not of this Run; give the Run another name"
         return ""
 
     def _is_locked_out(self, view: View) -> bool:
         """Whether the Secret of its token, which somebody may have deleted, does not open the ledger, as after a restore."""
         secret = self._cluster.read(kinds.SECRET, names.token_secret(view.name))
-        if secret is not None and not is_of(secret, view.name):
+        if secret is not None and not _is_free(secret, view.name):
             return False  # somebody else's, which is left as it is
         if not owns(view, secret):
             return True
@@ -206,9 +217,16 @@ def _is_submitter_s(pod: Mapping[str, Any]) -> bool:
     return owners == ["Job"] and (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
 
 
-def is_of(thing: Mapping[str, Any] | None, run: str) -> bool:
-    """Whether an object is there and its label says that it is of this run."""
-    return thing is not None and (thing["metadata"].get("labels") or {}).get(names.RUN) == run
+def _is_free(thing: Mapping[str, Any], run: str) -> bool:
+    """Whether a Run of that name may have an object: it is that of a Run of its name, or code that waits for its Run.
+
+    Of a Run that is gone, Kubernetes is about to remove it, or its next owner is named first.
+    """
+    owners = [(owner.get("kind"), owner.get("name")) for owner in thing["metadata"].get("ownerReferences") or []]
+    of_kuberay = {("RayCluster", run), (runs.KIND, run)}
+    if owners:
+        return set(owners) <= of_kuberay
+    return "binaryData" in thing and (thing["metadata"].get("labels") or {}).get(names.RUN) == run
 
 
 def is_new(ray_cluster: Mapping[str, Any], now: float) -> bool:

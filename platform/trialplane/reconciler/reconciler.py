@@ -47,7 +47,7 @@ from trialplane.reconciler.decisions import (
     Revoke,
     Start,
 )
-from trialplane.reconciler.observing import Observer, is_new, is_of, owns
+from trialplane.reconciler.observing import Observer, is_new, owns
 from trialplane.reconciler.removal import Removal
 from trialplane.reconciler.view import WORKED, View
 from trialplane.wire import cluster as names
@@ -158,18 +158,15 @@ class Reconciler:
             case Adopt():
                 owners = {"metadata": {"ownerReferences": [runs.owner(name, view.uid)]}}
                 for code_map in view.code:
-                    if code_map is None or owns(view, code_map):
-                        continue
-                    if view.problem is None or is_of(code_map, name):  # which is what the Run says, or says to be its code
+                    if code_map is not None and not owns(view, code_map):
                         self._cluster.patch(kinds.CONFIG_MAP, code_map["metadata"]["name"], owners)
             case Describe():
                 spec = {
                     _FILES.job.name: view.job.model_dump_json(),
                     _FILES.submission.name: json.dumps(_facts(view), ensure_ascii=False),
                 }
-                metadata = self._metadata(view, pods.labels(_plan(view)))
-                thing = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": spec}
-                self._cluster.apply(thing, names.MANAGER, force=True)
+                thing = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": names.spec_map(name)}, "data": spec}
+                self._apply(view, thing)
             case Admit():
                 self._admit(view)
             case Note(change=change):
@@ -184,6 +181,9 @@ class Reconciler:
             case Start():
                 made = self._ray_cluster(view)
                 made["metadata"]["annotations"][names.NETWORK_HASH] = self._enclose(view, made)
+                self._apply(view, _secret(names.ray_secret(name), names.RAY_TOKEN_KEY, secrets.token_urlsafe(32)))
+                for thing in raycluster.access(made):
+                    self._apply(view, thing)
                 self._make(view, made)
             case Resize(patch=patch):
                 if view.ray_cluster is not None:
@@ -196,8 +196,8 @@ class Reconciler:
                 if view.mine is not None:
                     # Until its pods and its token are gone, so that the next one of the name gets none of them.
                     self._cluster.delete(kinds.RAY_CLUSTER, name, foreground=True)
-                if owns(view, self._cluster.read(kinds.CONFIG_MAP, name)):
-                    self._cluster.delete(kinds.CONFIG_MAP, name)
+                if owns(view, self._cluster.read(kinds.CONFIG_MAP, names.spec_map(name))):
+                    self._cluster.delete(kinds.CONFIG_MAP, names.spec_map(name))
 
     def _note_deletion(self, name: str, what: str) -> None:
         """Records once that a Run is gone, if its record stays; the record of a run that never started has nothing of it."""
@@ -233,20 +233,14 @@ class Reconciler:
     def _admit(self, view: View) -> None:
         """Gives the controller a token of its own, with which it opens the run at the gateway."""
         token = secrets.token_urlsafe(32)
-        metadata = self._metadata(view, pods.labels(_plan(view)))
-        metadata["name"] = names.token_secret(view.name)
-        data = {names.TOKEN_KEY: base64.b64encode(token.encode()).decode()}
-        thing = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": "Opaque", "data": data}
-        self._cluster.apply(thing, names.MANAGER, force=True)
+        self._apply(view, _secret(names.token_secret(view.name), names.TOKEN_KEY, token))
         self._archive.admit(view.name, token)
 
     def _enclose(self, view: View, ray_cluster: Mapping[str, Any]) -> str:
         """Has the pods of a RayCluster reach what the site allows, and nothing else; gives the policies' digest."""
         policies = network.policies(ray_cluster, self._site)
         for one in policies:
-            there = self._metadata(view, one["metadata"]["labels"])
-            thing = {**one, "metadata": {**there, "name": one["metadata"]["name"]}}
-            self._cluster.apply(thing, names.MANAGER, force=True)
+            self._apply(view, one)
         if not policies:  # those of a run that was started while the chart had some would still hold
             for left in network.names(view.name):
                 if owns(view, self._cluster.read(kinds.NETWORK_POLICY, left)):
@@ -288,6 +282,11 @@ class Reconciler:
             refused = {"metadata": {"annotations": {names.PIN_REFUSED: str(error)[: standing.LONGEST]}}}
             with contextlib.suppress(TargetError, InputError):
                 self._cluster.patch(kinds.RAY_CLUSTER, view.name, refused)
+
+    def _apply(self, view: View, thing: Mapping[str, Any]) -> None:
+        """Makes an object of the Run, or makes it what it should be."""
+        made = {**thing, "metadata": {**self._metadata(view, pods.labels(_plan(view))), **thing["metadata"]}}
+        self._cluster.apply(made, names.MANAGER, force=True)
 
     def _metadata(self, view: View, labels: Mapping[str, str]) -> dict[str, Any]:
         where = {"name": view.name, "namespace": self._cluster.namespace}
@@ -333,6 +332,11 @@ def _plan(view: View) -> Plan:
     """The plan that the Run was made of; its code, which was compared with the Run, only when that is to be started."""
     packed = b"".join(part or b"" for part in runs.parts(view.code))
     return Plan(view.name, view.job, Pack(packed, view.asked.code.sha256, ()), Provenance("", "", ""))
+
+
+def _secret(name: str, key: str, value: str) -> dict[str, Any]:
+    data = {key: base64.b64encode(value.encode()).decode()}
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "type": "Opaque", "data": data}
 
 
 def _facts(view: View) -> dict[str, Any]:

@@ -49,6 +49,7 @@ CODE_MOUNT = "/etc/trialplane/code"  # code.tar.gz
 CODE_KEY = "code.tar.gz"  # of the first ConfigMap; of further ones with .1, .2, …
 TOKEN_MOUNT = "/etc/trialplane/token"  # the run's token, in the controller's pod alone
 TOKEN_KEY = "token"  # of its Secret
+RAY_TOKEN_KEY = "auth_token"  # of the Secret of Ray's token, as KubeRay has it
 DATA = "/data"  # the data volume, when there is one
 PACKAGES = "/packages"  # what a trial pod has installed before its first trial; its slot puts it on the paths of trials
 INSTALL = "install"  # the container that does so
@@ -77,13 +78,31 @@ def slot(role: str) -> str:
 
 
 def code_map(run: str, part: int = 0) -> str:
-    """Name of the ConfigMap that holds a run's code, or a further part of it; the one with its spec is named as the run."""
+    """Name of the ConfigMap that holds a run's code, or a further part of it."""
     return f"{run}-code-{part}" if part else f"{run}-code"
+
+
+# Names with a dot, which no name of a run has: a run takes no name of another object of its namespace by being called so.
+
+
+def spec_map(run: str) -> str:
+    """Name of the ConfigMap with a run's spec, which its pods read."""
+    return f"{run}.spec"
 
 
 def token_secret(run: str) -> str:
     """Name of the Secret that holds the token of a run's last start."""
-    return f"{run}.token"  # with a dot, which no name of a run has: else a run `a-token` would stand in the way of `a`
+    return f"{run}.token"
+
+
+def ray_secret(run: str) -> str:
+    """Name of the Secret with the token of a run's Ray cluster."""
+    return f"{run}.ray"
+
+
+def autoscaler_account(run: str) -> str:
+    """Name of the service account of a run's head with Ray's autoscaler."""
+    return f"{run}.autoscaler"
 
 
 def head_service(run: str) -> str:
