@@ -88,6 +88,23 @@ def test_a_slot_that_does_not_answer_a_kill_is_replaced(fake: FakeRay, clock: li
     assert not list(pool.events(0)), "its answer comes too late"
 
 
+def test_a_process_that_does_not_exit_is_told_until_it_has(fake: FakeRay, clock: list[float]) -> None:
+    pool = running(fake)
+    assert pool.trouble == ""
+    fake.answer("run", ([messages.encode(messages.Exiting())], {}))
+    (said,) = pool.events(0)
+    assert isinstance(said, SlotTrial)
+    clock[0] += 12.0
+    assert pool.trouble == (
+        "slot 0: trial 5 has its result, but its process has not exited for more than 12 s (an exit hook?); it is killed "
+        "after 300 s, see budget.exit_timeout"
+    )
+    pool.answer(0)
+    fake.answer("answer", ([messages.encode(messages.TrialEnded(outcome(5)))], {}))
+    assert len(list(pool.events(0))) == 1
+    assert pool.trouble == ""
+
+
 def test_a_slot_that_was_to_go_is_gone_for_good(fake: FakeRay, clock: list[float]) -> None:
     pool = running(fake)
     pool.resize(0)

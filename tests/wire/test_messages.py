@@ -47,6 +47,7 @@ EXAMPLES = [
     (messages.FROM_SLOT, messages.UnitsWanted(3)),
     (messages.FROM_SLOT, messages.ResultsOffered((Offer(4, 1000, 12, 0.5),))),
     (messages.FROM_SLOT, messages.ResultsTaken((4,))),
+    (messages.FROM_SLOT, messages.Exiting()),
     (messages.FROM_SLOT, messages.TrialEnded(OUTCOME, begun=(4,), arrays="/slot/7.arrays")),
     (messages.LOAD, messages.LoadJob(CONFIG)),
     (messages.FROM_LOADING, messages.JobLoaded(0.5, ("a thread is alive",), mlflow=True)),

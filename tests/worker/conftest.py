@@ -48,6 +48,7 @@ class Event:
     took: tuple[int, ...] = ()
     begun: tuple[int, ...] | None = None
     wanted: messages.Suggest | None = None
+    exiting: bool = False
 
     @classmethod
     def of(cls, sent: tuple[messages.FromSlot, ...], waiting: bool = False) -> Event:
@@ -66,6 +67,8 @@ class Event:
                     found["weights"] = size
                 case messages.ResultsTaken(units):
                     found["took"] = units
+                case messages.Exiting():
+                    found["exiting"] = True
                 case messages.Suggest():
                     found["wanted"] = each
                 case messages.TrialEnded():

@@ -123,11 +123,13 @@ def test_a_time_out_leaves_the_stacks_of_its_threads_in_the_log(shared: Bench) -
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_an_exit_hook_that_hangs_is_ended_and_the_outcome_counts(tmp_path: Path, fails: bool) -> None:
-    with Bench(tmp_path, MODULES, linger=0.2) as bench:
+    with Bench(tmp_path, MODULES, linger=2.0) as bench:
         event = bench.run("hangs_at_exit", fails=fails, timeout=None)
         outcome = event.outcome
         assert outcome is not None
-        late = "its process had not ended 0.2 s after run(ctx) and was killed (does an exit hook hang?)"
+        late = (
+            "its process had not ended 2 s after run(ctx) and was killed (does an exit hook hang?), see budget.exit_timeout"
+        )
         assert late in outcome.message
         assert outcome.exit_code == -signal.SIGABRT
         assert "Current thread" in bench.log(outcome)
@@ -137,6 +139,15 @@ def test_an_exit_hook_that_hangs_is_ended_and_the_outcome_counts(tmp_path: Path,
         else:
             assert (outcome.state, outcome.metrics) == (TrialState.COMPLETE, {"score": 0.5})
             assert event.arrays is not None
+
+
+def test_an_exit_hook_that_hangs_is_told_while_it_lasts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trialplane.worker.running.EXIT_NOTICE", 0.1)
+    with Bench(tmp_path, MODULES, linger=2.0) as bench:
+        told = [event.exiting for event in bench.events("hangs_at_exit", fails=False, timeout=None)]
+        assert told.count(True) == 1
+        assert not told[-1], "it is told before the end"
+        assert not any(event.exiting for event in bench.events("number"))
 
 
 def test_too_much_memory_ends_a_trial(tmp_path: Path) -> None:

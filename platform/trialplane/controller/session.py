@@ -313,6 +313,7 @@ class Session:
             nodes=role.nodes,
             checkpoints=job.checkpoints.url or setting.checkpoints,
             grace=job.grace(setting.grace),
+            linger=job.budget.exit_timeout,
             pack=str(arrival.archive(setting.submitted)) if setting.in_cluster and setting.submitted else "",
             ship=setting.in_cluster,
             role=role.name,

@@ -101,6 +101,7 @@ class _Place:
         leaving: whether it is removed when its process has ended.
         was_ended: whether the controller has ended its process.
         answer_by: when a slot that was to kill its process must have answered, by the monotonic clock; or None.
+        exiting_since: since when its process has been known to exit for long, by the monotonic clock; or None.
         starts: how often in a row it has failed to start while others worked.
         trouble: why it failed the last time; "" when it has started.
         is_given_up: whether it is not started again.
@@ -115,6 +116,7 @@ class _Place:
     leaving: bool = False
     was_ended: bool = False
     answer_by: float | None = None
+    exiting_since: float | None = None
     trouble: str = ""
     is_given_up: bool = False
 
@@ -172,10 +174,10 @@ class SlotPool:
 
     @property
     def trouble(self) -> str:
-        """Which slot does not start, and why; "" when all do."""
+        """Which slot does not start, and why, or whose process does not exit; "" when all is well."""
         failing = [place for place in self._places.values() if place.trouble]
         if not failing:
-            return ""
+            return next((self._exiting(place) for place in self._places.values() if place.exiting_since is not None), "")
         place = max(failing, key=lambda place: place.is_given_up)
         others = f"; {errors.counted(len(failing) - 1, 'other slot')} failed to start as well" if len(failing) > 1 else ""
         return f"{self._named(place)} {place.trouble}{others}"
@@ -210,7 +212,7 @@ class SlotPool:
         place = self._places[slot]
         assert place.running is None, f"slot {slot} runs {place.running}"
         place.running = process = Process(place.actor, next(self._serials), request)
-        place.was_ended, place.answer_by = False, None
+        place.was_ended, place.answer_by, place.exiting_since = False, None, None
         start = messages.encode(messages.StartAttempt(request))
         started = process.actor.run.remote(process.serial, start, [] if weights is None else [weights])
         self._pending[started] = place
@@ -335,6 +337,8 @@ class SlotPool:
         """
         if place.running is not None:
             about = tuple(messages.decode(each, messages.FROM_SLOT) for each in answer[0])
+            if any(isinstance(each, messages.Exiting) for each in about):
+                place.exiting_since = time.monotonic()
             files = {name: ray.get(part) for name, part in answer[1].items()}
             event = SlotTrial(place.index, place.running.request, about, files.get("arrays"), files.get("store"))
             return event if event.outcome is None else dataclasses.replace(event, gone=self._ended(place, event.outcome))
@@ -351,7 +355,7 @@ class SlotPool:
 
     def _ended(self, place: _Place, outcome: TrialOutcome) -> bool:
         """Handles the end of a slot's process; returns whether the slot is gone with it."""
-        goes, place.running = self._goes(place, outcome), None
+        goes, place.running, place.exiting_since = self._goes(place, outcome), None, None
         if place.leaving:
             self._remove(place)
         elif goes:
@@ -370,7 +374,7 @@ class SlotPool:
 
     def _lost(self, place: _Place, error: Exception) -> Iterator[SlotTrial]:
         """Handles the loss of a slot and its process."""
-        process, place.running = place.running, None
+        process, place.running, place.exiting_since = place.running, None, None
         node, place.node = place.node, ""
         ray.kill(place.actor)  # it may only have been unreachable for a moment
         place.actor = None
@@ -407,6 +411,17 @@ class SlotPool:
         place.again = time.monotonic() + failures.pause
         if not failures.pause and not is_over:
             self._open(place)
+
+    def _exiting(self, place: _Place) -> str:
+        """That the process in a slot does not exit."""
+        assert place.running is not None
+        assert place.exiting_since is not None
+        seconds = time.monotonic() - place.exiting_since
+        return (
+            f"{self._named(place)}: trial {place.running.request.trial} has its result, but its process has not exited for "
+            f"more than {seconds:.0f} s (an exit hook?); it is killed after {self._config.linger:g} s, see "
+            "budget.exit_timeout"
+        )
 
     def _named(self, place: _Place) -> str:
         role = self._config.role

@@ -64,6 +64,11 @@ class Budget(models.Model):
     timeout: values.Duration | None = Field(
         default=None, description="Longest time for one trial: seconds, or 90s, 30m, 2h, 1h30m."
     )
+    exit_timeout: values.Duration = Field(
+        default=300.0,
+        description="Longest time for a process to exit once its trial has its result: for exit hooks, and for ranks and "
+        "nodes that are still at work. Then it is killed, and the result counts: 300, 5m.",
+    )
 
 
 class Retries(models.Model):

@@ -3,7 +3,7 @@
     controller  ↔ slot          StartAttempt, AnswerReport; at any time KillTrial, StopTrial, FetchResults, FetchWeights,
                                 FeedParcels, HandUnits, ReleaseResults, ReleaseWeights, EndFeed · SlotStarted; of its trial
                                 LogGrown, TrialReport, Suggest, UnitsWanted, ResultsOffered, WeightsOffered, ResultsTaken
-                                and at last TrialEnded
+                                Exiting and at last TrialEnded
     slot        ↔ template      LoadJob (to its standard input), StartTrial · JobLoaded | JobFailed, TrialStarted,
                                 TrialExited
     slot        ↔ trial         RunTrial, AnswerReport, Suggested · Reported, Suggest, Ended
@@ -205,6 +205,11 @@ class ResultsOffered:
     """Results that lie ready in the slot of a worker."""
 
     offers: tuple[Offer, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Exiting:
+    """The process of a trial has sent its result a while ago, and still runs: one of its exit hooks, say."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -451,7 +456,7 @@ Control = KillTrial | StopTrial | ToExchange  # what takes no time
 Fetch = FetchResults | FetchWeights
 Shown = LogGrown | TrialReport  # what a run keeps of a trial that goes on
 FromExchange = UnitsWanted | ResultsOffered | WeightsOffered | ResultsTaken
-FromSlot = Shown | FromExchange | Suggest | TrialEnded
+FromSlot = Shown | FromExchange | Suggest | Exiting | TrialEnded
 ToTrial = RunTrial | AnswerReport | Suggested | FeedResults | ToExchange
 OfTrial = Reported | Suggest | Ended
 OfWorker = UnitsWanted | UnitsBegun | ResultOffered | JobReturned

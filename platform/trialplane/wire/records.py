@@ -29,7 +29,6 @@ R = TypeVar("R")
 METRICS = 1000  # of one report, and of an outcome
 NAME = 500  # characters of a metric's name
 STEPS = 2**31  # a report is of a step below this; databases keep no larger ones
-LINGER = 300.0  # seconds: time to write a last file and to leave the process groups, and no rank holds a slot for a night
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,7 +139,7 @@ class SlotConfig:
     nodes: int = 1
     checkpoints: str = ""
     grace: float = 30.0
-    linger: float = LINGER
+    linger: float = 300.0
     pack: str = ""
     ship: bool = False
     role: str = "trial"

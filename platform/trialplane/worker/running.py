@@ -33,6 +33,7 @@ SEND_PATIENCE = 60.0  # seconds for the process to read what the slot sends, whi
 MOST_ASKED = 10_000  # requests of an objective for parameters, of which it may have a tenth
 STOP_MARGIN = 2.0  # seconds on top of a trial's grace, which it enforces itself, to report how it ended
 TEMPLATE_PATIENCE = 60.0  # seconds for the template to start the process, or to report its exit; either takes milliseconds
+EXIT_NOTICE = 5.0  # seconds after its result, before a process that has not exited is worth a message
 KILLED_PATIENCE = 10.0  # the same for a process that is to be killed, as somebody waits for that
 
 
@@ -62,6 +63,7 @@ class Running:
     last: Mapping[str, float] = dataclasses.field(default_factory=dict)  # metrics of the newest report
     final: records.TrialOutcome | None = None  # the outcome that the process reported
     final_at: float = 0.0  # by the monotonic clock, as all times here but `began`
+    exit_notice_at: float | None = None  # when the controller is to hear that it has not exited
     is_overdue: bool = False  # whether it was killed because it had not ended long after that
     killed: tuple[FailureClass, str] | None = None
     kill_at: float | None = None
@@ -158,6 +160,7 @@ class Running:
         outcome = dataclasses.replace(outcome, **_bounded(outcome, self.request))
         self.final = dataclasses.replace(outcome, number=self.request.number, started=self._possible(outcome.started))
         self.final_at = time.monotonic()
+        self.exit_notice_at = self.final_at + EXIT_NOTICE
 
     def answer(self, prune_at: int | None, suggested: messages.Suggested | None = None) -> None:
         """Answers the report or request on which the process is blocked, if any; its deadline moves by the time that took.
@@ -323,8 +326,8 @@ class Running:
             return dataclasses.replace(outcome, failure=failure, message=text)
         if self.is_overdue:
             late = (
-                f"its process had not ended {linger:g} s after run(ctx) and was killed (does an exit hook hang?); "
-                "its log ends with the stacks of its threads"
+                f"its process had not ended {linger:g} s after run(ctx) and was killed (does an exit hook hang?), see "
+                "budget.exit_timeout; its log ends with the stacks of its threads"
             )
             return dataclasses.replace(outcome, message="; ".join(filter(None, (outcome.message, late))))
         if self.stopping and outcome.failure is FailureClass.LOST:

@@ -285,6 +285,9 @@ class Slot:
                 return self._take(running)
             if running.log is not None and time.monotonic() >= running.log_at and (found := self._take(running)):
                 return found
+            if running.exit_notice_at is not None and time.monotonic() >= running.exit_notice_at:
+                running.exit_notice_at = None
+                return (*self._take(running), messages.Exiting())
             report_at = None if running.exchange is None else running.exchange.report_at
             if report_at is not None and time.monotonic() >= report_at and not running.channel.is_readable():
                 return self._take(running)
@@ -424,6 +427,8 @@ class Slot:
             waits.append(max(0.0, running.flush_at - now))
         if running.log is not None:
             waits.append(max(0.0, running.log_at - now))
+        if running.exit_notice_at is not None:
+            waits.append(max(0.0, running.exit_notice_at - now))
         if running.reader is not None and not has_ended:
             waits.append(max(0.0, running.read_at - now))
         if running.exchange is not None and not has_ended and (report_at := running.exchange.report_at) is not None:
