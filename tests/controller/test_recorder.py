@@ -22,6 +22,7 @@ from trialplane.controller import journal
 from trialplane.controller import recorder as recording
 from trialplane.controller.recorder import Recorder
 from trialplane.policies import transport
+from trialplane.wire import labels
 from trialplane.wire.records import TrialReport
 from trialplane.wire.states import FailureClass, RunState, TrialState
 
@@ -318,12 +319,14 @@ def test_a_study_that_goes_on_with_more_trials(place: Place) -> None:
     assert_whole(place, 2)
 
 
-def test_a_study_of_an_older_version_is_found_again(place: Place) -> None:
-    """It wrote the time of the submission in seconds; the journal is lost, as with the disk of a head pod."""
+def test_a_study_is_found_again_by_the_time_of_its_submission(place: Place) -> None:
+    """The journal is lost, as with the disk of a head pod."""
     experiment = place.client.create_experiment("toy", artifact_location=(place.home / "artifacts").as_uri())
     tags = {"trialplane.kind": "study", "trialplane.run": "toy-1"}
-    place.client.create_run(experiment, tags={**tags, "trialplane.submitted": "999.0"}, run_name="of another submission")
-    older = place.client.create_run(experiment, tags={**tags, "trialplane.submitted": "1000.0"})
+    place.client.create_run(
+        experiment, tags={**tags, labels.SUBMITTED: journal.moment(999.0)}, run_name="of another submission"
+    )
+    older = place.client.create_run(experiment, tags={**tags, labels.SUBMITTED: journal.moment(1000.0)})
     recorder = Recorder(place.run, place.uri, 1, keeps_folder=False)  # in a pod
     place.recorders.append(recorder)
     recorder.study(FACTS)

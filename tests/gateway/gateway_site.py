@@ -110,7 +110,9 @@ class Site:
     def delete(self, run: str) -> Reply:
         return self.ask("DELETE", f"/runs/{run}")
 
-    def ledger(self, run: str, submitted: float = 1000.0, namespace: str = NAMESPACE, **changes: Any) -> Ledger:
+    def ledger(
+        self, run: str, submitted: float = 1000.0, namespace: str = NAMESPACE, uid: str = "", **changes: Any
+    ) -> Ledger:
         """A ledger as a controller has it, with what it says of the run."""
         job = make_job(**changes)
         code = self.home / "code"
@@ -121,7 +123,11 @@ class Site:
         ledger.describe(
             {
                 labels.LEDGER_JOB: job.model_dump(mode="json"),
-                labels.LEDGER_SUBMISSION: {"submitted": submitted, "user": "ann"},
+                labels.LEDGER_SUBMISSION: {
+                    "submitted": submitted,
+                    "user": "ann",
+                    labels.RECORD_UID: uid or record(submitted),
+                },
                 labels.LEDGER_CODE: "AAEC",
                 labels.LEDGER_STATUS: records.to_dict(status),
             }
@@ -133,6 +139,11 @@ class Site:
         self._server.server_close()
         self.ledgers.close()
         self.postgres.drop(self.url)
+
+
+def record(submitted: float) -> str:
+    """The uid of the Run that was made at that time."""
+    return f"uid-of-{submitted:g}"
 
 
 @pytest.fixture

@@ -17,9 +17,8 @@ import pytest
 from mlflow.tracking import MlflowClient
 from tests.contracts.conftest import Postgres, ask, complete, wait_until
 from tests.controller.conftest import Server
-from tests.gateway.gateway_site import Site, postgres
+from tests.gateway.gateway_site import Site, postgres, record
 
-from trialplane.controller import journal
 from trialplane.controller.status import StatusBoard
 from trialplane.gateway import logs as gateway_logs
 from trialplane.gateway.logs import Chosen, Controllers, Mlflow, NoLog
@@ -253,8 +252,8 @@ def test_logs_of_an_ended_run_are_read_from_mlflow(
         client = MlflowClient(server.uri)
         experiment = client.create_experiment("toy")
         tags = {labels.RUN: "toy", labels.KIND: "study", labels.STATE: "SUCCEEDED"}
-        client.create_run(experiment, tags={**tags, labels.SUBMITTED: journal.moment(7.0)})  # a former one of its name
-        parent = client.create_run(experiment, tags={**tags, labels.SUBMITTED: journal.moment(1000.5)}).info.run_id
+        client.create_run(experiment, tags={**tags, labels.RECORD: record(7.0)})  # a former one of its name
+        parent = client.create_run(experiment, tags={**tags, labels.RECORD: record(1000.5)}).info.run_id
         trial = client.create_run(experiment, tags={labels.PARENT: parent, labels.NUMBER: "0"}).info.run_id
         cut = logs.notice(1000) + b"x" * 50 + b"the end"
         for run_id, name, data in (

@@ -175,7 +175,7 @@ def test_a_search_finds_what_is_the_runs_own(own: Door, other: Door) -> None:
 def test_whose_a_run_is_cannot_be_changed(own: Door) -> None:
     run = own.new_run(colour="red")["run_id"]
     assert own.tags(run)[labels.RUN] == "own-1"
-    for tag in (labels.RUN, labels.SUBMITTED):
+    for tag in (labels.RUN, labels.RECORD):
         entry = {"key": tag, "value": "other-1"}
         assert own.call("runs/create", {"experiment_id": own.experiment(), "tags": [entry]}).code == 403
         assert own.call("runs/set-tag", {"run_id": run, **entry}).code == 403
@@ -186,13 +186,17 @@ def test_whose_a_run_is_cannot_be_changed(own: Door) -> None:
 
 
 def test_a_new_run_of_a_deleted_ones_name_has_none_of_its_records(own: Door) -> None:
+    """Also where its user says that it was submitted when that was."""
     run = own.new_run()["run_id"]
     own.site.archive.delete(own.run)
-    with own.site.ledger(own.run, submitted=2000.0):
+    with own.site.ledger(own.run, uid="of another Run"):
         own.site.archive.admit(own.run, "the next one's")
     again = Door(own.site, own.run)
     again.token = wire.token("the next one's")
     assert again.call("runs/get", {"run_id": run}, get=True).code == 403
+    assert again.call("runs/set-tag", {"run_id": run, "key": "best", "value": "mine"}).code == 403
+    found = again.call("runs/search", {"experiment_ids": [again.experiment()], "filter": ""}).json().get("runs", [])
+    assert run not in [one["info"]["run_id"] for one in found]
     assert again.call("runs/get", {"run_id": again.new_run()["run_id"]}, get=True).code == 200
 
 

@@ -13,10 +13,9 @@ import pytest
 from mlflow.tracking import MlflowClient
 from tests.contracts.conftest import Postgres, wait_until
 from tests.controller.conftest import Server
-from tests.gateway.gateway_site import NAMESPACE, STRANGER, Site, postgres
+from tests.gateway.gateway_site import NAMESPACE, STRANGER, Site, postgres, record
 from tests.gateway.mlflow_site import Door, server
 
-from trialplane.controller import journal
 from trialplane.gateway import mlflow as door_module
 from trialplane.gateway.logs import Mlflow
 from trialplane.gateway.mlflow import Upstream
@@ -93,7 +92,7 @@ def test_a_records_namespace_is_set_by_the_door_and_stays(doors: tuple[Door, Doo
 def test_a_record_without_a_namespace_is_the_gateways_own(doors: tuple[Door, Door], server: Server) -> None:
     """It was made when all runs were there."""
     own, other = doors
-    tags = {labels.RUN: RUN, labels.SUBMITTED: journal.moment(SUBMITTED)}
+    tags = {labels.RUN: RUN, labels.RECORD: record(SUBMITTED)}
     client = MlflowClient(server.uri)
     for experiment in (own.experiment(), other.experiment()):
         former = client.create_run(experiment, tags=tags).info.run_id

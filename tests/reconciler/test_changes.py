@@ -132,7 +132,7 @@ def test_a_run_that_is_made_again_goes_on_with_its_record(owned: Team) -> None:
     owned.cluster.remove("runs", "a")
     owned.reconciler.reconcile("a")
     owned.apply()
-    annotate(owned, **{names.OWNER: "bob"})
+    annotate(owned, **{names.OWNER: "ada", names.CHANGED_BY: "bob"})  # an administrator
     owned.cluster.objects["runs"]["a"]["spec"] = {**before, "resumes": 1}
     owned.settle()
     deleted = ("", "its Run was deleted", 2)

@@ -8,7 +8,7 @@ import datetime
 import fcntl
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +103,7 @@ class Found:
     whole: set[int] = dataclasses.field(default_factory=set)
 
 
-def studies(client: Any, experiment: str, run: str, submitted: float) -> list[Any]:
+def studies(client: Any, experiment: str, run: str, submission: Mapping[str, Any]) -> list[Any]:
     """The runs of a study, the one with entries first: there are several if one of MLflow's responses was lost.
 
     A deleted run of the same name is another study, which stays in MLflow.
@@ -112,12 +112,19 @@ def studies(client: Any, experiment: str, run: str, submitted: float) -> list[An
         client: MLflow's.
         experiment: id.
         run: the name.
-        submitted: when, in seconds since the epoch.
+        submission: the facts of it.
     """
+    key, value = identity(submission)
     query = f"tags.`{labels.RUN}` = '{run}' and tags.`{labels.KIND}` = 'study'"
-    known_as = (moment(submitted), str(submitted))  # the latter is of a former version, which wrote seconds
-    known = [study for study in client.search_runs([experiment], query) if study.data.tags.get(labels.SUBMITTED) in known_as]
+    known = [study for study in client.search_runs([experiment], query) if study.data.tags.get(key) == value]
     return sorted(known, key=lambda study: labels.STATE not in study.data.tags)
+
+
+def identity(submission: Mapping[str, Any]) -> tuple[str, str]:
+    """The tag, with its value, that tells a study's record from that of another run of its name."""
+    if uid := submission.get(labels.RECORD_UID):
+        return labels.RECORD, str(uid)
+    return labels.SUBMITTED, moment(float(submission.get("submitted", 0.0)))
 
 
 def moment(submitted: float) -> str:

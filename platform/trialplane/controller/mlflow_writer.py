@@ -68,6 +68,7 @@ class Writer:
         self._run = run
         self._submission: dict[str, Any] = json.loads(run.submission.read_text())
         self._submitted = float(self._submission.get("submitted", time.time()))
+        self._facts = {**self._submission, "submitted": self._submitted}
         self._journal = journal.Journal(run.written)
         notes = self._journal.notes
         self._marks = look  # mark complete runs in MLflow, for a successor without this journal
@@ -268,10 +269,12 @@ class Writer:
         self._journal.note("parent", "", parent)
 
     def _studies(self) -> list[Any]:
-        return journal.studies(self._client, self._experiment or "", self._run.root.name, self._submitted)
+        return journal.studies(self._client, self._experiment or "", self._run.root.name, self._facts)
 
     def _create_study(self, job: str) -> str:
-        tags = {labels.KIND: "study", labels.RUN: self._run.root.name, labels.SUBMITTED: journal.moment(self._submitted)}
+        key, value = journal.identity(self._facts)
+        when = {labels.SUBMITTED: journal.moment(self._submitted), key: value}
+        tags = {labels.KIND: "study", labels.RUN: self._run.root.name, **when}
         name, start = self._run.root.name, milliseconds(self._submitted)
         try:
             run = self._client.create_run(self._experiment or "", start, {**tags, labels.JOB: job}, name)

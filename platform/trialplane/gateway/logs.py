@@ -126,13 +126,13 @@ class Mlflow:
         login = base64.b64encode(f"{user}:{password}".encode()).decode()
         return cls(url, f"Basic {login}" if user else "")
 
-    def log(self, run: str, experiment: str, submitted: float, chosen: Chosen, start: int) -> Piece:
+    def log(self, run: str, experiment: str, submission: Mapping[str, Any], chosen: Chosen, start: int) -> Piece:
         """A piece of a log that has ended.
 
         Args:
             run: its name.
             experiment: the name of its job's.
-            submitted: when, in seconds since the epoch.
+            submission: the facts of it.
             chosen: which log.
             start: the offset.
 
@@ -140,7 +140,7 @@ class Mlflow:
             NoLog: MLflow has none, or does not answer.
         """
         try:
-            found = self._run(run, experiment, submitted, chosen)
+            found = self._run(run, experiment, submission, chosen)
             query = urllib.parse.urlencode({"path": f"logs/{chosen.file}", "run_uuid": found or ""})
             piece = self._get(f"/get-artifact?{query}", lambda reply: _piece(reply, start)) if found else None
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:  # the latter: JSON of another shape
@@ -153,16 +153,16 @@ class Mlflow:
             raise NoLog(f"{text} (`platform resume {run}`)")
         return piece
 
-    def _run(self, run: str, name: str, submitted: float, chosen: Chosen) -> str | None:
+    def _run(self, run: str, name: str, submission: Mapping[str, Any], chosen: Chosen) -> str | None:
         """The id of the MLflow run that has the log."""
         query = urllib.parse.urlencode({"experiment_name": name})
         found = self._json(f"/api/2.0/mlflow/experiments/get-by-name?{query}")
         experiment = found.get("experiment", {}).get("experiment_id")
         if not isinstance(experiment, str):
             return None
-        times = (journal.moment(submitted), str(submitted))  # the latter is of a former version
+        key, value = journal.identity(submission)
         studies = self._search(experiment, f"tags.`{labels.RUN}` = '{run}' and tags.`{labels.KIND}` = 'study'")
-        mine = [id_ for id_, tags in studies if tags.get(labels.SUBMITTED) in times and labels.STATE in tags]
+        mine = [id_ for id_, tags in studies if tags.get(key) == value and labels.STATE in tags]
         if chosen.trial is None or not mine:
             return mine[0] if mine else None
         query = f"tags.`{labels.PARENT}` = '{mine[0]}' and tags.`{labels.NUMBER}` = '{chosen.number}'"

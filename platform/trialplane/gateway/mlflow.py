@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from trialplane import errors
-from trialplane.controller import journal
 from trialplane.controller.store import archive
 from trialplane.controller.store.archive import Archive
 from trialplane.controller.store.namespaces import Ledgers
@@ -231,9 +230,9 @@ class Door:
             known = self._known_runs.get(key)
         if known is None:
             job = runs.attribute(whose.run, labels.LEDGER_JOB)["name"]
-            submitted = float((runs.attribute(whose.run, labels.LEDGER_SUBMISSION) or {}).get("submitted", 0.0))
+            submission = runs.attribute(whose.run, labels.LEDGER_SUBMISSION) or {}
             scope = self._all_runs.scope(whose.namespace)
-            known = Run(scope, whose.run, job, journal.moment(submitted), str(submitted))
+            known = Run(scope, whose.run, job, str(submission.get(labels.RECORD_UID, "")))
             with self._guard:
                 self._known_runs[key] = known
                 _forget(self._known_runs)

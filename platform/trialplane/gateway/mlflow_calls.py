@@ -217,11 +217,11 @@ class _Names:
             self.runs.add(_id(labels.PARENT, value))
 
     def only(self, query: str) -> str:
-        """A filter that finds the run's own alone: its experiment is of its namespace, where no other run has its name.
+        """A filter that finds the run's own alone: its experiment is of its namespace, and a deleted run had another record.
 
         Ours stands first, so the rest cannot comment it out; there is no OR.
         """
-        own = f"tags.`{labels.RUN}` = '{self.run.name}'"
+        own = " and ".join(f"tags.`{key}` = '{self.run.tags[key]}'" for key in (labels.RUN, labels.RECORD))
         return f"{own} and {query}" if query.strip() else own
 
 

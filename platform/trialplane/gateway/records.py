@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from trialplane.wire import labels
 from trialplane.wire.mlflow import Scope
 
-TAGS = (labels.NAMESPACE, labels.RUN, labels.SUBMITTED)  # a name may be used in several namespaces, and again later
+TAGS = (labels.NAMESPACE, labels.RUN, labels.RECORD)  # a name may be used in several namespaces, and again later
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,15 +19,13 @@ class Run:
         scope: of its namespace.
         name: of the run.
         job: that it is of, by which it names its experiment.
-        submitted: when, as in its tag.
-        former: the same as a former version wrote it.
+        record: the uid of the Run that its record began with; "" of one whose operator noted none, which owns nothing.
     """
 
     scope: Scope
     name: str
     job: str
-    submitted: str
-    former: str = ""
+    record: str
 
     @property
     def experiment(self) -> str:
@@ -37,10 +35,9 @@ class Run:
     @property
     def tags(self) -> dict[str, str]:
         """Those of everything that it makes, by which that is its own; nobody may change them."""
-        return dict(zip(TAGS, (self.scope.namespace, self.name, self.submitted), strict=True))
+        return dict(zip(TAGS, (self.scope.namespace, self.name, self.record), strict=True))
 
     def owns(self, tags: Mapping[str, str]) -> bool:
-        """Whether tags are those of something that the run made; a former version wrote its name alone."""
-        when = tags.get(labels.SUBMITTED, self.submitted)
+        """Whether tags are those of something that the run made."""
         is_own = self.scope.has(tags) and tags.get(labels.RUN) == self.name
-        return is_own and when in (self.submitted, self.former or self.submitted)
+        return is_own and bool(self.record) and tags.get(labels.RECORD) == self.record

@@ -241,8 +241,8 @@ class Gateway:
                 )
         if self._mlflow is None:
             raise NoLog("its controller does not have it, and this gateway knows no MLflow that would")
-        submitted = float((self._runs.attribute(run, labels.LEDGER_SUBMISSION) or {}).get("submitted", 0.0))
-        return self._mlflow.log(run, self._scope.experiment(str(job["name"])), submitted, chosen, start)
+        submission = self._runs.attribute(run, labels.LEDGER_SUBMISSION) or {}
+        return self._mlflow.log(run, self._scope.experiment(str(job["name"])), submission, chosen, start)
 
     def _delete(self, run: str) -> Answer:
         """Has the operator remove a run, which then is unknown here; the same request may come until it is."""

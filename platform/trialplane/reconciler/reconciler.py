@@ -349,4 +349,7 @@ def _facts(view: View) -> dict[str, Any]:
     # Later than what a former controller wrote, whose clock may be ahead. The new one keeps these facts in the ledger.
     before, worked = (0.0, 0.0) if view.recorded is None else (view.recorded.status.updated, view.recorded.status.worked)
     start = {labels.UID: view.uid, labels.BEGUN: max(view.now, before + 0.001), WORKED: worked}
-    return {**given, "code_hash": asked.code.sha256, "spec_hash": planning.spec_hash(job), **start}
+    # Of these the Run's spec says nothing: what is in MLflow is whose record this is.
+    record = "" if view.recorded is None else str(view.recorded.submission.get(labels.RECORD_UID, ""))
+    whose = {labels.RECORD_UID: record or view.uid, labels.OWNER: view.owner}
+    return {**given, "code_hash": asked.code.sha256, "spec_hash": planning.spec_hash(job), **start, **whose}

@@ -3,6 +3,8 @@
 A Run is started once for each number of `spec.resumes`. The RayCluster names the one that it was made for, and
 `status.resumes` and `status.started` keep it when the RayCluster is gone. The ledger has when a start was begun, so a status
 is of this start if it was written after that; and that a run is over is what the ledger says, and nobody else.
+
+Over 400 lines: what follows from what was read of a Run, each a property of the one `View`.
 """
 
 from __future__ import annotations
@@ -93,6 +95,17 @@ class View:
     def uid(self) -> str:
         """The Run's."""
         return str(self.run["metadata"]["uid"])
+
+    @property
+    def owner(self) -> str:
+        """The Run's user, as its annotation names them, or ""."""
+        return str((self.run["metadata"].get("annotations") or {}).get(names.OWNER, ""))
+
+    @property
+    def is_anothers(self) -> bool:
+        """Whether the ledger's record is of a Run of its name that another user owned."""
+        known = {} if self.recorded is None else self.recorded.submission
+        return known.get(labels.UID) != self.uid and known.get(labels.OWNER, "") not in ("", self.owner)
 
     @property
     def generation(self) -> int:
@@ -199,7 +212,7 @@ class View:
     @property
     def is_recorded(self) -> bool:
         """Whether the ledger's record is of this Run, or of an earlier one of its name that this one resumes."""
-        if self.recorded is None:
+        if self.recorded is None or self.is_anothers:
             return False
         resumes = self.read.asked is not None and self.read.asked.resumes > 0
         return resumes or self.recorded.submission.get(labels.UID) == self.uid
@@ -353,6 +366,13 @@ class View:
         """Whether the ledger's record is of another job or other code."""
         if self.recorded is None:
             return None
+        if self.is_anothers:
+            whose = self.recorded.submission[labels.OWNER]
+            text = (
+                f"there was a run {self.name} of {whose}, whose record only its owner goes on with; give the Run another "
+                f"name, or `platform delete {self.name}` the record first"
+            )
+            return Problem("NameTaken", text)
         old = self.recorded.job
         same_code = str(self.recorded.submission.get("code_hash", "")) == self.asked.code.sha256
         if not self.is_recorded:

@@ -9,7 +9,8 @@ PARENT = "mlflow.parentRunId"
 KIND = "trialplane.kind"  # "study" on the parent run, "trial" on its children
 RUN = "trialplane.run"
 NAMESPACE = "trialplane.namespace"  # of the run; set by the gateway, and missing where all runs are in one
-SUBMITTED = "trialplane.submitted"  # date and time; with the run's name and namespace it names a study for good
+SUBMITTED = "trialplane.submitted"  # date and time; on a laptop it names a study for good, with the run's name
+RECORD = "trialplane.record"  # on a cluster this does: the uid of the Run that the record began with, as the operator has it
 JOB = "trialplane.job"
 TRIAL = "trialplane.trial"
 NUMBER = "trialplane.number"
@@ -42,6 +43,8 @@ LEDGER_IMAGES = "images"  # by name, the digests that its pods have run; written
 # In the facts of a submission on a cluster: seconds since the epoch when its last start was recorded, before anything was
 # made for that. A status is of this start if it was written after that.
 UID = "uid"  # of the Run that a record is of, for another Run may get its name
+RECORD_UID = "record_uid"  # of the first of them: a Run that is made again to resume it has another
+OWNER = "owner"  # of that Run, as admission has compared it with the API server's name of its user
 BEGUN = "begun"
 
 
