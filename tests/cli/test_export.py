@@ -86,7 +86,9 @@ def test_a_study_of_that_name_is_left_alone(platform, runs, workplace):
     ("url", "code", "said"),
     [
         ("study.db", 2, "study.db is not the URL of a database; for a file it is sqlite:///study.db"),
-        ("sqlite:////none/such/study.db", 3, "unable to open database file; nothing of the study is in it"),
+        ("sqlite:////none/such/study.db", 2, "there is no folder /none/such for study.db; make it, or export elsewhere"),
+        ("sqlite+pysqlite:///such/study.db", 2, "there is no folder such for study.db"),
+        ("sqlite:////dev", 3, "unable to open database file; nothing of the study is in it"),
         ("mysql+nodriver://ann:s3cret@x/y", 3, "mysql+nodriver://ann:***@x/y cannot be written"),
         ("postgresql+pg8000://ann:s3cret@x/y", 2, "postgresql+pg8000://ann:***@x/y cannot be opened: No module named"),
     ],
@@ -95,6 +97,13 @@ def test_a_url_that_leads_nowhere(platform, runs, url, code, said):
     runs.make("a", tell=complete)
     done = platform("export", "a", url)
     assert (done.exit_code, said in done.stderr, "s3cret" in done.stderr) == (code, True, False), done.stderr
+
+
+def test_a_missing_folder_is_told_before_anything_starts(platform, runs, monkeypatch):
+    runs.make("a", tell=complete)
+    monkeypatch.setattr(subprocess, "run", lambda *words, **options: pytest.fail(f"{words} was started"))
+    monkeypatch.setattr(type(runs.target), "attempts", lambda *_: pytest.fail("the attempts were read"))
+    assert platform("export", "a", "sqlite:///none/study.db").exit_code == 2
 
 
 def test_other_users_do_not_see_the_password_and_no_file_here_is_imported(platform, runs, workplace, monkeypatch):

@@ -76,7 +76,7 @@ class Site:
         )
         self.run_id = done.stdout.split()[-1]
         command = [sys.executable, "-c", "from trialplane.cli import main; main.main(['ui'])"]
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=self.environ)
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=self.environ, cwd=home)
         assert self.process.stderr is not None
         address = self.process.stderr.readline().strip()
         assert address.startswith("http"), address

@@ -9,7 +9,9 @@ from __future__ import annotations
 import datetime
 import json
 import math
+import signal
 import socket
+import subprocess
 import sys
 import uuid
 from collections.abc import Sequence
@@ -195,6 +197,67 @@ def test_a_study_that_is_not_written_whole_is_not_there(sqlite: Backend) -> None
     with pytest.raises(json.JSONDecodeError):
         export.write(order, [json.dumps({"attempts": found, "alive": False}), "{cut off"])
     assert optuna.get_all_study_names(storage=url) == []
+
+
+# Ends the export without warning at its first row of a table. sys.argv: the table.
+KILLED = """
+import os, signal, sys
+import sqlalchemy as sa
+from sqlalchemy.engine import Engine
+from trialplane.controller import export
+
+@sa.event.listens_for(Engine, "before_cursor_execute")
+def kill(connection, cursor, statement, *_):
+    if statement.startswith(f"INSERT INTO {sys.argv[1]} "):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+export.main()
+"""
+
+
+@pytest.mark.parametrize("table", ["trials", "trial_params", "trial_intermediate_values"])
+def test_a_killed_export_leaves_nothing_and_is_repeated(backend: Backend, table: str) -> None:
+    found = _reported(backend, trials=3)
+    url = f"sqlite:///{backend.folder}/{uuid.uuid4()}.db" if backend.kind == "sqlite" else backend.url
+    order = Order("toy", ("maximize",), ("score",), {}, url)
+    lines = f"{records.to_json(order)}\n{json.dumps({'attempts': found, 'alive': False})}\n"
+    done = subprocess.run([sys.executable, "-c", KILLED, table], input=lines, text=True, capture_output=True, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert optuna.get_all_study_names(storage=url) == []
+    export.write(order, lines.splitlines()[1:])
+    study = optuna.load_study(study_name="toy", storage=url)
+    assert [len(trial.intermediate_values) for trial in study.trials] == [40] * 3
+    assert study.metric_names == ["score"]
+
+
+def test_an_export_asks_the_database_a_few_times(sqlite: Backend) -> None:
+    """However many values there are."""
+    found = _reported(sqlite, trials=4)
+    url = f"sqlite:///{sqlite.folder}/{uuid.uuid4()}.db"
+    optuna.storages.RDBStorage(url).engine.dispose()  # its tables are there
+    statements: list[str] = []
+
+    def note(connection: object, cursor: object, statement: str, *_: object) -> None:
+        statements.append(statement)
+
+    sa.event.listen(sa.engine.Engine, "before_cursor_execute", note)
+    try:
+        export.write(Order("toy", ("maximize",), ("score",), {}, url), [json.dumps({"attempts": found, "alive": False})])
+    finally:
+        sa.event.remove(sa.engine.Engine, "before_cursor_execute", note)
+    inserts = [text.split()[2] for text in statements if text.startswith("INSERT")]
+    assert sorted(inserts) == sorted([*set(inserts), *["trials"] * 3]), "one for each table, and for each trial"
+    assert len(statements) < 40
+
+
+def _reported(backend: Backend, trials: int) -> list[object]:
+    """The attempts of a run whose trials have reported 40 times."""
+    with backend.open(make_job(pruner="none", trials=trials)) as ledger:
+        while (request := ledger.ask()) is not None:
+            for step in range(40):
+                ledger.report(report(request, step, score=float(step)))
+            ledger.tell(complete(request))
+        return [records.to_dict(attempt) for attempt in ledger._storage.load()[0]]
 
 
 def test_the_dashboards_copy_is_whole_before_it_can_be_seen(sqlite: Backend, monkeypatch: pytest.MonkeyPatch) -> None:

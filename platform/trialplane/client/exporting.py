@@ -6,12 +6,14 @@ file is read back for a notebook, the one place of the laptop's rooms that impor
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
 import subprocess
 import sys
 import tempfile
+import urllib.parse
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -78,6 +80,7 @@ def write(target: Target, run: str, url: str) -> None:
         TargetError: the database cannot be written.
     """
     check("optuna", "sqlalchemy")
+    _check_folder(url)
     line, _ = changes(target, run, 0)
     done = subprocess.run(
         COMMAND,
@@ -96,6 +99,17 @@ def write(target: Target, run: str, url: str) -> None:
     if done.returncode:
         last = message.splitlines()[-1:] or [f"its process ended with exit code {done.returncode}"]
         raise TargetError(f"{run} was not exported: {last[0]}")
+
+
+def _check_folder(url: str) -> None:
+    """Raises InputError if SQLite would have to make a file in a folder that is not there."""
+    parts = urllib.parse.urlsplit(url)
+    if parts.scheme.partition("+")[0] != "sqlite" or parts.path.startswith("/file:"):  # the last is a URI of SQLite's own
+        return
+    folder = Path(parts.path[1:]).parent
+    with contextlib.suppress(PermissionError):  # which the database reports
+        if not folder.is_dir():
+            raise InputError(f"there is no folder {folder} for {Path(parts.path).name}; make it, or export elsewhere")
 
 
 def read(target: Target, run: str) -> optuna.Study:

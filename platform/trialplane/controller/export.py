@@ -7,7 +7,6 @@ argument, as other users of the machine could see it. The process ends with its 
 
 from __future__ import annotations
 
-import contextlib
 import json
 import socket
 import socketserver
@@ -21,6 +20,7 @@ from typing import Any, TextIO
 import optuna
 from optuna.distributions import FloatDistribution
 from optuna.storages import BaseStorage
+from optuna.storages._rdb import models
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
@@ -122,6 +122,10 @@ def write(order: Order, lines: Iterable[str]) -> None:
         InputError: the URL is invalid, or the database has a study of that name.
         TargetError: the database cannot be written.
     """
+    storage = optuna.storages.InMemoryStorage()
+    study = create(storage, order)
+    for line in lines:
+        add(storage, study, *_read(line), order.ranges)
     try:
         place = tables.shown(order.url)
     except tables.DATABASE_ERRORS as error:
@@ -130,20 +134,15 @@ def write(order: Order, lines: Iterable[str]) -> None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            storage = optuna.storages.RDBStorage(order.url)
-        study = create(storage, order)
-        try:
-            for line in lines:
-                add(storage, study, *_read(line), order.ranges)
-        except BaseException:
-            with contextlib.suppress(*_STORAGE_ERRORS):  # of two errors the first is reported
-                optuna.delete_study(study_name=order.run, storage=storage)
-            raise
-    except optuna.exceptions.DuplicatedStudyError as error:
-        raise errors.InputError(
-            f"there is a study {order.run} in {place} already; nothing was written. Export into another database, or delete "
-            f"that study: optuna delete-study --study-name {order.run} --storage URL"
-        ) from error
+            database = optuna.storages.RDBStorage(order.url)  # makes its tables
+        with database.scoped_session() as session:
+            if session.query(models.StudyModel).filter_by(study_name=order.run).first() is not None:
+                raise errors.InputError(
+                    f"there is a study {order.run} in {place} already; nothing was written. Export into another database, "
+                    f"or delete that study: optuna delete-study --study-name {order.run} --storage URL"
+                )
+            _store(session, study)
+            session.commit()
     except ImportError as error:  # no driver for it
         raise errors.InputError(f"{place} cannot be opened: {errors.first_line(error.__cause__ or error)}") from error
     except (*_STORAGE_ERRORS, RuntimeError) as error:  # the last: tables of another version of Optuna
@@ -152,6 +151,65 @@ def write(order: Order, lines: Iterable[str]) -> None:
         raise errors.TargetError(
             f"{place} cannot be written: {errors.first_line(foreign)}; nothing of the study is in it"
         ) from error
+
+
+def _store(session: Any, study: optuna.Study) -> None:
+    """Adds a study in memory to a database, in the transaction of the session.
+
+    By Optuna's own tables: its storage commits once per trial, and asks the database twice about each value.
+    """
+    storage, study_id = study._storage, study._study_id
+    row: Any = models.StudyModel(study_name=study.study_name)
+    session.add(row)
+    trials = study.get_trials(deepcopy=False)
+    stored = [
+        models.TrialModel(
+            number=trial.number,
+            study=row,
+            state=trial.state,
+            datetime_start=trial.datetime_start,
+            datetime_complete=trial.datetime_complete,
+        )
+        for trial in trials
+    ]
+    session.add_all(stored)
+    session.flush()  # which gives them their ids
+    of_study = {"study_id": row.study_id}
+    found: dict[Any, list[dict[str, Any]]] = {
+        models.StudyDirectionModel: [
+            of_study | {"direction": way, "objective": index} for index, way in enumerate(study.directions)
+        ],
+        models.StudyUserAttributeModel: _attribute_rows(of_study, storage.get_study_user_attrs(study_id)),
+        models.StudySystemAttributeModel: _attribute_rows(of_study, storage.get_study_system_attrs(study_id)),
+        models.TrialUserAttributeModel: [],
+        models.TrialSystemAttributeModel: [],
+        models.TrialParamModel: [],
+        models.TrialValueModel: [],
+        models.TrialIntermediateValueModel: [],
+    }
+    for trial, its_row in zip(trials, stored, strict=True):
+        of_trial: dict[str, Any] = {"trial_id": its_row.trial_id}
+        found[models.TrialUserAttributeModel] += _attribute_rows(of_trial, trial.user_attrs)
+        found[models.TrialSystemAttributeModel] += _attribute_rows(of_trial, trial.system_attrs)
+        for name, value in trial.params.items():
+            drawn = trial.distributions[name]
+            text = optuna.distributions.distribution_to_json(drawn)
+            param = {"param_name": name, "param_value": drawn.to_internal_repr(value), "distribution_json": text}
+            found[models.TrialParamModel].append(of_trial | param)
+        for index, value in enumerate(trial.values or ()):
+            number, kind = models.TrialValueModel.value_to_stored_repr(value)
+            found[models.TrialValueModel].append(of_trial | {"objective": index, "value": number, "value_type": kind})
+        for step, value in trial.intermediate_values.items():
+            report, how = models.TrialIntermediateValueModel.intermediate_value_to_stored_repr(value)
+            reported = {"step": step, "intermediate_value": report, "intermediate_value_type": how}
+            found[models.TrialIntermediateValueModel].append(of_trial | reported)
+    for table, rows_of_it in found.items():
+        if rows_of_it:
+            session.execute(table.__table__.insert(), rows_of_it)
+
+
+def _attribute_rows(owner: dict[str, int], attributes: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [owner | {"key": name, "value_json": json.dumps(value)} for name, value in attributes.items()]
 
 
 def show(order: Order, lines: Iterable[str]) -> None:
