@@ -6,6 +6,7 @@ Not checked here: what each check says of what it sees (test_doctor_verdicts.py)
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import Any
 
@@ -16,6 +17,8 @@ from tests.client.test_doctor_verdicts import DEFAULT_CLASS, GPU_NODE, REFUSAL, 
 
 from trialplane import policies
 from trialplane.cli import doctor as doctor_verb
+from trialplane.client import doctor, places
+from trialplane.client.target import HERE, Place
 from trialplane.wire import cluster as names
 from trialplane.wire import findings, records
 
@@ -90,6 +93,21 @@ def examined(*words: str) -> tuple[int, dict[str, dict[str, str]]]:
 
 def pods_made(cluster: Doctored) -> int:
     return sum(method == "POST" and path.endswith("/pods") for method, path in cluster.requests)
+
+
+def test_it_looks_where_the_last_submission_went(cluster) -> None:
+    _, found = examined("--wait", "1")
+    assert found["kubeconfig"]["message"].startswith("namespace team of lab"), "nothing was submitted: as `submit` would go"
+    places.remember(Place(context="lab", namespace="other"), "a")
+    _, found = examined("--wait", "1")
+    assert found["kubeconfig"]["message"].startswith("namespace other of lab")
+
+
+def test_on_this_machine_it_asks_for_nothing_that_only_clusters_need(cluster) -> None:
+    lines = doctor.examine(HERE, doctor.default_job(0), 1.0)
+    checks = [line.finding.check for line in itertools.takewhile(lambda line: line.finding.check != "/dev/shm", lines)]
+    assert checks == ["versions", "libraries", "disk"]
+    lines.close()
 
 
 def test_a_healthy_cluster_passes_from_the_laptop_to_the_pod(cluster) -> None:

@@ -21,7 +21,7 @@ _COLOURS = {Verdict.PASS: "green", Verdict.WARN: "yellow", Verdict.FAIL: "red"}
 
 
 @click.command("doctor")
-@names.place_options(submits=True)
+@names.place_options(otherwise=Place())
 @click.option("--gpus", type=click.IntRange(min=0), help="GPUs of the test pod; default: those of the job, or 0.")
 @click.option("--job", metavar="NAME", help="Make the test pod as for this job's trials: same nodes, GPUs and image.")
 @click.option(
@@ -35,8 +35,8 @@ _COLOURS = {Verdict.PASS: "green", Verdict.WARN: "yellow", Verdict.FAIL: "red"}
 def doctor_command(place: Place, gpus: int | None, job: str | None, wait: float, kind: str) -> int:
     """Check this machine, the cluster and, in a pod like those of trials, everything a trial relies on.
 
-    With --local, check only this machine and whether it can run studies. Each failed check comes with a fix, and the
-    exit code is then 3. The pod is deleted afterwards.
+    With --local, or after a submission to this machine, check only this machine and whether it can run studies. Each failed
+    check comes with a fix, and the exit code is then 3. The pod is deleted afterwards.
     """
     lines = []
     for line in doctor.examine(place, _job(job, gpus), wait):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from trialplane.client import places
-from trialplane.client.target import Place
+from trialplane.client.target import HERE, Place
 from trialplane.wire import paths
 
 if TYPE_CHECKING:
@@ -49,15 +49,17 @@ run_argument = click.argument("run", required=False, shell_complete=complete_run
 job_argument = click.argument("job", metavar="NAME", shell_complete=complete_job)
 
 
-def place_options(*, submits: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def place_options(*, submits: bool = False, otherwise: Place = HERE) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """The options `--local`, `--context` and `--namespace`, as one argument `place` of the verb.
 
     Args:
         submits: whether the verb creates a run; see `places`.
+        otherwise: where it looks when nothing was submitted from here.
     """
     place = "Cluster, as a context of the kubeconfig."
     if not submits:
-        place += " Without any place: that of the last `submit` from here, else this machine."
+        last = "this machine" if otherwise.local else "the kubeconfig's current context"
+        place += f" Without any place: that of the last `submit` from here, else {last}."
 
     def decorate(verb: Callable[..., Any]) -> Callable[..., Any]:
         @click.option("--namespace", "-n", metavar="NAME", help="Namespace of the cluster; default: the context's.")
@@ -65,7 +67,8 @@ def place_options(*, submits: bool = False) -> Callable[[Callable[..., Any]], Ca
         @click.option("--local", is_flag=True, help="This machine.")
         @functools.wraps(verb)
         def with_place(*args: Any, local: bool, context: str | None, namespace: str | None, **given: Any) -> Any:
-            return verb(*args, place=places.chosen(local, context, namespace, submits=submits), **given)
+            chosen = places.chosen(local, context, namespace, submits=submits, otherwise=otherwise)
+            return verb(*args, place=chosen, **given)
 
         return with_place
 

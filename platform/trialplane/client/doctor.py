@@ -100,10 +100,12 @@ def examine(place: Place, job: Job, patience: float) -> Iterator[Line]:
         job: the test pod is made as for its trials; `default_job` when the user named none.
         patience: seconds for the pod to start.
     """
-    yield from _lines(LAPTOP, _everywhere())
+    yield Line(LAPTOP, python(sys.version_info[:3]))
     if place.local:
         yield from _lines(LAPTOP, _alone(paths.home()))
         return
+    for program, purpose in (("docker", "builds images"), ("kind", "makes local test clusters")):
+        yield Line(LAPTOP, optional(program, shutil.which(program), purpose))
     try:
         cluster = Cluster(place.context, place.namespace)
     except TrialplaneError as error:
@@ -150,13 +152,6 @@ def exit_code(lines: Iterable[Line]) -> int:
 def _lines(area: str, found: Iterable[Finding]) -> Iterator[Line]:
     for finding in found:
         yield Line(area, finding)
-
-
-def _everywhere() -> Iterator[Finding]:
-    """What every use of the command needs; docker and kind are needed only to make images."""
-    yield python(sys.version_info[:3])
-    for program, purpose in (("docker", "builds images"), ("kind", "makes local test clusters")):
-        yield optional(program, shutil.which(program), purpose)
 
 
 def _alone(home: Path) -> Iterator[Finding]:

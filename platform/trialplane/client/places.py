@@ -2,7 +2,7 @@
 
 The rule for all verbs: the flags `--local`, `--context` and `--namespace`; else TRIALPLANE_CONTEXT and
 TRIALPLANE_NAMESPACE, when one of them is set. Else `submit` uses the kubeconfig's current context, and every other verb the
-place of the last submission from this machine, or this machine when there was none.
+place of the last submission from this machine, or this machine when there was none; `doctor` then uses the current context.
 """
 
 from __future__ import annotations
@@ -42,7 +42,13 @@ def target_of(place: Place) -> Target:
 
 
 def chosen(
-    local: bool, context: str | None, namespace: str | None, *, submits: bool, environ: Mapping[str, str] | None = None
+    local: bool,
+    context: str | None,
+    namespace: str | None,
+    *,
+    submits: bool,
+    otherwise: Place = HERE,
+    environ: Mapping[str, str] | None = None,
 ) -> Place:
     """The place that flags, environment and memory choose; see the rule above.
 
@@ -51,6 +57,7 @@ def chosen(
         context: of `--context`.
         namespace: of `--namespace`.
         submits: whether the verb creates a run.
+        otherwise: the place of a verb that does not when nothing was submitted from here.
         environ: variables, the process's own when None.
 
     Raises:
@@ -67,7 +74,7 @@ def chosen(
     context, namespace = environ.get(env.CONTEXT) or None, environ.get(env.NAMESPACE) or None
     if context or namespace:
         return Place(context=context, namespace=namespace)
-    return Place() if submits else recall().place or HERE
+    return Place() if submits else recall().place or otherwise
 
 
 def recall() -> Memory:
