@@ -101,6 +101,11 @@ def test_keys_that_the_function_gets_in_another_way_are_told(loaded) -> None:
         ("tune.randint(1, 8)", {"type": "int", "low": 1, "high": 7}),
         ("tune.qrandint(2, 8, 2)", {"low": 2, "high": 8, "step": 2}),
         ("tune.lograndint(1, 9, base=2)", {"high": 8, "log": True}),
+        ("tune.qrandint(3, 17, 4)", {"low": 4, "high": 16, "step": 4}),
+        ("tune.qrandint(2, 8)", {"low": 2, "high": 7}),
+        ("tune.qrandint(2, 8, 1)", {"low": 2, "high": 7}),
+        ("tune.quniform(0.1, 0.95, 0.1)", {"low": 0.1, "high": 0.9, "step": 0.1}),
+        ("tune.qrandn(0.5, 1, 0.4)", {"low": -2.4, "high": 3.6, "step": 0.4}),
         ("tune.randn(10, 2)", {"mean": 10.0, "std": 2.0}),
         ("tune.uniform(lower=2 ** -3, upper=-1 + 2)", {"low": 0.125, "high": 1.0}),
         ("tune.choice(['a', 'b'])", {"choices": ("a", "b")}),
@@ -128,7 +133,7 @@ def test_a_grid_is_one(loaded) -> None:
         ("search_alg=ConcurrencyLimiter(BayesOptSearch(), max_concurrent=3)", "tpe", ""),
         ("search_alg=Oracle()", "tpe", "Oracle has no counterpart"),
         ("scheduler=PopulationBasedTraining(a=1)", "random", "population based training is not a pruner"),
-        ("scheduler=MedianStoppingRule(grace_period=3)", "random", ""),
+        ("scheduler=MedianStoppingRule(min_samples_required=3)", "random", ""),
     ],
 )
 def test_searchers_and_schedulers(loaded, more: str, sampler: str, part: str) -> None:
@@ -138,7 +143,40 @@ def test_searchers_and_schedulers(loaded, more: str, sampler: str, part: str) ->
     assert job.sampler.name == sampler
     assert part in str(reasons(made))
     assert job.parallel == (3 if "Limiter" in more else 1)
-    assert job.pruner.options == ({"n_warmup_steps": 3} if "Median" in more else {})
+    assert job.pruner.options == ({"n_startup_trials": 3} if "Median" in more else {})
+
+
+def test_bounds_that_are_moved_to_multiples_are_told() -> None:
+    text = "def fit(config): ...\ntune.run(fit, config={'x': tune.qrandint(3, 17, 4)}, metric='m')\n"
+    assert reasons(read(text))["config.x"] == "values are multiples of 4, so the range is 4 to 16"
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "options", "place", "told"),
+    [
+        ("MedianStoppingRule(grace_period=60)", {}, "scheduler.grace_period", "is in seconds there"),
+        (
+            "MedianStoppingRule(grace_period=6, time_attr='training_iteration')",
+            {"n_warmup_steps": 6},
+            "scheduler.grace_period",
+            "",
+        ),
+        (
+            "ASHAScheduler(time_attr='time_total_s', grace_period=60, max_t=600)",
+            {"min_resource": 1, "reduction_factor": 4},
+            "scheduler.grace_period",
+            "is in seconds there",
+        ),
+        ("HyperBandScheduler(time_attr='mean_accuracy', max_t=9)", {}, "scheduler.max_t", "is in mean_accuracy there"),
+    ],
+)
+def test_a_scheduler_that_does_not_count_iterations_gives_no_steps(
+    loaded, scheduler: str, options: dict[str, Any], place: str, told: str
+) -> None:
+    text = f"def fit(config): ...\ntune.run(fit, config={{'x': tune.uniform(0, 1)}}, metric='m', scheduler={scheduler})\n"
+    made = read(text)
+    assert loaded(made, search=text).pruner.options == options
+    assert (told in reasons(made).get(place, "")) if told else place not in reasons(made)
 
 
 def test_what_only_running_would_tell_is_named(loaded) -> None:

@@ -47,6 +47,12 @@ def test_a_sweep_is_a_job(loaded) -> None:
     ("given", "wanted", "noted"),
     [
         ("{distribution: q_uniform, min: 0, max: 1, q: 0.25}", {"low": 0.0, "high": 1.0, "step": 0.25}, ""),
+        (
+            "{distribution: q_uniform, min: 3, max: 17.5, q: 4}",
+            {"low": 4.0, "high": 16.0, "step": 4.0},
+            "values are multiples of 4, so the range is 4 to 16",
+        ),
+        ("{distribution: q_uniform, min: 0.1, max: 0.3, q: 0.1}", {"low": 0.1, "high": 0.3, "step": 0.1}, ""),
         ("{distribution: log_uniform, min: 0, max: 1}", {"low": 1.0, "high": 2.718281828459045, "log": True}, ""),
         ("{distribution: normal, mu: 1, sigma: 0.5}", {"type": "normal", "mean": 1.0, "std": 0.5, "log": False}, ""),
         ("{distribution: log_normal, mu: 1, sigma: 0.5}", {"type": "normal", "log": True}, ""),
@@ -128,6 +134,10 @@ def test_a_grid_ends_with_its_points(loaded) -> None:
         ("parameters: {a: {min: 1}}", "needs value, values, or min and max"),
         ("parameters: {a: {min: x, max: 2}}", "must be a number"),
         ("parameters: {a: {distribution: log_uniform, min: 1, max: 10000}}", "is too large"),
+        (
+            "parameters: {a: {values: [1]}}\nearly_terminate: {type: hyperband, max_iter: 27, s: -1000}",
+            "s: must be 1 or more",
+        ),
         ("parameters: {a: {values: [1]}}\nmetric: [1]", "metric"),
         ("parameters: {a: {values: [1]}}\nmetric: {goal: up}", "'up' is not minimize"),
     ],

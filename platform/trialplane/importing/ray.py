@@ -34,9 +34,9 @@ _PRUNERS: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "HyperBandForBOHB": ("hyperband", {"max_t": "max_resource", "reduction_factor": "reduction_factor"}),
     "MedianStoppingRule": ("median", {"grace_period": "n_warmup_steps", "min_samples_required": "n_startup_trials"}),
 }
+_ITERATIONS = "training_iteration"  # what schedulers count unless they are told otherwise, MedianStoppingRule excepted
 _REASONS = {
     "scheduler.max_t": "a trial runs until its code returns",
-    "scheduler.time_attr": "progress is counted in the steps of the reports",
     "stop": "a trial runs until its code returns; `stop` in the job ends one early, and `budget.target` the study",
     "run_config": "a run's name and place are given when the job is submitted; `budget` and `retries` say what failures do",
     "name": "is given when the job is submitted: --name",
@@ -348,8 +348,15 @@ def _domain(given: Source, place: Place) -> dict[str, Any] | None:
         given.take(*place, "2")
         if step is not None:
             given.note("a logarithmic range has no step here, so it is left out", *place)
-    high = second - 1 if integer and not word.startswith("q") else second  # randint's bound is left out, qrandint's is not
-    return search.span("int" if integer else "float", first, high, log=log, step=step)
+    is_open = integer and (
+        step is None or step == 1
+    )  # the upper bound is left out: of randint, and of qrandint in steps of 1
+    low, high = first, second - 1 if is_open else second
+    if step is not None and not log:
+        low, high = search.multiples(first, high, step, inward=True)
+        if (low, high) != (first, second - is_open):
+            given.note(f"values are multiples of {step:g}, so the range is {low:g} to {high:g}", *place)
+    return search.span("int" if integer else "float", low, high, log=log, step=step)
 
 
 def _objective(given: Source, config: Place) -> dict[str, str]:
@@ -390,8 +397,14 @@ def _pruner(given: Source, place: Place) -> Any:
     made: dict[str, Any] = {"name": name}
     if name == "successive_halving":
         made |= {"min_resource": 1, "reduction_factor": 4}  # Ray's
+    counted = given.text(*place, "time_attr") or ("time_total_s" if word == "MedianStoppingRule" else _ITERATIONS)
     for key, option in options.items():
-        if (value := given.whole(*place, key)) is not None:
+        if key in ("grace_period", "max_t") and counted != _ITERATIONS:
+            what = "seconds" if counted.startswith("time_") and counted.endswith("_s") else counted
+            given.skip(
+                f"is in {what} there, and steps are counted here: write {option} of the pruner into job.yaml", *place, key
+            )
+        elif (value := given.whole(*place, key)) is not None:
             made[option] = value
     return search.short(made)
 

@@ -71,6 +71,18 @@ def span(
     return made
 
 
+def multiples(low: float, high: float, step: float, *, inward: bool = False) -> tuple[float, float]:
+    """Two bounds as multiples of a step: the nearest, or those between them. They stay as they are without a step."""
+    if not step > 0 or not math.isfinite(max(abs(low), abs(high)) / step):
+        return low, high
+    indices = [low / step, high / step]
+    for at, rounded in enumerate((math.ceil, math.floor)):
+        is_multiple = math.isclose(indices[at], round(indices[at]), rel_tol=1e-9)
+        indices[at] = rounded(indices[at]) if inward and not is_multiple else round(indices[at])
+    first, last = (float(f"{index * step:.12g}") for index in indices)  # 3 * 0.1 is not 0.3
+    return first, last
+
+
 def normal(mean: float, deviation: float, *, log: bool = False, step: float | None = None) -> dict[str, Any] | None:
     """A normal or log-normal parameter; with a step, which that has not, a range that holds nearly all of its values.
 
@@ -80,7 +92,7 @@ def normal(mean: float, deviation: float, *, log: bool = False, step: float | No
         return None
     if step is None:
         return {"type": "normal", "mean": mean, "std": deviation, **({"log": True} if log else {})}
-    low, high = mean - SIGMAS * deviation, mean + SIGMAS * deviation
+    low, high = multiples(mean - SIGMAS * deviation, mean + SIGMAS * deviation, 0.0 if log else step)
     return span("float", math.exp(low) if log else low, math.exp(high) if log else high, log=log, step=step)
 
 

@@ -98,6 +98,9 @@ def _pruner(given: Source) -> Any:
         return None
     eta = given.whole(*place, "eta") or 3
     least, most, brackets = (given.whole(*place, key) for key in ("min_iter", "max_iter", "s"))
+    if brackets is not None and brackets < 1:
+        given.refuse(f"must be 1 or more, not {brackets}", *place, "s")
+        return None
     if least is None and most is not None:
         least = max(1, most // max(2, eta) ** min(brackets or 1, 30))
     made = {"name": "hyperband", "min_resource": least or 1, "reduction_factor": max(2, eta)}
@@ -166,7 +169,12 @@ def _parameter(given: Source, place: Place) -> dict[str, Any] | None:
         given.note(f"{kind!r} has no counterpart; values are drawn evenly", *place, "distribution")
     if kind.startswith("inv_"):
         given.note("is drawn on a plain logarithmic scale here, not on an inverted one", *place, "distribution")
-    if step is not None and "log" in kind:
+    if step is not None and "log" not in kind:
+        given_bounds = low, high
+        low, high = search.multiples(low, high, step)
+        if (low, high) != given_bounds:
+            given.note(f"values are multiples of {step:g}, so the range is {low:g} to {high:g}", *place, "q")
+    elif step is not None:
         given.note(
             "a logarithmic range has no step here, so it is left out",
             *place,
