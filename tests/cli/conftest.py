@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 from tests.client.conftest import closed, double, held, home, namespace, planned, runs, started, target, workplace
 
 from trialplane.cli import main
+from trialplane.spec import arguments, load
+from trialplane.spec.jobs import Study, program
 
 __all__ = [
     "closed", "double", "held", "home", "namespace", "planned", "platform", "runs", "started", "target", "workplace",
@@ -32,3 +36,37 @@ class _Whole:
 
     def main(self, args, prog_name, **_):
         main.main(args)
+
+
+BODY = """
+from pathlib import Path
+Path("trained").touch()
+print("epoch 1: val_acc=0.5 train_loss=0.25")
+"""
+
+
+@pytest.fixture
+def written(workplace: Path) -> Path:
+    """A folder with what the scripts need."""
+    folder = workplace / "src"
+    (folder / "conf" / "model").mkdir(parents=True)
+    (folder / "conf" / "config.yaml").write_text("defaults: [{model: small}]\noptimizer: {lr: 0.1}\nname: x\n")
+    for name, layers in (("small", 2), ("large", 4)):
+        (folder / "conf" / "model" / f"{name}.yaml").write_text(f"layers: {layers}\n")
+    (folder / "own.py").write_text("def helper(): ...\n")
+    (folder / "table.csv").write_text("a,b\n")
+    return folder
+
+
+def made() -> Study:
+    job = load.load_job(Path("src"))
+    assert isinstance(job, Study)
+    return job
+
+
+def given(job: Study, **more: Any) -> list[str]:
+    """The arguments of a trial with the script's defaults."""
+    plan = program.of(job)
+    assert plan is not None
+    params = {**job.params, **(job.search.enqueue[0] if job.search.enqueue else {}), **more}
+    return arguments.build(plan.arguments, params, {}, plan.booleans, plan.lists)

@@ -17,6 +17,9 @@ from trialplane.cli import bounded
 
 LEFT = 'exec 3> "$HELD"; sleep 600 & '  # which has standard output, standard error and the FIFO open
 
+# In a session of its own, without its parent, and deaf to SIGTERM, as daemons are.
+DAEMON = 'exec 3> "$HELD"; (setsid sh -c "trap : TERM; sleep 600; sleep 600" &); '
+
 
 @pytest.fixture
 def held(tmp_path: Path) -> Iterator[int]:
@@ -36,11 +39,19 @@ def is_released(descriptor: int) -> bool:
     return bool(select.select([descriptor], [], [], 60.0)[0]) and os.read(descriptor, 1) == b""
 
 
-@pytest.mark.parametrize(("script", "longest", "code"), [("exit 3", 300.0, 3), ("wait", 1.0, None)])
+@pytest.mark.parametrize(
+    ("script", "longest", "code"),
+    [
+        (LEFT + "exit 3", 300.0, 3),
+        (LEFT + "wait", 1.0, None),
+        (DAEMON + "exit 3", 300.0, 3),
+        (DAEMON + "sleep 600", 1.0, None),
+    ],
+)
 def test_what_a_process_has_started_ends_with_it(
     tmp_path: Path, held: int, script: str, longest: float, code: int | None
 ) -> None:
-    assert shell(LEFT + script, tmp_path, longest).code == code
+    assert shell(script, tmp_path, longest).code == code
     assert is_released(held)
 
 

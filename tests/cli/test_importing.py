@@ -6,6 +6,7 @@ Not checked here: what becomes of each field (tests/importing).
 from __future__ import annotations
 
 import os
+import random
 from pathlib import Path
 
 import pytest
@@ -91,6 +92,50 @@ def test_each_source(platform, workplace: Path, source: str) -> None:
     needed |= {"conf/sweep.yaml", "conf/db/one.yaml"} if source == "hydra" else set()
     there = {str(file.relative_to("jobs/sweep")) for file in Path("jobs/sweep").rglob("*.*") if file.is_file()}
     assert there == needed | {"job.yaml"}
+
+
+def test_the_modules_that_a_script_imports_come_along(platform, workplace: Path) -> None:
+    files = {
+        "sweep.yaml": "program: code/fit.py\nmetric: {name: a}\nparameters: {a: {values: [1, 2]}}\n",
+        "code/fit.py": "import nets\ndef late():\n    from lib.deep import x\n",
+        "code/nets.py": "import layers, torch\n",
+        "code/layers.py": "import nets\n",
+        "code/lib/__init__.py": "",
+        "code/lib/deep.py": "from . import other\n",
+        "code/lib/other.py": "",
+        "code/unused.py": "",
+    }
+    for name, text in files.items():
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_text(text)
+    result = platform("import", "wandb", "sweep.yaml")
+    assert result.exit_code == 0, result.output
+    there = {str(file.relative_to("jobs/sweep")) for file in Path("jobs/sweep").rglob("*.py")}
+    assert there == set(files) - {"sweep.yaml", "code/unused.py"}
+
+
+def test_what_submit_would_refuse_is_told(platform, workplace: Path) -> None:
+    Path("sweep.yaml").write_text("program: fit.py\nmetric: {name: a}\nparameters: {a: {values: [1, 2]}}\n")
+    Path("fit.py").write_text("import first, second\n")
+    for name in ("first.py", "second.py"):
+        Path(name).write_text(f"x = {random.Random(name).randbytes(5 * 2**20).hex()!r}\n")
+    result = platform("import", "wandb", "sweep.yaml")
+    assert result.exit_code == 2 and "the job cannot run yet" in result.stderr and "second.py" in result.stderr
+
+
+def test_the_job_is_made_below_the_current_folder(platform, workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("sub").mkdir()
+    monkeypatch.chdir("sub")
+    Path("search.py").write_text(TUNE)
+    assert platform("import", "ray", "search.py").exit_code == 0
+    assert platform("init", "mine").exit_code == 0
+    assert {path.name for path in Path("jobs").iterdir()} == {"search", "mine", "job.schema.json"}
+
+
+@pytest.mark.parametrize("head", [b"\xef\xbb\xbf", b"# -*- coding: latin-1 -*-\n# \xe9\n"])
+def test_a_file_may_name_its_encoding(platform, workplace: Path, head: bytes) -> None:
+    Path("search.py").write_bytes(head + TUNE.encode())
+    assert platform("import", "ray", "search.py").exit_code == 0
 
 
 def test_a_script_that_is_not_there_is_named(platform, workplace: Path) -> None:

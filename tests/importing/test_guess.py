@@ -24,9 +24,9 @@ SEARCHED: list[tuple[str, Any, dict[str, Any]]] = [
     ("heads", 6, {"type": "int", "low": 3, "high": 12}),
     ("nesterov", False, {"type": "categorical", "choices": [False, True]}),
 ]
-LEFT = [("epochs", 10), ("seed", 1), ("num_workers", 4), ("log_interval", 10), ("lr", None), ("lr", -1.0),
+LEFT = [("epochs", 10), ("seed", 1), ("num_workers", 4), ("log_interval", 10), ("min_lr", None), ("lr", -1.0),
         ("save-model", False), ("val_batch_size", 64), ("momentum", 1.5),
-        ("eval_dropout", 0.1), ("layers", 0), ("name", "x")]  # fmt: skip
+        ("model-ema-decay", 0.9998), ("lr_decay", 0.97), ("eval_dropout", 0.1), ("layers", 0), ("name", "x")]  # fmt: skip
 KINDS = {int: "int", float: "float", bool: "bool"}
 
 
@@ -39,6 +39,24 @@ def test_what_is_searched(name: str, default: Any, expected: dict[str, Any]) -> 
 @pytest.mark.parametrize(("name", "default"), LEFT)
 def test_what_is_not(name: str, default: Any) -> None:
     assert guess.parameter(Option(name, default, KINDS.get(type(default), "float"))) is None
+
+
+def test_a_learning_rate_without_a_default_is_searched() -> None:
+    found = guess.parameter(Option("lr", None, "float"))
+    assert found is not None and found[0] == {"type": "float", "low": 1e-5, "high": 0.1, "log": True}
+
+
+def test_the_most_likely_come_first() -> None:
+    options = [
+        Option("bias", False, "bool"),
+        Option("lr_k", 1.0, "float"),
+        Option("width", 8, "int"),
+        Option("train_batch_size", 8, "int"),
+        Option("drop", 0.1, "float"),
+        Option("weight_decay", 0.1, "float"),
+        Option("lr", 0.1, "float"),
+    ]
+    assert list(guess.space(options)) == ["lr", "drop", "weight_decay", "train_batch_size", "width", "lr_k", "bias"]
 
 
 def test_choices_are_searched_where_they_are_what_is_learnt() -> None:

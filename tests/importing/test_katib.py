@@ -233,6 +233,14 @@ def test_a_script_beside_the_file_is_one(loaded) -> None:
     assert job.arguments.items == ("--rate={rate}", "{width}")
 
 
+def test_a_script_of_the_image_is_the_one_beside_the_file(loaded) -> None:
+    template = TEMPLATE.replace("command: [fit,", "command: [python3, /opt/code/fit.py,")
+    made = read(template=template, fit="")
+    assert loaded(made, fit="").script == "fit.py"
+    assert any("/opt/code/fit.py lies in the image there; fit.py beside the file" in note.reason for note in made.notes)
+    assert "script" not in read(template=template).job, "without one beside it"
+
+
 @pytest.mark.parametrize(
     ("text", "part"),
     [

@@ -56,27 +56,19 @@ def test_a_search_is_a_job(loaded) -> None:
     assert job.space["opt.lr"].log and job.space["opt.lr"].high == pytest.approx(0.1)
     assert job.space["depth"].choices == (2, 4)
     found = reasons(made)
-    assert "until its code returns" in found["tune_config.scheduler.max_t"]
+    assert [rule.step for rule in job.stops] == [9], "the scheduler's max_t"
     assert found["tune_config.reuse_actors"] == "a job has no field for it"
-    assert "becomes a whole one here" in found["0.1.gpu"]
+    assert "becomes a whole one here" in found["trainable.resources.gpu"]
     assert "file" not in found, "the function is called as it stands"
-    assert "run_config" in found
+    assert found["run_config.name"] == "is given when the job is submitted: --name"
 
 
 @pytest.mark.parametrize("name", ["my-search.py", "2024.py", "class.py"])
 def test_a_file_that_cannot_be_imported_is_copied_under_another_name(loaded, name: str) -> None:
     made = read(name=name)
     (file,) = made.files
-    assert (made.files[file], made.copies) == (FILE, ())
+    assert (made.files[file], made.copies) == (FILE, (name,)), "with what the file imports"
     assert loaded(made).entrypoint == f"ray:{file.removesuffix('.py')}:fit"
-
-
-def test_modules_beside_the_file_come_along() -> None:
-    scripts = {"nets.py": "import layers, torch\n", "layers.py": "import nets\n", "other.py": "", "broken.py": "def ("}
-    made = ray.read(
-        f"import broken\n{FILE.replace('return', 'pass')}\ndef late():\n    from nets.all import x\n", "s.py", scripts
-    )
-    assert set(made.copies) == {"s.py", "nets.py", "layers.py", "broken.py"}
 
 
 def test_keys_that_the_function_gets_in_another_way_are_told(loaded) -> None:
@@ -182,14 +174,15 @@ def test_a_scheduler_that_does_not_count_iterations_gives_no_steps(
 def test_what_only_running_would_tell_is_named(loaded) -> None:
     text = (
         "def fit(config): ...\ndef main():\n    tune.run(fit, config={'x': tune.uniform(0, 1),"
-        " 'y': tune.sample_from(lambda s: 1), 'z': compute()}, metric='m', mode='min', stop={'a': 1})\n"
+        " 'y': tune.sample_from(lambda s: 1), 'z': compute()}, metric='m', mode='min', stop=Stopper())\n"
     )
     made = read(text)
-    assert list(loaded(made, search=text).space) == ["x"]
+    job = loaded(made, search=text)
+    assert list(job.space) == ["x"] and job.budget.timeout == 3600, "a trial whose end is not known ends after an hour"
     found = reasons(made)
     assert "a function of the other values cannot be read" in found["config.y"]
     assert "only running the file would show" in found["config.z"]
-    assert "budget.target" in found["stop"]
+    assert "a trial ends when its code returns, or after 1h" in found["stop"]
 
 
 def test_a_search_at_the_top_level_is_taken(loaded) -> None:
@@ -207,13 +200,13 @@ def test_a_class_needs_a_function(loaded) -> None:
     ("trainable", "part"),
     [
         ("inner", "inner is not defined at the top level of the file"),
-        ("lambda config: 1", "is not a function of this file by its name"),
+        ("lambda config: 1", "lambda config: 1 is not a function of this file by its name"),
         ("tune.with_parameters(fit, data=1)", "write NAME = tune.with_parameters(…) at the top level of the file"),
     ],
 )
 def test_a_trainable_that_no_trial_could_name_is_told(trainable: str, part: str) -> None:
     text = "def fit(config, data): ...\ndef main():\n    def inner(config): ...\n"
-    text += f"    tune.run({trainable}, config={{}}, metric='m')\n"
+    text += f"    tune.run({trainable}, config={{'x': tune.uniform(0, 1)}}, metric='m')\n"
     assert part in str(reasons(read(text)))
 
 
@@ -225,18 +218,87 @@ def test_a_trainable_that_no_trial_could_name_is_told(trainable: str, part: str)
         ("x = " + "(" * 30_000, "is not Python"),
         ("\0", "is not Python"),
         ("tune.run(f, config=load())", "is not a dict that can be read"),
-        ("tune.run(f, config={'x': tune.uniform(a, 1)})", "must be a number"),
+        ("tune.run(f, config={'x': tune.uniform(a, 1)})", "config.x: needs two bounds that can be read"),
+        ("tune.run(f, config={'x': 1})", "has nothing to search that can be read"),
+        ("from ray.rllib import PPO\ntune.run(PPO, config={'x': tune.uniform(0, 1)})", "PPO is a class of Ray's"),
         ("tune.run(f, config={'x': tune.choice(a)})", "needs a list of values"),
         ("a = [1] * 9\n" + "".join(f"{b} = [{a}, {a}, {a}, {a}]\n" for a, b in zip("abcdefghij", "bcdefghijk", strict=True))
          + "tune.run(f, config={'x': tune.choice(k)})", "is too large"),
         ("a = b\nb = a\ntune.run(f, config=a)", "nested too deeply"),
     ],
-    ids=range(9),
+    ids=range(11),
 )  # fmt: skip
 def test_what_is_refused(text: str, part: str) -> None:
     with pytest.raises(errors.SpecError) as caught:
         read(text)
     assert part in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("stop", "rules", "timeout"),
+    [
+        ("{'acc': 0.9, 'training_iteration': 5}", [{"metric": "acc", "above": 0.9}, {"step": 5}], None),
+        ("{'training_iteration': args.steps, 'time_total_s': 60}", [{"step": 7}], 60),
+        ("{'done': True}", [], None),
+    ],
+)
+def test_what_ends_a_trial(loaded, stop: str, rules: list[dict[str, Any]], timeout: float | None) -> None:
+    text = "parser.add_argument('--steps', type=int, default=7)\nargs = parser.parse_args()\ndef fit(config): ...\n"
+    for call in (
+        f"tune.run(fit, config=SPACE, metric='m', stop={stop})",
+        f"tune.Tuner(fit, param_space=SPACE, run_config=tune.RunConfig(stop={stop}))",
+    ):
+        made = read(f"SPACE = {{'x': tune.uniform(0, 1)}}\n{text}{call}\n")
+        assert made.job.get("stop", []) == rules and made.job.get("budget", {}).get("timeout") == timeout
+
+
+@pytest.mark.parametrize(
+    ("main", "call", "trials"),
+    [
+        ("main():", "5 if args.smoke_test else 50", 50),
+        ("main():", "5 if not args.smoke_test else 50", 5),
+        ("main(n, smoke=False):", "5 if smoke else 50", 50),
+        ("main(samples, limit=2):", "samples", 9),
+        ("main():", "args.num_samples", 30),
+        ("main():", "int(30)", 30),
+    ],
+)
+def test_values_that_depend_on_arguments_have_their_defaults(loaded, main: str, call: str, trials: int) -> None:
+    text = (
+        "parser.add_argument('--smoke-test', action='store_true')\nparser.add_argument('-n', '--num-samples', default=30)\n"
+        f"args, _ = parser.parse_known_args()\ndef fit(config): ...\ndef {main}\n"
+        f"    tune.run(fit, config={{'x': tune.uniform(0, 1)}}, metric='m', num_samples={call})\n"
+        "if __name__ == '__main__':\n    main(9)\n"
+    )
+    made = read(text)
+    assert loaded(made, search=text).trials == trials and not made.notes
+
+
+def test_what_is_taken_of_two_values_is_told() -> None:
+    text = (
+        "def fit(config): ...\ntune.run(fit, config={'x': tune.uniform(0, 1)}, metric='m', num_samples=5 if f() else g())\n"
+    )
+    found = reasons(read(text))["num_samples"]
+    assert "g() is taken" in found and "only running the file would show what g(…) is" in found
+
+
+def test_a_name_that_is_assigned_again_stands_for_the_last_value(loaded) -> None:
+    text = (
+        "def fit(config): ...\nalgo = OptunaSearch(metric=['a', 'b'], mode=['min', 'max'])\n"
+        "algo = ConcurrencyLimiter(algo, max_concurrent=4)\n"
+        "tune.run(fit, config={'x': tune.uniform(0, 1)}, search_alg=algo)\n"
+    )
+    job = loaded(read(text), search=text)
+    assert (job.sampler.name, job.parallel) == ("tpe", 4)
+    assert [(one.metric, one.direction) for one in job.objectives] == [("a", "minimize"), ("b", "maximize")]
+
+
+def test_a_function_that_draws_for_optuna_is_the_space(loaded) -> None:
+    text = (
+        "def fit(config): ...\ndef define(trial):\n    trial.suggest_float('x', 0, 1)\n"
+        "tune.run(fit, metric='m', search_alg=OptunaSearch(space=define))\n"
+    )
+    assert loaded(read(text), search=text).space == "search:define"
 
 
 SEARCH = "tune.Tuner(fit, param_space={}).fit()"

@@ -107,18 +107,13 @@ def test_a_macro_without_a_counterpart_is_named() -> None:
     assert "no counterpart" in found["command.1"] and "no counterpart" in found["command.2"]
 
 
-def test_a_script_that_takes_no_arguments_is_named() -> None:
+def test_a_script_that_takes_no_arguments_gets_its_parameters_by_wandb_config(loaded) -> None:
     scripts = {"fit.py": "import wandb\nlr = wandb.config.lr\n"}
     text = SWEEP.replace("METHOD", "random")
-    assert (
-        "`capture: wandb` in place of `metrics`, and `arguments: none`"
-        in reasons(wandb.read(text, "sweep.yaml", scripts))["program"]
-    )
+    job = loaded(wandb.read(text, "sweep.yaml", scripts), fit="")
+    assert job.capture == ("wandb",) and job.arguments.items == () and job.metrics is None
     scripts["fit.py"] += "import argparse\n"
-    assert (
-        "`capture: wandb` in place of `metrics`, and `arguments: none`"
-        not in reasons(wandb.read(text, "sweep.yaml", scripts))["program"]
-    )
+    assert "capture" not in wandb.read(text, "sweep.yaml", scripts).job
 
 
 def test_a_grid_ends_with_its_points(loaded) -> None:

@@ -184,7 +184,5 @@ def test_find_job(folder: Path) -> None:
         load.find_job("demo", Path("/"))
 
 
-def test_a_folder_name_must_fit(folder: Path) -> None:
-    odd = folder.rename(folder.with_name("My Job"))
-    [(field, *_, message)] = found(odd)
-    assert field == "name" and "lower-case" in message
+def test_a_folder_name_becomes_a_jobs_name(folder: Path) -> None:
+    assert load.load_job(folder.rename(folder.with_name("My Job.v2"))).name == "my-job-v2"

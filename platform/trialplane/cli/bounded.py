@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import dataclasses
 import os
 import re
@@ -11,7 +12,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from trialplane import errors
@@ -21,6 +22,7 @@ _GRACE = 3.0  # seconds to end after SIGTERM
 _TAIL = 64 << 10  # bytes at the end of the output in which the cause of an end is looked for
 _LONGEST = 300  # characters of the cause
 _ERROR = re.compile(r"[\w.]*(?:Error|Exception)(?::|$)")  # the last line of a traceback
+_PR_SET_CHILD_SUBREAPER = 36
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +77,7 @@ def run(command: Sequence[str], folder: Path, environ: Mapping[str, str], log: P
         longest: seconds.
     """
     began = time.monotonic()
-    with log.open("wb") as output:
+    with log.open("wb") as output, _adopting():
         child = subprocess.Popen(
             command,
             cwd=folder,
@@ -85,20 +87,39 @@ def run(command: Sequence[str], folder: Path, environ: Mapping[str, str], log: P
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-    try:
-        code: int | None = child.wait(longest)
-    except subprocess.TimeoutExpired:
-        code = None
-    finally:
-        _end(child)
+        try:
+            code: int | None = child.wait(longest)
+        except subprocess.TimeoutExpired:
+            code = None
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(_GRACE)
+            child.kill()
+            child.wait()
     return Ended(code, time.monotonic() - began, log)
 
 
-def _end(child: subprocess.Popen[bytes]) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(child.pid, signal.SIGTERM)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        child.wait(_GRACE)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(child.pid, signal.SIGKILL)
-    child.wait()
+@contextlib.contextmanager
+def _adopting() -> Iterator[None]:
+    """Kills at the end what was started meanwhile, daemons too: a process whose parent ends becomes this one's child."""
+    before = set(_children())
+    prctl = ctypes.CDLL(None).prctl
+    prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    try:
+        yield
+    finally:
+        while left := [pid for pid in _children() if pid not in before]:
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            for pid in left:
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(pid, 0)
+        prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+
+
+def _children() -> list[int]:
+    """Pids of this process's children."""
+    return [int(pid) for file in Path("/proc/self/task").glob("*/children") for pid in file.read_text().split()]

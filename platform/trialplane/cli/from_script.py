@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
-import shutil
+import json
+import os
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -12,17 +13,20 @@ from pathlib import Path
 from typing import Any
 
 from trialplane import errors
-from trialplane.cli import bounded, output, script_folder, smoke
-from trialplane.cli.script_folder import ScriptFolder
+from trialplane.cli import bounded, importing, output, script_folder, smoke
 from trialplane.errors import InputError
-from trialplane.importing import guess, script
+from trialplane.importing import guess, script, wandb
+from trialplane.importing.script import Script
+from trialplane.plan import pack as packing
 from trialplane.spec import arguments, load
 from trialplane.wire import escapes, records
 from trialplane.wire.declared import Declared, Option
 
 _PATIENCE = 60.0  # seconds for a script's imports, and what else it does before it reads its arguments
-_MOST_PARAMS = 40  # of a script with more arguments the job has those that are searched or must be given
+_MOST_PARAMS = 40  # of a script with more arguments those that are neither searched nor required are comments
+_MOST_SEARCHED = 6  # at most so many parameters are searched; the other likely ones are comments
 _TRIALS, _PARALLEL = 20, 2
+_CALLBACK = "--trainer.callbacks+=trialplane.integrations.lightning.TrialCallback"  # reports what a LightningModule logs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +38,7 @@ class _Job:
         arguments: the field of job.yaml; None for the default.
         params: those given to every trial, with a comment each.
         space: those searched, with the reason for the guess.
+        others: lines of further parameters, as comments, of the space and of the params.
         start: the arguments' values by default, where a job gives them.
         comments: what the file says about itself at its top.
         preload: modules to import that the template would not find by itself.
@@ -43,6 +48,7 @@ class _Job:
     arguments: Any
     params: dict[str, tuple[Any, str]]
     space: dict[str, tuple[dict[str, Any], str]]
+    others: tuple[list[str], list[str]]
     start: dict[str, Any]
     comments: list[str]
     preload: list[str]
@@ -53,13 +59,15 @@ class _Job:
         return [name for name, (value, _) in self.params.items() if value is None]
 
 
-def make(file: Path, folder: Path, *, with_smoke: bool) -> None:
-    """Makes a job's folder from a script, or nothing at all.
+def make(file: Path, *, with_smoke: bool) -> int:
+    """Writes a job.yaml beside a script, or nothing at all, and says whether the job can run.
 
     Args:
         file: the script.
-        folder: of the job; it does not exist.
         with_smoke: whether to run the script once, to see its metrics.
+
+    Returns:
+        The exit code.
 
     Raises:
         InputError: the script cannot be read, or does not come to the point where it reads its arguments.
@@ -70,34 +78,67 @@ def make(file: Path, folder: Path, *, with_smoke: bool) -> None:
         raise InputError(f"there is no {file}; {near or 'give the path of a Python script'}; nothing was changed")
     if not file.is_file() or file.suffix != ".py":
         raise InputError(f"{file} is not a Python script; nothing was changed")
+    real = file.resolve()  # Python imports from where a link leads
+    modules = script_folder.modules(real)
+    read = script.read(modules[Path(real.name)][0], str(file), "\n".join(text for text, _ in modules.values()))
+    folder = _folder(real, read)
+    job_file = folder / load.FILE
+    if job_file.exists():
+        raise InputError(f"{job_file} already exists; nothing was changed; remove it, or move {file.name} to another folder")
+    _tell_missing(file, [*read.top, *read.late], real.parent)
+    if read.style == script.OPTUNA:
+        return _written(
+            folder, _heading(file.name) + output.as_yaml(dict(read.search)), "the objective of Optuna is the job"
+        )
+    if read.style == script.WANDB:
+        made = wandb.read(json.dumps(dict(read.search)), str(file), {})
+        kept = {name: value for name, value in made.job.items() if name not in ("command", "metrics")}
+        job = kept | {"script": real.name, "arguments": "none", "capture": "wandb"}
+        for note in made.notes:
+            if not note.field.startswith(("program", "command")):
+                output.note(f"{file.name}: {note}")
+        return _written(folder, _heading(file.name) + output.as_yaml(job), "the sweep in the script is the job")
+    packed = packing.pack(folder)
+    name = real.relative_to(folder).as_posix()
     with tempfile.TemporaryDirectory(prefix="trialplane-") as scratch:
-        code = Path(scratch, "code")
-        copied = script_folder.copy(file, code)
-        read = copied.read
-        _tell_missing(file, [*read.top, *read.late], (code / copied.script).parent)
-        declared = _declared(file, copied, code, Path(scratch))
-        job = _job(copied, declared)
+        code, used = Path(scratch, "code"), Path(scratch, "smoke")
+        for target in (code, used):
+            packing.unpack(packed.data, target)
+        declared = _declared(file, read, code / name, Path(scratch))
+        made_job = _job(name, read, declared)
         found = None
-        shutil.copytree(code, used := Path(scratch, "smoke"))
-        if with_smoke and not job.missing:
+        if with_smoke and not made_job.missing:
             limit = f"{smoke.LONGEST:.0f} seconds at most"
             output.note(f"{file.name} runs once with its defaults, for {limit}, to find its metrics; --no-smoke skips this")
-            found = smoke.run(job.script, _line(job), used, Path(scratch))
+            found = smoke.run(name, _line(made_job), used, Path(scratch))
             _tell(file.name, found)
-        (code / load.FILE).write_text(_text(job, found), encoding="utf-8")
-        try:
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copytree(code, folder)
-        except OSError as error:
-            raise InputError(f"{folder} cannot be written: {error.strerror or error}") from error
-    for text in copied.left:
-        output.note(text)
     for text in declared.left_out:
         output.note(f"not in the job: {text}")
-    for name in job.missing:
-        output.note(f"{file.name} needs a value for {name}: write it into {folder / load.FILE}")
-    guessed = f"{errors.counted(len(job.space), 'parameter')} to search, in ranges that are guessed"
-    output.note(f"{folder / load.FILE} has {guessed}" if job.space else f"write what to search into {folder / load.FILE}")
+    for missing in made_job.missing:
+        output.note(f"{file.name} needs a value for {missing}: write it into {job_file}")
+    guessed = f"{errors.counted(len(made_job.space), 'parameter')} to search, in ranges that are guessed"
+    summary = guessed if made_job.space else f"write what to search into {importing.shown(job_file)}"
+    return _written(folder, _text(made_job, found), summary)
+
+
+def _written(folder: Path, text: str, summary: str) -> int:
+    """Writes the job's file, and says whether the job can run; gives the exit code."""
+    try:
+        (folder / load.FILE).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{folder / load.FILE} cannot be written: {error.strerror or error}") from error
+    output.note(f"{importing.shown(folder / load.FILE)} is written; `platform validate {importing.shown(folder)}` checks it")
+    return importing.is_ready(folder, summary)
+
+
+def _heading(name: str) -> str:
+    return f"# Made from {name} by `platform init --from`.\n"
+
+
+def _folder(file: Path, read: Script) -> Path:
+    """The job's folder: the script's, or the one above that has Hydra's configuration as well (`config_path="../conf"`)."""
+    config = Path(os.path.normpath(file.parent / read.config)).parent if read.config else file.parent
+    return Path(os.path.commonpath([file.parent, config])) if config.is_dir() else file.parent
 
 
 def _tell_missing(file: Path, modules: Sequence[str], code: Path) -> None:
@@ -116,43 +157,56 @@ def _is_installed(name: str) -> bool:
         return False
 
 
-def _declared(file: Path, copied: ScriptFolder, code: Path, scratch: Path) -> Declared:
+def _declared(file: Path, read: Script, copy: Path, scratch: Path) -> Declared:
     """The arguments of a script.
+
+    Args:
+        file: the script as the user names it.
+        read: what its text says.
+        copy: of the script, in a folder that may be changed.
+        scratch: folder for output.
 
     Raises:
         InputError: it takes none, or ends before it reads them.
         SpecError: its configuration is not YAML.
     """
-    read = copied.read
     if read.style == script.PARSED:
-        return _dry(file, code, scratch)
+        return _dry(file, copy, scratch)
     if read.style == arguments.HYDRA:
-        if not copied.config:
+        config = _config(copy, read)
+        if config is None:
             raise InputError(
                 f"{file.name} names no Hydra configuration that is there; `platform import hydra FILE` reads one with a "
-                f"sweep, and `python {file.name} -m hydra/sweeper=trialplane` needs no job at all"
+                f"sweep, and `python {file.name} -m hydra/sweeper=trialplane` needs no job at all; or name the parameters: "
+                f"{_command(file, '--set arguments=hydra')}"
             )
-        config = code / copied.config
         groups: dict[str, tuple[str, ...]] = {}
         for one in sorted(config.parent.rglob("*.y*ml")):
             group = one.parent.relative_to(config.parent).as_posix()
             groups[group] = (*groups.get(group, ()), one.stem)
-        return Declared(tuple(script.of_hydra(script_folder.source(config), config.name, groups)))
-    if read.style == script.LIGHTNING:
-        raise InputError(
-            f"{file.name} takes the arguments of LightningCLI, which are too many to choose from; write a job.yaml with "
-            f'`script: {file.name}`, `arguments: {{items: [fit, "{{flags}}"], booleans: value}}` and a space, as of '
-            "model.lr: see Arguments in platform/docs/scripts.md; nothing was changed"
-        )
+        return Declared(tuple(script.of_hydra(config.read_text(encoding="utf-8"), config.name, groups)))
     if not read.style:
         raise InputError(
-            f"{file.name} does not read arguments with argparse, click, typer, fire or Hydra, so nothing in it can be set "
-            "from outside; `platform init NAME` makes a job whose code gets its parameters in `ctx`"
+            f"{file.name} uses none of argparse, click, typer, tyro, fire, Hydra and LightningCLI, so its arguments are not "
+            f"known. If it takes --NAME=VALUE, this runs it: {_command(file)}. If it takes none, `platform init NAME` "
+            "makes a job whose code gets its parameters in `ctx`. Nothing was changed"
         )
     return Declared(read.options)
 
 
-def _dry(file: Path, code: Path, scratch: Path) -> Declared:
+def _command(file: Path, more: str = "") -> str:
+    """A command that searches a script without a job.yaml."""
+    words = f"platform submit hpo ./{importing.shown(file)} --space NAME=LOW..HIGH --objective METRIC:min --local {more}"
+    return f"`{words.strip()}`"
+
+
+def _config(file: Path, read: Script) -> Path | None:
+    """The configuration of Hydra that a script names."""
+    names = [Path(os.path.normpath(file.parent / f"{read.config}{end}")) for end in (".yaml", ".yml")] if read.config else []
+    return next((name for name in names if name.is_file()), None)
+
+
+def _dry(file: Path, copy: Path, scratch: Path) -> Declared:
     """Has the script's parser made in a process of its own, which ends there.
 
     Raises:
@@ -160,8 +214,8 @@ def _dry(file: Path, code: Path, scratch: Path) -> Declared:
     """
     answer = scratch / "declared.json"
     own = {"PYTHONDONTWRITEBYTECODE": "1", "WANDB_MODE": "disabled", "MLFLOW_TRACKING_URI": f"sqlite:///{scratch}/unused.db"}
-    command = [sys.executable, "-m", "trialplane.worker.declaring", file.name, str(answer)]
-    ended = bounded.run(command, code, own, scratch / "declaring.log", _PATIENCE)
+    command = [sys.executable, "-m", "trialplane.worker.declaring", copy.name, str(answer)]
+    ended = bounded.run(command, copy.parent, own, scratch / "declaring.log", _PATIENCE)
     try:
         declared = records.from_json(Declared, answer.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -170,40 +224,47 @@ def _dry(file: Path, code: Path, scratch: Path) -> Declared:
     if declared.failure:
         why = errors.shortened(declared.failure, 300)
         where = f"; {kept}" if (kept := ended.keep(file.stem)) else ""
-        raise InputError(f"{file.name} did not get as far as reading its arguments: {why}{where}; nothing was changed")
+        cure = f"if it takes --NAME=VALUE, this runs it: {_command(file)}"
+        raise InputError(
+            f"{file.name} did not get as far as reading its arguments: {why}{where}; {cure}; nothing was changed"
+        )
     return declared
 
 
-def _job(copied: ScriptFolder, declared: Declared) -> _Job:
+def _job(name: str, read: Script, declared: Declared) -> _Job:
     """What becomes of the arguments."""
-    name, read = copied.script, copied.read
     is_hydra = read.style == arguments.HYDRA
-    space: dict[str, tuple[dict[str, Any], str]] = {}
+    gets_defaults = read.style not in (arguments.HYDRA, script.ATTRIBUTES)  # these have them where the script has
     params: dict[str, tuple[Any, str]] = {}
-    start: dict[str, Any] = {}
+    others: tuple[list[str], list[str]] = ([], [])
     items: list[str] = []
     booleans = {option.style for option in declared.options if option.style}
     style = next((one for one in ("negated", "switch", "value") if one in booleans), "switch")
-    for option in declared.options:
-        if option.style == "switch" and style == "negated":
-            continue  # off by default; a job has one style for all
-        made = guess.parameter(option)
-        parameter = option.name.replace(".", "_").replace("/", "_") if made else option.name
-        if made is not None:
-            space[parameter] = made
+    # A switch is off by default; a job has one style for all.
+    options = [option for option in declared.options if not (option.style == "switch" and style == "negated")]
+    likely = guess.space(options)
+    space = {one: made for one, made in likely.items() if one in list(likely)[:_MOST_SEARCHED]}
+    for option in options:
+        if option.name in space:
+            pass
         elif option.required:
-            params[parameter] = (option.choices[0] if option.choices else None, "required")
-        elif option.default is not None and not is_hydra and len(declared.options) <= _MOST_PARAMS:
-            params[parameter] = (option.default, "")
+            params[option.name] = (option.choices[0] if option.choices else None, "required")
+        elif option.name in likely:
+            made, reason = likely[option.name]
+            others[0].append(_field(option.name, made, f"guessed: {reason}"))
+        if option.name in space or option.required:
+            pass
+        elif option.default is not None and gets_defaults and len(options) <= _MOST_PARAMS:
+            params[option.name] = (option.default, "")
         else:
+            others[1].append(_field(option.name, option.default))
             continue
-        if option.default is not None:
-            start[parameter] = option.default
-        lacks = parameter in params and params[parameter][0] is None and option.lists != "repeat"
-        items += _item(option, parameter, is_hydra, style, lacks)
+        lacks = option.name in params and params[option.name][0] is None and option.lists != "repeat"
+        items += _item(option, is_hydra, style, lacks)
     rest = f"{{{arguments.HYDRA if is_hydra else arguments.FLAGS}}}"
     lists = {option.lists for option in declared.options if option.lists and option.name in params}
-    field: dict[str, Any] = {"items": [*items, rest] if items else rest.strip("{}")}
+    first = [*declared.subcommands, *([_CALLBACK] if "fit" in declared.subcommands else [])]
+    field: dict[str, Any] = {"items": [*first, *items, rest] if first or items else rest.strip("{}")}
     if not is_hydra and booleans and style != "switch":
         field["booleans"] = style
     if lists - {"spread"}:
@@ -211,23 +272,31 @@ def _job(copied: ScriptFolder, declared: Declared) -> _Job:
     given = field["items"] if len(field) == 1 else field
     comments = [f"Made from {name} by `platform init --from`."]
     if is_hydra:
-        comments.append(f"{copied.config} has the other defaults; a parameter here overrides one of them.")
+        comments.append(f"{read.config}.yaml has the other defaults; a parameter here overrides one of them.")
     late = [module for module in read.late if _is_heavy(module)]
     top = [module for module in read.top if _is_heavy(module)]
+    start = {option.name: option.default for option in options if option.default is not None and option.name in space}
     return _Job(
-        name, None if given == arguments.FLAGS else given, params, space, start, comments, [*top, *late] if late else []
+        script=name,
+        arguments=None if given == arguments.FLAGS else given,
+        params=params,
+        space=space,
+        others=others,
+        start=start,
+        comments=comments,
+        preload=[*top, *late] if late else [],
     )
 
 
-def _item(option: Option, parameter: str, is_hydra: bool, style: str, lacks: bool) -> list[str]:
+def _item(option: Option, is_hydra: bool, style: str, lacks: bool) -> list[str]:
     """How an argument is written where {flags} or {hydra} would not do; they leave out one that lacks its value."""
     if is_hydra:
-        return [f"{option.name}={{{parameter}}}"] if parameter != option.name or lacks else []
+        return [f"{option.name}={{{option.name}}}"] if lacks else []
     if not option.flag:
-        return [f"{{{parameter}}}"]
-    if option.flag != f"--{parameter}" or lacks:
-        return [option.flag, f"{{{parameter}}}"] if option.style != "switch" else []
-    return [f"{option.flag}={{{parameter}}}"] if option.style == "value" and style != "value" else []
+        return [f"{{{option.name}}}"]
+    if option.flag != f"--{option.name}" or lacks:
+        return [option.flag, f"{{{option.name}}}"] if option.style != "switch" else []
+    return [f"{option.flag}={{{option.name}}}"] if option.style == "value" and style != "value" else []
 
 
 def _is_heavy(module: str) -> bool:
@@ -257,7 +326,7 @@ def _tell(name: str, found: smoke.Smoke) -> None:
 
 def _text(job: _Job, found: smoke.Smoke | None) -> str:
     """The text of job.yaml."""
-    lines = ["# yaml-language-server: $schema=../job.schema.json", *(f"# {comment}" for comment in job.comments)]
+    lines = [f"# {comment}" for comment in job.comments]
     if job.space:
         lines.append("# Check what is marked as guessed.")
     lines += ["kind: hpo", _field("script", job.script)]
@@ -267,14 +336,17 @@ def _text(job: _Job, found: smoke.Smoke | None) -> str:
         lines.append(_field("preload", job.preload, "imported once per slot; the script imports some of them in functions"))
     else:
         lines.append("# preload: []  # what the script imports at its top is imported once per slot anyway")
-    if job.params:
-        lines += ["", "params: # the script's own defaults, the same in every trial"]
+    likely, others = ([f"  # {line}" for line in some] for some in job.others)
+    if job.params or others:
+        lines += ["", "params: # the script's own defaults, the same in every trial" if job.params else "# params:"]
         lines += [f"  {_field(name, value, comment)}" for name, (value, comment) in job.params.items()]
+        lines += others
     if job.space:
         lines += ["", "space: # what is searched"]
         lines += [f"  {_field(name, made, f'guessed: {reason}')}" for name, (made, reason) in job.space.items()]
+        lines += ["  # Others that could be searched; drop one from params if you do:", *likely] if likely else []
         lines += _enqueue(job)
-    lines += ["", *_metrics(found), "sampler: tpe", "pruner: median", ""]
+    lines += ["", *_metrics(found, _CALLBACK in str(job.arguments)), "sampler: tpe", "pruner: median", ""]
     lines += [f"trials: {_TRIALS if job.space else 1}", f"parallel: {_PARALLEL if job.space else 1}"]
     lines += ["budget: {max_failed: 5, timeout: 1h}", "resources: {cpus: 1, memory: 2Gi}"]
     return "\n".join(lines) + "\n"
@@ -297,13 +369,15 @@ def _holds(made: dict[str, Any], value: Any) -> bool:
     return value in made["choices"] if "choices" in made else bool(made["low"] <= value <= made["high"])
 
 
-def _metrics(found: smoke.Smoke | None) -> list[str]:
-    """The objective, and where its metric is found."""
-    for source, metrics in (found.metrics if found else {}).items():
-        if best := guess.objective(metrics):
+def _metrics(found: smoke.Smoke | None, reported: bool) -> list[str]:
+    """The objective, and where its metric is found unless the trial reports it."""
+    guessed = [(source, metrics, guess.objective(metrics)) for source, metrics in (found.metrics if found else {}).items()]
+    guessed.sort(key=lambda one: not (one[2] and guess.is_known(one[2]["metric"])))
+    for source, metrics, best in guessed:
+        if best:
             others = ", ".join(sorted(name for name in metrics if name != best["metric"])[:20])
             beside = f"; the others: {others}" if others else ""
-            where = "" if source in ("stdout", "mlflow") else _field("metrics", source, "where they were found")
+            where = "" if reported or source in ("stdout", "mlflow") else _field("metrics", source, "where they were found")
             return [*([where] if where else []), _field("objective", best, f"guessed from the metrics of one run{beside}")]
     seen = "no metric was found in a run" if found else "the script was not run"
     return [

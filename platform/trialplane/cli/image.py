@@ -10,11 +10,11 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from trialplane.cli import job as jobs
 from trialplane.cli import output
 from trialplane.client import images
 from trialplane.client.images import Command
 from trialplane.errors import InputError
+from trialplane.plan import plan as planning
 from trialplane.spec import load as loading
 from trialplane.spec import requirements
 
@@ -73,7 +73,7 @@ def build(ctx: click.Context, target: str, tag: str, device: str, packages: tupl
 def _build_layer(name: str, tag: str) -> None:
     folder = loading.find_job(name, Path.cwd())
     notes: list[str] = []
-    _, needed = jobs.checked(folder, notes)
+    _, needed = planning.checked(folder, notes)
     for note in notes:
         output.note(note)
     if not needed.wanted and not needed.unchecked:

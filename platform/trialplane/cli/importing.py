@@ -12,10 +12,11 @@ from pathlib import Path
 import click
 
 from trialplane import errors
-from trialplane.cli import output
+from trialplane.cli import output, script_folder
 from trialplane.errors import EXIT_BAD_INPUT, EXIT_OK, InputError, SpecError
 from trialplane.importing.source import Imported
-from trialplane.spec import document, load
+from trialplane.plan import plan as planning
+from trialplane.spec import document, load, requirements
 from trialplane.spec.jobs import base
 from trialplane.wire import escapes
 
@@ -47,9 +48,9 @@ def import_command(source: str, file: Path, into: Path | None) -> int:
     hydra      a configuration with hydra.sweeper, the basic one's or Optuna's
 
     Prints the folder, and what of FILE the job does not hold, with the reason; job.yaml begins with the same list. A script
-    that FILE names is copied where it lies beside it.
+    that FILE names is copied with the modules that it imports, where they lie beside FILE.
     """  # noqa: D301  \b is click's mark
-    return make(source, file, into or _jobs() / _job_name(file))
+    return make(source, file, into or Path(load.FOLDER, job_name(file)))
 
 
 def is_tune(script: Path) -> bool:
@@ -89,15 +90,29 @@ def make(source: str, file: Path, folder: Path) -> int:
         output.note(f"{name}: {note}")
     for script in lacking:
         output.note(f"{script} does not lie beside {file.name}: copy it to {folder / script}")
+    return is_ready(folder, errors.counted(len(made.notes), "note"))
+
+
+def is_ready(folder: Path, summary: str) -> int:
+    """Says whether a job that was made can run, after all that `submit` looks at; gives the exit code."""
+    notes: list[str] = []
     try:
-        job = load.load_job(folder)
-    except SpecError as error:
-        output.note(f"{errors.counted(len(made.notes), 'note')}; the job cannot run yet:")
-        for issue in error.issues[: errors.MOST_ISSUES]:
+        job, needed = planning.checked(folder, notes)
+    except (SpecError, InputError) as error:
+        output.note(f"{summary}; the job cannot run yet:")
+        for issue in error.issues[: errors.MOST_ISSUES] if isinstance(error, SpecError) else [error]:
             output.note(f"  {issue}")
         return EXIT_BAD_INPUT
-    output.note(f"{errors.counted(len(made.notes), 'note')}; `platform submit {job.kind} {folder} --local` runs the job")
+    for note in [*notes, *map(str, requirements.unmet(needed))]:
+        output.note(note)
+    output.note(f"{summary}; `platform submit {job.kind} {shown(folder)} --local` runs the job")
     return EXIT_OK
+
+
+def shown(folder: Path) -> str:
+    """A folder as `submit` takes it from here."""
+    relative = os.path.relpath(folder)
+    return relative if relative == "." or not relative.startswith("..") else str(folder.absolute())
 
 
 def _text(file: Path, name: str) -> str:
@@ -107,9 +122,9 @@ def _text(file: Path, name: str) -> str:
         InputError: it cannot be read, is too large, or is no text.
     """
     try:
-        return document.content(file).decode("utf-8")
+        return document.decoded(document.content(file), file.name)
     except UnicodeDecodeError as error:
-        raise InputError(f"{name} is not UTF-8 text (byte {error.start}); nothing was changed") from None
+        raise InputError(f"{name} is not {error.encoding.upper()} text (byte {error.start}); nothing was changed") from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"{name} cannot be read: {reason}; nothing was changed") from error
@@ -122,21 +137,14 @@ def _scripts(file: Path) -> dict[str, str]:
     for before, folder in (("", beside), ("../", beside.parent)):
         for script in sorted(folder.glob("*.py"))[:_MOST_SCRIPTS]:
             try:
-                found[f"{before}{script.name}"] = document.content(script).decode("utf-8")
-            except (OSError, UnicodeDecodeError):
+                found[f"{before}{script.name}"] = document.decoded(document.content(script), script.name)
+            except (OSError, ValueError):
                 continue
     return found
 
 
-def _jobs() -> Path:
-    """The nearest folder `jobs`, here or above, or the one that is made here."""
-    here = Path.cwd()
-    return next(
-        (above / load.FOLDER for above in (here, *here.parents) if (above / load.FOLDER).is_dir()), Path(load.FOLDER)
-    )
-
-
-def _job_name(file: Path) -> str:
+def job_name(file: Path) -> str:
+    """The name of the job that is made of a file."""
     return re.sub(r"[^a-z0-9_-]+", "-", file.stem.lower())[:_LONGEST_NAME].strip("-_") or "imported"
 
 
@@ -156,14 +164,23 @@ def _write(folder: Path, made: Imported, file: Path, source: str) -> list[str]:
             if not here.is_file() or os.pardir in Path(name).parts:
                 lacking.append(name)
                 continue
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(here, folder / name)
+            for path in _with_modules(here):
+                (folder / name).parent.joinpath(path).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(here.parent / path, (folder / name).parent / path)
     except FileExistsError:
         raise InputError(f"{folder} already exists; nothing was changed, choose another: --into jobs/NAME") from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"{folder} cannot be written: {reason}") from error
     return lacking
+
+
+def _with_modules(file: Path) -> list[Path]:
+    """A file, and where it is a script the modules that it imports: their paths below its folder."""
+    try:
+        return list(script_folder.modules(file)) if file.suffix == ".py" else [Path(file.name)]
+    except (SpecError, InputError):  # the check of the whole job names what is wrong with it
+        return [Path(file.name)]
 
 
 def _copy_folder(source: Path, target: Path) -> None:

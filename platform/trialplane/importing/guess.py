@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from trialplane.importing import search
@@ -29,6 +29,10 @@ _NO_SEARCH = _set(
     "classes labels features in out context type vocab split fold folds train language locale format mode task"
 )
 _LOGARITHMIC = _set("lr learning wd decay reg regularization l1 l2 lambda alpha sigma c")
+_DECAYS = _set("weight wd l2")
+_SCHEDULED = _set(
+    "min max warmup final end noise cycle decay mul pct std limit steps sched scheduler schedule k t power step size"
+)
 _SHARES = _set("dropout drop momentum smoothing prob probability p ratio fraction rate subsample")
 _SIZES = _set(
     "batch hidden width dim dims embed embedding embd emb units channels filters features size neurons nodes ngf ndf ff "
@@ -59,18 +63,48 @@ def _words(name: str) -> list[str]:
     return [*_NUMBERED.findall(name.lower()), *(word.lower() for word in _WORDS.findall(name))]
 
 
+def space(options: Sequence[Option]) -> dict[str, tuple[dict[str, Any], str]]:
+    """The parameters that could be searched, by the option's name: the most likely first, each with its range's reason."""
+    found: list[tuple[int, int, Option, tuple[dict[str, Any], str]]] = []
+    for option in options:
+        words = _words(option.name)
+        if made := parameter(option):
+            found.append((_rank(option, set(words)), len(words), option, made))
+    found.sort(key=lambda one: one[:2])  # stable: otherwise in the script's order
+    return {option.name: made for _, _, option, made in found}
+
+
+def _rank(option: Option, words: Collection[str]) -> int:
+    """How likely an option is one to search, from 0: a learning rate, then what regularizes, then sizes, then the rest."""
+    named = set(words)
+    if _is_rate(named) and not named & _SCHEDULED:
+        return 0
+    if named & _DECAYS or named & {"dropout", "drop"}:
+        return 1
+    if "batch" in named:
+        return 2
+    return 5 if option.kind == "bool" or option.choices else 3 if named & (_SIZES | _COUNTS | {"momentum"}) else 4
+
+
+def _is_rate(words: Collection[str]) -> bool:
+    named = set(words)
+    return "lr" in named or {"learning", "rate"} <= named
+
+
 def parameter(option: Option) -> tuple[dict[str, Any], str] | None:
     """A parameter to search for an argument, and why; None for one that is better left as it is."""
     words = set(_words(option.name))
     if option.lists or (words & _NO_SEARCH and not words & (_LOGARITHMIC | _SIZES)):
         return None
-    if words & {"path", "dir", "file", "seed", "eval", "test", "val", "log", "logging", "save"}:
+    if words & {"path", "dir", "file", "seed", "eval", "test", "val", "validation", "log", "logging", "save", "ema"}:
         return None
     if option.choices:
         return (search.categorical(list(option.choices)), "its choices") if 2 <= len(option.choices) <= 10 else None
     if option.kind == "bool":
         return (search.categorical([False, True]), "a switch") if words & _SWITCHES else None
     default = option.default
+    if default is None and option.kind == "float" and not option.required and _is_rate(words) and not words & _SCHEDULED:
+        return search.span("float", 1e-5, 1e-1, log=True), "it has no default"
     if isinstance(default, bool) or not isinstance(default, (int, float)) or not math.isfinite(default) or default < 0:
         return None
     return _whole(words, default) if option.kind == "int" and isinstance(default, int) else _real(words, float(default))
@@ -89,11 +123,13 @@ def _whole(words: Collection[str], default: int) -> tuple[dict[str, Any], str] |
 
 def _real(words: Collection[str], default: float) -> tuple[dict[str, Any], str] | None:
     named = set(words)
-    if named & _SHARES and not named & {"lr", "learning", "decay"}:
+    if named & _SHARES and not _is_rate(named) and "decay" not in named:
         if "momentum" in named:
             return (search.span("float", 0.5, 0.99), f"around {default:g}") if default < 1 else None
         return search.span("float", 0.0, 0.6 if default <= 0.6 else 1.0), f"a share; {default:g} by default"
     if not named & (_LOGARITHMIC | {"gamma", "temperature", "margin"}):
+        return None
+    if "decay" in named and not named & _DECAYS and default >= 0.5:  # of an average, or a schedule: nearly 1
         return None
     if default == 0:
         return search.span("float", 1e-6, 1e-1, log=True), "0 by default, which a logarithmic range cannot include"
@@ -120,12 +156,17 @@ def objective(metrics: Mapping[str, float]) -> dict[str, str] | None:
         words = set(_words(name))
         return bool(words & set(_HELD_OUT)), "train" not in words, bool(words & _SCORES)
 
-    known = [name for name in metrics if set(_words(name)) & (_LOSSES | _SCORES)]
+    known = [name for name in metrics if is_known(name)]
     others = [name for name in metrics if not set(_words(name)) & _NO_METRIC]
     best = max(known or others, key=rank, default=None)
     if best is None:
         return None
     return {"metric": best, "direction": direction(best)}
+
+
+def is_known(metric: str) -> bool:
+    """Whether a metric's name is one of what is optimized: a loss, or a score."""
+    return bool(set(_words(metric)) & (_LOSSES | _SCORES))
 
 
 def direction(metric: str) -> str:

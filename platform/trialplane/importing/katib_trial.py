@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -217,8 +218,11 @@ def _same(given: Source, one: Place, other: Place) -> bool:
 def runnable(job: dict[str, Any], scripts: Mapping[str, str], given: Source) -> dict[str, Any]:
     """The job with a script that lies beside the file as `script`, which starts from the warm template."""
     command = job["command"]
-    if len(command) > 1 and re.fullmatch(r"(?:/\S+/)?python[\d.]*", command[0]) and command[1].removeprefix("./") in scripts:
-        script, rest = command[1].removeprefix("./"), command[2:]
+    named = command[1] if len(command) > 1 and re.fullmatch(r"(?:/\S+/)?python[\d.]*", command[0]) else ""
+    script, rest = named.removeprefix("./"), command[2:]
+    if named.startswith("/") and (script := posixpath.basename(named)) in scripts:
+        given.note(f"{named} lies in the image there; {script} beside the file travels with the run here", *_TRIAL)
+    if script in scripts:
         made = {"script": script, "arguments": [*rest, *job["arguments"]] or "none"}
         return {**{key: value for key, value in job.items() if key not in ("command", "arguments")}, **made}
     inside = [item for item in command[1:2] if "." in item and not item.startswith(("/", "-"))]

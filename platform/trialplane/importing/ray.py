@@ -1,7 +1,8 @@
 """A search of Ray Tune, from the Python file with `tune.Tuner(…)` or `tune.run(…)`: its text is parsed and never run.
 
-The call becomes data like that of a YAML file: calls are mappings with the function's name under "()" and unnamed arguments
-under "0", "1"; names stand for what the file assigns to them. So what nothing has read is noted as for other sources.
+The call becomes data like that of a YAML file: calls are mappings with the function's name under "()", and arguments have
+their names. Names stand for what the file assigns to them, arguments of the function around the call for their defaults, and
+`args.x` for the default of `--x`. So what nothing has read is noted as for other sources.
 
 Over 400 lines: what is read of a call, and what is noted of it, are two sides of one thing.
 """
@@ -9,7 +10,6 @@ Over 400 lines: what is read of a call, and what is noted of it, are two sides o
 from __future__ import annotations
 
 import ast
-import contextlib
 import keyword
 import math
 import re
@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
+from trialplane import errors
 from trialplane.errors import Issue, Place, SpecError
 from trialplane.importing import search
 from trialplane.importing.source import CALL, Imported, Source
@@ -34,10 +35,25 @@ _PRUNERS: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "HyperBandForBOHB": ("hyperband", {"max_t": "max_resource", "reduction_factor": "reduction_factor"}),
     "MedianStoppingRule": ("median", {"grace_period": "n_warmup_steps", "min_samples_required": "n_startup_trials"}),
 }
+# Function → the names of its arguments, in their order.
+_ARGUMENTS: Mapping[str, tuple[str, ...]] = {
+    "Tuner": ("trainable",),
+    "run": ("run_or_experiment",),
+    "with_resources": ("trainable", "resources"),
+    "with_parameters": ("trainable",),
+    "ConcurrencyLimiter": ("searcher", "max_concurrent"),
+    "choice": ("categories",),
+    "grid_search": ("values",),
+    "randn": ("mean", "sd"),
+    "qrandn": ("mean", "sd", "q"),
+    **{f"q{name}": ("lower", "upper", "q", "base") for name in ("uniform", "loguniform", "randint", "lograndint")},
+    **dict.fromkeys(("uniform", "loguniform", "randint", "lograndint"), ("lower", "upper", "base")),
+}
+_UNREADABLE = "only running the file would show what it is"
+_MAX_T = {"ASHAScheduler": 100, "AsyncHyperBandScheduler": 100, "HyperBandScheduler": 81, "HyperBandForBOHB": 81}  # Ray's
+_LONGEST_TRIAL = "1h"  # of a trial whose end is not in the file
 _ITERATIONS = "training_iteration"  # what schedulers count unless they are told otherwise, MedianStoppingRule excepted
 _REASONS = {
-    "scheduler.max_t": "a trial runs until its code returns",
-    "stop": "a trial runs until its code returns; `stop` in the job ends one early, and `budget.target` the study",
     "run_config": "a run's name and place are given when the job is submitted; `budget` and `retries` say what failures do",
     "name": "is given when the job is submitted: --name",
     "storage_path": "runs are kept in TRIALPLANE_HOME, and on a cluster in the chart's volume",
@@ -54,7 +70,7 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> Imported:
     Args:
         text: of the Python file.
         name: of the file, for messages.
-        scripts: Python files beside it, name → text, of which those that it imports are copied.
+        scripts: Python files beside it, name → text; not needed.
 
     Raises:
         SpecError: it is not Python, has no search, or has values of the wrong kind.
@@ -63,27 +79,34 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> Imported:
     call = next(_searches(tree), None)
     if call is None:
         raise SpecError([Issue(("file",), "has no tune.Tuner(…) and no tune.run(…)", name)])
-    reader = _Reader(tree, name)
+    reader = _Reader(tree, name, call)
     given = Source(Document(reader.data(call, ()), reader.lines, name))
+    for at, text in reader.assumed:
+        given.note(f"{text} is taken, as only running the file would show whether another value is used", *at)
     for other in list(_searches(tree))[1:]:
         given.note(f"only the first search in the file is taken; that of line {other.lineno} is not")
     given.take(CALL)
     tuner = _tail(call.func) == "Tuner"
     config = ("tune_config",) if tuner else ()
-    given.take(*config, CALL)
+    for at in (config, ("run_config",)):
+        given.take(*at, CALL)
     space: dict[str, Any] = {}
     params: dict[str, Any] = {}
     place = ("param_space",) if tuner else ("config",)
-    grids = _parameters(given, place, (), space, params)
-    function, resources = _trainable(given, ("trainable",) if given.look("trainable") is not None else ("0",), config)
-    sampler, parallel = _sampler(given, (*config, "search_alg"))
+    defined = {name for node in tree.body for name in _defined(node)}
+    sampler, parallel, drawn = _sampler(given, (*config, "search_alg"))
+    grids = _parameters(given, place, (), space, params) if given.look(*place) is not None else []
+    function, resources = _trainable(given, ("trainable" if tuner else "run_or_experiment",))
     if grids and len(grids) == len(space) and given.look(*config, "search_alg") is None:
         sampler = {"name": "grid"}
     elif grids:
         for at in grids:
             given.note("every value is tried num_samples times there; here values are drawn", *at)
     pruner = _pruner(given, (*config, "scheduler"))
-    samples = given.whole(*config, "num_samples")
+    stop, budget = _ends(given, (*config, "scheduler"), ("run_config", "stop") if tuner else ("stop",))
+    if (limit := given.number(*config, "time_budget_s")) is not None:
+        budget["time"] = limit
+    objectives, samples = _objectives(given, config), given.whole(*config, "num_samples")
     points = math.prod(len(space[given.name(".".join(path))]["choices"]) for path in map(_path, grids)) if grids else 1
     if samples is not None and samples < 0:
         given.note("is unlimited there, but a study must end: see `trials`", *config, "num_samples")
@@ -92,24 +115,32 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> Imported:
         "kind": "hpo",
         "params": params,
         "space": space,
-        "objective": _objective(given, config),
+        "objective": None if objectives[1:] else objectives[0],
+        "objectives": objectives if objectives[1:] else None,
         "sampler": search.short(sampler),
         "pruner": pruner,
         "trials": search.trials((samples or 1) * points, sampler, space),
         "parallel": given.whole(*config, "max_concurrent_trials") or parallel,
-        "budget": {} if (limit := given.number(*config, "time_budget_s")) is None else {"time": limit},
+        "stop": stop,
+        "budget": budget,
         "resources": resources,
+        "ranks": 1 if resources.get("gpus", 0) > 1 else None,  # the function is called in one process
     }
     stem = re.sub(r"\W", "_", PurePath(name).stem, flags=re.ASCII)
     stem = stem if stem.isidentifier() and not keyword.iskeyword(stem) else f"search_{stem}"
-    entrypoint = _entrypoint(given, tree, stem, function)
+    if _imported(tree).get(function, "").startswith("ray."):
+        given.refuse(f"{function} is a class of Ray's, and a trial calls a function: write a function(config) that uses it")
+    elif function and function not in defined:
+        given.note(f"{function} is not defined at the top level of the file, where a trial finds it: move it there", CALL)
+    if not space and drawn in defined:  # a function that draws with Optuna's trial
+        job["space"] = f"{stem}:{drawn}"
     checkpoints = {}
     if _saves(tree):
         given.note("saves checkpoints: `checkpoints` has one that is paused, killed or lost go on from its newest", CALL)
         checkpoints = {"grace": "30s"}
-    files, copies = ({}, [PurePath(name).name]) if f"{stem}.py" == PurePath(name).name else ({f"{stem}.py": text}, [])
-    copies += _modules(tree, scripts)
-    return given.imported({**job, "entrypoint": entrypoint, "checkpoints": checkpoints}, _REASONS, files, copies=copies)
+    own = PurePath(name).name
+    made = {**job, "entrypoint": f"ray:{stem}:{function or 'run'}", "checkpoints": checkpoints}
+    return given.imported(made, _REASONS, {} if f"{stem}.py" == own else {f"{stem}.py": text}, copies=[own])
 
 
 def _saves(tree: ast.Module) -> bool:
@@ -207,17 +238,31 @@ def _tail(node: ast.expr) -> str:
 
 
 class _Reader:
-    """Makes data of expressions."""
+    """Makes data of expressions.
 
-    def __init__(self, tree: ast.Module, source: str) -> None:
+    Args:
+        tree: of the file.
+        source: its name, for messages.
+        call: that is read; the function around it has arguments.
+    """
+
+    def __init__(self, tree: ast.Module, source: str, call: ast.Call) -> None:
         self.lines: dict[Place, int] = {}
+        self.assumed: list[tuple[Place, str]] = []  # places where one of two values was chosen, with its text
         self._source = source
         self._count = 0
-        self._values: dict[str, ast.expr | None] = {}  # None where a name has several
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
-                known = node.targets[0].id in self._values
-                self._values[node.targets[0].id] = None if known else node.value
+        self._values: dict[str, list[tuple[int, int, ast.expr]]] = {}  # by name: the block, the line, and the value
+        calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+        self._flags = dict(_flags(calls))
+        blocks = [getattr(node, field, None) for node in ast.walk(tree) for field in ("body", "orelse", "finalbody")]
+        for index, block in enumerate(blocks):
+            for node in block if isinstance(block, list) else ():
+                if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+                    self._values.setdefault(node.targets[0].id, []).append((index, node.lineno, node.value))
+        for node in tree.body:
+            if isinstance(node, ast.FunctionDef) and any(one is call for one in ast.walk(node)):
+                for name, value in _called_with(node, calls).items():
+                    self._values.setdefault(name, [(-1, node.lineno, value)])
 
     def data(self, node: ast.expr, place: Place, depth: int = 0) -> Any:
         """The value of an expression; of one that only running it would tell, its text in a mapping."""
@@ -225,8 +270,10 @@ class _Reader:
         self._count += 1
         if self._count > _MOST_NODES or depth > _DEEPEST:
             raise SpecError([Issue(("file",), "is too large, or nested too deeply", self._source, node.lineno)])
-        if isinstance(node, ast.Name) and self._values.get(node.id) is not None:
-            return self.data(self._values[node.id] or node, place, depth + 1)
+        if isinstance(node, ast.Name) and (value := self._assigned(node)) is not None:
+            return self.data(value, place, depth + 1)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.attr in self._flags:
+            return self.data(self._flags[node.attr], place, depth + 1)
         if isinstance(node, ast.Constant) and isinstance(node.value, (str, int, float, type(None))):
             return node.value
         if isinstance(node, (ast.List, ast.Tuple)):
@@ -238,13 +285,63 @@ class _Reader:
                 if isinstance(key, ast.Constant)
             ]
             return {key: self.data(one, (*place, key), depth + 1) for key, one in pairs}
-        if isinstance(node, ast.Call) and not any(word.arg is None for word in node.keywords):
-            arguments = [*((str(index), one) for index, one in enumerate(node.args))]
+        if isinstance(node, ast.IfExp):
+            holds = self._holds(node.test, place, depth)
+            if holds is None:
+                self.assumed.append((place, errors.shortened(ast.unparse(node.orelse), 60)))
+            return self.data(node.body if holds else node.orelse, place, depth + 1)
+        if isinstance(node, ast.Call) and _tail(node.func) in ("int", "float") and len(node.args) == 1:
+            value = self.data(node.args[0], place, depth + 1)
+            if isinstance(value, (int, float)):
+                return int(value) if _tail(node.func) == "int" and math.isfinite(value) else float(value)
+        elif isinstance(node, ast.Call) and not any(word.arg is None for word in node.keywords):
+            names = [*_ARGUMENTS.get(_tail(node.func), ()), *(f"argument {index + 1}" for index in range(len(node.args)))]
+            arguments = [*zip(names, node.args, strict=False)]
             arguments += [(word.arg, word.value) for word in node.keywords if word.arg]
             made = {key: self.data(one, (*place, key), depth + 1) for key, one in arguments}
             return {CALL: _tail(node.func), **made}
         number = _number(node)
         return {CALL: "", "text": ast.unparse(node)[:200]} if number is None else number
+
+    def _assigned(self, name: ast.Name) -> ast.expr | None:
+        """What a name stands for; None where it may be one of several values."""
+        found = self._values.get(name.id, [])
+        before = [value for _, line, value in found if line < name.lineno]
+        if len(found) == 1:
+            return found[0][2]
+        return before[-1] if before and len({block for block, _, _ in found}) == 1 else None
+
+    def _holds(self, test: ast.expr, place: Place, depth: int) -> bool | None:
+        """Whether a test holds; None where only running it would tell."""
+        if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+            inner = self._holds(test.operand, place, depth)
+            return None if inner is None else not inner
+        value = self.data(test, place, depth + 1)
+        return None if isinstance(value, dict) else bool(value)
+
+
+def _flags(calls: Sequence[ast.Call]) -> Iterator[tuple[str, ast.expr]]:
+    """The arguments of the file's parsers, with their defaults."""
+    for call in calls:
+        if _tail(call.func) == "add_argument" and call.args and isinstance(call.args[0], ast.Constant):
+            named = {word.arg: word.value for word in call.keywords}
+            action = ast.unparse(named["action"]).strip("'") if "action" in named else ""
+            switch = ast.Constant(action == "store_false") if action in ("store_true", "store_false") else None
+            flags = [str(one.value) for one in call.args if isinstance(one, ast.Constant)]
+            flag = next((one for one in flags if one.startswith("--")), flags[0]).lstrip("-").replace("-", "_")
+            if default := named.get("default", switch):
+                yield flag, ast.copy_location(default, call)
+
+
+def _called_with(function: ast.FunctionDef, calls: Sequence[ast.Call]) -> dict[str, ast.expr]:
+    """The arguments of a function: those of the one call of it, over their defaults."""
+    names = [one.arg for one in (*function.args.posonlyargs, *function.args.args)]
+    found: dict[str, ast.expr | None] = dict(zip(reversed(names), reversed(function.args.defaults), strict=False))
+    found |= {one.arg: value for one, value in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True)}
+    own = [call for call in calls if _dotted(call.func) == function.name]
+    if len(own) == 1:
+        found |= dict(zip(names, own[0].args, strict=False)) | {word.arg: word.value for word in own[0].keywords if word.arg}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _number(node: ast.expr) -> int | float | None:
@@ -317,7 +414,7 @@ def _domain(given: Source, place: Place) -> dict[str, Any] | None:
     """What a function of `tune` draws, as a parameter; None with a note."""
     word = given.text(*place, CALL)
     if word in ("choice", "grid_search"):
-        key = next((key for key in ("0", "categories", "values") if given.look(*place, key) is not None), "0")
+        key = "categories" if word == "choice" else "values"
         if not isinstance(given.look(*place, key), list):
             given.refuse("needs a list of values that can be read", *place)
             return None
@@ -326,65 +423,71 @@ def _domain(given: Source, place: Place) -> dict[str, Any] | None:
         why = "a function of the other values cannot be read; compute it in the trainable, or write space: module:function"
         given.skip(why, *place)
         return None
-    names = {"randn": ("mean", "sd", "q"), "qrandn": ("mean", "sd", "q")}.get(word, ("lower", "upper", "q"))
     integer = word.endswith("randint")
     if word.removeprefix("q") not in ("uniform", "loguniform", "randint", "lograndint", "randn"):
-        given.skip("only running the file would show what it is; write the parameter into job.yaml", *place)
+        given.skip(f"{_UNREADABLE}; write the parameter into job.yaml", *place)
         return None
-    # loguniform(lower, upper, base): only of what begins with q the third is a step
-    places = [(*place, name if given.look(*place, name) is not None else str(index)) for index, name in enumerate(names)]
-    first, second = given.number(*places[0]), given.number(*places[1])
-    step = given.number(*places[2]) if word.startswith("q") else None
+    step = given.number(*place, "q") if word.startswith("q") else None
     if word.endswith("randn"):
+        mean, deviation = given.number(*place, "mean"), given.number(*place, "sd")
         if step is not None:
             given.note(f"becomes a range of {search.SIGMAS} standard deviations on both sides, drawn uniformly", *place)
-        return search.normal(first or 0.0, 1.0 if second is None else second, step=step)
+        return search.normal(mean or 0.0, 1.0 if deviation is None else deviation, step=step)
+    first, second = given.number(*place, "lower"), given.number(*place, "upper")
     if first is None or second is None:
         given.refuse("needs two bounds that can be read", *place)
         return None
     log = "log" in word
-    if log:
-        given.take(*place, "base")  # of the scale: the same values are drawn
-        given.take(*place, "2")
-        if step is not None:
-            given.note("a logarithmic range has no step here, so it is left out", *place)
-    is_open = integer and (
-        step is None or step == 1
-    )  # the upper bound is left out: of randint, and of qrandint in steps of 1
+    given.take(*place, "base")  # of the scale: the same values are drawn
+    is_open = integer and (step is None or step == 1)  # Ray leaves out the upper bound, unless there is a larger step
     low, high = first, second - 1 if is_open else second
-    if step is not None and not log:
+    if step is not None and log:
+        given.note("a logarithmic range has no step here, so it is left out", *place)
+    elif step is not None:
         low, high = search.multiples(first, high, step, inward=True)
         if (low, high) != (first, second - is_open):
             given.note(f"values are multiples of {step:g}, so the range is {low:g} to {high:g}", *place)
     return search.span("int" if integer else "float", low, high, log=log, step=step)
 
 
-def _objective(given: Source, config: Place) -> dict[str, str]:
-    places = (config, (*config, "scheduler"), (*config, "search_alg"))
-    found = {key: [word for at in places if (word := given.text(*at, key))] for key in ("metric", "mode")}
+def _objectives(given: Source, config: Place) -> list[dict[str, str]]:
+    places = (config, (*config, "scheduler"), (*config, "search_alg"), (*config, "search_alg", "searcher"))
+    found: dict[str, list[str]] = {}
+    for key in ("metric", "mode"):
+        for at in places:
+            words = given.texts(*at, key) if isinstance(given.look(*at, key), list) else [given.text(*at, key)]
+            found[key] = found.get(key) or [word for word in words if word]
     if not found["metric"]:
         given.note("names no metric: write the objective into job.yaml", *(config or (CALL,)))
-    mode = (found["mode"] or ["min"])[0]
-    return {"metric": (found["metric"] or ["loss"])[0], "direction": "maximize" if mode == "max" else "minimize"}
+    metrics, modes = found["metric"] or ["loss"], found["mode"] or ["min"]
+    modes = modes if len(modes) == len(metrics) else modes[:1] * len(metrics)
+    return [
+        {"metric": metric, "direction": "maximize" if mode == "max" else "minimize"}
+        for metric, mode in zip(metrics, modes, strict=True)
+    ]
 
 
-def _sampler(given: Source, place: Place) -> tuple[dict[str, Any], int | None]:
-    """The sampler, and how many trials run at the same time where the file limits them."""
+def _sampler(given: Source, place: Place) -> tuple[dict[str, Any], int | None, str]:
+    """The sampler, how many trials run at the same time where the file limits them, and the name of the sampler's space."""
     parallel = None
     word = given.text(*place, CALL) if isinstance(given.look(*place), dict) else given.text(*place)
     if word == "ConcurrencyLimiter":
-        parallel = given.whole(*place, "max_concurrent" if given.look(*place, "max_concurrent") is not None else "1")
-        place = (*place, "0" if given.look(*place, "0") is not None else "searcher")
+        parallel = given.whole(*place, "max_concurrent")
+        place = (*place, "searcher")
         word = given.text(*place, CALL)
     sampler = search.sampler(word) if word else {"name": "random"}
     if sampler is None:
         given.note(f"{word} has no counterpart; tpe is used", *place)
-    return sampler or {"name": "tpe"}, parallel
+    space = given.look(*place, "space")
+    drawn = space.get("text", "") if isinstance(space, dict) else ""
+    if drawn.isidentifier():
+        given.take(*place, "space")
+    return sampler or {"name": "tpe"}, parallel, drawn
 
 
 def _pruner(given: Source, place: Place) -> Any:
     if not isinstance(given.look(*place), dict):
-        given.skip("only running the file would show what it is", *place)
+        given.skip(_UNREADABLE, *place)
         return None
     word = given.text(*place, CALL)
     if word == "FIFOScheduler":
@@ -397,7 +500,7 @@ def _pruner(given: Source, place: Place) -> Any:
     made: dict[str, Any] = {"name": name}
     if name == "successive_halving":
         made |= {"min_resource": 1, "reduction_factor": 4}  # Ray's
-    counted = given.text(*place, "time_attr") or ("time_total_s" if word == "MedianStoppingRule" else _ITERATIONS)
+    counted = _counted(given, place)
     for key, option in options.items():
         if key in ("grace_period", "max_t") and counted != _ITERATIONS:
             what = "seconds" if counted.startswith("time_") and counted.endswith("_s") else counted
@@ -409,21 +512,57 @@ def _pruner(given: Source, place: Place) -> Any:
     return search.short(made)
 
 
-def _trainable(given: Source, place: Place, config: Place) -> tuple[str, dict[str, Any]]:
+def _counted(given: Source, scheduler: Place) -> str:
+    """What a scheduler counts as progress."""
+    is_median = given.look(*scheduler, CALL) == "MedianStoppingRule"
+    return given.text(*scheduler, "time_attr") or ("time_total_s" if is_median else _ITERATIONS)
+
+
+def _ends(given: Source, scheduler: Place, place: Place) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The rules that end a trial, as `stop` and `budget` of the job."""
+    rules: list[dict[str, Any]] = []
+    budget: dict[str, Any] = {}
+    limits = given.look(*place)
+    if isinstance(limits, dict) and CALL not in limits:
+        for metric in limits:
+            if isinstance(given.look(*place, metric), bool):
+                given.skip("is not a number: have the trainable return there", *place, metric)
+                continue
+            bound = given.number(*place, metric)
+            if bound is None:
+                continue
+            if metric == _ITERATIONS:
+                rules.append({"step": max(0, math.ceil(bound))})
+            elif metric == "time_total_s":
+                budget["timeout"] = bound
+                given.note("ends a trial as complete there, and as failed here: see `budget.timeout`", *place, metric)
+            else:
+                rules.append({"metric": metric, "above": bound})
+    elif limits is not None:
+        given.skip(f"{_UNREADABLE}: a trial ends when its code returns, or after {_LONGEST_TRIAL}", *place)
+        budget["timeout"] = _LONGEST_TRIAL
+    default = _MAX_T.get(str(given.look(*scheduler, CALL)))
+    if default and _counted(given, scheduler) == _ITERATIONS:
+        rules.append({"step": given.whole(*scheduler, "max_t") or default})
+    steps = [rule["step"] for rule in rules if "step" in rule]
+    return [*(rule for rule in rules if "step" not in rule), *([{"step": min(steps)}] if steps else [])], budget
+
+
+def _trainable(given: Source, place: Place) -> tuple[str, dict[str, Any]]:
     """The name of the function, or "", and what one call of it may use."""
     resources = _resources(given, ("resources_per_trial",))
     while isinstance(given.look(*place), dict) and given.look(*place, CALL) in ("with_resources", "with_parameters"):
         if given.text(*place, CALL) == "with_resources":
-            second = "resources" if given.look(*place, "resources") is not None else "1"
-            resources |= _resources(given, (*place, second))
+            resources |= _resources(given, (*place, "resources"))
         else:
             cure = "at the top level of the file, and name that in the entrypoint"
             given.note(f"passes further arguments: write NAME = tune.with_parameters(…) {cure}", *place)
-        place = (*place, "trainable" if given.look(*place, "trainable") is not None else "0")
+        place = (*place, "trainable")
     value = given.take(*place)
     text = value.get("text", "") if isinstance(value, dict) else ""
     if not text.isidentifier():
-        given.note("is not a function of this file by its name: give it one, and name that in the entrypoint", *place)
+        what = f"{errors.shortened(text, 60)} is" if text else "the trainable is"
+        given.note(f"{what} not a function of this file by its name: define one, and name it in the entrypoint", *place)
         return "", resources
     return text, resources
 
@@ -431,38 +570,18 @@ def _trainable(given: Source, place: Place, config: Place) -> tuple[str, dict[st
 def _resources(given: Source, place: Place) -> dict[str, Any]:
     if given.look(*place) is None:
         return {}
+    if not isinstance(given.look(*place), dict) or given.look(*place, CALL):
+        given.skip(f"{_UNREADABLE}; write `resources` into job.yaml", *place)
+        return {}
     made: dict[str, Any] = {}
     for key, field in (("cpu", "cpus"), ("CPU", "cpus"), ("gpu", "gpus"), ("GPU", "gpus")):
-        amount = given.number(*place, key) if isinstance(given.look(*place), dict) else None
+        amount = given.number(*place, key)
         if amount and field == "gpus" and amount != int(amount):
             given.note(f"{amount:g} of a GPU becomes a whole one here", *place, key)
             amount = math.ceil(amount)
         if amount:
             made[field] = int(amount) if amount == int(amount) else amount
     return made
-
-
-def _entrypoint(given: Source, tree: ast.Module, stem: str, function: str) -> str:
-    """The function as it stands, with a note where a trial could not call it."""
-    if function and not any(function in _defined(node) for node in tree.body):
-        given.note(f"{function} is not defined at the top level of the file, where a trial finds it: move it there", CALL)
-    return f"ray:{stem}:{function or 'run'}"
-
-
-def _modules(tree: ast.Module, scripts: Mapping[str, str]) -> list[str]:
-    """The files beside the search that it imports, and those that these import."""
-    found: dict[str, None] = {}
-    todo: list[ast.AST] = [tree]
-    while todo:
-        for node in ast.walk(todo.pop()):
-            named = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            named += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
-            for file in (f"{name.partition('.')[0]}.py" for name in named):
-                if file in scripts and file not in found:
-                    found[file] = None
-                    with contextlib.suppress(SpecError):  # a trial tells, if it comes to that
-                        todo.append(_tree(scripts[file], file))
-    return list(found)
 
 
 def _defined(node: ast.stmt) -> Iterator[str]:

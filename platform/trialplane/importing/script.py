@@ -5,18 +5,21 @@ from __future__ import annotations
 import ast
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import PurePath
 from typing import Any
 
 from trialplane.errors import Issue, SpecError
 from trialplane.spec import arguments, document
 from trialplane.wire.declared import Option
 
-LIGHTNING = "lightning"  # by LightningCLI: each class of the script, and the Trainer, has arguments of its own
-PARSED = "parsed"  # by argparse or click: the script itself knows its arguments
-_LIGHTNING = re.compile(r"\bLightningCLI\)?[(:]")  # called, or the base of a class
+OPTUNA = "optuna"  # the script passes a function to Optuna's `study.optimize`
+WANDB = "wandb"  # by `wandb.config`, from a sweep in the script
+ATTRIBUTES = "attributes"  # by assignments like `config.trainer.lr = 0.1`, which the script overwrites from `sys.argv`
+PARSED = "parsed"  # by argparse, click or what stands on these: the script itself knows its arguments
 _PARSERS = re.compile(
-    r"\b(parse_args|parse_known_args|parse_args_into_dataclasses|simple_parsing|click\.command|typer\.(run|Typer)|@command)\b"
+    r"\b(parse_args|parse_known_args|parse_args_into_dataclasses|simple_parsing|tyro|jsonargparse|LightningCLI|"
+    r"click\.(command|group)|typer\.(run|Typer)|@command|@\w+\.command)\b"
 )
 _TYPES = {"int": "int", "float": "float", "bool": "bool", "str": "str"}
 _SWEPT = ("hydra", "defaults")  # of a configuration of Hydra: its own
@@ -27,13 +30,13 @@ class Script:
     """What the text of a script says.
 
     Attributes:
-        style: how it takes arguments: PARSED, LIGHTNING, "hydra", "fire", "globals" (assignments that a configurator
-            overwrites, as nanoGPT's does), or "" where nothing is recognised.
-        options: of fire and globals; the others are elsewhere.
+        style: how it takes arguments: OPTUNA, WANDB, PARSED, ATTRIBUTES, "hydra", "fire", "globals" (assignments that a
+            configurator overwrites, as nanoGPT's does), or "" where nothing is recognised.
+        options: of fire, globals and ATTRIBUTES; the others are elsewhere.
         config: of hydra: the path of its configuration without the suffix, relative to the script.
         top: the modules that it imports at its top, in their order.
         late: those it imports in functions.
-        texts: the strings in it that may name files.
+        search: of OPTUNA the fields of the job; of WANDB the sweep.
     """
 
     style: str
@@ -41,7 +44,7 @@ class Script:
     config: str
     top: tuple[str, ...]
     late: tuple[str, ...]
-    texts: tuple[str, ...]
+    search: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 def read(text: str, name: str, others: str = "") -> Script:
@@ -59,23 +62,28 @@ def read(text: str, name: str, others: str = "") -> Script:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = getattr(error, "lineno", None) or 0
-        raise SpecError([Issue(("script",), f"is not Python: {getattr(error, 'msg', error)}", name, line)]) from error
+        why = getattr(error, "msg", error) or type(error).__name__
+        raise SpecError([Issue(("script",), f"is not Python: {why}", name, line)]) from error
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     style, options, config = "", tuple[Option, ...](), ""
-    if hydra := next((call for call in calls if _called(call.func) == "hydra.main"), None):
+    both = f"{text}\n{others}"
+    if search := _study(tree, calls, name):
+        style = OPTUNA
+    elif search := _sweep(tree, calls):
+        style = WANDB
+    elif hydra := next((call for call in calls if _called(call.func) == "hydra.main"), None):
         style, config = arguments.HYDRA, _config(hydra)
     elif fire := next((call for call in calls if _called(call.func) == "fire.Fire" and call.args), None):
         style, options = "fire", tuple(_of_function(tree, fire.args[0]))
     elif any(_runs_a_file(call) for call in calls):
         style, options = "globals", tuple(_globals(tree))
-    elif _LIGHTNING.search(text) or _LIGHTNING.search(others):
-        style = LIGHTNING
-    elif _PARSERS.search(text) or _PARSERS.search(others):
+    elif _PARSERS.search(both):
         style = PARSED
+    elif "sys.argv" in both and (options := tuple(_attributes(tree))):
+        style = ATTRIBUTES
     top = list(dict.fromkeys(_imported(tree.body)))
     late = [module for module in dict.fromkeys(_imported(list(ast.walk(tree)))) if module not in top]
-    texts = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
-    return Script(style, options, config, tuple(top), tuple(late), tuple(dict.fromkeys(texts)))
+    return Script(style, options, config, tuple(top), tuple(late), search)
 
 
 def _called(function: ast.expr) -> str:
@@ -94,6 +102,62 @@ def _config(call: ast.Call) -> str:
         for key in ("config_path", "config_name")
     )
     return f"{folder}/{name.removesuffix('.yaml')}".lstrip("/") if name else ""
+
+
+def _study(tree: ast.Module, calls: Sequence[ast.Call], name: str) -> dict[str, Any]:
+    """The fields of a job that calls the function which the script passes to `study.optimize`; none where it passes none."""
+    functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    for call in calls:
+        given = _arguments(call, "func", "n_trials")
+        objective = given.get("func")
+        if _called(call.func).endswith(".optimize") and isinstance(objective, ast.Name) and objective.id in functions:
+            break
+    else:
+        return {}
+    made = next((_arguments(one) for one in calls if _called(one.func).rpartition(".")[2] == "create_study"), {})
+    directions = _literal(made.get("directions")) or [_literal(made.get("direction")) or "minimize"]
+    names = ["value"] if len(directions) == 1 else [f"value_{index}" for index in range(len(directions))]
+    objectives = [{"metric": one, "direction": way} for one, way in zip(names, directions, strict=True)]
+    trials = _literal(given.get("n_trials"))
+    return {
+        "kind": "hpo",
+        "entrypoint": f"optuna:{PurePath(name).stem}:{objective.id}",
+        **({"objective": objectives[0]} if len(objectives) == 1 else {"objectives": objectives}),
+        **({"pruner": "median"} if any(_called(one.func).endswith(".should_prune") for one in calls) else {}),  # Optuna's
+        "trials": trials if isinstance(trials, int) and trials > 0 else 20,
+    }
+
+
+def _sweep(tree: ast.Module, calls: Sequence[ast.Call]) -> dict[str, Any]:
+    """The sweep that a script starts by `wandb.sweep` and works through by `wandb.agent`; none where it has none."""
+    sweep = next((_arguments(call, "sweep") for call in calls if _called(call.func) == "wandb.sweep"), {}).get("sweep")
+    agent = next((_arguments(call) for call in calls if _called(call.func) == "wandb.agent"), {})
+    if isinstance(sweep, ast.Name):
+        assigned = [node for node in ast.walk(tree) if isinstance(node, ast.Assign)]
+        sweep = next((node.value for node in assigned if ast.unparse(node.targets[0]) == sweep.id), None)
+    try:
+        found = ast.literal_eval(sweep) if sweep and agent else {}
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return {}
+    count = _literal(agent.get("count"))
+    return {**found, **({"run_cap": count} if isinstance(count, int) else {})} if isinstance(found, dict) else {}
+
+
+def _arguments(call: ast.Call, *names: str) -> dict[str, ast.expr]:
+    """The arguments of a call by name; `names` are those of its first ones."""
+    return dict(zip(names, call.args, strict=False)) | {word.arg: word.value for word in call.keywords if word.arg}
+
+
+def _attributes(tree: ast.Module) -> Iterator[Option]:
+    """The plain values that the script assigns to attributes: `config.trainer.lr = 0.1`, whose flag is `--trainer.lr`."""
+    seen = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Attribute):
+            root, _, name = _called(node.targets[0]).partition(".")
+            value = _literal(node.value)
+            if root not in ("", "self", "cls") and value is not None and name not in seen:
+                seen.add(name)
+                yield _option(name, value, _kind(value))
 
 
 def _of_function(tree: ast.Module, called: ast.expr) -> Iterator[Option]:

@@ -96,6 +96,9 @@ class Source:
     def text(self, *place: str | int) -> str:
         """A string or another scalar as a string; "" where there is nothing."""
         value = self.take(*place)
+        if isinstance(value, dict) and CALL in value:
+            self.note(f"only running the file would show what {shown(value)} is", *place)
+            return ""
         if isinstance(value, (dict, list)):
             self.refuse("must be one value", *place)
             return ""
@@ -105,6 +108,9 @@ class Source:
         """A finite number, or a string that is one; None where there is nothing."""
         value = self.take(*place)
         if value is None:
+            return None
+        if isinstance(value, dict) and CALL in value:
+            self.note(f"only running the file would show what {shown(value)} is", *place)
             return None
         try:
             made = math.nan if isinstance(value, (bool, dict, list)) or str(value).lower() in _NO_NUMBERS else float(value)
@@ -172,8 +178,10 @@ class Source:
             above: whether they lie above its folder.
 
         Raises:
-            SpecError: there are issues.
+            SpecError: there are issues, or there is nothing to search.
         """
+        if not self._issues and not job.get("space"):
+            self.refuse("has nothing to search that can be read: a study needs a parameter with a range, or with choices")
         if self._issues:
             raise SpecError(self._issues)
         self._leftover((), reasons)
@@ -199,6 +207,11 @@ class Source:
     def _line(self, place: Place) -> int:
         lines = self._document.lines
         return next((lines[place[:size]] for size in range(len(place), 0, -1) if place[:size] in lines), 0)
+
+
+def shown(call: Mapping[str, Any]) -> str:
+    """An expression of code, as far as a line has room for it."""
+    return errors.shortened(str(call.get("text") or f"{call[CALL]}(…)"), 60)
 
 
 def _field(place: Place) -> str:

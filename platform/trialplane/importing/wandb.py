@@ -57,18 +57,20 @@ def read(text: str, name: str, scripts: Mapping[str, str]) -> Imported:
     trials = search.trials(cap, sampler, space)
     if cap is None and sampler["name"] != "grid":
         given.note(f"is missing, but a study must end: trials is set to {trials}", "run_cap")
-    stand_in = "`capture: wandb` in place of `metrics`"
-    why = f"metrics are read from W&B's files: set WANDB_MODE=offline to need no account, or write {stand_in} to need no W&B"
-    given.note(why, "program")
     script = program.get("script", "")
+    places: dict[str, Any] = {"metrics": ["wandb", "stdout"]}
     if "wandb.config" in scripts.get(script, "") and not _ARGUMENTS.search(scripts[script]):
-        why = f"{script} takes its parameters from wandb.config: write {stand_in}, and `arguments: none`"
+        places = {"capture": "wandb"}  # whose `config` has the trial's parameters
+        program["arguments"] = "none"
+    else:
+        stand_in = "write `capture: wandb` in place of `metrics` to need no W&B"
+        why = f"metrics are read from W&B's files: set WANDB_MODE=offline to need no account, or {stand_in}"
         given.note(why, "program")
     job = {
         "kind": "hpo",
         "description": given.text("description"),
         **program,
-        "metrics": ["wandb", "stdout"],
+        **places,
         "params": params,
         "space": space,
         "objective": {"metric": metric or "loss", "direction": direction},

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import os
 import re
 import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trialplane.errors import Issue
+from trialplane.errors import Issue, SpecError
 from trialplane.plan import pack as packing
 from trialplane.plan.pack import Pack
-from trialplane.spec import entrypoint
+from trialplane.spec import entrypoint, inputs, load, requirements
 from trialplane.spec.jobs import Job
+from trialplane.spec.requirements import Requirements
 from trialplane.wire import cluster, progress
 from trialplane.wire.records import RunStatus
 from trialplane.wire.states import RunState
@@ -113,6 +115,31 @@ def pending(run: str, job: Job, submitted: float) -> RunStatus:
 def spec_hash(job: Job) -> str:
     """SHA-256 of the resolved job, in hex."""
     return hashlib.sha256(job.model_dump_json().encode()).hexdigest()
+
+
+def checked(
+    folder: Path, notes: list[str], profile: str | None = None, sets: Sequence[str] = ()
+) -> tuple[Job, Requirements]:
+    """A job with what it needs installed, after all that `submit` looks at in its folder.
+
+    Args:
+        folder: of the job.
+        notes: collects remarks on a valid job for the user.
+        profile: name of a profile in job.yaml.
+        sets: `field=value` each.
+
+    Raises:
+        SpecError: issues of the job, its code or its data.
+        InputError: its folder cannot travel as it is.
+    """
+    resolved = load.load_job(folder, profile=profile, sets=sets, environ=os.environ, notes=notes)
+    if issues := inputs.check_inputs(resolved, folder, cluster.DATA):
+        raise SpecError(issues)
+    packing.pack(folder, entrypoint.packages(resolved, folder))
+    needed = requirements.of(resolved, folder, requirements.prefix(folder))
+    if issues := packing.left_out(folder, (name for name, _ in needed.files)):
+        raise SpecError(issues)
+    return resolved, needed
 
 
 def check_name(run: str) -> list[Issue]:

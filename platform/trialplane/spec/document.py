@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import importlib.util
 import math
 import re
 import stat
@@ -100,6 +101,18 @@ def content(path: Path) -> bytes:
     if len(data) > _MOST_BYTES:
         raise OSError(errno.EFBIG, f"it has more than {_MOST_BYTES // 2**20} MiB", str(path))
     return data
+
+
+def decoded(data: bytes, name: str) -> str:
+    """The text of a file: UTF-8, with a byte order mark or without, and of a Python file whatever encoding it names.
+
+    Raises:
+        ValueError: it is none, or there is no such encoding.
+    """
+    try:
+        return importlib.util.decode_source(data) if name.endswith(".py") else data.decode("utf-8-sig")
+    except SyntaxError as error:
+        raise ValueError(str(error)) from error
 
 
 def parse(text: str, source: str) -> Document:

@@ -101,7 +101,7 @@ def load_job(
     profiles, issues = _profiles(text)
     base = Draft.of(text, skip=("profiles",))
     singular = "objective" in text.data
-    base.data["name"] = text.data.get("name", _name_of_script(script) if script else _name(folder))
+    base.data["name"] = text.data.get("name", _name(Path(script or folder)))
     if "name" in text.data:
         message = "is the name of the job's folder; drop this line"
         issues.append(Issue(("name",), message, source, text.lines[("name",)]))
@@ -172,13 +172,10 @@ def _settled(text: Document, plain: verdict.Verdict) -> list[Place]:
     return [("environment", name) for name in names if f"environment.{name}" not in wrong]
 
 
-def _name_of_script(script: str) -> str:
-    """The name of a job that is a script: the file's, as jobs are named."""
-    return re.sub(r"[^a-z0-9_-]+", "-", Path(script).stem.lower()).strip("-_")[:63] or "script"
-
-
-def _name(folder: Path) -> str:
-    return folder.absolute().name
+def _name(path: Path) -> str:
+    """The name of a job: that of its folder, or of its script, as jobs are named."""
+    name = path.absolute().name.removesuffix(".py")
+    return re.sub(r"[^a-z0-9_-]+", "-", name.lower())[:63].strip("-_") or "job"
 
 
 def _shown(path: Path) -> str:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from trialplane import errors
 from trialplane.errors import Issue
+from trialplane.spec import document
 from trialplane.spec.jobs import Job
 
 # `packaging` and `importlib.metadata` are imported where they are needed: 30 ms of every command, for the jobs that say what
@@ -269,11 +270,10 @@ class _Reader:
                 data = opened.read(_LARGEST + 1)
             if len(data) > _LARGEST:
                 raise ValueError(f"{name} is larger than {_LARGEST // 2**20} MiB")
-            self.files[name] = text = data.decode("utf-8-sig")
+            self.files[name] = text = document.decoded(data, name)
         except (OSError, ValueError) as error:
-            why = f"{name} is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else str(error)
-            place = said or Issue(("requirements",), "")
-            self.issues.append(dataclasses.replace(place, message=why))
+            why = f"{name} is not {error.encoding.upper()} text" if isinstance(error, UnicodeDecodeError) else str(error)
+            self.issues.append(dataclasses.replace(said or Issue(("requirements",), ""), message=why))
             return None
         return text
 

@@ -39,8 +39,10 @@ class Declared:
         options: those that a job can give it.
         left_out: the others, each with the reason.
         failure: why there are none: what the script ended with before it had read its arguments; "" when it came there.
+        subcommands: the words before the arguments.
     """
 
     options: tuple[Option, ...] = ()
     left_out: tuple[str, ...] = ()
     failure: str = ""
+    subcommands: tuple[str, ...] = ()

@@ -1,4 +1,6 @@
-"""The arguments that a script declares to argparse or click, found by running it up to the point where it reads them.
+"""The arguments that a script declares to a parser, found by running it up to the point where it reads them.
+
+argparse, click and what stands on them (typer, simple-parsing, transformers), tyro, and jsonargparse with LightningCLI.
 
 `python -m trialplane.worker.declaring SCRIPT FILE` is started in the script's folder and writes FILE, a `Declared` in JSON.
 It ends before the first argument is read, so that nothing behind that runs, and the arguments need not be complete.
@@ -9,9 +11,12 @@ from __future__ import annotations
 import argparse
 import enum
 import importlib
+import importlib.util
 import os
+import re
 import runpy
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path, PurePath
 from typing import Any, NoReturn, cast
@@ -22,6 +27,8 @@ from trialplane.wire.declared import Declared, Option
 
 _CLICK = ("click.core", "typer._click.core")  # typer has a copy of its own
 _MOST_CHOICES = 50
+_TYRO = {"INT": int, "FLOAT": float, "STR": str}  # what stands in its help for the type of a value
+_LIGHTNING = ("model.", "data.")  # arguments of LightningCLI that belong to the script's own classes
 _KINDS = {int: "int", float: "float", str: "str", bool: "bool"}
 
 
@@ -38,6 +45,7 @@ class _Parsers:
         self._folder = str(script.parent.resolve())
         self._options: list[Option] = []
         self._left_out: list[str] = []
+        self._subcommands: list[str] = []
         # A small parser may look at the arguments before the others; then the script calls parse_args as well.
         self._has_main = "parse_args(" in script.read_text(errors="replace")
 
@@ -59,14 +67,50 @@ class _Parsers:
             except ImportError:
                 continue
             command.make_context = lambda command, *given, **named: self._end_at_click(command)
+        if _is_installed("tyro"):
+            tyro: Any = importlib.import_module("tyro")
+            tyro.cli = lambda of, **named: self._end_at_tyro(tyro, of, named)
+        if _is_installed("jsonargparse"):
+            importlib.import_module("jsonargparse").ArgumentParser.parse_args = lambda parser, *given, **named: (
+                self._end_at_jsonargparse(parser)
+            )
 
     def _end_at_click(self, command: Any) -> NoReturn:
+        while len(getattr(command, "commands", ())) == 1:  # a group with one command
+            (name, command), *_ = command.commands.items()
+            self._subcommands.append(name)
         self._add_click(command)
+        self.end()
+
+    def _end_at_tyro(self, tyro: Any, of: Any, named: dict[str, Any]) -> NoReturn:
+        known = {name: named[name] for name in ("default", "config", "use_underscores") if name in named}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it is deprecated, and no other way makes one of all versions
+            parser = tyro.extras.get_parser(of, **known)
+        for action in parser._actions:
+            action.nargs = None if action.nargs == 1 else action.nargs
+            if action.nargs is None:
+                shown = re.search(r"\(default: (.*?)\)", str(action.help))
+                action.default = shown[1] if shown and shown[1] != "None" else None
+                action.type = _TYRO.get(str(action.metavar).rpartition("|")[2])
+        self._add_argparse(parser)
+        self.end()
+
+    def _end_at_jsonargparse(self, parser: Any) -> NoReturn:
+        chosen = getattr(parser._subcommands_action, "choices", None) or {}
+        if "fit" in chosen:  # LightningCLI's
+            parser, self._subcommands = chosen["fit"], ["fit"]
+        for action in list(parser._actions):
+            action.type = getattr(action, "_typehint", action.type)
+            is_own = "fit" not in chosen or action.dest.startswith(_LIGHTNING)
+            if not is_own or not (action.type in _KINDS or type(action.default) in _KINDS):
+                parser._actions.remove(action)
+        self._add_argparse(parser)
         self.end()
 
     def end(self, failure: str = "") -> NoReturn:
         """Writes what is known and ends the process."""
-        made = Declared(tuple(self._options), tuple(self._left_out), failure)
+        made = Declared(tuple(self._options), tuple(self._left_out), failure, tuple(self._subcommands))
         self._file.write_text(records.to_json(made), encoding="utf-8")
         os._exit(0)
 
@@ -74,7 +118,7 @@ class _Parsers:
         seen: set[str] = {option.name for option in self._options}
         destinations: set[str] = set()
         for action in parser._actions:
-            if isinstance(action, (argparse._HelpAction, argparse._VersionAction)) or action.dest in destinations:
+            if isinstance(action, argparse._VersionAction) or action.dest in ("help", *destinations):
                 continue  # the second one of a destination is its opposite, as --no-amp of --amp
             destinations.add(action.dest)
             flag = next((text for text in action.option_strings if text.startswith("--")), "")
@@ -86,10 +130,10 @@ class _Parsers:
             if isinstance(action, argparse._SubParsersAction):
                 self._left_out.append(f"subcommands ({', '.join(action.choices)}): name one of them in `arguments`")
                 continue
-            if why := _unfit(action):
+            style = _style(action)
+            if why := "" if style == "negated" else _unfit(action):
                 self._left_out.append(f"{flag or name}: {why}")
                 continue
-            style = _style(action)
             default = False if style == "switch" else self._plain(action.default, action.type)
             appends = isinstance(action, argparse._AppendAction)
             several = action.nargs in ("+", "*") or (isinstance(action.nargs, int) and action.nargs > 0) or appends
@@ -155,13 +199,15 @@ class _Parsers:
         return None if value == argparse.SUPPRESS else float(value) if type_ is float else value
 
 
+def _is_installed(module: str) -> bool:
+    return importlib.util.find_spec(module) is not None
+
+
 def _unfit(action: argparse.Action) -> str:
     """Why a job cannot give an argument, or ""."""
-    if action.type is bool:
+    if action.type is bool and not hasattr(action, "_typehint"):  # jsonargparse reads it
         return "`type=bool` makes every text True, even the text False"
-    if isinstance(
-        action, (argparse._StoreConstAction, argparse._AppendConstAction, argparse._CountAction)
-    ) and not isinstance(action, (argparse._StoreTrueAction, argparse._StoreFalseAction)):
+    if action.nargs == 0 and not isinstance(action, (argparse._StoreTrueAction, argparse._StoreFalseAction)):
         return "is neither a value nor an on/off switch, so a job cannot set it"
     if action.nargs in (argparse.REMAINDER, argparse.PARSER):
         return "takes all arguments that follow, which a job cannot set"
@@ -172,7 +218,8 @@ def _style(action: argparse.Action) -> str:
     """How a boolean is given, or "" for other arguments."""
     if isinstance(action, (argparse._StoreTrueAction, argparse._StoreFalseAction)):
         return "switch"
-    if isinstance(action, argparse.BooleanOptionalAction):
+    flag = next(iter(action.option_strings), "").lstrip("-")
+    if action.nargs == 0 and f"--no-{flag}" in action.option_strings:  # argparse's BooleanOptionalAction, and tyro's
         return "negated"
     is_boolean = "bool" in getattr(action.type, "__name__", "").lower() or isinstance(action.default, bool)
     return "value" if is_boolean else ""

@@ -1,0 +1,236 @@
+"""`platform init --from` for each way in which a script takes its arguments: the arguments that are found, and those given.
+
+Not checked here: the rest of what it makes of a script (test_from_script.py).
+"""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import BODY, given, made
+
+STYLES: dict[str, tuple[str, set[str], list[str]]] = {
+    "pre-parser": (
+        """
+        import argparse
+        first = argparse.ArgumentParser(add_help=False)
+        first.add_argument("--config", default="")
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--lr", type=float, default=0.1)
+        _, rest = first.parse_known_args()
+        args = parser.parse_args(rest)
+        """,
+        {"lr"},
+        ["--lr=0.1", "--config="],
+    ),
+    "values": (
+        """
+        import argparse
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--bias", type=lambda text: text == "True", default=True)
+        parser.add_argument("--depth", type=int, default=3)
+        args, _ = parser.parse_known_args()
+        """,
+        {"bias", "depth"},
+        ["--bias=True", "--depth=3"],
+    ),
+    "click": (
+        """
+        import click
+        @click.command()
+        @click.option("--lr", default=0.1)
+        @click.option("--amp/--no-amp", default=True)
+        @click.option("--hidden", multiple=True, type=int, default=[4, 8])
+        def main(lr, amp, hidden):
+            assert hidden == (4, 8) and amp
+        main(standalone_mode=False)
+        """,
+        {"lr"},
+        ["--lr=0.1", "--amp", "--hidden=4", "--hidden=8"],
+    ),
+    "fire": (
+        """
+        import fire
+        def main(lr=0.1, bias: bool = False, name="x"):
+            assert bias is False
+        if __name__ == "__main__":
+            fire.Fire(main)
+        """,
+        {"lr", "bias"},
+        ["--lr=0.1", "--bias=False", "--name=x"],
+    ),
+    "globals": (
+        """
+        learning_rate = 0.1
+        compile = False
+        exec(open("own.py").read())
+        """,
+        {"learning_rate"},
+        ["--learning_rate=0.1", "--compile=False"],
+    ),
+    "hydra": (
+        """
+        import hydra
+        @hydra.main(version_base=None, config_path="conf", config_name="config")
+        def main(cfg):
+            assert cfg.model.layers == 2 and cfg.optimizer.lr == 0.1
+        if __name__ == "__main__":
+            main()
+        """,
+        {"model", "optimizer.lr"},
+        ["model=small", "optimizer.lr=0.1"],
+    ),
+    "group": (
+        """
+        import click
+        @click.group()
+        def cli(): ...
+        @cli.command()
+        @click.option("--lr", default=0.1)
+        def train(lr): ...
+        cli(standalone_mode=False)
+        """,
+        {"lr"},
+        ["train", "--lr=0.1"],
+    ),
+    "tyro": (
+        """
+        import dataclasses, tyro
+        from typing import Literal, Optional, Tuple
+        @dataclasses.dataclass
+        class Optimizer:
+            lr: float = 0.1
+            kind: Literal["adam", "sgd"] = "adam"
+        @dataclasses.dataclass
+        class Args:
+            optimizer: Optimizer
+            cuda: bool = True
+            n_steps: int = 3
+            name: Optional[str] = None
+            sizes: Tuple[int, ...] = (4, 8)
+        args = tyro.cli(Args)
+        assert args.optimizer.lr == 0.1 and args.cuda and args.n_steps == 3 and args.name is None and args.sizes == (4, 8)
+        """,
+        {"optimizer.lr", "optimizer.kind"},
+        ["--optimizer.lr=0.1", "--optimizer.kind=adam", "--cuda", "--n-steps=3"],
+    ),
+    "jsonargparse": (
+        """
+        import jsonargparse
+        def main(lr: float = 0.1, amp: bool = True, name: str = "x"):
+            assert lr == 0.1 and amp is True and name == "x"
+        jsonargparse.CLI(main)
+        """,
+        {"lr"},
+        ["--lr=0.1", "--amp=True", "--name=x"],
+    ),
+    "attributes": (
+        """
+        import sys
+        from types import SimpleNamespace
+        config = SimpleNamespace(trainer=SimpleNamespace())
+        config.trainer.lr = 0.1
+        config.trainer.folder = "./out"
+        for flag, value in (argument[2:].split("=") for argument in sys.argv[1:]):
+            assert flag == "trainer.lr" and float(value) == 0.1
+        """,
+        {"trainer.lr"},
+        ["--trainer.lr=0.1"],
+    ),
+}
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_each_style(platform, written: Path, style: str) -> None:
+    text, searched, line = STYLES[style]
+    (written / "fit.py").write_text(textwrap.dedent(text) + BODY)
+    result = platform("init", "--from", str(written / "fit.py"))
+    assert result.exit_code == 0, result.output
+    assert "fit.py ended after" in result.stderr, "with the arguments of its own style"
+    job = made()
+    assert set(job.search.parameters) == searched
+    assert set(line) <= set(given(job)), given(job)
+
+
+def test_the_arguments_of_lightning_are_those_of_its_own_classes(platform, written: Path) -> None:
+    text = """
+        from lightning.pytorch import LightningDataModule, LightningModule
+        from lightning.pytorch.cli import LightningCLI
+        class Model(LightningModule):
+            def __init__(self, lr: float = 0.1, deep: bool = True): ...
+        class Data(LightningDataModule):
+            def __init__(self, batch_size: int = 8): ...
+        LightningCLI(Model, Data)
+    """
+    (written / "fit.py").write_text(textwrap.dedent(text))
+    result = platform("init", "--from", str(written / "fit.py"), "--no-smoke")
+    assert result.exit_code == 0, result.output
+    job = made()
+    assert set(job.search.parameters) == {"model.lr", "data.batch_size"}
+    callback = "--trainer.callbacks+=trialplane.integrations.lightning.TrialCallback"
+    assert given(job) == ["fit", callback, "--model.deep=True", "--model.lr=0.1", "--data.batch_size=8"]
+
+
+def test_an_objective_of_optuna_is_the_entrypoint(platform, written: Path) -> None:
+    text = """
+        import optuna
+        def objective(trial):
+            return trial.suggest_float("x", -1, 1) ** 2, trial.should_prune()
+        if __name__ == "__main__":
+            optuna.create_study(directions=["minimize", "maximize"]).optimize(objective, n_trials=7)
+    """
+    (written / "fit.py").write_text(textwrap.dedent(text))
+    result = platform("init", "--from", str(written / "fit.py"))
+    assert result.exit_code == 2 and "pruner" in result.stderr, "which is checked as submit would"
+    Path("src/job.yaml").unlink()
+    (written / "fit.py").write_text(textwrap.dedent(text).replace(", trial.should_prune()", ", 1"))
+    assert platform("init", "--from", str(written / "fit.py")).exit_code == 0
+    job = made()
+    assert (job.entrypoint, job.trials) == ("optuna:fit:objective", 7)
+    assert [(one.metric, one.direction) for one in job.objectives] == [("value_0", "minimize"), ("value_1", "maximize")]
+
+
+def test_a_sweep_in_the_script_is_the_space(platform, written: Path) -> None:
+    text = """
+        import wandb
+        sweep = {
+            "method": "random",
+            "metric": {"name": "score", "goal": "maximize"},
+            "parameters": {"x": {"min": 0.1, "max": 1.0}, "y": {"values": [1, 3]}},
+        }
+        def main():
+            with wandb.init() as run:
+                run.log({"score": run.config.x})
+        wandb.agent(wandb.sweep(sweep, project="p"), function=main, count=4)
+    """
+    (written / "fit.py").write_text(textwrap.dedent(text))
+    result = platform("init", "--from", str(written / "fit.py"))
+    assert result.exit_code == 0, result.output
+    job = made()
+    assert (job.script, job.capture, job.trials, set(job.search.parameters)) == ("fit.py", ("wandb",), 4, {"x", "y"})
+    assert given(job) == [] and job.objectives[0].metric == "score"
+
+
+def test_of_many_arguments_the_likely_ones_are_searched_and_the_others_are_comments(platform, written: Path) -> None:
+    likely = ["lr", "weight-decay", "dropout", "batch-size", "hidden", "layers"]
+    text = (
+        "import argparse\nparser = argparse.ArgumentParser()\nfor index in range(150):\n"
+        "    parser.add_argument(f'--bias-{index}', action='store_true')\n"
+        "    parser.add_argument(f'--width-{index}', type=int, default=8)\n"
+        "parser.add_argument('--model-ema-decay', type=float, default=0.9998)\n"
+        "parser.add_argument('--lr', type=float, default=None)\nparser.add_argument('--min-lr', type=float, default=1e-6)\n"
+        "parser.add_argument('--weight-decay', type=float, default=2e-5)\n"
+        "parser.add_argument('--dropout', type=float, default=0.1)\n"
+        "parser.add_argument('--batch-size', type=int, default=32)\n"
+        "parser.add_argument('--hidden', type=int, default=32)\nparser.add_argument('--layers', type=int, default=2)\n"
+        "parser.parse_args()\n"
+    )
+    (written / "fit.py").write_text(text)
+    result = platform("init", "--from", str(written / "fit.py"), "--no-smoke")
+    assert result.exit_code == 0, result.output
+    job = made()
+    assert set(job.search.parameters) == set(likely) and not job.params
+    comments = [line for line in Path("src/job.yaml").read_text().splitlines() if line.startswith("  # ")]
+    assert "  # model-ema-decay: 0.9998" in comments and len(comments) > 300
